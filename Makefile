@@ -18,7 +18,7 @@ export PYTHONDONTWRITEBYTECODE :=
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(STAMP) ## Build .venv from requirements.lock (PYTHON=python3.12 to choose the interpreter)
+setup: $(STAMP) $(BIN)/convtwins ## Build .venv from requirements.lock (PYTHON=python3.12 to choose the interpreter)
 
 # The stamp holds the lock that was installed, and is written last: an interrupted set-up starts again, a finished one does not.
 # Without --no-compile a third of the time goes to byte code, most of it of modules that nobody imports.
@@ -33,6 +33,11 @@ $(STAMP): requirements.lock
 	    $(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check --no-input --require-hashes -r requirements.lock; \
 	    cp requirements.lock $@; \
 	fi
+
+# The command, which runs the code of this checkout. It is built with the lock's setuptools, and nothing is downloaded.
+$(BIN)/convtwins: $(STAMP) pyproject.toml setup.py
+	@$(BIN)/python -m pip install --no-index --no-deps --no-build-isolation --quiet --disable-pip-version-check --editable .
+	@rm -rf build convtwins.egg-info
 
 format: setup ## Format the code and mend what ruff can mend
 	$(BIN)/ruff check --fix .
@@ -62,11 +67,11 @@ run-benchmarks: setup
 	$(BENCHMARK)
 
 compare: setup ## The head-to-head: train in both frameworks, serially and in parallel (PRESET=digits)
-	$(BIN)/python -m compare run --preset $(PRESET)
+	$(BIN)/convtwins run --preset $(PRESET)
 
 report: setup ## Tables and plots again from stored results (DIR=results/..., else the newest)
 	@test -n "$(DIR)" || { echo "There are no results to report. Run make compare, or give DIR=<folder of a comparison>." >&2; exit 2; }
-	$(BIN)/python -m compare report "$(DIR)"
+	$(BIN)/convtwins report "$(DIR)"
 
 clean: ## Remove caches and build leftovers; results, .benchmarks and .venv stay
 	rm -rf .pytest_cache .ruff_cache .hypothesis .coverage build dist *.egg-info

@@ -2,7 +2,25 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from datetime import datetime
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+"""A number that was counted. A stored record may come from anybody, and larger ones are no floats."""
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+"""A time that a clock has measured."""
+
+
+def _moment(text: str) -> str:
+    if datetime.fromisoformat(text).tzinfo is None:
+        raise ValueError("it has no time zone")
+    return text
+
+
+Moment = Annotated[str, AfterValidator(_moment)]
+"""ISO 8601, with a time zone."""
 
 
 class Frozen(BaseModel):

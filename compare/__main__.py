@@ -1,4 +1,4 @@
-"""`python -m compare COMMAND`: the command line, one function a command."""
+"""`convtwins COMMAND`, or `python -m compare COMMAND` in a checkout: the command line, one function a command."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ import io
 import os
 import signal
 import sys
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 from compare.core.interrupt import SIGNALLED, Interrupted, ended_at_once, interruptible
 
 with ended_at_once():
     import typer
+    from typer.completion import get_completion_script  # pyright: ignore[reportPrivateImportUsage]  typer says nowhere else
     from typer.core import TyperCommand, TyperGroup
     from typer.exceptions import TyperException
     from typer.main import get_command
 
     from common.spec.errors import NAMES_ELSEWHERE
-    from compare import completion
 
+NAME = "convtwins"
 MODULES = {
     name: f"compare.{folder}.{name}" if folder else f"compare.{name}"
     for folder, names in (
         ("comparison", ["run"]),
         ("reporting", ["report"]),
-        ("proof", ["parity", "models"]),
+        ("proof", ["parity", "models", "conformance"]),
         ("data", ["data", "preprocess"]),
         ("comparison", ["scaling"]),
         ("evaluation", ["evaluate", "convert", "predict", "infer"]),
@@ -34,10 +35,10 @@ MODULES = {
         ("switches", ["optimize", "layers"]),
         ("regression", ["regress", "history"]),
         ("data", ["cache"]),
+        ("environments", ["env"]),
         ("comparison", ["selftest"]),
         ("", ["doctor"]),
         ("workflows", ["study", "reproduce"]),
-        ("", ["completion"]),
         ("reporting", ["export"]),
         ("", ["schema"]),
     )
@@ -54,7 +55,7 @@ RENAMED = {
 }
 """Options of version 0.1 by command. They work until version 0.3, with a notice."""
 
-EXIT_UNWRITTEN = 1
+EXIT_UNWRITTEN = EXIT_UNFINISHED = 1
 EXIT_UNREAD = SIGNALLED + signal.SIGPIPE
 """stdout was closed by the reader (`| head`). That is no failure, and 0 would be a verdict."""
 
@@ -85,6 +86,15 @@ class _Command(TyperCommand):
         if field and "--set" in own and f"--{field.rpartition('.')[2].replace('_', '-')}" not in own:
             error.message, error.possibilities = f"{error.message}. Use --set {field}=VALUE.", None
 
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except SystemExit as ending:
+            if ending.code:
+                raise
+            print("The command ended before its work was done.", file=sys.stderr)  # e.g. by sys.exit in a user's own code
+            raise SystemExit(EXIT_UNFINISHED) from ending
+
 
 class _Commands(TyperGroup):
     """Imports a command only when it is used. Importing all of them takes seconds."""
@@ -93,23 +103,45 @@ class _Commands(TyperGroup):
         return list(MODULES)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        for name in [cmd_name] if cmd_name in MODULES else MODULES:  # for an unknown name: all, to suggest one
+        for name in {cmd_name} & {*MODULES, *self.commands} or MODULES:  # for an unknown name: all, to suggest one
             if name not in self.commands:
                 only = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
                 with ended_at_once():
                     module = importlib.import_module(MODULES[name])
-                only.command(name, cls=_Command)(module.command)
+                only.command(name, cls=_Command, context_settings=_SETTINGS)(module.command)
                 self.commands[name] = get_command(only)
+                self.commands[name].params += [each for each in self.params if each.name == "version"]
         return self.commands.get(cmd_name)
 
 
-_ASKED_BY_SHELL = completion.VARIABLE in os.environ  # for completions
-app = typer.Typer(cls=_Commands, add_completion=_ASKED_BY_SHELL, no_args_is_help=True, pretty_exceptions_enable=False)
+def _show_version(asked: bool) -> None:
+    if asked:
+        from common.machine import code_version, machine
+
+        typer.echo(f"{NAME} {code_version.in_words(code_version.of(machine.PROJECT_ROOT))}")
+        raise typer.Exit
 
 
-@app.callback()  # without one, or a command that is there already, typer makes no group
-def _all() -> None:
+_SETTINGS = {"help_option_names": ["-h", "--help"]}
+app = typer.Typer(cls=_Commands, context_settings=_SETTINGS, no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+@app.callback()
+def _all(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Show version and commit, and exit.", callback=_show_version, is_eager=True, expose_value=False
+        ),
+    ] = False,
+) -> None:
     """Train the same CNN in two frameworks, serially and in parallel; prove it is the same training; compare honestly."""
+
+
+@app.command("completion", hidden=True)
+def _completion(shell: str) -> None:
+    print("completion SHELL is called --show-completion now. The old name works until version 0.3.", file=sys.stderr)
+    typer.echo(get_completion_script(prog_name=NAME, complete_var=f"_{NAME.upper()}_COMPLETE", shell=shell))
 
 
 class _Output(io.TextIOWrapper):
@@ -138,15 +170,21 @@ class _Output(io.TextIOWrapper):
 # Tens of thousands of results are millions of objects and no garbage. Collecting it would double the time to read them.
 COLLECT_AFTER = (100_000, 50, 1000)
 
-if __name__ == "__main__":
+
+def main() -> None:
+    """Run the command line of this process."""
     gc.set_threshold(*COLLECT_AFTER)
     sys.stdout = _Output(sys.stdout.buffer, sys.stdout.encoding, sys.stdout.errors, line_buffering=sys.stdout.isatty())
     with interruptible(to_the_end=True):
         try:
-            app(prog_name="python -m compare", complete_var=completion.VARIABLE)
+            app(prog_name=NAME)
         except Interrupted as interruption:  # outside of the command's own clean-up
             print(interruption.words, file=sys.stderr)
             sys.exit(interruption.exit_code)
         finally:
             sys.stdout.flush()
             gc.freeze()  # no collection at exit either
+
+
+if __name__ == "__main__":
+    main()

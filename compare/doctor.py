@@ -1,4 +1,4 @@
-"""`python -m compare doctor`: what this machine offers for a comparison, and what it lacks."""
+"""`convtwins doctor`: what this machine offers for a comparison, and what it lacks."""
 
 from __future__ import annotations
 

@@ -27,6 +27,7 @@ SPEC_FILE: type[BaseModel] = pydantic.create_model(
     __base__=Spec,
     modes=(list[_MODE] | None, Field(None, description="Rows of `run`: the modes.")),
     repeats=(int | None, Field(None, ge=1, description="Runs of each row. Verdicts need 5.")),
+    contestants=(dict[str, dict[str, Any]], Field({}, description="Contestants by name, as --contestant says them.")),
     until_decided=(bool | None, Field(None, description="Add repeats until every question is decided.")),
     most_repeats=(int | None, Field(None, description=f"With until_decided. Default: {_UNTIL['most_repeats']}.")),
     smallest_effect=(

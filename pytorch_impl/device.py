@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from typing import Any
 
 import torch
@@ -10,7 +12,7 @@ from common.machine import machine, placement
 from common.machine.machine import available_cores
 from common.machine.rates import DEVICE_COPIED_BYTES, DEVICE_MATRIX_SIZE, DeviceRates, of_device
 from common.spec import Spec
-from pytorch_impl import rendezvous, switches
+from pytorch_impl import SUPPORTED, rendezvous, switches
 
 _ALL_REDUCE = "a process for each replica, gradients by all-reduce"
 _AVERAGES = "a process for each replica, averages by all-reduce"
@@ -30,7 +32,8 @@ def describe() -> dict[str, Any]:
     """Devices, available modes, switches and versions, JSON-ready. `common.spec.check_against` checks a spec against them."""
     names = gpus()
     without = {"on_cpu": _on([])} if names else {}
-    return {"framework": "pytorch", "versions": versions(), **_on(names), **without}
+    of_build = {"versions": versions(), "supported": SUPPORTED, "libraries": libraries()}
+    return {"framework": "pytorch", **of_build, **_on(names), **without}
 
 
 def _on(names: list[str]) -> dict[str, Any]:
@@ -97,6 +100,20 @@ def _mode(
 def versions() -> dict[str, str]:
     """Installed versions of the framework's packages."""
     return machine.versions("torch", "torchvision")
+
+
+def libraries() -> dict[str, str]:
+    """Versions of the libraries that the framework was built with. Those that it does not name are left out."""
+    build = re.search(r"(?:oneDNN|MKL-DNN) v([\d.]+)", torch.__config__.show())
+    # Twin: each framework has its own record of what it was built with.
+    found = {"CUDA": torch.version.cuda, "oneDNN": build[1] if build else None}
+    if torch.version.cuda:
+        with contextlib.suppress(RuntimeError):  # another cuDNN is there than the one it was built with: no matter on a CPU
+            cudnn = torch.backends.cudnn.version() or 0
+            found["cuDNN"] = f"{cudnn // 10000}.{cudnn // 100 % 100}.{cudnn % 100}"
+        with contextlib.suppress(AttributeError, RuntimeError):  # a build without NCCL
+            found["NCCL"] = ".".join(map(str, torch.cuda.nccl.version()))
+    return {name: version for name, version in found.items() if version}
 
 
 def configure(spec: Spec, trials: int = 1) -> None:

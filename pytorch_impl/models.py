@@ -40,7 +40,7 @@ def build(architecture: Architecture, precision: str, group: ReplicaGroup | None
             norm_layer=lambda channels: batch_norm.build(architectures.BatchNorm("", channels), group),
         )
     else:
-        builder = user_builder(architecture)
+        builder = architectures.user_builder(architecture.name, "pytorch")
         model = builder(architecture, precision, group) if builder else _Network(architecture, group)
     if arithmetic in _ARITHMETIC:
         _autocast(model, _ARITHMETIC[arithmetic])
@@ -75,13 +75,6 @@ def placed(model: nn.Module, device: torch.device, memory_format: str) -> nn.Mod
 def formatted(values: torch.Tensor, memory_format: str) -> torch.Tensor:
     """[N, C, H, W] in a memory format. Features [N, features] have only one format and stay as they are."""
     return values.contiguous(memory_format=_MEMORY_FORMATS[memory_format]) if values.dim() == 4 else values
-
-
-def user_builder(architecture: Architecture) -> Any | None:
-    """`build_<framework>(architecture, precision, group)` of a user's model module; None: the architecture is enough."""
-    if architecture.name in architectures.MODELS or "." not in architecture.name:
-        return None
-    return getattr(architectures.user_module(architecture.name), "build_pytorch", None)
 
 
 def _autocast(model: nn.Module, dtype: torch.dtype) -> None:

@@ -63,6 +63,7 @@ def options(kind: str) -> dict[str, Any]:
             "values": ["loop", "foreach", "fused"],
             # Twin: TensorFlow's kernels update a variable in one launch. A loop of operations would need five.
             "default": "fused" if on_cuda else "loop",
+            "closed": "fused",
             **({"plain": "foreach"} if on_cuda else {}),
             "only": {"foreach": {"mode": updating}, "fused": {"mode": updating}},
             "help": "the update of one variable after the other, of all at once, or in one kernel; the same rule",

@@ -11,7 +11,7 @@ from common.machine import machine, placement
 from common.machine.machine import available_cores
 from common.machine.rates import DEVICE_COPIED_BYTES, DEVICE_MATRIX_SIZE, DeviceRates, of_device
 from common.spec import Spec
-from tensorflow_impl import rendezvous, switches
+from tensorflow_impl import SUPPORTED, rendezvous, switches
 
 # Twin: in these modes replicas are devices of one graph. torch runs all but data_parallel as processes.
 _IN_ONE_PROCESS = ("data_parallel", "model_parallel", "tensor_parallel", "pipeline", "hybrid")
@@ -37,7 +37,8 @@ def describe() -> dict[str, Any]:
     """Devices, available modes, switches and versions, JSON-ready. `common.spec.check_against` checks a spec against them."""
     names = gpus()
     without = {"on_cpu": _on([])} if names else {}
-    return {"framework": "tensorflow", "versions": versions(), **_on(names), **without}
+    of_build = {"versions": versions(), "supported": SUPPORTED, "libraries": libraries()}
+    return {"framework": "tensorflow", **of_build, **_on(names), **without}
 
 
 def _on(names: list[str]) -> dict[str, Any]:
@@ -98,6 +99,14 @@ def _mode(
 def versions() -> dict[str, str]:
     """Installed versions of the framework's packages."""
     return machine.versions("tensorflow", "keras")
+
+
+def libraries() -> dict[str, str]:
+    """Versions of the libraries that the framework was built with. Those that it does not name are left out."""
+    build = tf.sysconfig.get_build_info()
+    # Twin: each framework has its own record of what it was built with.
+    found = {"CUDA": build.get("cuda_version"), "cuDNN": build.get("cudnn_version")}
+    return {name: str(version) for name, version in found.items() if version}
 
 
 def configure(spec: Spec, trials: int = 1) -> None:

@@ -35,7 +35,7 @@ def build(
     """
     # Twin: Keras takes every layer's precision from here. torch converts the finished model.
     keras.config.set_dtype_policy(_ARITHMETIC.get(arithmetic, precision))
-    builder = user_builder(architecture)
+    builder = architectures.user_builder(architecture.name, "tensorflow")
     if builder:
         return _in_precision(builder(architecture, precision, group), precision)
     size = architecture.image_size
@@ -80,13 +80,6 @@ def build_layers(architecture: Architecture, shape: tuple[int, ...], precision: 
     values = keras.Input(shape, dtype=precision, name="values")
     masks = [keras.Input((dropout.units,), dtype="bool", name=f"{dropout.name}_mask") for dropout in architecture.dropouts]
     return keras.Model([values, *masks], _Builder(None, iter(masks)).through(architecture.layers, values))
-
-
-def user_builder(architecture: Architecture) -> Any | None:
-    """`build_<framework>(architecture, precision, group)` of a user's model module; None: the architecture is enough."""
-    if architecture.name in architectures.MODELS or "." not in architecture.name:
-        return None
-    return getattr(architectures.user_module(architecture.name), "build_tensorflow", None)
 
 
 def find_layer(model: keras.Model, name: str) -> keras.layers.Layer:

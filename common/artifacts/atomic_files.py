@@ -1,4 +1,7 @@
-"""Files that are written whole or not at all, and JSON that carries its checksum."""
+"""Files that are written whole or not at all, and JSON that carries its checksum.
+
+A checksum protects against accidents only. Who changes a file on purpose can write a new one.
+"""
 
 from __future__ import annotations
 
@@ -42,12 +45,21 @@ def without_checksum(line: bytes) -> bytes | None:
     return whole if rest == sha256_hex(whole) + _END else None
 
 
+def has_checksum(line: bytes) -> bool:
+    """Whether a line of JSON seems to carry a checksum, right or wrong."""
+    return f'"{_CHECKSUM}"'.encode() in line
+
+
 def parsed(content: bytes) -> Any:
     """The values of a JSON file from anybody. Other content is a ValueError, however deep it nests."""
+    text = content.decode("utf-8-sig")  # some editors write a byte order mark
     try:
-        return json.loads(content.decode("utf-8-sig"))  # some editors write a byte order mark
+        values = json.loads(text)
     except RecursionError:
         raise ValueError("it nests too deep") from None
+    if "\\u" in text:
+        json.dumps(values, ensure_ascii=False).encode()  # refuses halves of letters
+    return values
 
 
 def with_checksum(text: str) -> str:
@@ -56,10 +68,11 @@ def with_checksum(text: str) -> str:
     return json.dumps({**values, _CHECKSUM: digest(values)}, indent=1)
 
 
-def is_unchanged(values: Any) -> bool:
-    """Whether values are as they were written. Removes their checksum. Old files without one pass."""
-    written = values.pop(_CHECKSUM, None) if isinstance(values, dict) else None
-    return written is None or written == digest(cast(dict[str, Any], values))
+def is_unchanged(values: Any) -> bool | None:
+    """Whether values are as they were written. Removes their checksum. None: they have none."""
+    if not isinstance(values, dict) or _CHECKSUM not in values:
+        return None
+    return values.pop(_CHECKSUM) == digest(cast(dict[str, Any], values))
 
 
 def digest(values: dict[str, Any]) -> str:

@@ -35,9 +35,10 @@ def read(
     again: str,
     name_it: str = "",
     version: int | None = None,
+    checksums_since: str | None = None,
     raises: type[Exception] = RecordError,
 ) -> _Record:
-    """Read a record back. A file from before there were checksums may lack one.
+    """Read a record back.
 
     Args:
         path: of the JSON file.
@@ -46,10 +47,12 @@ def read(
         again: a sentence that says how to get it anew.
         name_it: a sentence that says what to do if there is no such file. Default: `again`.
         version: the `schema_version` that the file must have. None: it has none.
+        checksums_since: a field that is as old as checksums. A file without both is from before, and is read. None: every
+            version has written checksums.
         raises: class of the error.
 
     Raises:
-        RecordError, or `raises`: no such file, torn, changed since it was written, or of another version.
+        RecordError, or `raises`: no such file, torn, changed since it was written, without its checksum, or of another version.
     """
     try:
         content = path.read_bytes()
@@ -58,8 +61,11 @@ def read(
         if whole is not None and (record := _of_version(whole, model, version)) is not None:
             return record
         values = atomic_files.parsed(content)
-        if not atomic_files.is_unchanged(values):
+        unchanged = atomic_files.is_unchanged(values)
+        if unchanged is False:
             raise raises(changed(path, again))
+        if unchanged is None and isinstance(values, dict) and (checksums_since is None or checksums_since in values):
+            raise raises(_message(f"{path} has lost its checksum, so it was changed since it was written.", again))
         found = values.get("schema_version") if isinstance(values, dict) else None
         if version is not None and found != version:
             raise raises(other_version(path, "schema_version", found, version, again))

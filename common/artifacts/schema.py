@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
+import pydantic
 from pydantic import Field
 
-from common.frozen import Exact
+from common.frozen import Count, Exact, Moment, Seconds
+from common.machine.machine import Facts
 from common.machine.rates import DeviceRates
 from common.spec import Spec
 
@@ -27,33 +29,39 @@ class Metrics(Exact):
     """Mean cross-entropy over examples."""
     accuracy: float
     """num_correct / num_examples, in 0..1."""
-    num_correct: int
-    num_examples: int
+    num_correct: Count
+    num_examples: Count
 
 
 class EpochRecord(Exact):
     """One pass over the training split, and the validation that followed it."""
 
-    epoch: int
+    epoch: Count
     """From 1."""
-    steps: int
-    images: int
-    epoch_images: int
+    steps: Count
+    images: Count
+    epoch_images: Count
     """Images of a whole epoch: more than `images` where the spec's `steps` cut this one short."""
     learning_rate: float
     """Of the epoch's last step."""
     train: Metrics | None
     """None where only a part was run. Over the epoch, each batch scored before its update, with augmentation and dropout."""
     validation: Metrics | None
-    timed_seconds: float
+    timed_seconds: Seconds
     """Wall time of the epoch's timed steps; a process's first step is left out."""
-    timed_steps: int
-    timed_images: int
-    input_wait_seconds: float
+    timed_steps: Count
+    timed_images: Count
+    input_wait_seconds: Seconds
     """Part of timed_seconds: the training loop waited for its next batch."""
-    evaluation_seconds: float
-    first_step_seconds: float | None = None
+    evaluation_seconds: Seconds
+    first_step_seconds: Seconds | None = None
     """Of the process that began with this epoch, with the compiling for other batch sizes; None in all others."""
+
+    @pydantic.model_validator(mode="after")
+    def _timed(self) -> Self:
+        if self.timed_images and not self.timed_seconds:
+            raise ValueError("timed_images took no time")
+        return self
 
     @property
     def seconds(self) -> float:
@@ -91,7 +99,7 @@ class Phases(Exact):
 class StepParts(Exact):
     """Where the time of a step goes: medians over a segment of its own after the training, seconds a step."""
 
-    steps: int
+    steps: Count
     step_seconds: float
     compute_seconds: float | None = None
     """Of the slowest replica, without any exchange."""
@@ -127,7 +135,7 @@ class Operation(Exact):
 class TopOperations(Exact):
     """From the framework's own profiler, in steps after the training, which it slows down. Of the first process."""
 
-    steps: int
+    steps: Count
     operations: list[Operation] = []
     """Ten at most, the longest first."""
     trace: str | None = None
@@ -139,7 +147,7 @@ class TopOperations(Exact):
 class Staleness(Exact):
     """Of a parameter server: by how many updates of others each worker's gradients were late."""
 
-    counts: list[int]
+    counts: list[Count]
     """Pushes by staleness: updates by others between the pull of a gradient's weights and its own update."""
     waiting_seconds: float
     """Mean over workers: in the pushes and pulls of training steps, for the server and for each other."""
@@ -169,6 +177,21 @@ class Noise(Exact):
     """Cores that other work took during training. Only CPUs of the run count. None also if it ran on several machines."""
 
 
+class Environment(Exact):
+    """What a process ran in."""
+
+    interpreter: str
+    python: str
+    """Its version."""
+    distributions: tuple[str, ...]
+    """All that it can import, as `name==version`."""
+    distributions_hash: str
+    """SHA-256 over them and the version of Python."""
+    libraries: dict[str, str] = {}
+    """Versions of the NVIDIA driver, CUDA, cuDNN, NCCL and oneDNN, as far as they are known. All but the driver's are what the
+    framework says of its own build."""
+
+
 class RunResult(Exact):
     """All that is recorded of one run of one framework."""
 
@@ -178,19 +201,19 @@ class RunResult(Exact):
     status: Status
     reason: str | None = None
     """Why the status is not ok, for the reader of a table."""
-    repeat: int = 0
+    repeat: Count = 0
     implementation: str | None = None
     """What the mode really was here, e.g. `nn.DataParallel` or `replicas in CPU threads`."""
     device: str | None = None
     devices: list[str] = []
-    threads: dict[str, int] = {}
+    threads: dict[str, Count] = {}
     """Intra-op, inter-op, loader workers and ranks that the core budget was spent on."""
     cores_used: float | None = None
     """CPU seconds over wall seconds during training, all processes of the run: at most the budget."""
     cores_of_others: float | None = None
     """The same of everything else that ran on the machine meanwhile; None also where the run was on several."""
     epochs: list[EpochRecord] = []
-    best_epoch: int | None = None
+    best_epoch: Count | None = None
     """By the validation split, where the spec asks for it."""
     test: Metrics | None = None
     """Of the weights after the last epoch."""
@@ -230,15 +253,19 @@ class RunResult(Exact):
     members: Members | None = None
     predictions_hash: str | None = None
     """SHA-256 over the int64 labels predicted for the test split."""
-    confusion: list[list[int]] | None = None
+    confusion: list[list[Count]] | None = None
     """Examples of the test split: true class (row) by predicted class (column)."""
     class_names: list[str] = []
     versions: dict[str, str] = {}
-    machine: dict[str, Any] = {}
-    started_at: str | None = None
+    environment: Environment | None = None
+    """None: not recorded."""
+    machine: Facts = {}
+    started_at: Moment | None = None
     """UTC, ISO 8601; of the last attempt."""
     noise: Noise | None = None
-    resumes: int = 0
+    resumes: Count = 0
     """How often the run was cut short and resumed from a checkpoint. See `Phases` for how its time is counted."""
     started_over: str | None = None
     """Why a run that was cut short did not resume from a checkpoint."""
+    clock_caution: str | None = None
+    """What was seen of its clock that may be the machine's doing. No time of the run is reliable then."""

@@ -10,16 +10,22 @@ import importlib.metadata
 import os
 import platform
 import re
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, cast
 
 import psutil
+from pydantic import AfterValidator
+
+from common.machine import code_version, environment
 
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
+"""The folder of the suite's packages: a checkout, or `convtwins/_app` of an installed package."""
+INSTALLED = PROJECT_ROOT.name == "_app"
+COMMAND = "convtwins" if INSTALLED else ".venv/bin/convtwins"
+"""The command line, as a user can paste it."""
 
 COMPANION_VARIABLE = "CONVTWINS_COMPANION"
 """The id of a process that this one counts to its family: a server that all ranks of a run share."""
@@ -27,6 +33,12 @@ COMPANION_VARIABLE = "CONVTWINS_COMPANION"
 _CPUS = "/sys/devices/system/cpu"
 IDENTITY = ("processor", "cores", "logical_cores", "memory_mib", "gpus", "host")
 """Recorded facts that tell one machine from another."""
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("processor", "host", "system", "python", "commit", "allocator"), str),
+    **dict.fromkeys(("cores", "logical_cores", "physical_cores", "memory_mib"), (int, float)),
+    "dirty": bool,
+    "cpus": list,
+}
 _SAME_MEMORY = 0.02
 """Part of it that another kernel may keep for itself."""
 _HOST_FILE = Path("/etc/machine-id")
@@ -200,6 +212,7 @@ def proportional_memory_mib() -> float | None:
 @cache
 def describe() -> dict[str, Any]:
     """Processor, cores, memory, system, Python, and the commit of the code."""
+    code = code_version.of(PROJECT_ROOT)
     return {
         "processor": _processor(),
         "cores": psutil.cpu_count(logical=False) or 0,
@@ -208,8 +221,27 @@ def describe() -> dict[str, Any]:
         "host": _host(),
         "system": platform.platform(),
         "python": sys.version.split()[0],
-        **_commit(),
+        **{fact: code[fact] for fact in ("commit", "dirty")},
     }
+
+
+def checked(facts: dict[str, Any]) -> dict[str, Any]:
+    """Facts of a machine, for a stored record that may come from anybody.
+
+    Raises:
+        ValueError: one that is known here is of another kind. None is possible for all.
+    """
+    for name, kind in _KINDS.items():
+        value = facts.get(name)
+        if value is None:
+            continue
+        numbers: list[Any] = cast(list[Any], value) if kind is list else [value] if kind is not str else []
+        if not isinstance(value, kind) or not all(isinstance(each, int | float) and 0 <= each < 2**63 for each in numbers):
+            raise ValueError(f"{name} is no fact of a machine")
+    return facts
+
+
+Facts = Annotated[dict[str, Any], AfterValidator(checked)]
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
@@ -227,8 +259,13 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Installed versions of these distributions."""
-    return {package: importlib.metadata.version(package) for package in packages}
+    """Installed versions of these distributions, or of their variants for CPUs.
+
+    Raises:
+        PackageNotFoundError: one is not installed.
+    """
+    installed = environment.distributions()
+    return {package: environment.version(package, installed) or importlib.metadata.version(package) for package in packages}
 
 
 def code_digest(folders: Sequence[Path]) -> str:
@@ -238,11 +275,6 @@ def code_digest(folders: Sequence[Path]) -> str:
         for path in sorted(folder.rglob("*.py")):
             sha256.update(f"{folder.name}/{path.relative_to(folder)}".encode() + path.read_bytes())
     return sha256.hexdigest()
-
-
-def git_environment() -> dict[str, str]:
-    """This process's environment without what git sets for its hooks, and would take for its own place."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name.startswith("GIT_CONFIG")}
 
 
 def _host() -> str | None:
@@ -273,20 +305,3 @@ def _cpuinfo(field: str) -> str | None:
     except OSError:
         return None
     return next((line.split(":", 1)[1].strip() for line in lines if line.partition(":")[0].strip() == field), None)
-
-
-def _commit() -> dict[str, Any]:
-    if not (PROJECT_ROOT / ".git").exists():  # unpacked inside of another repository, perhaps
-        return {"commit": None, "dirty": None}
-
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(PROJECT_ROOT), *arguments]
-        done = subprocess.run(command, env=git_environment(), capture_output=True, text=True, check=True, timeout=10)
-        return done.stdout.strip()
-
-    try:
-        changed = git("status", "--porcelain", "--untracked-files=no")
-        new = git("ls-files", "--others", "--exclude-standard", "--", "*.py")  # code as well, which no checkout brings back
-        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(changed or new)}
-    except (OSError, subprocess.SubprocessError):
-        return {"commit": None, "dirty": None}

@@ -85,7 +85,7 @@ def measured(cores: int) -> Rates | None:
     threads = dict.fromkeys(_THREADS, str(cores))
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "common.machine.rates", str(cores)],
+            [sys.executable, "-P", "-m", "common.machine.rates", str(cores)],
             env={**os.environ, **threads, "PYTHONPATH": str(machine.PROJECT_ROOT)},
             stdin=subprocess.DEVNULL,
             capture_output=True,

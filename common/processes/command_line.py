@@ -40,10 +40,28 @@ def parse(framework: str, words: Sequence[str]) -> argparse.Namespace:
     subparser.add_argument("--workers", type=int, required=True)
     subparser.add_argument("--out", type=Path, required=True, metavar="FILE")
     inference.add_commands(commands)
-    return parser.parse_args(words)
+    first, *others = _recordings(words) if words[:1] == ["trace"] else [list(words)]
+    arguments = parser.parse_args(first)
+    arguments.then = [parser.parse_args(["trace", *other]) for other in others]
+    return arguments
+
+
+def _recordings(words: Sequence[str]) -> list[list[str]]:
+    """The words of each recording: `--then` begins the next."""
+    found: list[list[str]] = [[]]
+    for word in words:
+        if word == "--then":
+            found.append([])
+        else:
+            found[-1].append(word)
+    return found
 
 
 def _add_trace_options(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = (
+        "`--then SPEC.json --out FILE ...` adds another recording with options of its own. The same process makes it, with the "
+        "same threads, devices and switches."
+    )
     parser.add_argument(
         "--drawn",
         type=lambda words: [int(word) for word in words.split(",")],
@@ -61,15 +79,6 @@ def _add_trace_options(parser: argparse.ArgumentParser) -> None:
         nargs=2,
         metavar=("N", "STEPS"),
         help="losses of the first steps alone, and of N copies one unit in the last place apart",
-    )
-    parser.add_argument(
-        "--then",
-        type=Path,
-        nargs=2,
-        action="append",
-        default=[],
-        metavar=("SPEC.json", "FILE"),
-        help="another spec for the same process, with the same threads, devices and switches",
     )
 
 

@@ -25,7 +25,7 @@ from common.data.preprocessing import scaling
 from common.machine import heartbeat, machine
 from common.models import architectures, weights
 from common.processes import ranks, serving
-from common.processes.twin import EXIT_DATA_REFUSED, EXIT_FAILED, EXIT_OK, EXIT_USAGE, Job, Twin
+from common.processes.twin import EXIT_DATA_REFUSED, EXIT_FAILED, EXIT_OK, EXIT_TERMINATED, EXIT_USAGE, Job, Twin
 from common.spec import Spec
 from common.training import inference, layers, timing, tracing, trajectories
 from common.training.loop import Diverged, Run, is_first_rank
@@ -96,7 +96,7 @@ def serve(framework: str, load_twin: Callable[[], Twin], arguments: argparse.Nam
                     f"device is {arguments.device!r} for all trials of this process. Received: {read.device!r}."
                 )
             spec.refuse_per_process(read, description["options"], framework)
-            dataset, plan, _, trainer = _prepare(framework, twin, read, reverse_batches=False)
+            dataset, plan, _, trainer = _prepare(twin, read, reverse_batches=False)
             return dataset, plan, trainer
 
         made = serving.Serving(
@@ -135,7 +135,7 @@ def _train(job: Job, twin: Twin, run: Run, stopwatch: timing.Stopwatch) -> tuple
     """(status, why it is not ok, exit code)."""
     try:
         with stopwatch.phase("build"):
-            dataset, plan, _, trainer = _prepare(job.framework, twin, job.spec, reverse_batches=False)
+            dataset, plan, _, trainer = _prepare(twin, job.spec, reverse_batches=False)
             # Hash the model's weights, not the drawn ones: a twin that did not load them would show.
             run.record(pixel_mean=plan.scaling.mean, pixel_std=plan.scaling.std, weights_hash=weights.digest(trainer.weights()))
             run.record(data_hash=dataset.content_hash, class_names=list(dataset.class_names))
@@ -147,7 +147,9 @@ def _train(job: Job, twin: Twin, run: Run, stopwatch: timing.Stopwatch) -> tuple
         trainer.close()
     except Diverged as error:
         return "diverged", str(error), EXIT_FAILED
-    except (Exception, KeyboardInterrupt) as error:
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
+        if isinstance(error, SystemExit) and error.code == EXIT_TERMINATED:
+            raise
         with contextlib.suppress(OSError):  # stderr may be a file on the very disk that is full
             traceback.print_exc()
         if isinstance(error, KeyboardInterrupt):
@@ -158,9 +160,9 @@ def _train(job: Job, twin: Twin, run: Run, stopwatch: timing.Stopwatch) -> tuple
     return "ok", None, EXIT_OK
 
 
-def trace(framework: str, twin: Twin, read: Spec, out: Path, asked: argparse.Namespace) -> None:
+def trace(twin: Twin, read: Spec, asked: argparse.Namespace) -> None:
     """Record the arrays of a few steps."""
-    dataset, plan, initial, trainer = _prepare(framework, twin, read, reverse_batches=asked.reverse_batches)
+    dataset, plan, initial, trainer = _prepare(twin, read, reverse_batches=asked.reverse_batches)
     if asked.drawn is not None:
         teacher = None if asked.teacher is None else safetensors.numpy.load_file(asked.teacher)
         arrays = tracing.trace_steps(trainer, plan, asked.drawn, teacher)
@@ -170,7 +172,7 @@ def trace(framework: str, twin: Twin, read: Spec, out: Path, asked: argparse.Nam
         arrays = tracing.trace(trainer, plan, dataset, initial, batches_too=asked.batches)
     trainer.close()
     if is_first_rank():
-        weights.save(arrays, out)
+        weights.save(arrays, asked.out)
 
 
 def time_layers(twin: Twin, read: Spec, arguments: argparse.Namespace) -> int:
@@ -194,7 +196,7 @@ def time_layers(twin: Twin, read: Spec, arguments: argparse.Namespace) -> int:
 
 
 def _prepare(
-    framework: str, twin: Twin, read: Spec, *, reverse_batches: bool
+    twin: Twin, read: Spec, *, reverse_batches: bool
 ) -> tuple[sources.Dataset, Plan, weights.Weights, tracing.TraceableTrainer]:
     """The data, the plan, the drawn weights and the trainer of a spec."""
     dataset = sources.load(read.data, seed=read.split_seed, cache_dir=read.paths.cache_dir)
@@ -205,7 +207,8 @@ def _prepare(
     initial = weights.initial(architecture, read.seed)
     trainer = twin.build(read, architecture, plan, dataset, initial)
     if "RANK" in os.environ:
-        folders = [machine.PROJECT_ROOT / folder for folder in ("common", f"{framework}_impl")]
+        package = sys.modules[twin.describe.__module__.rpartition(".")[0]]
+        folders = [machine.PROJECT_ROOT / "common", *map(Path, package.__path__)]
         code = machine.code_digest([*folders, *architectures.user_folders(read.model)])
         ranks.agree(trainer, {"data": dataset.content_hash, "code": code})
     return dataset, plan, initial, trainer

@@ -6,6 +6,7 @@ and the launcher of several ranks never imports it.
 
 from __future__ import annotations
 
+import argparse
 import atexit
 import json
 import os
@@ -14,17 +15,18 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from common import spec
 from common.artifacts import results
-from common.machine import heartbeat, machine, placement
+from common.machine import environment, heartbeat, machine, placement
 from common.processes import command_line, commands, ranks, supervisor
 from common.processes.commands import refused
 from common.processes.twin import (
     EXIT_DATA_REFUSED,
     EXIT_FAILED,
     EXIT_OK,
+    EXIT_TERMINATED,
     EXIT_USAGE,
     Job,
     Rendezvous,
@@ -37,7 +39,7 @@ from common.training.loop import is_first_rank
 
 __all__ = ["EXIT_DATA_REFUSED", "EXIT_FAILED", "EXIT_OK", "EXIT_USAGE", "Rendezvous", "Switches", "Twin", "leave", "main"]
 
-OF_THE_PROCESS = ("mode", "replicas", "cores", "device", "precision", "switches", "framework_options", "hosts")
+OF_THE_PROCESS = ("mode", "replicas", "cores", "device", "switches", "framework_options", "hosts")
 """Fields of the spec that decide the threads, devices and ranks of a process. They are set once."""
 
 _WITHOUT_SPEC = {
@@ -68,9 +70,29 @@ def main(
     """
     words = sys.argv[1:] if argv is None else list(argv)
     arguments = command_line.parse(framework, words)
+    try:
+        return _do(framework, load_twin, rendezvous, switches, arguments, words)
+    except SystemExit as ending:
+        if ending.code:
+            raise
+        # The user's own code called sys.exit. Exit code 0 would be false.
+        print("The process ended before its work was done. Take sys.exit out of the model's module.", file=sys.stderr)
+        return EXIT_FAILED
+
+
+def _do(
+    framework: str,
+    load_twin: Callable[[], Twin],
+    rendezvous: Rendezvous,
+    switches: Switches,
+    arguments: argparse.Namespace,
+    words: list[str],
+) -> int:
     if arguments.command == "describe":
         twin = load_twin()
-        print(json.dumps({**twin.describe(), "formats": twin.inference.suffixes}, indent=1))
+        described = twin.describe()
+        own = {"formats": twin.inference.suffixes, "environment": _environment(described)}
+        print(json.dumps({**described, **own}, indent=1))
         return EXIT_OK
     supervisor.die_with_parent()
     heartbeat.attach()
@@ -80,7 +102,7 @@ def main(
     try:
         rendezvous.adopt()
         read = _read(arguments.spec)
-        others = [(_of_same_process(path, read), out) for path, out in getattr(arguments, "then", ())]
+        others = [(_of_same_process(other.spec, read), other) for other in arguments.then]
     except spec.SpecError as error:
         return refused(error)
     commands.choose_device(read.device)
@@ -88,7 +110,8 @@ def main(
         summary = load_twin().summarize(commands.architecture_of(read))
         arguments.out.write_text(json.dumps(summary, indent=1), encoding="utf-8")
         return EXIT_OK
-    job = Job(framework, read, arguments, words, timing.process_started())
+    package = getattr(rendezvous, "__package__", None)
+    job = Job(framework, read, arguments, words, timing.process_started(), package)
     try:
         environments = rendezvous.environments(read)
         is_rank = ranks.is_rank(read, environments)
@@ -153,7 +176,12 @@ def _check_command(job: Job, *, several: bool, others: bool) -> None:
 
 
 def _in_this_process(
-    job: Job, load_twin: Callable[[], Twin], switches: Switches, others: list[tuple[Spec, Path]], *, is_rank: bool
+    job: Job,
+    load_twin: Callable[[], Twin],
+    switches: Switches,
+    others: list[tuple[Spec, argparse.Namespace]],
+    *,
+    is_rank: bool,
 ) -> int:
     """Set the process up, import the framework, and do the command."""
     read, arguments = job.spec, job.arguments
@@ -172,13 +200,14 @@ def _in_this_process(
         return commands.time_layers(twin, read, arguments)
     if arguments.command == "trace":
         twin.configure(read)
-        for what, out in [(read, arguments.out), *others]:
-            commands.trace(job.framework, twin, what, out, arguments)
+        for what, asked in [(read, arguments), *others]:
+            commands.trace(twin, what, asked)
         return EXIT_OK
     options = description["options"]
     held = {"allocator": allocator, "cpus": cpus, "physical_cores": machine.physical_cores(cpus)}
     facts = {
         "machine": {**machine.describe(), **held},
+        "environment": _environment(description),
         "switches": spec.resolved(read, options),
         "reduced": spec.reduced(read, options),
         "conditions": spec.conditions(read, description) | {"allocator": allocator},
@@ -186,5 +215,11 @@ def _in_this_process(
     return commands.run(job, twin, cpus, facts)
 
 
+def _environment(description: dict[str, Any]) -> dict[str, Any]:
+    """This process's environment, with the libraries that the framework names."""
+    found = environment.describe()
+    return {**found, "libraries": found["libraries"] | description.get("libraries", {})}
+
+
 def _leave(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)
+    raise SystemExit(EXIT_TERMINATED)

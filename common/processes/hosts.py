@@ -14,13 +14,13 @@ import select
 import shlex
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 from common.machine import machine
 from common.machine.heartbeat import Marks
+from common.machine.private_folder import PrivateFolder
 from common.processes import watchdog
 from common.processes.process_spec import Local, ProcessSpec
 from common.processes.watchdog import Sample
@@ -63,7 +63,7 @@ class Distant:
         self._sample = Sample(Marks(), stopped=False, cpu_seconds=0.0)
         self._stacks: str | None = None
         shell = [word.replace("{host}", member.host) for word in shlex.split(os.environ.get(SHELL_VARIABLE, SHELL))]
-        there = ["env", f"PYTHONPATH={machine.PROJECT_ROOT}", sys.executable, "-m", "common.processes.hosts"]
+        there = ["env", f"PYTHONPATH={machine.PROJECT_ROOT}", sys.executable, "-P", "-m", "common.processes.hosts"]
         self._process = subprocess.Popen(
             [*shell, *map(shlex.quote, there)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0
         )
@@ -171,14 +171,15 @@ def main() -> int:
         received += more
     line, received = received.split(b"\n", 1)
     asked = json.loads(line)
-    with tempfile.TemporaryDirectory(prefix="convtwins-") as folder:
+    with PrivateFolder() as temporary:
+        folder = str(temporary.path)
         for name, content in asked["files"].items():
             (Path(folder) / name).write_text(content, encoding="utf-8")
         if Path(asked["folder"]).is_dir():
             os.chdir(asked["folder"])
         command = [word.replace(FOLDER, folder) for word in asked["command"]]
         # What it prints is for people: standard output is the answers'.
-        rank = Local(ProcessSpec("rank", command, asked["environment"]), stdout=sys.stderr)
+        rank = Local(ProcessSpec("rank", command, asked["environment"] | temporary.environment), stdout=sys.stderr)
         try:
             return _attend(rank, asked["silence_seconds"], received)
         finally:

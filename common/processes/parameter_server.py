@@ -257,6 +257,8 @@ def join(read: Spec, rank: int, meeting_place: str) -> Connection:
     """
     import distributed
 
+    from common.machine.dask_security import RunSecurity
+
     address = read.parameter_server.scheduler or os.environ.get(ADDRESS_VARIABLE)
     if address is None:
         raise ServerError(
@@ -264,8 +266,12 @@ def join(read: Spec, rank: int, meeting_place: str) -> Connection:
             "Set parameter_server.scheduler to the address of a Dask cluster."
         )
     _hush()
+    # A cluster of the user has what Dask's configuration says.
+    security = RunSecurity(os.environ[placement.PASSWORD_VARIABLE]) if read.parameter_server.scheduler is None else None
     try:
-        client = distributed.Client(address, timeout=CONNECT_SECONDS, set_as_default=False, direct_to_workers=True)
+        client = distributed.Client(
+            address, timeout=CONNECT_SECONDS, set_as_default=False, direct_to_workers=True, security=security
+        )
     except (OSError, ValueError) as error:
         raise ServerError(f"the parameter server cannot be reached. Received: {address} ({error}).") from None
     if not client.scheduler_info(n_workers=-1)["workers"]:
@@ -292,27 +298,37 @@ def join(read: Spec, rank: int, meeting_place: str) -> Connection:
     return Connection(client, server, rank)
 
 
-def of_its_own(read: Spec) -> tuple[ProcessSpec, dict[str, str]] | None:
-    """The server process that a run needs beside its ranks, and what tells them of it; None: a cluster has it, or no server."""
+def of_its_own(read: Spec, secret: str) -> tuple[ProcessSpec, dict[str, str]] | None:
+    """The server process that a run needs beside its ranks, and what tells them of it; None: a cluster has it, or no server.
+
+    Args:
+        read: of the run.
+        secret: of the run. The ranks have it in `placement.PASSWORD_VARIABLE`.
+    """
     if read.mode != "parameter_server" or read.parameter_server.scheduler is not None:
         return None
     address = read.hosts[0] if read.hosts else placement.LOOPBACK
     (port,) = supervisor.free_ports(1, address)
     command = [sys.executable, "-m", "common.processes.parameter_server", "--address", address, "--port", str(port)]
-    return ProcessSpec("parameter server", command, {}, trains=False), {
-        ADDRESS_VARIABLE: f"tcp://{rendezvous.joined(address, port)}"
-    }
+    # The scheme of `dask_security`, whose import would take the launcher half a second.
+    here = {ADDRESS_VARIABLE: f"convtwins://{rendezvous.joined(address, port)}"}
+    return ProcessSpec("parameter server", command, {placement.PASSWORD_VARIABLE: secret}, trains=False), here
 
 
-async def serve(address: str, port: int) -> None:
-    """Be a cluster of one Dask worker at an address of this machine, and at no other, until SIGTERM."""
+async def serve(address: str, port: int, secret: str) -> None:
+    """Be a cluster of one Dask worker until SIGTERM: at an address of this machine and no other, for processes of the run."""
+    import dask.config
     import distributed
 
+    from common.machine.dask_security import NO_PAGES, SCHEME, RunSecurity
+
     _hush()
+    dask.config.set(NO_PAGES)
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    there: dict[str, Any] = {"host": address, "protocol": SCHEME, "security": RunSecurity(secret)}
     # Dask opens a port for its dashboard even where there is none.
-    there: dict[str, Any] = {"host": address, "dashboard": False, "dashboard_address": f"{placement.LOOPBACK}:0"}
+    there |= {"dashboard": False, "dashboard_address": f"{placement.LOOPBACK}:0"}
     async with (
         distributed.Scheduler(port=port, **there) as scheduler,
         distributed.Worker(scheduler.address, nthreads=1, memory_limit=0, **there),
@@ -334,7 +350,7 @@ def main() -> None:
     arguments = parser.parse_args()
     supervisor.die_with_parent()
     heartbeat.attach()
-    asyncio.run(serve(arguments.address, arguments.port))
+    asyncio.run(serve(arguments.address, arguments.port, os.environ[placement.PASSWORD_VARIABLE]))
 
 
 if __name__ == "__main__":

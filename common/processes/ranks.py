@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import sys
@@ -11,7 +12,7 @@ import numpy as np
 
 from common import spec
 from common.artifacts import event_log, results, schema
-from common.machine import machine, placement
+from common.machine import machine, placement, private_folder
 from common.processes import hosts, parameter_server, supervisor
 from common.processes.process_spec import ProcessSpec
 from common.processes.twin import EXIT_DATA_REFUSED, EXIT_FAILED, EXIT_OK, EXIT_USAGE, Job
@@ -79,19 +80,26 @@ def launch(job: Job, environments: list[dict[str, str]], waiting: str) -> int:
     machine.hold_to(machine.cpu_budget(read.cores))
     folder = out if job.arguments.command == "run" else out.with_suffix(".stacks")
     try:
-        server, address = parameter_server.of_its_own(read) or (None, {})
+        server, address = parameter_server.of_its_own(read, environments[0][placement.PASSWORD_VARIABLE]) or (None, {})
         shared = {timing.STARTED_VARIABLE: repr(job.started), **address}
         members = [_process(job, rank, environment | shared) for rank, environment in enumerate(environments)]
         if server is not None:
             members.append(server)
-        failure = supervisor.run_members(members, supervisor.Watch(read.hang_seconds, folder, waiting))
+        with contextlib.ExitStack() as held:
+            if not private_folder.inside():  # else whoever started this process has made one for the run
+                here = held.enter_context(private_folder.PrivateFolder()).environment
+                members = [each if each.host else each._replace(environment=each.environment | here) for each in members]
+            failure = supervisor.run_members(members, supervisor.Watch(read.hang_seconds, folder, waiting))
     except supervisor.AddressError as error:
         if not read.hosts:
             raise
         print(f"hosts must begin with this machine. Received: {', '.join(read.hosts)} ({error}).", file=sys.stderr)
         return EXIT_USAGE
     if failure is None:
-        return EXIT_OK
+        made = out / results.RESULT_FILE if job.arguments.command == "run" else out
+        if made.exists():
+            return EXIT_OK
+        failure = supervisor.Failure(0, EXIT_FAILED, f"all ranks ended with exit code 0, and rank 0 wrote no {made.name}")
     print(failure.words, file=sys.stderr)
     if job.arguments.command == "run":
         _save_failure(job, out, failure)
@@ -99,7 +107,7 @@ def launch(job: Job, environments: list[dict[str, str]], waiting: str) -> int:
 
 
 def _process(job: Job, rank: int, environment: dict[str, str]) -> ProcessSpec:
-    twin, read, arguments = [sys.executable, "-m", f"{job.framework}_impl"], job.spec, job.arguments
+    twin, read, arguments = [sys.executable, "-m", job.package or f"{job.framework}_impl"], job.spec, job.arguments
     place = placement.host_of(rank, read.replicas, len(read.hosts) or 1)
     if place == 0:
         return ProcessSpec(f"rank {rank}", [*twin, *job.words], environment)

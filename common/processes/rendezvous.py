@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hmac
 import ipaddress
 import json
 import os
@@ -13,10 +12,9 @@ from typing import Any
 
 import psutil
 
+from common.machine import challenge
 from common.machine.placement import PASSWORD_VARIABLE, place
 
-_STRANGER_SECONDS = 10.0
-"""In which a process that connects must have introduced itself."""
 _LONGEST = 2**20
 """Bytes of one message."""
 
@@ -59,15 +57,18 @@ def exchange(word: str) -> list[str]:
     """Every rank's word, by rank. Rank 0 collects them at the meeting place and sends them to all.
 
     Raises:
-        ConnectionError: rank 0 has gone.
+        ConnectionError: rank 0 has gone, or another process listens in its place.
     """
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     password = os.environ.get(PASSWORD_VARIABLE, "")
     if rank:
         try:
             with _reached(*place()) as connection:
-                connection.sendall(json.dumps([password, rank, word]).encode() + b"\n")
+                challenge.meet(connection, password, listens=False)
+                connection.sendall(json.dumps([rank, word]).encode() + b"\n")
                 answer = _line(connection)
+        except challenge.NotOfThisRun:
+            raise
         except ConnectionError:
             answer = b""
         if not answer:
@@ -93,15 +94,16 @@ def exchange(word: str) -> list[str]:
 
 def _introduced(connection: socket.socket, password: str) -> tuple[int, str] | None:
     """(rank, word) of a process that has connected. None if it is not of this run."""
-    connection.settimeout(_STRANGER_SECONDS)
+    connection.settimeout(challenge.STRANGER_SECONDS)
     try:
+        challenge.meet(connection, password, listens=True)
         said: Any = json.loads(_line(connection))
     except (OSError, ValueError):
         return None
     finally:
         connection.settimeout(None)
     match said:
-        case [str(brought), int(rank), str(word)] if hmac.compare_digest(brought.encode(), password.encode()):
+        case [int(rank), str(word)]:
             return rank, word
         case _:
             return None

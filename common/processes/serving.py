@@ -111,7 +111,7 @@ class Serving:
             status, reason = "diverged", str(error)
         except SpecError as error:
             status, reason = "failed", str(error)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a user's own code may call sys.exit
             with contextlib.suppress(OSError):
                 traceback.print_exc()
             status, reason = "failed", f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:500]}"

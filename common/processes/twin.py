@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -16,6 +17,7 @@ from common.spec import Spec
 from common.training import inference, layers, tracing
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_DATA_REFUSED = 0, 1, 2, 4
+EXIT_TERMINATED = 128 + signal.SIGTERM
 
 
 @dataclass(frozen=True)
@@ -77,3 +79,5 @@ class Job:
     """The command line behind `python -m <twin>`."""
     started: float
     """When the process was started, in seconds since 1970."""
+    package: str | None = None
+    """Of the twin. `python -m` runs it. None: it is named after the framework."""

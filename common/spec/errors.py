@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 
+_LONGEST_VALUE = 200
+
 NAMES_ELSEWHERE = {
     "lr": "optimizer.learning_rate",
     "learning_rate": "optimizer.learning_rate",
@@ -72,3 +74,9 @@ def did_you_mean(name: str, names: tuple[str, ...], *, sentence: bool = False) -
     if not close:
         return ""
     return f" Did you mean {close[0]}?" if sentence else f" (did you mean {close[0]}?)"
+
+
+def shown(value: object) -> str:
+    """A received value in a message. Of a long one, the start."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."

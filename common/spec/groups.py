@@ -7,14 +7,18 @@ from typing import Literal
 from pydantic import Field
 
 from common.frozen import Finite
+from common.spec.names import MOST_EPOCHS, MOST_IMAGES, MOST_MICRO_BATCHES, MOST_REPLICAS, MOST_STEPS
+
+_NO_NUL = r"^[^\x00]*$"
+"""The system takes no path with a NUL."""
 
 
 class Data(Finite):
-    source: str = Field("digits", min_length=1, coerce_numbers_to_str=True)
+    source: str = Field("digits", min_length=1, pattern=_NO_NUL, coerce_numbers_to_str=True)
     """One of `sources.NAMES` (`leaves` takes settings), or the path of an image folder or of an archive of one."""
     image_size: int | None = Field(None, ge=1, le=4096)
     """Height and width in pixels. Images are resized once, when cached. None: their own size."""
-    limit: int | None = Field(None, ge=1)
+    limit: int | None = Field(None, ge=1, le=MOST_IMAGES)
     """Number of training examples to keep, by a seeded draw. Validation and test shrink in proportion."""
     on_bad: Literal["strict", "skip"] = "strict"
     """Files that are not usable images: refuse the data, or leave them out in all frameworks alike."""
@@ -50,11 +54,11 @@ class Optimizer(Finite):
 
 class Schedule(Finite):
     name: Literal["constant", "step", "exponential", "cosine"] = "constant"
-    step_size: int = Field(10, ge=1)
+    step_size: int = Field(10, ge=1, le=MOST_EPOCHS)
     """`step`: epochs between two drops."""
     gamma: float = Field(0.1, gt=0, le=1)
     """`step`: factor at each drop; `exponential`: factor at each epoch."""
-    warmup_steps: int = Field(0, ge=0)
+    warmup_steps: int = Field(0, ge=0, le=MOST_STEPS)
     """Steps over which the learning rate rises linearly to its full value."""
     scaling: Literal["none", "linear", "sqrt"] = "none"
     """Factor on the learning rate from the number R of replicas that share the batch: 1, R, or the square root of R."""
@@ -63,7 +67,7 @@ class Schedule(Finite):
 class Augmentation(Finite):
     horizontal_flip: bool = False
     """Mirror each training image left to right with probability 1/2."""
-    shift_px: int = Field(0, ge=0)
+    shift_px: int = Field(0, ge=0, le=4096)
     """Shift each training image by up to this many pixels both ways, zeros moving in: a padded random crop."""
     rotation_degrees: float = Field(0.0, ge=0, le=180)
     """Rotate each training image about its middle by up to this angle both ways."""
@@ -78,7 +82,7 @@ class Augmentation(Finite):
 class Dask(Finite):
     """How `input: dask` cuts the training images into chunks, and who computes them."""
 
-    chunk_images: int = Field(256, ge=1)
+    chunk_images: int = Field(256, ge=1, le=MOST_IMAGES)
     scheduler: str = Field("threads", pattern=r"threads|processes|(tcp|tls|ucx|ws|wss)://\S+")
     """`threads` of the training process, worker `processes` on this machine, or the address of a dask.distributed cluster."""
     order: Literal["global", "chunks"] = "global"
@@ -88,7 +92,7 @@ class Dask(Finite):
 class Communication(Finite):
     """How the replicas of synchronous data-parallel modes exchange their gradients."""
 
-    bucket_mib: float = Field(25.0, gt=0)
+    bucket_mib: float = Field(25.0, gt=0, le=2**20)
     """Gradients are sent in buckets of this size, each as soon as it is full. Compressed ones, and those for a server, are sent
     after the backward pass. PyTorch's threads of one process share memory, and cut only compressed gradients."""
     compression: Literal["none", "float16", "int8", "top_k"] = "none"
@@ -102,14 +106,14 @@ class Communication(Finite):
 class ParameterServer(Finite):
     updates: Literal["synchronous", "asynchronous"] = "synchronous"
     """One update a step from all workers' gradients, or one for each worker's as it arrives (Dean et al. 2012)."""
-    staleness: int | None = Field(None, ge=0)
+    staleness: int | None = Field(None, ge=0, le=MOST_STEPS)
     """Asynchronous only: steps that a worker may be ahead of the slowest (Ho et al. 2013). None: any number."""
     scheduler: str | None = Field(None, pattern=r"(tcp|tls|ucx|ws|wss)://\S+")
     """A dask.distributed cluster that holds the parameters. None: the run starts a server process."""
 
 
 class Pipeline(Finite):
-    micro_batches: int = Field(4, ge=1)
+    micro_batches: int = Field(4, ge=1, le=MOST_MICRO_BATCHES)
     """Micro-batches of each replica's batch. They follow one another through the stages. See `micro_batches`."""
     schedule: Literal["gpipe", "1f1b", "asynchronous"] = "gpipe"
     """All forward, then all backward (Huang et al. 2019); in turn; or without waiting, on stale weights (Narayanan et al.)."""
@@ -118,12 +122,12 @@ class Pipeline(Finite):
 class Hybrid(Finite):
     inner: Literal["tensor_parallel", "pipeline"] = "tensor_parallel"
     """How the replicas of one copy divide the model. The copies divide the batch."""
-    inner_replicas: int = Field(2, ge=2)
+    inner_replicas: int = Field(2, ge=2, le=MOST_REPLICAS)
     """Replicas of each copy. There are `replicas` / `inner_replicas` copies."""
 
 
 class Averaging(Finite):
-    every_steps: int | None = Field(None, ge=1)
+    every_steps: int | None = Field(None, ge=1, le=MOST_STEPS)
     """Steps between two averages of all replicas' weights (local SGD, Stich 2019). None: one average, at the end."""
 
 
@@ -134,10 +138,10 @@ class BestEpoch(Finite):
     """Write the weights of the best epoch beside the result (see `common.artifacts.trained`). Of equal ones the earliest."""
     by: Literal["accuracy", "loss"] = "accuracy"
     """Of the validation split."""
-    patience: int | None = Field(None, ge=1)
+    patience: int | None = Field(None, ge=1, le=MOST_EPOCHS)
     """Epochs in a row without a new best one, after which training stops. None: it ends with `epochs` or `steps`."""
 
 
 class Paths(Finite):
-    cache_dir: str | None = None
+    cache_dir: str | None = Field(None, pattern=_NO_NUL)
     """Folder of decoded data and downloads. None: the user's cache folder."""

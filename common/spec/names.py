@@ -1,4 +1,4 @@
-"""The words of a spec: models, modes and their variants, inputs, levels of switches."""
+"""The words and limits of a spec: models, modes and their variants, inputs, levels of switches."""
 
 from __future__ import annotations
 
@@ -45,6 +45,9 @@ LEVELS = ("plain", "usual", "closed", "best")
 """Of switches. See `Spec.switches`."""
 FORMER_LEVELS = {"fair": "usual"}
 """Names of version 0.1, in stored specs too."""
+MOST_EPOCHS, MOST_STEPS, MOST_IMAGES = 10**6, 10**9, 10**9
+MOST_BATCH_SIZE, MOST_REPLICAS, MOST_MICRO_BATCHES = 2**20, 2**12, 2**12
+"""More than any run has. Larger numbers are slips of the hand, or hostile."""
 Precision = Literal["float32", "float64"]
 Device = Literal["auto", "cpu"]
 BatchNormStatistics = Literal["per_replica", "synchronised"]

@@ -3,35 +3,20 @@
 from __future__ import annotations
 
 import copy
-import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
-import yaml
-
 from common.machine import machine
-from common.spec.errors import SpecError
-from common.spec.groups import Hybrid
+from common.spec import plain_values
+from common.spec.errors import SpecError, shown
 from common.spec.names import VARIANTS
+from common.spec.plain_values import MAX_DEPTH, PlainValuesError
 from common.spec.schema import Spec, build
 
 
 def load(path: str | Path) -> Spec:
     """Read a spec from a .yaml, .yml or .json file."""
     return build(read_values(path))
-
-
-class _EachOnce(yaml.SafeLoader):
-    """YAML loader that refuses a name that stands twice. YAML's own rule takes the last one without a word."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if key.value in seen and isinstance(key, yaml.ScalarNode):
-                raise yaml.constructor.ConstructorError(None, None, f"{key.value} stands there twice", key.start_mark)
-            seen.add(str(key.value))
-        return super().construct_mapping(node, deep)
 
 
 def read_values(path: str | Path, kind: str = "spec file") -> dict[str, Any]:
@@ -46,16 +31,14 @@ def read_values(path: str | Path, kind: str = "spec file") -> dict[str, Any]:
     """
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = plain_values.read_text(path)
+        # YAML is a superset of JSON but for tabs and long keys; read each by its own rules.
+        values = plain_values.from_json(text) if path.suffix == ".json" else plain_values.from_yaml(text)
     except FileNotFoundError:
         raise SpecError(f"{kind} cannot be read: there is no file {path}. Name a .yaml or .json file that exists.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"{kind} cannot be read. Received: {path} ({error}). Use a .yaml or .json file.") from None
-    try:
-        # YAML is a superset of JSON but for tabs and long keys; read each by its own rules.
-        values = json.loads(text) if path.suffix == ".json" else yaml.load(text, _EachOnce)
-        unnamed = [key for key in _keys(values) if not isinstance(key, str)]
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except PlainValuesError as error:
         raise SpecError(f"{kind} {path} is not valid {path.suffix.lstrip('.') or 'YAML'}: {error}. Mend the file.") from None
     if values is None:
         values = {}
@@ -63,16 +46,7 @@ def read_values(path: str | Path, kind: str = "spec file") -> dict[str, Any]:
         raise SpecError(
             f"{kind} {path} must hold a mapping of fields. Received: {type(values).__name__}. Use `field: value` lines."
         )
-    if unnamed:  # to YAML, 1 and no are none
-        raise SpecError(f"{kind} {path} has a field without a name. Received: {unnamed[0]!r}. Use `field: value` lines.")
     return cast(dict[str, Any], values)
-
-
-def _keys(values: Any) -> Iterator[Any]:
-    """Of a mapping and those in it."""
-    for key, value in cast(dict[Any, Any], values).items() if isinstance(values, dict) else ():
-        yield key
-        yield from _keys(value)
 
 
 def overlay(values: dict[str, Any], assignments: dict[str, Any]) -> dict[str, Any]:
@@ -80,6 +54,8 @@ def overlay(values: dict[str, Any], assignments: dict[str, Any]) -> dict[str, An
     merged = copy.deepcopy(values)
     for dotted, value in assignments.items():
         *parents, leaf = dotted.split(".")
+        if len(parents) >= MAX_DEPTH:
+            raise SpecError(f"A field has at most {MAX_DEPTH} parts. Received: {len(parents) + 1} in {dotted[:80]!r}...")
         target = merged
         for parent in parents:
             if target.get(parent) is None:  # missing, or an empty group of a YAML file
@@ -102,10 +78,10 @@ def with_variant(values: dict[str, Any], word: str, replicas: int) -> dict[str, 
     mode, fields = VARIANTS[word]
     values = overlay(values, {"mode": mode, "replicas": 1 if mode == "serial" else replicas, **fields})
     if mode == "serial" and values.get("hosts"):
-        here = machine.available_cores()
-        values |= {"hosts": (), "cores": min(values.get("cores") or here, here)}
+        here, cores = machine.available_cores(), values.get("cores") or machine.available_cores()
+        values |= {"hosts": (), "cores": min(cores, here) if isinstance(cores, int) else cores}
     if mode == "hybrid":
-        values["replicas"] = replicas * Hybrid.model_validate(values["hybrid"]).inner_replicas
+        values["replicas"] = replicas * build({"hybrid": values["hybrid"]}).hybrid.inner_replicas
     return values
 
 
@@ -120,8 +96,7 @@ def parse_assignments(assignments: list[str]) -> dict[str, Any]:
         if not equals or not field:
             raise SpecError(f"--set takes field=value. Received: {assignment!r}. Use e.g. --set optimizer.learning_rate=0.01.")
         try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise SpecError(f"--set {field} has a value that cannot be read. Received: {text!r} ({error}).") from None
-        parsed[field] = value
+            parsed[field] = plain_values.from_yaml(text)
+        except PlainValuesError as error:
+            raise SpecError(f"--set {field} has a value that cannot be read. Received: {shown(text)} ({error}).") from None
     return parsed

@@ -12,8 +12,8 @@ from pydantic import BaseModel, Field
 from common.frozen import Finite
 from common.machine import machine, placement
 from common.machine.heartbeat import HANG_SECONDS
-from common.spec import consistency
-from common.spec.errors import SpecError, did_you_mean
+from common.spec import consistency, plain_values
+from common.spec.errors import SpecError, did_you_mean, shown
 from common.spec.groups import (
     Augmentation,
     Averaging,
@@ -28,53 +28,69 @@ from common.spec.groups import (
     Pipeline,
     Schedule,
 )
-from common.spec.names import FORMER_LEVELS, RESUMABLE_MODES, WHOLE_BATCH_MODES, BatchNormStatistics, Device, Precision
+from common.spec.names import (
+    FORMER_LEVELS,
+    MOST_BATCH_SIZE,
+    MOST_EPOCHS,
+    MOST_MICRO_BATCHES,
+    MOST_REPLICAS,
+    MOST_STEPS,
+    RESUMABLE_MODES,
+    WHOLE_BATCH_MODES,
+    BatchNormStatistics,
+    Device,
+    Precision,
+)
+
+_LONGEST_NAME = 255
+_MOST_FAULTS = 10
+"""Refused fields that one message explains."""
 
 
 class Spec(Finite):
     """One training run. Field order is the order of the tables and of the YAML file."""
 
-    model: str = "simple_cnn"
+    model: str = Field("simple_cnn", max_length=_LONGEST_NAME)
     """`simple_cnn`, `mini_xception`, `resnet18`, or the dotted name of a module that defines `architecture`."""
     data: Data = Data()  # pyright: ignore[reportCallIssue]
     optimizer: Optimizer = Optimizer()  # pyright: ignore[reportCallIssue]
     schedule: Schedule = Schedule()  # pyright: ignore[reportCallIssue]
     loss: Literal["sparse_categorical_crossentropy", "categorical_crossentropy"] = "sparse_categorical_crossentropy"
-    epochs: int | None = Field(None, ge=1)
+    epochs: int | None = Field(None, ge=1, le=MOST_EPOCHS)
     """Full passes over the training split. Set epochs or steps. Without either: 2 epochs."""
-    steps: int | None = Field(None, ge=1)
+    steps: int | None = Field(None, ge=1, le=MOST_STEPS)
     """Optimizer updates. The last epoch is cut short."""
-    global_batch_size: int = Field(64, ge=1)
+    global_batch_size: int = Field(64, ge=1, le=MOST_BATCH_SIZE)
     precision: Precision = "float32"
-    mode: str = "serial"
-    replicas: int = Field(1, ge=1)
-    accumulation: int = Field(1, ge=1)
+    mode: str = Field("serial", max_length=_LONGEST_NAME)
+    replicas: int = Field(1, ge=1, le=MOST_REPLICAS)
+    accumulation: int = Field(1, ge=1, le=MOST_MICRO_BATCHES)
     """Micro-batches of each replica's batch. Their gradients are added up before the one update. See `micro_batches`."""
     communication: Communication = Communication()  # pyright: ignore[reportCallIssue]
     parameter_server: ParameterServer = ParameterServer()  # pyright: ignore[reportCallIssue]
     pipeline: Pipeline = Pipeline()  # pyright: ignore[reportCallIssue]
     hybrid: Hybrid = Hybrid()  # pyright: ignore[reportCallIssue]
     averaging: Averaging = Averaging()  # pyright: ignore[reportCallIssue]
-    input: str = "inline"
-    workers: int = Field(0, ge=0)
+    input: str = Field("inline", max_length=_LONGEST_NAME)
+    workers: int = Field(0, ge=0, le=1024)
     """Input workers of each process of the run: loader processes (PyTorch) or parallel map calls (TensorFlow), or Dask's."""
-    prefetch: int = Field(2, ge=1)
+    prefetch: int = Field(2, ge=1, le=1024)
     """Batches that are made ahead: by each input worker, or of a Dask array in all."""
     dask: Dask = Dask()  # pyright: ignore[reportCallIssue]
-    cores: int = Field(default_factory=lambda: machine.available_cores() * placement.machines(()), ge=1)
+    cores: int = Field(default_factory=lambda: machine.available_cores() * placement.machines(()), ge=1, le=2**20)
     """CPU cores of the whole run, on all hosts together, replicas and input workers included. Default: all that this process
     may use, times the hosts."""
     device: Device = "auto"
     """auto: the GPUs that the framework finds, else the CPU. cpu: the CPU, even if there are GPUs."""
     part: Literal["training", "input", "compute"] = "training"
     """What is run and timed: everything, the input path alone, or the model alone on the first batch again and again."""
-    profile_steps: int = Field(0, ge=0)
+    profile_steps: int = Field(0, ge=0, le=MOST_EPOCHS)
     """Steps of segments after training, which time the parts of a step separately and write a trace. 0: none."""
-    hosts: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = Field((), max_length=MOST_REPLICAS)
     """Machines by name or address. The ranks are spread over them in order. The first is this one. Empty: all are here."""
-    hang_seconds: float = Field(HANG_SECONDS, gt=0)
+    hang_seconds: float = Field(HANG_SECONDS, gt=0, le=1e9)
     """A hanging run ends within this time. It makes no progress, and uses no CPU or is stopped. See `watchdog`."""
-    checkpoint_seconds: float | None = Field(60.0, ge=0)
+    checkpoint_seconds: float | None = Field(60.0, ge=0, le=1e9)
     """Least time between two checkpoints. They are made between epochs, outside of timed training. A run that was cut short
     resumes from the last one. 0: after every epoch. None: none."""
     best_epoch: BestEpoch = BestEpoch()  # pyright: ignore[reportCallIssue]
@@ -244,7 +260,7 @@ def build(values: dict[str, Any]) -> Spec:
     try:
         spec = Spec.model_validate(values)
     except pydantic.ValidationError as error:
-        raise SpecError("\n".join(_explain(detail) for detail in error.errors())) from None
+        raise _refusal(error) from None
     most = machine.available_cores() * placement.machines(spec.hosts)
     if spec.cores > most and not placement.judged_by_its_launcher():
         raise SpecError(f"cores exceeds what this process may use. Received: {spec.cores}. Use 1 to {most}.")
@@ -257,9 +273,12 @@ def from_json(text: str | bytes) -> Spec:
     It may name more cores than this process may use.
     """
     try:
+        plain_values.from_json(text if isinstance(text, str) else text.decode())
         return Spec.model_validate_json(text)
     except pydantic.ValidationError as error:
-        raise SpecError("\n".join(_explain(detail) for detail in error.errors())) from None
+        raise _refusal(error) from None
+    except ValueError as error:
+        raise SpecError(f"The spec is not valid JSON: {error}.") from None
 
 
 def micro_batches(num_examples: int, most: int, replicas: int = 1) -> int:
@@ -278,21 +297,27 @@ def micro_batches(num_examples: int, most: int, replicas: int = 1) -> int:
     return max((parts for parts in range(2, most + 1) if num_examples % (parts * replicas) == 0), default=1)
 
 
+def _refusal(error: pydantic.ValidationError) -> SpecError:
+    details = error.errors()
+    more = [f"{len(details) - _MOST_FAULTS:,} more fields are refused."] if len(details) > _MOST_FAULTS else []
+    return SpecError("\n".join([*map(_explain, details[:_MOST_FAULTS]), *more]))
+
+
 def _explain(detail: Any) -> str:
     field = ".".join(str(part) for part in detail["loc"]) or "spec"
-    received = detail.get("input")
+    received = shown(detail.get("input"))
     if detail["type"] == "extra_forbidden":
         names = _field_names(detail["loc"][:-1])
         name = str(detail["loc"][-1])
         nearest = did_you_mean(name, names, sentence=True)
-        return f"{field} is not a field. Received: {received!r}.{nearest} Fields here: {', '.join(names)}."
+        return f"{field} is not a field. Received: {received}.{nearest} Fields here: {', '.join(names)}."
     if detail["type"] == "model_type":
         first = _field_names(detail["loc"])[0]
-        return f"{field} is a group of fields. Received: {received!r}. Write e.g. {field}: {{{first}: ...}}."
+        return f"{field} is a group of fields. Received: {received}. Write e.g. {field}: {{{first}: ...}}."
     cause = detail.get("ctx", {}).get("error")
     if isinstance(cause, SpecError):
         return str(cause)
-    return f"{field} is refused: {detail['msg']}. Received: {received!r}. Change {field}."
+    return f"{field} is refused: {detail['msg']}. Received: {received}. Change {field}."
 
 
 def _field_names(location: tuple[Any, ...]) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ from common.machine.rates import DeviceRates
 from common.models.sharding import shard
 from common.models.weights import Weights, digest
 from common.spec import Spec
-from common.training import metrics, profiling
+from common.training import metrics, profiling, timing
 from common.training.timing import DEFECTS, Audit, ClockError, Evidence, Stopwatch, Timer
 from common.training.trainer import Batch, Trainer
 
@@ -328,7 +328,7 @@ class Run:
                 self._event("first_step", seconds=timer.seconds, loss=first_loss)
             if part != "input":
                 with self._stopwatch.phase("compile") as compiling:
-                    trainer.compile(*self._other_sizes(trainer, plan, dataset))
+                    trainer.compile(*self._batch_sizes(trainer, plan, dataset))
                 first_step_seconds += compiling.seconds
         batches, untimed = feed(epoch, timed), len(ids)
         with self._timed(trainer) as timer:
@@ -362,12 +362,13 @@ class Run:
             rank_seconds=timer.rank_seconds,
             late_seconds=late,
             begun_before=timer.started_at - float(begun[untimed]) if timed and begun[untimed] else 0.0,
+            clock_stepped=timer.clock_stepped,
             compilations=timer.compilations,
             updates=trainer.updates - (first_step + steps),
             moved=self._parameters(trainer, plan, epoch) != trained,
         )
         if self._listener is None:  # trials of a search share a process, its compilers and its cores
-            self._refuse(trainer, self._audit.defects(seen))
+            self._judge_clock(trainer, seen)
         self._record_epoch(
             epoch,
             plan,
@@ -380,15 +381,15 @@ class Run:
             **measured,
         )
 
-    def _other_sizes(self, trainer: Trainer, plan: Plan, dataset: Dataset) -> tuple[list[int], list[int]]:
-        """Sizes of the global batches to train on other than the first, and of this process's batches to score."""
+    def _batch_sizes(self, trainer: Trainer, plan: Plan, dataset: Dataset) -> tuple[list[int], list[int]]:
+        """Sizes of the global batches to train on, and of this process's batches to score."""
         if self._spec.part != "training":
-            return [], []
-        sizes = {stop - start for start, stop in map(plan.batch, range(plan.steps_in(1)))} - {plan.batch(0)[1]}
+            return [plan.batch(0)[1]], []
+        sizes = {stop - start for start, stop in map(plan.batch, range(plan.steps_in(1)))}
         index, number = trainer.shard
         low, high = shard(len(dataset.validation.labels), number, index)
         size = self._spec.global_batch_size
-        return sorted(sizes), sorted({min(high - low, size), (high - low) % size} - {0})
+        return sorted(sizes, reverse=True), sorted({min(high - low, size), (high - low) % size} - {0})
 
     def _parameters(self, trainer: Trainer, plan: Plan, epoch: int) -> str | None:
         """A digest of the trained parameters in this process's first epoch, which stands for all; None in the others."""
@@ -397,12 +398,14 @@ class Run:
         statistics = {parameter.name for parameter in plan.architecture.parameters() if not parameter.trainable}
         return digest({name: array for name, array in trainer.weights().items() if name not in statistics})
 
-    def _refuse(self, trainer: Trainer, defects: dict[str, str]) -> None:
-        """End the run in all processes if one of them has found a defect of the clock."""
-        found = trainer.total(np.array([name in defects for name in DEFECTS], np.int64))
-        if found.any():
-            elsewhere = [f"{name} (seen by another rank)" for name, ranks in zip(DEFECTS, found, strict=True) if ranks]
+    def _judge_clock(self, trainer: Trainer, seen: Evidence) -> None:
+        """End the run in all processes if one of them has found a defect of the clock. Record what may be none."""
+        defects, caution = self._audit.defects(seen), self._audit.caution()
+        found = trainer.total(np.array([*(name in defects for name in DEFECTS), caution is not None], np.int64))
+        if found[:-1].any():
+            elsewhere = [f"{name} (seen by another rank)" for name, ranks in zip(DEFECTS, found, strict=False) if ranks]
             raise ClockError("; ".join(defects.values() or elsewhere))
+        self.record(clock_caution=caution or ("losses came late in another rank" if found[-1] else None))
 
     def _keep_losses(self, losses: npt.NDArray[np.float64], first_step: int) -> None:
         """Record the losses of an epoch, if those of all steps before it are recorded and there is room."""
@@ -429,6 +432,8 @@ class Run:
     def _timed(self, trainer: Trainer) -> Generator[Timer]:
         """Time training from the moment when all ranks are ready until the last rank has done its last update.
 
+        Each rank notes its own end, and then they tell each other: what that takes is not in the time.
+
         Also measure how much of the machine these processes and all others use meanwhile.
         """
         _meet(trainer)
@@ -436,13 +441,13 @@ class Run:
         with self._stopwatch.phase("training") as timer:
             yield timer
             trainer.synchronize()
-            own_seconds = timer.elapsed()
-            _meet(trainer)
+            ended = time.perf_counter()
+            timer.compilations = trainer.compilations() - compilations
+            timer.clock_stepped = (time.time() - timer.started_at) - timer.elapsed()
+            starts, ends = _stamps(trainer, timer.start, ended)
+            timer.agreed_seconds, timer.rank_seconds = timing.lasted(starts, ends), ends - starts
         used = meter.usage()
-        timer.compilations = trainer.compilations() - compilations
-        by_rank = np.zeros(int(os.environ.get("WORLD_SIZE", "1")))
-        by_rank[int(os.environ.get("RANK", "0"))] = own_seconds
-        seconds, timer.rank_seconds = np.split(trainer.total(np.array([used.process_cpu_seconds, *by_rank])), [1])
+        seconds = trainer.total(np.array([used.process_cpu_seconds]))
         used = used.model_copy(update={"wall_seconds": timer.seconds, "process_cpu_seconds": float(seconds[0])})
         self._usage = self._usage.plus(used)
         self._record_memory(trainer)
@@ -470,6 +475,17 @@ class Run:
 def _meet(trainer: Trainer) -> None:
     """Wait until all processes of the run are here."""
     trainer.total(np.zeros(1))
+
+
+def _stamps(trainer: Trainer, start: float, end: float) -> npt.NDArray[np.float64]:
+    """[2, ranks]: when each rank started and ended, by the clock that all processes of a machine share.
+
+    Hosts share none. Over several, each rank counts from its own start, because they have just met.
+    """
+    ranks, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+    stamps = np.zeros((2, ranks))
+    stamps[:, rank] = (start, end) if placement.on_one_host() else (0.0, end - start)
+    return trainer.total(stamps)
 
 
 def is_first_rank() -> bool:

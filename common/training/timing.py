@@ -17,7 +17,9 @@ import psutil
 from common.artifacts.schema import Phases
 
 SLACK_SECONDS, SLACK = 0.5, 0.1
-"""Seconds of training that may lie outside the clock, absolute and as part of the timed ones, before it is a defect."""
+"""Losses may come so late after the clock has stopped: seconds, and part of the timed seconds."""
+LEAST_LATE_EPOCHS = 2
+"""Epochs whose losses come late, below which it may be the machine's doing."""
 RESOLUTION_SECONDS = 1e-3
 """Between two processes that read the system's clock."""
 
@@ -55,15 +57,17 @@ class Evidence(NamedTuple):
     """What one process saw of an epoch's timed training."""
 
     rank_seconds: npt.NDArray[np.float64]
-    """[ranks], of each rank until its own last update was done."""
+    """[ranks], of each rank from its own start until its own last update was done."""
     seconds: float
-    """By the clock, in this process."""
+    """By the clock of all ranks."""
     late_seconds: float
     """How long the losses were waited for when the clock had stopped."""
     begun_before: float
     """How long before the clock started the input began to make the first timed batch, in seconds."""
+    clock_stepped: float
+    """By how many seconds the system's time was set meanwhile. Begin times are in it."""
     compilations: int
-    """How far the trainer's count rose while the clock ran."""
+    """How far the trainer's count of what it has built rose while the clock ran."""
     updates: int
     """Those done beyond the planned ones."""
     moved: bool
@@ -73,30 +77,61 @@ class Evidence(NamedTuple):
 class Audit:
     """Looks for defects of a run's clock, epoch after epoch.
 
-    Seconds are added up over the epochs, and small ones pass: a busy machine may stop a process anywhere for a moment.
+    A busy machine may stop a process anywhere for a moment, and then losses come late once. If they come late in most epochs,
+    the code does not wait for its device. All other evidence is exact, and no other work can make it.
     """
 
     def __init__(self) -> None:
-        self._seconds = self._late = 0.0
-        self._rank_seconds: npt.NDArray[np.float64] = np.zeros(1)
+        self._epochs: list[tuple[float, float]] = []
+        """(seconds by the clock, seconds late) of each."""
 
     def defects(self, seen: Evidence) -> dict[str, str]:
         """What is wrong with the clock so far: each defect by its name, with the figures."""
-        self._seconds += seen.seconds
-        self._late += seen.late_seconds
-        self._rank_seconds = self._rank_seconds + seen.rank_seconds
-        allowed = SLACK_SECONDS + SLACK * self._seconds
-        rank = int(self._rank_seconds.argmax())
-        longest, ran = float(self._rank_seconds[rank]), f"the clock ran {self._seconds:.2f} s"
+        self._epochs.append((seen.seconds, seen.late_seconds))
+        rank = int(seen.rank_seconds.argmax())
+        longest, ran = float(seen.rank_seconds[rank]), f"the clock ran {seen.seconds:.2f} s"
+        begun_before = seen.begun_before - abs(seen.clock_stepped)
         checks = (
-            (longest > self._seconds + allowed, f"rank {rank} trained for {longest:.2f} s, but {ran}"),
-            (self._late > allowed, f"losses came {self._late:.2f} s after the clock had stopped; {ran}"),
-            (seen.begun_before > RESOLUTION_SECONDS, f"a batch was begun {seen.begun_before:.3f} s before the clock started"),
-            (seen.compilations > 0, "something was traced or compiled in the timed steps"),
+            (longest > seen.seconds + RESOLUTION_SECONDS, f"rank {rank} trained for {longest:.2f} s, but {ran}"),
+            (self._is_always_late, self._late_words),
+            (begun_before > RESOLUTION_SECONDS, f"a batch was begun {seen.begun_before:.3f} s before the clock started"),
+            (seen.compilations > 0, "a graph, or kernels for a batch size, were built in the timed steps"),
             (seen.updates != 0, f"{seen.updates:+d} updates beyond the planned ones"),
             (seen.moved, "parameters changed after the clock had stopped"),
         )
         return {name: f"{name}: {what}" for name, (found, what) in zip(DEFECTS, checks, strict=True) if found}
+
+    def caution(self) -> str | None:
+        """What may be a defect, or the machine's doing. No time of the run is reliable then. None if there is nothing."""
+        if self._is_always_late or sum(late for _, late in self._epochs) <= self._allowed:
+            return None
+        return f"{self._late_words}: other work on the machine, or a device that was not waited for"
+
+    @property
+    def _allowed(self) -> float:
+        return SLACK_SECONDS + SLACK * sum(seconds for seconds, _ in self._epochs)
+
+    @property
+    def _is_always_late(self) -> bool:
+        """Whether too much is late even if every epoch is only as late as the middle one. Of two, that is the earlier."""
+        number = len(self._epochs)
+        middle = sorted(late for _, late in self._epochs)[(number - 1) // 2]
+        return number >= LEAST_LATE_EPOCHS and number * middle > self._allowed
+
+    @property
+    def _late_words(self) -> str:
+        seconds, late = map(sum, zip(*self._epochs, strict=True))
+        return f"losses came {late:.2f} s after the clock had stopped; the clock ran {seconds:.2f} s"
+
+
+def lasted(starts: npt.NDArray[np.float64], ends: npt.NDArray[np.float64]) -> float:
+    """Seconds from the moment when all ranks were ready until the last rank had done its last update.
+
+    Args:
+        starts: [ranks], when each rank saw that all were ready, by a clock that all share.
+        ends: [ranks], when each rank's last update was done, by the same clock.
+    """
+    return float(ends.max() - starts.min())
 
 
 class Stopwatch:
@@ -131,7 +166,7 @@ class Stopwatch:
             yield timer
         finally:
             self._synchronize()
-            timer.seconds = time.perf_counter() - timer.start
+            timer.seconds = timer.elapsed() if timer.agreed_seconds is None else timer.agreed_seconds
             self._seconds[name] += timer.seconds
             self._open = ""
             if name == "training":
@@ -159,10 +194,13 @@ class Timer:
 
     def __init__(self) -> None:
         self.seconds = 0.0
+        self.agreed_seconds: float | None = None
+        """Of all ranks together, which have exchanged their times. None: the block ends with this process's device."""
         self.input_wait_seconds = 0.0
         self.compilations = 0
         self.rank_seconds: npt.NDArray[np.float64] = np.zeros(1)
-        """[ranks], until each rank's own last update was done."""
+        """[ranks], from each rank's own start until its own last update was done."""
+        self.clock_stepped = 0.0
         self.started_at = time.time()
         self.start = time.perf_counter()
 

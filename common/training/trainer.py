@@ -97,7 +97,10 @@ class Trainer(Protocol):
         ...
 
     def compile(self, step_sizes: Sequence[int], score_sizes: Sequence[int]) -> None:
-        """Trace, compile and run once what is built for a batch size. The training state stays as it is.
+        """Run blank batches, so that nothing is built for a batch size in a timed step. The training state stays as it is.
+
+        A framework builds kernels, graphs or plans for a shape in its first run, and CUDA graphs in its second. So every
+        batch size has run twice after this. Call it after the first step, which was the first run of a whole batch.
 
         Args:
             step_sizes: of the global batches to train on.
@@ -106,7 +109,7 @@ class Trainer(Protocol):
         ...
 
     def compilations(self) -> int:
-        """A number that grows whenever this process traces or compiles something."""
+        """A number that grows whenever this process traces or compiles something, or first trains on a batch size."""
         ...
 
     def finish_epoch(self) -> None:

@@ -10,16 +10,17 @@ from pathlib import Path
 from typing import Any, cast
 
 from common import spec
-from common.artifacts.schema import ResultError
+from common.artifacts.schema import Environment, ResultError
 from common.data import sources
 from common.machine import machine
 from common.models import architectures, work
 from common.processes import supervisor
 from common.spec import Spec, SpecError
+from compare.core.errors import LaunchError
 from compare.core.presets import Preset
 from compare.core.progress import Display
 from compare.core.statistics import VERDICT_PAIRS
-from compare.execution import code_digest, launch, matrix, run_settings, store
+from compare.execution import code_digest, contestants, launch, matrix, run_settings, store
 from compare.execution.interleaving import turn
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison
@@ -32,6 +33,7 @@ class Request:
 
     settings: Preset
     frameworks: list[str]
+    """Names of contestants."""
     out: Path | None
     prove: bool
     lay_out: Callable[[Preset, Sequence[str]], list[Row]] = lambda settings, frameworks: matrix.rows(
@@ -57,6 +59,7 @@ def stored_request(folder: Path, repeats: int | None = None) -> Request:
         FolderError: the folder holds no comparison.
     """
     stored = store.read_plan(folder)
+    contestants.enter(stored.contestants)
     parallel = [row.spec for row in stored.rows if row.spec.mode != "serial"]
     copies = [each.data_replicas if each.mode == "hybrid" else each.replicas for each in parallel]
     settings = Preset(
@@ -82,6 +85,10 @@ def values_of_one(
 ) -> dict[str, Any]:
     """The same for a single run: the values, with the mode and the replicas that were asked for."""
     stated = spec.read_values(spec_file) if spec_file is not None else {}
+    if "contestants" in stated:
+        raise SpecError(
+            f"contestants are for run, parity, scaling and regress. Received: contestants in {spec_file}. Leave them out here."
+        )
     own: dict[str, Any] = {}
     for asked in (stated, spec.parse_assignments(assignments)):
         own |= {field: asked[field] for field in ("mode", "replicas") if field in asked}
@@ -164,7 +171,13 @@ def judged(request: Request, shown: Display) -> Comparison:
         class_names=list(dataset.class_names),
         trainable_values=sum(parameter.size for parameter in architecture.parameters() if parameter.trainable),
         code_hash=code_digest.of(request.frameworks, run_spec.model),
-        versions={framework: description["versions"] for framework, description in descriptions.items()},
+        versions={name: description["versions"] for name, description in descriptions.items()},
+        contestants=contestants.entered(request.frameworks),
+        environments={
+            name: Environment.model_validate(description["environment"])
+            for name, description in descriptions.items()
+            if "environment" in description
+        },
         machine=machine.describe() | {"gpus": _gpus(descriptions)},
         seeds=list(settings.seeds),
         target_accuracy=request.target_accuracy,
@@ -180,6 +193,20 @@ def judged(request: Request, shown: Display) -> Comparison:
             "Add a framework or a parallel mode."
         )
     return planned
+
+
+def refuse_changed_environments(comparison: Comparison) -> None:
+    """Check that every contestant's environment is still what it was before the proof.
+
+    Raises:
+        LaunchError: distributions have changed.
+    """
+    for name, before in comparison.environments.items():
+        if changed := contestants.changes(before, launch.environment_of(name)):
+            raise LaunchError(
+                f"The environment of {name} has changed since the proof: {changed}. Nothing was trained. Run the comparison "
+                "again in another folder, and leave the environment alone meanwhile."
+            )
 
 
 def _refuse_other_first_hosts(rows: Sequence[Row]) -> None:

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from common.artifacts import results
 from common.artifacts.schema import Phases, RunResult
+from common.machine import machine
 from compare.comparison import comparison_plan
 from compare.comparison.comparison_plan import Request
 from compare.core import exits, wording
@@ -154,10 +155,10 @@ def proof_seconds(
             return None
         claimed = len({row.spec.variant for row in own if row.spec.mode != "serial" and row.spec.departs is None})
         # Losses of serial, of each mode, and copies; then single steps of serial and of each mode, for each choice of switches.
-        processes = 2 + claimed + (1 + claimed) * len(ladder.timed_runs_of(rows))
+        processes = 2 + claimed + (1 + claimed) * len({(row.spec.switches, row.spec.workers) for row in own})
         images = ladder.MOST_FOLLOWED * (1 + ladder.COPIES) * own[0].spec.global_batch_size
         seconds += processes * _seconds_once(found[0].phases) + images * _seconds_per_image(found[0])
-    return seconds
+    return seconds / min(2, machine.available_cores())  # the proof runs two processes side by side
 
 
 def num_bytes(row: Row, like: RunResult, num_train: int) -> int:
@@ -221,17 +222,17 @@ def stored(folder: Path) -> Callable[[Row], tuple[RunResult, str] | str]:
     """
     held = store.read(folder)
     whole = [
-        (result.phases.wall_seconds, result)
-        for repeats in held.runs.values()
-        for result in repeats.values()
+        (row.contestant, result.phases.wall_seconds, result)
+        for row in held.comparison.rows
+        for result in held.runs[row.id].values()
         if result.status in ("ok", "not parallel") and result.epochs and result.phases
     ]
 
     def known(row: Row) -> tuple[RunResult, str] | str:
-        alike = [each for each in whole if each[1].framework == row.contestant and _alike(each[1], row)]
+        alike = [each for each in whole if each[0] == row.contestant and _alike(each[2], row)]
         if not alike:
             return f"unknown: {folder} has no run of this kind"
-        return sorted(alike, key=itemgetter(0))[(len(alike) - 1) // 2][1], f"stored in {folder}"
+        return sorted(alike, key=itemgetter(1))[(len(alike) - 1) // 2][2], f"stored in {folder}"
 
     return known
 

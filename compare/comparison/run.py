@@ -1,4 +1,4 @@
-"""`python -m compare run`: judge everything first, then prove, run, and report."""
+"""`convtwins run`: judge everything first, then prove, run, and report."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from compare.execution import executor, options, run_settings, store
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison, ProofRecord
 from compare.judgement import decision
-from compare.proof import ladder
+from compare.proof import claims, ladder
 from compare.reporting import comparison_report
 from compare.reporting.comparison_report import Compared
 from compare.reporting.document import Report
@@ -52,7 +52,8 @@ def command(
     image_size: options.ImageSize = None,
     optimizer: options.OptimizerName = None,
     precision: options.Precision = None,
-    frameworks: options.Frameworks = options.ALL_FRAMEWORKS,
+    frameworks: options.SomeFrameworks = None,
+    contestant: options.Contestants = None,
     modes: Annotated[str | None, typer.Option(help=f"Which of {', '.join(spec.VARIANTS)}, with commas; or all.")] = None,
     replicas: Annotated[int | None, typer.Option(help="Replicas of the parallel modes. Default: 2.")] = None,
     input_: Annotated[str | None, typer.Option("--input", help=f"How batches are fed: {' or '.join(spec.INPUTS)}.")] = None,
@@ -140,9 +141,8 @@ def command(
             if seeds is not None:
                 asked = comparison_plan.with_seeds(asked, numbers("--seeds", seeds, least=0), repeats)
             target = _judged_target(target_accuracy)
-            request = Request(
-                asked, names(frameworks), out, proof, oversubscribe=oversubscribe, target_accuracy=target, live=live
-            )
+            compared = options.contestants(frameworks, contestant, asked.contestants)
+            request = Request(asked, compared, out, proof, oversubscribe=oversubscribe, target_accuracy=target, live=live)
         do = partial(estimate.rehearse, like=like) if dry_run else run
         code = do(request, as_json=as_json)
     raise typer.Exit(code)
@@ -233,6 +233,7 @@ def _do(request: Request) -> _Done:
                         proved = proof(comparison, request, folder, watchers)
                         comparison = comparison.model_copy(update={"proof": proved})
                         store.write_plan(folder, comparison)
+                        comparison_plan.refuse_changed_environments(comparison)
                     unsealed = run_all(comparison, folder, watchers)
                 except Interrupted as interruption:
                     code = interruption.exit_code
@@ -277,13 +278,20 @@ def proof(comparison: Comparison, request: Request, folder: Path, watchers: Watc
     except (LaunchError, SpecError) as error:
         return ProofRecord(verdict="not proved", sentence=f"the proof broke off: {error}")
     verdicts = {framework: {mode: proof.mode_verdict(framework, mode) for mode in modes} for framework in request.frameworks}
+    rows = ladder.row_verdicts(proof, comparison.rows)
+    others = {
+        row.id: claims.WITHOUT_SWITCHES
+        for row in comparison.rows
+        if rows[row.id] == "not claimed" and verdicts[row.contestant].get(row.spec.variant) == "proved"
+    }
     rungs, before = [rung.model_dump() for rung in proof.rungs], comparison.proof
     own = before is not None and proof.remembered and before.rungs == rungs  # from before this comparison was cut short
     return ProofRecord(
         verdict=proof.verdict,
         sentence=before.sentence if before is not None and own else proof.sentence,
         mode_verdicts=verdicts,
-        not_claimed=proof.not_claimed,
+        row_verdicts=rows,
+        not_claimed=proof.not_claimed | others,
         compared_with=proof.compared_with,
         rungs=rungs,
         trajectories=proof.trajectories,

@@ -1,4 +1,4 @@
-"""`python -m compare scaling`: measures the gain from more replicas, and projects it to other machines, labelled as such."""
+"""`convtwins scaling`: measures the gain from more replicas, and projects it to other machines, labelled as such."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def command(
     optimizer: options.OptimizerName = None,
     precision: options.Precision = None,
     hosts: options.Hosts = None,
-    frameworks: options.Frameworks = options.ALL_FRAMEWORKS,
+    frameworks: options.SomeFrameworks = None,
+    contestant: options.Contestants = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the training split. Default: 2.")] = None,
     limit: options.Limit = None,
     repeats: Annotated[int | None, typer.Option(min=1, help="Runs of each row. Intervals need 3, verdicts 5.")] = None,
@@ -80,6 +81,7 @@ def command(
         sizes = tuple(size for size in numbers("--replicas", replicas, least=1) if size != 1)
         asked = chosen("--kinds", names(kinds), scaling_rows.KINDS)
         lay_out = partial(scaling_rows.rows, sizes=sizes, kinds=[kind for kind in scaling_rows.KINDS if kind in asked])
-        request = run.Request(settings, names(frameworks), out, prove=False, lay_out=lay_out, oversubscribe=True)
+        compared = options.contestants(frameworks, contestant, settings.contestants)
+        request = run.Request(settings, compared, out, prove=False, lay_out=lay_out, oversubscribe=True)
         code = run.run(request, as_json=as_json, view=view)
     raise typer.Exit(code)

@@ -9,6 +9,7 @@ from common import spec
 from common.spec import SpecError
 from compare.core.option_parsing import chosen
 from compare.core.presets import Preset
+from compare.execution import contestants as known
 from compare.execution import launch, matrix
 from compare.execution.matrix import Row
 
@@ -21,7 +22,7 @@ def rows(settings: Preset, contestants: Sequence[str], *, sizes: Sequence[int], 
 
     Args:
         settings: its values' `global_batch_size` is that of the strong runs and of each replica of the weak ones.
-        contestants: names of `launch.FRAMEWORKS`.
+        contestants: their names.
         sizes: numbers of replicas, each at least 2.
         kinds: of KINDS.
 
@@ -29,7 +30,7 @@ def rows(settings: Preset, contestants: Sequence[str], *, sizes: Sequence[int], 
         SpecError: a row's spec is refused.
     """
     values = settings.values
-    chosen("--frameworks", contestants, tuple(launch.FRAMEWORKS))
+    known.check(contestants, launch.FRAMEWORKS)
     chosen("--modes", settings.modes, tuple(spec.VARIANTS))
     available, batch = _cores_and_batch(values)
     made: dict[str, Row] = {}
@@ -38,7 +39,7 @@ def rows(settings: Preset, contestants: Sequence[str], *, sizes: Sequence[int], 
             ending = f"-{fed['workers']}workers" if len(settings.workers) > 1 else ""
             for name, fields in _configurations(fed, settings.modes, sizes, kinds, available, batch):
                 row_id = f"{contestant}-{name}{ending}"
-                made.setdefault(row_id, Row(id=row_id, contestant=contestant, spec=spec.build(fields)))
+                made.setdefault(row_id, matrix.row(row_id, contestant, spec.build(fields)))
     return list(made.values())
 
 

@@ -1,4 +1,4 @@
-"""t-tests that stay valid if repeats are added until a difference shows.
+"""t-tests that stay valid if repeats are added until a difference shows, or is shown not to matter.
 
 A test of equal runs at a fixed 5 %, repeated after each added repeat, finds a false difference in 10 % of cases by 8 repeats
 and in 19 % by 20. So each number of pairs has a level of its own, and the levels of all numbers of pairs together make 5 %:
@@ -7,37 +7,67 @@ a group-sequential test (Jennison & Turnbull 2000) whose intervals hold at every
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
-_FEW = {3: 0.05, 4: 0.1, 5: 1.0}
-_LATER, _DECLINE = 0.3, 1.5
-"""Relative level of 6 pairs, and how fast that of more pairs falls. Most of the level goes to 5 pairs, which most users run."""
 
-_FACTORS = {
-    -300.0: 5.0, -12.0: 3.46, -10.0: 3.32, -8.0: 3.11, -7.0: 2.96, -6.0: 2.81, -5.0: 2.62, -4.5: 2.5, -4.0: 2.38, -3.5: 2.23,
-    -3.0: 2.07, -2.5: 1.9, -2.0: 1.71, -1.5: 1.52, -1.0: 1.34, -0.5: 1.17, 0.0: 1.0,
-}  # fmt: skip
-"""log10(h): P(for some n, the p of a single test < h · `weight`(n)) / h, for equal runs of unknown noise.
+class Looks:
+    """How a level of 5 % is shared among the numbers of pairs.
 
-By numerical integration over the Markov chain of the t statistic; tests/compare/core/test_looking.py repeats it.
-"""
-_ONE_LOOK = np.array(list(_FACTORS))
-_ALL_LOOKS = _ONE_LOOK + np.log10(list(_FACTORS.values()))
+    Args:
+        few: relative levels of few pairs. Fewer are not tested.
+        later: relative level of 6 pairs.
+        decline: how fast that of more pairs falls: as the number of pairs to this power.
+        factors: log10(h): P(for some n, the p of a single test < h · `weight`(n)) / h, for runs of unknown noise at the border
+            of what is tested. By numerical integration over the Markov chain of the t statistic;
+            tests/compare/core/test_looking.py repeats it.
+    """
+
+    def __init__(self, few: Mapping[int, float], later: float, decline: float, factors: Mapping[float, float]) -> None:
+        self._few, self._later, self.decline = few, later, decline
+        self._one_look = np.array(list(factors))
+        self._all_looks = self._one_look + np.log10(list(factors.values()))
+
+    def weight(self, pairs: int) -> float:
+        """Level of the test over so many pairs, relative to that over 5. Zero for those that are not tested."""
+        if pairs <= max(self._few):
+            return self._few.get(pairs, 0.0)
+        return self._later * (6 / pairs) ** self.decline
+
+    def corrected(self, p: float, pairs: int) -> float:
+        """The p of a test over so many pairs, corrected for looks at every other number of pairs."""
+        one_look = p / self.weight(pairs)
+        if not 0.0 < one_look < 1.0:
+            return min(one_look, 1.0)
+        return float(10.0 ** np.interp(np.log10(one_look), self._one_look, self._all_looks))
+
+    def level(self, pairs: int, together: float) -> float:
+        """Level of a test over so many pairs, if all looks `together` are to have a level."""
+        return self.weight(pairs) * float(10.0 ** np.interp(np.log10(together), self._all_looks, self._one_look))
 
 
-def weight(pairs: int) -> float:
-    """Level of the test over so many pairs, relative to that over 5. Zero for fewer than 3, which are not tested."""
-    return 0.0 if pairs < 3 else _FEW.get(pairs) or _LATER * (6 / pairs) ** _DECLINE
+DIFFERENT = Looks(
+    {3: 0.05, 4: 0.1, 5: 1.0},
+    later=0.3,
+    decline=1.5,
+    factors={
+        -300.0: 5.0, -12.0: 3.46, -10.0: 3.32, -8.0: 3.11, -7.0: 2.96, -6.0: 2.81, -5.0: 2.62, -4.5: 2.5, -4.0: 2.38,
+        -3.5: 2.23, -3.0: 2.07, -2.5: 1.9, -2.0: 1.71, -1.5: 1.52, -1.0: 1.34, -0.5: 1.17, 0.0: 1.0,
+    },
+)  # fmt: skip
+"""Of two-sided tests that two runs are equal. Most of the level goes to 5 pairs, which most users run."""
 
+SMALLER = Looks(
+    dict.fromkeys(range(5, 11), 1.0),
+    later=(10 / 6) ** 1.5,
+    decline=1.5,
+    factors={
+        -300.0: 300.0, -10.0: 13.5, -8.0: 12.0, -7.0: 11.2, -6.0: 10.1, -5.0: 8.95, -4.5: 8.23, -4.0: 7.52, -3.5: 6.79,
+        -3.0: 5.98, -2.5: 5.12, -2.0: 4.27, -1.75: 3.84, -1.5: 3.41, -1.25: 3.0, -1.0: 2.59, -0.75: 2.19, -0.5: 1.81, 0.0: 1.0,
+    },
+)  # fmt: skip
+"""Of one-sided tests. Each asks whether a difference is as large as one that matters. 5 to 10 pairs share most of the level:
+equal runs of 3 % noise need some nine pairs to show that they differ by less than 5 %."""
 
-def corrected(p: float, pairs: int) -> float:
-    """The p of a test over at least 3 pairs, corrected for looks at every other number of pairs."""
-    one_look = p / weight(pairs)
-    if not 0.0 < one_look < 1.0:
-        return min(one_look, 1.0)
-    return float(10.0 ** np.interp(np.log10(one_look), _ONE_LOOK, _ALL_LOOKS))
-
-
-def level(pairs: int, together: float) -> float:
-    """Level of a test over at least 3 pairs, if all looks `together` are to have a level."""
-    return weight(pairs) * float(10.0 ** np.interp(np.log10(together), _ALL_LOOKS, _ONE_LOOK))
+weight, corrected, level = DIFFERENT.weight, DIFFERENT.corrected, DIFFERENT.level

@@ -8,6 +8,10 @@ from collections.abc import Collection, Sequence
 import typer
 
 from common.spec import FORMER_LEVELS, LEVELS, VARIANTS, SpecError
+from common.spec.errors import shown
+
+_MOST_DIGITS = 19
+"""Of a whole number: more have no use, and very many are slow to read."""
 
 
 def names(text: str) -> list[str]:
@@ -71,9 +75,9 @@ def numbers(option: str, text: str, *, least: int) -> tuple[int, ...]:
     examples = [str(least + more) for more in range(3)]
     words = each_once(option, names(text), examples)
     for word in words:
-        if not (word.isascii() and word.isdecimal()) or int(word) < least:
+        if not (word.isascii() and word.isdecimal() and len(word) <= _MOST_DIGITS) or int(word) < least:
             use = ",".join(examples)
-            raise SpecError(f"{option} must be whole numbers of at least {least}. Received: {word!r}. Use e.g. {use}.")
+            raise SpecError(f"{option} must be whole numbers of at least {least}. Received: {shown(word)}. Use e.g. {use}.")
     return tuple(map(int, words))
 
 

@@ -220,6 +220,11 @@ def critical(freedom: float, pairs: int | None) -> float:
     return float(special.stdtrit(freedom, 1.0 - outside / 2))
 
 
+def critical_smaller(freedom: float, pairs: int) -> float:
+    """How far a mean must be from an effect that matters, in standard errors, to be surely smaller. `pairs` are looked at."""
+    return float(special.stdtrit(freedom, 1.0 - looking.SMALLER.level(pairs, SIGNIFICANCE)))
+
+
 def unpaired_ratio(first: Sequence[float], second: Sequence[float]) -> Ratio | None:
     """Ratio of the geometric means of `first` and `second`, which were measured apart.
 
@@ -294,10 +299,14 @@ def verdicts(ratios: Sequence[tuple[str, Ratio]], smallest_effect: float | None 
 
 
 def _smaller_p(ratio: Ratio, effect: float) -> float:
-    """Of the test that the true ratio is at least 1 + effect, or at most 1 / (1 + effect)."""
-    if not 1.0 / (1.0 + effect) < ratio.value < 1.0 + effect:
+    """Of two one-sided tests (Schuirmann 1987): that the true ratio is at least 1 + effect, or at most 1 / (1 + effect).
+
+    No truth is both, so each test may have the whole level.
+    """
+    error, inside = _error(ratio), math.log1p(effect) - abs(math.log(ratio.value))
+    if error is None or inside <= 0.0:
         return 1.0
-    return max(relative_to(ratio, margin).p or 0.0 for margin in (1.0 + effect, 1.0 / (1.0 + effect)))
+    return looking.SMALLER.corrected(float(special.stdtr(ratio.n - 1, -inside / error)) if error else 0.0, ratio.n)
 
 
 def _verdict(ratio: Ratio, p: float | None, smaller_p: float) -> Verdict:

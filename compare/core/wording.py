@@ -11,7 +11,10 @@ _CONTROL = re.compile(
 
 
 def visible(name: str) -> str:
-    """A name from outside as Python's repr writes it, without the quotes. Unprintable characters are escaped."""
+    """A name from outside (of a class, a file) as Python's repr writes it, without the quotes. It shows each character.
+
+    Reports show every name this way, in all their forms. JSON holds the name itself.
+    """
     return "".join(repr(letter)[1:-1] if letter == "\\" or not letter.isprintable() else letter for letter in name)
 
 

@@ -1,4 +1,4 @@
-"""`python -m compare cache`: list the cache folder, and remove from it."""
+"""`convtwins cache`: list the cache folder, and remove from it."""
 
 from __future__ import annotations
 

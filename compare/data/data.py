@@ -1,4 +1,4 @@
-"""`python -m compare data`: what is in a data set, what is wrong with it, and how it looks."""
+"""`convtwins data`: what is in a data set, what is wrong with it, and how it looks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m compare preprocess`: mean and standard deviation of a training split, by every engine, timed."""
+"""`convtwins preprocess`: mean and standard deviation of a training split, by every engine, timed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m compare convert`: a trained model as a file of either framework's own, and back."""
+"""`convtwins convert`: a trained model as a file of either framework's own, and back."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""`python -m compare evaluate`: train to the best epoch, and score it on the test split."""
+"""`convtwins evaluate`: train to the best epoch, and score it on the test split."""
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -67,9 +68,9 @@ def command(
         asked = Evaluation(values=wanted, frameworks=named, tuned=fields, tuned_on=tuned_on, repeats=repeats)
         folder = out or store.new_folder("evaluate", str(wanted.get("model", spec.Spec.model_fields["model"].default)))
         try:
-            with interruptible():
+            with interruptible(), ExitStack() as lock:
                 with display(Console(stderr=True)) as shown:
-                    made = final_training.evaluate(asked, folder, shown)
+                    made = final_training.evaluate(asked, folder, shown, lock)
                     report = evaluation_report.report(made, final_training.data_of(made).test.images)
                 code = report.deliver(folder, as_json=as_json)
         except Interrupted as interruption:

@@ -70,7 +70,7 @@ def _draw_calibration(made: Evaluated, figure: Figure) -> bool:
 
 
 def _draw_f1(made: Evaluated, figure: Figure) -> bool:
-    names = [wording.shortened(name, _NAME) for name in plots.labels(made.class_names)]
+    names = [wording.shortened(name, _NAME) for name in plots.labels(made.shown_class_names)]
     figure.set_figheight(max(5.0, 1.5 + 0.34 * len(names)))
     axis: Axes = figure.subplots()
     height = 0.8 / len(made.scored)
@@ -94,7 +94,7 @@ def _draw_f1(made: Evaluated, figure: Figure) -> bool:
 def _confused_rows(made: Evaluated, contestant: str, images: Images) -> list[image_grid.Row]:
     """Images of the first training only: the grid is for viewing, not for counting."""
     model = made.of(contestant)[0]
-    names = plots.labels(made.class_names)
+    names = plots.labels(made.shown_class_names)
     return [
         image_grid.Row(
             f"{names[pair.true]}\ntaken for {names[pair.predicted]}",

@@ -130,7 +130,7 @@ def _crossing_words(made: Evaluated) -> list[str]:
 def _confused_words(made: Evaluated, contestant: str) -> str | None:
     model = made.of(contestant)[0]
     worst = [
-        f"{made.class_names[pair.true]} taken for {made.class_names[pair.predicted]} ({pair.count:,}, "
+        f"{made.shown_class_names[pair.true]} taken for {made.shown_class_names[pair.predicted]} ({pair.count:,}, "
         f"{100 * pair.share:.0f} % of the class)"
         for pair in model.worst[:_WORST_SAID]
     ]
@@ -163,7 +163,7 @@ def _cautions(made: Evaluated) -> list[str]:
         last = [model for model in made.of(contestant) if model.best_epoch == model.epochs]
         if last:
             said.append(f"{contestant}: the best epoch was the last one; a longer training may be better.")
-    if unseen := [name for name, images in zip(made.class_names, made.supports, strict=False) if not images]:
+    if unseen := [name for name, images in zip(made.shown_class_names, made.supports, strict=False) if not images]:
         said.append(
             f"The test split has no image of {_listed(unseen)}: the 0 of {'it' if len(unseen) == 1 else 'them'} is in the "
             "macro averages."

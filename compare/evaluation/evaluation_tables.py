@@ -118,7 +118,7 @@ def class_table(made: Evaluated) -> Table:
     )
     lines = [
         (name, support, f"classes.{label}")
-        for label, (name, support) in enumerate(zip(made.class_names, made.supports, strict=False))
+        for label, (name, support) in enumerate(zip(made.shown_class_names, made.supports, strict=False))
     ]
     if lines:
         lines += [(f"{average} average", made.num_examples, average) for average in ("macro", "weighted")]
@@ -179,7 +179,7 @@ def confused_table(made: Evaluated) -> Table:
         Column("count", "images", pick="1.count"),
         Column("share", "share of the true class", 4, short="share", pick="1.share"),
     )
-    names = made.class_names
+    names = made.shown_class_names
     confused = [(model, pair, names[pair.true], names[pair.predicted]) for model in made.models for pair in model.worst]
     return Table.of("confused", "Classes that are confused most often", columns, confused)
 
@@ -206,9 +206,10 @@ def confusion_tables(made: Evaluated, contestant: str) -> list[Table]:
 
     def table(name: str, title: str, matrix: Any, digits: int | None) -> Table:
         taken_for = [
-            Column(f"class_{label}", class_name, digits, pick=f"1.{label}") for label, class_name in enumerate(made.class_names)
+            Column(f"class_{label}", class_name, digits, pick=f"1.{label}")
+            for label, class_name in enumerate(made.shown_class_names)
         ]
-        lines = zip(made.class_names, matrix.tolist(), strict=True)
+        lines = zip(made.shown_class_names, matrix.tolist(), strict=True)
         columns = [Column("true", "true class", pick="0"), *taken_for]
         return Table.of(f"{name}_{contestant}", f"{contestant}: confusion, {title}{several}", columns, lines)
 

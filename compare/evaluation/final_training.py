@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -50,24 +51,25 @@ class Evaluation(Frozen):
     """Whether to score the validation split too. It chose the epoch, so its scores are optimistic."""
 
 
-def evaluate(settings: Evaluation, folder: Path, shown: Display) -> Evaluated:
+def evaluate(settings: Evaluation, folder: Path, shown: Display, lock: ExitStack) -> Evaluated:
     """Train each framework to its best epoch, and score it on the test split. Finished work in the folder is kept.
 
     Args:
         settings: what is trained.
         folder: gets `training` (a comparison), `logits` and the record.
         shown: where progress is shown.
+        lock: holds the folder until its owner ends.
 
     Raises:
         SpecError, DataRefused, LaunchError, FolderError: nothing was trained, or the result cannot be used.
         Interrupted: finished work is in the folder.
     """
     store.refuse_others(folder, RECORD_FILE, KIND, KIND, own=(TRAINING_FOLDER, LOGITS_FOLDER))
-    with store.locked(folder):
-        stored = _trained(settings, folder / TRAINING_FOLDER, shown)
-        scored = scoring.score(stored, folder, shown, with_validation=settings.scores_validation)
-        made = scored.model_copy(update={"tuned_on": settings.tuned_on})
-        records.write(folder / RECORD_FILE, made)
+    lock.enter_context(store.locked(folder))
+    stored = _trained(settings, folder / TRAINING_FOLDER, shown)
+    scored = scoring.score(stored, folder, shown, with_validation=settings.scores_validation)
+    made = scored.model_copy(update={"tuned_on": settings.tuned_on})
+    records.write(folder / RECORD_FILE, made)
     return made
 
 

@@ -1,7 +1,8 @@
-"""`python -m compare infer`: how fast a trained model answers in each framework. The frameworks alternate."""
+"""`convtwins infer`: how fast a trained model answers in each framework. The frameworks alternate."""
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -46,9 +47,9 @@ def command(
         )
         folder = out or store.new_folder("infer", found.card.model)
         try:
-            with interruptible():
+            with interruptible(), ExitStack() as lock:
                 with display(Console(stderr=True)) as shown:
-                    made = inference_timing.measure(settings, checkpoint, found, folder, shown)
+                    made = inference_timing.measure(settings, checkpoint, found, folder, shown, lock)
                 code = inference_report.report(made).deliver(folder, as_json=as_json)
         except Interrupted as interruption:
             interruption.words = f"Interrupted. The same command with --out {folder} goes on."

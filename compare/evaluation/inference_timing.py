@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from common.artifacts.trained import Card, Trained
 from common.frozen import Frozen
 from common.machine import machine
 from common.machine.interference import cores_lost
+from common.machine.machine import Facts
 from common.models import weights
 from common.spec import SpecError
 from common.training import inference
@@ -62,7 +64,7 @@ class Plan(Frozen):
     weights_hash: str
     """Of the model."""
     code_hash: str
-    machine: dict[str, Any]
+    machine: Facts
 
 
 class Measured(Frozen):
@@ -92,7 +94,7 @@ class Inferred(Frozen):
     weights_hash: str
     devices: dict[str, str]
     versions: dict[str, dict[str, str]]
-    machine: dict[str, Any]
+    machine: Facts
     rows: list[Measured]
     verdicts: list[Judged]
     """Seconds of one framework divided by those of the other (p50), by cores and batch size: one family."""
@@ -107,7 +109,7 @@ class Inferred(Frozen):
         return exits.RUN_FAILED if self.failures else 0
 
 
-def measure(settings: Settings, checkpoint: Path, model: Trained, folder: Path, shown: Display) -> Inferred:
+def measure(settings: Settings, checkpoint: Path, model: Trained, folder: Path, shown: Display, lock: ExitStack) -> Inferred:
     """Time every framework and number of cores alternately, each in a fresh process. Finished results in the folder are kept.
 
     Args:
@@ -116,6 +118,7 @@ def measure(settings: Settings, checkpoint: Path, model: Trained, folder: Path, 
         model: what is in it.
         folder: gets a file for each process, and the record.
         shown: where progress is shown.
+        lock: holds the folder until its owner ends.
 
     Raises:
         SpecError: the machine has fewer cores.
@@ -132,11 +135,12 @@ def measure(settings: Settings, checkpoint: Path, model: Trained, folder: Path, 
         machine=machine.describe(),
     )
     what = "measurement of inference"
-    with results_folder.claimed(folder, PLAN_FILE, wanted, what, identity=_identity, merge=lambda stored, wanted: wanted):
-        found, failures = _run_all(settings, checkpoint, model, folder, shown)
-        _refuse_other_versions(found, folder)
-        made = _inferred(settings, model, found, failures)
-        records.write(folder / RECORD_FILE, made)
+    claimed = results_folder.claimed(folder, PLAN_FILE, wanted, what, identity=_identity, merge=lambda stored, wanted: wanted)
+    lock.enter_context(claimed)
+    found, failures = _run_all(settings, checkpoint, model, folder, shown)
+    _refuse_other_versions(found, folder)
+    made = _inferred(settings, model, found, failures)
+    records.write(folder / RECORD_FILE, made)
     return made
 
 

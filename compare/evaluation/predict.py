@@ -1,4 +1,4 @@
-"""`python -m compare predict`: labels images with a trained model."""
+"""`convtwins predict`: labels images with a trained model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from common.data.dataset import BadFile, listed_below
 from common.data.decoding import decode
 from common.data.sources import DataRefused
 from common.training import scores
-from compare.core import exits
+from compare.core import exits, wording
 from compare.core.interrupt import interruptible
 from compare.core.option_parsing import chosen
 from compare.execution import launch, twin_client
@@ -132,11 +132,11 @@ def _table(made: Predictions, images: Sequence[dict[str, Any]], top: int) -> Tab
 
     def others(image: dict[str, Any]) -> str:
         likeliest = sorted(image["probabilities"].items(), key=lambda each: -each[1])
-        return ", ".join(f"{name} {probability:.4f}" for name, probability in likeliest[1:top])
+        return ", ".join(f"{wording.visible(name)} {probability:.4f}" for name, probability in likeliest[1:top])
 
     columns = (
-        Column("image", "image", pick="path"),
-        Column("label", "label"),
+        Column("image", "image", pick=lambda each: wording.visible(each["path"])),
+        Column("label", "label", pick=lambda each: wording.visible(each["label"])),
         Column("probability", "probability", 4),
         *([Column("others", "next", pick=others)] * (min(top, len(card.class_names)) > 1)),
     )

@@ -18,9 +18,10 @@ from common.artifacts.trained import Trained
 from common.data import sources
 from common.frozen import Frozen
 from common.machine import machine
+from common.machine.machine import Facts
 from common.training import inference, scores
 from common.training.scores import Agreement, Confusion, Scores
-from compare.core import statistics
+from compare.core import statistics, wording
 from compare.core.progress import Display
 from compare.execution import store, twin_client
 from compare.execution.matrix import Contestant, Row
@@ -102,10 +103,15 @@ class Evaluated(Frozen):
     """Of the test split."""
     specs: dict[str, dict[str, Any]]
     """framework: every field of its training by dotted name."""
-    machine: dict[str, Any]
+    machine: Facts
     versions: dict[str, dict[str, str]]
     models: list[Model]
     pairs: list[Pair]
+
+    @property
+    def shown_class_names(self) -> list[str]:
+        """The names as a report shows them."""
+        return list(map(wording.visible, self.class_names))
 
     @property
     def contestants(self) -> list[str]:

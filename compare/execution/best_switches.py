@@ -11,6 +11,7 @@ from common.artifacts import atomic_files, records
 from common.data import cache
 from common.frozen import Frozen
 from common.machine import machine
+from common.machine.machine import Facts
 from common.spec import Device, Spec, SpecError
 from compare.core.statistics import Ratio
 
@@ -47,7 +48,7 @@ class Best(Frozen):
     schema_version: int = SCHEMA_VERSION
     framework: str
     model: str
-    machine: dict[str, Any]
+    machine: Facts
     """See `identity`."""
     versions: dict[str, str]
     """Of the framework's packages."""
@@ -90,7 +91,7 @@ def load(framework: str, model: str, description: Mapping[str, Any], cache_dir: 
     """
     where = path(framework, model, description, cache_dir)
     held = f" --set device={device}" if device != "auto" else ""
-    again = f"Run: .venv/bin/python -m compare optimize --model {model} --frameworks {framework}{held}"
+    again = f"Run: {machine.COMMAND} optimize --model {model} --frameworks {framework}{held}"
     found = records.read(
         where,
         Best,

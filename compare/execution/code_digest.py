@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 from common.machine import machine
 from common.models import architectures
-from compare.execution import launch
+from compare.execution import contestants, launch
 
 
-def of(frameworks: Sequence[str], model: str) -> str:
-    """SHA-256 over what the twins share, the twins of these frameworks, and a user's own model with its package."""
-    folders = [machine.PROJECT_ROOT / folder for folder in ("common", *(launch.FRAMEWORKS[name] for name in frameworks))]
-    return machine.code_digest([*folders, *architectures.user_folders(model)])
+def of(names: Sequence[str], model: str) -> str:
+    """SHA-256 over what the twins share, the twins of these contestants, and a user's own model with its package."""
+    twins = {contestants.named(name).twin: name for name in names}
+    own = [folder for twin, folder in launch.FRAMEWORKS.items() if twin in twins]
+    # Somebody else's twin lies where only its own interpreter finds it.
+    others = [launch.probe(name)["code"] for twin, name in twins.items() if twin not in launch.FRAMEWORKS]
+    folders = [machine.PROJECT_ROOT / folder for folder in ("common", *own)]
+    digest = machine.code_digest([*folders, *architectures.user_folders(model)])
+    return hashlib.sha256(" ".join([digest, *others]).encode()).hexdigest() if others else digest

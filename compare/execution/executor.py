@@ -94,7 +94,7 @@ def _seal(row: Row, repeat: int, folder: Path, status: Status, reason: str) -> R
     directory = store.run_folder(folder, row.id, repeat)
     first_steps = (event for event in event_log.read_events(directory) if event.get("event") == "first_step")
     made = RunResult(
-        framework=row.contestant,
+        framework=row.framework,
         spec=row.spec,
         status=status,
         reason=reason,
@@ -111,7 +111,7 @@ def _seal(row: Row, repeat: int, folder: Path, status: Status, reason: str) -> R
 
 def _unsealed(row: Row, repeat: int, reason: str) -> RunResult:
     print(f"{row.id}, repeat {repeat + 1}: {reason}", file=sys.stderr)
-    return RunResult(framework=row.contestant, spec=row.spec, status="failed", reason=reason, repeat=repeat)
+    return RunResult(framework=row.framework, spec=row.spec, status="failed", reason=reason, repeat=repeat)
 
 
 def ending_words(code: int, log: Path, lacked_memory: bool) -> str:

@@ -1,36 +1,43 @@
-"""Start a twin as a process of its own, and stop it with everything that it started.
+"""Start a contestant's twin as a process of its own, and stop it with everything that it started.
 
-This is the only place that names the twins' modules: a third framework is one more line here.
+This is the only place that names the suite's own twins. Others come with installed packages, see `common.machine.plugins`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
+import platform
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import psutil
 
-from common.machine import heartbeat
+from common.artifacts.schema import Environment
+from common.machine import environment, heartbeat, plugins
 from common.machine.machine import PROJECT_ROOT
+from common.machine.private_folder import PrivateFolder
 from common.processes import watchdog
 from compare.core.errors import LaunchError
+from compare.execution import contestants
 
 FRAMEWORKS = {"pytorch": "pytorch_impl", "tensorflow": "tensorflow_impl"}
+"""The suite's own twins."""
 
 OWN = {"dask": "common.processes.dask_scan_process"}
 """The suite's own work that is measured beside the frameworks, in processes started the same way."""
 
 # A run's threads and its place among ranks are the spec's to set, never the shell's.
 _DROPPED = re.compile(
-    "(OMP|GOMP|KMP|MKL|DNNL|ONEDNN|TF|TORCH|PYTORCH|ATEN|TORCHELASTIC|XLA|KERAS|MALLOC|PMI|OMPI)_.*"
+    "(OMP|GOMP|KMP|MKL|DNNL|ONEDNN|TF|TORCH|PYTORCH|ATEN|TORCHELASTIC|XLA|JAX|KERAS|MALLOC|PMI|OMPI)_.*"
     "|(OPENBLAS|NUMEXPR)_NUM_THREADS|(VECLIB_MAXIMUM|BLIS_NUM)_THREADS|GLIBC_TUNABLES"
     "|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|ROLE_RANK|MASTER_ADDR|MASTER_PORT|CONVTWINS_(STARTED|COMPANION|MEETING|PARAMETER_SERVER)|NVIDIA_TF32_OVERRIDE|LD_PRELOAD"
 )
@@ -48,48 +55,143 @@ _GRACE_SECONDS = 5.0
 INTERRUPTED_GRACE_SECONDS = 0.5
 """For a process that Ctrl-C ends: it has nothing to write, and the user waits."""
 _DESCRIBE_SECONDS = 300.0
+_POLL_SECONDS = 0.5
+"""Between two looks at what is running."""
+_PROBE_SECONDS = 60.0
 _LAST_LINES = 8
 
 
 DESCRIPTIONS: dict[str, dict[str, Any]] = {}
-"""Descriptions of the frameworks. Each is asked once per process, because importing a framework takes seconds."""
+"""Descriptions of twins, by twin and interpreter. Each is asked once per process: importing a framework takes seconds."""
 
 
-def describe(framework: str) -> dict[str, Any]:
-    """A framework's description on this machine: versions, devices, modes, options.
+def describe(contestant: str) -> dict[str, Any]:
+    """A contestant's description on this machine: versions, devices, modes, options.
 
     Raises:
-        LaunchError: the twin failed or hung, or did not print a JSON object.
+        LaunchError: its interpreter cannot be used, or the twin failed or hung, or did not print a JSON object.
     """
-    with asked([framework]) as answer:
-        return answer(framework)
+    with asked([contestant]) as answer:
+        return answer(contestant)
 
 
 @contextlib.contextmanager
-def asked(frameworks: Sequence[str]) -> Generator[Callable[[str], dict[str, Any]]]:
-    """Ask frameworks to describe themselves, at the same time. If the block raises, none is waited for.
+def asked(names: Sequence[str]) -> Generator[Callable[[str], dict[str, Any]]]:
+    """Ask contestants to describe themselves, at the same time. If the block raises, none is waited for.
 
     Yields:
         A function that returns the answer of one of them, as `describe` does.
-    """
-    with contextlib.ExitStack() as started:
-        asked: dict[str, subprocess.Popen[str]] = {}
-        for framework in frameworks:
-            if framework not in DESCRIPTIONS:
-                asked[framework] = started.enter_context(_asked(framework))
-                started.callback(asked[framework].kill)
 
-        def answer(framework: str) -> dict[str, Any]:
-            if framework not in DESCRIPTIONS:
-                DESCRIPTIONS[framework] = _answer(framework, asked[framework])
-            return DESCRIPTIONS[framework]
+    Raises:
+        LaunchError: an interpreter cannot be used. No framework was imported.
+    """
+    missing = {_described_as(name): name for name in reversed(names) if _described_as(name) not in DESCRIPTIONS}
+    for name in missing.values():
+        if contestants.named(name).python is not None:
+            probe(name)
+    with contextlib.ExitStack() as started:
+        processes: dict[str, subprocess.Popen[str]] = {}
+        for key, name in missing.items():
+            processes[key] = started.enter_context(_started(_command(name, ["describe"])))
+            started.callback(processes[key].kill)
+
+        def answer(name: str) -> dict[str, Any]:
+            if (key := _described_as(name)) not in DESCRIPTIONS:
+                DESCRIPTIONS[key] = _description(name, processes[key])
+            return DESCRIPTIONS[key]
 
         yield answer
 
 
-def _asked(framework: str) -> subprocess.Popen[str]:
+def _described_as(name: str) -> str:
+    """Key of a contestant's description. Switches do not change it."""
+    contestant = contestants.named(name)
+    return contestant.twin if contestant.python is None else f"{contestant.twin}@{contestant.python}"
+
+
+def probe(name: str, *options: str) -> dict[str, Any]:
+    """Look at a contestant's interpreter without importing its framework: see `common.machine.environment`.
+
+    Args:
+        name: of the contestant.
+        options: of the module.
+
+    Raises:
+        LaunchError: the interpreter is missing, broken, of another Python, or without a version that the twin supports.
+    """
+    found = inspect(name, *options)
+    if found["refusal"] is not None:
+        raise LaunchError(f"The interpreter of {name} cannot run it: {found['refusal']} Received: {interpreter(name)}.")
+    return found
+
+
+def inspect(name: str, *options: str) -> dict[str, Any]:
+    """The same. `refusal` says why the interpreter cannot run the twin. None: it can, as far as versions say.
+
+    Raises:
+        LaunchError: the interpreter is missing, broken or of another Python.
+    """
+    python = interpreter(name)
+    version, said, code = platform.python_version(), "", 0
+    if python != sys.executable:
+        ask = "import platform; print(platform.python_version())"
+        version, said, code = _output(name, [python, "-I", "-S", "-c", ask])
+    if code != 0 or not re.match(r"\d+\.\d+", version):
+        received = _last_lines(said) or version[:200].strip() or "nothing"
+        raise LaunchError(
+            f"The interpreter of {name} does not work ({exit_words(code)}): {python}. Received: {received}. "
+            "Name the python of an environment."
+        )
+    if (refusal := environment.unsupported({"Python": environment.PYTHONS}, {"Python": version.strip()})) is not None:
+        raise LaunchError(f"The interpreter of {name} cannot run it: {refusal} Received: {python}.")
+    twin = contestants.named(name).twin
+    package = (FRAMEWORKS | OWN).get(twin, f"{plugins.TWINS}:{twin}")
+    printed, said, code = _output(name, [python, "-m", environment.__name__, package, *options])
+    try:
+        return dict(json.loads(printed))
+    except (ValueError, TypeError):
+        raise LaunchError(
+            f"The interpreter of {name} cannot list what is installed ({exit_words(code)}): {python}.\n{_last_lines(said)}"
+        ) from None
+
+
+def environment_of(name: str) -> Environment:
+    """A contestant's environment as it is now. The framework is not imported, so its libraries are left out.
+
+    Raises:
+        LaunchError: as `probe`.
+    """
+    found = probe(name)
+    return Environment.model_validate({field: found[field] for field in Environment.model_fields})
+
+
+def interpreter(name: str) -> str:
+    """Path of a contestant's interpreter."""
+    return contestants.named(name).python or sys.executable
+
+
+def _output(name: str, command: Sequence[str]) -> tuple[str, str, int]:
+    """(stdout, stderr, exit code) of a short command of a contestant's interpreter."""
+    try:
+        with _started(command) as process:
+            try:
+                return *process.communicate(timeout=_PROBE_SECONDS), process.returncode
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise LaunchError(
+                    f"The interpreter of {name} gave no answer in {_PROBE_SECONDS:.0f} s: {command[0]}. "
+                    "Name the python of an environment."
+                ) from None
+    except OSError as error:
+        raise LaunchError(
+            f"The interpreter of {name} cannot be started: {error.strerror}. Received: {command[0]}. Name the python of an "
+            "environment, or make one with `env create`."
+        ) from None
+
+
+def _started(command: Sequence[str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        _command(framework, ["describe"]),
+        command,
         env=_environment(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -99,39 +201,60 @@ def _asked(framework: str) -> subprocess.Popen[str]:
     )
 
 
-def _answer(framework: str, process: subprocess.Popen[str]) -> dict[str, Any]:
+def _description(name: str, process: subprocess.Popen[str]) -> dict[str, Any]:
     try:
         printed, said = process.communicate(timeout=_DESCRIBE_SECONDS)
     except subprocess.TimeoutExpired:
-        raise LaunchError(f"{framework} gave no description in {_DESCRIBE_SECONDS:.0f} s. Run: {_shown(framework)}") from None
-    last_lines = "\n".join(said.splitlines()[-_LAST_LINES:])
+        raise LaunchError(f"{name} gave no description in {_DESCRIBE_SECONDS:.0f} s. Run: {_shown(name)}") from None
+    last_lines = _last_lines(said)
     if process.returncode != 0:
         ending = exit_words(process.returncode)
-        raise LaunchError(f"{framework} cannot describe itself ({ending}). Run: {_shown(framework)}\n{last_lines}".rstrip())
+        raise LaunchError(f"{name} cannot describe itself ({ending}). Run: {_shown(name)}\n{last_lines}".rstrip())
     try:
         description = json.loads(printed)
     except json.JSONDecodeError:
         description = None
     if not isinstance(description, dict):
         raise LaunchError(
-            f"{framework} must describe itself as a JSON object. Received: {printed[:200]!r}. Run: {_shown(framework)}\n"
+            f"{name} must describe itself as a JSON object. Received: {printed[:200]!r}. Run: {_shown(name)}\n"
             f"{last_lines}".rstrip()
         )
-    return description
+    found: dict[str, Any] = description
+    if (refusal := environment.unsupported(found.get("supported", {}), found.get("versions", {}))) is not None:
+        raise LaunchError(f"The interpreter of {name} cannot run it: {refusal} Received: {interpreter(name)}.")
+    return found
+
+
+def _last_lines(said: str) -> str:
+    return "\n".join(said.splitlines()[-_LAST_LINES:])
 
 
 class Started(subprocess.Popen[bytes]):
-    """A watched process in a session of its own. With `talks`, its stdin and stdout are pipes."""
+    """A watched process in a session of its own, with its own temporary folder. With `talks`, stdin and stdout are pipes."""
 
-    def __init__(self, command: Sequence[str], log: Path, root: Path | None = None, *, talks: bool = False) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        log: Path,
+        root: Path | None = None,
+        *,
+        talks: bool = False,
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.watched = watchdog.Watched()
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as file:
+            self.temporary = PrivateFolder()
             try:
                 super().__init__(
                     command,
                     cwd=root,
-                    env=_environment(root) | self.watched.environment,
+                    env={
+                        **_environment(root),
+                        **environment,
+                        **self.watched.environment,
+                        **self.temporary.environment,
+                    },
                     stdin=subprocess.PIPE if talks else subprocess.DEVNULL,
                     stdout=subprocess.PIPE if talks else file,
                     stderr=file,
@@ -139,19 +262,33 @@ class Started(subprocess.Popen[bytes]):
                     start_new_session=True,
                 )
             except BaseException:
-                self.watched.close()
+                self.release()
                 raise
         self.watched.pid = self.pid
 
+    def release(self) -> None:
+        """Let go of its files, once it has ended. A second call does nothing."""
+        self.watched.close()
+        self.temporary.remove()
 
-def start(framework: str, arguments: Sequence[str], *, log: Path, root: Path | None = None, talks: bool = False) -> Started:
-    """Start `python -m <twin> arguments...` in a session of its own. Its stdout and stderr go to the log file.
 
-    With `talks`, its stdin and stdout are connected to this process, which closes them. The process ends with the calling
-    thread, so call from the main thread. `stop` ends it earlier, with all that it started. The working directory is the
-    caller's, or `root` if the code of another checkout is started.
+def start(
+    name: str,
+    arguments: Sequence[str],
+    *,
+    log: Path,
+    root: Path | None = None,
+    talks: bool = False,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> Started:
+    """Start `<python> -m <twin> arguments...` of a contestant in a session of its own.
+
+    Its stdout and stderr go to the log file. With `talks`, its stdin and stdout are connected to this process, which closes
+    them. The process ends with the calling thread, so call from the main thread. `stop` ends it earlier, with all that it
+    started. The working directory is the caller's, or `root` if the code of another checkout is started. `environment` is
+    added to what every twin gets.
     """
-    return Started(_command(framework, arguments), log, root, talks=talks)
+    return Started(_command(name, arguments), log, root, talks=talks, environment=environment)
 
 
 def stop(process: Started, *, grace_seconds: float | None = None) -> None:
@@ -164,7 +301,7 @@ def stop(process: Started, *, grace_seconds: float | None = None) -> None:
     _, alive = psutil.wait_procs(descendants, timeout=min(grace_seconds, 1.0))
     _signal_all(process, alive, signal.SIGKILL)
     process.wait()
-    process.watched.close()
+    process.release()
 
 
 def wait(
@@ -189,30 +326,86 @@ def wait(
             return None
         except subprocess.TimeoutExpired:
             watch()
-        if (hang := dog.look()) is not None:
-            (path,) = watchdog.save_stacks(hang.stacks, ["rank 0"], folder)
-            stop(process, grace_seconds=0.0)
-            return f"{hang.words}; see {path.name}"
+        if (words := _hang(process, dog, folder)) is not None:
+            return words
 
 
-def call(framework: str, arguments: Sequence[str], *, log: Path, hang_seconds: float = heartbeat.HANG_SECONDS) -> int:
-    """Start a twin and wait for it. Nothing of it is left running, whatever happens.
+def _hang(process: Started, dog: watchdog.Watchdog, folder: Path) -> str | None:
+    """How a process hangs, in words, after it was stopped. None if it works."""
+    if (hang := dog.look()) is None:
+        return None
+    (path,) = watchdog.save_stacks(hang.stacks, ["rank 0"], folder)
+    stop(process, grace_seconds=0.0)
+    return f"{hang.words}; see {path.name}"
+
+
+class Call(NamedTuple):
+    """`python -m <twin> arguments...`, to be waited for."""
+
+    framework: str
+    arguments: Sequence[str]
+    log: Path
+    hang_seconds: float = heartbeat.HANG_SECONDS
+    environment: Mapping[str, str] = MappingProxyType({})
+    """Besides what every twin gets."""
+
+
+def call(name: str, arguments: Sequence[str], *, log: Path, hang_seconds: float = heartbeat.HANG_SECONDS) -> int:
+    """Start a contestant's twin and wait for it. Nothing of it is left running, whatever happens.
 
     Returns:
         Its exit code. Negative: the signal that ended it. A hung twin is ended by SIGTERM or SIGKILL. The log states this.
     """
-    process = start(framework, arguments, log=log)
+    waiting, codes = [Call(name, arguments, log, hang_seconds)], list[int]()
+    call_each(lambda: waiting.pop() if waiting else None, lambda _, code: codes.append(code))
+    return codes[0]
+
+
+def call_each(following: Callable[[], Call | None], ended: Callable[[Call, int], object], at_once: int = 1) -> None:
+    """Start twins and wait for all. Nothing of them is left running, whatever happens.
+
+    Args:
+        following: the next call, or None if there is none before another has ended.
+        ended: gets each call with its exit code, see `call`. If it raises, the other twins are stopped.
+        at_once: how many side by side. More than one is for work that nobody times.
+    """
+    running: list[tuple[Call, Started, watchdog.Watchdog]] = []
     try:
-        folder = log.with_suffix(".stacks")
-        hang = wait(process, poll_seconds=1.0, watch=lambda: None, hang_seconds=hang_seconds, folder=folder)
+        while True:
+            while len(running) < at_once and (wanted := following()) is not None:
+                process = start(wanted.framework, wanted.arguments, log=wanted.log, environment=wanted.environment)
+                dog = watchdog.Watchdog([watchdog.Member("the process", process.watched)], wanted.hang_seconds)
+                running.append((wanted, process, dog))
+            if not running:
+                return
+            for one in list(running):
+                each, process, dog = one
+                hang = None
+                try:
+                    process.wait(_POLL_SECONDS / len(running))
+                except subprocess.TimeoutExpired:
+                    if (hang := _hang(process, dog, each.log.with_suffix(".stacks"))) is None:
+                        continue
+                stop(process)
+                running.remove(one)
+                if hang is not None:
+                    with each.log.open("a", encoding="utf-8") as file:
+                        file.write(f"{hang}\n")
+                code = process.returncode
+                if code == 0 and (missing := [path for path in promised(each.arguments) if not path.exists()]):
+                    with each.log.open("a", encoding="utf-8") as file:
+                        file.write(f"It ended with exit code 0 and has not written {missing[0].name}.\n")
+                    code = 1
+                ended(each, code)
     except BaseException:
-        stop(process, grace_seconds=INTERRUPTED_GRACE_SECONDS)
+        for _, process, _ in running:
+            stop(process, grace_seconds=INTERRUPTED_GRACE_SECONDS)
         raise
-    stop(process)
-    if hang is not None:
-        with log.open("a", encoding="utf-8") as file:
-            file.write(f"{hang}\n")
-    return process.returncode
+
+
+def promised(arguments: Sequence[str]) -> list[Path]:
+    """The files that a command of a twin writes if it does its work."""
+    return [Path(following) for word, following in itertools.pairwise(arguments) if word == "--out"]
 
 
 def exit_words(code: int) -> str:
@@ -225,15 +418,22 @@ def exit_words(code: int) -> str:
         return f"killed by signal {-code}"
 
 
-def _command(framework: str, arguments: Sequence[str]) -> list[str]:
-    twin = ["-m", (FRAMEWORKS | OWN)[framework], *arguments]
+def _command(name: str, arguments: Sequence[str]) -> list[str]:
+    twin = ["-m", *_module(name), *arguments]
     if sys.platform != "linux":
-        return [sys.executable, *twin]
-    return [sys.executable, "-I", "-S", "-c", _TIED_TO_PARENT, str(os.getpid()), *twin]
+        return [interpreter(name), *twin]
+    return [interpreter(name), "-I", "-S", "-c", _TIED_TO_PARENT, str(os.getpid()), *twin]
 
 
-def _shown(framework: str) -> str:
-    return f"python -m {FRAMEWORKS[framework]} describe"
+def _shown(name: str) -> str:
+    return " ".join([contestants.named(name).python or "python", "-m", *_module(name), "describe"])
+
+
+def _module(name: str) -> list[str]:
+    """The words behind `python -m` that run a contestant's twin."""
+    twin = contestants.named(name).twin
+    own = (FRAMEWORKS | OWN).get(twin)
+    return ["common.processes.plugin", twin] if own is None else [own]
 
 
 def _environment(root: Path | None = None) -> dict[str, str]:

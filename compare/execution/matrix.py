@@ -1,4 +1,4 @@
-"""The rows of a comparison, one for each framework, mode and core budget, judged before anything is trained."""
+"""The rows of a comparison, one for each contestant, mode and core budget, judged before anything is trained."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from common.frozen import Frozen
 from common.models import architectures
 from common.spec import Spec
 from compare.core import option_parsing, wording
-from compare.execution import best_switches, launch
+from compare.execution import best_switches, contestants, launch
 
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 """A plain file name, without a path."""
 Contestant = Annotated[FileName, Field(validation_alias=AliasChoices("contestant", "framework"))]
-"""What a row measures, by default one of the frameworks. Records of version 0.1 say `framework`."""
+"""What a row measures: the name of a contestant, by default one of the frameworks. Records of version 0.1 say `framework`."""
 
 
 class Row(Frozen):
@@ -28,12 +28,19 @@ class Row(Frozen):
     id: FileName
     """Name of the row in folders and tables, e.g. `pytorch-data_parallel-2replicas`."""
     contestant: Contestant
+    twin: str | None = None
+    """Of the contestant. None: it has the contestant's name."""
     spec: Spec
     unavailable: str | None = None
     """`not available: ...` if this machine cannot run it, `not parallel: ...` if its replicas would take turns. Such a row is
     not run."""
     budget: best_switches.Budget | None = None
     """That found its `best` switches. None: it has others, a user set some of them, or the budget was not recorded."""
+
+    @property
+    def framework(self) -> str:
+        """The twin's name, which its results hold."""
+        return self.twin or self.contestant
 
 
 def rows(
@@ -48,7 +55,7 @@ def rows(
 
     Args:
         values: the spec's nested plain values. `mode`, `replicas` and, for the one-core row, `cores` are set here.
-        frameworks: names of `launch.FRAMEWORKS`.
+        frameworks: names of contestants, or of `launch.FRAMEWORKS`.
         modes: of `spec.VARIANTS`.
         replicas: of the parallel modes. For hybrids: copies of the model.
         workers: numbers of input workers. Each makes rows of its own. Empty: the number in `values`.
@@ -57,7 +64,7 @@ def rows(
     Raises:
         SpecError: a row's spec is refused.
     """
-    option_parsing.chosen("--frameworks", frameworks, tuple(launch.FRAMEWORKS))
+    contestants.check(frameworks, launch.FRAMEWORKS)
     option_parsing.chosen("--modes", modes, tuple(spec.VARIANTS))
     made: list[Row] = []
     for framework in frameworks:
@@ -71,8 +78,14 @@ def rows(
                 for cores in sorted({1, shared, wanted.cores}) if mode == "serial" else [shared]:
                     name = _row_id(framework, wanted, cores) + (f"-{wanted.workers}workers" if len(workers) > 1 else "")
                     name += f"-{wanted.switches}" if len(levels) > 1 else ""
-                    made.append(Row(id=name, contestant=framework, spec=wanted.with_fields(cores=cores)))
+                    made.append(row(name, framework, wanted.with_fields(cores=cores)))
     return made
+
+
+def row(row_id: str, contestant: str, run: Spec) -> Row:
+    """A row of a contestant by its name."""
+    twin = contestants.named(contestant).twin
+    return Row(id=row_id, contestant=contestant, twin=None if twin == contestant else twin, spec=run)
 
 
 def fed(values: dict[str, Any], workers: int) -> dict[str, Any]:
@@ -82,7 +95,7 @@ def fed(values: dict[str, Any], workers: int) -> dict[str, Any]:
 
 
 def differ_by_contestant(one: Row, other: Row) -> bool:
-    """Whether two rows differ by their contestant alone. Each framework may have switches of its own."""
+    """Whether two rows differ by their contestant alone. Each contestant may have switches of its own."""
     alike = one.spec.model_copy(update={"framework_options": other.spec.framework_options})
     return one.contestant != other.contestant and alike == other.spec
 
@@ -96,7 +109,8 @@ def judge(made: Sequence[Row], descriptions: Mapping[str, dict[str, Any]], *, ov
         oversubscribe: whether to run more replicas than cores.
 
     Raises:
-        SpecError: no framework has a named switch or its value, or the best switches are unknown here.
+        SpecError: no framework has a named switch or its value, a contestant's own does not have one that the contestant names,
+            or the best switches are unknown here.
     """
     known = {name for description in descriptions.values() for name in description["options"]}
     judged: list[Row] = []
@@ -106,10 +120,10 @@ def judge(made: Sequence[Row], descriptions: Mapping[str, dict[str, Any]], *, ov
             name: value
             for name, value in row.spec.framework_options.items()
             if name in description["options"] or name not in known  # known to none: refused below
-        }
+        } | contestants.named(row.contestant).switches
         budget = None
         if row.spec.switches == "best":
-            best, found_with = best_switches.options(row.spec, row.contestant, description)
+            best, found_with = best_switches.options(row.spec, row.framework, description)
             budget = None if options else found_with  # what a user sets was not searched
             options = best | options
         own = row.spec.with_fields(framework_options=options)

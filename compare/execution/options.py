@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +11,8 @@ import typer
 from common import spec
 from common.data import sources
 from compare.core import presets
-from compare.core.option_parsing import chosen
+from compare.core.option_parsing import chosen, names
+from compare.execution import contestants as named_contestants
 from compare.execution import launch
 
 ALL_FRAMEWORKS = ",".join(launch.FRAMEWORKS)
@@ -25,6 +27,17 @@ _DATA = f"{', '.join(sources.NAMES)}, or an image folder or archive"
 _MODEL = f"{', '.join(spec.MODELS)}, or package.module of your own"
 
 Frameworks = Annotated[str, typer.Option(help=f"Which, with commas: {', '.join(launch.FRAMEWORKS)}.")]
+SomeFrameworks = Annotated[
+    str | None,
+    typer.Option("--frameworks", help=f"Which, with commas: {', '.join(launch.FRAMEWORKS)}. Default: all, or --contestant."),
+]
+"""With `Contestants`. `contestants` reads both."""
+Contestants = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--contestant", metavar="NAME=TWIN[@PYTHON][,SWITCH=VALUE...]", help="A contestant of your own. May be repeated."
+    ),
+]
 PresetName = Annotated[str | None, typer.Option("--preset", help=f"A named comparison: {', '.join(presets.PRESETS)}.")]
 SpecFile = Annotated[Path | None, typer.Option("--spec", help="A spec file (.yaml or .json).")]
 Data = Annotated[str | None, typer.Option(help=f"{_DATA}.")]
@@ -43,6 +56,21 @@ Hosts = Annotated[str | None, typer.Option(help="Machines for the ranks, with co
 Set = Annotated[list[str] | None, typer.Option("--set", help="field=value of the spec, e.g. optimizer.momentum=0.")]
 Out = Annotated[Path | None, typer.Option(help="Results folder. Default: one named by time under results/.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
+
+
+def contestants(frameworks: str | None, words: list[str] | None, in_file: Mapping[str, Any]) -> list[str]:
+    """Enter the contestants that a command compares, and return their names.
+
+    Args:
+        frameworks: `--frameworks`.
+        words: each `--contestant`.
+        in_file: `contestants` of the spec file.
+
+    Raises:
+        SpecError: one is refused.
+    """
+    return named_contestants.choose(None if frameworks is None else names(frameworks), words or [], in_file, launch.FRAMEWORKS)
+
 
 _FIELDS = {
     "data": "data.source",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from common import spec
 from common.spec import VARIANTS, SpecError
@@ -25,8 +25,11 @@ def settings(preset: str | None, spec_file: Path | None, options: Mapping[str, A
     values = settings.values
     if spec_file is not None:
         values, until = until_decided.of_fields(spec.read_values(spec_file))
+        named = values.pop("contestants", None) or {}
+        if not isinstance(named, dict):
+            raise SpecError(f"contestants must be a group of them. Received: {named!r}. Write {{NAME: {{twin: pytorch}}}}.")
         values, matrix = _of_the_matrix(values)
-        settings = replace(settings, until=until, stated=tuple(matrix), **matrix)
+        settings = replace(settings, until=until, stated=tuple(matrix), contestants=cast(dict[str, Any], named), **matrix)
     given = {field: value for field, value in options.items() if value is not None}
     for asked in (given, spec.parse_assignments(assignments)):
         for field, other in (("epochs", "steps"), ("steps", "epochs")):

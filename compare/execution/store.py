@@ -18,13 +18,16 @@ from pydantic import AliasChoices, BaseModel, Field
 
 from common.artifacts import atomic_files, checkpoint, event_log, records, results
 from common.artifacts.checkpoint import CheckpointError
-from common.artifacts.schema import ResultError, RunResult
-from common.frozen import Exact
+from common.artifacts.schema import Environment, ResultError, RunResult
+from common.frozen import Exact, Moment
 from common.machine import machine
+from common.machine.machine import Facts
 from common.machine.rates import Rates
 from common.models.work import Work
 from compare.core.errors import FolderError
 from compare.core.until_decided import UntilDecided
+from compare.execution import contestants
+from compare.execution.contestants import Contestant
 from compare.execution.matrix import Row
 
 _LONGEST_VALUE = 120
@@ -38,9 +41,14 @@ LOG_FILE = "log.txt"
 SPEC_FILE = "spec.json"
 _LOCK_FILE = ".lock"
 
+FINISHED = ("ok", "not parallel")
+"""Statuses of a run that ended well."""
 MOST_REPEATS = 10_000
 """More are a slip of the hand, or a plan that would keep its reader busy for ever."""
 
+
+_CHECKSUMS_SINCE = "prove"
+"""Field of a plan that came with checksums."""
 
 _Record = TypeVar("_Record", bound=BaseModel)
 
@@ -61,7 +69,9 @@ class ProofRecord(Exact):
     """proved, not proved, or not claimed."""
     sentence: str
     mode_verdicts: dict[str, dict[str, str]] = {}
-    """framework: {mode: verdict}."""
+    """contestant: {mode: verdict}."""
+    row_verdicts: dict[str, str] = {}
+    """Row id: the verdict on the mode, if the proof has examined the row as it is timed. Empty in results of version 0.1."""
     not_claimed: dict[str, str] = {}
     """Mode: why it is another function than serial as it is timed."""
     compared_with: dict[str, str] = Field(default={}, validation_alias=AliasChoices("compared_with", "held_against"))
@@ -74,10 +84,10 @@ class Comparison(Exact):
     """compare.json: what is compared, and with what."""
 
     schema_version: int = SCHEMA_VERSION
-    created_at: str
+    created_at: Moment
     """UTC, ISO 8601."""
     argv: list[str]
-    rows: list[Row]
+    rows: list[Row] = Field(min_length=1)
     repeats: int = Field(ge=1, le=MOST_REPEATS)
     data_name: str
     data_hash: str
@@ -89,8 +99,12 @@ class Comparison(Exact):
     code_hash: str
     """See `compare.execution.code_digest`."""
     versions: dict[str, dict[str, str]]
-    """framework: {package: version}."""
-    machine: dict[str, Any]
+    """contestant: {package: version}."""
+    contestants: list[Contestant] = []
+    """Those that are more than a twin's name."""
+    environments: dict[str, Environment] = {}
+    """By contestant, as they were before the proof. Empty: not recorded."""
+    machine: Facts
     prove: bool = True
     """Whether a proof was asked for."""
     oversubscribe: bool = False
@@ -124,6 +138,8 @@ class Stored(Exact):
     """Row id: {repeat: result}; runs that are missing are not in it."""
     set_aside: list[str]
     """Why each stored file that cannot be relied on was left out."""
+    unchecked: list[str] = []
+    """Files without a checksum, of a version that wrote none. They are read, but nobody can tell whether they were changed."""
     torn: dict[str, int] = {}
     """Row id: how many of its repeats have a result that was set aside."""
 
@@ -323,6 +339,7 @@ def read_plan(folder: Path) -> Comparison:
         again="Run the comparison again in another folder.",
         name_it="Name the folder that `run` printed.",
         version=SCHEMA_VERSION,
+        checksums_since=_CHECKSUMS_SINCE,
         raises=FolderError,
     )
 
@@ -339,8 +356,10 @@ def finished(folder: Path, row: Row, repeat: int) -> RunResult | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     result = _loaded(path, (file.st_ino, file.st_size, file.st_mtime_ns, file.st_ctime_ns))
-    if result.spec != row.spec or result.framework != row.contestant:
+    if result.spec != row.spec or result.framework != row.framework:
         raise ResultError(f"{path} is the result of another spec. Run it again.")
+    if result.status in FINISHED and not result.epochs:
+        raise ResultError(f"{path} has no epoch. Run it again.")
     if result.repeat != repeat:
         raise ResultError(f"{path} is the result of another repeat: of {result.repeat}. Run it again.")
     return result
@@ -361,6 +380,7 @@ def read(folder: Path) -> Stored:
     comparison = read_plan(folder)
     runs: dict[str, dict[int, RunResult]] = {row.id: {} for row in comparison.rows}
     set_aside: list[str] = []
+    unchecked = [] if _CHECKSUMS_SINCE in comparison.model_fields_set else [PLAN_FILE]
     torn: dict[str, int] = {}
     for row in comparison.rows:
         for repeat in range(comparison.repeats):
@@ -372,10 +392,12 @@ def read(folder: Path) -> Stored:
                 continue
             if result is not None:
                 runs[row.id][repeat] = result
+                if results.is_unchecked(result):
+                    unchecked.append(f"{RUNS_FOLDER}/{row.id}-r{repeat}/{results.RESULT_FILE}")
             if damaged := event_log.damaged_events(run_folder(folder, row.id, repeat)):
                 path = f"{RUNS_FOLDER}/{row.id}-r{repeat}/{event_log.EVENTS_FILE}"
                 set_aside.append(_damaged(path, damaged, sealed=result is not None))
-    return Stored(comparison=comparison, runs=runs, set_aside=set_aside, torn=torn)
+    return Stored(comparison=comparison, runs=runs, set_aside=set_aside, unchecked=unchecked, torn=torn)
 
 
 def clear(directory: Path) -> None:
@@ -428,6 +450,11 @@ def _difference(stored: Comparison, wanted: Comparison) -> str | None:
         return "its data had other content"
     if stored.versions != wanted.versions:
         return "it ran other versions of the frameworks"
+    if stored.contestants != wanted.contestants:
+        return "its contestants had other interpreters or switches"
+    for name, before in stored.environments.items():
+        if (now := wanted.environments.get(name)) is not None and (changed := contestants.changes(before, now)):
+            return f"the environment of {name} has changed since: {changed}"
     return other_ground((stored.code_hash, wanted.code_hash), (stored.machine, wanted.machine))
 
 

@@ -6,9 +6,11 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from common.artifacts.schema import RunResult
+from common.data.dataset import listed
 from compare.core import wording
 from compare.execution.matrix import Row
 from compare.execution.store import Stored
+from compare.judgement import environments
 from compare.judgement.row_figures import Summary
 from compare.judgement.summary import FAILURES, measured, seconds_apart
 
@@ -38,7 +40,13 @@ class _Caution(NamedTuple):
 
 def sentences(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
     """Of the whole comparison, then of its rows. Rows with the same caution are one sentence, with their number."""
-    general = [*(f"Set aside: {reason}" for reason in stored.set_aside), *_shared_cores(stored), *_not_in_turn(stored)]
+    general = [
+        *(f"Set aside: {reason}" for reason in stored.set_aside),
+        *unchecked(stored),
+        *_shared_cores(stored),
+        *_not_in_turn(stored),
+        *environments.cautions(stored),
+    ]
     kinds: dict[str, list[_Caution]] = {}
     for row, summary in zip(stored.comparison.rows, summaries, strict=True):
         good = list(measured(stored, row).values())
@@ -138,6 +146,10 @@ def _short(summary: Summary) -> Iterator[_Caution]:
     if summary.unwatched:
         said = "too short to tell whether other work disturbed {0}: rely on no time of {0}."
         yield _Caution(summary.name, said.format("it"), said.format("them"))
+    if (late := summary.clock_caution) is not None:
+        yield _Caution(
+            summary.name, f"{late}: rely on no time of it.", "their losses came late: rely on no time of them.", late
+        )
 
 
 def _other_work(summary: Summary) -> Iterator[_Caution]:
@@ -198,10 +210,10 @@ def _breakdown(run: RunResult) -> str | None:
 def _shared_cores(stored: Stored) -> list[str]:
     """Budgets that were hardware threads of fewer physical cores."""
     budgets = {
-        (len(run.machine["cpus"]), run.machine["physical_cores"])
+        (len(cpus), physical)
         for runs in stored.runs.values()
         for run in runs.values()
-        if "physical_cores" in run.machine
+        if (cpus := run.machine.get("cpus")) and (physical := run.machine.get("physical_cores"))
     }
     return [
         f"A budget of {cores} cores was {cores} hardware threads of {physical} physical core{'s' if physical > 1 else ''}. Two "
@@ -226,4 +238,15 @@ def _not_in_turn(stored: Stored) -> list[str]:
     return [
         f"Repeat{'s' if len(apart) > 1 else ''} {which}: not all runs were made in turn. Up to {hours:.1f} hours lie between "
         "them. Runs so far apart are in no ratio: they did not meet the same machine."
+    ]
+
+
+def unchecked(stored: Stored) -> list[str]:
+    """Stored files that nobody can check."""
+    if not stored.unchecked:
+        return []
+    files = wording.count(len(stored.unchecked), "file")
+    return [
+        f"{files} without a checksum, of a version that wrote none. Nobody can tell whether they were changed: "
+        f"{listed(stored.unchecked)}."
     ]

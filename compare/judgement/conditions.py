@@ -19,15 +19,33 @@ CONDITIONS = {
     "graph": "graph class",
     "threads": "threads",
     "mechanism": "mechanism",
+    "kernels": "kernel library",
+    "kernel_search": "kernel search",
+    "update": "kernels of the update",
+    "data": "place of the data",
     "allocator": "allocator",
     "deterministic": "determinism",
 }
 """The conditions of the closed division, each with its name for a reader."""
 
-OF_THE_MODE = ("threads", "mechanism")
+OF_SWITCHES = {
+    "kernels": ("onednn", {"True": "oneDNN", "False": "without oneDNN"}),
+    "kernel_search": ("cudnn_autotune", {"True": "cuDNN tries its algorithms", "False": "cuDNN's first choice"}),
+    "update": ("optimizer_kernel", {"loop": "an operation at a time", "foreach": "all variables at once", "fused": "fused"}),
+    "data": ("data_on", {"host": "host", "device": "device"}),
+}
+"""Condition: the recorded switch that it comes from, and the words for the values of that switch."""
+
+WITHOUT_SWITCH = {"kernels": "its own", "kernel_search": "its own", "update": "fused", "data": "host"}
+"""Of a framework without that switch. TensorFlow has fused kernels alone."""
+
+NO_CONDITIONS = {"pinned_memory": "It is how input workers hand over a batch. No kernel computes otherwise."}
+"""Switches that decide no condition, each with the reason."""
+
+OF_THE_MODE = ("threads", "mechanism", "update")
 """Conditions in which a parallel mode differs from serial by what it is."""
 
-OF_THE_INPUT = ("threads", "mechanism", "allocator")
+OF_THE_INPUT = ("threads", "mechanism", "data", "allocator")
 """Conditions of a run of the input alone."""
 
 NOT_RECORDED = "not recorded"
@@ -47,15 +65,26 @@ class Division(NamedTuple):
 def of_row(stored: Stored, row: Row) -> dict[str, str]:
     """The conditions of a row by their keys in CONDITIONS. Empty if its runs did not record them."""
     runs = [run for run in stored.runs[row.id].values() if run.status == "ok"]
-    found = [_of_run(run) for run in runs] if all(run.conditions for run in runs) else []
+    found = [of_run(run) for run in runs] if all(run.conditions for run in runs) else []
     names = OF_THE_INPUT if row.spec.part == "input" else CONDITIONS
     values = {name: sorted({each[name] for each in found if name in each}) for name in names}
     return {name: " or ".join(each) or NOT_RECORDED for name, each in values.items()} if found else {}
 
 
-def _of_run(run: RunResult) -> dict[str, str]:
-    threads = {"threads": f"{run.threads['intra_op']} + {run.threads['inter_op']}"} if "intra_op" in run.threads else {}
-    return run.conditions | threads
+def of_run(run: RunResult) -> dict[str, str]:
+    """The conditions of a run by their keys in CONDITIONS, as far as it recorded them."""
+    found = dict(run.conditions)
+    if {"intra_op", "inter_op"} <= run.threads.keys():
+        found["threads"] = f"{run.threads['intra_op']} + {run.threads['inter_op']}"
+    if not run.switches:
+        return found
+    for name, (switch, words) in OF_SWITCHES.items():
+        found[name] = words[str(run.switches[switch])] if switch in run.switches else WITHOUT_SWITCH[name]
+    if run.spec.mode == "parameter_server":
+        found["update"] = "by the server"
+    if (run.device or "").startswith("cpu"):
+        found["kernel_search"] = "none on a CPU"
+    return found
 
 
 def division(stored: Stored, one: Row, other: Row, apart: Collection[str] = ()) -> Division:

@@ -11,7 +11,7 @@ from compare.core import statistics, wording
 from compare.core.statistics import Judged
 from compare.execution.matrix import Row
 from compare.execution.store import Stored
-from compare.judgement import cautions, conditions, decision, inexact_modes, sameness, verdict_sentences
+from compare.judgement import cautions, conditions, decision, environments, inexact_modes, sameness, verdict_sentences
 from compare.judgement.row_figures import GUESSING, Summary
 from compare.judgement.summary import Family, family
 
@@ -42,6 +42,8 @@ class Findings(Frozen, serialize_by_alias=True):
     """Modes whose mathematics differ from serial's by design, and their accuracy."""
     bounds: list[str]
     """Runs that wait for their input, each with the part of its training that it waits."""
+    environments: list[str] = []
+    """In what the environments of two contestants differ."""
     troubles: list[str]
     """Runs that failed or are missing, exceeded their budget or did not get it."""
 
@@ -61,6 +63,7 @@ def findings(stored: Stored, summaries: Sequence[Summary]) -> Findings:
         scores=[sentence for summary in summaries for sentence in _scores(summary)],
         inexact_modes=inexact_modes.sentences(stored, summaries),
         bounds=[sentence for summary in summaries if (sentence := _bound(summary))],
+        environments=environments.sentences(stored),
         troubles=cautions.sentences(stored, summaries),
     )
 

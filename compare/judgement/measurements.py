@@ -19,6 +19,7 @@ from compare.core.statistics import Spread, spread
 from compare.execution import store
 from compare.execution.matrix import Row
 from compare.execution.store import Stored
+from compare.judgement import cautions
 from compare.judgement.row_figures import Summary
 from compare.judgement.run_figures import epoch_seconds, images_per_second, steps_needed, times_in_doubt
 from compare.judgement.sameness import FIRST_STEP_TOLERANCE
@@ -238,7 +239,7 @@ def _comparison(folder: Path) -> Measured:
         data_name=comparison.data_name,
         data_hash=comparison.data_hash,
         proof=f"{comparison.proof.verdict}: {comparison.proof.sentence}" if comparison.proof else None,
-        set_aside=stored.set_aside,
+        set_aside=[*stored.set_aside, *cautions.unchecked(stored)],
         subjects={
             row.id: _row(stored, row, summary)
             for row, summary in zip(comparison.rows, summarize(stored), strict=True)

@@ -140,6 +140,8 @@ class Summary(Frozen):
     noise: Noise | None
     """The worst of the repeats: highest loads and stolen time, lowest clocks."""
     limit: Limit | None
+    clock_caution: str | None = None
+    """As in RunResult, of the first repeat that has one."""
     confusion: list[list[int]] | None = None
     """Of the test split, summed over the repeats: rows are the true class, columns the predicted one."""
     test_examples: int | None = None
@@ -211,7 +213,7 @@ class Summary(Frozen):
     @property
     def in_doubt(self) -> bool:
         """Whether no time of it is reliable, for any of these reasons."""
-        return self.disturbed or self.too_short or self.unwatched
+        return self.disturbed or self.too_short or self.unwatched or self.clock_caution is not None
 
 
 def oversubscribed(replicas: int, cores: int, device: str | None) -> bool:

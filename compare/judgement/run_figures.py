@@ -57,10 +57,10 @@ def cores_lost(result: RunResult) -> float | None:
 
 
 def times_in_doubt(result: RunResult) -> bool:
-    """Whether other work took cores of a run's budget while it trained, or the run was too short to tell."""
+    """Whether other work took cores of a run's budget, the run was too short to tell, or its losses came late."""
     unwatched = result.spec.part == "training" and result.cores_used is None
     taken = (cores_lost(result), result.noise.cores_stolen if result.noise else None)
-    return unwatched or any((cores or 0.0) > DISTURBED_FROM for cores in taken)
+    return unwatched or result.clock_caution is not None or any((cores or 0.0) > DISTURBED_FROM for cores in taken)
 
 
 def until_accuracy(result: RunResult, accuracy: float) -> tuple[float, int] | None:

@@ -79,7 +79,12 @@ def sentences(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
         tolerance = FIRST_STEP_TOLERANCE[worst.precision]
         found.append(f"Timed configuration: {agrees}: the first {worst.precision} losses {what}, tolerance {tolerance:.0e}.")
         found += _trajectories(stored)
-    fewer = {f"{run.framework} with {switch}" for run in runs for switch in run.reduced}
+    fewer = {
+        f"{row.contestant} with {switch}"
+        for row in stored.comparison.rows
+        for run in stored.runs.get(row.id, {}).values()
+        for switch in run.reduced
+    }
     if fewer:
         found.append(
             f"Fewer digits than the precision says: {', '.join(sorted(fewer))}. Those first losses are compared with no others."

@@ -16,7 +16,7 @@ from common.models.stages import idle_fraction
 from common.spec import Spec
 from compare.core.differences import relative_difference
 from compare.core.statistics import Judged, Ratio, Spread, chance_of, paired_ratio, pays, spread, spread_with_later, verdicts
-from compare.execution import matrix
+from compare.execution import matrix, store
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison, Stored
 from compare.judgement import conditions
@@ -109,7 +109,7 @@ def asks_anything(comparison: Comparison) -> bool:
 
 def measured(stored: Stored, row: Row) -> dict[int, RunResult]:
     """The repeats of a row that ended well. The others are reported apart and never averaged in."""
-    return {repeat: result for repeat, result in stored.runs[row.id].items() if result.status in ("ok", "not parallel")}
+    return {repeat: result for repeat, result in stored.runs[row.id].items() if result.status in store.FINISHED}
 
 
 def _summary(row: Row, stored: Stored) -> Summary:
@@ -181,6 +181,7 @@ def _summary(row: Row, stored: Stored) -> Summary:
             spread_median(rates),
             _first(good, lambda result: result.device_rates),
         ),
+        clock_caution=_first(good, lambda result: result.clock_caution),
         confusion=(confusion := _confusion(good)),
         test_examples=_first(good, lambda result: result.test.num_examples if result.test else None),
         chance_accuracy=_chance_accuracy(confusion, len(comparison.class_names)),
@@ -281,7 +282,8 @@ def _efficiency(row: Row, device: str | None, one_core: Ratio | None, same_cores
 def _parity(comparison: Comparison, row: Row) -> str:
     if comparison.proof is None:
         return "not examined"
-    return comparison.proof.mode_verdicts.get(row.contestant, {}).get(row.spec.variant, "not claimed")
+    of_mode = comparison.proof.mode_verdicts.get(row.contestant, {}).get(row.spec.variant, "not claimed")
+    return comparison.proof.row_verdicts.get(row.id, of_mode)
 
 
 def _first_step_difference(stored: Stored, row: Row) -> float | None:

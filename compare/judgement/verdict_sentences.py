@@ -17,6 +17,7 @@ DISTURBED = " Other work disturbed it: do not rely on this."
 NO_FINDING = " Other work disturbed these runs. Make them again on an idle machine."
 """Behind a sentence that gives no ratio."""
 UNWATCHED = " Too short to tell whether other work disturbed it: do not rely on this."
+LATE = " Its losses came late: do not rely on this."
 
 _TELLING = ("graph", "memory_format")
 """Switches whose values stand in every verdict, whether the spec names them or not: they decide most of the time."""
@@ -34,6 +35,8 @@ def doubt_of(*compared: Summary) -> str:
     """The warning behind a sentence on the times of these rows. Empty if nothing disturbed them."""
     if any(summary.disturbed for summary in compared):
         return DISTURBED
+    if any(summary.clock_caution is not None for summary in compared):
+        return LATE
     return UNWATCHED if any(summary.unwatched for summary in compared) else ""
 
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from common.artifacts.schema import EpochRecord, RunResult
+from common.spec import plain_values
 from compare.evaluation.final_training import Evaluated
 from compare.execution.store import flat
 from compare.judgement.row_figures import Summary
@@ -113,12 +112,20 @@ def not_at(paper: Paper, setting: Setting, why: str, *, filled_at: Scale = SCALE
     return f"{why}; all: {command(paper, setting, filled_at)}"
 
 
+def _is_plain(text: str) -> bool:
+    """Whether YAML reads a text as itself, so that the command line needs no quotes of its own."""
+    try:
+        return plain_values.from_yaml(text) == text
+    except plain_values.PlainValuesError:
+        return False
+
+
 def command(paper: Paper, setting: Setting, scale: Scale) -> str:
     """The command that reproduces a paper at that scale, with the settings used here."""
     words = ["reproduce", paper.argument, "--scale", scale]
     if not setting.made_up:
         words += ["--data", setting.source]
     for field_name, value in flat(dict(setting.values)).items():
-        plain = isinstance(value, str) and yaml.safe_load(value) == value
+        plain = isinstance(value, str) and _is_plain(value)
         words += ["--set", f"{field_name}={value if plain else json.dumps(value)}"]
     return f"{COMPARE} {shlex.join(words)}"

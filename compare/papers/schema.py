@@ -6,19 +6,18 @@
 from __future__ import annotations
 
 import csv
-import re
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pydantic
-import yaml
 from pydantic import Field
 
 from common import spec
 from common.frozen import Frozen
-from common.spec import SpecError
+from common.spec import SpecError, plain_values
+from common.spec.errors import shown
 from compare.core.option_parsing import chosen
 from compare.core.wording import shortened
 from compare.execution.launch import FRAMEWORKS
@@ -32,7 +31,9 @@ SCALES: tuple[Scale, ...] = (SMOKE, "quick", "full")
 
 Fields = dict[str, Any]
 """{dotted field of the spec: value}."""
-AtLeast1 = Annotated[int, Field(ge=1)]
+AtLeast1 = Annotated[int, Field(ge=1, le=10**9)]
+_Digits = Annotated[int, Field(ge=-1, le=20)]
+_Gpus = Annotated[int, Field(ge=0, le=10**6)]
 
 
 class Data(Frozen):
@@ -63,7 +64,7 @@ class Run(Frozen):
     epochs: AtLeast1
     images: AtLeast1 | None = None
     """Training images. Default: those of the data."""
-    gpus: int = 0
+    gpus: _Gpus = 0
     """GPUs that it needs. The run is left out where there are fewer."""
     replicas_on_cores: bool = False
     """Whether it runs as replicas on CPU cores where there is no GPU."""
@@ -129,7 +130,7 @@ class Size(Frozen):
 
 class PublishedColumn(Frozen):
     heading: str
-    digits: int
+    digits: _Digits
     measure: str = ""
     """What fills it, one of MEASURES. Default: its own name."""
     ratio: bool = True
@@ -224,7 +225,7 @@ class Sum(Frozen):
 
     what: str
     stated: float
-    digits: int = 0
+    digits: _Digits = 0
     rows_of: str = ""
     """A table, whose rows are counted."""
     sum_of: tuple[str, str] | None = None
@@ -289,7 +290,7 @@ class FasterThan(Claim):
     kind: Literal["faster_than"]
     run: str
     than: str
-    gpus: int = 0
+    gpus: _Gpus = 0
 
 
 class GainsMore(Claim):
@@ -300,7 +301,7 @@ class GainsMore(Claim):
     than: str
     corrected: bool
     """Whether the corrected runs are judged, or the published ones."""
-    gpus: int = 0
+    gpus: _Gpus = 0
     table: tuple[str, str] | None = None
     """Table and column of the seconds that the paper states."""
 
@@ -404,6 +405,11 @@ class Paper(Frozen):
     curves: tuple[Curves, ...] = ()
     claims: dict[str, AnyClaim]
 
+    @cached_property
+    def _class_pattern(self) -> pydantic.TypeAdapter[str]:
+        # Pydantic's engine takes linear time, whatever the pattern of a stranger's paper is.
+        return pydantic.TypeAdapter(Annotated[str, Field(pattern=rf"\A(?:{self.data.class_pattern})\z")])
+
     @property
     def runs(self) -> dict[str, Run]:
         return self.as_it_was.runs
@@ -425,7 +431,11 @@ class Paper(Frozen):
     def knows(self, class_name: str) -> bool:
         """Whether its data have a class of this name."""
         if self.data.class_pattern:
-            return re.fullmatch(self.data.class_pattern, class_name) is not None
+            try:
+                self._class_pattern.validate_python(class_name)
+                return True
+            except pydantic.ValidationError:
+                return False
         tables = [table for table in self.published_tables.values() if table.rows_are == "classes"]
         return any(class_name.startswith(str(name)) for table in tables for (name,) in table.rows)
 
@@ -466,7 +476,7 @@ def read(path: Path, argument: str) -> Paper:
         _check(made)
     except pydantic.ValidationError as error:
         raise SpecError(f"{path}: {_explained(error)}") from None
-    except (OSError, KeyError, ValueError) as error:
+    except (OSError, KeyError, ValueError, csv.Error) as error:
         raise SpecError(f"{path}: {error}") from None
     return made
 
@@ -489,6 +499,11 @@ _RUNS = ("run", "than", "base", "slow", "runs", "fast", "first")
 
 def _check(paper: Paper) -> None:
     """Refuse names of runs, tables and columns that the file does not have."""
+    try:
+        if paper.data.class_pattern:
+            paper.knows("")
+    except Exception:  # pydantic does not export the class of this error
+        raise SpecError(f"data.class_pattern is no regular expression. Received: {shown(paper.data.class_pattern)}.") from None
     if set(paper.scales) != set(SCALES):
         raise SpecError(f"scales must be {', '.join(SCALES)}. Received: {', '.join(paper.scales)}.")
     runs, tables = tuple(paper.runs), paper.published_tables
@@ -520,9 +535,13 @@ def _with_csv(paper: Paper, folder: Path) -> Iterator[tuple[str, PublishedTable 
         if isinstance(table, SideBySide) or not table.csv:
             yield name, table
             continue
+        if Path(table.csv).name != table.csv:
+            raise SpecError(f"tables.{name}.csv must lie beside the paper. Received: {shown(table.csv)}. Use its name alone.")
         with (folder / table.csv).open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
+        if not rows:
+            raise SpecError(f"{table.csv} has no rows. Received: an empty file. Write a heading and a row for each label.")
         label, *_ = rows[0]
         fields = [column.csv_field or key for key, column in table.columns.items()]
-        figures = [[row[label], *(yaml.safe_load(row[field]) for field in fields)] for row in rows]
-        yield name, table.model_copy(update={"figures": figures})
+        figures = [[row[label], *(plain_values.from_yaml(row[field] or "") for field in fields)] for row in rows]
+        yield name, PublishedTable.model_validate({**table.model_dump(), "figures": figures})

@@ -53,6 +53,10 @@ class Proof(Frozen):
     """Mode: what it was proved to equal, if that is not the serial run that is timed beside it."""
     trajectories: Trajectories | None = None
     """None: the timed runs are no two float32 runs of one rule."""
+    examined: list[str] = []
+    """Framework and digest of each timed run whose single steps were recorded."""
+    levels: list[str] = ["usual"]
+    """Levels of switches that the float64 rungs were made with."""
 
     @property
     def verdict(self) -> Verdict:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from common import spec
 from common.models import architectures
 from common.models.architectures import Architecture
 from common.spec import Spec
-from compare.execution import launch
+from compare.execution import contestants, launch
+
+WITHOUT_SWITCHES = "the float64 proof is made without its switches"
 
 
 def not_claimed(timed: Spec, architecture: Architecture, modes: Sequence[str], frameworks: Sequence[str]) -> dict[str, str]:
@@ -18,7 +21,7 @@ def not_claimed(timed: Spec, architecture: Architecture, modes: Sequence[str], f
         timed: the run that the proof is for.
         architecture: of its model.
         modes: parallel ones.
-        frameworks: those that run with switches of their own.
+        frameworks: contestants all of whose runs have switches that the float64 proof is made without.
     """
     reasons: dict[str, str] = {}
     for mode in modes:
@@ -35,7 +38,7 @@ def not_claimed(timed: Spec, architecture: Architecture, modes: Sequence[str], f
             reasons[mode] = "the learning rate is scaled with the replicas"
         elif architecture.has_batch_norm and timed.accumulation > 1:
             reasons[mode] = "the parts of a batch whose gradients are added up are parts of each replica's shard"
-    reasons |= dict.fromkeys(frameworks, "the float64 proof is made without its switches")
+    reasons |= dict.fromkeys(frameworks, WITHOUT_SWITCHES)
     if timed.optimizer.native:
         reasons |= dict.fromkeys(("serial", *modes), "the frameworks' own optimizers follow different rules")
     return reasons
@@ -54,6 +57,30 @@ def compared_with(timed: Spec, architecture: Architecture, modes: Sequence[str])
 def has_switches(timed: Spec) -> bool:
     """Whether a run has other switches than `usual`."""
     return bool(timed.framework_options) or timed.switches != "usual"
+
+
+def keeps_mathematics(name: str, timed: Spec) -> bool:
+    """Whether the float64 proof can be made with a run's switches: those of a level and of the contestant, if all digits stay.
+
+    Layout, graph, threads and kernels are no change of mathematics. Switches that a spec names, or that were searched, are
+    each framework's own, so that no one proof has them.
+    """
+    own = proved_switches(name, timed.with_fields(precision="float64"))
+    return timed.switches != "best" and timed.framework_options.items() <= own.items() and not reduced(name, timed)
+
+
+def proved_switches(name: str, *specs: Spec) -> dict[str, Any]:
+    """The switches of a contestant that its float64 proof is made with: those that keep all digits and fit all these specs."""
+    wanted = contestants.named(name).switches
+    if not wanted:
+        return {}
+    options = spec.of_device(specs[0], launch.describe(name))["options"]
+    return {
+        switch: value
+        for switch, value in wanted.items()
+        if switch in options and value not in options[switch].get("reduced", ())
+        if all(spec.incompatibility(each, options[switch], value) is None for each in specs)
+    }
 
 
 def reduced(framework: str, timed: Spec) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -27,9 +27,10 @@ from compare.execution import launch
 from compare.execution.matrix import Row
 from compare.execution.store import Trajectories
 from compare.judgement import growth
-from compare.proof import claims, recordings, remembered, rungs, single_steps, tolerances
+from compare.proof import claims, remembered, rungs, single_steps, tolerances
 from compare.proof.certificate import Proof, Rung
 from compare.proof.differences import Arrays
+from compare.proof.recordings import Recorder, Recording
 from compare.proof.tolerances import Yardstick
 
 BATCH_SIZE = 16
@@ -42,8 +43,9 @@ COPIES = 3
 to their own run about once in seven. Then MORE_COPIES are made, and it is exceeded about once in nineteen."""
 MORE_COPIES = 9
 LEAST_FOLLOWED, MOST_FOLLOWED = 10, 100
-FOLLOWED_FLOPS = 1.5e12
-"""Of a run and its copies in one framework: some ten seconds on two cores."""
+FOLLOWED_FLOPS = 0.75e12
+"""Of a run and its copies in one framework: some five seconds on two cores. On digits the copies are as far apart as they will
+ever be by then."""
 LOWER_RATES = 2
 """How often the learning rate of the free-running losses may be divided by ten."""
 _EVEN = "serial"
@@ -61,7 +63,7 @@ def prove(
     steps: int = STEPS,
     precision: spec.Precision = "float64",
     timed_runs: Mapping[str, Spec] | None = None,
-    others: Sequence[Mapping[str, Spec]] = (),
+    others: Sequence[Timed] = (),
     remember: bool = True,
 ) -> Proof:
     """Climb the ladder for the model, data and optimizer of a spec.
@@ -77,7 +79,7 @@ def prove(
         steps: of rung 5.
         precision: float64 proves. float32 shows how rounding grows.
         timed_runs: by framework, its serial run as it is timed, with its switches. Their first steps are compared too.
-        others: such runs with other switches or input workers. Single steps of these are compared too.
+        others: such runs with other switches, input workers or cores. Single steps of these are compared too.
         remember: use a stored proof of the same code, versions and spec, and store this one.
 
     Raises:
@@ -85,13 +87,16 @@ def prove(
     """
     parallel = [mode for mode in modes if mode != "serial"]
     timed_runs = timed_runs or {}
-    base, key = _base_and_key(timed, frameworks, parallel, replicas, [timed_runs, *others], steps, precision)
+    every = [*(runs for runs, _ in others), timed_runs or dict.fromkeys(frameworks, timed)]
+    level, *other_levels = _levels(every)
+    base = proof_spec(timed, _batch_size(replicas), steps, precision, level)
     remember = remember and base.model in spec.MODELS  # nobody knows all the modules that a user's own model is made of
-    ladder = _Ladder(base, tuple(frameworks), tuple(parallel), replicas, out, progress)
+    key = remembered.key(base, frameworks, parallel, replicas, [timed_runs, *(runs for runs, _ in others)])
+    timed_alike: tuple[Timed, ...] = ((timed_runs, parallel), *others) if timed_runs else ()
+    ladder = _Ladder(base, tuple(frameworks), tuple(parallel), replicas, timed_alike, tuple(other_levels), out, progress)
     # What is claimed depends on the timed run itself, which the key leaves out.
-    with_switches = [
-        name for name in frameworks if any(claims.has_switches(runs.get(name, timed)) for runs in (timed_runs, *others))
-    ]
+    levels = level, *other_levels
+    with_switches = [name for name in frameworks if not any(_is_of(levels, name, runs.get(name, timed)) for runs in every)]
     claimed: dict[str, Any] = {
         "not_claimed": claims.not_claimed(timed, ladder.architecture, parallel, with_switches),
         "compared_with": claims.compared_with(timed, ladder.architecture, parallel),
@@ -100,20 +105,23 @@ def prove(
         progress("proof remembered: same code, versions, machine and spec")
         return proof.model_copy(update=claimed)
     start = time.perf_counter()
-    ladder.settle()
+    ladder.record()
+    if ladder.settle():
+        ladder.record()
     climbed = [
         *ladder.twins(),
         *(rung for mode in parallel for rung in ladder.mode(mode)),
-        *(ladder.timed(timed_runs) if timed_runs else ladder.proved()),
-        *(_named(rung, runs) for number, runs in enumerate(others, start=2) for rung in ladder.timed(runs, number)),
+        *(rung for steps in ladder.single_steps() for rung in ladder.judged(steps)),
     ]
-    followed, copies = ladder.trajectories(timed_runs)
+    followed, copies = ladder.trajectories()
     made_at = datetime.now(UTC).isoformat(timespec="seconds")
     proof = Proof(
         rungs=[*climbed, *followed],
         seconds=time.perf_counter() - start,
         made_at=made_at,
         trajectories=copies,
+        examined=[run for steps in ladder.single_steps() for run in steps.examined],
+        levels=list(levels),
         **claimed,
     )
     if remember and proof.verdict == "proved":
@@ -131,31 +139,21 @@ def prove_rows(rows: Sequence[Row], frameworks: Sequence[str], *, replicas: int,
     Raises:
         LaunchError: a twin could not record.
     """
-    *others, timed_runs = timed_runs_of(rows)
-    return prove(_timed(rows), frameworks, modes_of(rows), replicas=replicas, timed_runs=timed_runs, others=others, **options)
+    *others, (timed, _) = _groups(rows).values()
+    return prove(_timed(rows), frameworks, modes_of(rows), replicas=replicas, timed_runs=timed, others=others, **options)
 
 
 def is_remembered(rows: Sequence[Row], frameworks: Sequence[str], *, replicas: int) -> bool:
     """Whether `prove_rows` finds a stored proof."""
-    *others, timed_runs = timed_runs_of(rows)
+    *others, timed = (runs for runs, _ in _groups(rows).values())
     parallel = [mode for mode in modes_of(rows) if mode != "serial"]
-    base, key = _base_and_key(_timed(rows), frameworks, parallel, replicas, [timed_runs, *others])
+    base = proof_spec(_timed(rows), _batch_size(replicas), STEPS, "float64", _levels([*others, timed])[0])
+    key = remembered.key(base, frameworks, parallel, replicas, [timed, *others])
     return base.model in spec.MODELS and remembered.load(key) is not None
 
 
-def _base_and_key(
-    timed: Spec,
-    frameworks: Sequence[str],
-    parallel: Sequence[str],
-    replicas: int,
-    timed_runs: Sequence[Mapping[str, Spec]],
-    steps: int = STEPS,
-    precision: spec.Precision = "float64",
-) -> tuple[Spec, str]:
-    """The spec of a proof, and the key of the stored proof."""
-    batch_size = max(BATCH_SIZE // replicas, LEAST_PER_REPLICA) * replicas
-    base = proof_spec(timed, batch_size, steps, precision)
-    return base, remembered.key(base, frameworks, parallel, replicas, timed_runs)
+def _batch_size(replicas: int) -> int:
+    return max(BATCH_SIZE // replicas, LEAST_PER_REPLICA) * replicas
 
 
 def _timed(rows: Sequence[Row]) -> Spec:
@@ -163,21 +161,61 @@ def _timed(rows: Sequence[Row]) -> Spec:
     return base.with_fields(hosts=(), cores=min(base.cores, machine.available_cores()))  # the mathematics are the same here
 
 
-def timed_runs_of(rows: Sequence[Row]) -> list[dict[str, Spec]]:
-    """By framework, the serial run of every combination of switches and input workers. The one that is timed comes last."""
-    alike: dict[tuple[str, int], dict[str, Spec]] = {}
-    for row in rows:  # those on most cores come last
-        runs = alike.setdefault((row.spec.switches, row.spec.workers), {})
+def row_verdicts(proof: Proof, rows: Sequence[Row]) -> dict[str, str]:
+    """The verdict on each row, by its id.
+
+    A row has the verdict on its mode if the float64 proof was made with its switches, and if rung 8 has examined its very run.
+    A run in float64, or by the frameworks' own optimizers, has no rung 8.
+    """
+    found: dict[str, str] = {}
+    for row in rows:
+        verdict: str = proof.mode_verdict(row.contestant, row.spec.variant)
+        if verdict == "proved" and not _is_of(proof.levels, row.contestant, row.spec):
+            verdict = "not claimed"
+        if verdict == "proved" and row.spec.precision == "float32" and _run(row.contestant, row.spec) not in proof.examined:
+            verdict = "not examined"
+        found[row.id] = verdict
+    return found
+
+
+def _run(framework: str, what: Spec) -> str:
+    return f"{framework} {what.digest}"
+
+
+Timed = tuple[Mapping[str, Spec], Sequence[str]]
+"""(by framework, a serial run as it is timed, parallel modes that are timed alike)."""
+
+
+def _groups(rows: Sequence[Row]) -> dict[tuple[str, int, int], tuple[dict[str, Spec], list[str]]]:
+    """The runs of rows that have the same switches, input workers and cores. Those on most cores come last."""
+    found: dict[tuple[str, int, int], tuple[dict[str, Spec], list[str]]] = {}
+    for row in sorted(rows, key=lambda row: row.spec.cores):
+        runs, modes = found.setdefault(_key(row.spec), ({}, []))
         if row.spec.mode == "serial":
             runs[row.contestant] = row.spec
-        elif row.contestant not in runs:
-            runs[row.contestant] = spec.build(spec.with_variant(row.spec.model_dump(), "serial", 1))
-    return list(alike.values())
+            continue
+        runs.setdefault(row.contestant, spec.build(spec.with_variant(row.spec.model_dump(), "serial", 1)))
+        if row.unavailable is None and row.spec.variant not in modes:
+            modes.append(row.spec.variant)
+    return found
 
 
-def _named(rung: Rung, runs: Mapping[str, Spec]) -> Rung:
-    what = next(iter(runs.values()))
-    return rung.model_copy(update={"name": f"{rung.name}, switches {what.switches}, {what.workers} workers"})
+def _key(what: Spec) -> tuple[str, int, int]:
+    return what.switches, what.workers, what.cores
+
+
+def _levels(groups: Sequence[Mapping[str, Spec]]) -> tuple[str, ...]:
+    """The levels of switches that the float64 proof is made with, that of the last group first."""
+    found: dict[str, None] = {}
+    for runs in reversed(groups):
+        levels = {run.switches for run in runs.values()}
+        if len(levels) == 1 and all(claims.keeps_mathematics(name, run) for name, run in runs.items()):
+            found |= dict.fromkeys(levels)
+    return tuple(found) or ("usual",)
+
+
+def _is_of(levels: Sequence[str], framework: str, run: Spec) -> bool:
+    return run.switches in levels and claims.keeps_mathematics(framework, run)
 
 
 def modes_of(rows: Sequence[Row]) -> list[str]:
@@ -196,6 +234,22 @@ class _Claim:
     """Those that have the mode on this machine."""
 
 
+@dataclass(frozen=True)
+class _SingleSteps:
+    """Rung 8: recordings of the same drawn steps, from the states of the first framework's serial run."""
+
+    teacher: Recording
+    others: tuple[Recording, ...]
+    drawn: list[int]
+    plan: Plan
+    examined: tuple[str, ...] = ()
+    """The timed runs that these steps are of."""
+    shown: str | None = None
+    """Why the rungs prove nothing."""
+    addition: str = ""
+    """To the rungs' names."""
+
+
 @dataclass
 class _Ladder:
     base: Spec
@@ -203,12 +257,32 @@ class _Ladder:
     modes: tuple[str, ...]
     """Parallel ones."""
     replicas: int
+    runs: tuple[Timed, ...]
+    """What is timed: first the run that is followed, then others with other switches, workers or cores."""
+    other_levels: tuple[str, ...]
+    """Of switches, that the base has not."""
     out: Path
     progress: Callable[[str], None]
     _yardsticks: dict[int, Yardstick] = field(default_factory=dict[int, Yardstick])
+    _judges: dict[str, single_steps.Judge] = field(default_factory=dict[str, single_steps.Judge])
+    """Of float32 steps, by the teacher's label."""
 
     def __post_init__(self) -> None:
         self._first_rate = self.base.optimizer.learning_rate
+        self._recorder = Recorder(self.out, self.progress)
+
+    def record(self) -> None:
+        """Make ahead what the rungs will need, in as few processes as possible."""
+        steps = self.single_steps()
+        self._recorder.make(
+            [
+                *self._serial_recordings.values(),
+                *(each.teacher for each in steps),
+                *(self._copies_of(self._followed, COPIES) if self._is_followed else []),
+                *(each for mode in self._claims for each in self._of_mode(mode)),
+                *(student for each in steps for student in each.others),
+            ]
+        )
 
     @cached_property
     def _dataset(self) -> Dataset:
@@ -218,24 +292,29 @@ class _Ladder:
     def architecture(self) -> Architecture:
         return architectures.resolve(self.base.model, len(self._dataset.class_names), self._dataset.image_size)
 
-    def settle(self) -> None:
-        """Divide the learning rate by ten until the free-running loss falls. A loss that rises grows any difference with it."""
+    def settle(self) -> bool:
+        """Divide the learning rate by ten until the free-running loss falls. A loss that rises grows any difference with it.
+
+        Returns:
+            Whether the learning rate is another now.
+        """
         for _ in range(LOWER_RATES):
             if not self._rises:
-                return
+                break
             settings = self.base.optimizer.model_dump()
             settings["learning_rate"] /= 10
             self.base = self.base.with_fields(optimizer=settings)
             self.progress(f"proof: {self.base.model}: the loss rises; the learning rate becomes {settings['learning_rate']:g}")
-            for name in ("_serials", "_uneven", "_claims"):
+            for name in ("_serial_recordings", "_uneven", "_claims"):
                 self.__dict__.pop(name, None)
+        return self.base.optimizer.learning_rate != self._first_rate
 
     @property
     def _rises(self) -> bool:
         """Whether the loss is no lower at the end of rung 5. Ten steps are too few to say."""
         if len(self.frameworks) < 2 or (self.base.steps or 0) <= 10:
             return False
-        losses = self._serials[_EVEN][self.frameworks[0]]["loss"]
+        losses = self._serial(_EVEN, self.frameworks[0])["loss"]
         return not losses[-5:].mean() < losses[:5].mean()
 
     def _exhibited(self, rung: Rung) -> Rung:
@@ -254,7 +333,7 @@ class _Ladder:
         first, *others = self.frameworks
         found: list[Rung] = []
         for other in others:
-            sides = self._serials[_EVEN][first], self._serials[_EVEN][other]
+            sides = self._serial(_EVEN, first), self._serial(_EVEN, other)
             compared = rungs.compare_serials(self.base, self.architecture, *sides, None)
             if tolerances.may_be_rounding(compared, tolerances.STRICT_STEPS):
                 compared = _excused(compared, rungs.compare_serials(self.base, self.architecture, *sides, self._yardstick))
@@ -266,17 +345,20 @@ class _Ladder:
         claim = self._claims.get(mode)
         if claim is None:
             return []
-        split = self._record(claim.parallel, mode, frameworks=claim.frameworks)
-        serial = self._serials[_uneven_label(claim.micro_batches)]
         found: list[Rung] = []
-        for name in claim.frameworks:
-            sides = name, serial[name], split[name]
+        for split in self._of_mode(mode):
+            name = split.framework
+            sides = name, self._serial(_uneven_label(claim.micro_batches), name), self._recorder.arrays(split)
             compared = rungs.compare_mode(claim.parallel, self.architecture, *sides, None)
             if tolerances.may_be_rounding(compared, tolerances.strict_steps(claim.parallel, self.architecture)):
                 yardstick = self._uneven_yardstick(claim.micro_batches)
                 compared = _excused(compared, rungs.compare_mode(claim.parallel, self.architecture, *sides, yardstick))
             found += compared
         return found
+
+    def _of_mode(self, mode: str) -> list[Recording]:
+        claim = self._claims[mode]
+        return [Recording(mode, name, claim.parallel) for name in claim.frameworks]
 
     @cached_property
     def _claims(self) -> dict[str, _Claim]:
@@ -295,130 +377,184 @@ class _Ladder:
                 found[mode] = _Claim(parallel, parallel.pipeline.micro_batches if own_statistics else 1, here)
         return found
 
-    def timed(self, specs: Mapping[str, Spec], number: int = 1) -> list[Rung]:
-        """Rung 8: single float32 steps of what is timed, with the timed kernels, batch, input, modes and switches.
+    def single_steps(self) -> list[_SingleSteps]:
+        """Rung 8 of all that is timed, or else of the proof's own runs; and of these with other levels of switches."""
+        teachers: dict[str, Recording] = {}
+        found: list[_SingleSteps] = []
+        for number, (runs, modes) in enumerate(self.runs, start=1):
+            found += self._timed_steps(runs, modes, number, teachers)
+        for level in self.other_levels if self.runs else (self.base.switches, *self.other_levels):
+            found += self._proved_steps(level)
+        return found
 
-        If the switches leave fewer digits than float32, the difference is shown and not judged.
+    def _timed_steps(
+        self, specs: Mapping[str, Spec], modes: Sequence[str], number: int, teachers: dict[str, Recording]
+    ) -> list[_SingleSteps]:
+        """Float32 steps of what is timed, with the timed kernels, batch, input, modes and switches.
+
+        `modes` are the parallel ones. If the switches leave fewer digits than float32, the difference is shown and not judged.
         """
         if not self.frameworks or any(name not in specs or specs[name].precision != "float32" for name in self.frameworks):
             return []
         if any(specs[name].optimizer.native for name in self.frameworks):
             return []  # two update rules, which nobody claims to be the same
         serial = {name: _few_batches(specs[name], len(self._dataset.train)) for name in self.frameworks}
-        parallel = [
-            (name, spec.build(spec.with_variant(serial[name].model_dump(), mode, self.replicas)))
-            for mode in self.modes
-            for name in self.frameworks
-        ]
-        found = self.single_steps(f"timed-{number}", serial, [(name, what) for name, what in parallel if what.departs is None])
+        examined = [_run(name, specs[name]) for name in self.frameworks]
+        parallel: list[tuple[str, Spec]] = []
+        for mode in modes:
+            for name in self.frameworks:
+                sides = [spec.with_variant(each[name].model_dump(), mode, self.replicas) for each in (specs, serial)]
+                own, few = map(spec.build, sides)
+                examined.append(_run(name, own))
+                if few.departs is None:
+                    parallel.append((name, few))
+        steps = replace(self._steps(f"timed-{number}", serial, parallel, teachers), examined=tuple(examined))
         fewer = [f"{name} with {each}" for name in self.frameworks for each in claims.reduced(name, specs[name])]
-        reason = f"fewer digits than float32: {', '.join(fewer)}"
-        if not fewer and self.base.model not in spec.MODELS and claims.has_own_builders(self.base.model):
+        if fewer:
+            steps = replace(steps, shown=f"fewer digits than float32: {', '.join(fewer)}")
+        elif self.base.model not in spec.MODELS and claims.has_own_builders(self.base.model):
             reason = "shown: the model has builders of its own, and the referee knows only its architecture"
-        elif not fewer:
-            return found
-        shown = {"status": "shown", "reason": reason}
-        # Other batches, and what is not finite, are no matter of digits.
-        return [
-            rung
-            if rung.status == "failed" and (rung.name.endswith(": batches") or not math.isfinite(rung.max_relative_difference))
-            else rung.model_copy(update=shown)
-            for rung in found
-        ]
+            steps = replace(steps, shown=reason)
+        if number > 1:
+            what = specs[self.frameworks[0]]
+            which = f"switches {what.switches}, {what.workers} workers, {what.cores} cores"
+            steps = replace(steps, addition=f", {which}")
+        return [steps]
 
-    def proved(self) -> list[Rung]:
-        """Rung 8 of the proof's own spec, over many uneven epochs: at every step in float64, at a few in float32."""
-        found: list[Rung] = []
+    def _proved_steps(self, level: str) -> list[_SingleSteps]:
+        """Steps of the proof's own spec, over many uneven epochs: all of them in float64, a few in float32.
+
+        `level` of switches may be another one than that of the other rungs. Then the rungs are named by it.
+        """
+        found: list[_SingleSteps] = []
+        addition, of_label = ("", "") if level == self.base.switches else (f", switches {level}", f"-{level}")
         for micro_batches in sorted({1, *(claim.micro_batches for claim in self._claims.values())}):
-            serial = self._uneven.with_fields(accumulation=micro_batches, steps=self.base.steps)
+            serial = self._uneven.with_fields(accumulation=micro_batches, steps=self.base.steps, switches=level)
             parallel = [
-                (name, claim.parallel.with_fields(steps=self.base.steps))
+                (name, claim.parallel.with_fields(steps=self.base.steps, switches=level))
                 for claim in self._claims.values()
                 if claim.micro_batches == micro_batches
                 for name in claim.frameworks
             ]
-            found += self.single_steps(f"{micro_batches}-parts", dict.fromkeys(self.frameworks, serial), parallel)
+            if serial.precision == "float64" and len(self.frameworks) < 2 and not parallel:
+                continue  # nothing to compare the first framework with
+            label = f"{micro_batches}-parts{of_label}"
+            steps = self._steps(label, dict.fromkeys(self.frameworks, serial), parallel, {})
+            found.append(replace(steps, addition=addition))
         return found
 
-    def single_steps(self, label: str, serial: Mapping[str, Spec], parallel: Sequence[tuple[str, Spec]]) -> list[Rung]:
-        """Rung 8: single steps of all runs, from the states of the first framework's serial run.
+    def _steps(
+        self,
+        label: str,
+        serial: Mapping[str, Spec],
+        parallel: Sequence[tuple[str, Spec]],
+        teachers: dict[str, Recording],
+    ) -> _SingleSteps:
+        """Single steps of serial runs, of which only switches may differ, and of the same runs in other modes.
 
-        Args:
-            label: of the recordings.
-            serial: by framework. Only switches may differ.
-            parallel: framework, and the same run in another mode.
+        Runs of the same batches load the same states: those of the first such run, which `teachers` keeps.
         """
         first, *others = self.frameworks
         base = serial[first]
-        if base.precision == "float64" and not others and not parallel:
-            return []  # nothing to compare the first framework with
         available = len(self._dataset.train)
         plan = Plan(base, self.architecture, min(base.data.limit or available, available))
         drawn = single_steps.drawn(base, self.architecture, plan)
-        options = ["--drawn", ",".join(map(str, drawn))]
+        options = "--drawn", ",".join(map(str, drawn))
         label = f"single-steps-{base.precision}-{label}"
-        teacher = self._record(base, label, *options, frameworks=(first,))[first]
-        options += ["--teacher", str(recordings.path(self.out, base, label, first))]
-        judge = single_steps.Judge(self.architecture, teacher, drawn, plan)
-        found = judge.rungs(base, teacher, first) if base.precision == "float32" else []
-        for name, what in [*((name, serial[name]) for name in others), *parallel]:
-            if spec.check_against(what, launch.describe(name)) is None:
-                recorded = self._record(what, f"{label}-{what.variant}", *options, frameworks=(name,))[name]
-                found += judge.rungs(what, recorded, name)
-        return found
+        own = Recording(label, first, base, options)
+        teacher = teachers.setdefault(_inline(base).with_fields(cores=1, switches="usual", framework_options={}).digest, own)
+        if teacher != own:
+            others = list(self.frameworks)
+        students = tuple(
+            Recording(f"{label}-{what.variant}", name, what, options, teacher)
+            for name, what in [*((name, serial[name]) for name in others), *parallel]
+            if spec.check_against(what, launch.describe(name)) is None
+        )
+        return _SingleSteps(teacher, students, drawn, plan)
 
-    def trajectories(self, specs: Mapping[str, Spec]) -> tuple[list[Rung], Trajectories | None]:
+    def judged(self, steps: _SingleSteps) -> list[Rung]:
+        """The rungs of single steps."""
+        first, found = steps.teacher, list[Rung]()
+        judge = self._judges.get(first.label)
+        if judge is None:
+            teacher = self._recorder.arrays(first)
+            judge = single_steps.Judge(self.architecture, teacher, steps.drawn, steps.plan)
+            if first.what.precision == "float32":  # states of float64 steps may fill the memory
+                self._judges[first.label] = judge
+                found += judge.rungs(first.what, teacher, first.framework)
+        for student in steps.others:
+            found += judge.rungs(student.what, self._recorder.arrays(student), student.framework)
+        found = [rung.model_copy(update={"name": rung.name + steps.addition}) for rung in found]
+        if steps.shown is None:
+            return found
+        shown = {"status": "shown", "reason": steps.shown}
+        # Other batches, and what is not finite, are no matter of digits.
+        return [
+            rung
+            if rung.status == "failed" and (": batches" in rung.name or not math.isfinite(rung.max_relative_difference))
+            else rung.model_copy(update=shown)
+            for rung in found
+        ]
+
+    def trajectories(self) -> tuple[list[Rung], Trajectories | None]:
         """The timed serial run as it goes, in its own precision, and copies that tell how far rounding carries it.
 
         It is an exhibit: it can show that the frameworks train another thing, and never that they train the same.
         """
+        if not self._is_followed:
+            return [], None
         first, *others = self.frameworks
-        what = [specs[name] for name in self.frameworks if name in specs]
-        reduced = any(claims.reduced(name, specs[name]) for name in self.frameworks if name in specs)
-        if not others or len(what) < len(self.frameworks) or reduced:
-            return [], None
-        if any(each.precision != "float32" or each.optimizer.native for each in what):
-            return [], None
-        steps = self._followed(what[0])
-        made = self._follow(specs, steps, COPIES)
+        made = self._follow(self._followed, COPIES)
         pairs = [(other, growth.between(made.losses[first][0], made.losses[other][0], made)) for other in others]
         beyond = [pair.beyond for _, pair in pairs if pair.beyond is not None and not pair.is_other_training]
         if beyond:
-            made = self._follow(specs, min(steps, max(*beyond, LEAST_FOLLOWED)), MORE_COPIES)
+            made = self._follow(min(self._followed, max(*beyond, LEAST_FOLLOWED)), MORE_COPIES)
             pairs = [(other, growth.between(made.losses[first][0], made.losses[other][0], made)) for other in others]
-        return [rungs.trajectory(what[0], pair, made.losses[first][0]) for _, pair in pairs], made
+        return [rungs.trajectory(self.runs[0][0][first], pair, made.losses[first][0]) for _, pair in pairs], made
 
-    def _followed(self, what: Spec) -> int:
-        """How many steps of a run are followed: all, or as many as the budget of operations has room for."""
-        work_of_a_step = work.count(self.architecture).flops * what.global_batch_size * (1 + COPIES)
-        plan = Plan(what, self.architecture, len(self._timed_dataset(what).train))
-        return min(plan.total_steps, MOST_FOLLOWED, max(LEAST_FOLLOWED, int(FOLLOWED_FLOPS / work_of_a_step)))
-
-    def _timed_dataset(self, what: Spec) -> Dataset:
-        return sources.load(what.data, seed=what.split_seed, cache_dir=what.paths.cache_dir)
-
-    def _follow(self, specs: Mapping[str, Spec], steps: int, copies: int) -> Trajectories:
-        label = f"trajectory-{copies}-copies"
-        losses = {
-            name: self._record(_inline(specs[name]), label, "--copies", str(copies), str(steps), frameworks=(name,))[name][
-                "losses"
-            ]
-            for name in self.frameworks
-        }
-        plain = {name: [list(map(float, each)) for each in found] for name, found in losses.items()}
-        return Trajectories(cores=specs[self.frameworks[0]].cores, steps=steps, losses=plain)
+    @property
+    def _is_followed(self) -> bool:
+        if len(self.frameworks) < 2 or not self.runs or any(name not in self.runs[0][0] for name in self.frameworks):
+            return False
+        what = [self.runs[0][0][name] for name in self.frameworks]
+        plain = all(each.precision == "float32" and not each.optimizer.native for each in what)
+        return plain and not any(claims.reduced(name, each) for name, each in zip(self.frameworks, what, strict=True))
 
     @cached_property
-    def _serials(self) -> dict[str, dict[str, Arrays]]:
-        """By label, every serial recording that something is compared with. A framework makes all of them in one process."""
+    def _followed(self) -> int:
+        """How many steps of a run are followed: all, or as many as the budget of operations has room for."""
+        what = self.runs[0][0][self.frameworks[0]]
+        dataset = sources.load(what.data, seed=what.split_seed, cache_dir=what.paths.cache_dir)
+        work_of_a_step = work.count(self.architecture).flops * what.global_batch_size * (1 + COPIES)
+        plan = Plan(what, self.architecture, len(dataset.train))
+        return min(plan.total_steps, MOST_FOLLOWED, max(LEAST_FOLLOWED, int(FOLLOWED_FLOPS / work_of_a_step)))
+
+    def _copies_of(self, steps: int, copies: int) -> list[Recording]:
+        label, options = f"trajectory-{copies}-copies", ("--copies", str(copies), str(steps))
+        return [Recording(label, name, _inline(self.runs[0][0][name]), options) for name in self.frameworks]
+
+    def _follow(self, steps: int, copies: int) -> Trajectories:
+        wanted = self._copies_of(steps, copies)
+        self._recorder.make(wanted)
+        losses = {each.framework: self._recorder.arrays(each)["losses"] for each in wanted}
+        plain = {name: [list(map(float, each)) for each in found] for name, found in losses.items()}
+        return Trajectories(cores=wanted[0].what.cores, steps=steps, losses=plain)
+
+    @cached_property
+    def _serial_recordings(self) -> dict[tuple[str, str], Recording]:
+        """By label and framework, every serial recording that something is compared with."""
         wanted = {_EVEN: self.base} if len(self.frameworks) > 1 else {}
         for micro_batches in sorted({claim.micro_batches for claim in self._claims.values()}):
             wanted[_uneven_label(micro_batches)] = self._uneven.with_fields(accumulation=micro_batches)
-        return recordings.record(wanted, self.frameworks, self.out, self.progress)
+        return {(label, name): Recording(label, name, what) for label, what in wanted.items() for name in self.frameworks}
+
+    def _serial(self, label: str, framework: str) -> Arrays:
+        self._recorder.make(self._serial_recordings.values())
+        return self._recorder.arrays(self._serial_recordings[label, framework])
 
     @cached_property
     def _yardstick(self) -> Yardstick:
-        return self._measure(self.base, "reordered", self._serials[_EVEN])
+        return self._measure(self.base, "reordered", _EVEN)
 
     @cached_property
     def _uneven(self) -> Spec:
@@ -435,18 +571,15 @@ class _Ladder:
         if micro_batches not in self._yardsticks:
             what = self._uneven.with_fields(accumulation=micro_batches)
             label = f"reordered-uneven-{micro_batches}-parts"
-            self._yardsticks[micro_batches] = self._measure(what, label, self._serials[_uneven_label(micro_batches)])
+            self._yardsticks[micro_batches] = self._measure(what, label, _uneven_label(micro_batches))
         return self._yardsticks[micro_batches]
 
-    def _measure(self, what: Spec, label: str, ordered: dict[str, Arrays]) -> Yardstick:
-        reordered = self._record(what, label, "--reverse-batches")
+    def _measure(self, what: Spec, label: str, ordered: str) -> Yardstick:
+        reordered = [Recording(label, name, what, ("--reverse-batches",)) for name in self.frameworks]
+        self._recorder.make(reordered)
         strict_steps = tolerances.STRICT_STEPS if what.accumulation == 1 else tolerances.STRICT_STEPS_IN_PARTS
-        return tolerances.measure_yardstick([(ordered[name], reordered[name]) for name in self.frameworks], strict_steps)
-
-    def _record(self, what: Spec, label: str, *options: str, frameworks: tuple[str, ...] | None = None) -> dict[str, Arrays]:
-        """One recording from each framework."""
-        asked = self.frameworks if frameworks is None else frameworks
-        return recordings.record({label: what}, asked, self.out, self.progress, *options)[label]
+        pairs = [(self._serial(ordered, each.framework), self._recorder.arrays(each)) for each in reordered]
+        return tolerances.measure_yardstick(pairs, strict_steps)
 
 
 def _few_batches(timed: Spec, available: int) -> Spec:
@@ -472,7 +605,7 @@ def _uneven_label(micro_batches: int) -> str:
     return "serial-uneven" if micro_batches == 1 else f"serial-uneven-{micro_batches}-parts"
 
 
-def proof_spec(timed: Spec, batch_size: int, steps: int, precision: spec.Precision) -> Spec:
+def proof_spec(timed: Spec, batch_size: int, steps: int, precision: spec.Precision, level: str = "usual") -> Spec:
     """A timed run as the proof trains it: serially, with its own batch size, length, precision and learning rate."""
     return timed.with_fields(
         epochs=None,
@@ -493,7 +626,7 @@ def proof_spec(timed: Spec, batch_size: int, steps: int, precision: spec.Precisi
         },
         # Scaling by replicas would make serial and parallel two different trainings.
         schedule={**timed.schedule.model_dump(), "scaling": "none"},
-        switches="usual",
+        switches=level,
         framework_options={},
     )
 

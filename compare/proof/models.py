@@ -1,4 +1,4 @@
-"""`python -m compare models`: what each framework really built, side by side."""
+"""`convtwins models`: what each framework really built, side by side."""
 
 from __future__ import annotations
 

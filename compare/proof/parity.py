@@ -1,4 +1,4 @@
-"""`python -m compare parity`: climb the ladder of proof and print it, one line a rung."""
+"""`convtwins parity`: climb the ladder of proof and print it, one line a rung."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from common.data import sources
 from common.spec import Spec, SpecError
 from compare.core import exits
 from compare.core.interrupt import interruptible
-from compare.core.option_parsing import chosen, each_once, given_besides, names, variants
+from compare.core.option_parsing import each_once, given_besides, names, variants
 from compare.core.presets import Preset
-from compare.execution import launch, matrix, options, run_settings, store
+from compare.execution import contestants, launch, matrix, options, run_settings, store
 from compare.execution.matrix import Row
 from compare.execution.options import OPTIMIZERS
 from compare.proof import ladder, third_opinion
@@ -32,7 +32,8 @@ from compare.reporting.tables import Column, Table
 
 NAME, RESULTS_FILE = "parity", "parity.json"
 _WITH_SPEC = (
-    "spec_file", "preset", "assignments", "modes", "replicas", "frameworks", "steps", "out", "remember", "as_json", "referee",
+    "spec_file", "preset", "assignments", "modes", "replicas", "frameworks", "contestant", "steps", "out", "remember",
+    "as_json", "referee",
 )  # fmt: skip
 """Command parameters that go with a spec file or a preset, which says everything else."""
 
@@ -56,7 +57,8 @@ def command(
     replicas: Annotated[
         int | None, typer.Option(min=2, help="Replicas of those modes. Default: 2, or as the spec says.")
     ] = None,
-    frameworks: options.Frameworks = options.ALL_FRAMEWORKS,
+    frameworks: options.SomeFrameworks = None,
+    contestant: options.Contestants = None,
     seed: Annotated[int, typer.Option(help="Of weights, order and augmentation.")] = 0,
     assignments: options.Set = None,
     referee: Annotated[
@@ -79,7 +81,6 @@ def command(
 
     with exits.reported(), interruptible(), tempfile.TemporaryDirectory(prefix="convtwins-proof-") as temporary:
         folder = out or Path(temporary)
-        named = chosen("--frameworks", names(frameworks), tuple(launch.FRAMEWORKS))
         rows: list[Row] = []
         if spec_file is not None or preset is not None:
             if others := given_besides(context, _WITH_SPEC):
@@ -87,11 +88,13 @@ def command(
                     f"--spec and --preset say what is run. Received also: {', '.join(others)}. Use --set field=value instead."
                 )
             settings = run_settings.settings(preset, spec_file, {}, assignments or [])
+            named = options.contestants(frameworks, contestant, settings.contestants)
             asked = list(settings.modes) if modes is None else variants(modes)
             replicas = replicas or settings.replicas
             rows = matrix.rows(settings.values, named, asked, replicas, settings.workers)
             specs = [rows[0].spec]
         else:
+            named = options.contestants(frameworks, contestant, {})
             specs = [
                 _spec(name, rule, data, image_size, precision, seed, assignments or [])
                 for name, rule in itertools.product(
@@ -100,6 +103,9 @@ def command(
                 )
             ]
             asked = list(Preset().modes) if modes is None else variants(modes)
+            own = [each.name for each in contestants.entered(named) if each.switches]
+            for each in specs:  # refuse a switch that a contestant's twin lacks
+                matrix.judge([matrix.row(name, name, each) for name in own], {name: launch.describe(name) for name in own})
         if out is not None:
             store.refuse_others(out, RESULTS_FILE, None, "proof", own=(*spec.MODELS, *(each.model for each in specs)))
         if referee:

@@ -2,67 +2,142 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import safetensors.numpy
 
+from common.machine import machine
+from common.processes.entry import OF_THE_PROCESS
 from common.spec import Spec
 from compare.core.errors import LaunchError
 from compare.execution import launch
+from compare.proof import claims
 from compare.proof.differences import Arrays
 
-
-def path(out: Path, what: Spec, label: str, framework: str) -> Path:
-    """Where a recording lies."""
-    return out / what.model / what.optimizer.name / f"{label}-{framework}.safetensors"
+_SIDE_BY_SIDE = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"}
+"""A thread that waits must sleep. One that spins takes a core from the other process."""
 
 
-def record(
-    specs: Mapping[str, Spec], frameworks: Sequence[str], out: Path, progress: Callable[[str], None], *options: str
-) -> dict[str, dict[str, Arrays]]:
-    """Record every spec in every framework. A framework records all specs in one process.
+class Recording(NamedTuple):
+    """What one framework is asked to record."""
 
-    The processes run one after the other. Side by side, their threads would wait for each other.
+    label: str
+    framework: str
+    what: Spec
+    options: tuple[str, ...] = ()
+    """Of `python -m <twin> trace`."""
+    teacher: Recording | None = None
+    """The recording whose states this one loads."""
+
+    @property
+    def process(self) -> Any:
+        """Equal for recordings that one process can make: other modes want a process, or several, of their own."""
+        alone = None if self.what.mode == "serial" else self.label
+        return self.framework, alone, [getattr(self.what, name) for name in OF_THE_PROCESS]
+
+
+class Recorder:
+    """Asks the frameworks for recordings, and keeps them.
+
+    Nothing is timed here. So two processes work side by side where there are two cores: each imports for seconds on one.
 
     Args:
-        specs: by label.
-        frameworks: by name.
         out: folder for specs, recordings and logs.
         progress: called with what is being done.
-        options: of `python -m <twin> trace`.
-
-    Returns:
-        {label: {framework: arrays}}
-
-    Raises:
-        LaunchError: a twin could not record.
     """
-    recordings: dict[str, dict[str, Arrays]] = {label: {} for label in specs}
-    if not specs:
-        return recordings
-    first, what = next(iter(specs.items()))
-    folder = path(out, what, first, "").parent
-    folder.mkdir(parents=True, exist_ok=True)
-    for label, each in specs.items():
-        (folder / f"{label}.json").write_text(each.to_json(), encoding="utf-8")
-    labels = " and ".join(specs)
-    for name in frameworks:
-        progress(f"proof: {what.model}, {what.optimizer.name}, {labels}, {name}")
-        paths, log = {label: path(out, what, label, name) for label in specs}, folder / f"{first}-{name}.log"
+
+    def __init__(self, out: Path, progress: Callable[[str], None]) -> None:
+        self._out = out
+        self._progress = progress
+        self._made: dict[Path, Recording] = {}
+
+    def path(self, wanted: Recording) -> Path:
+        """Where a recording lies."""
+        folder = self._out / wanted.what.model / wanted.what.optimizer.name
+        return folder / f"{wanted.label}-{wanted.framework}.safetensors"
+
+    def arrays(self, wanted: Recording) -> Arrays:
+        """A recording, which is made if it is not there.
+
+        Raises:
+            LaunchError: the twin could not record.
+        """
+        self.make([wanted])
+        return safetensors.numpy.load_file(self.path(wanted))
+
+    def make(self, wanted: Iterable[Recording]) -> None:
+        """Make those recordings that are not there yet, each after its teacher.
+
+        Raises:
+            LaunchError: a twin could not record.
+        """
+        wanted = list(wanted)
+        teachers = [each.teacher for each in wanted if each.teacher is not None and each.teacher not in wanted]
+        waiting: list[list[Recording]] = []
+        for each in [*teachers, *wanted]:
+            if self._is_made(each) or any(each in process for process in waiting):
+                continue
+            for process in waiting:
+                if process[0].process == each.process:
+                    process.append(each)
+                    break
+            else:
+                waiting.append([each])
+        started: dict[Path, list[Recording]] = {}
+
+        def following() -> launch.Call | None:
+            for process in waiting:
+                outside = [each.teacher for each in process if each.teacher is not None and each.teacher not in process]
+                if all(map(self._is_made, outside)):
+                    waiting.remove(process)
+                    call = self._call(process)
+                    started[call.log] = process
+                    return call
+            return None
+
+        def ended(call: launch.Call, code: int) -> None:
+            self._check(call, code, started[call.log])
+
+        launch.call_each(following, ended, at_once=min(2, machine.available_cores()))
+
+    def _is_made(self, wanted: Recording) -> bool:
+        return self._made.get(self.path(wanted)) == wanted
+
+    def _call(self, process: list[Recording]) -> launch.Call:
+        framework, what = process[0].framework, process[0].what
+        self._progress(f"proof: {what.model}, {what.optimizer.name}, {_labels(process)}, {framework}")
         words: list[str] = []
-        for label, place in paths.items():
+        own = claims.proved_switches(framework, *(each.what for each in process))
+        for each in process:
+            place = self.path(each)
+            place.parent.mkdir(parents=True, exist_ok=True)
             place.unlink(missing_ok=True)  # never judge a recording of an earlier proof
-            source = str(folder / f"{label}.json")
-            words += ["--then", source, str(place)] if words else ["trace", source, "--out", str(place)]
-        code = launch.call(name, [*words, *options], log=log, hang_seconds=what.hang_seconds)
+            source = place.with_suffix(".json")
+            with_own = each.what.with_fields(framework_options={**each.what.framework_options, **own}) if own else each.what
+            source.write_text(with_own.to_json(), encoding="utf-8")
+            words += ["--then" if words else "trace", str(source), "--out", str(place), *each.options]
+            if each.teacher is not None:
+                words += ["--teacher", str(self.path(each.teacher))]
+        log = self.path(process[0]).with_suffix(".log")
+        return launch.Call(framework, words, log, what.hang_seconds, environment=_SIDE_BY_SIDE)
+
+    def _check(self, call: launch.Call, code: int, process: list[Recording]) -> None:
         if code != 0:
-            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+            lines = call.log.read_text(encoding="utf-8", errors="replace").splitlines()
             raise LaunchError(
-                f"{name} could not record {labels} ({launch.exit_words(code)}). See {log}.\n" + "\n".join(lines[-3:])
+                f"{call.framework} could not record {_labels(process)} ({launch.exit_words(code)}). See {call.log}.\n"
+                + "\n".join(lines[-3:])
             )
-        for label, place in paths.items():
-            if not place.exists():
-                raise LaunchError(f"{name} recorded nothing for {label}, and ended as if all were well. See {log}.")
-            recordings[label][name] = safetensors.numpy.load_file(place)
-    return recordings
+        for each in process:
+            if not self.path(each).exists():
+                raise LaunchError(
+                    f"{call.framework} recorded nothing for {each.label}, and ended as if all were well. See {call.log}."
+                )
+            self._made[self.path(each)] = each
+
+
+def _labels(process: Sequence[Recording]) -> str:
+    first, others = process[0].label, len(process) - 1
+    return f"{first} and {others} more" if others else first

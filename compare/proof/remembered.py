@@ -17,7 +17,7 @@ from common.artifacts.records import RecordError
 from common.data import sources
 from common.machine import machine
 from common.spec import Spec
-from compare.execution import code_digest, launch
+from compare.execution import code_digest, contestants, launch
 from compare.judgement import growth
 from compare.proof.certificate import Proof
 
@@ -51,6 +51,8 @@ def facts(
         "available_cores": machine.available_cores(),
         "environment": {name: os.environ[name] for name in sorted(os.environ) if _OF_KERNELS.fullmatch(name)},
         "versions": {name: sorted(each["versions"].items()) for name, each in described.items()},
+        "distributions": {name: each.get("environment", {}).get("distributions_hash") for name, each in described.items()},
+        "contestants": [contestants.named(name).model_dump_json() for name in frameworks],
         "devices": {name: each["devices"] for name, each in described.items()},
         "data": dataset.content_hash,
         "spec": base.to_json(),

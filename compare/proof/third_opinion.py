@@ -15,8 +15,9 @@ from common.models import architectures
 from common.models.architectures import Architecture
 from common.spec import Optimizer, Spec
 from compare.core.differences import absolute, relative
-from compare.proof import ladder, recordings, single_steps
+from compare.proof import ladder, single_steps
 from compare.proof.differences import Arrays, farthest, group, over
+from compare.proof.recordings import Recorder, Recording
 from compare.proof.referee import network, training
 from compare.proof.referee.network import Batch, Weights
 
@@ -77,23 +78,20 @@ def judge(specs: Sequence[Spec], frameworks: Sequence[str], out: Path, progress:
         LaunchError: a framework could not record.
     """
     lines: list[Line] = []
+    recorder = Recorder(out, progress)
     for what in specs:
         dataset = sources.load(what.data, seed=what.split_seed, cache_dir=what.paths.cache_dir)
         architecture = architectures.resolve(what.model, len(dataset.class_names), dataset.image_size)
-        few = what.with_fields(steps=1, global_batch_size=min(FEW_IMAGES, what.global_batch_size))
-        wide = architecture.image_size <= MOST_PIXELS
-        wanted = {"referee": what, **({"referee-one-step": few} if wide else {})}
-        made = recordings.record(wanted, frameworks, out, progress, "--batches")
-        narrow = {"referee-float32": what.with_fields(precision="float32", steps=1)}
-        made |= recordings.record(narrow, frameworks, out, progress, "--batches")
-        for label, run, dtype in (
-            ("referee", what, np.float64),
-            ("referee-one-step", few, np.longdouble),
-            ("referee-float32", narrow["referee-float32"], np.float64),
-        ):
-            if label in made:
-                progress(f"referee: {what.model}, {what.optimizer.name}, {run.steps} steps in {np.dtype(dtype).name}")
-                lines += compare(run, architecture, len(dataset.train.labels), made[label], dtype)
+        wanted: list[tuple[str, Spec, Any]] = [("referee", what, np.float64)]
+        if architecture.image_size <= MOST_PIXELS:
+            few = what.with_fields(steps=1, global_batch_size=min(FEW_IMAGES, what.global_batch_size))
+            wanted.append(("referee-one-step", few, np.longdouble))
+        wanted.append(("referee-float32", what.with_fields(precision="float32", steps=1), np.float64))
+        recorder.make(Recording(label, name, run, ("--batches",)) for name in frameworks for label, run, _ in wanted)
+        for label, run, dtype in wanted:
+            progress(f"referee: {what.model}, {what.optimizer.name}, {run.steps} steps in {np.dtype(dtype).name}")
+            made = {name: recorder.arrays(Recording(label, name, run, ("--batches",))) for name in frameworks}
+            lines += compare(run, architecture, len(dataset.train.labels), made, dtype)
     return lines
 
 

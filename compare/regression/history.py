@@ -1,4 +1,4 @@
-"""`python -m compare history`: one figure over the measured commits, as table and plot."""
+"""`convtwins history`: one figure over the measured commits, as table and plot."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
-"""`python -m compare regress`: did a change make training slower, larger, less accurate, or different?"""
+"""`convtwins regress`: did a change make training slower, larger, less accurate, or different?"""
 
 from __future__ import annotations
 
 import fnmatch
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +22,7 @@ from compare.core.errors import FolderError, LaunchError
 from compare.core.interrupt import Interrupted, interruptible
 from compare.core.option_parsing import chosen, given_besides, names
 from compare.core.presets import Preset
-from compare.core.progress import display
+from compare.core.progress import Display, display
 from compare.execution import matrix, options, run_settings, store
 from compare.execution.matrix import Row
 from compare.judgement import measurements
@@ -59,15 +60,20 @@ def command(
     revision: Annotated[
         str | None, typer.Option("--interleaved", metavar="REV", help="Measure this revision and the checked-out one in turn.")
     ] = None,
+    environments: Annotated[
+        tuple[str, str] | None,
+        typer.Option("--environments", metavar="A B", help="Measure this revision in two environments in turn. See `env`."),
+    ] = None,
     repeats: Annotated[
         int | None,
-        typer.Option(min=1, help=f"Runs of each row and revision. A verdict needs 5. Default: {PAIRS}, or as the spec says."),
+        typer.Option(min=1, help=f"Runs of each row and side. A verdict needs 5. Default: {PAIRS}, or as the spec says."),
     ] = None,
     preset: options.PresetName = None,
     spec_file: options.SpecFile = None,
     data: options.Data = None,
     model: options.Model = None,
-    frameworks: options.Frameworks = options.ALL_FRAMEWORKS,
+    frameworks: options.SomeFrameworks = None,
+    contestant: options.Contestants = None,
     modes: Annotated[
         str | None, typer.Option(help="Which, with commas; or all. Default: serial, or `modes` of the spec file.")
     ] = None,
@@ -85,9 +91,9 @@ def command(
     markdown: Annotated[Path | None, typer.Option(help="Append the report to this file, e.g. $GITHUB_STEP_SUMMARY.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Compare stored results, or two revisions. Exit code 3: a regression, 5: cannot tell.
+    """Compare stored results, two revisions, or two environments. Exit code 3: a regression, 5: cannot tell.
 
-    The options of runs, from --repeats to --out, need --interleaved.
+    The options of runs, from --repeats to --out, need --interleaved or --environments.
     """
     with exits.reported(), _errors_in(markdown):
         criteria = Criteria(
@@ -97,14 +103,22 @@ def command(
             only=only,
         )
         folder = None
-        if revision is None:
+        measure = None
+        if revision is not None:
+            measure = partial(revisions.measure, revision)
+        if environments is not None:
+            if measure is not None:
+                raise SpecError("--interleaved and --environments exclude each other. Received: both. Use one of them.")
+            measure = partial(revisions.measure_environments, environments)
+        if measure is None:
             if baseline is None:
                 raise SpecError("There is no baseline. Name a results folder or a benchmark file, or give --interleaved REV.")
             if idle := given_besides(context, _OF_STORED):
                 raise SpecError(f"{', '.join(idle)} need --interleaved REV. Received: no --interleaved. Leave them out.")
             judged = judge_stored(baseline, candidate, criteria)
         elif baseline is not None:
-            raise SpecError(f"--interleaved measures both sides itself. Received also: {baseline}. Leave one of them out.")
+            option = "--interleaved" if environments is None else "--environments"
+            raise SpecError(f"{option} measures both sides itself. Received also: {baseline}. Leave one of them out.")
         else:
             if epochs is None and preset is None and spec_file is None:
                 epochs = _EPOCHS
@@ -118,7 +132,8 @@ def command(
             first = settings.values.get("seed") or 0
             settings = comparison_plan.with_seeds(settings, tuple(range(first, first + repeats)), repeats)
             folder = (out or store.new_folder("regress")).resolve()
-            judged = _interleaved(revision, settings, names(frameworks), folder, criteria, prove=proof)
+            compared = options.contestants(frameworks, contestant, settings.contestants)
+            judged = _interleaved(measure, settings, compared, folder, criteria, prove=proof)
         report = regress_report.report(judged)
         if not as_json:
             terminal.stdout().print(Text(report.title, style=regress_report.style(judged)))
@@ -177,7 +192,13 @@ def fraction(option: str, text: str) -> float:
 
 
 def _interleaved(
-    revision: str, settings: Preset, frameworks: Sequence[str], folder: Path, criteria: Criteria, *, prove: bool
+    measure: Callable[[run.Request, Path, Display], None],
+    settings: Preset,
+    frameworks: Sequence[str],
+    folder: Path,
+    criteria: Criteria,
+    *,
+    prove: bool,
 ) -> Judgement:
     def lay_out(settings: Preset, frameworks: Sequence[str]) -> list[Row]:
         made = matrix.rows(settings.values, frameworks, settings.modes, settings.replicas, settings.workers)
@@ -192,7 +213,7 @@ def _interleaved(
     request = run.Request(settings, list(frameworks), folder, prove=prove, lay_out=lay_out)
     try:
         with interruptible(), display(Console(stderr=True)) as shown:
-            revisions.measure(revision, request, folder, shown)
+            measure(request, folder, shown)
     except Interrupted as interruption:
         interruption.words = f"Interrupted. The other checkout is removed. Finished runs are in {folder}."
         raise

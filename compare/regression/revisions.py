@@ -1,4 +1,4 @@
-"""Measures two revisions of the suite in turn: base A, head B, then B A. Each run is a fresh process."""
+"""Measures two revisions of the suite, or two environments, in turn: base A, head B, then B A. Each run is a fresh process."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from typing import Any, cast
 
 from common import spec
 from common.artifacts import atomic_files
+from common.artifacts.schema import RunResult
 from common.data import sources
-from common.machine import machine
+from common.machine import code_version, machine
 from common.spec import SpecError
 from compare.comparison import comparison_plan, run
 from compare.comparison.run import Request
 from compare.core.progress import Display, Watchers
-from compare.execution import executor, launch, store
+from compare.execution import contestants, executor, launch, store
+from compare.execution.contestants import Contestant
 from compare.execution.executor import Code
 from compare.execution.interleaving import turn
 from compare.execution.matrix import Row
@@ -48,6 +50,21 @@ class Checkout:
 
     root: Path
     commit: str
+
+
+@dataclass(frozen=True)
+class _OneSide:
+    """One of the two sides."""
+
+    plan: Comparison
+    code: Code | None = None
+    """None: this one's."""
+    contestants: Sequence[Contestant] = ()
+    """That are entered before each of its runs."""
+
+    def execute(self, row: Row, repeat: int, folder: Path, watch: executor.Watch) -> RunResult:
+        contestants.enter(self.contestants)
+        return executor.execute(row, repeat, folder, watch, self.code)
 
 
 @contextmanager
@@ -126,37 +143,89 @@ def measure(revision: str, request: Request, out: Path, shown: Display) -> None:
         }
         if request.prove:
             head = head.model_copy(update={"proof": run.proof(head, request, out / HEAD, Watchers(shown))})
-        _warm_up(rows, codes, revision, shown)
-        plans = {BASE: _plan_of(base, head), HEAD: head}
-        for side, plan in plans.items():
-            store.write_plan(out / side, plan)
-        commits = {side: plan.machine["commit"] for side, plan in plans.items()}
-        atomic_files.write_atomically(out / MARK_FILE, json.dumps({"revision": revision, "commits": commits}, indent=1) + "\n")
-        jobs = order(rows, head.repeats)
-        shown.plan([row.id for row, _, _ in jobs])
-        for row, pair, side in jobs:
-            shown.begin(row.id, f"{row.id}, {side} ({pair + 1} of {head.repeats})")
-            executor.execute(head.of_repeat(row, pair), pair, out / side, shown.watch, codes[side])
-            shown.end()
+        sides = {BASE: _OneSide(_plan_of(base, head), codes[BASE]), HEAD: _OneSide(head, codes[HEAD])}
+        _in_turn(revision, rows, sides, out, {"revision": revision}, shown)
 
 
-def _warm_up(rows: Sequence[Row], codes: Mapping[str, Code], revision: str, shown: Display) -> None:
+def measure_environments(pythons: tuple[str, str], request: Request, out: Path, shown: Display) -> None:
+    """Measure this revision in two environments: the base's, then the head's.
+
+    Args:
+        pythons: of each: an interpreter, the folder of a virtual environment, or a name, see `contestants.interpreter`.
+        request: what to run. Its repeats are the pairs.
+        out: absolute path of the folder for both, empty or missing.
+        shown: where progress is shown.
+
+    Raises:
+        RevisionError: a contestant has an interpreter of its own, or the environments cannot run the same.
+        FolderError, SpecError, DataRefused, LaunchError: nothing was measured.
+        Interrupted: some runs were made; the folder holds them.
+    """
+    named = [contestants.named(name) for name in request.frameworks]
+    if own := [each for each in named if each.python is not None]:
+        raise RevisionError(
+            f"--environments names the interpreters. Received also: {own[0].name}@{own[0].python}. Leave one of them out."
+        )
+    with store.locked(out):
+        store.refuse_others(out, None, None, "measurement")
+        sides: dict[str, _OneSide] = {}
+        for side, python in zip((BASE, HEAD), pythons, strict=True):
+            there = [Contestant.of_fields(each.name, {**each.model_dump(), "python": python}) for each in named]
+            contestants.enter(there)
+            plan = comparison_plan.judged(request, shown)
+            if side == HEAD and request.prove:
+                plan = plan.model_copy(update={"proof": run.proof(plan, request, out / HEAD, Watchers(shown))})
+            sides[side] = _OneSide(plan, contestants=there)
+        base, head = (sides[side].plan for side in (BASE, HEAD))
+        if [(row.spec, row.unavailable) for row in base.rows] != [(row.spec, row.unavailable) for row in head.rows]:
+            raise RevisionError(
+                "The two environments cannot run the same rows with the same switches. Received: "
+                f"{' and '.join(pythons)}. Choose rows and switches that both have."
+            )
+        rows = [row for row in head.rows if row.unavailable is None]
+        if not rows:
+            raise RevisionError(f"{head.rows[0].id}: {head.rows[0].unavailable}. Choose rows that this machine can do.")
+        _in_turn(pythons[0], rows, sides, out, {"environments": list(pythons)}, shown)
+
+
+def _in_turn(
+    what: str, rows: Sequence[Row], sides: Mapping[str, _OneSide], out: Path, mark: Mapping[str, Any], shown: Display
+) -> None:
+    """Warm up both sides, then run them in turn. `what` names the base, and `mark` is what the folder's mark says of them."""
+    _warm_up(rows, sides, what, shown)
+    for side, each in sides.items():
+        store.write_plan(out / side, each.plan)
+    commits = {side: each.plan.machine["commit"] for side, each in sides.items()}
+    atomic_files.write_atomically(out / MARK_FILE, json.dumps({**mark, "commits": commits}, indent=1) + "\n")
+    head = sides[HEAD].plan
+    jobs = order(rows, head.repeats)
+    shown.plan([row.id for row, _, _ in jobs])
+    for row, pair, side in jobs:
+        shown.begin(row.id, f"{row.id}, {side} ({pair + 1} of {head.repeats})")
+        sides[side].execute(head.of_repeat(row, pair), pair, out / side, shown.watch)
+        shown.end()
+
+
+def _warm_up(rows: Sequence[Row], sides: Mapping[str, _OneSide], what: str, shown: Display) -> None:
     with tempfile.TemporaryDirectory(prefix="convtwins-warm-up-") as temporary:
         for row in rows:
-            for side, code in codes.items():
+            for side, each in sides.items():
                 shown.say(f"{row.id}, {side}: warm-up")
-                made = executor.execute(row, 0, Path(temporary) / side, lambda events: None, code)
+                made = each.execute(row, 0, Path(temporary) / side, lambda events: None)
                 if side == BASE and made.status not in ("ok", "not parallel"):
                     raise RevisionError(
-                        f"{revision} cannot do {row.id} ({made.status}: {made.reason}), so there is nothing to compare with. "
+                        f"{what} cannot do {row.id} ({made.status}: {made.reason}), so there is nothing to compare with. "
                         "Choose another base, or rows that it can do with --only."
                     )
 
 
 def _plan_of(base: Checkout, head: Comparison) -> Comparison:
     """What the base's folder records about itself: the same rows, by other code."""
-    frameworks = {row.contestant for row in head.rows}
-    folders = [base.root / folder for folder in ("common", *sorted(launch.FRAMEWORKS[name] for name in frameworks))]
+    twins = {row.framework for row in head.rows}
+    folders = [
+        base.root / folder
+        for folder in ("common", *sorted(launch.FRAMEWORKS[name] for name in twins if name in launch.FRAMEWORKS))
+    ]
     own = {**head.machine, "commit": base.commit, "dirty": False}
     return head.model_copy(update={"machine": own, "code_hash": machine.code_digest(folders), "proof": None})
 
@@ -221,7 +290,7 @@ def git(*arguments: str) -> subprocess.CompletedProcess[str]:
         RevisionError: it cannot be started, or does not end.
     """
     command = ["git", "-C", str(machine.PROJECT_ROOT), "-c", "core.hooksPath=/dev/null", *arguments]
-    return _finished(f"git {arguments[0]}", command, env=machine.git_environment())
+    return _finished(f"git {arguments[0]}", command, env=code_version.git_environment())
 
 
 def _finished(what: str, command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:

@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from common.artifacts.schema import RunResult
+from common.machine.machine import INSTALLED
 from compare.core import exits, wording
 from compare.core.statistics import VERDICT_PAIRS
 from compare.execution import launch, store
 from compare.execution.store import SPEC_FILE, Stored
+from compare.judgement import environments
 from compare.judgement.findings import Findings, findings
 from compare.judgement.row_figures import Summary
 from compare.judgement.summary import FAILURES, UNFINISHED, summarize
 from compare.reporting import comparison_plots, comparison_tables, dataframes, document, page, tables
-from compare.reporting.document import COMPARE, TABLES_FOLDER, Mark, Report, shell
+from compare.reporting.document import COMPARE, PYTHON, SET_UP, SUITE_ON_PATH, TABLES_FOLDER, Mark, Report, shell
 from compare.reporting.tables import Table
 
 RESULTS_FILE = "results.json"
@@ -113,6 +115,7 @@ def _values(compared: Compared) -> dict[str, Any]:
         "summaries": [summary.model_dump() | {"name": summary.name} for summary in compared.summaries],
         "runs": {row_id: [result for _, result in sorted(repeats.items())] for row_id, repeats in stored.runs.items()},
         "set_aside": stored.set_aside,
+        "unchecked": stored.unchecked,
     }
 
 
@@ -213,12 +216,13 @@ def sections(compared: Compared) -> list[tuple[str, list[str]]]:
     found = compared.findings
     sections = [
         ("Is it the same training?", found.sameness),
-        ("Which framework is faster?", found.contestants),
+        (f"Which {'contestant' if compared.stored.comparison.contestants else 'framework'} is faster?", found.contestants),
         ("Which modes pay?", found.modes),
         ("How sure is that?", found.surety),
         ("How accurate, and how soon?", found.scores),
         ("Which modes are not serial's mathematics, and what came of it?", found.inexact_modes),
         ("Input or model: what bounds the runs?", found.bounds),
+        ("In what do the environments differ?", found.environments),
         ("Cautions", found.troubles),
         ("The data", compared.stored.comparison.data_notes),
     ]
@@ -246,6 +250,7 @@ def documents(compared: Compared) -> list[Table]:
         *comparison_tables.documents(compared.summaries),
         *comparison_tables.class_table(compared.summaries, comparison.class_names),
         *(comparison_tables.proof_tables(comparison.proof.model_dump()) if comparison.proof else []),
+        *comparison_tables.environment_table(list(comparison.environments), environments.differences(compared.stored)),
     ]
 
 
@@ -255,6 +260,15 @@ def environment(compared: Compared) -> list[tuple[str, str]]:
     facts: dict[str, Any] = {_FACTS.get(name, name.replace("_", " ")): value for name, value in comparison.machine.items()}
     for contestant, packages in comparison.versions.items():
         facts[contestant] = ", ".join(f"{package} {version}" for package, version in packages.items())
+    for contestant, each in comparison.environments.items():
+        libraries = ", ".join(f"{name} {version}" for name, version in each.libraries.items())
+        facts[f"environment of {contestant}"] = (
+            f"{each.interpreter}, Python {each.python}, {len(each.distributions)} distributions "
+            f"({each.distributions_hash[:12]}){f'; {libraries}' if libraries else ''}"
+        )
+    for each in comparison.contestants:
+        switches = ", ".join(f"{name}={value}" for name, value in each.switches.items())
+        facts[f"contestant {each.name}"] = f"twin {each.twin}{f', switches {switches}' if switches else ''}"
     facts |= {
         "data": comparison.data_name,
         "classes": len(comparison.class_names) or None,
@@ -272,13 +286,13 @@ def commands(compared: Compared, folder: Path, out: Path | None = None) -> list[
     comparison = compared.stored.comparison
     commit = comparison.machine.get("commit")
     made: list[tuple[str, str]] = []
-    if isinstance(commit, str):
+    if isinstance(commit, str) and not INSTALLED:
         changed = "The last commit of its code. It lacks changes that were not committed:"
         purpose = changed if comparison.machine.get("dirty") else "The code that made it:"
         made.append((purpose, shell(["git", "checkout", commit])))
     return [
         *made,
-        ("Its environment:", "make setup"),
+        *SET_UP,
         ("The comparison:", f"{COMPARE} {shell(comparison.argv)}"),
         ("This report, from the stored results:", f"{COMPARE} {shell(again)}"),
     ]
@@ -291,9 +305,10 @@ def run_commands(compared: Compared, folder: Path) -> list[str]:
     for row in comparison.rows:
         specs = (store.run_folder(folder, row.id, repeat) / SPEC_FILE for repeat in range(comparison.repeats))
         if (spec_file := next(filter(Path.exists, specs), None)) is not None:
-            twin = launch.FRAMEWORKS.get(row.contestant, row.contestant)
-            words = [".venv/bin/python", "-m", twin, "run", str(spec_file), "--out", f"again/{row.id}"]
-            lines.append(shell(words))
+            twin = launch.FRAMEWORKS.get(row.framework, row.framework)
+            python = next((each.python for each in comparison.contestants if each.name == row.contestant), None)
+            words = [python or PYTHON, "-m", twin, "run", str(spec_file), "--out", f"again/{row.id}"]
+            lines.append(shell([*SUITE_ON_PATH, *words]))
     return lines
 
 

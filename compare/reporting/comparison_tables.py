@@ -10,7 +10,7 @@ from typing import Any
 from common.artifacts.results import TRACE_FILE
 from common.artifacts.schema import Phases
 from compare.core.wording import shortened, visible
-from compare.judgement.conditions import CONDITIONS, NOT_RECORDED
+from compare.judgement.conditions import CONDITIONS, NOT_RECORDED, OF_SWITCHES
 from compare.judgement.row_figures import GUESSING, Epoch, Summary
 from compare.reporting.tables import RUN, Cell, Column, Table, value_at
 
@@ -184,6 +184,7 @@ def conditions_table(summaries: Sequence[Summary]) -> list[Table]:
         condition("mechanism", fold=36),
         condition("threads"),
         condition("precision", fold=24),
+        *(condition(name, terminal=False) for name in OF_SWITCHES),
         condition("allocator", terminal=False),
         condition("deterministic", terminal=False),
         Column("implementation", "made by", terminal=False),
@@ -498,13 +499,13 @@ def confusion_table(summaries: Sequence[Summary], class_names: Sequence[str]) ->
 
 
 def named(class_names: Sequence[str], number: int) -> list[str]:
-    """The first `number` classes by name. A class without a name has its id."""
-    return [*class_names[:number], *map(str, range(len(class_names), number))]
+    """The first `number` classes by name, as `visible` shows it. A class without a name has its id."""
+    return [*map(visible, class_names[:number]), *map(str, range(len(class_names), number))]
 
 
 def headings(class_names: Sequence[str], number: int) -> list[str]:
-    """The same, shortened, and with invisible characters escaped."""
-    return [shortened(visible(name), _CLASS_NAME) for name in named(class_names, number)]
+    """The same, shortened."""
+    return [shortened(name, _CLASS_NAME) for name in named(class_names, number)]
 
 
 def proof_tables(proof: Mapping[str, Any]) -> list[Table]:
@@ -533,6 +534,17 @@ def proof_tables(proof: Mapping[str, Any]) -> list[Table]:
     claimed = (Column("mode", "mode", pick=str), *(Column(name, name, pick=each.get) for name, each in verdicts.items()), *why)
     claims = Table.of("claims", "The same training, by mode", claimed, modes)
     return [table for table in (certificate, claims) if table.rows]
+
+
+def environment_table(contestants: Sequence[str], differences: Sequence[Mapping[str, str | None]]) -> list[Table]:
+    """A line for each distribution or library that differs between contestants. No table if nothing does."""
+
+    def of(name: str) -> Callable[[Mapping[str, str | None]], Cell]:  # a name may have dots, which a path of `pick` divides
+        return lambda difference: difference.get(name)
+
+    columns = (Column("what", "what", pick=of("what")), *(Column(name, name, pick=of(name)) for name in contestants))
+    note = "Versions of what differs between at least two contestants. Nothing: it is not there."
+    return [Table.of("environments", "In what the environments differ", columns, differences, note)] if differences else []
 
 
 def epochs_down(summaries: Sequence[Summary], name: str, title: str, digits: int, pick: Callable[[Epoch], Cell]) -> Table:

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from common.artifacts.schema import Metrics, RunResult, StepParts
+from compare.execution.matrix import Row
 from compare.execution.store import Stored
 from compare.judgement.run_figures import images_per_second, limit, switches_words, until_accuracy
 
@@ -18,7 +19,7 @@ def runs(stored: Stored) -> pd.DataFrame:
     return pd.DataFrame(
         [
             {
-                **_identity(row_id, repeat, result),
+                **_identity(row, repeat, result),
                 "status": result.status,
                 "first_step_loss": result.first_step_loss,
                 **_scores("test", result.test),
@@ -34,7 +35,7 @@ def runs(stored: Stored) -> pd.DataFrame:
                 **(dict(result.noise) if result.noise else {}),
                 **_limit(stored, result),
             }
-            for row_id, repeat, result in _all(stored)
+            for row, repeat, result in _all(stored)
         ]
     )
 
@@ -54,23 +55,28 @@ def epochs(stored: Stored) -> pd.DataFrame:
                 "input_wait_seconds": record.input_wait_seconds,
                 "evaluation_seconds": record.evaluation_seconds,
             }
-            for row_id, repeat, result in _all(stored)
-            for identity in [_identity(row_id, repeat, result)]
+            for row, repeat, result in _all(stored)
+            for identity in [_identity(row, repeat, result)]
             for record in result.epochs
         ]
     )
 
 
-def _all(stored: Stored) -> list[tuple[str, int, RunResult]]:
-    return [(row_id, repeat, result) for row_id, repeats in stored.runs.items() for repeat, result in sorted(repeats.items())]
+def _all(stored: Stored) -> list[tuple[Row, int, RunResult]]:
+    return [
+        (row, repeat, result)
+        for row in stored.comparison.rows
+        for repeat, result in sorted(stored.runs.get(row.id, {}).items())
+    ]
 
 
-def _identity(row_id: str, repeat: int, result: RunResult) -> dict[str, Any]:
+def _identity(row: Row, repeat: int, result: RunResult) -> dict[str, Any]:
     spec = result.spec
     return {
-        "run": row_id,
+        "run": row.id,
         "repeat": repeat,
         "seed": spec.seed,
+        "contestant": row.contestant,
         "framework": result.framework,
         "model": spec.model,
         "mode": spec.variant,

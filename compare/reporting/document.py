@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import shlex
+import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,13 +16,19 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter
 from rich.text import Text
 
 from common.artifacts import atomic_files
+from common.machine import machine
 from compare.core import exits, terminal, wording
 from compare.reporting import page, plots, svg, tables
 from compare.reporting.plots import Drawing
 from compare.reporting.tables import ELSEWHERE, Table
 
 TABLES_FOLDER, PLOTS_FOLDER = "tables", "plots"
-COMPARE = ".venv/bin/python -m compare"
+COMPARE = machine.COMMAND
+SET_UP = () if machine.INSTALLED else (("Its environment:", "make setup"),)
+"""(purpose, command) of what comes before the commands that repeat a report."""
+PYTHON = sys.executable if machine.INSTALLED else ".venv/bin/python"
+SUITE_ON_PATH = ("env", f"PYTHONPATH={machine.PROJECT_ROOT}") if machine.INSTALLED else ()
+"""Before a command that starts a module of the suite."""
 
 Findings = Sequence[tuple[str, Sequence[str]]]
 """Sentences under headings."""

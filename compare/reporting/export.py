@@ -1,4 +1,4 @@
-"""`python -m compare export`: the runs of a comparison for tools that track experiments."""
+"""`convtwins export`: the runs of a comparison for tools that track experiments."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from common.artifacts.schema import Metrics, RunResult
+from common.machine.machine import INSTALLED
 from compare.core import exits, wording
 from compare.core.errors import FolderError
 from compare.execution import store
@@ -66,7 +67,7 @@ def export(stored: Stored, to: str, out: Path) -> int:
     except ModuleNotFoundError as error:
         raise ExportError(
             f"--to {to} needs {error.name}, which is not installed. Install the extras for tracking: "
-            f".venv/bin/python -m pip install -r {EXTRAS_FILE}"
+            + ("pip install 'convtwins[tracking]'" if INSTALLED else f".venv/bin/python -m pip install -r {EXTRAS_FILE}")
         ) from None
     return len(runs)
 
@@ -94,6 +95,7 @@ def _mlflow(stored: Stored, runs: list[tuple[str, RunResult]], out: Path) -> Non
     spec = stored.comparison.rows[0].spec
     title = wording.one_line(f"{spec.model} on {stored.comparison.data_name}")
     experiment = client.create_experiment(title, artifact_location=(out / "artifacts").resolve().as_uri())
+    contestants = {row.id: row.contestant for row in stored.comparison.rows}
     for name, run in runs:
         begun = client.create_run(experiment, start_time=round(1000 * _started(run)), run_name=name)
         key = begun.info.run_id
@@ -101,7 +103,13 @@ def _mlflow(stored: Stored, runs: list[tuple[str, RunResult]], out: Path) -> Non
         params = [Param(field, str(value)[:_MLFLOW_LENGTH]) for field, value in fields.items()]
         for first in range(0, len(params), _MLFLOW_PARAMS):
             client.log_batch(key, params=params[first : first + _MLFLOW_PARAMS])
-        facts = {"framework": run.framework, "mode": run.spec.variant, "status": run.status, "reason": run.reason}
+        facts = {
+            "contestant": contestants[name.rpartition("-r")[0]],
+            "framework": run.framework,
+            "mode": run.spec.variant,
+            "status": run.status,
+            "reason": run.reason,
+        }
         client.log_batch(key, tags=[RunTag(fact, wording.one_line(value)) for fact, value in facts.items() if value])
         metrics = [Metric(tag, value, round(1000 * moment), step) for step, moment, tag, value in _scalars(run)]
         for first in range(0, len(metrics), 1000):

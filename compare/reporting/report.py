@@ -1,4 +1,4 @@
-"""`python -m compare report`: the report of a stored comparison, made again; or two of them side by side."""
+"""`convtwins report`: the report of a stored comparison, made again; or two of them side by side."""
 
 from __future__ import annotations
 

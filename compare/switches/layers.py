@@ -1,4 +1,4 @@
-"""`python -m compare layers`: what a training step waits for, layer by layer, and how far each is from the machine's limit."""
+"""`convtwins layers`: what a training step waits for, layer by layer, and how far each is from the machine's limit."""
 
 from __future__ import annotations
 

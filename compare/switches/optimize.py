@@ -1,4 +1,4 @@
-"""`python -m compare optimize`: search the switches that make training fastest on this machine, and store them."""
+"""`convtwins optimize`: search the switches that make training fastest on this machine, and store them."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from common import spec
 from common.data import sources
 from common.frozen import Frozen
 from common.machine import machine, rates
+from common.machine.machine import Facts
 from common.machine.rates import Rates
 from common.models import architectures, work
 from common.spec import Spec, SpecError
@@ -43,7 +44,7 @@ class Record(Frozen):
     request: Request
     frameworks: list[str]
     code_hash: str
-    machine: dict[str, Any]
+    machine: Facts
     versions: dict[str, dict[str, str]]
     rates: Rates | None
     """Of the machine when the search began."""

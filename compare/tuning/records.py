@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 from common.frozen import Frozen
+from common.machine.machine import Facts
 from compare.execution import launch
 from compare.execution.matrix import Contestant
 from compare.tuning import search_space
@@ -94,7 +95,7 @@ class Plan(Frozen):
     validation_examples: int
     code_hash: str
     versions: dict[str, dict[str, str]]
-    machine: dict[str, Any]
+    machine: Facts
 
 
 class Trial(Frozen):

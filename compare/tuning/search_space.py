@@ -168,6 +168,8 @@ def _ranged(field: str, asked: _Range, written: Any, values: dict[str, Any]) -> 
         raise SpecError(f"{field}: log needs low above 0, and no step. Received: {written!r}. Leave out one of them.")
     if asked.step is not None and not 0 < asked.step <= high - low:
         raise SpecError(f"{field}: step must be above 0 and fit into the range. Received: {written!r}. Use a smaller one.")
+    if asked.step is not None and (high - low) / asked.step > MOST_POINTS:
+        raise SpecError(f"{field} has more than {MOST_POINTS:,} steps. Received: {written!r}. Use a larger one.")
     if isinstance(low, int):
         if asked.step is not None and not asked.step.is_integer():
             raise SpecError(f"{field} is a whole number and needs a whole step. Received: {written!r}. Use 1 or more.")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
-import tempfile
 import threading
 import weakref
 from collections import Counter
@@ -17,6 +15,7 @@ from typing import Any
 
 from common import spec
 from common.machine import machine
+from common.machine.private_folder import PrivateFolder
 from common.processes import watchdog
 from common.spec import SpecError
 from compare.core.errors import LaunchError
@@ -133,9 +132,9 @@ class ServerActor:
     """
 
     def __init__(self, framework: str, arguments: list[str], hang_seconds: float) -> None:
-        folder = Path(tempfile.mkdtemp(prefix="convtwins-"))
+        folder = PrivateFolder()
         self._events: list[dict[str, Any]] = []
-        self._server = LocalServer(framework, arguments, folder / "log.txt", self._events.append, hang_seconds)
+        self._server = LocalServer(framework, arguments, folder.path / "log.txt", self._events.append, hang_seconds)
         self._end = weakref.finalize(self, _remove, self._server, folder)
 
     async def call(self, method: str, *arguments: Any) -> None:
@@ -154,9 +153,9 @@ class ServerActor:
         return events
 
 
-def _remove(server: LocalServer, folder: Path) -> None:
+def _remove(server: LocalServer, folder: PrivateFolder) -> None:
     server.close()
-    shutil.rmtree(folder, ignore_errors=True)
+    folder.remove()
 
 
 class RemoteServer:

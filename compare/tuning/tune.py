@@ -1,7 +1,8 @@
-"""`python -m compare tune`: search for the best settings in every framework, with one or several jobs."""
+"""`convtwins tune`: search for the best settings in every framework, with one or several jobs."""
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -89,9 +90,9 @@ def command(
                 **choices,
             )
         folder = out or store.new_folder("tune", settings.model)
-        with interruptible():
+        with interruptible(), ExitStack() as lock:
             try:
-                tuned = tuner.tune(settings, folder)
+                tuned = tuner.tune(settings, folder, lock)
             except Interrupted as interruption:
                 if (folder / tuner.RECORD_FILE).exists():
                     tuning_report.report(tuner.read(folder), folder).write(folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ PLAN_FILE, RECORD_FILE, STORAGE_FILE = "tuning.json", "tuned.json", "tuning.db"
 LOGS_FOLDER = "logs"
 
 
-def tune(settings: Tuning, folder: Path) -> Tuned:
+def tune(settings: Tuning, folder: Path, lock: ExitStack | None = None) -> Tuned:
     """Run a tuning, or the rest of it in its folder.
 
     Finished trials are always saved. Call it again with the same settings to resume, or to get the stored result.
@@ -39,30 +40,32 @@ def tune(settings: Tuning, folder: Path) -> Tuned:
     Args:
         settings: the requested tuning.
         folder: gets plan, storage, logs and record.
+        lock: holds the folder until its owner ends. None: the folder is free when the tuning ends.
 
     Raises:
         SpecError, DataRefused, LaunchError, FolderError: it cannot be done.
         Interrupted: finished trials are recorded.
     """
-    with display(Console(stderr=True)) as shown:
+    with ExitStack() as own_lock, display(Console(stderr=True)) as shown:
         wanted, space, values = _judge(settings, shown)
         shared_storage = None if settings.storage is None else optuna_study.open_storage(settings.storage)
-        with results_folder.claimed(
+        claimed = results_folder.claimed(
             folder, PLAN_FILE, wanted, "tuning", identity=_identity, merge=_with_more_repeats, own=(LOGS_FOLDER,)
-        ) as plan:
-            storage = shared_storage or optuna_study.open_storage(f"sqlite:///{(folder / STORAGE_FILE).resolve()}")
-            searches = _searches(settings, plan, space, values)
-            found = [optuna_study.stored(each, storage) for each in searches]
-            pairs = zip(searches, found, strict=True)
-            shown.plan([each.name for each, so_far in pairs for _ in range(each.trials - len(so_far.trials))])
-            try:
-                for each in searches:
-                    logs = folder / LOGS_FOLDER / f"{each.contestant}-{each.layout.jobs}jobs-r{each.repeat}"
-                    conductor.conduct(each, storage, logs, shown)
-            finally:
-                tuned = _tuned(plan, space, [optuna_study.stored(each, storage) for each in searches])
-                records.write(folder / RECORD_FILE, tuned)
-            return tuned
+        )
+        plan = (lock or own_lock).enter_context(claimed)
+        storage = shared_storage or optuna_study.open_storage(f"sqlite:///{(folder / STORAGE_FILE).resolve()}")
+        searches = _searches(settings, plan, space, values)
+        found = [optuna_study.stored(each, storage) for each in searches]
+        pairs = zip(searches, found, strict=True)
+        shown.plan([each.name for each, so_far in pairs for _ in range(each.trials - len(so_far.trials))])
+        try:
+            for each in searches:
+                logs = folder / LOGS_FOLDER / f"{each.contestant}-{each.layout.jobs}jobs-r{each.repeat}"
+                conductor.conduct(each, storage, logs, shown)
+        finally:
+            tuned = _tuned(plan, space, [optuna_study.stored(each, storage) for each in searches])
+            records.write(folder / RECORD_FILE, tuned)
+        return tuned
 
 
 def stored_settings(folder: Path) -> Tuning:

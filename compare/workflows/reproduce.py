@@ -1,4 +1,4 @@
-"""`python -m compare reproduce`: reproduces a published report, as it was and corrected, and judges its claims."""
+"""`convtwins reproduce`: reproduces a published report, as it was and corrected, and judges its claims."""
 
 from __future__ import annotations
 

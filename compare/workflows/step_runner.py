@@ -16,11 +16,12 @@ from common.artifacts import records
 from common.data.sources import DataRefused
 from common.frozen import Exact
 from common.machine import machine
+from common.machine.machine import Facts
 from compare.core.errors import FolderError, LaunchError
 from compare.core.interrupt import Interrupted
 from compare.execution import code_digest, store
 from compare.reporting import tables
-from compare.reporting.document import COMPARE, Mark, Report, Section, shell
+from compare.reporting.document import COMPARE, SET_UP, Mark, Report, Section, shell
 from compare.reporting.tables import Column, Table
 
 SCHEMA_VERSION = 1
@@ -80,7 +81,7 @@ class Record(Exact):
     settings: dict[str, Any]
     """Everything that identifies it."""
     code_hash: str
-    machine: dict[str, Any]
+    machine: Facts
 
     @classmethod
     def of(cls, kind: str, settings: dict[str, Any], frameworks: Sequence[str], model: str) -> Self:
@@ -266,7 +267,7 @@ def commands(record: Record) -> list[tuple[str, str]]:
     """(purpose, command line) of each command that repeats it."""
     again = [word for word in record.argv if word != "--json"]
     return [
-        ("Its environment:", "make setup"),
+        *SET_UP,
         (f"The {record.kind}, or what of it is not done:", f"{COMPARE} {shell(again)}"),
     ]
 

@@ -1,4 +1,4 @@
-"""`python -m compare study`: runs a study file, from raw images to a conclusion, in one report."""
+"""`convtwins study`: runs a study file, from raw images to a conclusion, in one report."""
 
 from __future__ import annotations
 

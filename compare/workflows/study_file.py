@@ -13,6 +13,7 @@ from common import spec
 from common.frozen import Frozen
 from common.models import architectures
 from common.spec import Spec, SpecError
+from common.spec.errors import shown
 from compare.core.option_parsing import chosen, variants
 from compare.core.presets import Preset
 from compare.evaluation import final_training
@@ -21,10 +22,10 @@ from compare.execution import launch
 from compare.tuning import search_space, tuner
 from compare.tuning.records import Backend, Objective, Pruner, Sampler, Tuning
 
-_AtLeast0 = Annotated[int, Field(ge=0)]
-_AtLeast1 = Annotated[int, Field(ge=1)]
+_AtLeast0 = Annotated[int, Field(ge=0, le=10**6)]
+_AtLeast1 = Annotated[int, Field(ge=1, le=10**6)]
 _Counts = Annotated[tuple[_AtLeast1, ...], Field(min_length=1)]
-_AtLeast2 = Annotated[int, Field(ge=2)]
+_AtLeast2 = Annotated[int, Field(ge=2, le=10**6)]
 
 SCALES = ("smoke", "quick", "full")
 _MATRIX = ("mode", "replicas", "epochs", "steps")
@@ -194,12 +195,11 @@ _FIELDS = [
 
 def _explained(error: pydantic.ValidationError) -> str:
     first = error.errors()[0]
+    received = shown(first["input"])
     field = ".".join(map(str, first["loc"])) or "study"
     if first["type"] == "extra_forbidden":
         close = difflib.get_close_matches(field, _FIELDS, n=1)
-        return (
-            f"{field} is not a field. Received: {first['input']!r}. {f'Did you mean {close[0]}?' if close else 'Leave it out.'}"
-        )
+        return f"{field} is not a field. Received: {received}. {f'Did you mean {close[0]}?' if close else 'Leave it out.'}"
     if first["type"] == "tuple_type":
-        return f"{field} is a list. Received: {first['input']!r}. Write [{first['input']}]."
-    return f"{field} is refused: {first['msg']}. Received: {first['input']!r}. Change {field}."
+        return f"{field} is a list. Received: {received}. Write [{received}]."
+    return f"{field} is refused: {first['msg']}. Received: {received}. Change {field}."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -197,9 +198,11 @@ def _tune(study: Study, folder: Path, passed: Passed) -> Made:
 
 def tuned(settings: Tuning, folder: Path) -> Made:
     """A search. It passes on its best fields."""
-    made = tuner.tune(settings, folder)
-    report = tuning_report.report(made, folder)
-    if unwritten := report.write(folder):
+    with ExitStack() as lock:
+        made = tuner.tune(settings, folder, lock)
+        report = tuning_report.report(made, folder)
+        unwritten = report.write(folder)
+    if unwritten:
         report = replace(report, findings=[*report.findings, ("Not written", [unwritten])])
     part = _section(report, folder, "tune", "Tuning, one trial after the other and side by side", _said(report, *_OF_TUNING))
     return Made(part, Passed(best=made.best), max(made.exit_code, exits.RUN_FAILED if unwritten else 0))
@@ -242,8 +245,8 @@ _OF_FINAL = (
 
 def finished(settings: Evaluation, folder: Path) -> Made:
     """A final training, scored on the test split."""
-    with display(Console(stderr=True)) as shown:
-        made = final_training.evaluate(settings, folder, shown)
+    with ExitStack() as lock, display(Console(stderr=True)) as shown:
+        made = final_training.evaluate(settings, folder, shown, lock)
         shown.say("report")
         report = evaluation_report.report(made, final_training.data_of(made).test.images)
         if unwritten := report.write(folder):

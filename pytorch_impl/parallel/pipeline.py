@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -16,7 +16,6 @@ from torch import distributed
 from common.artifacts.schema import StepParts
 from common.data.sources import Split
 from common.models import stages
-from common.models.sharding import shard
 from common.models.weights import Weights
 from common.training.trainer import Batch, Update
 from pytorch_impl import device, input, models, train, weights
@@ -145,15 +144,6 @@ class Pipeline(Trainer):
         if self._bytes_per_step is None:
             self._bytes_per_step = self._meter.sent_bytes
         return outcome
-
-    def compile(self, step_sizes: Sequence[int], score_sizes: Sequence[int]) -> None:
-        """Build the schedules of batches of these sizes."""
-        index, number = self.shard
-        for size in step_sizes:
-            start, stop = shard(size, number, index)
-            self._schedule(stop - start, self._spec.micro_batches(size), training=True)
-        for size in score_sizes:
-            self._schedule(size, 1, training=False)
 
     def fetch(self, values: list[Any]) -> npt.NDArray[Any]:
         known = torch.stack(values)

@@ -67,13 +67,33 @@ class PipelineAsync(Pipeline):
     def _forward(self, values: torch.Tensor, masks: dict[str, Any], labels: torch.Tensor, learning_rate: float) -> torch.Tensor:
         """Run a micro-batch forward with the current weights, and keep them for its backward pass."""
         with self._meter.busy():
-            stash = {name: parameter.detach().clone().requires_grad_() for name, parameter in self._model.named_parameters()}
-            result = functional_call(self._model, stash, (values,), masks)
-            output = self._loss(result, labels, len(labels)) if self._stage.is_last else result
+            stash, result, output = self._compute(values, masks, labels)
         self._send(result, self._to_behind)
         output_gradients = self._receive(self._stage.output_shape, len(labels), self._from_behind)
-        self._in_flight.append(_InFlight(values, list(stash.values()), output, output_gradients, learning_rate))
+        self._in_flight.append(_InFlight(values, stash, output, output_gradients, learning_rate))
         return result.detach()
+
+    def _compute(
+        self, values: torch.Tensor, masks: dict[str, Any], labels: torch.Tensor
+    ) -> tuple[list[torch.Tensor], torch.Tensor, torch.Tensor]:
+        """(the weights that were used, the stage's result, what is derived: the result, or in the last stage the loss)."""
+        stash = {name: parameter.detach().clone().requires_grad_() for name, parameter in self._model.named_parameters()}
+        result = functional_call(self._model, stash, (values,), masks)
+        return list(stash.values()), result, self._loss(result, labels, len(labels)) if self._stage.is_last else result
+
+    def _blank_step(self, examples: int, num_examples: int) -> None:
+        # Each stage computes alone: messages of the first step are still under way, and no others may come between them.
+        images, labels, masks = self._to_device(self._blank(examples))
+        number = self._spec.micro_batches(num_examples)
+        self._shapes.add((examples, number))
+        self._model.train()
+        cut = zip(self._inputs(images, number), self._masks(masks, number), train.micro_batches(labels, number), strict=True)
+        for given, own_masks, own_labels in cut:
+            empty = self._values(self._stage.input_shape, len(own_labels), device=self._device)
+            values = given[0] if given else empty.zero_().requires_grad_()
+            stash, _, output = self._compute(values, own_masks, own_labels)
+            wanted = [*stash, *([] if self._stage.is_first else [values])]
+            torch.autograd.grad(output, wanted, None if self._stage.is_last else torch.zeros_like(output))
 
     def _backward(self) -> None:
         """Run the oldest micro-batch backward, and update the current weights."""

@@ -8,7 +8,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import Any, cast
 
@@ -21,11 +21,13 @@ from common.artifacts.schema import StepParts
 from common.data.batches import Feed, Plan, in_order
 from common.data.sources import Dataset, Split
 from common.models.architectures import Architecture
+from common.models.sharding import shard
 from common.models.weights import Weights
 from common.spec import Spec
 from common.training.trainer import Batch, ComputeAndExchange, Recording, StepBreakdown, Update
 from pytorch_impl import device, evaluate, input, models, optim, profiler, switches, train, weights
 from pytorch_impl.batch_norm import ReplicaGroup
+from pytorch_impl.compression import Compressor
 
 _COMPILE_MODES = {
     "compile": "default",
@@ -54,6 +56,7 @@ class Trainer:
         self._switches = switches.of(spec, device.kind())
         self._objective = train.Objective(spec.loss, plan.scaling, self._loss_scale)
         self._compiled_for: int | None = None
+        self._shapes: set[tuple[int, int]] = set()  # examples of this process and micro-batches, of all steps so far
         self.devices = [str(self._device)]
         self.threads = {"intra_op": torch.get_num_threads(), "inter_op": torch.get_num_interop_threads(), "input": spec.workers}
         self.implementation = device.describe()["modes"][spec.mode]["implementation"]
@@ -102,22 +105,33 @@ class Trainer:
             of its predictions are right.
         """
         self._step += 1
-        with self._compiled(len(batch.labels)):
-            return self._train_step(*self._to_device(batch), self._update(num_examples, learning_rate))
+        return self._run_step(batch, num_examples, learning_rate)
 
     def compile(self, step_sizes: Sequence[int], score_sizes: Sequence[int]) -> None:
-        """Trace, compile and run once what is built for a batch size. The training state stays as it is.
+        """Run blank batches, so that nothing is built for a batch size in a timed step. The training state stays as it is.
+
+        A framework builds kernels, graphs or plans for a shape in its first run, and CUDA graphs in its second. So every
+        batch size has run twice after this. Call it after the first step, which was the first run of a whole batch.
 
         Args:
             step_sizes: of the global batches to train on.
             score_sizes: of this process's batches to score.
         """
-        # Twin: torch builds nothing for a batch size. Only whole batches are compiled, see `_compiled`.
+        index, number = self.shard
+        with self._unchanged():
+            for size in step_sizes:
+                start, stop = shard(size, number, index)
+                for _ in range(1 if size == self._plan.batch(0)[1] else 2):
+                    self._blank_step(stop - start, size)
+            for size in score_sizes:
+                batch = self._blank(size)
+                with self._compiled(None):
+                    self._score_batch(batch.images, batch.labels)
 
     def compilations(self) -> int:
-        """A number that grows whenever this process traces or compiles something."""
+        """A number that grows whenever this process traces or compiles something, or first trains on a batch size."""
         dynamo = sys.modules.get("torch._dynamo.utils")  # not imported here: that takes a second
-        return dynamo.counters["stats"]["unique_graphs"] if dynamo else 0
+        return len(self._shapes) + (dynamo.counters["stats"]["unique_graphs"] if dynamo else 0)
 
     def finish_epoch(self) -> None:
         """Average or pull the weights that all ranks have trained. This is part of the training's time."""
@@ -287,6 +301,47 @@ class Trainer:
 
     def _update(self, num_examples: int, learning_rate: float) -> Update:
         return Update(num_examples, learning_rate, self._step, self._spec.micro_batches(num_examples))
+
+    def _run_step(self, batch: Batch, num_examples: int, learning_rate: float) -> Any:
+        update = self._update(num_examples, learning_rate)
+        self._shapes.add((len(batch.labels), update.micro_batches))
+        with self._compiled(len(batch.labels)):
+            return self._train_step(*self._to_device(batch), update)
+
+    def _blank(self, examples: int) -> Batch:
+        size = self._architecture.image_size
+        return Batch(
+            ids=torch.arange(examples),
+            images=torch.ones((examples, size, size, 3), dtype=torch.uint8, device=self._device),
+            labels=torch.zeros(examples, dtype=torch.int64, device=self._device),
+            masks=tuple(torch.ones((examples, each.units), dtype=torch.bool) for each in self._architecture.dropouts),
+        )
+
+    def _blank_step(self, examples: int, num_examples: int) -> None:
+        """A step on a blank shard of so many examples, of a global batch of num_examples."""
+        self._run_step(self._blank(examples), num_examples, 0.0)
+
+    @contextmanager
+    def _unchanged(self) -> Iterator[None]:
+        """Undo what blank batches change: BatchNorm's statistics, errors that compression keeps, random states."""
+        # Twin: a graph holds the update too, and its variables get their values back. Here the optimizer rests meanwhile: its
+        # kernels know no batch size, and the first step has run them.
+        kept = [each for value in vars(self).values() for each in (value if isinstance(value, list) else [value])]
+        buffers = [buffer for model in kept if isinstance(model, torch.nn.Module) for buffer in model.buffers()]
+        compressors = [each for each in kept if isinstance(each, Compressor)]
+        statistics = [buffer.clone() for buffer in buffers]
+        lost = [each._lost and list(each._lost) for each in compressors]
+        optimizer = vars(self).get("_optimizer")
+        if optimizer is not None:
+            optimizer.apply = lambda gradients, learning_rate, step: None
+        with torch.random.fork_rng(range(torch.cuda.device_count())):
+            yield
+        if optimizer is not None:
+            del optimizer.apply
+        for buffer, values in zip(buffers, statistics, strict=True):
+            buffer.copy_(values)
+        for compressor, values in zip(compressors, lost, strict=True):
+            compressor._lost = values
 
     def _to_device(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, ...]]:
         return (

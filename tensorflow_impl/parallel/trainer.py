@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, cast
 
@@ -45,6 +46,7 @@ class Trainer:
         self._switches = switches.of(spec, device.kind())
         self._objective = train.Objective(spec.loss, plan.scaling, self._loss_scale)
         self._compiled_for: int | None = None
+        self._shapes: set[tuple[int, int]] = set()  # examples of this process and micro-batches, of all steps so far
         self.devices = [device.kind()]
         self.threads = {
             "intra_op": tf.config.threading.get_intra_op_parallelism_threads(),
@@ -107,52 +109,35 @@ class Trainer:
             of its predictions are right.
         """
         self._step += 1
-        step = self._train(self._spec.micro_batches(num_examples), self._compiled(num_examples))
-        return step(*self._arguments(batch, num_examples, learning_rate))
+        return self._run_step(batch, num_examples, learning_rate)
 
     def compile(self, step_sizes: Sequence[int], score_sizes: Sequence[int]) -> None:
-        """Trace, compile and run once what is built for a batch size. The training state stays as it is.
+        """Run blank batches, so that nothing is built for a batch size in a timed step. The training state stays as it is.
+
+        A framework builds kernels, graphs or plans for a shape in its first run, and CUDA graphs in its second. So every
+        batch size has run twice after this. Call it after the first step, which was the first run of a whole batch.
 
         Args:
             step_sizes: of the global batches to train on.
             score_sizes: of this process's batches to score.
         """
-
-        def blank(examples: int) -> Batch:
-            images, labels, masks = tf.nest.map_structure(
-                lambda values: tf.ones((examples, *values.shape[1:]), values.dtype), self._signature[:3]
-            )
-            return Batch(labels, images, tf.zeros_like(labels), masks)
-
         index, number = self.shard
-        # Twin: a graph is traced for each number of micro-batches, and optimized when it first runs. torch builds nothing.
-        kinds = {
-            (self._spec.micro_batches(size), self._compiled(size)): size for size in (*step_sizes, self._compiled_for) if size
-        }
-        for kind, size in kinds.items() if self._switches["graph"] != "eager" else ():
-            if size == self._compiled_for:
-                continue  # the first step has built it
-            start, stop = shard(size, number, index)
-            step = self._train(*kind)
-            variables = [
-                (handle, tf.raw_ops.ReadVariableOp(resource=handle, dtype=_dtype_of(handle)))
-                for handle in step.get_concrete_function().captured_inputs
-                if handle.dtype == tf.resource
-            ]
-            step(*self._arguments(blank(stop - start), size, 0.0))
-            for handle, value in variables:
-                tf.raw_ops.AssignVariableOp(resource=handle, value=value)
-        for size in score_sizes:
-            batch = blank(size)
-            self._score(batch.images, batch.labels)
+        with self._unchanged():
+            for size in step_sizes:
+                start, stop = shard(size, number, index)
+                for _ in range(1 if size == self._plan.batch(0)[1] else 2):
+                    self._blank_step(stop - start, size)
+            for size in score_sizes:
+                batch = self._blank(size)
+                self._score(batch.images, batch.labels)
         if isinstance(self._shards, Group):
-            self._shards.total(tf.zeros(1, device.dtype(self._spec)))
+            self._shards.total(tf.zeros(1, device.dtype(self._spec)))  # the graph that averages weights
 
     def compilations(self) -> int:
-        """A number that grows whenever this process traces or compiles something."""
+        """A number that grows whenever this process traces or compiles something, or first trains on a batch size."""
         # TensorFlow has no public count. Another version may lack this one: then nothing is seen to be traced.
         counter = getattr(tracing_compilation, "_graph_building_time_counter", None)
-        return 0 if counter is None else counter.get_cell().value()  # microseconds
+        return len(self._shapes) + (0 if counter is None else counter.get_cell().value())  # microseconds
 
     def finish_epoch(self) -> None:
         """Average or pull the weights that all ranks have trained. This is part of the training's time."""
@@ -331,6 +316,41 @@ class Trainer:
         if self._switches["graph"] == "eager":
             return step
         return tf.function(step, input_signature=self._signature, jit_compile=True if compiled else None)
+
+    def _run_step(self, batch: Batch, num_examples: int, learning_rate: float) -> Any:
+        micro_batches = self._spec.micro_batches(num_examples)
+        self._shapes.add((len(batch.labels), micro_batches))
+        step = self._train(micro_batches, self._compiled(num_examples))
+        return step(*self._arguments(batch, num_examples, learning_rate))
+
+    def _blank(self, examples: int) -> Batch:
+        images, labels, masks = tf.nest.map_structure(
+            lambda values: tf.ones((examples, *values.shape[1:]), values.dtype), self._signature[:3]
+        )
+        return Batch(ids=labels, images=images, labels=tf.zeros_like(labels), masks=masks)
+
+    def _blank_step(self, examples: int, num_examples: int) -> None:
+        """A step on a blank shard of so many examples, of a global batch of num_examples."""
+        variables: list[tuple[Any, Any]] = []
+        if self._switches["graph"] != "eager":
+            step = self._train(self._spec.micro_batches(num_examples), self._compiled(num_examples))
+            variables = [
+                (handle, tf.raw_ops.ReadVariableOp(resource=handle, dtype=_dtype_of(handle)))
+                for handle in step.get_concrete_function().captured_inputs
+                if handle.dtype == tf.resource
+            ]
+        self._run_step(self._blank(examples), num_examples, 0.0)
+        for handle, value in variables:
+            tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+
+    @contextmanager
+    def _unchanged(self) -> Iterator[None]:
+        """Undo what blank batches change where no graph names its variables."""
+        # Twin: a graph names its variables, and each blank step gives them their values back. torch names what changes.
+        kept = self.state() if self._switches["graph"] == "eager" else None
+        yield
+        if kept is not None:
+            self.load_state(kept, self._step)
 
     def _arguments(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, ...]:
         # Twin: torch takes Python numbers. A graph takes tensors; on the device, each would need a copy at every step.

@@ -7,8 +7,10 @@ from matplotlib.figure import Figure
 
 from common.machine import machine, rates
 from common.machine.rates import Rates
-from compare.execution import launch
+from compare.core.errors import FolderError
+from compare.execution import launch, store
 from compare.reporting import plots
+from compare.reporting.document import Report
 from tests.compare.twins import fake
 
 
@@ -28,6 +30,23 @@ def fake_twins(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) 
     launch.DESCRIPTIONS.update({framework: fake.describe(framework, {}) for framework in launch.FRAMEWORKS})
     yield monkeypatch
     launch.DESCRIPTIONS.clear()
+
+
+@pytest.fixture
+def deliveries(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Of each report that is delivered from now on: whether its folder is `locked` then, or `free`."""
+    seen, deliver = list[str](), Report.deliver
+
+    def watched(report: Report, folder: Path, *, as_json: bool) -> int:
+        try:
+            with store.locked(folder):
+                seen.append("free")
+        except FolderError as error:
+            seen.append("locked" if "Another command works in" in str(error) else str(error))
+        return deliver(report, folder, as_json=as_json)
+
+    monkeypatch.setattr(Report, "deliver", watched)
+    return seen
 
 
 def _save_nothing(figure: Figure, folder: Path, name: str) -> list[Path]:

@@ -52,6 +52,7 @@ def good(row: Row, seconds: float, repeat: int = 0, first_step_loss: float = 2.3
         peak_memory_mib=512.0,
         threads={"intra_op": row.spec.cores // row.spec.replicas, "inter_op": 1, "input": 0},
         conditions=conditions(row),
+        switches={"onednn": True, "cudnn_autotune": True, "data_on": "host"},
         order_hash="order",
         weights_hash="weights",
         data_hash="data",

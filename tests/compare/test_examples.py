@@ -1,10 +1,15 @@
-"""The files that users copy: what they start exists."""
+"""The files that users copy or build: the example workflow, the action that it uses, and the Dockerfile."""
 
+import os
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import typer
 import yaml
 
@@ -12,51 +17,140 @@ from compare.__main__ import app
 
 PROJECT = Path(__file__).parents[2]
 WORKFLOW = PROJECT / "docs" / "examples" / "regression.yml"
+ACTION = PROJECT / "action.yml"
+DOCKERFILE = PROJECT / "Dockerfile"
 
 
-def steps() -> list[dict[str, Any]]:
+def job() -> list[dict[str, Any]]:
     (job,) = yaml.safe_load(WORKFLOW.read_text())["jobs"].values()
     return job["steps"]
 
 
-def test_every_command_of_the_workflow_exists_with_its_options() -> None:
-    commands = [shlex.split(step["run"]) for step in steps() if "run" in step]
-    targets = set(re.findall(r"^([a-z-]+):", (PROJECT / "Makefile").read_text(), re.MULTILINE))
+def action() -> dict[str, Any]:
+    return yaml.safe_load(ACTION.read_text())
+
+
+def measuring() -> dict[str, Any]:
+    (step,) = (step for step in action()["runs"]["steps"] if "regress" in step.get("run", ""))
+    return step
+
+
+def test_every_command_of_the_action_exists_with_its_options() -> None:
+    script = measuring()["run"].replace("\\\n", "")
+    (line,) = (line for line in script.splitlines() if ".venv/bin/convtwins" in line)
+    words = shlex.split(line.partition("2>&1")[0]) + shlex.split(action()["inputs"]["options"]["default"])
     group: Any = typer.main.get_command(app)
-    seen = set()
-    for words in commands:
-        if words[0] == "make":
-            assert set(words[1:]) <= targets
-        else:
-            assert words[:3] == [".venv/bin/python", "-m", "compare"]
-            command = group.get_command(None, words[3])
-            assert {word for word in words[4:] if word.startswith("--")} <= {
-                option for each in command.params for option in each.opts
-            }
-        seen.add(words[0])
-    assert seen == {"make", ".venv/bin/python"}
+    command = group.get_command(None, words[1])
+    known = {option for each in command.params for option in each.opts}
+    assert {word for word in words if word.startswith("--")} <= known
+    targets = set(re.findall(r"^([a-z-]+):", (PROJECT / "Makefile").read_text(), re.MULTILINE))
+    (made,) = (step["run"] for step in action()["runs"]["steps"] if step.get("run", "").startswith("make"))
+    assert set(made.split()[1:]) <= targets
 
 
-def test_the_workflow_has_the_history_the_summary_and_the_artifact() -> None:
-    (measure,) = (shlex.split(step["run"]) for step in steps() if "regress" in step.get("run", ""))
-    measure.remove("--proof")
-    options = dict(zip(measure[4::2], measure[5::2], strict=True))
-    assert options["--interleaved"] == "$BASE" and options["--markdown"] == "$GITHUB_STEP_SUMMARY"
-    (base,) = (step["env"]["BASE"] for step in steps() if "env" in step)
-    assert base == "HEAD^1"  # the branch itself may have moved since the merge was made
-    assert int(options["--repeats"]) >= 5
-    by_action = {step["uses"].partition("@")[0]: step for step in steps() if "uses" in step}
-    assert by_action["actions/checkout"]["with"]["fetch-depth"] == 0
-    assert by_action["actions/upload-artifact"]["with"]["path"] == options["--out"]
-    assert by_action["actions/upload-artifact"]["if"] == "always()"
+def test_the_workflow_has_the_history_and_the_action_the_summary_and_the_artifact() -> None:
+    checkout, regress = job()
+    assert checkout["uses"].startswith("actions/checkout@") and checkout["with"]["fetch-depth"] == 0
+    assert regress["uses"] == "./" and set(regress["with"]) <= set(action()["inputs"])
+    assert regress["with"]["base"] == "HEAD^1"  # the branch itself may have moved since the merge was made
+    assert int(regress["with"]["repeats"]) >= 5
+    assert '--interleaved "$BASE"' in measuring()["run"] and '--markdown "$GITHUB_STEP_SUMMARY"' in measuring()["run"]
+    (upload,) = (step for step in action()["runs"]["steps"] if "upload-artifact" in step.get("uses", ""))
+    assert upload["with"]["path"] == "${{ inputs.out }}" and upload["if"].startswith("${{ always()")
 
 
-def test_every_action_is_pinned_to_a_commit_and_says_its_version() -> None:
-    uses = re.findall(r"uses: (\S+)(.*)", WORKFLOW.read_text())
-    assert len(uses) == 4
-    for action, comment in uses:
-        assert re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40}", action) and re.fullmatch(r" # v\d+\.\d+\.\d+", comment)
+@pytest.mark.parametrize(("path", "count"), [(WORKFLOW, 1), (ACTION, 2)])
+def test_every_action_of_others_is_pinned_to_a_commit_and_says_its_version(path: Path, count: int) -> None:
+    uses = [found for found in re.findall(r"uses: (\S+)(.*)", path.read_text()) if found[0] != "./"]
+    assert len(uses) == count
+    for name, comment in uses:
+        assert re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40}", name) and re.fullmatch(r" # v\d+\.\d+\.\d+", comment)
 
 
-def test_the_workflow_takes_nothing_of_a_pull_request_into_a_command() -> None:
-    assert not any("${{" in step.get("run", "") for step in steps())
+def test_nothing_of_a_pull_request_gets_into_a_command() -> None:
+    assert not any("${{" in step.get("run", "") for step in [*job(), *action()["runs"]["steps"]])
+
+
+@pytest.mark.parametrize(
+    ("code", "summary", "expected"),
+    [
+        (0, "No regression.", "No regression.\n"),
+        (3, "REGRESSION", "REGRESSION\n"),
+        (2, "", "### Nothing was measured (exit code 2)\n```\ngit knows no revision 'HEAD^1'.\n```\n"),
+    ],
+)
+def test_the_action_writes_the_verdict_to_the_summary_and_passes_the_exit_code_on(
+    code: int, summary: str, expected: str, tmp_path: Path
+) -> None:
+    command = tmp_path / ".venv" / "bin" / "convtwins"
+    command.parent.mkdir(parents=True)
+    command.write_text(
+        '#!/bin/sh\necho "$@" > words\n'
+        'while [ "$1" != --markdown ]; do shift; done\n'
+        + (f'echo "{summary}" >> "$2"\n' if summary else "echo \"git knows no revision 'HEAD^1'.\" >&2\n")
+        + f"exit {code}\n"
+    )
+    command.chmod(0o755)
+    written = {name: tmp_path / name for name in ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT")}
+    for path in written.values():
+        path.touch()
+    inputs = {name: str(value["default"]) for name, value in action()["inputs"].items()} | {"options": "--proof --epochs 2"}
+    given = {name: inputs[re.findall(r"inputs\.(\w+)", value)[0]] for name, value in measuring()["env"].items()}
+    done = subprocess.run(
+        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", measuring()["run"]],
+        cwd=tmp_path,
+        env={**os.environ, **{name: str(path) for name, path in written.items()}, **given},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    assert written["GITHUB_STEP_SUMMARY"].read_text() == expected
+    assert written["GITHUB_OUTPUT"].read_text() == f"exit-code={code}\n"
+    words = "regress --interleaved HEAD^1 --repeats 7 --threshold 5% --proof --epochs 2 --out results/regress --markdown"
+    assert (tmp_path / "words").read_text() == f"{words} {written['GITHUB_STEP_SUMMARY']}\n"
+
+
+def hadolint() -> str:
+    found = shutil.which("hadolint", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    if found is None:
+        pytest.skip("hadolint is not installed (requirements.lock has it)")
+    return found
+
+
+def test_the_dockerfile_has_nothing_that_the_linter_objects_to() -> None:
+    done = subprocess.run([hadolint(), "--no-color", DOCKERFILE], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_linter_objects_to_a_planted_defect(tmp_path: Path) -> None:
+    planted = tmp_path / "Dockerfile"
+    planted.write_text(DOCKERFILE.read_text().replace(" --no-cache-dir", ""))
+    done = subprocess.run([hadolint(), "--no-color", planted], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "DL3042" in done.stdout
+
+
+def test_the_dockerfile_copies_what_is_there_and_starts_the_command() -> None:
+    text = DOCKERFILE.read_text()
+    (lock,) = re.findall(r"^ARG LOCK=(.*)$", text, re.MULTILINE)
+    assert (PROJECT / lock).is_file() and "--require-hashes" in text and 'ENTRYPOINT ["convtwins"]' in text
+    kept = [line for line in (PROJECT / ".dockerignore").read_text().splitlines() if not line.startswith("#")]
+    assert ".git" not in kept  # the package takes its commit from there
+
+
+@pytest.mark.slow
+def test_the_image_is_built_and_says_its_commit() -> None:
+    builders = [name for name in ("docker", "podman") if shutil.which(name)]
+    builders = [name for name in builders if subprocess.run([name, "info"], capture_output=True, check=False).returncode == 0]
+    if not builders:
+        pytest.skip("no builder of images works here (docker or podman)")
+    build = [builders[0], "build", "--tag", "convtwins-test", PROJECT]
+    done = subprocess.run(build, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    try:
+        run = [builders[0], "run", "--rm", "convtwins-test", "--version"]
+        assert re.match(
+            r"convtwins \S+, commit [0-9a-f]{40}", subprocess.run(run, check=True, capture_output=True, text=True).stdout
+        )
+    finally:
+        subprocess.run([builders[0], "image", "rm", "convtwins-test"], capture_output=True, check=False)

@@ -1,6 +1,7 @@
 """What every command does alike, started as a user starts it."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -43,7 +44,7 @@ def test_a_command_imports_no_other_one() -> None:
     program = "import atexit, runpy, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); "
     program += "runpy.run_module('compare', run_name='__main__')"
     imported = set(said("-c", program, "report", "--help").split())
-    assert imported & {*MODULES.values(), "optuna"} == {"compare.reporting.report", "compare.completion"}
+    assert imported & {*MODULES.values(), "optuna"} == {"compare.reporting.report"}
 
 
 def test_a_command_that_there_is_not_is_answered_with_the_one_that_was_meant() -> None:
@@ -119,3 +120,14 @@ def test_a_former_option_works_and_says_what_it_is_called_now(command: str, rena
 def test_a_value_that_only_looks_like_a_former_option_is_left_alone() -> None:
     done = CliRunner().invoke(app, ["predict", "model.safetensors", "--", "--framework"])
     assert "is called" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["", *MODULES])
+def test_every_command_has_short_help_and_the_version(name: str) -> None:
+    words = [name] if name else []
+    shown = CliRunner().invoke(app, [*words, "-h"])
+    assert shown.exit_code == 0 and shown.stdout == CliRunner().invoke(app, [*words, "--help"]).stdout
+    assert "Show version and commit, and exit." in " ".join(re.sub("[│╭╮]", " ", shown.stdout).split())
+    done = CliRunner().invoke(app, [*words, "--version"])
+    (project,) = re.findall(r'^version = "(.*)"$', (launch.PROJECT_ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert done.exit_code == 0 and done.stdout.startswith(f"convtwins {project}, commit ")

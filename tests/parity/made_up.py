@@ -1,7 +1,6 @@
 """Recordings that no framework made, for the ladder's own logic."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,9 @@ from common import spec
 from common.data.batches import Plan
 from common.models import architectures, weights
 from common.models.architectures import Architecture
+from common.processes import command_line
 from common.spec import Spec
+from compare.execution import launch
 from compare.proof.differences import Arrays
 from compare.proof.referee import network, training
 
@@ -125,26 +126,25 @@ class FakeTwins:
     def describe(self, framework: str) -> dict[str, Any]:
         return {"framework": framework, **self.described}
 
-    def call(self, framework: str, arguments: Sequence[str], *, log: Path, hang_seconds: float) -> int:
-        command, path, option, out, *rest = arguments
-        assert (command, option) == ("trace", "--out")
-        log.write_text("line one\nRuntimeError: no more memory\n")
+    def call_each(
+        self, following: Callable[[], launch.Call | None], ended: Callable[[launch.Call, int], object], at_once: int = 1
+    ) -> None:
+        while (wanted := following()) is not None:
+            ended(wanted, self.call(wanted))
+
+    def call(self, asked: launch.Call) -> int:
+        asked.log.write_text("line one\nRuntimeError: no more memory\n")
         if self.code:
             return self.code
-        if "--copies" in rest:
-            copies, steps = map(int, rest[rest.index("--copies") + 1 :][:2])
-            self.follow(framework, spec.from_json(Path(path).read_bytes()), out, copies, steps)
-            return 0
-        if "--drawn" in rest:
-            drawn = list(map(int, rest[rest.index("--drawn") + 1].split(",")))
-            self.step(framework, spec.from_json(Path(path).read_bytes()), out, drawn)
-            return 0
-        wanted, reverse_batches = [(path, out)], "--reverse-batches" in rest
-        while rest[:1] == ["--then"]:
-            (_, path, out), rest = rest[:3], rest[3:]
-            wanted.append((path, out))
-        for path, out in wanted:
-            self.record(framework, spec.from_json(Path(path).read_bytes()), out, reverse_batches=reverse_batches)
+        first = command_line.parse(asked.framework, asked.arguments)
+        for each in [first, *first.then]:
+            what, out = spec.from_json(each.spec.read_bytes()), str(each.out)
+            if each.copies is not None:
+                self.follow(asked.framework, what, out, *each.copies)
+            elif each.drawn is not None:
+                self.step(asked.framework, what, out, each.drawn)
+            else:
+                self.record(asked.framework, what, out, reverse_batches=each.reverse_batches)
         return 0
 
     def follow(self, framework: str, what: Spec, out: str, copies: int, steps: int) -> None:

@@ -1,6 +1,7 @@
 """Proofs made of fake recordings: what is asked of whom, what is claimed, and what is remembered."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from common import spec
 from common.machine import machine
 from common.spec import Spec, SpecError
 from compare.core.errors import LaunchError
+from compare.execution import matrix
+from compare.execution.matrix import Row
 from compare.proof import ladder, tolerances
 from compare.proof.certificate import Proof, Rung
 from compare.proof.differences import Arrays
@@ -291,18 +294,18 @@ def free_running(proof: Proof) -> Rung:
 
 
 def test_the_timed_run_is_followed_beside_copies_one_unit_in_the_last_place_apart(twins: FakeTwins, tmp_path: Path) -> None:
-    proof = prove(tmp_path, timed(), timed_runs=both(epochs=3, schedule={"name": "cosine"}))
+    proof = prove(tmp_path, timed(), timed_runs=both(epochs=1, schedule={"name": "cosine"}))
     assert {(framework, what.epochs, copies) for framework, what, copies in twins.followed} == {
-        ("pytorch", 3, ladder.COPIES), ("tensorflow", 3, ladder.COPIES)
+        ("pytorch", 1, ladder.COPIES), ("tensorflow", 1, ladder.COPIES)
     }  # fmt: skip
     found = free_running(proof)
-    assert (found.status, found.steps) == ("shown", 60) and found.reason.startswith("Rounding: copies")
+    assert (found.status, found.steps) == ("shown", 20) and found.reason.startswith("Rounding: copies")
     assert proof.trajectories is not None
     assert [len(each) for each in proof.trajectories.losses.values()] == [1 + ladder.COPIES] * 2
 
 
 def test_a_large_model_is_followed_for_fewer_steps(twins: FakeTwins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ladder._Ladder, "timed", lambda self, specs, number=1: [])  # the referee takes its time over this model
+    monkeypatch.setattr(ladder._Ladder, "single_steps", lambda self: [])  # the referee takes its time over this model
     runs = both(model="mini_xception", epochs=9)
     found = free_running(prove(tmp_path, timed(model="mini_xception"), timed_runs=runs))
     assert ladder.LEAST_FOLLOWED <= found.steps < 20
@@ -350,6 +353,86 @@ def test_the_level_of_switches_takes_the_claim_too(twins: FakeTwins, tmp_path: P
     proof = prove(tmp_path, timed(), MODES, timed_runs={"pytorch": timed(switches="plain"), "tensorflow": timed()})
     assert [proof.mode_verdict(name, "serial") for name in ("pytorch", "tensorflow")] == ["not claimed", "proved"]
     assert {what.switches for _, what in twins.calls if what.precision == "float64"} == {"usual"}
+
+
+def test_closed_switches_keep_the_mathematics_and_are_proved_with_them_in_float64(twins: FakeTwins, tmp_path: Path) -> None:
+    """They were not claimed, as if a layout or a graph were another function."""
+    twins.described["options"] = {"order": {"values": ["rows", "columns"], "default": "rows", "closed": "columns"}}
+    proof = prove(tmp_path, timed(), MODES, timed_runs=both(switches="closed", global_batch_size=8))
+    assert {proof.mode_verdict(name, mode) for name in ("pytorch", "tensorflow") for mode in MODES} == {"proved"}
+    assert proof.levels == ["closed"] and proof.not_claimed == {}
+    assert {what.switches for _, what in twins.calls if what.precision == "float64"} == {"closed"}
+    twins.changes["tensorflow", "serial"] = wrong_loss
+    assert prove(tmp_path, timed(), MODES, timed_runs=both(switches="closed", global_batch_size=8)).verdict == "not proved"
+
+
+def test_a_level_that_leaves_fewer_digits_is_not_claimed(twins: FakeTwins, tmp_path: Path) -> None:
+    digits = {"values": ["all", "few"], "default": "all", "closed": "few", "reduced": ["few"]}
+    twins.described["options"] = {"digits": digits}
+    proof = prove(tmp_path, timed(), timed_runs=both(switches="closed", global_batch_size=8))
+    assert proof.mode_verdict("pytorch", "serial") == "not claimed" and proof.levels == ["usual"]
+
+
+def laid_out(monkeypatch: pytest.MonkeyPatch, modes: Sequence[str] = MODES, **options: Any) -> list[Row]:
+    monkeypatch.setattr(machine, "available_cores", lambda: 2)
+    values = {"model": "simple_cnn", "cores": 2, "global_batch_size": 8, "data": {"limit": 20}}
+    return matrix.rows(values, ("pytorch", "tensorflow"), modes, 2, **options)
+
+
+def row_verdicts(tmp_path: Path, rows: Sequence[Row]) -> dict[str, str]:
+    options: dict[str, Any] = {"out": tmp_path / "out", "progress": str, "steps": 5, "remember": False}
+    return ladder.row_verdicts(ladder.prove_rows(rows, ("pytorch", "tensorflow"), replicas=2, **options), rows)
+
+
+@pytest.mark.parametrize("options", [{}, {"workers": (0, 2)}, {"levels": ("usual", "closed")}])
+def test_every_row_is_proved_by_single_steps_of_its_very_run(
+    twins: FakeTwins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    rows = laid_out(monkeypatch, **options)
+    assert set(row_verdicts(tmp_path, rows).values()) == {"proved"}
+    assert len(rows) == 8 * max(map(len, options.values()), default=1)
+    stepped = {(name, run.variant, run.cores, run.workers, run.switches) for name, run in twins.stepped}
+    wanted = {(row.contestant, row.spec.variant, row.spec.cores, row.spec.workers, row.spec.switches) for row in rows}
+    assert wanted <= stepped
+
+
+def test_rows_of_other_cores_workers_or_switches_do_not_inherit_a_proof_that_lacks_them(
+    twins: FakeTwins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted: a proof of the usual run on both cores, whose verdict on a mode stood for every row of it."""
+    rows = laid_out(monkeypatch)
+    proved = [row for row in rows if row.spec.cores == 2]
+    options: dict[str, Any] = {"out": tmp_path / "out", "progress": str, "steps": 5, "remember": False}
+    proof = ladder.prove_rows(proved, ("pytorch", "tensorflow"), replicas=2, **options)
+    assert set(ladder.row_verdicts(proof, proved).values()) == {"proved"}
+    others = {
+        "not examined": [row for row in rows if row.spec.cores == 1] + laid_out(monkeypatch, workers=(2,)),
+        "not claimed": laid_out(monkeypatch, levels=("closed",)),
+    }
+    for verdict, each in others.items():
+        assert {proof.mode_verdict(row.contestant, row.spec.variant) for row in each} == {"proved"}
+        assert set(ladder.row_verdicts(proof, each).values()) == {verdict}
+
+
+def test_a_searched_level_beside_the_usual_one_is_not_claimed_and_takes_nothing_from_it(
+    twins: FakeTwins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = laid_out(monkeypatch, ("serial",), levels=("usual", "best"))
+    found = row_verdicts(tmp_path, rows)
+    assert {found[row.id] for row in rows if row.spec.switches == "usual"} == {"proved"}
+    assert {found[row.id] for row in rows if row.spec.switches == "best"} == {"not claimed"}
+
+
+@pytest.mark.parametrize("mode", spec.VARIANTS)
+def test_a_row_of_any_mode_is_the_run_that_its_proof_examines(
+    twins: FakeTwins, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    rows = laid_out(monkeypatch, tuple(dict.fromkeys(("serial", mode))))
+    for row in rows:
+        ((runs, _),) = [each for key, each in ladder._groups(rows).items() if key == ladder._key(row.spec)]
+        assert row.spec in (
+            runs[row.contestant], spec.build(spec.with_variant(runs[row.contestant].model_dump(), row.spec.variant, 2))
+        )  # fmt: skip
 
 
 def test_a_race_with_fewer_digits_is_shown_and_not_judged(twins: FakeTwins, tmp_path: Path) -> None:
@@ -437,7 +520,7 @@ def test_a_twin_that_cannot_record_is_named_with_its_last_words(twins: FakeTwins
     twins.code = -9
     with pytest.raises(LaunchError) as refused:
         prove(tmp_path, timed())
-    assert "pytorch could not record serial (killed by SIGKILL). See " in str(refused.value)
+    assert "pytorch could not record serial and 1 more (killed by SIGKILL). See " in str(refused.value)
     assert str(refused.value).endswith("RuntimeError: no more memory")
 
 
@@ -445,7 +528,7 @@ def test_a_recording_of_an_earlier_proof_is_never_judged(
     twins: FakeTwins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prove(tmp_path, timed())
-    monkeypatch.setattr(ladder.launch, "call", lambda *arguments, **options: 0)
+    monkeypatch.setattr(twins, "call", lambda asked: 0)
     with pytest.raises(LaunchError, match="pytorch recorded nothing"):
         prove(tmp_path, timed())
 

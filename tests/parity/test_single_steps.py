@@ -131,8 +131,8 @@ def _float64(out: Path, model: str, optimizer: str, modes: tuple[str, ...], step
     rate = {"sgd": 0.05, "adam": 1e-3}[optimizer]
     what = spec.build({"model": model, "optimizer": {"name": optimizer, "learning_rate": rate}, "global_batch_size": 16})
     base = ladder.proof_spec(what, 16, steps, "float64")
-    climbing = ladder._Ladder(base, ("pytorch", "tensorflow"), modes, 2, out, lambda text: None)
-    return climbing.proved()
+    climbing = ladder._Ladder(base, ("pytorch", "tensorflow"), modes, 2, (), (), out, lambda text: None)
+    return [rung for steps in climbing.single_steps() for rung in climbing.judged(steps)]
 
 
 def _assert_within_1e_12(found: list[Rung], steps: int) -> None:

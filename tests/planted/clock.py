@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 from common.models.architectures import Architecture
-from common.training import loop
+from common.training import loop, timing
 from tests.twins import own_plain_model
 
 SLOW_SECONDS = 0.4
@@ -13,7 +13,8 @@ SLOW_SECONDS = 0.4
 
 
 def architecture(num_classes: int, image_size: int) -> Architecture:
-    {"slow_rank": slow_rank, "evaluation_waits": evaluation_waits}[os.environ["CONVTWINS_PLANTED"]]()
+    plant = {"slow_rank": slow_rank, "evaluation_waits": evaluation_waits, "unprepared": unprepared, "nothing": lambda: None}
+    plant[os.environ["CONVTWINS_PLANTED"]]()
     return own_plain_model.architecture(num_classes, image_size)
 
 
@@ -32,15 +33,22 @@ def slowed(train_step: Any) -> Any:
 
 
 def evaluation_waits() -> None:
-    """The same, but the others wait for it and average the weights when their clocks have stopped."""
+    """The same, but the clock stops with rank 0. The others are waited for, and the weights averaged, in evaluation."""
     slow_rank()
-    loop._meet = lambda trainer: None
+    timing.lasted = lambda starts, ends: float(ends[0] - starts[0])
 
     def plant(trainer: Any) -> None:
         trainer.share_statistics = trainer.finish_epoch
         trainer.finish_epoch = lambda: None
 
     wrap_trainer(plant)
+
+
+def unprepared() -> None:
+    """No batch size is built before it is timed, and the run does not look for that."""
+    timing.Audit.defects = lambda audit, seen: {}
+    timing.Audit.caution = lambda audit: None
+    wrap_trainer(lambda trainer: setattr(trainer, "compile", lambda step_sizes, score_sizes: None))
 
 
 def wrap_trainer(plant: Any) -> None:

@@ -56,6 +56,10 @@ class Twin:
         """The same, forward and backward; None where the framework does not count gradients."""
         return self._adapter.flops(model, images, masks)
 
+    def random_state(self) -> Any:
+        """What the framework's next random numbers depend on."""
+        return self._adapter.random_state()
+
     def dtype(self, name: str) -> Any:
         return getattr(self._adapter.framework, name)
 
@@ -84,6 +88,9 @@ class _PyTorch:
 
     def array(self, tensor: Any) -> Array:
         return tensor.detach().cpu().numpy()
+
+    def random_state(self) -> Any:
+        return self.framework.get_rng_state().tolist()
 
     def through_stage(self, model: Any, values: Array, masks: Sequence[Array]) -> Array:
         if values.ndim == 4:
@@ -129,6 +136,9 @@ class _TensorFlow:
 
     def array(self, tensor: Any) -> Array:
         return tensor.numpy()
+
+    def random_state(self) -> Any:
+        return self.framework.random.get_global_generator().state.numpy().tolist()
 
     def through_stage(self, model: Any, values: Array, masks: Sequence[Array]) -> Array:
         return self.array(model([self.tensor(values), *map(self.tensor, masks)], training=True))

@@ -24,6 +24,9 @@ MODES: list[dict[str, Any]] = [
     {"mode": "serial", "optimizer": {"name": "adam"}},
     {"mode": "serial", "optimizer": {"name": "sgd", "native": True}},
     {"mode": "data_parallel", "communication": {"compression": "top_k"}, "replicas": made.REPLICAS},
+    {"mode": "data_parallel", "batch_norm_statistics": "synchronised", "replicas": made.REPLICAS},
+    {"mode": "serial", "framework_options": {"graph": "eager"}},
+    {"mode": "serial", "precision": "float32", "framework_options": {"arithmetic": "float16"}},
 ]
 
 
@@ -54,10 +57,32 @@ def test_a_queue_is_empty_when_an_epoch_starts_whatever_passed_before(twin: Twin
 def test_every_batch_shape_is_built_before_it_is_timed(twin: Twin, accumulation: int, tmp_path: Path) -> None:
     result = trained(twin, tmp_path, accumulation=accumulation, epochs=2).result("ok")
     assert [record.steps for record in result.epochs] == [5, 5]
-    assert result.phases is not None
-    # Twin: torch builds nothing for a batch of another size.
+    assert result.phases is not None and result.phases.compile_seconds > 0.0
+    # Twin: torch builds no graph for a batch of another size.
     if twin.framework == "tensorflow" and accumulation == 3:
         assert result.phases.compile_seconds > 0.05 * result.phases.first_step_seconds
+
+
+@pytest.mark.parametrize("fields", [{}, {"accumulation": 3}, {"mode": "data_parallel"}])
+def test_every_batch_size_has_run_twice_before_it_is_timed_in_both_frameworks(
+    twin: Twin, fields: dict[str, Any], tmp_path: Path
+) -> None:
+    """Kernels and plans are built in the first run of a shape, CUDA graphs in its second."""
+    runs, updates = list[int](), list[int]()
+
+    def watched(trainer: Any) -> None:
+        run_step = trainer._run_step
+
+        def step(batch: Any, num_examples: int, learning_rate: float) -> Any:
+            runs.append(len(batch.labels))
+            updates.append(trainer.updates)
+            return run_step(batch, num_examples, learning_rate)
+
+        trainer._run_step = step
+
+    trained(twin, tmp_path, watched, epochs=2, **fields)
+    assert runs == [9, 9, 4, 4, 9, 9, 9, 4, 9, 9, 9, 9, 4]
+    assert updates == [1, 1, 1, 1, *range(2, 11)]
 
 
 @pytest.mark.parametrize("fields", MODES)
@@ -67,7 +92,9 @@ def test_building_other_shapes_changes_no_training_state(twin: Twin, fields: dic
     first, *others = list(one.batches())
     for trainer in (one, other):
         trainer.train_step(first, 9, 0.05)
-    one.compile([2 * made.REPLICAS - 1, 4], [7, 2])
+    random_state = twin.random_state()
+    one.compile([9, 2 * made.REPLICAS - 1, 4], [7, 2])
+    assert twin.random_state() == random_state
     assert one.updates == other.updates == 1
     for batch in others[:2]:
         (loss, _), (same, _) = (trainer.train_step(batch, 9, 0.05) for trainer in (one, other))
@@ -76,15 +103,30 @@ def test_building_other_shapes_changes_no_training_state(twin: Twin, fields: dic
     assert all(np.array_equal(array, same[name]) for name, array in kept.items())
 
 
-def test_a_shape_that_is_traced_in_the_timed_steps_is_named(twin: Twin, tmp_path: Path) -> None:
-    if twin.framework == "pytorch":
-        pytest.skip("torch builds nothing for a batch of another size")
-
+def test_a_shape_that_is_built_in_the_timed_steps_is_named(twin: Twin, tmp_path: Path) -> None:
     def unprepared(trainer: Any) -> None:
         trainer.compile = lambda step_sizes, score_sizes: None
 
     with pytest.raises(ClockError, match=r"^compile inside the clock: "):
         trained(twin, tmp_path, unprepared, accumulation=3)
+
+
+def test_a_graph_that_is_traced_in_the_timed_steps_is_named(twin: Twin, tmp_path: Path) -> None:
+    """Planted: batch sizes are not counted, and each number of micro-batches is traced when its turn comes."""
+    if twin.framework == "pytorch":
+        pytest.skip("torch traces no graph for a batch of another size")
+
+    def unprepared(trainer: Any) -> None:
+        trainer.compile = lambda step_sizes, score_sizes: None
+        trainer._shapes = _Uncounted()
+
+    with pytest.raises(ClockError, match=r"^compile inside the clock: "):
+        trained(twin, tmp_path, unprepared, accumulation=3)
+
+
+class _Uncounted(set[Any]):
+    def __len__(self) -> int:
+        return 0
 
 
 def test_a_queue_of_the_framework_that_is_filled_during_evaluation_is_named(twin: Twin, tmp_path: Path) -> None:
@@ -135,6 +177,31 @@ def test_ranks_that_are_not_waited_for_and_averages_made_in_evaluation_are_named
     assert result.status == "failed"
     assert "slow rank: rank 1 trained for " in result.reason
     assert "work moved into evaluation: parameters changed " in result.reason
+
+
+OTHERS: list[dict[str, Any]] = [
+    {"mode": "multi_process"},
+    {"mode": "multi_process", "communication": {"compression": "int8"}},
+    {"mode": "multi_process", "batch_norm_statistics": "synchronised"},
+    {"mode": "parameter_server"},
+    {"mode": "model_averaging"},
+    {"mode": "model_parallel"},
+    {"mode": "tensor_parallel"},
+    {"mode": "pipeline"},
+    {"mode": "pipeline", "pipeline": {"schedule": "asynchronous"}},
+    {"mode": "hybrid", "replicas": 4, "hybrid": {"inner_replicas": 2}},
+    {"mode": "hybrid", "replicas": 4, "hybrid": {"inner": "pipeline", "inner_replicas": 2}},
+]
+
+
+@pytest.mark.parametrize("fields", [pytest.param(each, marks=pytest.mark.slow) for each in OTHERS])
+def test_building_shapes_changes_no_result_in_the_last_digit(framework: str, tmp_path: Path, fields: dict[str, Any]) -> None:
+    plain, built = (planted(framework, tmp_path / plant, plant, fields) for plant in ("unprepared", "nothing"))
+    assert (plain.status, built.status) == ("ok", "ok"), (plain.reason, built.reason)
+    assert plain.phases.compile_seconds < built.phases.compile_seconds
+    assert plain.step_losses == built.step_losses and len({*plain.step_losses}) > 2
+    assert (plain.predictions_hash, plain.test) == (built.predictions_hash, built.test)
+    assert [(each.train, each.validation) for each in plain.epochs] == [(each.train, each.validation) for each in built.epochs]
 
 
 def planted(framework: str, folder: Path, plant: str, fields: dict[str, Any]) -> Any:

@@ -24,6 +24,7 @@ from common.machine import machine
 from common.models import architectures, weights
 from common.spec import Spec, SpecError
 from common.training.loop import LEAST_TIMED_SECONDS
+from compare.proof import conformance
 from tests.twins import oracles
 
 PROJECT = Path(__file__).parents[2]
@@ -156,23 +157,13 @@ def test_a_twin_imports_no_more_of_its_framework_than_every_run_needs(framework:
 def test_describe_prints_versions_devices_modes_and_options_as_json(framework: str, description: dict[str, Any]) -> None:
     assert description.keys() - {"on_cpu"} == {
         "framework", "versions", "devices", "modes", "options", "formats", "inputs", "deterministic",
+        "environment", "supported", "libraries",
     }  # fmt: skip
-    assert description["framework"] == framework
-    assert all(isinstance(version, str) for version in description["versions"].values())
-    assert all(device.keys() == {"name", "kind"} for device in description["devices"])
-    assert description["devices"]
-    assert description["formats"] and all(suffix.startswith(".") for suffix in description["formats"])
+    assert list(conformance.description_faults(description, framework)) == []
     assert tuple(description["modes"]) == spec.MODES
-    for mode in description["modes"].values():
-        assert mode.keys() == {
-            "available", "reason", "max_replicas", "resource", "implementation", "mechanism", "batch_norm_statistics",
-            "compression",
-        }  # fmt: skip
-        assert mode["available"] == (mode["reason"] is None)
-        assert "per_replica" in mode["batch_norm_statistics"]
-    for option in description["options"].values():
-        assert option.keys() >= {"values", "default", "help"}  # what else: see `test_switches`
-        assert option["default"] in option["values"]
+    assert all(
+        "compression" in mode and "per_replica" in mode["batch_norm_statistics"] for mode in description["modes"].values()
+    )
 
 
 def test_a_result_holds_every_switch_as_it_was(ended: Ended, description: dict[str, Any]) -> None:
@@ -416,20 +407,20 @@ def _write_specs(folder: Path, **fields: dict[str, Any]) -> None:
 
 
 def test_specs_that_one_process_cannot_record_are_refused(framework: str, tmp_path: Path) -> None:
-    _write_specs(tmp_path, first={"steps": 4}, coarser={"steps": 3, "precision": "float32"})
-    then = ("--then", tmp_path / "coarser.json", tmp_path / "coarser")
+    _write_specs(tmp_path, first={"steps": 4}, divided={"steps": 3, "replicas": 2, "mode": "data_parallel"})
+    then = ("--then", tmp_path / "divided.json", "--out", tmp_path / "divided")
     refused = _traced(framework, tmp_path, "first", "--out", tmp_path / "first", *then)
-    assert refused.returncode == 2 and "coarser.json has another precision" in refused.stderr, refused.stderr
+    assert refused.returncode == 2 and "divided.json has another mode, replicas" in refused.stderr, refused.stderr
     assert not (tmp_path / "first").exists()
 
 
 @pytest.mark.slow
 def test_several_specs_recorded_by_one_process_are_what_each_is_alone(framework: str, tmp_path: Path) -> None:
-    _write_specs(tmp_path, first={"steps": 4}, second={"steps": 3, "accumulation": 2, "seed": 5})
-    then = ("--then", tmp_path / "second.json", tmp_path / "second")
+    _write_specs(tmp_path, first={"steps": 4}, second={"steps": 3, "accumulation": 2, "seed": 5, "precision": "float32"})
+    then = ("--then", tmp_path / "second.json", "--out", tmp_path / "second", "--reverse-batches")
     together = _traced(framework, tmp_path, "first", "--out", tmp_path / "first", *then)
     assert together.returncode == 0, together.stderr
-    alone = _traced(framework, tmp_path, "second", "--out", tmp_path / "alone")
+    alone = _traced(framework, tmp_path, "second", "--out", tmp_path / "alone", "--reverse-batches")
     assert alone.returncode == 0, alone.stderr
     first, ours, theirs = (safetensors.numpy.load_file(tmp_path / name) for name in ("first", "second", "alone"))
     assert (len(first["loss"]), len(ours["loss"])) == (4, 3)
@@ -444,6 +435,13 @@ def test_the_clock_starts_with_the_process() -> None:
     started = float(subprocess.run(command, cwd=PROJECT, capture_output=True, check=True, timeout=SECONDS).stdout)
     # The kernel counts in hundredths of a second; how long it takes to start a process depends on who else does.
     assert before - 0.02 < started < before + 1.0
+
+
+@pytest.mark.parametrize("fields", [{"cores": 1}, pytest.param(MODES["multi_process"], marks=pytest.mark.slow)])
+def test_a_users_model_that_ends_the_process_fails_the_run(start: Any, fields: dict[str, Any]) -> None:
+    code, result = start(**{"model": "tests.twins.ending_model", **fields}).end()
+    assert (code, result.status, result.epochs) == (1, "failed", [])
+    assert result.reason is not None and "model tests.twins.ending_model ends the process: SystemExit: 0" in result.reason
 
 
 def assert_refused(result: RunResult) -> None:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,11 @@ import psutil
 import pytest
 
 from common import spec
+from common.artifacts import event_log
 from common.machine import placement
 from common.processes import supervisor
 from tests.namespaces import joined_hosts
+from tests.strangers import attack, listening
 from tests.twins.runs import ENDLESS, RANKS, Run, wait_until_gone
 
 SHELL = "ip netns exec {host}"
@@ -121,6 +124,39 @@ def test_a_run_on_one_machine_listens_on_the_loopback_interface_alone(start: Any
         sockets = subprocess.run(["ss", "-Hltnp"], check=True, capture_output=True, text=True).stdout.splitlines()
         for pid, port in everywhere:
             assert any(f"%lo:{port} " in line and f"pid={pid}," in line for line in sockets), sockets
+
+
+@pytest.mark.slow
+def test_a_stranger_on_this_machine_reaches_nothing_of_a_parameter_server(start: Any, tmp_path: Path) -> None:
+    run = start("here", ENDLESS | {"mode": "parameter_server"})
+    run.wait_for_an_epoch()
+    (server,) = [
+        process
+        for process in psutil.Process(run.process.pid).children(recursive=True)
+        if "parameter_server" in str(process.cmdline())
+    ]
+    answers = attack(listening(run.process.pid), tmp_path / "ran")
+    assert not (tmp_path / "ran").exists()
+    assert {answer.port for answer in answers if answer.refused} & listening(server.pid)
+    epochs = len(event_log.read_epochs(run.folder))
+    deadline = time.monotonic() + 60
+    while len(event_log.read_epochs(run.folder)) <= epochs:
+        assert time.monotonic() < deadline and run.process.poll() is None, run.log
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["multi_process", "parameter_server"])
+def test_killed_ranks_leave_no_temporary_files(start: Any, tmp_path: Path, mode: str) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    run = start("here", ENDLESS | {"mode": mode}, TMPDIR=str(temporary))
+    run.wait_for_an_epoch()
+    assert list(temporary.iterdir()), "the folder of the run"
+    ranks = [each for each in psutil.Process(run.process.pid).children() if "_impl" in str(each.cmdline())]
+    ranks[-1].kill()
+    assert run.end().status == "failed"
+    assert list(temporary.iterdir()) == []
 
 
 @pytest.mark.slow

@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 
 from common import spec
+from common.artifacts.schema import RunResult
 from common.data.batches import in_order
 from common.machine import machine
+from compare.judgement import conditions
 from tests.twins import made, runs
 from tests.twins.adapters import Twin
 
@@ -359,6 +361,37 @@ def _activation_dtype(twin: Twin, made_trainer: Any) -> str:
 
 def _whole(twin: Twin, number: int) -> Any:
     return twin.tensor(np.int64(number)) if twin.framework == "tensorflow" else number
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_every_switch_decides_a_condition_or_says_why_not(framework: str, kind: str) -> None:
+    """A new switch that does neither fails here: a division would not see it."""
+    options = importlib.import_module(f"{framework}_impl.switches").options(kind)
+    by_words = dict(conditions.OF_SWITCHES.values())
+    itself = {"allocator", "arithmetic", "intra_op_threads", "inter_op_threads"}  # precision, and threads as they were
+    for name, option in options.items():
+        sets = option.get("sets", {}).keys() & conditions.CONDITIONS.keys()
+        assert [bool(sets), name in by_words, name in itself, name in conditions.NO_CONDITIONS].count(True) == 1, name
+        if name in by_words:
+            assert {*map(str, option["values"]), *option.get("elsewhere", {})} <= by_words[name].keys()
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_closed_gives_both_frameworks_one_value_of_each_condition_that_a_switch_decides(kind: str) -> None:
+    wanted, found = spec.build({"switches": "closed"}), list[dict[str, str]]()
+    for framework in ("pytorch", "tensorflow"):
+        options = importlib.import_module(f"{framework}_impl.switches").options(kind)
+        run = RunResult(
+            framework=framework,
+            spec=wanted,
+            status="ok",
+            device=kind,
+            conditions=spec.conditions(wanted, {"modes": {"serial": {}}, "options": options}),
+            switches=spec.resolved(wanted, options),
+        )
+        found.append(conditions.of_run(run))
+    assert found[0] == found[1]
+    assert found[0]["update"] == "fused" and found[0]["layout"] == "NHWC"
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])

@@ -17,7 +17,9 @@ from common.data.preprocessing.scan import file_sums, parts
 from common.data.preprocessing.sums import Sums
 from common.data.sources import Encoded
 from common.machine import machine
+from common.machine.dask_security import NO_PAGES, SCHEME, RunSecurity
 from common.machine.machine import available_cores
+from common.machine.private_folder import PrivateFolder
 from common.spec import SCHEDULERS
 
 ALLOWED_FAILURES = 1000
@@ -94,7 +96,8 @@ def _knock(address: str) -> None:
     if not place.hostname or place.port is None:
         raise ValueError("an address is tcp://host:port")
     with socket.create_connection((place.hostname, place.port), CONNECT_SECONDS) as connection:
-        if not connection.recv(1):  # of a scheduler's greeting
+        # Of a scheduler's greeting. With TLS, the client speaks first.
+        if place.scheme == "tcp" and not connection.recv(1):
             raise OSError("the listener sends nothing")
 
 
@@ -162,12 +165,17 @@ def client(workers: int, scheduler: str) -> Generator[distributed.Client]:
                 yield connection
         return
     # By default, Dask looks for a dead worker after 15 s, and gives it up for good if it has just died again.
-    with dask.config.set({"distributed.deploy.lost-worker-timeout": "1 week"}):
+    settings: dict[str, Any] = {"distributed.deploy.lost-worker-timeout": "1 week", **NO_PAGES}
+    folder = PrivateFolder(dask.config.get("temporary-directory", None))
+    with folder, dask.config.set(settings):
         cluster = distributed.LocalCluster(
             n_workers=workers,
             threads_per_worker=1,
             dashboard_address="127.0.0.1:0",  # Dask's default port is fixed, and open to other machines
             silence_logs=logging.CRITICAL,  # a worker that loses the scheduler while both end
+            protocol=SCHEME,
+            security=RunSecurity(),
+            local_directory=str(folder.path),
         )
         with cluster, distributed.Client(cluster, set_as_default=False) as connection, _patient(connection):
             yield connection

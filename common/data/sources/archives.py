@@ -66,6 +66,9 @@ class _Archive:
         status = self.path.stat()
         return fingerprint_of_file(status), status.st_ctime_ns
 
+    def notes(self) -> list[str]:
+        return []  # links are refused
+
     def content_hash(self) -> str:
         with self.path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

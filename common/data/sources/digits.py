@@ -5,8 +5,9 @@ From E. Alpaydin, C. Kaynak (1998), Optical Recognition of Handwritten Digits, U
 
 from __future__ import annotations
 
+import importlib.util
 from functools import cache
-from typing import Any, cast
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,12 +23,10 @@ def read() -> Arrays:
 
     Each of the 8x8 values 0..16 becomes a square of 4x4 grey pixels, 0..255. Integer arithmetic is the same everywhere.
     """
-    from sklearn.datasets import load_digits  # pyright: ignore[reportUnknownVariableType]  # here: it takes a second to import
-
-    bunch = cast(Any, load_digits())
-    values: NDArray[np.int64] = np.asarray(bunch.images).astype(np.int64)
-    grey = ((values * 255 + 8) // 16).astype(np.uint8).repeat(_SIZE_PX // 8, axis=1).repeat(_SIZE_PX // 8, axis=2)
-    labels: NDArray[np.int64] = np.asarray(bunch.target, dtype=np.int64)
+    values = _table()
+    grey = ((values[:, :-1].reshape(-1, 8, 8) * 255 + 8) // 16).astype(np.uint8)
+    grey = grey.repeat(_SIZE_PX // 8, axis=1).repeat(_SIZE_PX // 8, axis=2)
+    labels = values[:, -1].copy()
     images = np.repeat(grey[..., np.newaxis], 3, axis=3)
     images.flags.writeable = labels.flags.writeable = False  # all callers share them
     return Arrays(
@@ -36,3 +35,11 @@ def read() -> Arrays:
         class_names=tuple(str(digit) for digit in range(10)),
         split_sizes={"all": len(labels)},
     )
+
+
+def _table() -> NDArray[np.int64]:
+    """One row for each digit: its 64 values and its class."""
+    # The file itself is read: importing scikit-learn takes a second in every process.
+    found = importlib.util.find_spec("sklearn")
+    assert found is not None and found.origin is not None, "scikit-learn is installed with this project"
+    return np.loadtxt(Path(found.origin).parent / "datasets" / "data" / "digits.csv.gz", np.int64, delimiter=",")

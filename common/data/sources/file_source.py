@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from common.data import threads
-from common.data.dataset import DataRefused
+from common.data.dataset import DataRefused, listed
 
 MAX_FILE_BYTES = 256 * 2**20
 """Limit for one file. A source of arrays has all images in one file: 200,000 of 28x28 pixels take 157 MB."""
@@ -59,6 +59,10 @@ class FileSource(Protocol):
         """
         ...
 
+    def notes(self) -> list[str]:
+        """What the last `fingerprint` found that a reader of the data should know."""
+        ...
+
     def content_hash(self) -> str:
         """SHA-256 that changes when the content of the tree changes."""
         ...
@@ -77,10 +81,11 @@ class FileSource(Protocol):
 
 
 class Folder:
-    """A folder. Links are followed, because they are the user's own."""
+    """A folder. Links are followed. Those that lead out of it are named, for a stranger may have put them there."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._leading_out: list[str] = []
 
     def fingerprint(self) -> tuple[str, int]:
         digest = hashlib.sha256()
@@ -89,6 +94,13 @@ class Folder:
             digest.update(f"{name}\0{fingerprint_of_file(status) if status else ''}\0".encode())
             newest = max(newest, status.st_ctime_ns if status else 0)
         return digest.hexdigest(), newest
+
+    def notes(self) -> list[str]:
+        if not self._leading_out:
+            return []
+        count = len(self._leading_out)
+        links = "1 link leads" if count == 1 else f"{count:,} links lead"
+        return [f"{links} out of the folder, and what is there was read: {listed(self._leading_out)}"]
 
     def content_hash(self) -> str:
         listing = self.listing()
@@ -128,6 +140,7 @@ class Folder:
     def _entries(self) -> Iterator[tuple[str, os.stat_result | None]]:
         """Each visible file with its status, and each folder without anything visible with None. The order is fixed."""
         seen: set[str] = set()
+        self._leading_out = []
         num_files = 0
         pending = [""]
         while pending:
@@ -143,7 +156,7 @@ class Folder:
                 is_empty = False
                 _check_unicode(entry, self.path)
                 name = f"{folder}/{entry}" if folder else entry
-                status = _status(f"{self.path}/{name}")
+                status = self._status(name)
                 if stat.S_ISDIR(status.st_mode):
                     pending.append(name)
                 elif stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode):
@@ -156,15 +169,20 @@ class Folder:
             if is_empty and folder:
                 yield folder, None
 
-
-def _status(path: str) -> os.stat_result:
-    """Status of the target of a path. Of the link itself if it leads nowhere or in a circle."""
-    try:
-        return os.stat(path)  # noqa: PTH116  # there may be a million, and a Path takes longer than the call
-    except OSError:
-        if os.path.islink(path):  # noqa: PTH114
-            return os.lstat(path)
-        raise
+    def _status(self, name: str) -> os.stat_result:
+        """Status of the target of a path. Of the link itself if it leads nowhere or in a circle."""
+        path = f"{self.path}/{name}"  # there may be a million, and a Path takes longer than the call
+        status = os.lstat(path)
+        if not stat.S_ISLNK(status.st_mode):
+            return status
+        try:
+            target = os.stat(path)  # noqa: PTH116
+        except OSError:
+            return status
+        real = os.path.realpath(path)
+        if not Path(real).is_relative_to(self.path.resolve()):
+            self._leading_out.append(f"{name!r} to {real!r}")
+        return target
 
 
 def fingerprint_of_file(status: os.stat_result) -> str:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import difflib
+import os
+import re
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 from common.data import cache
 from common.data.dataset import DataRefused
 from common.data.sources import archives, cifar10, fashion_mnist, synthetic_leaves
 from common.data.sources.file_source import FileSource, Folder
+from common.machine import plugins
 
 NAMES = ("digits", "cifar10", fashion_mnist.NAME, synthetic_leaves.NAME)
 
@@ -31,10 +35,37 @@ def locate(source: str, cache_folder: Path) -> tuple[str, FileSource] | None:
         folder = synthetic_leaves.locate(wanted, cache_folder)
         cache.mark_used(folder)
         return str(wanted), Folder(folder)
-    path = Path(source).expanduser()
+    try:
+        path = Path(source).expanduser()
+    except RuntimeError:  # `~name` of nobody
+        path = Path(source)
+    if re.fullmatch(r"[\w-]+", source) and source in (brought := plugins.installed(plugins.DATASETS)):
+        return source, _at(_brought(brought[source], cache_folder))
     if not path.exists():
         raise _unknown(source, path)
     return _name(path), _at(path)
+
+
+def _brought(entry: EntryPoint, cache_folder: Path) -> Path:
+    """The files of a data set that an installed package brings.
+
+    Raises:
+        DataRefused: the package fails, or names no path.
+    """
+    try:
+        found = entry.load()(cache_folder)
+    except DataRefused:
+        raise
+    except Exception as error:  # somebody else's code may raise any
+        raise DataRefused(
+            f"data.source {entry.name} failed in {entry.value}. Received: {type(error).__name__}: {error}. Mend the package."
+        ) from error
+    if not isinstance(found, str | os.PathLike) or not Path(found).exists():
+        raise DataRefused(
+            f"data.source {entry.name}: {entry.value} must return the path of a folder or an archive. Received: {found!r}. "
+            "Mend the package."
+        )
+    return Path(found)
 
 
 def _at(path: Path) -> FileSource:
@@ -51,10 +82,11 @@ def _at(path: Path) -> FileSource:
 
 def _unknown(source: str, path: Path) -> DataRefused:
     neighbours = [str(path.parent / entry.name) for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-    close = difflib.get_close_matches(source, [*NAMES, *neighbours], n=1)
+    names = [*NAMES, *plugins.installed(plugins.DATASETS)]
+    close = difflib.get_close_matches(source, [*names, *neighbours], n=1)
     hint = f" (did you mean {close[0]}?)" if close else ""
     return DataRefused(
-        f"data.source is no known name, and there is no such file or folder. Received: {source!r}. Use {' or '.join(NAMES)}, "
+        f"data.source is no known name, and there is no such file or folder. Received: {source!r}. Use {' or '.join(names)}, "
         f"or the path of an image folder or an archive of one{hint}."
     )
 

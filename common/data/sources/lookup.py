@@ -28,6 +28,7 @@ from common.data.sources.locating import NAMES, locate
 from common.data.sources.manifest import Manifest
 from common.data.sources.scanned import Scanned
 from common.data.sources.splits import SPLITS, Ids
+from common.machine import machine
 from common.spec import Data
 
 _ROWS_AT_ONCE = 1000  # of arrays: bounds what is in memory while they are written
@@ -134,6 +135,8 @@ class _Source:
     cache_folder: Path
     scanned: Scanned | None = None
     """None for the digits, which are no files."""
+    notes: Sequence[str] = ()
+    """Of the tree as it is now."""
 
     @property
     def image_size(self) -> int:
@@ -147,7 +150,7 @@ class _Source:
             "class_names": tuple(facts["class_names"]),
             "content_hash": facts["content_hash"],
             "image_size": self.image_size,
-            "notes": tuple(facts["notes"]),
+            "notes": (*self.notes, *facts["notes"]),
             **({split: split_of(split) for split in SPLITS} if split_of is not None else {}),
         }
 
@@ -209,7 +212,7 @@ class _Source:
             raise DataRefused(
                 f"There is no room to decode {self._images(count)}. Received: {needed:,} bytes needed, {free:,} free in "
                 f"{self.cache_folder}. Use a smaller data.image_size or data.limit, data.loading streaming, a paths.cache_dir "
-                "with room, or make room with `.venv/bin/python -m compare cache --prune`."
+                f"with room, or make room with `{machine.COMMAND} cache --prune`."
             )
         return needed
 
@@ -254,7 +257,7 @@ def _open(data: Data, seed: int, cache_folder: Path) -> _Source:
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise
         side = divide(io.BytesIO())  # a cache folder of another user, which already holds all that takes long
-    return _Source(name=name, side=side, cache_folder=cache_folder, scanned=found)
+    return _Source(name=name, side=side, cache_folder=cache_folder, scanned=found, notes=tree.notes())
 
 
 def _digits(data: Data, seed: int) -> Side:

@@ -43,8 +43,10 @@ def a_result(**fields: Any) -> RunResult:
 
 
 floats = st.floats(allow_nan=False)  # infinite losses happen; NaN has its own test, for it equals nothing
-metrics = st.builds(Metrics, loss=floats, accuracy=floats, num_correct=st.integers(0), num_examples=st.integers(0))
-times = {f"{name}_seconds": floats for name in ("timed", "input_wait", "evaluation")}
+counts = st.integers(0, 2**63 - 1)
+metrics = st.builds(Metrics, loss=floats, accuracy=floats, num_correct=counts, num_examples=counts)
+seconds = st.floats(0, exclude_min=True, allow_nan=False, allow_infinity=False)
+times = {f"{name}_seconds": seconds for name in ("timed", "input_wait", "evaluation")}
 epochs = st.builds(EpochRecord, train=metrics, validation=st.none() | metrics, learning_rate=floats, **times)
 stored = st.builds(
     RunResult,
@@ -73,14 +75,14 @@ def test_a_result_of_a_larger_machine_can_be_read(tmp_path: Path) -> None:
     values = json.loads(path.read_text())
     values["spec"]["cores"] = 4096
     del values["sha256"]
-    path.write_text(json.dumps(values))
+    path.write_text(atomic_files.with_checksum(json.dumps(values)))
     assert results.load(path).spec.cores == 4096
 
 
 def test_a_result_of_before_noise_was_recorded_can_be_read(tmp_path: Path) -> None:
     path = results.save(a_result(noise=Noise(load_start=1.5)), tmp_path)
     values = json.loads(path.read_text())
-    del values["noise"], values["spec"]["data"]["seed"], values["sha256"]
+    del values["noise"], values["spec"]["data"]["seed"], values["sha256"], values["resumes"]
     path.write_text(json.dumps(values))
     assert results.load(path) == a_result()
 
@@ -134,12 +136,33 @@ def test_a_result_in_another_form_is_the_same_one_while_its_values_are(tmp_path:
 
 def test_a_result_from_before_there_were_checksums_can_be_read(tmp_path: Path) -> None:
     path = tmp_path / results.RESULT_FILE
-    path.write_text(a_result().model_dump_json())
-    assert results.load(path) == a_result()
+    path.write_bytes(change())
+    assert results.load(path) == a_result() and results.is_unchecked(results.load(path))
+    assert not results.is_unchecked(results.load(results.save(a_result(), tmp_path)))
+
+
+def test_a_result_that_has_lost_its_checksum_is_refused(tmp_path: Path) -> None:
+    path = results.save(a_result(epochs=[EPOCH]), tmp_path)
+    values = json.loads(path.read_text())
+    del values["sha256"]
+    values["epochs"][0]["timed_seconds"] /= 4
+    path.write_text(json.dumps(values))
+    with pytest.raises(ResultError, match=r"has lost its checksum, so it was changed since it was written\. Run it again\."):
+        results.load(path)
+
+
+@pytest.mark.parametrize("checksum", [None, 0, "", []])
+def test_a_result_with_another_thing_for_a_checksum_is_refused(tmp_path: Path, checksum: Any) -> None:
+    path = tmp_path / results.RESULT_FILE
+    path.write_bytes(change(sha256=checksum))
+    with pytest.raises(ResultError, match="was changed since it was written"):
+        results.load(path)
 
 
 def change(**fields: Any) -> bytes:
-    return json.dumps(json.loads(a_result().model_dump_json()) | fields).encode()
+    """A result from before there were checksums, with other fields."""
+    values = json.loads(a_result().model_dump_json(exclude={"resumes", "started_over"}))
+    return json.dumps(values | fields).encode()
 
 
 @pytest.mark.parametrize(
@@ -237,7 +260,16 @@ def test_an_event_torn_by_a_kill_is_left_out(tmp_path: Path) -> None:
         assert event_log.read_events(tmp_path) == [{"event": "start"}]
 
 
-def test_an_event_whose_names_are_in_another_order_or_that_has_no_checksum_is_whole_too(tmp_path: Path) -> None:
+def test_events_from_before_there_were_checksums_can_be_read(tmp_path: Path) -> None:
+    events = [{"event": "start"}, {"event": "epoch", "epoch": 1}]
+    (tmp_path / event_log.EVENTS_FILE).write_text("".join(f"{json.dumps(line)}\n" for line in events))
+    assert event_log.read_events(tmp_path) == events
+    assert event_log.damaged_events(tmp_path) == []
+
+
+def test_an_event_whose_names_are_in_another_order_is_whole_too_and_one_that_has_lost_its_checksum_is_not(
+    tmp_path: Path,
+) -> None:
     values = {"event": "epoch", "epoch": 1, "a": [1.5, None]}
     lines = [
         {**values, "sha256": atomic_files.digest(values)},
@@ -245,8 +277,8 @@ def test_an_event_whose_names_are_in_another_order_or_that_has_no_checksum_is_wh
         {**values, "epoch": 2, "sha256": atomic_files.digest(values)},
     ]
     (tmp_path / event_log.EVENTS_FILE).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    assert event_log.read_events(tmp_path) == [values, values]
-    assert event_log.damaged_events(tmp_path) == [3]
+    assert event_log.read_events(tmp_path) == [values]
+    assert event_log.damaged_events(tmp_path) == [2, 3]
 
 
 def test_an_event_after_a_torn_line_is_not_lost_with_it(tmp_path: Path) -> None:

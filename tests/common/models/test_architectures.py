@@ -1,6 +1,7 @@
 import dataclasses
 import importlib
 import math
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -185,7 +186,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Module:
 
     def write(source: str) -> str:
         (tmp_path / "mine" / "net.py").write_text(source, encoding="utf-8")
-        for name in ("mine.net", "mine"):
+        for name in ("mine.net", "mine.blocks", "mine"):
             monkeypatch.delitem(sys.modules, name, raising=False)
         return "mine.net"
 
@@ -223,6 +224,33 @@ def test_a_users_architecture_is_taken(module: Module) -> None:
 def test_a_users_module_that_breaks_the_contract_is_refused(module: Module, source: str, message: str) -> None:
     name = module(source)
     with pytest.raises(SpecError, match=message):
+        architectures.resolve(name, 10, 32)
+
+
+@pytest.mark.parametrize(
+    ("own", "source", "imported"),
+    [
+        ("common/blocks.py", "from common.blocks import WIDTH", "common.blocks"),
+        ("common/blocks.py", "from common import blocks", "common"),
+        ("common/blocks.py", "from common import WIDTH", "common"),
+        ("common/spec/__init__.py", "import common.spec", "common.spec"),  # both have it: the suite's would be taken
+        ("compare/layers/own.py", "def f():\n    from compare.layers import own", "compare.layers"),
+        ("common/blocks.py", "", None),
+        ("common/blocks.py", "from common.spec import Spec", None),  # the suite's alone
+        ("common/blocks.py", "from . import blocks", None),
+        ("uncommon/blocks.py", "from uncommon import blocks", None),
+    ],
+)
+def test_a_module_whose_own_package_is_named_like_one_of_the_suite_works_or_is_refused_by_name(
+    module: Module, tmp_path: Path, own: str, source: str, imported: str | None
+) -> None:
+    for path in (tmp_path / own, tmp_path / "mine" / "blocks.py"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("WIDTH = 8\n")
+    name = module(f"{HEAD}{source}\narchitecture = 3")
+    package = tmp_path / own.partition("/")[0]
+    message = "model mine.net must define" if imported is None else f"model mine.net imports {imported} from {package}. "
+    with pytest.raises(SpecError, match=re.escape(message)):
         architectures.resolve(name, 10, 32)
 
 

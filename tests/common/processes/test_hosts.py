@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from common import spec
+from common.artifacts import results
 from common.machine import machine, placement
 from common.processes import hosts, ranks, supervisor
 from common.processes.hosts import Distant
@@ -128,3 +129,19 @@ def test_another_error_of_the_system_is_not_taken_for_a_wrong_host(tmp_path: Pat
     environments = placement.environments(2, read.hosts)
     with pytest.raises(FileNotFoundError, match="no ssh"):
         ranks.launch(Job("pytorch", read, arguments, [], 0.0), environments, "")
+
+
+@pytest.mark.parametrize("command", ["run", "trace"])
+def test_ranks_that_all_end_well_and_have_written_nothing_have_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    monkeypatch.setattr(supervisor, "run_members", lambda *_: None)
+    monkeypatch.setattr(machine, "hold_to", lambda _: None)
+    read = spec.build({"mode": "multi_process", "replicas": 2, "cores": 1})
+    out = tmp_path if command == "run" else tmp_path / "recording"
+    arguments = argparse.Namespace(command=command, out=out, repeat=0)
+    job = Job("pytorch", read, arguments, [command], 0.0)
+    assert ranks.launch(job, placement.environments(2), "") == 1
+    assert "all ranks ended with exit code 0" in capsys.readouterr().err
+    if command == "run":
+        assert results.load(tmp_path / results.RESULT_FILE).status == "failed"

@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common import spec
-from common.machine import machine
+from common.machine import machine, placement
 from common.processes import parameter_server, supervisor
 from common.processes.parameter_server import Connection, Server, ServerError
 from common.processes.process_spec import ProcessSpec
@@ -30,6 +30,7 @@ from common.processes.supervisor import Failure, Watch
 from common.spec import Spec
 
 SGD = spec.Optimizer.model_validate({"momentum": 0.0})
+SECRET = "of the run"
 AS_THEY_ARE = spec.Communication()  # pyright: ignore[reportCallIssue]
 
 
@@ -173,11 +174,12 @@ server.load(np.full(3, 2.0, np.float32), [3])
 
 def run_ranks(code: str, monkeypatch: pytest.MonkeyPatch) -> Failure | None:
     monkeypatch.setenv("PYTHONPATH", str(machine.PROJECT_ROOT))
-    own = parameter_server.of_its_own(settings())
+    own = parameter_server.of_its_own(settings(), SECRET)
     assert own is not None
     server, address = own
     command = [sys.executable, "-c", RANK + textwrap.dedent(code)]
-    ranks = [ProcessSpec(f"rank {rank}", command, {"RANK": str(rank), **address}) for rank in range(2)]
+    known = {placement.PASSWORD_VARIABLE: SECRET, **address}
+    ranks = [ProcessSpec(f"rank {rank}", command, {"RANK": str(rank), **known}) for rank in range(2)]
     return supervisor.run_members([*ranks, server], Watch())
 
 
@@ -258,7 +260,7 @@ def test_the_cluster_of_a_user_holds_the_parameters(cluster: distributed.LocalCl
         server.barrier()
         return float(values[0])
 
-    assert parameter_server.of_its_own(settings(scheduler=cluster.scheduler_address)) is None
+    assert parameter_server.of_its_own(settings(scheduler=cluster.scheduler_address), SECRET) is None
     for meeting_place in ("here", "there", "here"):
         assert work_together(cluster, meeting_place, work) == pytest.approx([1.7, 1.7])
 
@@ -322,11 +324,11 @@ def test_ranks_that_somebody_else_started_are_told_to_bring_a_cluster(monkeypatc
 
 
 def test_only_a_run_with_a_server_starts_one() -> None:
-    assert parameter_server.of_its_own(spec.build({"mode": "multi_process", "replicas": 2})) is None
+    assert parameter_server.of_its_own(spec.build({"mode": "multi_process", "replicas": 2}), SECRET) is None
 
 
 def test_an_address_with_colons_stands_in_brackets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "free_ports", lambda count, address: [2000] * count)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
-    own = parameter_server.of_its_own(settings().with_fields(hosts=("fd00::1", "fd00::2")))
+    own = parameter_server.of_its_own(settings().with_fields(hosts=("fd00::1", "fd00::2")), SECRET)
     assert own is not None
-    assert own[1] == {parameter_server.ADDRESS_VARIABLE: "tcp://[fd00::1]:2000"}
+    assert own[1] == {parameter_server.ADDRESS_VARIABLE: "convtwins://[fd00::1]:2000"}

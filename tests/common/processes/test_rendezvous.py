@@ -1,3 +1,4 @@
+import contextlib
 import ipaddress
 import socket
 import sys
@@ -11,7 +12,7 @@ import psutil
 import pytest
 
 from common import spec
-from common.machine import machine, placement
+from common.machine import challenge, machine, placement
 from common.processes import ranks, rendezvous, supervisor
 from common.spec import SpecError
 
@@ -52,29 +53,35 @@ def test_ranks_are_spread_over_hosts_in_order_and_meet_at_the_first(
 
 def test_every_rank_gets_every_rank_s_word_and_a_stranger_none(place: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONVTWINS_MEETING", "swordfish")
-    monkeypatch.setattr(rendezvous, "_STRANGER_SECONDS", 0.5)
+    monkeypatch.setattr(challenge, "STRANGER_SECONDS", 0.5)
     strangers = [
-        b"",  # says nothing, and stays
-        b"GET / HTTP/1.1\n",
-        b'["swordfish", 1]\n',
-        b'["sword", 1, "of a thief"]\n',
-        b'["swordfish", 3, "of one too many"]\n',
+        (None, b""),  # says nothing, and stays
+        (None, b"GET / HTTP/1.1\n"),
+        ("sword", b'[1, "of a thief"]\n'),
+        ("swordfish", b"[1]\n"),
+        ("swordfish", b'[3, "of one too many"]\n'),
     ]
-    ranks = [b'["swordfish", 2, "word of 2"]\n', b'["swordfish", 2, "again"]\n', b'["swordfish", 1, "word of 1"]\n']
+    ranks = [("swordfish", said) for said in (b'[2, "word of 2"]\n', b'[2, "again"]\n', b'[1, "word of 1"]\n')]
     # As a wire shows them: the environment says of this process that it is rank 0.
     connections: list[socket.socket] = []
 
     def come() -> None:
-        for said in [*strangers, *ranks]:
+        for secret, said in [*strangers, *ranks]:
             connections.append(rendezvous._reached(*placement.place()))  # pyright: ignore[reportPrivateUsage]
-            connections[-1].sendall(said)
+            if secret is not None:
+                with contextlib.suppress(ConnectionError):
+                    challenge.meet(connections[-1], secret, listens=False)
+            with contextlib.suppress(ConnectionError):  # it was refused already
+                connections[-1].sendall(said)
 
     others = threading.Thread(target=come)
     others.start()
     assert rendezvous.exchange("word of 0") == ["word of 0", "word of 1", "word of 2"]
     others.join()
     told = b'["word of 0", "word of 1", "word of 2"]\n'
-    assert [_heard(each) for each in connections] == [b""] * len(strangers) + [told, b"", told]
+    heard = [_heard(each) for each in connections]
+    assert [len(each) for each in heard[:2]] == [challenge.BYTES] * 2, "the challenge, and no word"
+    assert heard[2:] == [b""] * 3 + [told, b"", told]
 
 
 def test_a_rank_says_that_rank_0_has_gone(place: int, monkeypatch: pytest.MonkeyPatch) -> None:

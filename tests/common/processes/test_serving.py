@@ -115,6 +115,8 @@ def prepare(read: Spec) -> Any:
         raise SpecError("seed is 7. Received: 7.")
     if read.seed == 8:
         raise RuntimeError("no more\nmemory")
+    if read.seed == 10:
+        raise SystemExit(0)  # as a user's model may do while it trains
     architecture = architectures.resolve("simple_cnn", 10, 32)
     split = SimpleNamespace(images=np.zeros((2, 32, 32, 3), np.uint8), labels=np.zeros(2, np.int64))
     dataset = SimpleNamespace(train=SimpleNamespace(labels=range(EXAMPLES)), validation=split, class_names=("a",))
@@ -162,6 +164,7 @@ def test_a_judged_trial_waits_after_every_epoch_but_the_last_and_stops_when_told
         ({"seed": 7}, "failed", "seed is 7. Received: 7."),
         ({"seed": 8}, "failed", "RuntimeError: no more"),
         ({"seed": 9}, "diverged", "loss is nan at epoch 1, step 1; try a smaller optimizer.learning_rate"),
+        ({"seed": 10}, "failed", "SystemExit: 0"),
         ({"part": "input"}, "failed", "A trial trains serially, all of it."),
         ({"mode": "data_parallel", "replicas": 2}, "failed", "A trial trains serially, all of it."),
         ({"cores": 2}, "failed", "cores of a trial must be those of the process. Received: 2. Use 1."),

@@ -1,10 +1,12 @@
 import json
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pydantic
 import pytest
 import yaml
 from hypothesis import given
@@ -23,6 +25,9 @@ OF_MODES = ("parameter_server", "pipeline", "hybrid")
 # Valid specs, built so that every pair of fields that constrain each other fits.
 
 
+paths = st.text(st.characters(exclude_characters="\0", codec="utf-8"))
+
+
 @st.composite
 def specs(draw: st.DrawFn) -> dict[str, Any]:
     word = draw(st.sampled_from(tuple(spec.VARIANTS)))
@@ -33,7 +38,7 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
     values = {
         "model": draw(st.sampled_from((*spec.MODELS, "mine.net", "a.b.c"))),
         "data": {
-            "source": draw(st.text(min_size=1)),
+            "source": draw(paths.filter(bool)),
             "image_size": draw(st.none() | st.integers(1, 4096)),
             "limit": draw(st.none() | st.integers(1, 10**6)),
             "seed": draw(st.none() | st.integers(0, 2**63 - 1)),
@@ -64,7 +69,7 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
         "prefetch": draw(st.integers(1, 8)),
         "switches": draw(st.sampled_from(spec.LEVELS)),
         "framework_options": draw(st.dictionaries(st.text(), st.booleans() | st.integers() | st.text())),
-        "paths": {"cache_dir": draw(st.none() | st.text())},
+        "paths": {"cache_dir": draw(st.none() | paths)},
     }
     return spec.with_variant(values, word, replicas)
 
@@ -324,12 +329,43 @@ def test_a_file_is_read_by_its_suffix(tmp_path: Path, name: str, text: str, expe
         ("s.json", b"[" * 100_000, "is not valid json"),
         ("s.yaml", b"\xff\xfe\xfd", "cannot be read"),
         ("s.yaml", b"when: 2026-13-45", "is not valid yaml"),
+        ("s.json", b'{"seed": 1, "data": {"limit": 5}, "seed": 2}', "is not valid json: seed stands there twice"),
+        ("s.yaml", b"data: {limit: 5, limit: 6}", "is not valid yaml: limit stands there twice"),
+        ("s.yaml", b"? [seed]\n: 1", "is not valid yaml"),
     ],
 )
 def test_a_broken_file_is_refused(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(SpecError, match=message):
         spec.load(tmp_path / name)
+
+
+def numbers_of(model: type[pydantic.BaseModel], group: str = "") -> Iterator[tuple[str, Any]]:
+    """Each whole number of a spec by its dotted name, with its limits."""
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, pydantic.BaseModel):
+            yield from numbers_of(field.annotation, f"{name}.")
+        elif field.annotation in (int, int | None):
+            yield group + name, field.metadata
+
+
+@pytest.mark.parametrize("field", dict(numbers_of(spec.Spec)))
+def test_every_whole_number_has_an_upper_limit_and_its_error_names_it(field: str) -> None:
+    for value in (10**20, 10**99):
+        with pytest.raises(SpecError, match=rf"^{re.escape(field)} is refused: .*less than .*Received: 10*\. Change"):
+            spec.build(spec.overlay({}, {field: value}))
+
+
+@pytest.mark.parametrize(("field", "value"), [("epochs", 10**7), ("steps", 10**10), ("global_batch_size", 10**12)])
+def test_more_than_any_run_has_is_refused(field: str, value: int) -> None:
+    with pytest.raises(SpecError, match=f"^{field} is refused: Input should be less than or equal to"):
+        spec.build({field: value})
+
+
+def test_of_many_wrong_fields_the_first_ones_are_named() -> None:
+    with pytest.raises(SpecError) as refusal:
+        spec.build({f"field{number}": "x" * 10_000 for number in range(1000)})
+    assert len(str(refusal.value)) < 20_000 and str(refusal.value).endswith("\n990 more fields are refused.")
 
 
 def test_a_missing_file_or_a_folder_is_refused_by_name(tmp_path: Path) -> None:

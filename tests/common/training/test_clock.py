@@ -1,9 +1,11 @@
 """What the clock of a run covers: defects of timing are planted in a made-up trainer, and the run names each."""
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -14,7 +16,7 @@ from common.artifacts.schema import RunResult
 from common.data.batches import Feed, Plan
 from common.data.sources import Dataset, Split
 from common.models.architectures import resolve
-from common.training import timing
+from common.training import loop, timing
 from common.training.loop import Run
 from common.training.timing import Audit, ClockError, Evidence, Stopwatch
 from common.training.trainer import Batch, Trainer
@@ -42,11 +44,15 @@ class Ranks:
 
     def __init__(self, number: int) -> None:
         self.number = number
+        self.stamps_seconds = 0.0
+        """What it takes to tell the others when a rank has ended."""
         self._barrier = threading.Barrier(number)
         self._parts: dict[int, Any] = {}
 
     def sum(self, rank: int, values: Any) -> Any:
         self._parts[rank] = values
+        if np.shape(values) == (2, self.number):
+            time.sleep(self.stamps_seconds)
         self._barrier.wait()
         total = np.sum([self._parts[other] for other in range(self.number)], 0)
         self._barrier.wait()
@@ -187,7 +193,7 @@ def work_moved_into_evaluation(trainer: Counting) -> None:
     [
         (missing_synchronisation, r"losses came \d\.\d\d s after the clock had stopped"),
         (queue_filled_off_the_clock, r"a batch was begun 0\.0\d\d s before the clock started"),
-        (compile_inside_the_clock, "something was traced or compiled in the timed steps"),
+        (compile_inside_the_clock, "a graph, or kernels for a batch size, were built in the timed steps"),
         (doubled_step, r"\+5 updates beyond the planned ones"),
         (work_moved_into_evaluation, "parameters changed after the clock had stopped"),
     ],
@@ -245,27 +251,88 @@ def test_ranks_that_need_nothing_of_each_other_are_timed_until_the_slowest_is_do
         assert min(seconds) >= steps * LONG_SECONDS
 
 
+def test_what_ranks_tell_each_other_at_the_end_is_not_on_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: a meeting of ranks that takes longer than all their steps."""
+
+    def change(trainer: Counting) -> None:
+        trainer.step_seconds, trainer.ranks.stamps_seconds = 0.0, 0.5
+
+    found = both_ranks(tmp_path, monkeypatch, change)
+    assert found[0] == found[1] and max(found[0]) < 0.5
+
+
+def test_an_epoch_lasts_from_the_first_start_to_the_last_end_whichever_ranks_these_are() -> None:
+    assert timing.lasted(np.array([10.0, 10.5, 10.25]), np.array([12.0, 11.0, 13.5])) == 3.5
+
+
+@pytest.mark.parametrize(("here", "expected"), [("2", [[0.0, 100.0], [0.0, 103.5]]), ("1", [[0.0, 0.0], [0.0, 3.5]])])
+def test_ranks_of_several_hosts_count_from_their_own_starts(
+    monkeypatch: pytest.MonkeyPatch, here: str, expected: list[list[float]]
+) -> None:
+    for name, value in (("WORLD_SIZE", "2"), ("RANK", "1"), ("LOCAL_WORLD_SIZE", here)):
+        monkeypatch.setenv(name, value)
+    alone = cast(Any, SimpleNamespace(total=lambda stamps: stamps))
+    assert loop._stamps(alone, 100.0, 103.5).tolist() == expected
+
+
 def test_a_slow_rank_that_the_clock_does_not_wait_for_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("common.training.loop._meet", lambda trainer: None)
+    monkeypatch.setattr(timing, "lasted", lambda starts, ends: float(ends[0] - starts[0]))
     found = both_ranks(tmp_path, monkeypatch, lambda trainer: None)
     assert str(found[0]).startswith("slow rank: rank 1 trained for ")
     assert isinstance(found[1], ClockError)  # no rank is left behind
 
 
+SOUND = Evidence(np.array([1.0, 0.9]), 1.0, 0.1, -1.0, 0.0, 0, 0, moved=False)
+
+
 @pytest.mark.parametrize("name", timing.DEFECTS)
 def test_seconds_within_the_slack_and_counts_as_planned_are_no_defect(name: str) -> None:
-    sound = Evidence(np.array([1.0, 1.2]), 1.0, 0.1, -1.0, 0, 0, moved=False)
     audit = Audit()
-    assert [audit.defects(sound) for _ in range(2)] == [{}, {}]
+    assert [audit.defects(SOUND) for _ in range(2)] == [{}, {}]
+    assert audit.caution() is None
     planted = {
-        "slow rank": {"rank_seconds": np.array([1.0, 5.0])},
+        "slow rank": {"rank_seconds": np.array([1.0, 1.01])},
         "missing synchronisation": {"late_seconds": 2.0},
         "queue filled off the clock": {"begun_before": 0.1},
         "compile inside the clock": {"compilations": 1},
         "doubled step": {"updates": 1},
         "work moved into evaluation": {"moved": True},
     }
-    assert list(audit.defects(sound._replace(**planted[name]))) == [name]
+    epochs = 3 if name == "missing synchronisation" else 1
+    assert list([audit.defects(SOUND._replace(**planted[name])) for _ in range(epochs)][-1]) == [name]
+
+
+def stalled(trainer: Counting) -> None:
+    """Other work holds the process up for a while, where it fetches the losses of the first epoch."""
+    fetch, fetched = trainer.fetch, list[int]()
+
+    def late(values: list[Any]) -> Any:
+        fetched.append(len(values))
+        if fetched.count(STEPS) == 1 and fetched[-1] == STEPS:
+            time.sleep(timing.SLACK_SECONDS + LONG_SECONDS)
+        return fetch(values)
+
+    trainer.fetch = late
+
+
+def test_a_machine_that_holds_a_run_up_is_a_caution_and_no_defect(tmp_path: Path) -> None:
+    result = run(tmp_path, stalled)
+    assert result.status == "ok"
+    assert result.clock_caution is not None
+    late = r"losses came \d\.\d\d s after the clock had stopped; the clock ran \d\.\d\d s"
+    assert re.fullmatch(f"{late}: other work on the machine, or a device that was not waited for", result.clock_caution)
+    assert run(tmp_path).clock_caution is None
+
+
+def test_losses_that_are_late_in_a_single_epoch_tell_no_defect_from_a_busy_machine() -> None:
+    audit = Audit()
+    late = SOUND._replace(late_seconds=2.0)
+    assert audit.defects(late) == {} and audit.caution() is not None
+    assert list(audit.defects(late)) == ["missing synchronisation"] and audit.caution() is None
+
+
+def test_a_clock_that_was_set_meanwhile_is_no_queue_that_was_filled_before() -> None:
+    assert Audit().defects(SOUND._replace(begun_before=3600.0, clock_stepped=-3600.0)) == {}
 
 
 def test_a_phase_within_a_phase_would_count_twice() -> None:

@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -184,6 +185,25 @@ def test_an_estimate_scales_steps_and_evaluation_and_leaves_what_comes_once() ->
 # The shell
 
 
+@pytest.fixture
+def shell(tmp_path: Path) -> Callable[[str], str]:
+    """Runs a script of bash that finds the command `convtwins`, and returns what it prints."""
+    command = tmp_path / "bin" / "convtwins"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m compare "$@"\n')
+    command.chmod(0o755)
+    path = f"{command.parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(launch.PROJECT_ROOT), "HOME": str(tmp_path)}
+
+    def run(script: str) -> str:
+        done = subprocess.run(
+            ["bash", "--norc", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+        )
+        return done.stdout
+
+    return run
+
+
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
@@ -191,47 +211,26 @@ def test_an_estimate_scales_steps_and_evaluation_and_leaves_what_comes_once() ->
         ("convtwins run --dry", {"--dry-run"}),
     ],
 )
-def test_bash_completes_the_words_of_the_command(tmp_path: Path, line: str, expected: set[str]) -> None:
-    (tmp_path / "convtwins.bash").write_text(compare("completion", "bash").stdout)
+def test_bash_completes_the_words_of_the_command(shell: Callable[[str], str], line: str, expected: set[str]) -> None:
     words = line.split(" ")
     asked = f'COMP_WORDS=({" ".join(words[:-1])} "{words[-1]}"); COMP_CWORD={len(words) - 1}; _convtwins_completion convtwins'
-    script = f'source convtwins.bash; complete -p convtwins; {asked}; printf "%s\\n" "${{COMPREPLY[@]}}"'
-    done = subprocess.run(["bash", "--norc", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
-    registered, *replies = done.stdout.splitlines()
+    show = "source <(convtwins --show-completion); complete -p convtwins"
+    registered, *replies = shell(f'{show}; {asked}; printf "%s\\n" "${{COMPREPLY[@]}}"').splitlines()
     assert registered == "complete -o default -F _convtwins_completion convtwins"
     assert expected <= set(replies)
     assert all(reply.startswith(words[-1]) for reply in replies)
 
 
-def test_the_command_of_the_shell_is_the_suite_from_anywhere(tmp_path: Path) -> None:
-    (tmp_path / "convtwins.bash").write_text(compare("completion", "bash").stdout)
-    done = subprocess.run(
-        ["bash", "--norc", "-c", "source convtwins.bash; convtwins cache --json --cache-dir none"],
-        cwd=tmp_path, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert json.loads(done.stdout)["items"] == []
+def test_completion_is_installed_for_the_shell_that_asks(shell: Callable[[str], str], tmp_path: Path) -> None:
+    assert "bash completion installed" in shell("convtwins --install-completion; true")
+    assert ".bash_completions/convtwins.sh" in (tmp_path / ".bashrc").read_text()
 
 
-def test_the_command_of_the_shell_keeps_the_modules_of_its_user(tmp_path: Path) -> None:
-    """A model of one's own is found by PYTHONPATH, behind the suite's own modules."""
-    (tmp_path / "convtwins.bash").write_text(compare("completion", "bash").stdout)
-    run = f'env() {{ command env "$1" {shlex.quote(sys.executable)} -c "import os; print(os.environ[\'PYTHONPATH\'])"; }}'
-    for given, expected in ((None, str(launch.PROJECT_ROOT)), ("/one:/two three", f"{launch.PROJECT_ROOT}:/one:/two three")):
-        environment = {**os.environ} | ({} if given is None else {"PYTHONPATH": given})
-        if given is None:
-            environment.pop("PYTHONPATH", None)
-        done = subprocess.run(
-            ["bash", "--norc", "-c", f"source convtwins.bash; {run}; convtwins cache"],
-            cwd=tmp_path, env=environment, capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        assert done.stdout == f"{expected}\n"
-    assert "$PYTHONPATH" in compare("completion", "fish").stdout
-
-
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_other_shells_get_a_script_of_their_own(shell: str) -> None:
-    script = compare("completion", shell).stdout
-    assert f"complete_{shell}" in script and sys.executable in script and str(launch.PROJECT_ROOT) in script
+@pytest.mark.parametrize("name", ["bash", "zsh", "fish"])
+def test_the_former_command_still_prints_a_script_and_says_what_it_is_called_now(name: str) -> None:
+    done = compare("completion", name)
+    assert f"complete_{name}" in done.stdout and "completion SHELL is called --show-completion now." in done.stderr
+    assert "completion" not in [line.split()[1:2] for line in compare("--help").stdout.splitlines()]
 
 
 # Caches

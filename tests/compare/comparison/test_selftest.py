@@ -1,5 +1,6 @@
 import json
 import math
+import re
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -48,6 +49,11 @@ def one_look(freedom: float, pairs: int | None) -> float:
     return float(stats.t.ppf(0.975, freedom))
 
 
+def at_each_look(freedom: float, pairs: int) -> float:
+    """One-sided tests, each at the whole 5 %."""
+    return float(stats.t.ppf(0.95, freedom))
+
+
 def known_noise(error: float, freedom: float, comparisons: int, pairs: int | None = None) -> float:
     """The formula before: the estimated noise is taken for the true one."""
     assert pairs is not None
@@ -71,6 +77,7 @@ def as_independent(repeats: Any) -> Any:
     [
         (selftest, "paired_ratio", narrow, "families of 8 equal comparisons"),
         (statistics, "critical", one_look, "equal runs called different at any of 5 to 20 repeats"),
+        (statistics, "critical_smaller", at_each_look, "differences of just 5 % called smaller"),
         (statistics, "least_found", known_noise, "slowdowns found among 8 comparisons"),
         (scaling_laws, "amdahl", as_independent, "intervals of serial fractions"),
     ],
@@ -101,17 +108,19 @@ def test_the_verdicts_hold_in_ten_thousand_comparisons_and_nothing_is_started(mo
     done = command("--simulate-only", "--json")
     assert done.exit_code == 0, done.output
     printed = json.loads(done.stdout)
-    equal, slower, smaller, family, among, law = printed["checks"]
-    numbers = [10_000, 10_000, 10_000, 2_500, 2_500, 2_500]
+    equal, slower, smaller, noisy, matters, family, among, law = printed["checks"]
+    numbers = [10_000] * 5 + [2_500] * 3
     assert [(check["where"], check["n"]) for check in printed["checks"]] == [("simulated", number) for number in numbers]
-    assert equal["required"] == "3 to 6 %"
+    assert (equal["required"], matters["required"]) == ("3 to 6 %", "at most 6 %")
 
     def percent(check: dict[str, str]) -> float:
         return float(check["found"].partition(" %")[0])
 
     assert 3 <= percent(equal) <= 5
     assert percent(slower) >= 99 and slower["found"].endswith("after 5.0 repeats")
-    assert percent(smaller) >= 95 and float(smaller["found"].split()[3]) < 8
+    assert percent(smaller) >= 95 and float(smaller["found"].split()[3]) < 7
+    assert percent(noisy) >= 90 and 8 < float(noisy["found"].split()[3]) < 10
+    assert 3 <= percent(matters) <= 5
     assert percent(family) <= 5 and "uncorrected: " in family["what"]
     assert percent(among) >= 88 and 94 <= percent(law) <= 96
     assert printed["passed"]
@@ -203,11 +212,11 @@ def drifting(number: int) -> list[float]:
 @pytest.mark.parametrize(
     ("logs", "passed"),
     [
-        (np.random.default_rng(0).normal(0.0, 0.02, 200).tolist(), [True] * 5),
-        (np.random.default_rng(0).normal(0.02, 0.02, 200).tolist(), [True, False, True, False, True]),
-        (drifting(200), [True, True, False, False, True]),
-        (np.random.default_rng(0).normal(0.0, 0.2, 200).tolist(), [True, True, True, True, False]),
-        (np.random.default_rng(1).normal(0.0, 0.02, 150).tolist(), [False, True, True, True, True]),
+        (np.random.default_rng(0).normal(0.0, 0.02, 200).tolist(), [True] * 6),
+        (np.random.default_rng(0).normal(0.02, 0.02, 200).tolist(), [True, False, True, False, True, True]),
+        (drifting(200), [True, True, False, False, False, True]),
+        (np.random.default_rng(0).normal(0.0, 0.2, 200).tolist(), [True, True, True, True, True, False]),
+        (np.random.default_rng(1).normal(0.0, 0.02, 150).tolist(), [False, True, True, True, True, True]),
         ([0.01] * 10, [False]),
     ],
     ids=["quiet", "one side is slower", "drift within the pairs", "too noisy", "pairs are missing", "too few"],
@@ -215,6 +224,29 @@ def drifting(number: int) -> list[float]:
 def test_real_pairs_pass_where_they_are_equal_and_independent(logs: list[float], passed: list[bool]) -> None:
     found = selftest.judge_pairs(pairs_of(logs), 200, seed=0)
     assert [check.passed for check in found.checks] == passed
+
+
+def test_the_bound_of_false_alarms_allows_for_there_being_few_pairs() -> None:
+    """Planted: a bound that only knows how many sequences were drawn is as narrow for 40 pairs as for 400."""
+    logs = np.random.default_rng(0).normal(0.0, 0.02, 400)
+
+    def beyond(number: int) -> float:
+        draw = np.random.default_rng(0)
+        shown = selftest.decide(selftest._sequences(logs[:number], draw, swapped=True), selftest.UNTIL).ever.mean()
+        return selftest.alarms_bound(logs[:number], draw, swapped=True) - float(shown)
+
+    few, many = beyond(40), beyond(400)
+    of_sequences = 1.645 * math.sqrt(0.05 * 0.95 / selftest.SEQUENCES)
+    assert few > 1.3 * many and many > of_sequences
+
+
+def test_both_bounds_are_said_and_pairs_of_one_sided_noise_are_judged_as_recorded() -> None:
+    skewed = (np.random.default_rng(0).exponential(0.02, 200) - 0.02).tolist()
+    *_, drawn, recorded, _ = selftest.judge_pairs(pairs_of(skewed), 200, seed=0).checks
+    assert drawn.passed and recorded.what.endswith("real pairs, as recorded") and not recorded.passed
+    for check in (drawn, recorded):
+        rate, of_these, of_any = (float(word) for word in re.findall(r"(\d+\.\d+) %", check.found))
+        assert rate < of_these < of_any
 
 
 def test_real_pairs_are_kept_and_continued(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -236,8 +268,8 @@ def test_real_pairs_are_kept_and_continued(fake_twins: pytest.MonkeyPatch, tmp_p
     done = command(*words)
     assert done.exit_code == 0, done.output
     printed = json.loads(done.stdout)
-    assert [check["where"] for check in printed["checks"]] == ["left"] * 5 and len(count) == 41
-    assert "after 5." in printed["checks"][4]["found"]
+    assert [check["where"] for check in printed["checks"]] == ["left"] * 6 and len(count) == 41
+    assert "after 5." in printed["checks"][5]["found"]
 
 
 @pytest.mark.parametrize(

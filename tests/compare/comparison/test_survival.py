@@ -18,7 +18,7 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
-from common.artifacts import checkpoint, event_log, results
+from common.artifacts import atomic_files, checkpoint, event_log, results
 from common.artifacts.schema import EpochRecord, RunResult
 from compare.__main__ import app
 from compare.core import errors
@@ -367,9 +367,9 @@ def test_a_plan_from_elsewhere_leads_to_no_other_folder_and_keeps_nobody_busy_fo
     made.stored_in(made.repeated(1), tmp_path / "out")
     path = tmp_path / "out" / store.PLAN_FILE
     plan = json.loads(path.read_text())
-    plan.pop("sha256")  # a plan without one is taken as it is
+    plan.pop("sha256")
     (plan if field == "repeats" else plan["rows"][0])[field] = value
-    path.write_text(json.dumps(plan))
+    path.write_text(atomic_files.with_checksum(json.dumps(plan)))  # who changes it on purpose can do that too
     before = sorted(tmp_path.rglob("*"))
     for words in (("report", tmp_path / "out", "--out", tmp_path / "a" / "b"), ("run", "--resume", tmp_path / "out")):
         done = compare(*words)

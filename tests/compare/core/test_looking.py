@@ -10,27 +10,33 @@ from compare.core import looking, statistics
 Floats = npt.NDArray[np.float64]
 
 
-def crossing(h: float, last: int, cells: int = 150, most: float = 7.0) -> float:
+def crossing(looks: looking.Looks, h: float, last: int, *, sides: int, cells: int = 150, most: float = 7.0) -> float:
     """P(for some n of 3 to `last`, the p of n equal pairs < h * weight(n)), by integration.
 
     The vector of the first n logarithms has a random direction, so the cosine u of its angle to (1, ..., 1) is a Markov chain:
     u' = (sqrt(1 - w^2) sqrt(n) u + w) / sqrt(n + 1), with w^2 of a Beta(1/2, n/2). Its cells are equally wide in normal scores.
+    With two sides, u is the cosine's magnitude.
     """
-    edges = np.linspace(0.0, most, cells + 1)
+    edges = np.linspace(0.0, most, cells + 1) if sides == 2 else np.linspace(-most, most, 2 * cells + 1)
 
     def cosine(score: Floats, n: int) -> Floats:
         t = -special.stdtrit(n - 1, special.ndtr(-score))
         return t / np.sqrt(n - 1 + t * t)
 
     def boundary(n: int) -> Floats:
-        return np.array([-special.ndtri(h * looking.weight(n) / 2)])
+        return np.array([min(-special.ndtri(h * looks.weight(n) / sides), most)])
 
     def inside(mass: Floats, n: int, total: float) -> Floats:
         kept = mass * np.clip((boundary(n) - edges[:-1]) / np.diff(edges), 0.0, 1.0)
         return kept * (total / kept.sum())
 
     def below(limit: Floats, n: int, start: Floats) -> Floats:
-        """P(u' <= limit), from each start of at least 0."""
+        """P(u' <= limit), from each start."""
+        back = start < 0.0
+        found = from_positive(np.where(back, -limit, limit), n, np.abs(start))
+        return np.where(back, 1.0 - found, found)
+
+    def from_positive(limit: Floats, n: int, start: Floats) -> Floats:
         slope, limit = np.sqrt(n) * start, limit * np.sqrt(n + 1)
         root = np.sqrt(np.maximum(1.0 + slope**2 - limit**2, 0.0))
         low, high = ((limit + sign * slope * root) / (1.0 + slope**2) for sign in (-1.0, 1.0))
@@ -41,29 +47,34 @@ def crossing(h: float, last: int, cells: int = 150, most: float = 7.0) -> float:
         w = np.clip(w, -1.0, 1.0)
         return special.stdtr(n, w * np.sqrt(n / np.maximum(1.0 - w * w, 1e-300)))
 
+    def within(limit: Floats, n: int, start: Floats) -> Floats:
+        return below(limit, n, start) - (below(-limit, n, start) if sides == 2 else 0.0)
+
     starts = (edges[1:] + edges[:-1]) / 2
-    left = 1.0 - h * looking.weight(3)
-    mass = inside(np.diff(2.0 * special.ndtr(edges)), 3, left)
+    left = 1.0 - h * looks.weight(3)
+    mass = inside(sides * np.diff(special.ndtr(edges)), 3, left)
     for n in range(3, last):
         start = cosine(starts, n)[:, None]
-        within = [below(at, n, start) - below(-at, n, start) for at in (cosine(boundary(n + 1), n + 1), cosine(edges, n + 1))]
-        left = float(mass @ within[0][:, 0])
-        mass = inside(mass @ np.diff(within[1], axis=1), n + 1, left)
+        left = float(mass.sum())
+        if looks.weight(n + 1):
+            left = float(mass @ within(cosine(boundary(n + 1), n + 1), n, start)[:, 0])
+        mass = inside(mass @ np.diff(within(cosine(edges, n + 1), n, start), axis=1), n + 1, left)
     return 1.0 - left
 
 
-def beyond(h: float, last: int) -> float:
+def beyond(looks: looking.Looks, h: float, last: int, *, sides: int) -> float:
     """The same for all n above `last`, where the statistic is nearly normal: Pickands' rate of a high boundary."""
-    p = h * looking.weight(last)
-    return float(0.5 * special.ndtri(p / 2) ** 2 * p / 1.5)
+    p = h * looks.weight(last)
+    return float(0.5 * special.ndtri(p / sides) ** 2 * p / looks.decline)
 
 
+@pytest.mark.parametrize(("looks", "sides"), [(looking.DIFFERENT, 2), (looking.SMALLER, 1)], ids=["different", "smaller"])
 @pytest.mark.parametrize("h", [0.3, 0.033, 0.0033, 1e-4])
-def test_the_factors_are_those_of_the_integral(h: float) -> None:
-    together = crossing(h, 60) + beyond(h, 60)
-    assert looking.corrected(h, 5) == pytest.approx(together, rel=0.02)
-    assert looking.corrected(h, 5) > 0.995 * together
-    assert looking.level(5, looking.corrected(h, 5)) == pytest.approx(h)
+def test_the_factors_are_those_of_the_integral(looks: looking.Looks, sides: int, h: float) -> None:
+    together = crossing(looks, h, 60, sides=sides) + beyond(looks, h, 60, sides=sides)
+    assert looks.corrected(h, 5) == pytest.approx(together, rel=0.02)
+    assert looks.corrected(h, 5) > 0.995 * together
+    assert looks.level(5, looks.corrected(h, 5)) == pytest.approx(h)
 
 
 def p_values(trials: int, last: int, seed: int, effect: float = 0.0) -> Floats:
@@ -101,8 +112,24 @@ def test_five_pairs_lose_little() -> None:
     assert (at_five < looking.level(5, 0.05)).mean() > (at_five < 0.05).mean() - 0.03
 
 
+@pytest.mark.parametrize("together", [0.05, 0.05 / 8])
+def test_a_difference_that_matters_is_called_smaller_no_more_often_than_stated(together: float) -> None:
+    """At a true difference of just the effect that matters. Planted: each look at the whole level."""
+    trials = 20_000
+    logs = np.random.default_rng(5).normal(0.0, 1.0, (trials, 40))
+    sums, squares = logs.cumsum(axis=1), (logs**2).cumsum(axis=1)
+    numbers = np.arange(5, 41)
+    deviation = np.sqrt(squares[:, 4:] - sums[:, 4:] ** 2 / numbers) / np.sqrt(numbers - 1)
+    t = sums[:, 4:] / np.sqrt(numbers) / deviation
+    one_sided = special.stdtr(numbers - 1, t)
+    levels = np.array([looking.SMALLER.level(int(n), together) for n in numbers])
+    false = (one_sided < levels).any(axis=1).mean()
+    assert 0.75 * together < false <= stats.binom.isf(0.001, trials, together) / trials
+    assert (one_sided < together).any(axis=1).mean() > 2 * together
+
+
 def test_fewer_than_three_pairs_are_not_tested() -> None:
-    assert looking.weight(2) == 0.0
+    assert looking.weight(2) == looking.SMALLER.weight(4) == 0.0
     two = statistics.paired_ratio([(1.0, 1.1), (1.0, 1.2)])
     assert two is not None and (two.n, two.low, two.high, two.p) == (2, None, None, None)
 

@@ -5,6 +5,7 @@ import io
 import json
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -97,13 +98,14 @@ def compare(*words: str | Path) -> Any:
 
 
 def test_an_evaluation_trains_scores_and_writes_everything_and_does_nothing_twice(
-    in_process: list[tuple[str, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    in_process: list[tuple[str, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deliveries: list[str]
 ) -> None:
     out, tuned = tmp_path / "out", tmp_path / "tuned.yaml"
     tuned.write_text("right: {optimizer.learning_rate: 0.2}\nleft: {optimizer.learning_rate: 0.1}\n")
     words = ("evaluate", *SETTINGS, "--epochs", "60", "--patience", "3", "--tuned", tuned, "--out", out, "--json")
     done = compare(*words)
     assert done.exit_code == 0, done.output
+    assert deliveries == ["locked"]
     said = json.loads(done.stdout)
     made = final_training.read(out)
     assert [model.contestant for model in made.models] == ["left", "right"]
@@ -143,8 +145,8 @@ def test_the_validation_split_is_scored_by_class_where_that_is_asked_for(
 ) -> None:
     fields = {"model": MODEL, "cores": 1, "epochs": 3, "data.limit": 256, "data.image_size": 8, "optimizer.momentum": 0}
     settings = Evaluation(values=spec.overlay({}, fields), frameworks=("left",), scores_validation=True)
-    with display(Console(file=io.StringIO())) as shown:
-        made = final_training.evaluate(settings, tmp_path / "out", shown)
+    with ExitStack() as lock, display(Console(file=io.StringIO())) as shown:
+        made = final_training.evaluate(settings, tmp_path / "out", shown, lock)
     assert made.models == final_training.read(tmp_path / "out").models
     validation = final_training.data_of(made).validation
     for model in made.models:
@@ -400,7 +402,7 @@ def test_a_conversion_to_a_full_disk_is_refused_before_a_framework_is_asked(
 
 
 def test_infer_times_both_frameworks_in_turns_and_goes_on(
-    in_process: list[tuple[str, ...]], checkpoint: Path, tmp_path: Path
+    in_process: list[tuple[str, ...]], checkpoint: Path, tmp_path: Path, deliveries: list[str]
 ) -> None:
     out = tmp_path / "out"
     sides = ("--frameworks", "left,right", "--model", MODEL)
@@ -409,6 +411,7 @@ def test_infer_times_both_frameworks_in_turns_and_goes_on(
     done = compare(*asked, *wanted)
     assert done.exit_code == 0, done.output
     assert [framework for framework, *_ in in_process] == ["left", "right", "right", "left"]
+    assert deliveries == ["locked"]
     said = json.loads(compare(*asked, *wanted, "--json").stdout)
     assert len(in_process) == 4  # nothing was timed again
     assert [(row["contestant"], row["batch_size"], row["calls"]) for row in said["rows"]] == [

@@ -2,7 +2,7 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
+import tempfile
 import time
 from pathlib import Path
 
@@ -130,27 +130,99 @@ os.kill(os.getpid(), signal.SIGKILL)
 @pytest.mark.skipif(sys.platform != "linux", reason="a kernel's service of Linux")
 def test_a_twin_dies_with_a_parent_that_is_killed(script: Path, tmp_path: Path) -> None:
     script.write_text("import time, os, pathlib; pathlib.Path('pids').write_text(str(os.getpid()) + ' '); time.sleep(600)")
-    parent = textwrap.dedent(
-        """
-        import time
-        from pathlib import Path
-        from compare.execution import launch
-        launch.FRAMEWORKS["scripted"] = "scripted_twin"
-        launch.start("scripted", ["run"], log=Path("log.txt"))
-        time.sleep(600)
-        """
-    )
-    environment = {**os.environ, "PYTHONPATH": str(launch.PROJECT_ROOT)}
-    process = subprocess.Popen([sys.executable, "-c", parent], env=environment)
-    pids = _wait_for_pids(tmp_path / "pids")
+    process, pids = _parent(tmp_path, tmp_path / "pids")
     process.kill()
     process.wait()
-    _assert_gone(pids)
+    _assert_gone([int(pids)])
+
+
+LITTERING = """
+import os, pathlib, signal, tempfile, time
+folder = pathlib.Path(tempfile.gettempdir())
+(folder / "__autograph_generated_file.py").touch()
+(folder / "dask-scratch-space").mkdir()
+pathlib.Path("temporary.tmp").write_text(f"{folder} {oct(folder.stat().st_mode)}")
+os.replace("temporary.tmp", "temporary")
+"""
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The temporary folder of this process, which is empty."""
+    folder = tmp_path / "temporary files"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+@pytest.mark.parametrize("end", ["", "os.kill(os.getpid(), signal.SIGKILL)"], ids=["ends", "is killed"])
+def test_a_twin_has_a_temporary_folder_of_its_own_which_goes_with_it(
+    script: Path, tmp_path: Path, temporary: Path, end: str
+) -> None:
+    script.write_text(LITTERING + end)
+    launch.call("scripted", ["run"], log=tmp_path / "log.txt")
+    folder, mode = (tmp_path / "temporary").read_text().rsplit(maxsplit=1)
+    assert Path(folder).parent == temporary
+    assert mode == "0o40700"
+    assert list(temporary.iterdir()) == []
+
+
+def test_each_of_two_twins_keeps_its_temporary_folder_while_it_runs(script: Path, tmp_path: Path, temporary: Path) -> None:
+    script.write_text("import time; time.sleep(600)")
+    first, second = (launch.start("scripted", ["run"], log=tmp_path / "log.txt") for _ in range(2))
+    assert len(list(temporary.iterdir())) == 2
+    launch.stop(first)
+    assert [second.temporary.path] == list(temporary.iterdir())
+    launch.stop(second)
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_twin_that_cannot_be_started_leaves_no_temporary_folder(
+    script: Path, tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch.sys, "executable", str(tmp_path / "missing"))
+    with pytest.raises(FileNotFoundError):
+        launch.start("scripted", ["run"], log=tmp_path / "log.txt")
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a kernel's service of Linux")
+def test_the_next_command_removes_what_a_killed_one_left(script: Path, tmp_path: Path, temporary: Path) -> None:
+    script.write_text(LITTERING + "time.sleep(600)")
+    process, _ = _parent(tmp_path, tmp_path / "temporary", TMPDIR=str(temporary))
+    left = Path((tmp_path / "temporary").read_text().rsplit(maxsplit=1)[0])
+    process.kill()
+    process.wait()
+    assert (left / "__autograph_generated_file.py").exists()
+    script.write_text("")
+    launch.call("scripted", ["run"], log=tmp_path / "log.txt")
+    assert list(temporary.iterdir()) == []
 
 
 @pytest.mark.parametrize(("code", "words"), [(1, "exit code 1"), (-9, "killed by SIGKILL"), (-200, "killed by signal 200")])
 def test_exit_words_name_the_signal(code: int, words: str) -> None:
     assert launch.exit_words(code) == words
+
+
+PARENT = """
+import time
+from pathlib import Path
+from compare.execution import launch
+launch.FRAMEWORKS["scripted"] = "scripted_twin"
+launch.start("scripted", ["run"], log=Path("log.txt"))
+time.sleep(600)
+"""
+
+
+def _parent(folder: Path, started: Path, **environment: str) -> tuple[subprocess.Popen[bytes], str]:
+    """A process that has started the twin, and what the twin has written then."""
+    environment = {**os.environ, "PYTHONPATH": str(launch.PROJECT_ROOT), **environment}
+    process = subprocess.Popen([sys.executable, "-c", PARENT], env=environment, cwd=folder)
+    deadline = time.monotonic() + 20
+    while not (started.exists() and started.read_text().strip()):
+        assert time.monotonic() < deadline, "the twin did not start"
+        time.sleep(0.05)
+    return process, started.read_text()
 
 
 def _wait_for_pids(path: Path) -> list[int]:
@@ -201,3 +273,41 @@ def test_a_twin_that_works_is_waited_for(script: Path, tmp_path: Path, monkeypat
     monkeypatch.setattr(watchdog, "LOADING_SECONDS", 1.0)
     script.write_text("import time; end = time.time() + 4\nwhile time.time() < end: pass")
     assert launch.call("scripted", ["run"], log=tmp_path / "log.txt", hang_seconds=1.0) == 0
+
+
+def _calls(folder: Path, *names: str) -> list[launch.Call]:
+    return [launch.Call("scripted", [name], folder / f"{name}.txt") for name in reversed(names)]
+
+
+def test_two_twins_work_side_by_side_and_a_third_waits_for_what_it_needs(script: Path, tmp_path: Path) -> None:
+    meeting = "while not pathlib.Path({'first': 'second', 'second': 'first'}[name]).exists(): time.sleep(0.01)"
+    script.write_text(
+        f"import pathlib, sys, time; name = sys.argv[1]; pathlib.Path(name).touch()\nif name == 'third': sys.exit(3)\n{meeting}"
+    )
+    waiting, ended = _calls(tmp_path, "first", "second", "third"), dict[str, int]()
+
+    def following() -> launch.Call | None:
+        if not waiting or (len(waiting) == 1 and not {"first", "second"} <= set(ended)):
+            return None
+        return waiting.pop()
+
+    launch.call_each(following, lambda call, code: ended.update({call.arguments[0]: code}), at_once=2)
+    assert ended == {"first": 0, "second": 0, "third": 3}
+
+
+def test_no_twin_is_left_running_where_another_ends_all(script: Path, tmp_path: Path) -> None:
+    script.write_text(
+        "import os, pathlib, sys, time\n"
+        "if sys.argv[1] == 'short':\n"
+        "    while not pathlib.Path('pid').exists(): time.sleep(0.01)\n"
+        "    sys.exit(5)\n"
+        "pathlib.Path('new').write_text(str(os.getpid())); os.replace('new', 'pid'); time.sleep(600)"
+    )
+    waiting = _calls(tmp_path, "long", "short")
+
+    def ended(call: launch.Call, code: int) -> None:
+        raise errors.LaunchError(f"{call.arguments[0]} ended with {code}")
+
+    with pytest.raises(errors.LaunchError, match="short ended with 5"):
+        launch.call_each(lambda: waiting.pop() if waiting else None, ended, at_once=2)
+    assert not _runs(int((tmp_path / "pid").read_text()))

@@ -71,6 +71,39 @@ def test_a_verdict_names_threads_that_differ() -> None:
     assert _verdict(stored).endswith("neither division: other threads (2 + 1 against 4 + 2).")
 
 
+@pytest.mark.parametrize(
+    ("switch", "value", "said"),
+    [
+        ("onednn", False, "other kernel library (oneDNN against without oneDNN)"),
+        ("optimizer_kernel", "loop", "other kernels of the update (fused against an operation at a time)"),
+        ("optimizer_kernel", "foreach", "other kernels of the update (fused against all variables at once)"),
+        ("data_on", "device", "other place of the data (host against device)"),
+        ("cudnn_autotune", False, "other kernel search (cuDNN tries its algorithms against cuDNN's first choice)"),
+    ],
+)
+def test_a_verdict_names_the_switch_of_kernels_that_differs(switch: str, value: Any, said: str) -> None:
+    stored = _pair(EQUAL, EQUAL)
+    for runs in stored.runs.values():
+        runs |= {repeat: run.model_copy(update={"device": "Some GPU"}) for repeat, run in runs.items()}
+    other = stored.runs["tensorflow-serial-2"]
+    other |= {repeat: run.model_copy(update={"switches": run.switches | {switch: value}}) for repeat, run in other.items()}
+    assert _verdict(stored).endswith(f"neither division: {said}.")
+
+
+def test_what_a_device_or_a_mode_does_not_use_is_no_condition() -> None:
+    stored = _pair(EQUAL, EQUAL)  # on a CPU
+    other = stored.runs["tensorflow-serial-2"]
+    other |= {
+        repeat: run.model_copy(update={"switches": run.switches | {"cudnn_autotune": False}}) for repeat, run in other.items()
+    }
+    assert _verdict(stored).endswith("closed division.")
+    served = _pair(EQUAL, EQUAL, mode="parameter_server", replicas=2)
+    for name, kernel in (("pytorch", {"optimizer_kernel": "loop"}), ("tensorflow", {})):
+        runs = served.runs[f"{name}-serial-2"]
+        runs |= {repeat: run.model_copy(update={"switches": run.switches | kernel}) for repeat, run in runs.items()}
+    assert _verdict(served).endswith("closed division.")
+
+
 def test_equal_conditions_are_the_closed_division_under_any_level() -> None:
     assert _verdict(_pair(EQUAL, EQUAL)).endswith("serial on 2 cores, switches usual, on Some CPU, closed division.")
 

@@ -267,6 +267,20 @@ def test_an_accuracy_that_is_no_better_than_guessing_is_called_so(
         assert [row.get("guessing") for row in table.rows] == [said if guesses else None, None, None, None]
 
 
+def test_a_clock_that_a_busy_machine_may_have_disturbed_is_a_caution_on_the_row_and_on_its_verdicts() -> None:
+    """The run itself is no failure: a defect of the clock would have ended it."""
+    stored = made.repeated()
+    row = stored.comparison.rows[0]
+    late = "losses came 2.00 s after the clock had stopped; the clock ran 3.00 s"
+    stored.runs[row.id][3] = stored.runs[row.id][3].model_copy(update={"clock_caution": late})
+    summaries = summarize(stored)
+    assert [summary.in_doubt for summary in summaries].count(True) == 1 and summaries[0].status == "ok"
+    found = findings(stored, summaries)
+    assert f"{summaries[0].name}: {late}: rely on no time of it." in found.troubles
+    assert _verdicts(found.contestants)[0].endswith("Its losses came late: do not rely on this.")
+    assert not _verdicts(found.contestants)[1].endswith("do not rely on this.")
+
+
 @pytest.mark.parametrize(
     ("wait", "said"),
     [
@@ -696,6 +710,7 @@ def test_a_run_without_a_validation_split_that_breaks_down_gets_a_caution_too() 
 def test_a_single_verdict_names_all_its_conditions_and_the_switches_that_decide() -> None:
     rows = [made.row("pytorch"), made.row("tensorflow")]
     ran = {"pytorch": {"graph": "eager", "memory_format": "contiguous"}, "tensorflow": {"graph": "function"}}
+    ran = {name: {"onednn": True, **switches} for name, switches in ran.items()}
     runs = {
         row.id: {
             repeat: made.good(row, seconds + 0.01 * repeat, repeat).model_copy(update={"switches": ran[row.contestant]})

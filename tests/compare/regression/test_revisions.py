@@ -6,6 +6,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
+import venv
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,11 @@ from typer.testing import CliRunner
 from common import spec
 from common.artifacts import atomic_files, results
 from common.artifacts.schema import RunResult
-from common.machine import machine
+from common.machine import code_version, machine
 from compare.__main__ import app
 from compare.comparison import comparison_plan, run
 from compare.core.interrupt import Interrupted
-from compare.execution import executor, launch, store
+from compare.execution import contestants, executor, launch, store
 from compare.execution.executor import Code
 from compare.execution.matrix import Row
 from compare.regression import revisions
@@ -324,5 +326,64 @@ def test_a_program_that_does_not_end_is_told_as_such(monkeypatch: pytest.MonkeyP
 def test_what_git_sets_for_its_hooks_is_not_passed_on_but_its_configuration_is(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("GIT_DIR", "GIT_OBJECT_DIRECTORY", "GIT_CONFIG_COUNT"):
         monkeypatch.setenv(name, "0")
-    kept = {name for name in machine.git_environment() if name.startswith("GIT_")}
+    kept = {name for name in code_version.git_environment() if name.startswith("GIT_")}
     assert "GIT_CONFIG_COUNT" in kept and not kept & {"GIT_DIR", "GIT_OBJECT_DIRECTORY"}
+
+
+# Two environments in turn.
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> list[Path]:
+    """Interpreters of two environments, which reach the distributions of this one. The second has one more."""
+    made: list[Path] = []
+    for name in ("old", "new"):
+        venv.create(tmp_path / name, symlinks=True)
+        (site,) = (tmp_path / name).glob("lib/python*/site-packages")
+        (site / "here.pth").write_text(sysconfig.get_path("purelib") + "\n")
+        made.append(tmp_path / name / "bin" / "python")
+    (site / "newer-1.0.dist-info").mkdir()
+    return made
+
+
+def test_two_environments_take_turns_and_each_runs_in_its_own_interpreter(
+    fake_twins: pytest.MonkeyPatch, two: list[Path], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    words = ["regress", "--environments", *two, "--contestant", "it=left", "--repeats", "2", "--out", out, "--json"]
+    started: list[str] = []
+    command = launch._command
+
+    def listened(name: str, arguments: Any) -> list[str]:
+        started.append(launch.interpreter(name))
+        return command(name, arguments)
+
+    fake_twins.setattr(launch, "_command", listened)
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    assert done.exit_code == 2, done.output  # two pairs are too few to tell
+    old, new = map(str, two)
+    assert started[-6:] == [old, new, old, new, new, old]
+    for side, python in (("base", old), ("head", new)):
+        plan = store.read_plan(out / side)
+        assert [each.python for each in plan.contestants] == [python]
+        assert {row.id for row in plan.rows} == {"it-serial-4cores"}
+        assert len(store.read(out / side).runs["it-serial-4cores"]) == 2
+    assert json.loads((out / revisions.MARK_FILE).read_text())["environments"] == [old, new]
+    contestants.leave()
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--environments", "a", "b", "--interleaved", "HEAD"], "--interleaved and --environments exclude each other"),
+        (["somewhere", "--environments", "a", "b"], "--environments measures both sides itself"),
+        (["--environments", "gone", "b", "--frameworks", "left"], "The interpreter of left cannot be started"),
+        (["--environments", "a", "b", "--contestant", "x=left@/c/python"], "Received also: x@/c/python"),
+    ],
+)
+def test_environments_that_cannot_be_measured_are_refused(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path, words: list[str], reason: str
+) -> None:
+    done = CliRunner().invoke(app, ["regress", *words, "--out", str(tmp_path / "out")])
+    assert done.exit_code in (1, 2) and reason in done.output, done.output
+    contestants.leave()

@@ -165,11 +165,11 @@ def test_the_matrices_of_all_repeats_are_added_up() -> None:
 
 def test_commands_are_quoted_for_the_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commands = dict(comparison_report.commands(of(made.hostile()), Path("a folder; rm -r x")))
-    line = commands["The comparison:"].removeprefix(".venv/bin/python -m compare ")
+    line = commands["The comparison:"].removeprefix(".venv/bin/convtwins ")
     assert line != commands["The comparison:"] and line.isprintable()
     said = subprocess.run(["bash", "-c", f"printf '%s\\0' {line}"], capture_output=True, text=True, check=True).stdout
     assert said.split("\0")[:-1] == ["run", "--data", *made.HOSTILE]
-    assert commands["This report, from the stored results:"] == ".venv/bin/python -m compare report 'a folder; rm -r x'"
+    assert commands["This report, from the stored results:"] == ".venv/bin/convtwins report 'a folder; rm -r x'"
     monkeypatch.chdir(tmp_path)
     stored = made.repeated(2)
     assert comparison_report.run_commands(of(stored), Path("out")) == []
@@ -183,7 +183,7 @@ def test_commands_are_quoted_for_the_shell(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_report_written_elsewhere_is_repeated_elsewhere() -> None:
     commands = dict(comparison_report.commands(of(made.repeated()), Path("a"), Path("b")))
-    assert commands["This report, from the stored results:"] == ".venv/bin/python -m compare report a --out b"
+    assert commands["This report, from the stored results:"] == ".venv/bin/convtwins report a --out b"
 
 
 def test_a_report_says_that_its_commit_lacks_changes() -> None:

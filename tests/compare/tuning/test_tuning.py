@@ -228,7 +228,7 @@ def test_a_mode_on_the_command_line_is_refused_and_not_passed_over(tmp_path: Pat
 def test_options_of_the_spec_are_those_of_all_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Tuning] = []
 
-    def tune(settings: Tuning, folder: Path) -> None:
+    def tune(settings: Tuning, folder: Path, lock: object) -> None:
         seen.append(settings)
         raise SpecError("seen")
 
@@ -443,7 +443,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> SearchResult:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)])
 def test_a_tuning_that_was_cut_short_goes_on_to_what_it_would_have_been(
-    tmp_path: Path, alone: SearchResult, number: int, code: int
+    tmp_path: Path, alone: SearchResult, number: int, code: int, deliveries: list[str]
 ) -> None:
     folder, space = tmp_path / "cut", tmp_path / "space.yaml"
     space.write_text(json.dumps(SPACE))
@@ -459,6 +459,7 @@ def test_a_tuning_that_was_cut_short_goes_on_to_what_it_would_have_been(
         assert 3 <= len(tuner.read(folder).searches[0].trials) < 6
     again = CliRunner().invoke(app, ["tune", "--out", str(folder), "--resume", "--json"])
     assert again.exit_code == 0, again.stderr
+    assert deliveries == ["locked"]
     assert json.loads(again.stdout)["done"]
     (resumed,) = tuner.read(folder).searches
     assert not is_running(folder)

@@ -134,7 +134,7 @@ def test_cells_that_a_larger_scale_fills_have_its_command_and_those_of_a_run_tha
     paper = schema.find(CIFAR10)
     setting = Setting("quick", "digits", 0, spec.overlay({}, {"steps": None, "model": "a b", "data.seed": 1}))
     repeated = "--set steps=null --set 'model=a b' --set data.seed=1"
-    command = f".venv/bin/python -m compare reproduce {CIFAR10} --scale full --data digits {repeated}"
+    command = f".venv/bin/convtwins reproduce {CIFAR10} --scale full --data digits {repeated}"
     assert here.beyond(paper, setting, 4) == f"after epoch 4 of scale quick; all: {command}"
     assert here.beyond(paper, setting, 0) == "the run failed here: see the cautions"
     assert here.beyond(paper, Setting("full", "digits", 0), 4) == "after epoch 4 of scale full"
@@ -854,11 +854,36 @@ def test_a_fourth_paper_is_a_file(tmp_path: Path, fakes: pytest.MonkeyPatch) -> 
         (("model: simple_cnn", ""), "model is missing. Add it."),
         (("column: accuracy,", "column: loss,"), "curves.0.column names something unknown"),
         (("speedup: {heading", "gain: {heading"), "tables.runs.columns.gain.measure names something unknown"),
+        (('"[0-9]"', '"("'), "data.class_pattern is no regular expression. Received: '('"),
+        (('"[0-9]"', '"((a{999}){999}){999}"'), "data.class_pattern is no regular expression"),
+        (
+            ("figures:", "csv: ../secret.csv\n    figures:"),
+            "tables.runs.csv must lie beside the paper",
+        ),
     ],
 )
 def test_a_wrong_field_of_a_paper_is_named_with_its_file(wrong: tuple[str, str], said: str, tmp_path: Path) -> None:
     file = tmp_path / "fourth.yaml"
     file.write_text(FOURTH.replace(*wrong))
+    done = invoke(file, "--scale", "smoke", "--out", tmp_path / "out")
+    assert done.exit_code == 2 and said in done.stderr and str(file) in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "figures.csv has no rows"),
+        (b"\xff", "can't decode byte"),
+        (b"run,accuracy,seconds,speedup\npytorch-serial,[[[[,1,1\n", "expected the node content"),
+        (b"run,accuracy,seconds,speedup\npytorch-serial,{a: 1},1,1\n", "figures.0.1"),
+        (b"run,accuracy,seconds,speedup\n" + b"x" * 200_000 + b",1,1,1\n", "field larger than field limit"),
+    ],
+    ids=range(5),
+)
+def test_a_wrong_file_of_figures_is_refused_with_the_reason(content: bytes, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "fourth.yaml"
+    file.write_text(FOURTH.replace("figures:", "csv: figures.csv\n    figures:"))
+    (tmp_path / "figures.csv").write_bytes(content)
     done = invoke(file, "--scale", "smoke", "--out", tmp_path / "out")
     assert done.exit_code == 2 and said in done.stderr and str(file) in done.stderr
 

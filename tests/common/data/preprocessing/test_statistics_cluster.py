@@ -1,8 +1,11 @@
 """Scans by dask.distributed: processes, a cluster that stands, workers that die, and a cluster that is not there."""
 
+import shutil
 import socket
+import subprocess
 from pathlib import Path
 
+import dask.config
 import distributed
 import numpy as np
 import pytest
@@ -103,3 +106,35 @@ def plant_deaths(files: Encoded, count: int) -> Path:
     warmed_up = {int(part.offsets[0]) for part in stretches[:2]}
     middle = next(part for part in stretches[len(stretches) // 2 :] if int(part.offsets[0]) not in warmed_up)
     return deadly.plan(files, middle, count)
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes certificates by openssl")
+def test_a_cluster_may_be_protected_by_dask_s_own_tls(tmp_path: Path) -> None:
+    key, certificate = str(tmp_path / "key.pem"), str(tmp_path / "certificate.pem")
+    made = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-subj",
+        "/CN=cluster",
+        "-keyout",
+        key,
+        "-out",
+        certificate,
+    ]
+    subprocess.run(made, check=True, capture_output=True)
+    settings = {"distributed.comm.tls.ca-file": certificate}
+    for role in ("client", "scheduler", "worker"):
+        settings |= {f"distributed.comm.tls.{role}.key": key, f"distributed.comm.tls.{role}.cert": certificate}
+    with (
+        dask.config.set(settings),
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=False, protocol="tls", dashboard_address=None
+        ) as tls,
+    ):
+        assert tls.scheduler_address.startswith("tls://")
+        workers, _ = dask_scan.workers_and_cores(tls.scheduler_address)
+        assert workers == 1

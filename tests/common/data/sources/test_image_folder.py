@@ -146,6 +146,28 @@ def test_links_in_a_folder_of_ones_own_are_followed_but_not_in_circles(tmp_path,
     assert "leads into the tree a second time" in refusal(pets, cache)
 
 
+def test_links_that_lead_out_of_a_folder_are_named_each_time_it_is_read(tmp_path, cache):
+    pets = write_folder(tmp_path / "pets", tree("cat", "dog"))
+    (pets / "cat" / "inside.png").symlink_to("../dog/0.png")
+    assert not any("lead" in note for note in loaded(pets, cache, duplicates="allow").notes)
+    (tmp_path / "private.png").write_bytes(image("private"))
+    (pets / "cat" / "outside.png").symlink_to("../../private.png")
+    real = str((tmp_path / "private.png").resolve())
+    for _ in range(2):
+        first, *_ = loaded(pets, cache, duplicates="allow").notes
+        assert first == f"1 link leads out of the folder, and what is there was read: 'cat/outside.png' to {real!r}"
+    write_folder(tmp_path / "elsewhere", tree("bird"))
+    (pets / "bird").symlink_to(tmp_path / "elsewhere" / "bird")
+    assert loaded(pets, cache, duplicates="allow").notes[0].startswith("2 links lead out of the folder")
+
+
+def test_a_folder_that_is_itself_reached_by_a_link_has_no_links_that_lead_out_of_it(tmp_path, cache):
+    pets = write_folder(tmp_path / "pets", tree("cat", "dog"))
+    (pets / "cat" / "inside.png").symlink_to(pets / "dog" / "0.png")
+    (tmp_path / "link").symlink_to(pets)
+    assert not any("lead" in note for note in loaded(tmp_path / "link", cache, duplicates="allow").notes)
+
+
 def test_a_pipe_in_a_folder_is_refused_and_not_waited_for(tmp_path, cache):
     folder = write_folder(tmp_path / "pets", tree("cat", "dog"))
     os.mkfifo(folder / "cat" / "5.png")

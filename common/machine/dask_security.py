@@ -1,0 +1,92 @@
+"""Connections of a Dask cluster that only processes of one run can open.
+
+Dask unpickles what it receives, so whoever reaches a port of it runs code as its user. With `RunSecurity` and `SCHEME` each
+connection begins with `challenge`, and nothing else is read from a process that fails it. After that, it is Dask's TCP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from typing import Any
+
+from distributed.comm import registry
+from distributed.comm.core import FatalCommClosedError
+from distributed.comm.tcp import TCP, TCPBackend, TCPConnector, TCPListener
+from distributed.security import Security
+
+from common.machine import challenge
+
+SCHEME = "convtwins"
+"""Of the addresses: `convtwins://host:port`."""
+NO_PAGES = {"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []}
+"""Dask's configuration for a cluster that answers no HTTP request. It opens a port for them, and has no setting against it."""
+
+
+class RunSecurity(Security):
+    """The argument `security` of a scheduler, a worker, a nanny and a client of a run."""
+
+    def __init__(self, secret: str | None = None) -> None:
+        """Take the secret of a run, or make one."""
+        super().__init__(require_encryption=False)
+        self.secret = secret or secrets.token_hex(16)
+
+    def get_connection_args(self, role: str) -> dict[str, Any]:
+        """Arguments of the connector."""
+        return {"secret": self.secret}
+
+    def get_listen_args(self, role: str) -> dict[str, Any]:
+        """Arguments of the listener."""
+        return {"secret": self.secret}
+
+
+async def _meet(stream: Any, secret: str, *, listens: bool) -> None:
+    """`challenge.meet` on Tornado's stream."""
+    if stream.socket is None:
+        raise ConnectionResetError("the other process has gone")
+    asked = challenge.Challenge(secret, stream.socket, listens=listens)
+    await stream.write(asked.own)
+    await stream.write(asked.answer(await stream.read_bytes(challenge.BYTES)))
+    asked.judge(await stream.read_bytes(challenge.BYTES))
+
+
+class _Connector(TCPConnector):
+    prefix = f"{SCHEME}://"
+
+    async def connect(self, address: str, deserialize: bool = True, *, secret: str, **arguments: Any) -> TCP:
+        comm: TCP = await super().connect(address, deserialize, **arguments)
+        assert comm.stream is not None
+        try:
+            await _meet(comm.stream, secret, listens=False)
+        except challenge.NotOfThisRun as error:
+            comm.abort()
+            raise FatalCommClosedError(f"{error}: {self.prefix}{address}") from None
+        except BaseException:
+            comm.abort()
+            raise
+        return comm
+
+
+class _Listener(TCPListener):
+    prefix = f"{SCHEME}://"
+
+    def __init__(self, *arguments: Any, secret: str, **others: Any) -> None:
+        super().__init__(*arguments, **others)
+        self._secret = secret
+
+    async def _prepare_stream(self, stream: Any, address: str) -> Any:
+        try:
+            await asyncio.wait_for(_meet(stream, self._secret, listens=True), challenge.STRANGER_SECONDS)
+        except OSError:  # also its subclasses TimeoutError, StreamClosedError and NotOfThisRun
+            stream.close()
+            return None
+        return stream
+
+
+class _Backend(TCPBackend):
+    _connector_class = _Connector
+    _listener_class = _Listener
+
+
+# A process that unpickles a RunSecurity, such as a nanny's worker, imports this module and so knows the scheme.
+registry.backends[SCHEME] = _Backend()

@@ -1,0 +1,80 @@
+"""A temporary folder for the processes of one run, which is removed even if they or their driver are killed."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Self
+
+PREFIX = "convtwins-run-"
+
+
+class PrivateFolder:
+    """A folder of mode 0700 in the temporary folder. This process holds a lock on it until it ends.
+
+    To make one removes those of killed processes: nobody holds their locks.
+    """
+
+    def __init__(self, parent: str | Path | None = None) -> None:
+        parent = Path(parent or tempfile.gettempdir())
+        _sweep(parent)
+        self._lock: int | None = None
+        while self._lock is None:
+            self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+            try:
+                self._lock = _locked(self.path)
+            except (BlockingIOError, FileNotFoundError):
+                continue  # another process took it for a stale one before it was locked
+            except OSError:
+                break  # a file system without locks: what a killed process leaves there stays
+        self.environment = {"TMPDIR": str(self.path)}
+        """Makes it the temporary folder of a process."""
+
+    def remove(self) -> None:
+        """Remove it with all that is in it. A second call does nothing."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.remove()
+
+
+def inside() -> bool:
+    """Whether the temporary folder of this process is private already."""
+    return Path(tempfile.gettempdir()).name.startswith(PREFIX)
+
+
+def _locked(folder: Path) -> int:
+    """A descriptor that holds the lock of a folder.
+
+    Raises:
+        BlockingIOError: another process holds it.
+        FileNotFoundError: the folder is gone.
+        OSError: it cannot be locked.
+    """
+    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        folder.stat()  # it may have been removed before it was locked
+    except BaseException:
+        os.close(held)
+        raise
+    return held
+
+
+def _sweep(parent: Path) -> None:
+    for folder in parent.glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError):
+            if folder.lstat().st_uid == os.getuid():
+                held = _locked(folder)
+                shutil.rmtree(folder, ignore_errors=True)
+                os.close(held)

@@ -1,0 +1,1 @@
+"""Environments for contestants: made from a lock, listed, checked."""

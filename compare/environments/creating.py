@@ -1,0 +1,112 @@
+"""Make an environment from a lock with uv, or with venv and pip where there is no uv."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pydantic
+
+from common.artifacts import records
+from common.frozen import Frozen
+from common.spec import SpecError
+from compare.core.errors import FolderError, LaunchError
+from compare.execution import contestants, launch
+from compare.execution.contestants import Contestant
+
+RECORD_FILE = "convtwins-environment.json"
+_LAST_LINES = 8
+
+
+class Made(Frozen):
+    """How an environment was made. It lies in its folder."""
+
+    lock: str
+    lock_hash: str
+    """SHA-256 of the file."""
+    tool: str
+    """uv or pip."""
+    made_at: str
+    """UTC, ISO 8601."""
+
+
+def create(name: str, lock: Path, folder: Path, python: str | None = None) -> Path:
+    """Make an environment. If that fails or is interrupted, nothing of it is left but its log.
+
+    Args:
+        name: of its folder.
+        lock: a requirements file.
+        folder: gets the environment, and its log as `<name>.log`.
+        python: interpreter to make it with. None: this process's.
+
+    Returns:
+        The path of its interpreter.
+
+    Raises:
+        SpecError: the name cannot be a contestant's, or there is no such lock.
+        FolderError: there is an environment of that name.
+        LaunchError: the interpreter cannot be used, or the installation fails.
+    """
+    try:
+        base = Contestant(name=name, twin=next(iter(launch.FRAMEWORKS)), python=python)
+    except pydantic.ValidationError:
+        raise SpecError(
+            f"An environment's name has letters, digits, dots, dashes and underscores. Received: {name!r}. Use e.g. torch-213."
+        ) from None
+    try:
+        content = lock.read_bytes()
+    except OSError as error:
+        raise SpecError(f"--lock cannot be read. Received: {lock} ({error.strerror}). Name a requirements file.") from None
+    made = (folder / name).absolute()
+    if made.exists():
+        raise FolderError(f"There is an environment {name} in {folder}. Choose another name, or remove {made}.")
+    contestants.enter([base])
+    launch.inspect(name)
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / f"{name}.log"
+    uv = shutil.which("uv")
+    target = made / "bin" / "python"
+    steps = [
+        [uv, "venv", "--python", launch.interpreter(name), str(made)],
+        [uv, "pip", "install", "--python", str(target), "-r", str(lock.absolute())],
+    ] if uv else [
+        [launch.interpreter(name), "-m", "venv", str(made)],
+        [str(target), "-m", "pip", "install", "--disable-pip-version-check", "-r", str(lock.absolute())],
+    ]  # fmt: skip
+    try:
+        with log.open("wb") as output:
+            codes = (subprocess.run(step, check=False, stdout=output, stderr=output).returncode for step in steps)
+            code = next(filter(None, codes), 0)
+        if code != 0:
+            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+            raise LaunchError(
+                f"The environment {name} cannot be made from {lock} ({launch.exit_words(code)}). See {log}.\n"
+                + "\n".join(lines[-_LAST_LINES:])
+            )
+        found = Made(
+            lock=str(lock.absolute()),
+            lock_hash=hashlib.sha256(content).hexdigest(),
+            tool="uv" if uv else "pip",
+            made_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        records.write(made / RECORD_FILE, found)
+    except BaseException:
+        shutil.rmtree(made, ignore_errors=True)
+        raise
+    return target
+
+
+def made(path: Path) -> Made | None:
+    """How the environment of a folder was made. None: not by `env create`."""
+    try:
+        return records.read(path / RECORD_FILE, Made, what="environment", again="Make it again.")
+    except records.RecordError:
+        return None
+
+
+def environments(folder: Path) -> list[Path]:
+    """The environments in a folder."""
+    return sorted(path for path in folder.glob("*") if (path / "bin" / "python").exists())

@@ -1,0 +1,55 @@
+"""`python -m compare env`: environments for contestants."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from common.spec import SpecError
+from compare.core import exits
+from compare.core.interrupt import interruptible
+from compare.core.option_parsing import chosen
+from compare.environments import checking, creating
+from compare.execution import contestants, options
+
+ACTIONS = ("create", "list", "check")
+_THIS = "this-one"
+"""Name of this process's own environment in a report."""
+
+
+def command(
+    action: Annotated[str, typer.Argument(help=f"{', '.join(ACTIONS)}.")],
+    name: Annotated[
+        str | None, typer.Argument(help="Of the environment. To check: also a folder or an interpreter. Default: this one.")
+    ] = None,
+    lock: Annotated[Path | None, typer.Option("--lock", help="To create: the requirements file that is installed.")] = None,
+    python: Annotated[
+        str | None, typer.Option("--python", help="To create: the interpreter that makes it. Default: this one.")
+    ] = None,
+    folder: Annotated[Path, typer.Option("--folder", help="Where the environments are.")] = contestants.FOLDER,
+    as_json: options.AsJson = False,
+) -> None:
+    """Make, list or check environments for contestants: env create NAME --lock FILE, env list, env check NAME."""
+    with exits.reported(), interruptible():
+        chosen("env", [action], ACTIONS)
+        if action != "create" and (lock or python):
+            raise SpecError(f"--lock and --python are for env create. Received: env {action}. Leave them out.")
+        if action == "create":
+            if name is None or lock is None:
+                raise SpecError("env create needs a name and --lock FILE. Use e.g. env create torch-213 --lock torch-213.lock.")
+            report = checking.report(checking.check(name, str(creating.create(name, lock, folder, python))))
+        elif action == "list":
+            report = checking.listing(
+                [checking.look(path.name, str(path / "bin" / "python")) for path in creating.environments(folder)]
+            )
+        elif name is None:
+            report = checking.report(checking.check(_THIS, None))
+        else:
+            own = folder / name
+            interpreter = contestants.interpreter(str(own) if own.is_dir() else name)
+            known = interpreter.parents[1].name if interpreter.parent.name == "bin" else interpreter.name
+            report = checking.report(checking.check(known.strip("._-") or "environment", str(interpreter)))
+        code = report.deliver(None, as_json=as_json)
+    raise typer.Exit(code)

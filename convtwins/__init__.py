@@ -1,0 +1,18 @@
+"""The command `convtwins`: puts the suite's folder on the path, and starts its command line.
+
+An installed package has the suite in `_app`, so site-packages gains one name. In a checkout the suite lies beside this folder.
+"""
+
+import sys
+from pathlib import Path
+
+_HERE = Path(__file__).resolve().parent
+APP = _HERE / "_app" if (_HERE / "_app").is_dir() else _HERE.parent
+
+
+def main() -> None:
+    """Run the command line. The suite comes first on the path, then the caller's folder, which may hold models of their own."""
+    sys.path[:0] = [str(APP), str(Path.cwd())]
+    from compare.__main__ import main as run_command_line
+
+    run_command_line()

@@ -1,0 +1,100 @@
+"""Devices, threads and switches of this framework on this machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from common.machine import machine
+from common.machine.rates import DEVICE_COPIED_BYTES, DEVICE_MATRIX_SIZE, DeviceRates, of_device
+from common.spec import Spec
+from jax_impl import SUPPORTED, switches
+
+# Twin: JAX makes float32 of float64 unless it is told once, before the first array.
+jax.config.update("jax_enable_x64", True)
+
+
+def kind() -> str:
+    """`cuda` if there is a GPU, else `cpu`."""
+    return "cuda" if gpus() else "cpu"
+
+
+def gpus() -> list[str]:
+    """The names of the GPUs that this process sees."""
+    return [device.device_kind for device in jax.local_devices() if device.platform == "gpu"]
+
+
+def describe() -> dict[str, Any]:
+    """Devices, available modes, switches and versions, JSON-ready. `common.spec.check_against` checks a spec against them."""
+    names = gpus()
+    without = {"on_cpu": _on([])} if names else {}
+    of_build = {"versions": versions(), "supported": SUPPORTED, "libraries": {}}
+    return {"framework": "jax", **of_build, **_on(names), **without}
+
+
+def _on(names: list[str]) -> dict[str, Any]:
+    """What depends on the GPUs, given by name. Without names it describes the CPU."""
+    found = len(names)
+    mesh = f"shard_map over {'GPUs' if found else 'CPU devices'} of one program"
+    # Twin: the other modes are left out, and are `not available`.
+    modes = {"serial": ("one replica", None), "data_parallel": (mesh, found)}
+    return {
+        "devices": [{"name": name, "kind": "cuda"} for name in names] or [{"name": "cpu", "kind": "cpu"}],
+        "modes": {
+            mode: {
+                "available": gpus != 1,
+                "reason": "needs 2 CUDA devices, found 1" if gpus == 1 else None,
+                "max_replicas": 1 if gpus is None else gpus or None,
+                "resource": "device" if gpus is None else "CUDA devices",
+                "implementation": implementation,
+                "mechanism": implementation,
+                "batch_norm_statistics": ["per_replica", "synchronised"],
+                "compression": gpus is None,
+            }
+            for mode, (implementation, gpus) in modes.items()
+        },
+        "options": switches.options("cuda" if found else "cpu"),
+        "inputs": {"workers": "threads of NumPy"},
+        "deterministic": False,
+    }
+
+
+def versions() -> dict[str, str]:
+    """Installed versions of the framework's packages."""
+    return machine.versions("jax", "jaxlib")
+
+
+def configure(spec: Spec, trials: int = 1) -> None:
+    """Set this process's precision. Call once, before making an array."""
+    # float32 means float32. The reduced precision of tensor cores is a switch, never a default.
+    reduced = switches.of(spec, kind())["arithmetic"] == "tf32"
+    jax.config.update("jax_default_matmul_precision", "tensorfloat32" if reduced else "highest")
+
+
+def synchronize() -> None:
+    """Wait until the device has finished all queued work."""
+    # Twin: JAX waits for arrays, not for devices. Every result that anyone still holds is among these.
+    jax.block_until_ready(jax.live_arrays())
+
+
+def peak_memory_mib() -> float | None:
+    """Peak memory of this process's devices so far, summed; None on a CPU."""
+    if not gpus():
+        return None
+    return sum((device.memory_stats() or {}).get("peak_bytes_in_use", 0) for device in jax.local_devices()) / 2**20
+
+
+def rates(spec: Spec, size: int = DEVICE_MATRIX_SIZE, num_bytes: int = DEVICE_COPIED_BYTES) -> DeviceRates | None:
+    """Measured rates of this process's device in the run's arithmetic; None on a CPU, which NumPy measures."""
+    if kind() == "cpu":
+        return None
+    digits = jnp.bfloat16 if switches.of(spec, kind())["arithmetic"] == "bfloat16" else spec.precision
+    left, right = (jax.random.uniform(jax.random.key(seed), (size, size)).astype(digits) for seed in (0, 1))
+    source = jnp.zeros(num_bytes, jnp.uint8)
+    multiply, copy = jax.jit(jnp.matmul), jax.jit(jnp.copy)
+    made: dict[str, jax.Array] = {}  # Twin: `synchronize` waits for what is held
+    return of_device(
+        lambda: made.update(product=multiply(left, right)), lambda: made.update(copy=copy(source)), synchronize, size, num_bytes
+    )

@@ -1,0 +1,61 @@
+"""Single layers, forward and backward, as in a training step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from common.models.architectures import Architecture
+from common.spec import Spec
+from common.training import layers
+from jax_impl import device, models, switches
+
+
+def passes(
+    spec: Spec, architecture: Architecture, shape: tuple[int, ...], needs_gradient: bool
+) -> Callable[[], list[jax.Array]]:
+    """Build a function that runs layers once, forward and backward, on one batch of random values."""
+    chosen = switches.of(spec, device.kind())
+    layers.refuse_other(chosen, {"arithmetic": "full"})
+    size, keys = spec.global_batch_size, iter(jax.random.split(jax.random.key(0), 100))
+    last: list[jax.Array] = []
+
+    def drawn(shape: tuple[int, ...]) -> jax.Array:
+        return jax.random.normal(next(keys), (size, *shape), spec.precision)
+
+    def calling(graph: Callable[[], list[jax.Array]]) -> Callable[[], list[jax.Array]]:
+        def call() -> list[jax.Array]:
+            last[:] = graph()  # Twin: `synchronize` waits for what is held
+            return last
+
+        return call
+
+    if layers.is_sum(architecture):
+        sums = jax.jit(lambda pair, upstream: [upstream[0] + upstream[1] if needs_gradient else pair[0] + pair[1]])
+        pair, upstream = ((drawn(shape), drawn(shape)) for _ in range(2))
+        return calling(lambda: sums(pair, upstream))
+    model = models.build(architecture, spec.precision, depthwise=chosen["depthwise"])
+    values = drawn(shape)
+    masks = [drawn((dropout.units,)) > 0 for dropout in architecture.dropouts]
+
+    def forward(parameters: Any, values: Any, masks: Any) -> jax.Array:
+        return model.network({**parameters, **model.statistics}, values, masks, True)[0]
+
+    upstream = drawn(jax.eval_shape(forward, model.parameters, values, masks).shape[1:])
+
+    @jax.jit
+    def graph(parameters: Any, values: Any, masks: Any, upstream: Any) -> list[jax.Array]:
+        # The output is returned too, because XLA leaves out what nothing needs.
+        if needs_gradient:
+            made, back = jax.vjp(lambda *given: forward(*given, masks), parameters, values)
+        else:
+            made, back = jax.vjp(lambda given: forward(given, values, masks), parameters)
+        return [*jax.tree.leaves(back(upstream)[::-1]), made]
+
+    def once() -> list[jax.Array]:
+        *gradients, made = graph(model.parameters, values, masks, upstream)
+        return gradients or [made]
+
+    return calling(once)

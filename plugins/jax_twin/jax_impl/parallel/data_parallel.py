@@ -1,0 +1,103 @@
+"""Mode data_parallel: several replicas in one process. Each trains on its shard of every batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from common.data.sources import Split
+from common.models.sharding import shard
+from common.training.communication import exchange_bytes
+from jax_impl.batch_norm import ReplicaGroup
+from jax_impl.models import Model
+from jax_impl.parallel.trainer import Trainer
+from jax_impl.train import Examples, State
+
+_AXIS = "replicas"
+_SHARED, _OWN = PartitionSpec(), PartitionSpec(_AXIS)
+
+
+class DataParallel(Trainer):
+    """Replicas on several devices, in one process.
+
+    Each replica computes gradients on its shard of the batch. The sum of all replicas' gradients makes the one update.
+    `implementation` names what runs the replicas here.
+    """
+
+    def _build(self) -> None:
+        # Twin: JAX runs one program on all devices of a mesh. Each of them holds its own shard of the arrays.
+        devices = jax.devices()[: self._spec.replicas]
+        if len(devices) < self._spec.replicas:
+            raise RuntimeError(f"{self._spec.replicas} replicas need as many devices. JAX found {len(devices)}.")
+        self._mesh = Mesh(np.array(devices), (_AXIS,))
+        self.devices = [str(device) for device in devices]
+        self._spread(self._new_model(ReplicaGroup(_AXIS) if self._synchronises else None))
+
+    def _across(self, one: Callable[..., Any]) -> Callable[..., Any]:
+        def step(state: State, examples: Examples, numbers: Any, micro_batches: int) -> Any:
+            def replica(state: State, examples: Examples, numbers: Any) -> Any:
+                own = state._replace(statistics=_first(state.statistics))
+                stepped, outputs = one(own, examples, numbers, micro_batches)
+                return stepped._replace(statistics=_alone(stepped.statistics)), outputs
+
+            states = State(_SHARED, _OWN, _SHARED)
+            return self._on_mesh(replica, (states, _OWN, _SHARED), (states, _SHARED))(state, examples, numbers)
+
+        return step
+
+    def _scoring(self) -> Callable[..., Any]:
+        def replica(parameters: Any, statistics: Any, examples: Examples) -> Any:
+            loss, predictions = self._one_score(parameters, _first(statistics), examples)
+            return lax.psum(loss, _AXIS), predictions
+
+        return self._on_mesh(replica, (_SHARED, _OWN, _OWN), (_SHARED, _OWN))
+
+    def _on_mesh(self, replica: Callable[..., Any], inputs: Any, outputs: Any) -> Callable[..., Any]:
+        # Without the check, JAX adds no sums of its own to the gradients of shared arrays.
+        return jax.shard_map(replica, mesh=self._mesh, in_specs=inputs, out_specs=outputs, check_vma=False)
+
+    def _exchange(self, values: Any) -> Any:
+        return lax.psum(values, _AXIS)
+
+    def _examples(self, images: Any, labels: Any, masks: Any) -> Examples:
+        replicas, number = self._spec.replicas, len(labels)
+        examples = Examples(images, labels, tuple(masks))
+        if number % replicas:
+            bounds = [shard(number, replicas, rank) for rank in range(replicas)]
+            most = bounds[0][1]
+            places = np.concatenate([np.minimum(np.arange(low, low + most), number - 1) for low, _ in bounds])
+            rows = np.concatenate([np.arange(low, low + most) < high for low, high in bounds])
+            examples = jax.tree.map(lambda values: values[places], examples)._replace(rows=rows)
+        return jax.device_put(examples, NamedSharding(self._mesh, _OWN))
+
+    def _first_model(self) -> Model:
+        return Model(self._model.network, self._model.parameters, _first(self._model.statistics))
+
+    def _spread(self, model: Model) -> None:
+        # Each replica keeps the statistics of its own shards: a first axis of replicas.
+        copies = jax.tree.map(lambda array: jnp.broadcast_to(array, (self._spec.replicas, *array.shape)), model.statistics)
+        statistics = jax.device_put(copies, NamedSharding(self._mesh, _OWN))
+        self._model = Model(model.network, self._placed(model.parameters), statistics)
+
+    def _placed(self, arrays: Any) -> Any:
+        return jax.device_put(arrays, NamedSharding(self._mesh, _SHARED))
+
+    def share_statistics(self) -> None:
+        self._spread(self._first_model())
+
+    def report(self, test: Split) -> dict[str, Any]:
+        return {"bytes_per_step": exchange_bytes(self._spec, self._architecture)}
+
+
+def _first(arrays: Any) -> Any:
+    return jax.tree.map(lambda array: array[0], arrays)
+
+
+def _alone(arrays: Any) -> Any:
+    return jax.tree.map(lambda array: array[None], arrays)

@@ -1,0 +1,253 @@
+"""What the trainers of all modes share: construction, input, scores, weights, state, and a step's breakdown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+
+from common.artifacts.schema import StepParts
+from common.data.batches import Feed, Plan, in_order
+from common.data.sources import Dataset, Split
+from common.machine.machine import available_cores
+from common.models.architectures import Architecture
+from common.models.weights import Weights
+from common.spec import Spec
+from common.training.trainer import Batch, ComputeAndExchange, Recording, StepBreakdown, Update
+from jax_impl import device, evaluate, input, models, optim, profiler, switches, train, weights
+from jax_impl.batch_norm import ReplicaGroup
+from jax_impl.train import Examples, State
+
+_compilations = 0
+
+
+def _count(event: str, seconds: float, **_: Any) -> None:
+    global _compilations
+    _compilations += event.startswith("/jax/core/compile/")
+
+
+jax.monitoring.register_event_duration_secs_listener(_count)
+
+
+class Trainer:
+    """The process of a run. A mode adds how it spreads a step over replicas, and what it reports.
+
+    `common.training.tracing.TraceableTrainer` documents the public methods.
+    """
+
+    shard: tuple[int, int] = (0, 1)
+
+    def __init__(self, spec: Spec, architecture: Architecture, plan: Plan, dataset: Dataset, initial: Weights) -> None:
+        self._spec = spec
+        self._architecture = architecture
+        self._plan = plan
+        self._dataset = dataset
+        self._step = 0
+        self._switches = switches.of(spec, device.kind())
+        self._objective = train.Objective(spec.loss, plan.scaling, spec.precision)
+        self.devices = [device.kind()]
+        self.threads = {"intra_op": available_cores(), "inter_op": spec.replicas, "input": spec.workers}
+        self.implementation = device.describe()["modes"][spec.mode]["implementation"]
+        self._synchronises = spec.batch_norm_statistics == "synchronised" and spec.replicas > 1
+        self._optimizer = optim.build(spec.optimizer)
+        self._model: models.Model
+        self._build()
+        self._slots = self._placed(self._optimizer.init(self._model.parameters))
+        # Twin: a step is a program for each shape of its arguments. It takes over the memory of the state that it replaces.
+        self._steps = partial(jax.jit, donate_argnums=0, static_argnums=3)(self._across(self._one_step))
+        self._score = jax.jit(self._scoring())
+        self._held: Any = None
+        self.load_weights(initial)
+
+    def _build(self) -> None:
+        """Build the model: `_model`."""
+        raise NotImplementedError
+
+    def _across(self, one: Callable[..., Any]) -> Callable[..., Any]:
+        """A function of one replica's state and examples, for all replicas: (state, examples, numbers, micro_batches)."""
+        raise NotImplementedError
+
+    def _scoring(self) -> Callable[..., Any]:
+        """(loss_sum, predictions) of (parameters, statistics, examples), for all replicas."""
+        raise NotImplementedError
+
+    def _examples(self, images: Any, labels: Any, masks: Any) -> Examples:
+        """A batch on the devices."""
+        raise NotImplementedError
+
+    _exchange = staticmethod(lambda values: values)
+    """The sum of the replicas' values, the same in each."""
+
+    @property
+    def updates(self) -> int:
+        return self._step
+
+    def feed(self) -> Feed[Batch]:
+        index, number = self.shard
+        return input.feed(self._plan, self._dataset.train, number, index)
+
+    def batches(self, first_epoch: int = 1) -> Iterator[Batch]:
+        return in_order(self._plan, self.feed(), first_epoch)
+
+    def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
+        self._step += 1
+        state, outputs = self._steps(self._state(), *self._arguments(batch, num_examples, learning_rate))
+        self._model.parameters, self._model.statistics, self._slots = state
+        return outputs
+
+    def compile(self, step_sizes: Sequence[int], score_sizes: Sequence[int]) -> None:
+        size = self._architecture.image_size
+
+        def blank(examples: int) -> Batch:
+            masks = tuple(np.ones((examples, dropout.units), bool) for dropout in self._architecture.dropouts)
+            labels = np.zeros(examples, np.int64)
+            return Batch(labels, np.ones((examples, size, size, 3), np.uint8), labels, masks)
+
+        for each in step_sizes:
+            copied = jax.tree.map(jnp.copy, self._state())  # a step takes its state's memory
+            self._held = self._steps(copied, *self._arguments(blank(each), each, 0.0))
+        for each in score_sizes:
+            batch = blank(each)
+            self._held = self.score(batch.images, batch.labels)
+
+    def compilations(self) -> int:
+        return _compilations
+
+    def finish_epoch(self) -> None:
+        """Average or pull the weights that all ranks have trained. This is part of the training's time."""
+
+    def score(self, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> tuple[Any, npt.NDArray[np.int64]]:
+        examples = self._examples(np.asarray(images), np.asarray(labels), ())
+        loss, predictions = self._score(self._model.parameters, self._model.statistics, examples)
+        predictions = np.asarray(predictions)
+        return loss, predictions if examples.rows is None else predictions[np.asarray(examples.rows)]
+
+    def fetch(self, values: list[Any]) -> npt.NDArray[Any]:
+        return np.stack(jax.device_get(values))
+
+    def all_reduce(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return values
+
+    def total(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return values
+
+    def share_statistics(self) -> None:
+        """Copy replica 0's BatchNorm statistics to every replica. Evaluation uses them."""
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        kept = {f"optimizer/{name}": array for name, array in optim.state(self._slots).items()}
+        return {f"weights/{name}": array for name, array in self.weights().items()} | kept
+
+    def load_state(self, values: dict[str, npt.NDArray[Any]], step: int) -> None:
+        self._step = step
+        groups: dict[str, dict[str, npt.NDArray[Any]]] = {"weights": {}, "optimizer": {}}
+        for path, array in values.items():
+            group, _, name = path.partition("/")
+            groups[group][name] = array
+        self.load_weights(groups["weights"])
+        self._slots = self._placed(optim.load_state(self._slots, groups["optimizer"]))
+
+    def report(self, test: Split) -> dict[str, Any]:
+        return {}
+
+    def compute_and_exchange(self, batch: Batch, num_examples: int) -> ComputeAndExchange | StepParts | str | None:
+        return f"mode {self._spec.variant} computes and sends in one"
+
+    def step_breakdown(self, batch: Batch, num_examples: int) -> StepBreakdown | str:
+        return f"mode {self._spec.variant} is one program with its exchange"
+
+    def record(self, work: Callable[[], None]) -> Recording:
+        def waiting() -> None:
+            work()
+            self.synchronize()
+
+        return profiler.record(waiting)
+
+    def synchronize(self) -> None:
+        device.synchronize()
+
+    def close(self) -> None:
+        """Disconnect from the other processes at the end of the run."""
+
+    def load_weights(self, values: Weights) -> None:
+        model = self._first_model()
+        weights.load(model, self._architecture, values)
+        self._spread(model)
+
+    def weights(self) -> Weights:
+        return weights.extract(self._first_model(), self._architecture)
+
+    def slots(self) -> dict[str, Weights]:
+        # Twin: slots have canonical names and layouts already.
+        return {
+            slot: weights.extract_gradients(self._model, self._architecture, each)
+            for slot, each in self._slots.items()
+            if slot != "native"
+        }
+
+    def load_slots(self, values: Mapping[str, Weights]) -> None:
+        arrays = {f"{slot}/{name}": array for slot, each in values.items() for name, array in each.items()}
+        self._slots = self._placed(optim.load_state(self._slots, arrays))
+
+    def num_values(self) -> tuple[int, int]:
+        return models.num_values(self._first_model())
+
+    def gradients(self, batch: Batch, num_examples: int) -> Weights:
+        update = Update(num_examples, learning_rate=0.0, step=0)
+        compute = jax.jit(partial(self._objective.gradients, self._model.network, update=update))
+        state, examples = self._state(), self._examples(batch.images, batch.labels, batch.masks)
+        _, _, gradients, self._model.statistics = compute(state.parameters, state.statistics, examples)
+        return weights.extract_gradients(self._model, self._architecture, gradients)
+
+    def logits(self, batch: Batch, *, training: bool) -> npt.NDArray[np.floating]:
+        arrays = {name: jnp.asarray(array) for name, array in self.weights().items()}
+
+        @jax.jit
+        def network(arrays: Any, images: Any, masks: Any) -> tuple[Any, Any]:
+            scaled = input.scale(images, self._spec.precision, self._plan.scaling)
+            return self._model.network(arrays, scaled, masks, training)
+
+        logits, statistics = network(arrays, batch.images, batch.masks)
+        self._model.statistics |= statistics
+        return np.asarray(logits)
+
+    # What modes are built from.
+
+    def _new_model(self, group: ReplicaGroup | None) -> models.Model:
+        chosen = self._switches
+        return models.build(self._architecture, self._spec.precision, group, chosen["arithmetic"], chosen["depthwise"])
+
+    def _state(self) -> State:
+        return State(self._model.parameters, self._model.statistics, self._slots)
+
+    def _first_model(self) -> models.Model:
+        """The model of replica 0."""
+        return self._model
+
+    def _spread(self, model: models.Model) -> None:
+        """Make this the model of every replica."""
+        self._model = model
+
+    def _placed(self, arrays: Any) -> Any:
+        """Arrays that all replicas share, on the devices."""
+        return arrays
+
+    def _arguments(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, ...]:
+        numbers = np.int64(num_examples), np.float64(learning_rate), np.int64(self._step)
+        examples = self._examples(batch.images, batch.labels, batch.masks)
+        return examples, numbers, self._spec.micro_batches(num_examples)
+
+    def _one_step(self, state: State, examples: Examples, numbers: Any, micro_batches: int) -> Any:
+        """A step of one replica on its own shard."""
+        objective, network, update = self._objective, self._model.network, Update(*numbers, micro_batches)
+        return train.train_step(objective, network, self._optimizer, state, examples, update, self._exchange)
+
+    def _one_score(self, parameters: Any, statistics: Any, examples: Examples) -> Any:
+        """(loss_sum, predictions) of one replica on its own shard."""
+        arrays = {**parameters, **statistics}
+        return evaluate.score(self._model.network, arrays, examples.images, examples.labels, self._objective, examples.rows)

@@ -1,0 +1,71 @@
+"""The framework's switches: their values on this machine, and those that are set before its import."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from common.machine import machine
+from common.spec import Spec, resolved
+
+_CUDA = "a CUDA device"
+
+_BEFORE_IMPORT: dict[str, Any] = {
+    "allocator": {
+        "values": ["keeping", "system"],
+        "default": "keeping",
+        "plain": "system",
+        "process": ["system"],
+        "help": "whether glibc keeps freed memory for the next step, or gives it back to the system, as it does by default",
+    },
+}
+
+
+def options(kind: str) -> dict[str, Any]:
+    """Describe every switch, for `describe`.
+
+    Args:
+        kind: of this machine's devices, `cuda` or `cpu`.
+    """
+    on_cuda = kind == "cuda"
+    # Twin: JAX has no switch for threads. XLA's pool has one for each CPU that the process is held to.
+    return {
+        **_BEFORE_IMPORT,
+        "arithmetic": {
+            "values": ["full", "bfloat16", *(["tf32"] if on_cuda else [])],
+            "default": "full",
+            **({"plain": "tf32"} if on_cuda else {}),
+            "elsewhere": {} if on_cuda else {"tf32": _CUDA},
+            "only": {"bfloat16": {"precision": ["float32"]}, "tf32": {"precision": ["float32"]}},
+            "reduced": ["bfloat16", "tf32"],
+            "process": ["tf32"],
+            "help": "what layers compute in, weights and loss being float32: float32 in full, bfloat16, or tf32 of tensor "
+            "cores (JAX's own default on a GPU)",
+        },
+        "graph": {
+            "values": ["jit"],
+            "default": "jit",
+            "sets": {"graph": {"jit": "compiled"}, "layout": {"jit": "NHWC"}},
+            "help": "the training step: one program that XLA compiles for each batch size",
+        },
+        "depthwise": {
+            "values": ["grouped", "products"],
+            "default": "grouped",
+            "help": "a depthwise convolution: XLA's grouped convolution, or a sum of products of shifted images",
+        },
+    }
+
+
+def of(spec: Spec, kind: str) -> dict[str, Any]:
+    """The resolved switches of a run."""
+    return resolved(spec, options(kind))
+
+
+def prepare(spec: Spec) -> str:
+    """Set what must be set before the framework's import. Returns a description of the allocator."""
+    if spec.mode == "data_parallel":
+        # Twin: JAX counts the devices of the CPU once, when it first looks for devices.
+        flags = os.environ.get("XLA_FLAGS", "")
+        os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={spec.replicas}".strip()
+    keeps = resolved(spec, _BEFORE_IMPORT)["allocator"] == "keeping" and machine.keep_freed_memory()
+    return "keeps freed pages" if keeps else "the system's default"

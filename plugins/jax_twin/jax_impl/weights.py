@@ -1,0 +1,35 @@
+"""Conversion between the canonical weights of `common.models.weights` and the model's own arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+
+from common.models.architectures import Architecture
+from common.models.weights import Weights
+from jax_impl.models import Model
+
+
+def load(model: Model, architecture: Architecture, weights: Mapping[str, npt.NDArray[np.floating]]) -> None:
+    """Set every parameter and statistic of a model from canonical arrays, rounded to the model's precision."""
+    # Twin: JAX's layouts are the canonical ones, so nothing is turned.
+    for arrays in (model.parameters, model.statistics):
+        for name, array in arrays.items():
+            if (received := np.shape(weights[name])) != array.shape:
+                raise ValueError(f"{name} must have shape {array.shape}. Received: {received}.")
+            arrays[name] = jnp.array(weights[name], array.dtype)
+
+
+def extract(model: Model, architecture: Architecture) -> Weights:
+    """Every parameter and statistic by canonical name, in the canonical layout and the model's precision."""
+    arrays = {**model.parameters, **model.statistics}
+    return {parameter.name: np.array(arrays[parameter.name]) for parameter in architecture.parameters()}
+
+
+def extract_gradients(model: Model, architecture: Architecture, gradients: Mapping[str, Any]) -> Weights:
+    """The gradient of every trainable parameter by canonical name, in canonical order."""
+    return {name: np.array(gradients[name]) for name in (each.name for each in architecture.parameters() if each.trainable)}

@@ -1,0 +1,107 @@
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from common.machine import machine, private_folder
+from common.machine.private_folder import PREFIX, PrivateFolder
+
+HOLD = """
+import sys, tempfile
+from common.machine.private_folder import PrivateFolder
+folder = PrivateFolder()
+(folder.path / "file").write_text("content")
+print(folder.path, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(autouse=True)
+def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def held(parent: Path) -> tuple[subprocess.Popen[str], Path]:
+    """A process that holds a folder."""
+    environment = os.environ | {"PYTHONPATH": str(machine.PROJECT_ROOT), "TMPDIR": str(parent)}
+    command = [sys.executable, "-c", HOLD]
+    process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    return process, Path(process.stdout.readline().strip())
+
+
+def test_a_folder_is_for_its_user_alone_and_goes_with_all_that_is_in_it(parent: Path) -> None:
+    with PrivateFolder() as folder:
+        assert folder.path.parent == parent
+        assert folder.path.stat().st_mode & 0o777 == 0o700
+        (folder.path / "deep" / "er").mkdir(parents=True)
+        assert folder.environment == {"TMPDIR": str(folder.path)}
+        assert not private_folder.inside()
+        tempfile.tempdir = str(folder.path)
+        assert private_folder.inside()
+    folder.remove()  # does nothing twice
+    assert list(parent.iterdir()) == []
+
+
+def test_what_a_killed_process_leaves_is_removed_and_what_a_living_one_holds_is_not(parent: Path) -> None:
+    killed, left = held(parent)
+    living, kept = held(parent)
+    killed.kill()
+    killed.communicate()
+    assert (left / "file").exists()
+    with PrivateFolder() as folder:
+        assert set(parent.iterdir()) == {kept, folder.path}
+        assert (kept / "file").exists()
+    living.communicate("")
+    PrivateFolder().remove()
+    assert list(parent.iterdir()) == []
+
+
+def test_what_only_looks_like_a_folder_of_a_run_is_left(parent: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "mine").touch()
+    (parent / f"{PREFIX}link").symlink_to(elsewhere)
+    (parent / f"{PREFIX}file").touch()
+    (parent / "convtwins-other").mkdir()
+    PrivateFolder().remove()
+    assert len(list(parent.iterdir())) == 3
+    assert (elsewhere / "mine").exists()
+
+
+def test_a_folder_of_another_user_is_left(parent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (parent / f"{PREFIX}stale").mkdir()
+    monkeypatch.setattr(os, "getuid", lambda: -1)
+    PrivateFolder().remove()
+    assert [path.name for path in parent.iterdir()] == [f"{PREFIX}stale"]
+    monkeypatch.undo()
+
+
+def test_without_locks_nothing_of_others_is_removed(parent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (parent / f"{PREFIX}others").mkdir()
+
+    def unsupported(descriptor: int, operation: int) -> None:
+        raise OSError("no locks here")
+
+    monkeypatch.setattr(private_folder.fcntl, "flock", unsupported)
+    with PrivateFolder() as folder:
+        assert folder.path.exists()
+    assert [path.name for path in parent.iterdir()] == [f"{PREFIX}others"]
+
+
+def test_a_folder_that_another_takes_for_a_stale_one_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Path] = []
+    lock = private_folder._locked  # pyright: ignore[reportPrivateUsage]
+
+    def taken(folder: Path) -> int:
+        made.append(folder)
+        if len(made) == 1:
+            folder.rmdir()
+        return lock(folder)
+
+    monkeypatch.setattr(private_folder, "_locked", taken)
+    with PrivateFolder() as folder:
+        assert [folder.path] == made[1:]

@@ -1,0 +1,59 @@
+"""A user's own model module may be wrong in any way. It never ends a command as if its work were done."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from common.models import architectures
+from common.spec import SpecError
+
+
+@pytest.fixture
+def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """Writes a user's module, and gives its dotted name."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "ending").mkdir()
+
+    def write(source: str) -> str:
+        (tmp_path / "ending" / "net.py").write_text(f"import os, sys\n{source}\n", encoding="utf-8")
+        for name in ("ending", "ending.net"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        return "ending.net"
+
+    return write
+
+
+ENDINGS = ["sys.exit(0)", "sys.exit()", "sys.exit(3)", "sys.exit('done')", "os._exit(0)", "raise SystemExit"]
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("where", ["{}", "def architecture(num_classes, image_size):\n    {}"], ids=["import", "architecture"])
+def test_a_module_that_ends_the_process_is_refused_with_its_line(
+    own_module: Callable[[str], str], ending: str, where: str
+) -> None:
+    model = own_module(where.format(ending))
+    with pytest.raises(SpecError, match=r"model ending\.net ends the process: SystemExit: .*net\.py, line \d\)\. Take"):
+        architectures.resolve(model, 3, 8)
+    assert os._exit is architectures._EXIT
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_builder_that_ends_the_process_is_refused(own_module: Callable[[str], str], ending: str) -> None:
+    builder = architectures.user_builder(own_module(f"def build_pytorch(*_):\n    {ending}"), "pytorch")
+    assert builder is not None
+    with pytest.raises(SpecError, match="ends the process"):
+        builder(None, "float32", None)
+
+
+def test_a_process_that_a_module_forks_may_end(own_module: Callable[[str], str]) -> None:
+    model = own_module("child = os.fork()\nif not child:\n    os._exit(0)\nended = os.waitpid(child, 0)[1]")
+    assert architectures.user_module(model).__dict__["ended"] == 0
+
+
+def test_a_signal_ends_a_twin_also_while_it_imports_a_module(own_module: Callable[[str], str]) -> None:
+    with pytest.raises(SystemExit):
+        architectures.user_module(own_module(f"sys.exit({128 + signal.SIGTERM})"))

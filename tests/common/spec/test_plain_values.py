@@ -1,0 +1,141 @@
+"""Text from anybody becomes plain values within limits, or is refused with a reason."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common import spec
+from common.spec import SpecError, plain_values
+from common.spec.plain_values import MAX_BYTES, MAX_DEPTH, MAX_VALUES, PlainValuesError
+
+
+def levels(first: str, line: str, count: int = 20) -> str:
+    """Each level of a bomb is nine times the one before."""
+    return first + "".join(line.format(here=f"a{at}", nine=",".join([f"*a{at - 1}"] * 9)) for at in range(1, count))
+
+
+ALIASES = levels("a0: &a0 [x, x, x]\n", "{here}: &{here} [{nine}]\n")
+MERGES = levels("a0: &a0 {x: 1}\n", "{here}: &{here} {{<<: [{nine}], {here}: 1}}\n")
+LONG_WORD = f"a: &a {'x' * 60_000}\nb: [{','.join(['*a'] * 15_000)}]"
+CHAIN = "a0: &a0 [1]\n" + "".join(f"a{at}: &a{at} [*a{at - 1}]\n" for at in range(1, 5000))
+
+REFUSED = {
+    "aliases": (ALIASES, "it holds more than 20,000 values"),
+    "merges": (MERGES, "it holds more than 20,000 values"),
+    "a long word, many times": (LONG_WORD, "131,072 letters"),
+    "aliases one in another": (CHAIN, "it nests more than 32 deep"),
+    "a value in itself": ("a: &a [*a]", "an alias stands for what it is in"),
+    "a name in itself": ("? &a [*a]\n: 1", "an alias stands for what it is in"),
+    "brackets": ("[" * 5000, "it nests more than 32 deep"),
+    "braces": ("{a: " * 5000, "it nests more than 32 deep"),
+    "dashes": ("- " * 5000, "it nests more than 32 deep"),
+    "question marks": ("? " * 5000, "it nests more than 32 deep"),
+    "many values": (f"[{'1,' * MAX_VALUES}]", "it holds more than 20,000 values"),
+    "a long text": ("x" * (MAX_BYTES + 1), "it is longer than 131,072 bytes"),
+    "a list for a name": ("? [a]\n: 1", "unhashable key"),
+    "a mapping for a name": ("{? {a: 1} : 1}", "unhashable key"),
+    "a number for a name": ("a: {1: 2}", "it has a field without a name. Received: 1"),
+    "a number for a name, in a list": ("a: [{1: 2}]", "it has a field without a name. Received: 1"),
+    "no for a name": ("no: 2", "it has a field without a name. Received: False"),
+    "a name twice": ("{a: 1, 'a': 2}", "a stands there twice"),
+    "a name twice, in a list": ("- a: 1\n  a: 2", "a stands there twice"),
+    "hexadecimal digits": (f"a: 0x{'f' * 5000}", "it has a number of more than 100 digits"),
+    "digits": (f"a: {'9' * 5000}", "it has a number of more than 100 digits"),
+    "minutes and seconds": (f"a: 1{':59' * 5000}", "it has a number of more than 100 digits"),
+    "a date": ("2001-01-01", "2001-01-01 is a date to YAML. Write it in quotes"),
+    "no date": ("!!timestamp 2001-99-99", "2001-99-99 is a date to YAML"),
+    "no boolean": ("!!bool maybe", "KeyError: 'maybe'"),
+    "no number": ("!!int ''", "IndexError"),
+    "no number either": ("!!float x", "ValueError"),
+    "a set": ("!!set {a, b}", "could not determine a constructor"),
+    "bytes": ("!!binary aGk=", "could not determine a constructor"),
+    "pairs": ("!!pairs [a: 1]", "could not determine a constructor"),
+    "code": ("!!python/object/apply:os.getcwd []", "could not determine a constructor"),
+    "half a letter": (r'"\ud800"', "it has half a letter, which nothing can store"),
+    "two documents": ("a\n---\nb", "expected a single document"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_yaml_that_exceeds_a_limit_or_is_not_plain_is_refused(case: str) -> None:
+    text, reason = REFUSED[case]
+    with pytest.raises(PlainValuesError, match=re.escape(reason)):
+        plain_values.from_yaml(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"a": 1, "a": 2}', "a stands there twice"),
+        ('[{"a": 1, "b": {"c": 1, "c": 1}}]', "c stands there twice"),
+        ("[" * 100_000, "it nests more than 32 deep"),
+        ('{"a":' * 40 + "1" + "}" * 40, "it nests more than 32 deep"),
+        (f"[{'1,' * MAX_VALUES}1]", "it holds more than 20,000 values"),
+        (f"1{'0' * 100}", "it has a number of more than 100 digits"),
+        ("9" * 5000, "Exceeds the limit"),
+        (r'"\ud800"', "it has half a letter"),
+        (r'{"\udfff": 1}', "it has half a letter"),
+        (f'"{"x" * MAX_BYTES}"', "it is longer than 131,072 bytes"),
+        ("{'a': 1}", "Expecting property name"),
+        ("", "Expecting value"),
+    ],
+    ids=range(12),
+)
+def test_json_that_exceeds_a_limit_or_has_a_name_twice_is_refused(text: str, reason: str) -> None:
+    with pytest.raises(PlainValuesError, match=re.escape(reason)):
+        plain_values.from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("", None),
+        ("a: {b: [1, 2.5, null, true, 'x']}", {"a": {"b": [1, 2.5, None, True, "x"]}}),
+        ("a: &a {x: 1}\nb: {<<: *a, x: 2, y: 3}\nc: {<<: *a}", {"a": {"x": 1}, "b": {"x": 2, "y": 3}, "c": {"x": 1}}),
+        ("a: &a {x: 1}\nb: &b {<<: *a, x: 2}\nc: {<<: *b, x: 3}", {"a": {"x": 1}, "b": {"x": 2}, "c": {"x": 3}}),
+        ("'2001-01-01'", "2001-01-01"),
+        ("0x10", 16),
+        ("[" * MAX_DEPTH + "1" + "]" * MAX_DEPTH, json.loads("[" * MAX_DEPTH + "1" + "]" * MAX_DEPTH)),
+        ("9" * 100, int("9" * 100)),
+    ],
+)
+def test_plain_values_are_read(text: str, value: Any) -> None:
+    assert plain_values.from_yaml(text) == value
+
+
+def test_an_alias_is_a_value_of_its_own() -> None:
+    values = plain_values.from_yaml("a: &a {x: 1}\nb: *a")
+    assert spec.overlay(values, {"a.x": 2}) == {"a": {"x": 2}, "b": {"x": 1}}
+
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**18), 10**18) | st.floats(allow_nan=False) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@given(plain)
+def test_what_is_written_is_read(value: Any) -> None:
+    assert plain_values.from_json(json.dumps(value)) == value
+    assert plain_values.from_yaml(yaml.safe_dump(value)) == value
+
+
+def test_a_file_without_end_is_read_up_to_the_limit() -> None:
+    with pytest.raises(SpecError, match="it is longer than 131,072 bytes"):
+        spec.read_values(Path("/dev/zero"))
+
+
+@pytest.mark.parametrize("path", ["studies", "compare/papers"])
+def test_the_files_of_this_project_are_far_from_every_limit(path: str) -> None:
+    files = list((Path(__file__).parents[3] / path).glob("*.yaml"))
+    assert len(files) == 3
+    for file in files:
+        assert file.stat().st_size < MAX_BYTES / 8
+        assert spec.read_values(file)

@@ -1,0 +1,66 @@
+"""No command ends in 0 without having done its work."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from compare.__main__ import EXIT_UNFINISHED, MODULES, app
+from compare.execution import launch
+
+MODEL = "silent_model.net"
+
+
+def invoke(*words: str | Path) -> Any:
+    return CliRunner().invoke(app, list(map(str, words)))
+
+
+@pytest.mark.parametrize("ending", ["sys.exit(0)", "os._exit(0)"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "--no-proof"],
+        ["run"],
+        ["parity"],
+        ["models"],
+        ["scaling"],
+        ["tune", "--trials", "2"],
+        ["evaluate", "--epochs", "1"],
+        ["optimize"],
+        ["layers"],
+    ],
+    ids=" ".join,
+)
+def test_a_model_that_ends_the_process_ends_no_command_well(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path, words: list[str], ending: str
+) -> None:
+    fake_twins.syspath_prepend(tmp_path)
+    fake_twins.chdir(tmp_path)
+    (tmp_path / "silent_model").mkdir()
+    (tmp_path / "silent_model" / "net.py").write_text(f"import os, sys\n{ending}\n", encoding="utf-8")
+    for name in ("silent_model", MODEL):
+        fake_twins.delitem(sys.modules, name, raising=False)
+    done = invoke(*words, "--model", MODEL, "--data", "digits")
+    assert done.exit_code == 2, done.output
+    assert f"model {MODEL} ends the process" in done.stderr
+    assert not list((tmp_path / "results").rglob("*.json"))
+
+
+def test_a_command_that_something_ends_in_the_middle_does_not_end_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MODULES, "silent", "tests.compare.twins.silent")
+    done = invoke("silent")
+    assert (done.exit_code, done.stderr) == (EXIT_UNFINISHED, "The command ended before its work was done.\n")
+
+
+def test_a_twin_that_ends_well_and_has_written_nothing_has_failed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(launch, "FRAMEWORKS", {"left": "tests.compare.twins.silent"})
+    words = ["trace", "spec.json", "--out", str(tmp_path / "first"), "--then", "other.json", str(tmp_path / "second")]
+    log = tmp_path / "log.txt"
+    assert launch.call("left", words, log=log) == 1
+    assert log.read_text() == "It ended with exit code 0 and has not written first.\n"
+    (tmp_path / "first").touch()
+    assert launch.call("left", words, log=log) == 1
+    (tmp_path / "second").touch()
+    assert launch.call("left", words, log=log) == 0

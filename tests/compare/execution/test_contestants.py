@@ -1,0 +1,407 @@
+"""Contestants: how they are named, and which are refused before anything is trained."""
+
+import json
+import stat
+import sys
+import sysconfig
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from common.artifacts.schema import Environment, RunResult
+from common.machine import environment
+from common.spec import SpecError
+from compare.__main__ import app
+from compare.comparison import run
+from compare.core.errors import LaunchError
+from compare.execution import contestants, launch, store
+from compare.execution.contestants import Contestant
+from compare.execution.store import ProofRecord
+from compare.judgement import environments
+from compare.reporting import comparison_report
+from tests.compare import made
+
+TWINS = ("pytorch", "tensorflow")
+
+
+@pytest.fixture(autouse=True)
+def nobody_entered() -> Iterator[None]:
+    contestants.leave()
+    yield
+    contestants.leave()
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Path:
+    """An interpreter without a single distribution."""
+    venv.create(tmp_path / "bare", symlinks=True)
+    return tmp_path / "bare" / "bin" / "python"
+
+
+@pytest.fixture
+def linked(bare: Path) -> Path:
+    """The same, which reaches the distributions of this process's environment."""
+    (site,) = bare.parents[1].glob("lib/python*/site-packages")
+    (site / "here.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return bare
+
+
+def script(path: Path, text: str) -> Path:
+    """An executable that only pretends to be an interpreter."""
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+def compare(*arguments: str | Path) -> Any:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.mark.parametrize(
+    ("word", "made"),
+    [
+        ("a=pytorch", Contestant(name="a", twin="pytorch")),
+        ("a-2.13=pytorch@/usr/bin/python3", Contestant(name="a-2.13", twin="pytorch", python="/usr/bin/python3")),
+        (
+            "b=pytorch,arithmetic=bfloat16,onednn=false,threads=2",
+            Contestant(name="b", twin="pytorch", switches={"arithmetic": "bfloat16", "onednn": False, "threads": 2}),
+        ),
+        (
+            "c=tensorflow@/x/python,jit=true",
+            Contestant(name="c", twin="tensorflow", python="/x/python", switches={"jit": True}),
+        ),
+    ],
+)
+def test_a_word_of_the_command_line_makes_a_contestant(word: str, made: Contestant) -> None:
+    assert Contestant.of_word(word) == made
+    fields = made.model_dump(exclude={"name"}, exclude_none=True)
+    assert Contestant.of_fields(made.name, fields) == made
+
+
+@pytest.mark.parametrize("word", ["", "a", "=pytorch", "a=", "a=pytorch@", "a=pytorch,", "a=pytorch,quick", "a=pytorch,=1"])
+def test_a_word_of_another_form_is_refused(word: str) -> None:
+    with pytest.raises(SpecError, match=r"--contestant takes NAME=TWIN\[@PYTHON\]"):
+        Contestant.of_word(word)
+
+
+@pytest.mark.parametrize(
+    ("word", "reason"),
+    [
+        ("../a=pytorch", r"The contestant \.\./a has a name that is refused"),
+        (f"{'a' * 61}=pytorch", "has a name that is refused"),
+        ("a=pytorch,x=1,x=2", "--contestant a sets x twice"),
+        ("a=pytorch,x=[1", "--contestant a has a value that cannot be read"),
+        ("a=pytorch,x=[1]", r"The contestant a has a switches\.x.* that is refused"),
+        ("a=pytorch,x=null", r"The contestant a has a switches\.x.* that is refused"),
+    ],
+)
+def test_a_name_or_switch_that_cannot_be_is_refused_by_name(word: str, reason: str) -> None:
+    with pytest.raises(SpecError, match=reason):
+        contestants.choose(None, [word], {}, TWINS)
+
+
+def test_the_command_line_goes_over_the_spec_file_and_may_name_its_contestants() -> None:
+    in_file = {"old": {"twin": "pytorch", "python": "/old/bin/python"}, "new": {"twin": "pytorch"}}
+    assert contestants.choose(None, [], {}, TWINS) == ["pytorch", "tensorflow"]
+    assert contestants.choose(["tensorflow"], [], {}, TWINS) == ["tensorflow"]
+    assert contestants.choose(None, [], in_file, TWINS) == ["old", "new"]
+    assert contestants.choose(["new", "tensorflow"], [], in_file, TWINS) == ["new", "tensorflow"]
+    assert contestants.choose(None, ["mine=pytorch"], in_file, TWINS) == ["mine"]
+    assert contestants.choose(["old"], ["mine=pytorch"], in_file, TWINS) == ["old", "mine"]
+    assert contestants.named("old").python == "/old/bin/python"
+    assert contestants.entered(["mine", "tensorflow"]) == [Contestant(name="mine", twin="pytorch")]
+    assert contestants.named("tensorflow") == Contestant(name="tensorflow", twin="tensorflow")
+
+
+@pytest.mark.parametrize(
+    ("frameworks", "words", "reason"),
+    [
+        (None, ["a=pytorch", "a=tensorflow"], "Two contestants are named a"),
+        (["pytorch"], ["pytorch=pytorch,x=1"], "Two contestants are named pytorch"),
+        (None, ["a=pytroch"], "The twin of a names something unknown. Received: 'pytroch'.* Did you mean pytorch"),
+        (["b"], ["a=pytorch"], "--frameworks names something unknown. Received: 'b'"),
+    ],
+)
+def test_two_of_one_name_and_unknown_twins_are_refused(frameworks: list[str] | None, words: list[str], reason: str) -> None:
+    with pytest.raises(SpecError, match=reason):
+        contestants.choose(frameworks, words, {}, TWINS)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("contestants: {a: {twin: left}, a: {twin: right}}", "a stands there twice"),
+        ("contestants: [left]", "contestants must be a group"),
+        ("contestants: {a: left}", r"contestants\.a must be a group of fields"),
+        ("contestants: {a: {twin: left, pyhton: x}}", "The contestant a has a pyhton that is refused"),
+        ("contestants: {a: {python: x}}", "The contestant a has a twin that is refused"),
+    ],
+)
+def test_a_spec_file_with_wrong_contestants_is_refused(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path, text: str, reason: str
+) -> None:
+    (tmp_path / "spec.yaml").write_text(text)
+    done = compare("run", "--spec", tmp_path / "spec.yaml", "--out", tmp_path / "out")
+    assert done.exit_code == 2 and reason.replace("\\", "") in done.output.replace("\n", " "), done.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_contestants_of_a_spec_file_are_refused_where_a_command_has_none(tmp_path: Path) -> None:
+    (tmp_path / "spec.yaml").write_text("model: simple_cnn\ncontestants: {a: {twin: pytorch}}")
+    done = compare("layers", "--frameworks", "pytorch", "--spec", tmp_path / "spec.yaml")
+    assert done.exit_code == 2 and "contestants are for run, parity, scaling and regress" in done.output
+
+
+def test_an_environment_is_named_by_its_folder_its_interpreter_or_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    expected = tmp_path / ".environments" / "mine" / "bin" / "python"
+    expected.parent.mkdir(parents=True)
+    expected.symlink_to(sys.executable)  # must not be followed: a virtual environment is known by its own link
+    for text in ("mine", ".environments/mine", ".environments/mine/bin/python", str(expected)):
+        assert Contestant.of_word(f"a=pytorch@{text}").python == str(expected)
+
+
+# Bad input: each is refused by name before anything is trained.
+
+
+def refused(python: Path | str, twin: str = "pytorch") -> str:
+    contestants.enter([Contestant(name="subject", twin=twin, python=str(python))])
+    with pytest.raises(LaunchError) as error, launch.asked(["subject"]):
+        pass
+    assert "subject" in str(error.value) and str(python) in str(error.value)
+    return str(error.value)
+
+
+def test_an_interpreter_that_is_missing_is_refused(tmp_path: Path) -> None:
+    said = refused(tmp_path / "gone" / "python")
+    assert said.startswith("The interpreter of subject cannot be started: No such file or directory.")
+
+
+def test_an_interpreter_that_is_no_program_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "python").write_text("text")
+    assert "cannot be started: Permission denied" in refused(tmp_path / "python")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("echo 'no such library' >&2; exit 3", "does not work (exit code 3)"),
+        ("kill -SEGV $$", "does not work (killed by SIGSEGV)"),
+        ("echo hello", "does not work (exit code 0)"),
+        ("echo 3.8.10", "Python 3.8.10 is not supported. Use a version from 3.11 on and below 3.14."),
+        ("echo 3.14.0", "Python 3.14.0 is not supported."),
+        ('[ "$1" = -I ] && echo 3.12.1 || { echo broken >&2; exit 1; }', "cannot list what is installed (exit code 1)"),
+    ],
+)
+def test_an_interpreter_that_does_not_work_or_is_of_another_python_is_refused(tmp_path: Path, text: str, reason: str) -> None:
+    assert reason in refused(script(tmp_path / "python", text))
+
+
+def test_an_interpreter_that_hangs_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "_PROBE_SECONDS", 0.3)
+    assert "gave no answer in 0 s" in refused(script(tmp_path / "python", "exec sleep 60"))
+
+
+@pytest.mark.parametrize("twin", TWINS)
+def test_an_interpreter_without_its_framework_is_refused(bare: Path, twin: str) -> None:
+    said = refused(bare, twin)
+    package = {"pytorch": "torch", "tensorflow": "tensorflow"}[twin]
+    assert said.startswith(f"The interpreter of subject cannot run it: {package} is not installed. Use a version from")
+
+
+@pytest.mark.parametrize("version", ["1.13.1", "99.0.0rc1+cpu"])
+def test_a_framework_outside_the_supported_versions_is_refused(bare: Path, version: str) -> None:
+    (site,) = bare.parents[1].glob("lib/python*/site-packages")
+    (site / f"torch-{version}.dist-info").mkdir()
+    assert f"torch {version} is not supported" in refused(bare)
+
+
+def test_a_framework_that_dies_on_import_is_refused(linked: Path, tmp_path: Path) -> None:
+    (site,) = linked.parents[1].glob("lib/python*/site-packages")
+    (site / "torch").mkdir()
+    (site / "torch" / "__init__.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
+    contestants.enter([Contestant(name="subject", twin="pytorch", python=str(linked))])
+    with pytest.raises(LaunchError, match=r"subject cannot describe itself \(killed by SIGSEGV\)") as error:
+        launch.describe("subject")
+    assert f"{linked} -m pytorch_impl describe" in str(error.value)
+
+
+def test_a_run_with_such_an_interpreter_trains_nothing(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    broken = script(tmp_path / "python", "exit 3")
+    done = compare("run", "--contestant", "fine=left", "--contestant", f"broken=left@{broken}", "--out", tmp_path / "out")
+    assert done.exit_code == 1 and "The interpreter of broken does not work" in done.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_supported_versions_of_python_are_those_of_the_project() -> None:
+    lowest, beyond = environment.PYTHONS
+    assert f'requires-python = ">={lowest},<{beyond}"' in (launch.PROJECT_ROOT / "pyproject.toml").read_text("utf-8")
+
+
+# Two contestants of one twin.
+
+
+def test_two_contestants_of_one_twin_are_compared(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    words = ["--contestant", "usual=left", "--contestant", "quick.er=left,left_switch=quick", "--contestant", "right=right"]
+    out = tmp_path / "out"
+    done = compare("run", *words, "--modes", "serial", "--cores", "1", "--repeats", "5", "--no-proof", "--out", out, "--json")
+    assert done.exit_code == 0, done.output
+    stored = store.read(out)
+    assert [(row.id, row.contestant, row.framework) for row in stored.comparison.rows] == [
+        ("usual-serial-1core", "usual", "left"),
+        ("quick.er-serial-1core", "quick.er", "left"),
+        ("right-serial-1core", "right", "right"),
+    ]
+    options = [row.spec.framework_options for row in stored.comparison.rows]
+    assert options == [{}, {"left_switch": "quick"}, {}]
+    assert all(run.framework == row.framework for row in stored.comparison.rows for run in stored.runs[row.id].values())
+    found = json.loads(done.stdout)
+    said = "\n".join(found["findings"]["contestants"])
+    assert "usual and quick.er" in said or "quick.er and usual" in said, said
+    assert "usual is" in said and "right" in said and "quick.er left_switch=quick" in said, said
+    assert "Which contestant is faster?" in (out / "report.md").read_text("utf-8")
+    frame = (out / "tables" / "runs.csv").read_text("utf-8")
+    assert '"quick.er","left"' in frame
+    again = compare("run", "--resume", out, "--repeats", "6")
+    assert again.exit_code == 0, again.output
+    assert len(store.read(out).runs["quick.er-serial-1core"]) == 6
+    other = compare("run", *words[:-2], "--contestant", "right=right,right_switch=quick", "--modes", "serial", "--cores", "1",
+                    "--repeats", "6", "--no-proof", "--out", out)  # fmt: skip
+    assert other.exit_code == 2 and "holds the results of another comparison" in other.output
+
+
+def test_a_switch_that_the_twin_of_a_contestant_lacks_is_refused_though_another_twin_has_it(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    done = compare("run", "--contestant", "a=left,right_switch=quick", "--contestant", "b=right", "--out", tmp_path / "out")
+    assert done.exit_code == 2 and "framework_options.right_switch is unknown to left" in done.output
+
+
+def test_contestants_of_a_spec_file_are_compared(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "spec.yaml").write_text(
+        "epochs: 3\ncores: 1\ncontestants:\n  one: {twin: left}\n  other: {twin: left, switches: {left_switch: quick}}\n"
+    )
+    out = tmp_path / "out"
+    done = compare("run", "--spec", tmp_path / "spec.yaml", "--modes", "serial", "--no-proof", "--out", out)
+    assert done.exit_code == 0, done.output
+    assert [row.contestant for row in store.read_plan(out).rows] == ["one", "other"]
+
+
+# Environments.
+
+
+def test_an_environment_that_changed_since_the_proof_is_refused_before_anything_is_trained(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    before = made_up("numpy==2.4.6")
+    for description in launch.DESCRIPTIONS.values():
+        description["environment"] = before.model_dump()
+    now = {"left": before, "right": made_up("numpy==2.4.7")}
+    fake_twins.setattr(run, "proof", lambda *arguments: ProofRecord(verdict="proved", sentence="Losses agree."))
+    fake_twins.setattr(launch, "environment_of", now.__getitem__)
+    words = ["run", "--frameworks", "left,right", "--modes", "serial", "--out", tmp_path / "out"]
+    done = compare(*words)
+    assert done.exit_code == 1, done.output
+    assert (
+        "The environment of right has changed since the proof: numpy was 2.4.6, now 2.4.7. Nothing was trained." in done.output
+    )
+    assert not (tmp_path / "out" / "runs").exists()
+    now["right"] = before
+    assert compare(*words).exit_code == 0
+    launch.DESCRIPTIONS["left"]["environment"] = made_up("numpy==2.4.8").model_dump()
+    resumed = compare(*words)
+    assert resumed.exit_code == 2
+    assert "the environment of left has changed since: numpy was 2.4.6, now 2.4.8" in resumed.output
+
+
+def test_a_report_says_in_which_environments_two_contestants_differ_and_names_runs_of_another(tmp_path: Path) -> None:
+    stored = made.repeated(2)
+    one, other = made_up("numpy==2.4.6", "torch==2.14.1", CUDA="13.0"), made_up("numpy==2.4.6", CUDA="12.5")
+    comparison = stored.comparison.model_copy(update={"environments": {"pytorch": one, "tensorflow": other}})
+    runs = {
+        row.id: {
+            repeat: result.model_copy(update={"environment": comparison.environments[row.contestant]})
+            for repeat, result in stored.runs[row.id].items()
+        }
+        for row in comparison.rows
+    }
+    first = comparison.rows[0].id
+    runs[first][1] = runs[first][1].model_copy(update={"environment": made_up("numpy==2.4.7", "torch==2.14.1")})
+    folder = made.stored_in(store.Stored(comparison=comparison, runs=runs, set_aside=[]), tmp_path)
+    found = comparison_report.read(folder)
+    assert found.findings.environments == ["pytorch against tensorflow: torch 2.14.1 against not there."]
+    caution = f"{first}, repeat 2: ANOTHER ENVIRONMENT than before the proof: numpy was 2.4.6, now 2.4.7."
+    assert caution in found.findings.troubles
+    text = comparison_report.report(found, folder).to_markdown()
+    assert "In what do the environments differ?" in text and "| torch | 2.14.1 |" in text
+    with_gpus = comparison.model_copy(update={"machine": comparison.machine | {"gpus": ["A"]}})
+    said = environments.sentences(store.Stored(comparison=with_gpus, runs=runs, set_aside=[]))
+    assert said == ["pytorch against tensorflow: torch 2.14.1 against not there; CUDA 13.0 against 12.5."]
+
+
+def made_up(*distributions: str, python: str = "3.11.7", **libraries: str) -> Environment:
+    return Environment(
+        interpreter="/usr/bin/python",
+        python=python,
+        distributions=distributions,
+        distributions_hash="".join(distributions) + python,
+        libraries=libraries,
+    )
+
+
+def test_what_differs_between_two_environments_is_named() -> None:
+    one = made_up("numpy==2.4.6", "torch==2.14.1", CUDA="13.0", oneDNN="3.12")
+    other = made_up("numpy==2.4.6", "scipy==1.17.1", "torch==2.15.0", python="3.12.1", CUDA="13.1")
+    assert contestants.differing(one, other) == [
+        ("Python", "3.11.7", "3.12.1"),
+        ("scipy", None, "1.17.1"),
+        ("torch", "2.14.1", "2.15.0"),
+        ("CUDA", "13.0", "13.1"),
+    ]
+    assert contestants.differing(one, one) == [] and contestants.changes(one, one) is None
+    assert contestants.changes(one, other) == (
+        "Python was 3.11.7, now 3.12.1; scipy was added, now 1.17.1; torch was 2.14.1, now 2.15.0"
+    )
+
+
+def test_an_environment_lists_what_its_interpreter_can_import(bare: Path, linked: Path) -> None:
+    contestants.enter([Contestant(name="linked", twin="pytorch", python=str(linked))])
+    found, here = launch.environment_of("linked"), launch.environment_of("pytorch")
+    assert found.interpreter == str(linked) and here.interpreter == sys.executable
+    assert found.distributions == here.distributions and found.distributions_hash == here.distributions_hash
+    assert any(text.startswith("torch==") for text in found.distributions)
+    (site,) = linked.parents[1].glob("lib/python*/site-packages")
+    (site / "Some_Thing-1.0.dist-info").mkdir()
+    changed = launch.environment_of("linked")
+    assert contestants.changes(found, changed) == "some-thing was added, now 1.0"
+
+
+def test_results_from_before_there_were_contestants_are_read() -> None:
+    row = made.row("pytorch")
+    stored, result = made.comparison([row]).model_dump(mode="json"), made.good(row, 1.0).model_dump(mode="json")
+    for field in ("contestants", "environments"):
+        del stored[field]
+    del result["environment"]
+    del stored["rows"][0]["twin"]
+    assert store.Comparison.model_validate(stored) == made.comparison([row])
+    assert RunResult.model_validate(result) == made.good(row, 1.0)
+
+
+def test_two_distributions_that_own_the_same_file_clash(bare: Path) -> None:
+    (site,) = bare.parents[1].glob("lib/python*/site-packages")
+    for name, digest in (("nvidia_cudnn_cu12-9.1", "sha256=a,10"), ("nvidia_cudnn_cu13-9.2", "sha256=b,12")):
+        (site / f"{name}.dist-info").mkdir()
+        lines = [f"nvidia/cudnn/lib/libcudnn.so.9,{digest}", f"nvidia/cudnn/x.h,{digest}", "nvidia/__init__.py,sha256=e,0"]
+        (site / f"{name}.dist-info" / "RECORD").write_text("\n".join([*lines, f"{name}.dist-info/RECORD,,"]))
+    (site / "torch-2.14.1.dist-info").mkdir()
+    (site / "torchvision-0.29.1.dist-info").mkdir()
+    contestants.enter([Contestant(name="both", twin="pytorch", python=str(bare))])
+    assert launch.probe("both", "--clashes")["clashes"] == [
+        "nvidia-cudnn-cu12 and nvidia-cudnn-cu13 both installed nvidia/cudnn/lib/libcudnn.so.9 and 1 more files"
+    ]

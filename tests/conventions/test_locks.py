@@ -1,0 +1,34 @@
+"""The locks of environments for contestants pin what the project pins."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parents[2]
+LOCKS = sorted(path.stem for path in (PROJECT / "locks").glob("*.txt"))
+
+
+def pins(path: Path) -> dict[str, str]:
+    """Versions by name, without extras, and with the CPU variant of a distribution under its own name."""
+    found = re.findall(r"^([A-Za-z0-9_.-]+?)(?:-cpu)?(?:\[.*\])?==([^ ;\\\n]+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {name.lower(): version for name, version in found}
+
+
+def test_there_is_a_lock_for_each_framework_and_kind_of_device() -> None:
+    assert LOCKS == ["pytorch-cuda", "tensorflow-cpu", "tensorflow-cuda"]
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_a_lock_has_the_versions_of_the_project(name: str) -> None:
+    wanted, locked = pins(PROJECT / "locks" / f"{name}.txt"), pins(PROJECT / "locks" / f"{name}.lock")
+    assert len(wanted) == 16
+    assert wanted.items() <= pins(PROJECT / "requirements.txt").items()
+    assert wanted.items() <= locked.items()
+
+
+def test_a_lock_for_cpus_has_no_library_for_gpus_and_no_lock_has_those_of_both_frameworks() -> None:
+    libraries = {name: {pin for pin in pins(PROJECT / "locks" / f"{name}.lock") if pin.startswith("nvidia")} for name in LOCKS}
+    assert libraries["tensorflow-cpu"] == set()
+    assert {"nvidia-cudnn-cu13"} <= libraries["pytorch-cuda"] and {"nvidia-cudnn-cu12"} <= libraries["tensorflow-cuda"]
+    assert not any({"nvidia-cudnn-cu12", "nvidia-cudnn-cu13"} <= each for each in libraries.values())

@@ -1,0 +1,182 @@
+"""The contract of a twin, on descriptions made by hand and on a twin of a package with planted defects."""
+
+import copy
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.spec import SpecError
+from compare.core.errors import LaunchError
+from compare.execution import code_digest, contestants, launch, options
+from compare.proof import conformance
+from compare.proof.conformance import Trial
+
+GOOD: dict[str, Any] = {
+    "framework": "third",
+    "versions": {"third": "1.0"},
+    "devices": [{"name": "cpu", "kind": "cpu"}],
+    "modes": {
+        "serial": {
+            "available": True, "reason": None, "max_replicas": 1, "resource": "device", "implementation": "one",
+            "mechanism": "one", "batch_norm_statistics": ["per_replica"],
+        }
+    },
+    "options": {"graph": {"values": ["jit"], "default": "jit", "help": "one"}},
+    "formats": [".npz"],
+}  # fmt: skip
+
+PACKAGE = """
+import os, sys
+import pytorch_impl.__main__ as twin
+from common.processes import entry
+from pytorch_impl import rendezvous, switches
+
+def load_twin():
+    loaded = twin.load_twin()
+    described = loaded.describe
+    object.__setattr__(loaded, "describe", lambda: {**described(), "framework": "planted"})
+    exec(os.environ.get("PLANTED", ""), {"loaded": loaded})
+    return loaded
+
+if __name__ == "__main__":
+    entry.leave(entry.main("planted", load_twin, rendezvous, switches))
+"""
+MOMENTUM = """
+from pytorch_impl import optim
+from torch import no_grad
+def apply(self, gradients, learning_rate, step):
+    with no_grad():
+        for variable, gradient, buffer in zip(self._variables, gradients, self._buffers):
+            buffer.mul_(self._settings.momentum).add_(gradient, alpha=1 - self._settings.momentum)
+            variable.add_(buffer, alpha=-learning_rate)
+optim.SGD.apply = apply
+"""
+PIXELS = """
+from pytorch_impl import input
+augment = input.augment
+input.augment = lambda images, draws: augment(images, draws).flip(2)
+"""
+NO_SLOTS = """
+from pytorch_impl.parallel import Trainer
+Trainer.slots = lambda self: {"momentum_buffer": each for each in [dict()]}
+"""
+
+
+def faults(**changes: Any) -> list[str]:
+    found = copy.deepcopy(GOOD)
+    for path, value in changes.items():
+        *parents, leaf = path.split("__")
+        target = found
+        for parent in parents:
+            target = target[parent]
+        if value is None:
+            del target[leaf]
+        else:
+            target[leaf] = value
+    return list(conformance.description_faults(found, "third"))
+
+
+def test_a_whole_description_has_no_faults() -> None:
+    assert faults() == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"versions": None}, "describe has no versions of type dict"),
+        ({"framework": "fourth"}, "names another framework. Received: 'fourth', expected 'third'"),
+        ({"versions": {"third": 1}}, "versions must name packages"),
+        ({"devices": [{"name": "cpu"}]}, "devices must have a name and a kind"),
+        ({"formats": ["npz"]}, "begin with a dot"),
+        ({"modes__serial__mechanism": None}, "modes.serial lacks mechanism"),
+        ({"modes__serial__reason": "broken"}, "must have a reason if it is not available, and only then"),
+        ({"modes": {}}, "modes must have serial"),
+        ({"modes__telepathy": {}}, "names 'telepathy', which is no mode"),
+        ({"options__graph__help": None}, "options.graph lacks help"),
+        ({"options__graph__default": "eager"}, "a default that is none of its values. Received: 'eager'"),
+    ],
+)
+def test_each_fault_of_a_description_is_named(changes: dict[str, Any], words: str) -> None:
+    assert any(words in fault for fault in faults(**changes))
+
+
+@pytest.fixture
+def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Trial]]:
+    """A package with a twin that is PyTorch's but for a planted defect, on the path of its interpreter."""
+    place = tmp_path / "site"
+    (place / "planted_impl").mkdir(parents=True)
+    (place / "planted_impl" / "__init__.py").write_text("")
+    (place / "planted_impl" / "__main__.py").write_text(PACKAGE)
+    metadata = place / "planted-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Name: planted\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[convtwins.twins]\nplanted = planted_impl\n")
+    monkeypatch.syspath_prepend(str(place))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(place), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setattr(launch, "DESCRIPTIONS", {})
+    monkeypatch.setattr(conformance, "STEPS", {"simple_cnn": 3})
+    monkeypatch.setattr(options, "OPTIMIZERS", {"sgd": options.OPTIMIZERS["sgd"]})
+
+    def planted(defect: str) -> Trial:
+        monkeypatch.setenv("PLANTED", defect)
+        return Trial("planted", tmp_path / "out")
+
+    yield planted
+    contestants.leave()
+
+
+def tried(trial: Trial, check: str) -> list[str]:
+    (made,) = conformance.conform(trial, [check])
+    return made.faults
+
+
+def test_a_twin_of_a_package_is_described_and_trains_as_the_referee_does(plant: Callable[[str], Trial]) -> None:
+    trial = plant("")
+    assert contestants.choose(["pytorch", "planted"], [], {}, launch.FRAMEWORKS) == ["pytorch", "planted"]
+    assert tried(trial, "describe") == []
+    assert tried(trial, "training") == []
+    assert code_digest.of(["planted"], "simple_cnn") != code_digest.of(["pytorch"], "simple_cnn")
+
+
+@pytest.mark.parametrize(
+    ("defect", "check", "words"),
+    [
+        (MOMENTUM, "training", "weights after one step differ from the referee"),
+        pytest.param(PIXELS, "training", "trains on other pixels", marks=pytest.mark.slow),
+        pytest.param(NO_SLOTS, "single steps", "slots must be buffer", marks=pytest.mark.slow),
+    ],
+    ids=["momentum", "pixels", "slots"],
+)
+def test_a_planted_defect_is_named(plant: Callable[[str], Trial], defect: str, check: str, words: str) -> None:
+    found = tried(plant(defect), check)
+    assert any(words in fault for fault in found), found
+
+
+def test_a_twin_that_no_package_brings_is_refused_by_name(plant: Callable[[str], Trial]) -> None:
+    with pytest.raises(SpecError, match=r"names something unknown. Received: 'plantd'.* Did you mean planted\?"):
+        contestants.choose(["plantd"], [], {}, launch.FRAMEWORKS)
+    other = Path(os.path.realpath(sys.executable))
+    contestants.choose(None, [f"third=third@{other}"], {}, launch.FRAMEWORKS)
+    with pytest.raises(LaunchError, match=r"cannot run it: It has no twin third. Install a package with an entry point third"):
+        launch.describe("third")
+
+
+def test_the_report_says_what_is_missing() -> None:
+    made = [conformance.Check("describe", []), conformance.Check("training", ["sgd: losses differ"])]
+    report = conformance.report("third", made)
+    assert report.exit_code == 1 and json.dumps(report.values)
+    assert report.findings[0][1] == ["third does not conform: 1 of 2 checks passed."]
+    assert report.findings[1][1] == ["training: sgd: losses differ."]
+    assert conformance.report("third", made[:1]).exit_code == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
+def test_the_suites_own_twins_keep_the_contract(framework: str, tmp_path: Path) -> None:
+    found = conformance.conform(Trial(framework, tmp_path), list(conformance.CHECKS))
+    assert [fault for check in found for fault in check.faults] == []

@@ -1,0 +1,79 @@
+"""The JAX twin, in an environment of its own: the contract, and the proof against PyTorch. Skipped where there is no JAX."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from common import spec
+from common.machine import machine
+from compare.execution import contestants, launch, options
+from compare.proof import conformance, ladder
+from compare.proof.conformance import Trial
+
+INTERPRETERS = (os.environ.get("CONVTWINS_JAX_PYTHON", ""), ".environments/jax/bin/python")
+
+
+def _python() -> str | None:
+    """The first interpreter that has JAX and its twin."""
+    for path in (machine.PROJECT_ROOT / python for python in INTERPRETERS if python):
+        if (
+            path.exists()
+            and subprocess.run([path, "-c", "import jax, jax_impl"], capture_output=True, check=False).returncode == 0
+        ):
+            return str(path)
+    return None
+
+
+PYTHON = _python()
+pytestmark = pytest.mark.skipif(
+    PYTHON is None,
+    reason="JAX and its twin cannot be imported: make their environment (docs/a-new-twin.md), or set CONVTWINS_JAX_PYTHON",
+)
+
+
+@pytest.fixture(autouse=True)
+def entered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(launch, "DESCRIPTIONS", {})
+    contestants.choose(["pytorch"], [f"jax=jax@{PYTHON}"], {}, launch.FRAMEWORKS)
+    yield
+    contestants.leave()
+
+
+@pytest.mark.parametrize("check", ["describe", "training"])
+def test_the_twin_keeps_the_contract(check: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conformance, "STEPS", {"simple_cnn": 3})
+    monkeypatch.setattr(options, "OPTIMIZERS", {"adam": options.OPTIMIZERS["adam"]})
+    (made,) = conformance.conform(Trial("jax", tmp_path), [check])
+    assert made.faults == []
+
+
+@pytest.mark.slow
+def test_the_twin_keeps_the_whole_contract(tmp_path: Path) -> None:
+    made = conformance.conform(Trial("jax", tmp_path), list(conformance.CHECKS))
+    assert [fault for check in made for fault in check.faults] == []
+
+
+def _proved(tmp_path: Path, model: str, steps: int, modes: list[str]) -> ladder.Proof:
+    what = spec.build({"model": model, "data": {"limit": 100}, "optimizer": options.OPTIMIZERS["sgd"]})
+    return ladder.prove(
+        what, ["pytorch", "jax"], modes, replicas=2, out=tmp_path, progress=lambda text: None, steps=steps, remember=False
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "steps"), [("simple_cnn", 10), ("mini_xception", 5), ("resnet18", 2)])
+def test_the_twin_is_proved_to_train_as_pytorch_does(model: str, steps: int, tmp_path: Path) -> None:
+    modes = [] if model == "resnet18" else ["data_parallel"]
+    proof = _proved(tmp_path, model, steps, modes)
+    assert proof.verdict == "proved", proof.sentence
+    assert not modes or proof.mode_verdict("jax", "data_parallel") in ("proved", "not claimed")
+
+
+def test_modes_that_the_twin_lacks_are_not_available() -> None:
+    for mode in set(spec.MODES) - {"serial", "data_parallel"}:
+        word = next(word for word, (of, _) in spec.VARIANTS.items() if of == mode)
+        asked = spec.build(spec.with_variant(spec.build({}).model_dump(), word, 2))
+        assert spec.check_against(asked, launch.describe("jax")) == f"not available: jax has no mode {mode}"
