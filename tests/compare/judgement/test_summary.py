@@ -147,13 +147,17 @@ def test_an_input_of_too_few_timed_batches_gets_a_caution_and_no_verdict(timed: 
     stored = made.input_only(timed_steps=timed)
     found = findings(stored, summarize(stored))
     assert len(_verdicts(found.contestants)) == 3 - len(too_short)
-    said = [sentence.partition(": ")[2] for sentence in found.troubles if sentence.startswith("pytorch")]
-    needed = {0: 4, 1: 8, 2: 16}
-    assert said == [
-        f"{timed} timed batches, of {needed[workers]} that show a steady pace: rely on no rate of it, and make it longer with "
-        "--epochs."
+    fed = {0: ("", 4), 1: (", 1 worker", 8), 2: (", 2 workers", 16)}
+    rows = [
+        f"{contestant} serial, 2 cores{fed[workers][0]} ({timed} of {fed[workers][1]})"
+        for contestant in ("pytorch", "tensorflow")
         for workers in too_short
     ]
+    which = "All 6 rows" if len(rows) == 6 else f"{len(rows)} of 6 rows"
+    assert found.troubles == [
+        f"{which}: too few timed batches to show a steady pace: rely on no rate of them, and make them longer with --epochs. "
+        f"These are: {'; '.join(rows)}."
+    ] * bool(rows)
 
 
 def test_the_input_alone_says_nothing_of_weights_and_order() -> None:
