@@ -112,7 +112,7 @@ def libraries() -> dict[str, str]:
             cudnn = torch.backends.cudnn.version() or 0
             found["cuDNN"] = f"{cudnn // 10000}.{cudnn // 100 % 100}.{cudnn % 100}"
         with contextlib.suppress(AttributeError, RuntimeError):  # a build without NCCL
-            found["NCCL"] = ".".join(map(str, torch.cuda.nccl.version()))
+            found["NCCL"] = ".".join(map(str, torch.cuda.nccl.version()))  # pyright: ignore[reportAttributeAccessIssue]
     return {name: version for name, version in found.items() if version}
 
 

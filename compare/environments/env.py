@@ -1,4 +1,4 @@
-"""`python -m compare env`: environments for contestants."""
+"""`convtwins env`: environments for contestants."""
 
 from __future__ import annotations
 

@@ -6,7 +6,6 @@ This is the only place that names the suite's own twins. Others come with instal
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import platform
@@ -249,12 +248,7 @@ class Started(subprocess.Popen[bytes]):
                 super().__init__(
                     command,
                     cwd=root,
-                    env={
-                        **_environment(root),
-                        **environment,
-                        **self.watched.environment,
-                        **self.temporary.environment,
-                    },
+                    env={**_environment(root), **environment, **self.watched.environment, **self.temporary.environment},
                     stdin=subprocess.PIPE if talks else subprocess.DEVNULL,
                     stdout=subprocess.PIPE if talks else file,
                     stderr=file,
@@ -405,7 +399,8 @@ def call_each(following: Callable[[], Call | None], ended: Callable[[Call, int],
 
 def promised(arguments: Sequence[str]) -> list[Path]:
     """The files that a command of a twin writes if it does its work."""
-    return [Path(following) for word, following in itertools.pairwise(arguments) if word == "--out"]
+    places = {"--out": 1, "--then": 2}
+    return [Path(arguments[at + places[word]]) for at, word in enumerate(arguments) if word in places]
 
 
 def exit_words(code: int) -> str:

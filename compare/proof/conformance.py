@@ -36,9 +36,10 @@ from compare.core.errors import LaunchError
 from compare.core.interrupt import interruptible
 from compare.core.option_parsing import chosen, names
 from compare.execution import contestants, launch, options
-from compare.proof import ladder, recordings, single_steps, third_opinion
+from compare.proof import ladder, single_steps, third_opinion
 from compare.proof.certificate import Rung
 from compare.proof.differences import Arrays, scaled
+from compare.proof.recordings import Recorder, Recording
 from compare.proof.referee import network
 from compare.proof.referee.layers import Array, Backward
 from compare.proof.referee.network import Batch, Network
@@ -105,9 +106,13 @@ class Trial:
         path.write_text(what if isinstance(what, str) else what.to_json(), encoding="utf-8")
         return path
 
-    def traced(self, what: Spec, label: str, *options: str) -> Arrays:
+    @cached_property
+    def recorder(self) -> Recorder:
+        return Recorder(self.out, self.progress)
+
+    def traced(self, what: Spec, label: str, *options: str, teacher: Recording | None = None) -> Arrays:
         """A recording of the twin."""
-        return recordings.record({label: what}, [self.name], self.out, self.progress, *options)[label][self.name]
+        return self.recorder.arrays(Recording(label, self.name, what, options, teacher))
 
     def run(self, what: Spec, name: str, *options: str | Path) -> tuple[int, str, Path]:
         """(exit code, output, folder) of a training."""
@@ -313,8 +318,8 @@ def _single_steps(trial: Trial) -> Faults:
             if other := [slot for slot, found in kept.items() if found != trainable]:
                 yield f"{where}: {other[0]} must have one array for each trainable parameter, by its name"
                 continue
-            path = recordings.path(trial.out, what, label, trial.name)
-            again = trial.traced(what, f"{label}-again", *words, "--teacher", str(path))
+            recording = Recording(label, trial.name, what, tuple(words))
+            again = trial.traced(what, f"{label}-again", *words, teacher=recording)
             for name in sorted(name for name in teacher if name.startswith(("after/", "loss/"))):
                 unit = {"float32": 1e-5, "float64": TOLERANCE}[precision]
                 if name not in again or scaled(again[name], teacher[name]) > unit:

@@ -5,9 +5,9 @@ the kernels that are timed. Nothing that happened earlier counts, so little can 
 statistic is judged on its own scale.
 
 In float32, the referee's float64 step from the same state is the truth. The tolerance comes from the referee alone. It does the
-step again in plain float32, which adds one term after the other, from weights and pixels moved by one unit in the last place.
-A framework may be `ROUNDING_FACTOR` times as far from the truth as the farthest of these copies. ReLU and max-pooling decide in
-them as they do in float64. Where rounding could decide otherwise, two more copies try both decisions.
+step again in plain float32, from weights and pixels moved by one unit in the last place. Its means of BatchNorm err as long
+sums do. A framework may be `ROUNDING_FACTOR` times as far from the truth as the farthest of these copies. ReLU and max-pooling
+decide in them as they do in float64. Where rounding decided otherwise, the referee takes the decision over (see `decisions`).
 
 In float64 each step is compared with that of the first framework, within `TOLERANCE`. Where that fails, the referee says what
 rounding alone may do: the error of its float32 copies, times the ratio of the two units in the last place.
@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,39 +28,42 @@ import numpy.typing as npt
 
 from common import spec
 from common.data.batches import Plan
-from common.models import architectures
-from common.models.architectures import Architecture, MaxPool
+from common.models import architectures, work
+from common.models.architectures import Architecture
 from common.models.sharding import shard
 from common.spec import Spec
 from common.training.tracing import group, state, state_before
 from compare.core.differences import absolute
+from compare.proof import decisions
 from compare.proof.certificate import Rung
-from compare.proof.differences import Arrays, rung
-from compare.proof.referee import layers, network, training
-from compare.proof.referee.layers import Array, Backward
-from compare.proof.referee.network import Batch, Network
+from compare.proof.decisions import Decider, Step, Tie
+from compare.proof.differences import Arrays, over, rung
+from compare.proof.referee import network, training
+from compare.proof.referee.layers import Array
+from compare.proof.referee.network import Batch
 
 TOLERANCE = 1e-12
 """In float64, of the largest component of each gradient and statistic."""
 MOST_BYTES = 4 * 2**30
 """Of the states of float64 steps. A large model is proved at fewer steps, spread evenly."""
-COPIES = 2
-"""Of the step in float32. They are summed one term after the other, which no fast kernel does."""
+COPIES = 3
+"""Of the step in float32. BatchNorm of the first adds in eight lanes, as a vector unit does. That of the others errs as sums in
+the worst order do. See `decisions.rough_mean`."""
 ROUNDING_FACTOR = 8.0
 TIE_FACTOR = 2.0
 """Rounding may decide where a value is closer to zero, or to another maximum, than so many times the copies' error (root mean
 square). Beyond that lie 2 % of the values that an error of this size would turn."""
+MOST_FLOPS = 1e11
+"""To find which ties a step decided otherwise. It takes a backward pass for each."""
+COMPONENTS = 100_000
+"""Of the gradients, by which these ties are found."""
+HOPELESS = 10.0
+"""Times the tolerance that covers any decision of the ties. What differs by more is not explained by them."""
+LOOSE = 1e-3
+"""Of an array's scale. A tolerance that covers any decision and is larger than this proves little: the rung is shown."""
 
 _UNIT = {"float32": 2.0**-24, "float64": 2.0**-53}
 _ASPECTS = ("batches", "losses", "gradients", "weights", "BatchNorm statistics")
-
-
-class Step(NamedTuple):
-    """What one step gives, or how far each of it may be from that."""
-
-    loss: float
-    gradients: dict[str, Any]
-    statistics: dict[str, Any]
 
 
 class Truth(NamedTuple):
@@ -67,8 +71,10 @@ class Truth(NamedTuple):
 
     step: Step
     allowed: Step
-    ties: int
-    """Decisions of ReLU and max-pooling that rounding may turn."""
+    """With the decisions of `step`."""
+    either: Step | None = None
+    """With any decision of the ties. None: in float64."""
+    ties: tuple[Tie, ...] = ()
 
 
 class Finding(NamedTuple):
@@ -131,7 +137,9 @@ class Judge:
         self._teacher = teacher
         self._steps = steps
         self._schedule = {"steps_per_epoch": plan.steps_per_epoch, "steps": plan.total_steps}
+        self._flops = work.count(architecture).backward_flops
         self._truths: dict[Any, Truth] = {}
+        self._effects: dict[Any, Array] = {}
 
     def rungs(self, what: Spec, recorded: Arrays, framework: str) -> list[Rung]:
         """Rung 8 of one framework and mode.
@@ -142,22 +150,13 @@ class Judge:
             framework: its name.
         """
         found: dict[str, list[Finding]] = {aspect: [] for aspect in _ASPECTS}
-        ties = widened = 0
+        counts = Counter[str]()
         for number, step in enumerate(self._steps, start=1):
-            truth = self._truth(what, step)
-            ties += truth.ties
-            at_step = list(self._findings(what, recorded, truth, number, step))
-            if what.precision == "float64" and any(finding.ratio > 1 for _, finding in at_step):
-                widened += 1
-                at_step = list(self._findings(what, recorded, self._widened(what, step, truth), number, step))
+            at_step, own = self._judged(what, recorded, number, step)
+            counts += own
             for aspect, finding in at_step:
                 found[aspect].append(finding)
-        reason = {
-            "float32": f"{ROUNDING_FACTOR:.0f} times the referee's own float32 rounding, on each array's own scale, and what "
-            f"{ties} ReLUs and maxima change that rounding may decide",
-            "float64": "rounding of float64, on each array's own scale"
-            + (f"; at {widened} steps the referee shows that rounding alone exceeds {TOLERANCE:.0e}" if widened else ""),
-        }[what.precision]
+        reason = _reason(what, counts)
         made: list[Rung] = []
         for aspect, findings in found.items():
             if not findings:
@@ -167,6 +166,7 @@ class Judge:
             within = f"; widest tolerance {max(compared, default=math.inf):.0e}"
             if empty := len(findings) - len(compared):
                 within += f"; {empty} times an array is nothing but rounding, and is not compared"
+            loose = counts["loose"] and aspect in ("gradients", "weights") and worst.ratio <= 1
             made.append(
                 rung(
                     what,
@@ -174,15 +174,121 @@ class Judge:
                     worst.difference,
                     worst.where or None,
                     worst.tolerance,
-                    "ids and pixels are equal or not" if aspect == "batches" else reason + within,
+                    "ids and pixels are equal or not"
+                    if aspect == "batches"
+                    else ("shown: " if loose else "") + reason + within,
                     step=worst.step + 1,
                     steps=self._schedule["steps"],
                     judged_steps=len(self._steps),
                     framework=framework,
                     mode=None if what.mode == "serial" else what.variant,
+                    **({"status": "shown"} if loose else {}),
                 )
             )
         return made
+
+    def decided_otherwise(
+        self, what: Spec, step: int, gradients: dict[str, Array]
+    ) -> tuple[list[Tie], dict[str, Array]] | None:
+        """(the ties that float32 gradients decide otherwise than the referee; its gradients with these decisions).
+
+        None: the nearest ties do not explain the gradients, and there are too many to try all.
+        """
+        truth = self._truth(what, step)
+        affordable = int(MOST_FLOPS // (self._flops * len(self._teacher[f"labels/{step}"])))
+        nearest = sorted(truth.ties, key=lambda tie: tie.nearness)[:affordable]
+        found: tuple[list[Tie], dict[str, Array]] = [], truth.step.gradients
+        for reach in (TIE_FACTOR, decisions.REACH):
+            ties = sorted(tie for tie in nearest if tie.nearness <= reach)
+            if ties and (turned := self._explaining(what, step, truth, gradients, ties)):
+                found = turned, self._turned(what, step, truth, turned).step.gradients
+                limits = truth.allowed.gradients
+                if all(float(absolute(found[1][name], gradients[name]).max()) <= limits[name] for name in limits):
+                    return found
+        return found if len(nearest) == len(truth.ties) else None
+
+    def _judged(self, what: Spec, recorded: Arrays, number: int, step: int) -> tuple[list[tuple[str, Finding]], Counter[str]]:
+        """(what differs at a step; how it was judged, for `_reason`)."""
+        truth = self._truth(what, step)
+        kept = any(name.startswith(f"after/{step}/slots/") for name in recorded)
+        counts = Counter(ties=sum(tie.nearness <= TIE_FACTOR for tie in truth.ties), unkept=int(not kept))
+
+        def findings(truth: Truth) -> list[tuple[str, Finding]]:
+            return list(self._findings(what, recorded, truth, number, step))
+
+        def worst(found: list[tuple[str, Finding]], *aspects: str) -> float:
+            return max(finding.ratio for aspect, finding in found if aspect in (aspects or _ASPECTS))
+
+        found = findings(truth)
+        if what.precision == "float64" and worst(found) > 1:
+            return findings(self._widened(what, step, truth)), counts + Counter(widened=1)
+        if truth.either is None or worst(found, "gradients", "weights") <= 1:
+            return found, counts
+        either = findings(truth._replace(allowed=truth.either))
+        if worst(either, "gradients", "weights") > HOPELESS:
+            return either, counts
+        gradients = self._gradients(what, recorded, step)
+        decided = None if gradients is None else self.decided_otherwise(what, step, gradients)
+        if decided is None:
+            scales = _scales(self._architecture, truth.step.gradients)
+            widest = max(over(limit, scales[name]) for name, limit in truth.either.gradients.items())
+            return either, counts + Counter({"unseen" if gradients is None else "many": 1, "loose": int(widest > LOOSE)})
+        turned, with_them = decided
+        own = findings(truth._replace(step=truth.step._replace(gradients=with_them)))
+        if worst(own, "gradients", "weights") < worst(found, "gradients", "weights"):
+            return own, counts + Counter(turned=len(turned))
+        return found, counts
+
+    def _gradients(self, what: Spec, recorded: Arrays, step: int) -> dict[str, Array] | None:
+        """The gradients of a recorded step, which its optimizer state tells, or with SGD its weights. None: nothing tells."""
+        (weights, before), (stepped, after) = state_before(self._teacher, step), state(recorded, f"after/{step}")
+        settings = what.optimizer
+        slot, kept, share = "buffer", settings.momentum, 1.0
+        if settings.name == "adam":
+            slot, kept, share = "mean", settings.beta_1, 1.0 - settings.beta_1
+        own = after.get(slot)
+        if own is None:
+            rate = learning_rates(what, **self._schedule)(step + 1)
+            if settings.name == "adam" or not rate:
+                return None
+            own = {name: (np.asarray(weights[name], np.float64) - stepped[name]) / rate for name in before[slot]}
+        return {
+            name: (np.asarray(own[name], np.float64) - kept * np.asarray(before[slot][name], np.float64)) / share
+            - settings.weight_decay * np.asarray(weights[name], np.float64)
+            for name in before[slot]
+        }
+
+    def _explaining(self, what: Spec, step: int, truth: Truth, gradients: dict[str, Array], ties: Sequence[Tie]) -> list[Tie]:
+        """The ties that a recorded step decided otherwise than the referee, as its gradients tell."""
+        chains = self._chains(what, step)
+        sizes = {name: max(limit, np.finfo(np.float32).tiny) for name, limit in truth.allowed.gradients.items()}
+        every = max(1, sum(array.size for array in truth.step.gradients.values()) // COMPONENTS)
+
+        def flat(arrays: Mapping[str, Array]) -> Array:
+            """A sample of all components, each in units of what rounding may do to it."""
+            parts = [
+                (arrays[name].ravel()[:: every if array.size > COMPONENTS // 100 else 1] / sizes[name]).astype(np.float32)
+                if name in arrays
+                else np.zeros(array.ravel()[:: every if array.size > COMPONENTS // 100 else 1].size, np.float32)
+                for name, array in truth.step.gradients.items()
+            ]
+            return np.concatenate(parts)
+
+        key = "effects", _key(chains), step, len(ties)
+        if key not in self._effects:
+            leader = Decider()
+            self._step(step, chains, leader, np.float64)
+            each = decisions.effects(self._architecture, *self._inputs(step, np.float32), chains, Decider(leader), ties)
+            self._effects[key] = np.stack([flat(effect) for effect in each])
+        left = flat({name: gradients[name] - wanted for name, wanted in truth.step.gradients.items()})
+        return decisions.explained(left, self._effects[key], ties)
+
+    def _turned(self, what: Spec, step: int, truth: Truth, turned: Sequence[Tie]) -> Truth:
+        """The truth of a step in which some ties are decided otherwise."""
+        chains = self._chains(what, step)
+        leader = Decider()
+        self._step(step, chains, leader, np.float64)
+        return truth._replace(step=self._step(step, chains, Decider(leader, turned), np.float64)[0])
 
     def _findings(self, what: Spec, recorded: Arrays, truth: Truth, number: int, step: int) -> Iterator[tuple[str, Finding]]:
         unit = _UNIT[what.precision]
@@ -225,26 +331,23 @@ class Judge:
             scale = float(np.abs(moved).max()) or float(np.abs(weight).max())
             yield "weights", finding(name, difference, limit + 3 * unit * np.abs(weight), scale)
 
+    def _chains(self, what: Spec, step: int) -> list[list[Any]]:
+        size = len(self._teacher[f"labels/{step}"])
+        return _chains(what, size) if self._architecture.has_batch_norm else [[np.arange(size)]]
+
     def _truth(self, what: Spec, step: int) -> Truth:
-        labels = self._teacher[f"labels/{step}"]
-        chains = _chains(what, len(labels)) if self._architecture.has_batch_norm else [[np.arange(len(labels))]]
-        key = what.precision, step, tuple(tuple(map(bytes, chain)) for chain in chains)
+        chains = self._chains(what, step)
+        key = what.precision, step, _key(chains)
         if key not in self._truths:
-            self._truths[key] = (self._of_referee if what.precision == "float32" else self._of_teacher)(what, step, chains)
+            own = self._of_referee(what, step, chains) if what.precision == "float32" else self._of_teacher(what, step)
+            self._truths[key] = own
         return self._truths[key]
 
-    def _of_teacher(self, what: Spec, step: int, chains: Any) -> Truth:
-        """What the first framework did, whose optimizer state says what its gradients were."""
-        (weights, before), (stepped, after) = state_before(self._teacher, step), state(self._teacher, f"after/{step}")
-        settings = what.optimizer
-        slot, kept, share = "buffer", settings.momentum, 1.0
-        if settings.name == "adam":
-            slot, kept, share = "mean", settings.beta_1, 1.0 - settings.beta_1
-        gradients: dict[str, Array] = {}
-        for name, weight in weights.items():
-            if name in after[slot]:
-                found = (after[slot][name] - kept * before[slot][name]) / share
-                gradients[name] = found - settings.weight_decay * weight
+    def _of_teacher(self, what: Spec, step: int) -> Truth:
+        """What the first framework did."""
+        gradients = self._gradients(what, self._teacher, step)
+        assert gradients is not None, "a teacher is serial and records its optimizer's state"
+        stepped, _ = state(self._teacher, f"after/{step}")
         statistics = {name: array for name, array in stepped.items() if name not in gradients}
         scales = _scales(self._architecture, gradients)
         loss = self._teacher[f"loss/{step}"].item()
@@ -253,7 +356,7 @@ class Judge:
             {name: TOLERANCE * scales[name] for name in gradients},
             {name: TOLERANCE * float(np.abs(array).max()) for name, array in statistics.items()},
         )
-        return Truth(Step(loss, gradients, statistics), allowed, 0)
+        return Truth(Step(loss, gradients, statistics), allowed)
 
     def _widened(self, what: Spec, step: int, truth: Truth) -> Truth:
         """The same truth of a float64 step, with what rounding alone may do where that is more than the plain tolerance."""
@@ -276,48 +379,57 @@ class Judge:
         return truth._replace(allowed=allowed)
 
     def _of_referee(self, what: Spec, step: int, chains: list[list[Any]]) -> Truth:
-        weights, _ = state_before(self._teacher, step)
-        masks = [self._teacher[f"masks/{step}/{index}"] for index in range(len(self._architecture.dropouts))]
-        labels, pixels = self._teacher[f"labels/{step}"], self._teacher[f"images/{step}"]
-        scaling = self._teacher["pixel_mean"].tolist(), self._teacher["pixel_std"].tolist()
+        leader = Decider()
+        true, losses = self._step(step, chains, leader, np.float64)
+        narrow = what.precision == "float32"
 
-        def done(decider: _Decider, dtype: Any, generator: np.random.Generator | None = None) -> tuple[Step, Array]:
-            def given(array: Any) -> Any:
-                array = array.astype(dtype)
-                return array if generator is None else _moved(array, generator)
-
-            images = given(network.scaled(pixels, *scaling, dtype))
-            batch = Batch(images, labels, masks)
-            return _whole_step(
-                self._architecture, {name: given(each) for name, each in weights.items()}, batch, chains, decider
-            )
-
-        def copies(*deciders: _Decider) -> list[tuple[Step, Array]]:
+        def copies(*deciders: Decider) -> list[tuple[Step, Array]]:
             with ThreadPoolExecutor() as pool:
-                generators = [np.random.default_rng(number) for number in range(len(deciders))]
-                return list(pool.map(done, deciders, itertools.repeat(np.float32), generators))
+                return list(pool.map(lambda own: self._step(step, chains, own[1], np.float32, own[0]), enumerate(deciders)))
 
-        decider = _Decider()
-        true, losses = done(decider, np.float64)
-        moved = copies(*(decider.following() for _ in range(COPIES)))
+        rough = (Decider(leader, mean_of=decisions.rough_mean(seed)) for seed in range(COPIES - 1))
+        moved = copies(Decider(leader), *rough)
+        ties = tuple(leader.ties()) if narrow else ()
+        near = [tie for tie in ties if tie.nearness <= TIE_FACTOR]
+        coins = np.random.default_rng(1).random(len(near)) < 0.5
         # One copy tosses a coin at each tie, the other decides the opposite.
-        tossed = copies(decider.tossing(opposite=False), decider.tossing(opposite=True)) if what.precision == "float32" else []
+        sides = [[tie for tie, coin in zip(near, coins, strict=True) if coin == side] for side in (True, False)]
+        tossed = copies(*(Decider(leader, turned) for turned in sides if turned))
 
-        def farthest(of: Callable[[Step], dict[str, Any]], group: list[tuple[Step, Array]]) -> Any:
+        def largest(group: list[tuple[Step, Array]], of: Callable[[Step], dict[str, Any]]) -> dict[str, float]:
             return {
                 name: max((float(np.abs(of(other)[name] - array).max()) for other, _ in group), default=0.0)
                 for name, array in of(true).items()
             }
 
-        def allowed(of: Callable[[Step], dict[str, Any]]) -> dict[str, float]:
-            rounding, turned = farthest(of, moved), farthest(of, tossed)
-            return {name: ROUNDING_FACTOR * rounding[name] + TIE_FACTOR * turned[name] for name in rounding}
+        def rounding(of: Callable[[Step], dict[str, Any]]) -> dict[str, float]:
+            return {name: ROUNDING_FACTOR * error for name, error in largest(moved, of).items()}
 
         # Of the examples' losses, whose errors need not cancel.
         error = max(float(np.abs(other - losses).mean()) for _, other in moved)
         loss = ROUNDING_FACTOR * (error + _UNIT["float32"] * abs(true.loss))
-        bounds = Step(loss, allowed(lambda each: each.gradients), allowed(lambda each: each.statistics))
-        return Truth(true, bounds, decider.ties)
+        own = Step(loss, rounding(lambda each: each.gradients), rounding(lambda each: each.statistics))
+        turned = largest(tossed, lambda each: each.gradients)
+        either = own._replace(gradients={name: limit + TIE_FACTOR * turned[name] for name, limit in own.gradients.items()})
+        return Truth(true, own, either if narrow else None, ties)
+
+    def _step(
+        self, step: int, chains: list[list[Any]], decider: Decider, dtype: Any, seed: int | None = None
+    ) -> tuple[Step, Array]:
+        """The referee's step. With a seed, from weights and pixels that are moved by one unit in the last place."""
+        return decisions.step(self._architecture, *self._inputs(step, dtype, seed), chains, decider)
+
+    def _inputs(self, step: int, dtype: Any, seed: int | None = None) -> tuple[dict[str, Array], Batch]:
+        generator = None if seed is None else np.random.default_rng(seed)
+
+        def given(array: Any) -> Any:
+            return array.astype(dtype) if generator is None else _moved(array.astype(dtype), generator)
+
+        scaling = self._teacher["pixel_mean"].tolist(), self._teacher["pixel_std"].tolist()
+        images = given(network.scaled(self._teacher[f"images/{step}"], *scaling, dtype))
+        masks = [self._teacher[f"masks/{step}/{index}"] for index in range(len(self._architecture.dropouts))]
+        weights, _ = state_before(self._teacher, step)
+        return {name: given(each) for name, each in weights.items()}, Batch(images, self._teacher[f"labels/{step}"], masks)
 
 
 @dataclass(frozen=True)
@@ -373,126 +485,30 @@ class _Rule:
         return moved, error + constants * unit * np.abs(moved)
 
 
-@dataclass
-class _Point:
-    """Where a pass has decided: the values, and what it chose."""
-
-    values: Array
-    chosen: Any
-    errors: list[Any] = field(default_factory=list[Any])
-    """Of each copy the root mean square, by channel."""
+def _key(chains: list[list[Any]]) -> Any:
+    return tuple(tuple(map(bytes, chain)) for chain in chains)
 
 
-class _Decider:
-    """What ReLU and max-pooling decide. The first pass decides by its own values, later ones as the first did."""
-
-    def __init__(self) -> None:
-        self.points: list[_Point] = []
-        self.leads, self.tosses, self.opposite = True, False, False
-        self.leader = self
-        self.ties = 0
-        self._next = 0
-        self._generator = np.random.default_rng(1)
-
-    def following(self) -> _Decider:
-        """For a copy that decides as this pass did. It measures how far the values move."""
-        other = _Decider()
-        other.points, other.leads, other.leader = self.points, False, self
-        return other
-
-    def tossing(self, *, opposite: bool) -> _Decider:
-        """For a copy that tosses a coin where rounding decides, and with `opposite` turns every coin round."""
-        other = self.following()
-        other.tosses, other.opposite = True, opposite
-        return other
-
-    def relu(self, x: Array) -> Any:
-        """Which values pass."""
-        if self.leads:
-            self.points.append(_Point(x, x > 0))
-            return self.points[-1].chosen
-        point = self._point(x)
-        if not self.tosses:
-            return point.chosen
-        near = (point.values != 0) & (
-            np.abs(point.values) <= TIE_FACTOR * np.max(point.errors, axis=0)
-        )  # a sum of zeros is zero
-        return self._tossed(point.chosen, near, ~point.chosen)
-
-    def winner(self, x: Array, layer: MaxPool) -> Any:
-        """Which value each window takes."""
-        if self.leads:
-            flat = layers.windows(x, layer.kernel_size, layer.stride, layer.padding)
-            self.points.append(_Point(x, flat.argmax(3)[:, :, :, None].astype(np.int8)))
-            return self.points[-1].chosen
-        point = self._point(x)
-        if not self.tosses:
-            return point.chosen
-        flat = layers.windows(point.values, layer.kernel_size, layer.stride, layer.padding)
-        best = np.take_along_axis(flat, point.chosen.astype(np.int64), 3)
-        others = flat.copy() if flat.base is not None else flat
-        np.put_along_axis(others, point.chosen.astype(np.int64), -np.inf, 3)
-        second = others.argmax(3)[:, :, :, None].astype(np.int8)
-        gap = best - np.take_along_axis(others, second.astype(np.int64), 3)
-        return self._tossed(point.chosen, (gap > 0) & (gap <= 2 * TIE_FACTOR * np.max(point.errors, axis=0)), second)
-
-    def _point(self, x: Array) -> _Point:
-        point = self.points[self._next]
-        self._next += 1
-        if not self.tosses:
-            axes = tuple(range(x.ndim - 1))
-            point.errors.append(np.sqrt(np.square(x - point.values).mean(axes)))
-        return point
-
-    def _tossed(self, chosen: Any, near: Any, other: Any) -> Any:
-        coins = self._generator.random(int(near.sum())) < 0.5
-        if not self.opposite:
-            self.leader.ties += len(coins)
-        turned = near.copy()
-        turned[near] = coins ^ self.opposite
-        return np.where(turned, other, chosen)
-
-
-class _Pass(Network):
-    """A pass whose decisions somebody else makes."""
-
-    def __init__(self, weights: Any, batch: Batch, decider: _Decider) -> None:
-        super().__init__(weights, batch)
-        self._decider = decider
-
-    def relu(self, x: Array) -> tuple[Array, Backward]:
-        return layers.dropout(x, self._decider.relu(x), 0.0)
-
-    def max_pooling(self, layer: MaxPool, x: Array) -> tuple[Array, Backward]:
-        winner = self._decider.winner(x, layer).astype(np.int64)
-        return layers.max_pooling(x, layer.kernel_size, layer.stride, layer.padding, winner)
-
-
-def _whole_step(
-    architecture: Architecture, weights: dict[str, Array], batch: Batch, chains: list[list[Any]], decider: _Decider
-) -> tuple[Step, Array]:
-    """(loss, gradients and statistics of a batch whose parts pass one by one; each example's loss)."""
-    total, loss, size = dict[str, Array](), 0.0, len(batch.labels)
-    statistics: dict[str, Array] = {}
-    losses: list[Any] = []
-    for number, chain in enumerate(chains):
-        state = dict(weights)
-        for own in chain:
-            part = Batch(batch.images[own], batch.labels[own], [mask[own] for mask in batch.masks])
-            each = _Pass(state, part, decider)
-            each.constants = network.BATCH_NORM.get(architecture.name)
-            found, backward = each.through(architecture.layers, part.images)
-            share, dlogits = layers.cross_entropy(found, part.labels)
-            factor = dlogits.dtype.type(len(own) / size)
-            backward(dlogits * factor)
-            for name, gradient in each.gradients.items():
-                total[name] = total[name] + gradient if name in total else gradient
-            state |= each.statistics
-            loss += float(share) * len(own) / size
-            losses += [layers.cross_entropy(row[None], part.labels[i : i + 1])[0] for i, row in enumerate(found)]
-        if number == 0:
-            statistics = {name: array for name, array in state.items() if name not in total}
-    return Step(loss, total, statistics), np.array(losses)
+def _reason(what: Spec, counts: Counter[str]) -> str:
+    """Why these tolerances."""
+    unkept = "; this mode does not record the optimizer's state, so its gradients show in the weights alone"
+    unkept = unkept if counts["unkept"] else ""
+    if what.precision == "float64":
+        widened = f"; at {counts['widened']} steps the referee shows that rounding alone exceeds {TOLERANCE:.0e}"
+        return "rounding of float64, on each array's own scale" + (widened if counts["widened"] else "") + unkept
+    reason = f"{ROUNDING_FACTOR:.0f} times the referee's own float32 rounding, on each array's own scale"
+    if counts["ties"]:
+        reason += f"; rounding may decide {counts['ties']} ReLUs and maxima"
+    if counts["turned"]:
+        reason += f"; it decided {counts['turned']} otherwise than in float64, and the referee took these decisions over"
+    if counts["many"]:
+        reason += f"; at {counts['many']} steps they are too many to try all, and the tolerance covers any decision"
+    if counts["unseen"]:
+        reason += (
+            f"; at {counts['unseen']} steps no gradient can be told from what this mode records, and the tolerance covers any "
+            "decision"
+        )
+    return reason + unkept
 
 
 def _chains(what: Spec, size: int) -> list[list[npt.NDArray[np.int64]]]:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from common.data import sources
+from common.data.batches import Plan
 from common.models import architectures
 from common.models.architectures import Architecture
 from common.spec import Optimizer, Spec
@@ -31,6 +32,7 @@ TOLERANCES = {"loss": 1e-12, "losses": 1e-10, "gradients": 1e-12, "weights": 1e-
 statistics are those after one step, `last` those after all. Their scale is the largest change of their kind. ResNet18
 amplifies rounding a hundredfold over ten steps."""
 
+_GRADIENTS, _TIES = "gradients of the first step", "ties decided"
 FLIPPED = 1e-4
 """Of float32 gradients. More is not the rounding of sums."""
 Status = Literal["passed", "failed", "shown"]
@@ -107,6 +109,8 @@ def compare(
         inputs = [name for name in ours if name.startswith(("images/", "labels/", "masks/", "initial/", "pixel_"))]
         same = all(np.array_equal(ours[name], arrays.get(name, np.zeros(0))) for name in inputs)
         found = _differences(arrays, truth, what.steps or 1) if same else {"the same weights and batches": (math.inf, None)}
+        if same and not judged and found[_GRADIENTS][0] > FLIPPED:
+            found |= _with_its_decisions(what, architecture, num_examples, arrays)
         for name, (difference, where) in found.items():
             kind = name.split()[0]
             tolerance = TOLERANCES.get(kind, 0.0) if judged or not same else None
@@ -159,12 +163,27 @@ def _train(what: Spec, architecture: Architecture, num_examples: int, arrays: Ar
     return _Truth(np.array(losses), gradients, first, last)
 
 
+def _with_its_decisions(
+    what: Spec, architecture: Architecture, num_examples: int, arrays: Arrays
+) -> dict[str, tuple[float, str | None]]:
+    """The gradients' difference if the referee decides those ties as the framework did that explain it."""
+    initial = group(arrays, "initial/")
+    teacher = {**arrays, "before/0/drawn": np.array(0), **{f"before/0/weights/{name}": each for name, each in initial.items()}}
+    judge = single_steps.Judge(architecture, teacher, [0], Plan(what, architecture, num_examples))
+    gradients = {name: np.asarray(each, np.float64) for name, each in group(arrays, "gradient/").items()}
+    decided = judge.decided_otherwise(what, 0, gradients)
+    if decided is None:
+        return {}
+    ties, theirs = decided
+    return {f"{_GRADIENTS} with {len(ties)} {_TIES} as there": _against_largest(gradients, theirs, theirs)}
+
+
 def _differences(arrays: Arrays, truth: _Truth, steps: int) -> dict[str, tuple[float, str | None]]:
     apart = relative(arrays["loss"].astype(truth.losses.dtype), truth.losses)
     found: dict[str, tuple[float, str | None]] = {"loss of the first step": (float(apart[0]), None)}
     if steps > 1:
         found["losses"] = (float(apart.max()), f"step {int(apart.argmax()) + 1}")
-    found["gradients of the first step"] = _against_largest(group(arrays, "gradient/"), truth.gradients, truth.gradients)
+    found[_GRADIENTS] = _against_largest(group(arrays, "gradient/"), truth.gradients, truth.gradients)
     initial = group(arrays, "initial/")
     for name, prefix, after in (("weights after one step", "stepped/", truth.first), ("last weights", "final/", truth.last)):
         if name == "last weights" and steps == 1:
@@ -204,7 +223,8 @@ def closer(lines: Sequence[Line]) -> list[str]:
     said: list[str] = []
     narrow = [line for line in lines if line.precision == "float32"]
     for model, optimizer in dict.fromkeys((line.model, line.optimizer) for line in narrow):
-        for what in dict.fromkeys(line.what for line in narrow if (line.model, line.optimizer) == (model, optimizer)):
+        own = [line.what for line in narrow if (line.model, line.optimizer) == (model, optimizer) and _TIES not in line.what]
+        for what in dict.fromkeys(own):
             found = sorted(
                 (line for line in narrow if (line.model, line.optimizer, line.what) == (model, optimizer, what)),
                 key=lambda line: line.difference,
@@ -218,11 +238,27 @@ def closer(lines: Sequence[Line]) -> list[str]:
             else:
                 times = worst.difference / best.difference if best.difference else math.inf
                 said.append(f"{model}, {optimizer}, {what}: {best.framework} is {times:.1f} times as close ({each}).")
-    if any(line.difference > FLIPPED and "gradients" in line.what for line in narrow):
-        said.append(
-            f"A gradient differs by more than {FLIPPED:.0e}, too much for rounded sums. It may be a tie that rounding has "
-            "flipped (a ReLU at zero, equal maxima), or a fault. This comparison cannot tell."
-        )
+    said += [_flipped(line, narrow) for line in narrow if line.difference > FLIPPED and line.what == _GRADIENTS]
     if said:
         said.append("This is one step on one machine. Other processors have other kernels, and another order of sums.")
     return said
+
+
+def _flipped(line: Line, lines: Sequence[Line]) -> str:
+    """Whether ties explain a float32 gradient that is far from the referee's."""
+    start = (
+        f"{line.model}, {line.optimizer}, {line.framework}: a gradient differs by {line.difference:.1e} ({line.where}), too "
+        "much for rounded sums."
+    )
+    run = line[:3]
+    with_ties = [each for each in lines if each[:3] == run and _TIES in each.what]
+    if not with_ties:
+        return f"{start} There are too many ties (a ReLU at zero, equal maxima) to tell whether they explain it."
+    each = with_ties[0]
+    number = each.what.removeprefix(f"{_GRADIENTS} with ").partition(" ")[0]
+    if each.difference <= FLIPPED:
+        return (
+            f"{start} It is no fault: rounding decided {number} ties (a ReLU at zero, equal maxima) otherwise than in float64. "
+            f"With these decisions the referee differs by {each.difference:.1e}."
+        )
+    return f"{start} Ties (a ReLU at zero, equal maxima) do not explain it: it is a fault."

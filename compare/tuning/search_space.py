@@ -35,6 +35,8 @@ GRID_POINTS = 3
 """Points of a grid in a range without a step."""
 MOST_POINTS = 100_000
 """Points of the largest allowed grid."""
+_MOST_STEPS = 10 * MOST_POINTS
+"""Steps of the longest allowed range. They are listed to count a grid."""
 
 _REFUSED = {
     "it says where and how a trial runs, not what it learns": (
@@ -168,8 +170,8 @@ def _ranged(field: str, asked: _Range, written: Any, values: dict[str, Any]) -> 
         raise SpecError(f"{field}: log needs low above 0, and no step. Received: {written!r}. Leave out one of them.")
     if asked.step is not None and not 0 < asked.step <= high - low:
         raise SpecError(f"{field}: step must be above 0 and fit into the range. Received: {written!r}. Use a smaller one.")
-    if asked.step is not None and (high - low) / asked.step > MOST_POINTS:
-        raise SpecError(f"{field} has more than {MOST_POINTS:,} steps. Received: {written!r}. Use a larger one.")
+    if asked.step is not None and (high - low) / asked.step > _MOST_STEPS:
+        raise SpecError(f"{field} has more than {_MOST_STEPS:,} steps. Received: {written!r}. Use a larger one.")
     if isinstance(low, int):
         if asked.step is not None and not asked.step.is_integer():
             raise SpecError(f"{field} is a whole number and needs a whole step. Received: {written!r}. Use 1 or more.")

@@ -9,9 +9,12 @@ import pytest
 from typer.testing import CliRunner
 
 from common import spec
+from common.data.batches import Plan
+from common.training.tracing import group
 from compare.__main__ import app
-from compare.proof import parity, third_opinion
+from compare.proof import parity, single_steps, third_opinion
 from compare.proof.third_opinion import Line
+from tests.parity.made_up import architecture_of, recording_of_steps
 
 
 def line(framework: str = "pytorch", difference: float = 1e-15, tolerance: float | None = 1e-12, **fields: Any) -> Line:
@@ -39,11 +42,43 @@ def test_a_difference_that_is_no_number_fails(bad: float) -> None:
 def test_in_float32_the_closer_framework_is_named_by_how_much_and_for_which_machine() -> None:
     text = said(line(), line("pytorch", 4e-7, None), line("tensorflow", 1e-7, None))
     assert "tensorflow is 4.0 times as close (1.0e-07 against 4.0e-07)." in text
-    assert "This is one step on one machine." in text and "a tie that rounding" not in text
+    assert "This is one step on one machine." in text and "ties" not in text
     assert "both are as close" in said(line(), line("pytorch", 1e-7, None), line("tensorflow", 1e-7, None))
-    gradients = {"what": "gradients of the first step"}
-    flipped = said(line("pytorch", 1e-7, None, **gradients), line("tensorflow", 2e-2, None, **gradients))
-    assert "a tie that rounding has flipped" in flipped
+
+
+@pytest.mark.parametrize(
+    ("with_ties", "words"),
+    [
+        (None, "There are too many ties"),
+        (1e-6, "It is no fault: rounding decided 3 ties"),
+        (1e-2, "Ties (a ReLU at zero, equal maxima) do not explain it: it is a fault."),
+    ],
+)
+def test_a_float32_gradient_that_is_far_off_is_said_to_be_ties_or_a_fault(with_ties: float | None, words: str) -> None:
+    what = "gradients of the first step"
+    lines = [line("pytorch", 1e-7, None, what=what), line("tensorflow", 2e-2, None, what=what, where="conv4.kernel")]
+    if with_ties is not None:
+        lines.append(line("tensorflow", with_ties, None, what=f"{what} with 3 ties decided as there"))
+    assert words in said(*lines) and "simple_cnn, sgd, tensorflow: a gradient differs by 2.0e-02 (conv4.kernel)" in said(*lines)
+
+
+@pytest.mark.parametrize(("factor", "words"), [(1.0, "is no fault: rounding decided"), (1.005, "it is a fault")])
+def test_ties_are_told_from_a_fault_by_the_gradients_themselves(factor: float, words: str) -> None:
+    """A step whose ties are decided otherwise, and the same with gradients that are a little too long."""
+    what = spec.build(
+        {"model": "mini_xception", "precision": "float32", "steps": 1, "global_batch_size": 2, "data": {"limit": 2}}
+    )
+    architecture, steps = architecture_of(what), recording_of_steps(what, [0])
+    arrays = {name: array for name, array in steps.items() if not name.startswith(("before/", "after/"))}
+    arrays |= {"initial/" + name: array for name, array in group(steps, "before/0/weights/").items()}
+    arrays |= {"stepped/" + name: array for name, array in group(steps, "after/0/weights/").items()}
+    judging = single_steps.Judge(architecture, {**steps}, [0], Plan(what, architecture, 2))
+    truth = judging._truth(what, 0)
+    turned = judging._turned(what, 0, truth, [tie for tie in truth.ties if tie.nearness <= 2]).step.gradients
+    arrays |= {"gradient/" + name: (factor * array).astype(np.float32) for name, array in turned.items()}
+    arrays["loss"] = steps["loss/0"]
+    lines = third_opinion.compare(what, architecture, 2, {"pytorch": arrays}, np.float64)
+    assert words in " ".join(third_opinion.closer(lines))
 
 
 @pytest.mark.parametrize(("digits", "words"), [(52, "longdouble is float64"), (63, "a mantissa of 63 bits here")])

@@ -35,12 +35,12 @@ def locate(source: str, cache_folder: Path) -> tuple[str, FileSource] | None:
         folder = synthetic_leaves.locate(wanted, cache_folder)
         cache.mark_used(folder)
         return str(wanted), Folder(folder)
+    if re.fullmatch(r"[\w-]+", source) and source in (brought := plugins.installed(plugins.DATASETS)):
+        return source, _at(_brought(brought[source], cache_folder))
     try:
         path = Path(source).expanduser()
     except RuntimeError:  # `~name` of nobody
         path = Path(source)
-    if re.fullmatch(r"[\w-]+", source) and source in (brought := plugins.installed(plugins.DATASETS)):
-        return source, _at(_brought(brought[source], cache_folder))
     if not path.exists():
         raise _unknown(source, path)
     return _name(path), _at(path)

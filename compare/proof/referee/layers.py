@@ -83,16 +83,21 @@ def max_pooling(x: Array, size: int, stride: int, padding: Padding, winner: Any 
     return np.take_along_axis(flat, winner, 3)[:, :, :, 0], backward
 
 
-def batch_normalisation(x: Array, gamma: Array, beta: Array, epsilon: float) -> tuple[Array, Backward, Array, Array]:
+def batch_normalisation(
+    x: Array, gamma: Array, beta: Array, epsilon: float, mean_of: Callable[[Array], Array]
+) -> tuple[Array, Backward, Array, Array]:
     """Normalise: y = gamma (x - mean) / sqrt(variance + epsilon) + beta, over every axis but the last (Ioffe & Szegedy 2015).
+
+    Args:
+        mean_of: the mean over every axis but the last, such as `mean`.
 
     Returns:
         (y, backward, mean [C], biased variance [C]).
     """
     axes = tuple(range(x.ndim - 1))
-    mean = _mean(x)
-    centred = x - mean
-    variance = _mean(np.square(centred))
+    centre = mean_of(x)
+    centred = x - centre
+    variance = mean_of(np.square(centred))
     deviation = np.sqrt(variance + x.dtype.type(epsilon))
     normal = centred / deviation
 
@@ -100,7 +105,15 @@ def batch_normalisation(x: Array, gamma: Array, beta: Array, epsilon: float) -> 
         dx = gamma / deviation * (dy - dy.mean(axes) - normal * (dy * normal).mean(axes))
         return dx, {"gamma": (dy * normal).sum(axes), "beta": dy.sum(axes)}
 
-    return gamma * normal + beta, backward, mean, variance
+    return gamma * normal + beta, backward, centre, variance
+
+
+def mean(x: Array, lanes: int = 8) -> Array:
+    """Over every axis but the last, in several sums side by side, as vector units add. In one lane, term after term."""
+    flat = x.reshape(-1, x.shape[-1])
+    whole = len(flat) // lanes * lanes
+    sums = flat[:whole].reshape(lanes, -1, x.shape[-1]).sum(1)
+    return (sums.sum(0) + flat[whole:].sum(0)) / x.dtype.type(len(flat))
 
 
 def dense(x: Array, kernel: Array, bias: Array) -> tuple[Array, Backward]:
@@ -140,14 +153,6 @@ def cross_entropy(logits: Array, labels: npt.NDArray[np.int64]) -> tuple[np.floa
     gradient = exponentials / sums
     gradient[rows, labels] -= 1
     return loss, gradient / logits.dtype.type(len(labels))
-
-
-def _mean(x: Array) -> Array:
-    """Over every axis but the last, in eight sums side by side, as vector units add."""
-    flat = x.reshape(-1, x.shape[-1])
-    whole = len(flat) // 8 * 8
-    sums = flat[:whole].reshape(8, -1, x.shape[-1]).sum(1)
-    return (sums.sum(0) + flat[whole:].sum(0)) / x.dtype.type(len(flat))
 
 
 def _padded(x: Array, padding: Padding, value: float) -> Array:

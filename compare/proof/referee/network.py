@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -70,6 +70,8 @@ class Network:
         self._masks: Iterator[npt.NDArray[np.bool_]] = iter(batch.masks)
         self.constants: tuple[float, float] | None = None
         """Of BatchNorm. None: those of each layer."""
+        self.mean_of: Callable[[Array], Array] = layers.mean
+        """Of BatchNorm."""
         self.gradients: Weights = {}
         self.statistics: Weights = {}
 
@@ -123,7 +125,8 @@ class Network:
     def _batch_norm(self, layer: architectures.BatchNorm, x: Array) -> tuple[Array, Backward]:
         """Normalise by the batch. The running variance takes the unbiased variance of the batch."""
         epsilon, weight_of_new = self.constants or (layer.epsilon, layer.momentum)
-        y, backward, mean, variance = layers.batch_normalisation(x, self._of(layer, "gamma"), self._of(layer, "beta"), epsilon)
+        gamma, beta = self._of(layer, "gamma"), self._of(layer, "beta")
+        y, backward, mean, variance = layers.batch_normalisation(x, gamma, beta, epsilon, self.mean_of)
         count, momentum = x.size // x.shape[-1], x.dtype.type(weight_of_new)
         unbiased = variance * x.dtype.type(count) / x.dtype.type(count - 1)
         for role, new in (("mean", mean), ("variance", unbiased)):

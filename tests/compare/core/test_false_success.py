@@ -42,7 +42,7 @@ def test_a_model_that_ends_the_process_ends_no_command_well(
     (tmp_path / "silent_model" / "net.py").write_text(f"import os, sys\n{ending}\n", encoding="utf-8")
     for name in ("silent_model", MODEL):
         fake_twins.delitem(sys.modules, name, raising=False)
-    done = invoke(*words, "--model", MODEL, "--data", "digits")
+    done = invoke(*words, "--model", MODEL, "--data", "digits", "--frameworks", "left,right")
     assert done.exit_code == 2, done.output
     assert f"model {MODEL} ends the process" in done.stderr
     assert not list((tmp_path / "results").rglob("*.json"))

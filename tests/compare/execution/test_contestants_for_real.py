@@ -14,7 +14,7 @@ from compare.execution import launch
 
 SMALL = (
     "--modes", "serial", "--cores", "1", "--set", "data.limit=64", "--set", "global_batch_size=16", "--epochs", "1",
-    "--set", "model=tests.parity.probe",
+    "--set", "model=tests.parity.probe", "--precision", "float64",
 )  # fmt: skip
 PLANTED = """
 import importlib.abc, importlib.machinery, sys

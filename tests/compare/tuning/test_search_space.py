@@ -120,3 +120,8 @@ def test_a_step_of_one_is_a_step_and_a_grid_without_end_is_refused() -> None:
     endless = judged({name: {"low": 1, "high": 10**6, "step": 1} for name in ("schedule.step_size", "global_batch_size")})
     with pytest.raises(SpecError, match=r"at most 100,000 points. Received: 1,000,000,000,000"):
         search_space.grid(endless, 0)
+
+
+def test_a_range_with_more_steps_than_memory_holds_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"optimizer\.momentum has more than 1,000,000 steps"):
+        judged({"optimizer.momentum": {"low": 0.0, "high": 0.9, "step": 1e-12}})

@@ -1,0 +1,339 @@
+"""What ReLU and max-pooling decide in the referee's passes, and what changes where rounding decides otherwise.
+
+A value next to zero, or two almost equal maxima, is a tie. Rounding decides it, and the gradient jumps. The leader is the pass
+in float64. Other passes decide as it did, but for the ties that are turned in them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from common.models.architectures import Architecture, MaxPool
+from compare.proof.referee import layers, network
+from compare.proof.referee.layers import Array, Backward
+from compare.proof.referee.network import Batch, Network
+
+REACH = 8.0
+"""A value is a tie if it is closer to zero, or to another maximum, than so many times the copies' error (root mean square)."""
+
+EQUAL = 1e-12
+"""Maxima that are closer, relative to their value, come of equal inputs. Whichever wins, the gradient is the same."""
+
+
+class Step(NamedTuple):
+    """What one step gives, or how far each of it may be from that."""
+
+    loss: float
+    gradients: dict[str, Any]
+    statistics: dict[str, Any]
+
+
+class Tie(NamedTuple):
+    """A decision that rounding may turn."""
+
+    point: int
+    """Of the points where a step decides, in order."""
+    place: int
+    """In the flat array of this point's decisions."""
+    other: int
+    """The other decision."""
+    nearness: float
+    """Distance from the other decision, in errors of the copies. At most `REACH`."""
+    windows: tuple[tuple[int, int], ...] = ()
+    """Of a ReLU: (place, other decision) of pooled windows at the next point, whose values were all zero. A value that passes
+    is their maximum."""
+
+    def at(self, point: int) -> tuple[tuple[int, int], ...]:
+        """(place, decision) of what this tie turns at a point."""
+        return ((self.place, self.other),) if point == self.point else self.windows if point == self.point + 1 else ()
+
+
+@dataclass
+class _Point:
+    """Where a pass decides: the values, and what the leader chose."""
+
+    values: Array
+    chosen: Any
+    layer: MaxPool | None
+    errors: list[Any] = field(default_factory=list[Any])
+    """Of each copy the root mean square, by channel."""
+
+    def measure(self, x: Array) -> None:
+        """Note how far the values of a copy are from these. At a pooling, how far the differences within a window are."""
+        error = x - self.values
+        if self.layer is not None:
+            error = layers.windows(error, self.layer.kernel_size, self.layer.stride, self.layer.padding)
+            error = np.where(np.isfinite(error), error, 0.0)  # the padding never wins
+            error = error - np.take_along_axis(error, self.chosen.astype(np.int64), 3)
+        self.errors.append(np.sqrt(np.square(error).mean(tuple(range(error.ndim - 1)))))
+
+    def ties(self, number: int) -> list[Tie]:
+        """The ties of this point, after the copies have passed."""
+        error = np.maximum(np.max(self.errors, axis=0), np.finfo(np.float64).tiny)
+        if self.layer is None:
+            near = self._near(np.abs(self.values), error)
+            return [Tie(number, place, int(not self.chosen.flat[place]), distance) for place, distance in near]
+        flat = layers.windows(self.values, self.layer.kernel_size, self.layer.stride, self.layer.padding)
+        best = np.take_along_axis(flat, self.chosen.astype(np.int64), 3)[:, :, :, 0]
+        return [
+            Tie(number, place, other, distance)
+            for other in range(flat.shape[3])
+            for place, distance in self._near(_unequal(best, flat[:, :, :, other]), error)
+        ]
+
+    @staticmethod
+    def _near(distance: Array, error: Array) -> Iterator[tuple[int, float]]:
+        """(place, distance in errors) of what rounding may turn. Equal values come of equal inputs, and do not differ."""
+        nearness = distance / error
+        for place in np.flatnonzero((distance > 0) & (nearness <= REACH)):
+            yield int(place), float(nearness.flat[place])
+
+    def empty(self, place: int) -> tuple[tuple[int, int], ...]:
+        """(place, decision) of each pooled window that holds a value which is not above zero, and nothing larger."""
+        layer, (_, height, width, channels) = self.layer, self.chosen.shape[:3] + self.chosen.shape[4:]
+        assert layer is not None, "only a pooling has windows"
+        image, *at, channel = np.unravel_index(place, self.values.shape)
+        if self.values[image, *at, channel] != 0:
+            return ()  # another layer stands between
+        (top, _), (left, _) = layer.padding
+        found: list[tuple[int, int]] = []
+        for a, b in np.ndindex(layer.kernel_size, layer.kernel_size):
+            (row, odd), (column, uneven) = divmod(at[0] + top - a, layer.stride), divmod(at[1] + left - b, layer.stride)
+            if odd or uneven or not (0 <= row < height and 0 <= column < width):
+                continue
+            where = row * layer.stride - top, column * layer.stride - left
+            rows, columns = (slice(max(start, 0), start + layer.kernel_size) for start in where)
+            if self.values[image, rows, columns, channel].max() <= 0:
+                window = np.ravel_multi_index((image, row, column, channel), (len(self.values), height, width, channels))
+                found.append((int(window), a * layer.kernel_size + b))
+        return tuple(found)
+
+
+def _unequal(best: Array, other: Array) -> Array:
+    """How far a value is below the best one. Zero where they are equal."""
+    return np.where(best - other > EQUAL * np.abs(best), best - other, 0.0)
+
+
+class Decider:
+    """What a step decides.
+
+    Args:
+        leader: whose decisions this one takes. None: it decides by its own values.
+        turned: ties that it decides otherwise than the leader.
+        mean_of: BatchNorm's mean.
+    """
+
+    def __init__(
+        self, leader: Decider | None = None, turned: Sequence[Tie] = (), mean_of: Callable[[Array], Array] = layers.mean
+    ) -> None:
+        self.mean_of = mean_of
+        self.points: list[_Point] = [] if leader is None else leader.points
+        self._leads, self._measures = leader is None, not turned
+        self._turned = turned
+        self._next = 0
+
+    def ties(self) -> list[Tie]:
+        """All ties of the leader's step, after its copies have passed."""
+        found: list[Tie] = []
+        for number, (point, pooled) in enumerate(itertools.zip_longest(self.points, self.points[1:])):
+            ties = point.ties(number)
+            if point.layer is None and pooled and pooled.layer and pooled.values.shape == point.values.shape:
+                ties = [tie._replace(windows=pooled.empty(tie.place)) if tie.other else tie for tie in ties]
+            found += ties
+        return found
+
+    def decide(self, x: Array, layer: MaxPool | None = None) -> tuple[int, Any]:
+        """(number of this point; which values pass a ReLU, or which value each window of a pooling takes)."""
+        number, self._next = self._next, self._next + 1
+        if self._leads:
+            chosen = x > 0
+            if layer is not None:
+                flat = layers.windows(x, layer.kernel_size, layer.stride, layer.padding)
+                chosen = flat.argmax(3)[:, :, :, None].astype(np.int8)
+            self.points.append(_Point(x, chosen, layer))
+            return number, chosen
+        point = self.points[number]
+        if self._measures:
+            point.measure(x)
+        own = [turn for tie in self._turned for turn in tie.at(number)]
+        return number, with_others(point.chosen, own) if own else point.chosen
+
+
+def with_others(chosen: Any, turned: Sequence[tuple[int, int]]) -> Any:
+    """Decisions, with others at some places."""
+    chosen = chosen.copy()
+    for place, other in turned:
+        chosen.flat[place] = other
+    return chosen
+
+
+class _Pass(Network):
+    """A pass whose decisions somebody else makes."""
+
+    def __init__(self, weights: Any, batch: Batch, decider: Decider) -> None:
+        super().__init__(weights, batch)
+        self._decider = decider
+        self.slopes: dict[int, tuple[Array, Array, Any, MaxPool | None]] = {}
+        """By point: (dL/dy, x, decisions, layer)."""
+        self.injected: dict[int, Array] = {}
+        """By point: what is added to dL/dx."""
+
+    def relu(self, x: Array) -> tuple[Array, Backward]:
+        number, chosen = self._decider.decide(x)
+        y, backward = layers.dropout(x, chosen, 0.0)
+        return y, self._watched(number, backward, x, chosen, None)
+
+    def max_pooling(self, layer: MaxPool, x: Array) -> tuple[Array, Backward]:
+        number, chosen = self._decider.decide(x, layer)
+        y, backward = _pooled(x, layer, chosen)
+        return y, self._watched(number, backward, x, chosen, layer)
+
+    def _watched(self, number: int, backward: Backward, x: Array, chosen: Any, layer: MaxPool | None) -> Backward:
+        def watched(dy: Array) -> tuple[Array, dict[str, Array]]:
+            self.slopes.setdefault(number, (dy, x, chosen, layer))
+            dx, found = backward(dy)
+            return (dx + self.injected[number] if number in self.injected else dx), found
+
+        return watched
+
+    def jump(self, tie: Tie) -> Array:
+        """How dL/dx at a tie's point changes if it is turned."""
+        dy, x, chosen, layer = self.slopes[tie.point]
+        alone = np.zeros_like(dy)
+        alone.flat[tie.place] = dy.flat[tie.place]
+        if layer is None:
+            alone.flat[tie.place] += sum(self.slopes[tie.point + 1][0].flat[window] for window, _ in tie.windows)
+            return alone if tie.other else -alone
+        return _pooled(x, layer, with_others(chosen, tie.at(tie.point)))[1](alone)[0] - _pooled(x, layer, chosen)[1](alone)[0]
+
+
+def _pooled(x: Array, layer: MaxPool, chosen: Any) -> tuple[Array, Backward]:
+    return layers.max_pooling(x, layer.kernel_size, layer.stride, layer.padding, chosen.astype(np.int64))
+
+
+def step(
+    architecture: Architecture, weights: dict[str, Array], batch: Batch, chains: list[list[Any]], decider: Decider
+) -> tuple[Step, Array]:
+    """(loss, gradients and statistics of a batch whose parts pass one by one; each example's loss).
+
+    Args:
+        architecture: of the model.
+        weights: before the step.
+        batch: whole.
+        chains: of positions in the batch. The parts of a chain pass on their BatchNorm statistics. The first chain's are kept.
+        decider: of all parts.
+    """
+    total, loss, size = dict[str, Array](), 0.0, len(batch.labels)
+    statistics: dict[str, Array] = {}
+    losses: list[Any] = []
+    for number, chain in enumerate(chains):
+        state = dict(weights)
+        for each, found, labels, backward, dlogits in _passes(architecture, state, batch, chain, decider):
+            backward(dlogits)
+            for name, gradient in each.gradients.items():
+                total[name] = total[name] + gradient if name in total else gradient
+            loss += float(layers.cross_entropy(found, labels)[0]) * len(labels) / size
+            losses += [layers.cross_entropy(row[None], labels[i : i + 1])[0] for i, row in enumerate(found)]
+        if number == 0:
+            statistics = {name: array for name, array in state.items() if name not in total}
+    return Step(loss, total, statistics), np.array(losses)
+
+
+def effects(
+    architecture: Architecture,
+    weights: dict[str, Array],
+    batch: Batch,
+    chains: list[list[Any]],
+    decider: Decider,
+    ties: Sequence[Tie],
+) -> Iterator[dict[str, Array]]:
+    """What each tie adds to the gradients of a step if it alone is turned, in the order of `ties`, which is that of points."""
+    left = list(ties)
+    for chain in chains:
+        for each, _, _, backward, dlogits in _passes(architecture, dict(weights), batch, chain, decider):
+            backward(dlogits)
+            while left and left[0].point in each.slopes:
+                tie = left.pop(0)
+                each.injected = {tie.point: each.jump(tie)}
+                each.gradients = {}
+                backward(np.zeros_like(dlogits))
+                yield each.gradients
+
+
+def _passes(
+    architecture: Architecture, state: dict[str, Array], batch: Batch, chain: list[Any], decider: Decider
+) -> Iterator[tuple[_Pass, Array, npt.NDArray[np.int64], Backward, Array]]:
+    """(pass, logits, labels, way back, gradient of the batch's loss) of each part. The statistics go into `state`."""
+    for own in chain:
+        part = Batch(batch.images[own], batch.labels[own], [mask[own] for mask in batch.masks])
+        each = _Pass(state, part, decider)
+        each.mean_of = decider.mean_of
+        each.constants = network.BATCH_NORM.get(architecture.name)
+        found, backward = each.through(architecture.layers, part.images)
+        _, dlogits = layers.cross_entropy(found, part.labels)
+        yield each, found, part.labels, backward, dlogits * dlogits.dtype.type(len(own) / len(batch.labels))
+        state |= each.statistics
+
+
+def rough_mean(seed: int) -> Callable[[Array], Array]:
+    """Means over every axis but the last that err as plain float32 sums may, for each channel up or down as a coin falls.
+
+    The error is the largest of several orders of adding, term after term among them. In any order the sum of n terms errs by at
+    most n units, and by about the root of n if rounding is random. Where many terms are equal, such as the pixels of a black
+    border, each addition rounds to the same side, and the error grows with n. Its sign depends on the order.
+    """
+    generator = np.random.default_rng(seed)
+
+    def mean(x: Array) -> Array:
+        flat = x.reshape(-1, x.shape[-1])
+        true = flat.mean(0, np.float64)
+        mixed = flat[np.random.default_rng(0).permutation(len(flat))]
+        errors = [np.abs(layers.mean(each, lanes) - true) for each in (flat, flat[::-1], mixed) for lanes in (1, 2)]
+        return (true + np.max(errors, axis=0) * generator.choice((-1.0, 1.0), len(true))).astype(x.dtype)
+
+    return mean
+
+
+def explained(left: Array, effects: Array, ties: Sequence[Tie]) -> list[Tie]:
+    """The ties whose effects together explain an array best, in the sense of least squares.
+
+    Args:
+        left: [P].
+        effects: [K, P], of each tie. Both in units of what rounding may do, so that a gain below 1 explains nothing.
+        ties: K. Each is turned or not. Of those at one place, one can be.
+
+    Returns:
+        Those that are turned. The start is the rounded least-squares solution. Then the best single change is made until none
+        is better.
+    """
+    gram, likeness = effects @ effects.T, effects @ left
+    own = np.array([tie.point * 2**40 + tie.place for tie in ties])
+    shares = np.where(np.diag(gram) > 1, np.linalg.lstsq(gram, likeness, rcond=None)[0], 0.0)
+    taken = np.zeros(len(ties), bool)
+    for place in np.unique(own):
+        options = np.flatnonzero(own == place)
+        if shares[options].sum() > 0.5:
+            taken[options[shares[options].argmax()]] = True
+    for _ in range(4 * len(ties)):
+        rest = likeness - gram @ taken
+        rival = {own[other]: other for other in np.flatnonzero(taken)}
+        gains = 2 * rest - np.diag(gram)
+        for tie, place in enumerate(own):
+            if place in rival:  # it makes way
+                other = rival[place]
+                gains[tie] = (
+                    -2 * rest[other] - gram[other, other] + (gains[tie] + 2 * gram[tie, other] if tie != other else 0.0)
+                )
+        best = int(gains.argmax())
+        if gains[best] <= 1:
+            break
+        if own[best] in rival and rival[own[best]] != best:
+            taken[rival[own[best]]] = False
+        taken[best] = not taken[best]
+    return [tie for tie, turned in zip(ties, taken, strict=True) if turned]
