@@ -1,4 +1,4 @@
-"""`python -m compare schema`: JSON Schemas of the files that the suite reads and writes, for editors and other programs."""
+"""`convtwins schema`: JSON Schemas of the files that the suite reads and writes, for editors and other programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m compare conformance TWIN`: try any installed twin over the contract, and say what is missing.
+"""`convtwins conformance TWIN`: try any installed twin over the contract, and say what is missing.
 
 The contract is `docs/a-new-twin.md`. The referee in plain NumPy says what is right, so no other framework is needed.
 """
