@@ -22,18 +22,18 @@ from compare.reporting.document import to_json
 _UNTIL = {name: field.default for name, field in UntilDecided.model_fields.items()}
 _MODE: Any = Literal[tuple(spec.VARIANTS)]
 
-SPEC_FILE: type[BaseModel] = pydantic.create_model(
-    "SpecFile",
-    __base__=Spec,
-    modes=(list[_MODE] | None, Field(None, description="Rows of `run`: the modes.")),
-    repeats=(int | None, Field(None, ge=1, description="Runs of each row. Verdicts need 5.")),
-    contestants=(dict[str, dict[str, Any]], Field({}, description="Contestants by name, as --contestant says them.")),
-    until_decided=(bool | None, Field(None, description="Add repeats until every question is decided.")),
-    most_repeats=(int | None, Field(None, description=f"With until_decided. Default: {_UNTIL['most_repeats']}.")),
-    smallest_effect=(
+_BESIDES: dict[str, Any] = {
+    "modes": (list[_MODE] | None, Field(None, description="Rows of `run`: the modes.")),
+    "repeats": (int | None, Field(None, ge=1, description="Runs of each row. Verdicts need 5.")),
+    "contestants": (dict[str, dict[str, Any]], Field({}, description="Contestants by name, as --contestant says them.")),
+    "until_decided": (bool | None, Field(None, description="Add repeats until every question is decided.")),
+    "most_repeats": (int | None, Field(None, description=f"With until_decided. Default: {_UNTIL['most_repeats']}.")),
+    "smallest_effect": (
         float | str | None, Field(None, description=f"With until_decided. Default: {_UNTIL['smallest_effect']}.")
     ),
-)  # fmt: skip
+}  # fmt: skip
+
+SPEC_FILE: type[BaseModel] = pydantic.create_model("SpecFile", __base__=Spec, **_BESIDES)
 """A spec file: a spec, and what `run` reads besides."""
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -57,7 +57,8 @@ def command(
     with exits.reported():
         made = schemas()
         chosen("WHICH", [which], tuple(made))
-        for name, schema in made.items() if out is not None else ():
-            atomic_files.write_atomically(out / f"{name}.schema.json", to_json(schema) + "\n")
+        if out is not None:
+            for name, schema in made.items():
+                atomic_files.write_atomically(out / f"{name}.schema.json", to_json(schema) + "\n")
     if out is None:
         typer.echo(to_json(made[which]))

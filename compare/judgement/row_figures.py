@@ -190,7 +190,7 @@ class Summary(Frozen):
     def guesses(self) -> bool:
         """Whether its test accuracy is not shown to be better than guessing."""
         found, chance, number = self.test.accuracy, self.chance_accuracy, self.test_examples
-        return bool(found and chance and number) and is_no_better_than(chance, found.median, number)
+        return bool(found and chance and number and is_no_better_than(chance, found.median, number))
 
     @property
     def too_short(self) -> bool:

@@ -64,9 +64,9 @@ class Family(NamedTuple):
 
 def summarize(stored: Stored) -> list[Summary]:
     """All rows of a comparison, in its order."""
-    found = [_summary(row, stored) for row in stored.comparison.rows]
-    named = Counter(summary.name for summary in found)
-    made = [summary.model_copy(update={"shares_name": named[summary.name] > 1}) for summary in found]
+    made = [_summary(row, stored) for row in stored.comparison.rows]
+    named = Counter(summary.name for summary in made)
+    made = [summary.model_copy(update={"shares_name": named[summary.name] > 1}) for summary in made]
     modes = family(stored, made).modes
     disturbed = {summary.id for summary in made if summary.disturbed}
     found: dict[str, str | None] = {}
