@@ -16,7 +16,10 @@ with ended_at_once():
     import typer
     from typer.completion import get_completion_script  # pyright: ignore[reportPrivateImportUsage]  typer says nowhere else
     from typer.core import TyperCommand, TyperGroup
+    from typer.exceptions import TyperException
     from typer.main import get_command
+
+    from common.spec.errors import NAMES_ELSEWHERE
 
 NAME = "convtwins"
 MODULES = {
@@ -37,6 +40,7 @@ MODULES = {
         ("", ["doctor"]),
         ("workflows", ["study", "reproduce"]),
         ("reporting", ["export"]),
+        ("", ["schema"]),
     )
     for name in names
 }
@@ -67,7 +71,20 @@ class _Command(TyperCommand):
             if option in renamed:
                 print(f"{option} is called {renamed[option]} now. The old name works until version 0.3.", file=sys.stderr)
                 args[place] = f"{renamed[option]}{equals}{value}"
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except TyperException as error:
+            self._explain(error)
+            raise
+
+    def _explain(self, error: Any) -> None:
+        """Add what was received, or the field that other frameworks call as this unknown option."""
+        if details := getattr(error.__cause__, "errors", None):  # of pydantic, which typer asks
+            error.message = f"{error.message}. Received: {details()[0]['input']}."
+        own = {option for each in self.params for option in each.opts}
+        field = NAMES_ELSEWHERE.get(getattr(error, "option_name", "").strip("-").replace("-", "_"))
+        if field and "--set" in own and f"--{field.rpartition('.')[2].replace('_', '-')}" not in own:
+            error.message, error.possibilities = f"{error.message}. Use --set {field}=VALUE.", None
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -158,16 +175,15 @@ def main() -> None:
     """Run the command line of this process."""
     gc.set_threshold(*COLLECT_AFTER)
     sys.stdout = _Output(sys.stdout.buffer, sys.stdout.encoding, sys.stdout.errors, line_buffering=sys.stdout.isatty())
-    try:
-        with interruptible():
-            try:
-                app(prog_name=NAME)
-            finally:
-                sys.stdout.flush()
-                gc.freeze()  # no collection at exit either
-    except Interrupted as interruption:  # outside of the command's own clean-up
-        print(interruption.words, file=sys.stderr)
-        sys.exit(interruption.exit_code)
+    with interruptible(to_the_end=True):
+        try:
+            app(prog_name=NAME)
+        except Interrupted as interruption:  # outside of the command's own clean-up
+            print(interruption.words, file=sys.stderr)
+            sys.exit(interruption.exit_code)
+        finally:
+            sys.stdout.flush()
+            gc.freeze()  # no collection at exit either
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import torch
+from torch.cuda import nccl
 
 from common.machine import machine, placement
 from common.machine.machine import available_cores
@@ -112,7 +113,7 @@ def libraries() -> dict[str, str]:
             cudnn = torch.backends.cudnn.version() or 0
             found["cuDNN"] = f"{cudnn // 10000}.{cudnn // 100 % 100}.{cudnn % 100}"
         with contextlib.suppress(AttributeError, RuntimeError):  # a build without NCCL
-            found["NCCL"] = ".".join(map(str, torch.cuda.nccl.version()))  # pyright: ignore[reportAttributeAccessIssue]
+            found["NCCL"] = ".".join(map(str, nccl.version()))
     return {name: version for name, version in found.items() if version}
 
 

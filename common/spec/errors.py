@@ -6,6 +6,54 @@ import difflib
 
 _LONGEST_VALUE = 200
 
+NAMES_ELSEWHERE = {
+    "lr": "optimizer.learning_rate",
+    "learning_rate": "optimizer.learning_rate",
+    "momentum": "optimizer.momentum",
+    "eps": "optimizer.epsilon",
+    "epsilon": "optimizer.epsilon",
+    "wd": "optimizer.weight_decay",
+    "weight_decay": "optimizer.weight_decay",
+    "optim": "optimizer",
+    "scheduler": "schedule",
+    "lr_scheduler": "schedule",
+    "warmup": "schedule.warmup_steps",
+    "warmup_steps": "schedule.warmup_steps",
+    "criterion": "loss",
+    "bs": "global_batch_size",
+    "batch_size": "global_batch_size",
+    "train_batch_size": "global_batch_size",
+    "accumulate_grad_batches": "accumulation",
+    "gradient_accumulation_steps": "accumulation",
+    "num_epochs": "epochs",
+    "n_epochs": "epochs",
+    "max_epochs": "epochs",
+    "max_steps": "steps",
+    "num_workers": "workers",
+    "prefetch_factor": "prefetch",
+    "world_size": "replicas",
+    "num_replicas": "replicas",
+    "strategy": "mode",
+    "dtype": "precision",
+    "random_state": "seed",
+    "random_seed": "seed",
+    "num_threads": "cores",
+    "arch": "model",
+    "network": "model",
+    "dataset": "data.source",
+    "data_dir": "data.source",
+    "image_size": "data.image_size",
+    "img_size": "data.image_size",
+    "target_size": "data.image_size",
+    "input_shape": "data.image_size",
+    "normalize": "data.normalization",
+    "early_stopping": "best_epoch.patience",
+    "patience": "best_epoch.patience",
+    "hflip": "augmentation.horizontal_flip",
+    "rotation_range": "augmentation.rotation_degrees",
+}
+"""Names that PyTorch, Lightning, Keras, scikit-learn and many scripts have for fields of the spec."""
+
 
 class SpecError(ValueError):
     """A spec was refused. The message names the field, the value received, and the fix."""
@@ -19,8 +67,10 @@ def alternatives(names: tuple[str, ...]) -> str:
 
 
 def did_you_mean(name: str, names: tuple[str, ...], *, sentence: bool = False) -> str:
-    """A question with the most similar name. Empty if none is similar."""
-    close = difflib.get_close_matches(name, names, n=1)
+    """A question with the field that other frameworks call so, else with the most similar name. Empty if there is none."""
+    field = NAMES_ELSEWHERE.get(name.lower().replace("-", "_"), "")
+    elsewhere = [known for known, part in ((field, field.partition(".")[0]), (field.rpartition(".")[2],) * 2) if part in names]
+    close = elsewhere or difflib.get_close_matches(name, names, n=1)
     if not close:
         return ""
     return f" Did you mean {close[0]}?" if sentence else f" (did you mean {close[0]}?)"

@@ -13,7 +13,8 @@ import typer
 from rich.console import Console
 
 from common.artifacts import results
-from common.artifacts.schema import RunResult
+from common.artifacts.schema import Phases, RunResult
+from common.machine import machine
 from compare.comparison import comparison_plan
 from compare.comparison.comparison_plan import Request
 from compare.core import exits, wording
@@ -22,6 +23,7 @@ from compare.core.progress import display
 from compare.execution import executor, store
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison
+from compare.proof import ladder
 from compare.reporting.document import Report
 from compare.reporting.tables import Cell, Column, Table
 
@@ -57,7 +59,7 @@ def rehearse(request: Request, *, as_json: bool, like: Path | None) -> int:
     Args:
         request: of the comparison.
         as_json: whether to print JSON.
-        like: a results folder to take the times from. None: train and time a few steps of each row.
+        like: a results folder to take the times from. None: train and time a few steps of one row of each framework.
 
     Returns:
         The exit code: 0; 1 if a row could not be measured.
@@ -65,19 +67,18 @@ def rehearse(request: Request, *, as_json: bool, like: Path | None) -> int:
     Raises:
         SpecError, DataRefused, LaunchError, FolderError: as `run`.
     """
-    known = measured if like is None else stored(like)
     if like is None:
-        typer.echo("Training a few steps of each row. --from DIR takes times from results and measures nothing.", err=True)
+        typer.echo(
+            "Training a few steps of one row of each framework. --from DIR takes times from results and measures nothing.",
+            err=True,
+        )
     with interruptible(), display(Console(stderr=True)) as shown:
         wanted = comparison_plan.judged(request, shown)
+        known = by_contestant(wanted.rows, shown.say) if like is None else stored(like)
         jobs = comparison_plan.jobs(wanted, request.out)
-
-        def looked_up(row: Row) -> tuple[RunResult, str] | str:
-            shown.say(f"a few steps of {row.id}" if like is None else f"looking for {row.id}")
-            return known(row)
-
-        estimates = estimate(wanted, jobs, looked_up)
-    return report(estimates, wanted, measured=like is None).deliver(None, as_json=as_json)
+        estimates = estimate(wanted, jobs, known)
+        proof = proof_seconds(wanted, request, known) if jobs else 0.0
+    return report(estimates, wanted, measured=like is None, proof=proof).deliver(None, as_json=as_json)
 
 
 def estimate(
@@ -108,19 +109,56 @@ def estimate(
 
 
 def seconds(row: Row, like: RunResult, num_train: int) -> float:
-    """Wall time of a run, scaled from a shorter or longer run of the same kind."""
+    """Wall time of a run, scaled from a shorter or longer run of the same kind. On fewer cores it is longer in proportion."""
     phases = like.phases
     assert phases is not None, "a whole run has its phases"
-    timed_images = sum(epoch.timed_images for epoch in like.epochs)
-    pace = phases.training_seconds / timed_images if timed_images else 0.0
-    larger = num_train / like.epochs[0].epoch_images
+    fewer_cores = max(like.spec.cores / row.spec.cores, 1.0)
+    pace = _seconds_per_image(like) * fewer_cores
+    larger = num_train / like.epochs[0].epoch_images * fewer_cores
     validation = [epoch.evaluation_seconds for epoch in like.epochs]
     test = phases.evaluation_seconds - sum(validation)
-    once = (
+    epochs, images = _length(row, num_train)
+    return _seconds_once(phases) + pace * images + larger * (epochs * sum(validation) / len(validation) + test)
+
+
+def _seconds_per_image(like: RunResult) -> float:
+    timed_images = sum(epoch.timed_images for epoch in like.epochs)
+    return like.phases.training_seconds / timed_images if like.phases and timed_images else 0.0
+
+
+def _seconds_once(phases: Phases) -> float:
+    """Of what a process does once, however long it trains."""
+    return (
         phases.import_seconds + phases.build_seconds + phases.first_step_seconds + phases.compile_seconds + phases.other_seconds
     )
-    epochs, images = _length(row, num_train)
-    return once + pace * images + larger * (epochs * sum(validation) / len(validation) + test)
+
+
+def proof_seconds(
+    comparison: Comparison, request: Request, known: Callable[[Row], tuple[RunResult, str] | str]
+) -> float | None:
+    """Wall time of the proof: what its processes do once, and the steps of the copies that tell how far rounding goes.
+
+    Zero if there is none, or if it is remembered. None if nothing is known of a framework.
+    """
+    rows = [row for row in comparison.rows if row.unavailable is None]
+    modes = ladder.modes_of(rows)
+    alone = len(request.frameworks) < 2 and modes == ["serial"]
+    if not comparison.prove or not rows or rows[0].spec.part != "training" or alone:
+        return 0.0
+    if ladder.is_remembered(comparison.rows, request.frameworks, replicas=request.settings.replicas):
+        return 0.0
+    seconds = 0.0
+    for name in request.frameworks:
+        own = [row for row in rows if row.contestant == name]
+        found = [like[0] for row in own if isinstance(like := known(row), tuple)]
+        if not found or found[0].phases is None:
+            return None
+        claimed = len({row.spec.variant for row in own if row.spec.mode != "serial" and row.spec.departs is None})
+        # Losses of serial, of each mode, and copies; then single steps of serial and of each mode, for each choice of switches.
+        processes = 2 + claimed + (1 + claimed) * len({(row.spec.switches, row.spec.workers) for row in own})
+        images = ladder.MOST_FOLLOWED * (1 + ladder.COPIES) * own[0].spec.global_batch_size
+        seconds += processes * _seconds_once(found[0].phases) + images * _seconds_per_image(found[0])
+    return seconds / min(2, machine.available_cores())  # the proof runs two processes side by side
 
 
 def num_bytes(row: Row, like: RunResult, num_train: int) -> int:
@@ -146,6 +184,22 @@ def checkpoint_bytes(rows: Sequence[Row], comparison: Comparison) -> int:
             best = _best_bytes(row, comparison.trainable_values)
             largest = max(largest, values * _ITEM_BYTES[row.spec.precision] + best + _ID_BYTES * images)
     return 2 * largest
+
+
+def by_contestant(rows: Sequence[Row], say: Callable[[str], None]) -> Callable[[Row], tuple[RunResult, str] | str]:
+    """Measures one row of each contestant, serial on the most cores if there is one. The others are taken to be like it."""
+    found: dict[str, tuple[RunResult, str] | str] = {}
+
+    def known(row: Row) -> tuple[RunResult, str] | str:
+        own = [each for each in rows if each.unavailable is None and each.contestant == row.contestant]
+        first = min(own, key=lambda each: (each.spec.mode != "serial", -each.spec.cores))
+        if first.id not in found:
+            say(f"a few steps of {first.id}")
+            found[first.id] = measured(first)
+        made = found[first.id]
+        return made if row.id == first.id or isinstance(made, str) else (made[0], f"as {first.id}")
+
+    return known
 
 
 def measured(row: Row) -> tuple[RunResult, str] | str:
@@ -183,8 +237,12 @@ def stored(folder: Path) -> Callable[[Row], tuple[RunResult, str] | str]:
     return known
 
 
-def report(estimates: Sequence[Estimate], comparison: Comparison, *, measured: bool) -> Report:
-    """Report the estimates. A row that could not be measured now is a failure; one missing from stored results is not."""
+def report(estimates: Sequence[Estimate], comparison: Comparison, *, measured: bool, proof: float | None = None) -> Report:
+    """Report the estimates. A row that could not be measured now is a failure; one missing from stored results is not.
+
+    Args:
+        proof: seconds of the proof, see `proof_seconds`.
+    """
     wanted = [row for row in comparison.rows if row.id in {each.row for each in estimates}]
     plain: dict[str, Any] = {
         "runs": [asdict(each) for each in estimates],
@@ -194,6 +252,7 @@ def report(estimates: Sequence[Estimate], comparison: Comparison, *, measured: b
         "checkpoint_bytes": checkpoint_bytes(wanted, comparison),
         "unknown": sum(each.seconds is None for each in estimates),
         "proof": comparison.prove,
+        "proof_seconds": proof,
         "profile": any(row.spec.profile_steps for row in wanted),
         "most_repeats": comparison.until.most_repeats if comparison.until else None,
         "most_seconds": None,
@@ -235,8 +294,20 @@ def _sentences(plain: Mapping[str, Any]) -> list[str]:
             "Repeats are added until every question is decided (--until-decided): at most "
             f"{plain['most_repeats']} of each row{most}."
         )
+    if any(each["source"].startswith("as ") for each in plain["runs"]):
+        sentences.append(
+            "One row of each framework was measured. The others are taken to be as fast for each core, so a mode that pays is "
+            "quicker. --from DIR counts each row by its own results."
+        )
     if plain["proof"]:
-        sentences.append("The proof comes before the runs. It is not counted.")
+        proof = plain["proof_seconds"]
+        if proof is None:
+            about = "Nothing is known of its time."
+        elif proof:
+            about = f"It takes about {_minutes(proof)}, so all takes about {_minutes(proof + plain['seconds'])}."
+        else:
+            about = "It takes no time: there is nothing to prove, or it is remembered."
+        sentences.append(f"The proof comes before the runs. {about}")
     if plain["profile"]:
         sentences.append("The profile after each run, and its trace, are not counted.")
     return [*sentences, "No results folder was touched."]

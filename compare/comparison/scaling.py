@@ -13,16 +13,20 @@ from common import spec
 from compare.comparison import run, scaling_fit, scaling_report, scaling_rows
 from compare.comparison.scaling_fit import Wish
 from compare.core import exits
-from compare.core.option_parsing import chosen, names, numbers, variants
+from compare.core.option_parsing import chosen, names, numbers
 from compare.execution import options, run_settings
 from compare.judgement import scaling_laws
 from compare.reporting import comparison_report
 from compare.reporting.comparison_report import Compared
 from compare.reporting.document import Report
 
+MODES = "multi_process"
+
 
 def command(
-    modes: Annotated[str, typer.Option(help=f"Which of {', '.join(spec.VARIANTS)}, with commas; or all.")] = "multi_process",
+    modes: Annotated[
+        str | None, typer.Option(help=f"Which of {', '.join(spec.VARIANTS)}, with commas; or all. Default: {MODES}.")
+    ] = None,
     replicas: Annotated[str, typer.Option(help="Numbers of replicas, with commas. 1 is serial and always measured.")] = "1,2",
     workers: Annotated[str | None, typer.Option(help="Numbers of input workers, with commas.")] = None,
     kinds: Annotated[
@@ -45,7 +49,7 @@ def command(
     contestant: options.Contestants = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the training split. Default: 2.")] = None,
     limit: options.Limit = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Runs of each row. Intervals need 3, verdicts 5.")] = 1,
+    repeats: Annotated[int | None, typer.Option(min=1, help="Runs of each row. Intervals need 3, verdicts 5.")] = None,
     cores: Annotated[int | None, typer.Option(help="CPU cores to scale over. Default: all.")] = None,
     assignments: options.Set = None,
     out: options.Out = None,
@@ -71,7 +75,7 @@ def command(
             epochs=epochs, limit=limit, cores=cores, hosts=None if hosts is None else names(hosts),
         )  # fmt: skip
         settings = run_settings.settings(preset, spec_file, fields, assignments or [])
-        settings = replace(settings, modes=tuple(variants(modes)), repeats=repeats)
+        settings = run_settings.with_matrix(settings, modes, MODES, repeats, 1)
         if workers is not None:
             settings = replace(settings, workers=numbers("--workers", workers, least=0))
         sizes = tuple(size for size in numbers("--replicas", replicas, least=1) if size != 1)

@@ -27,15 +27,21 @@ class Interrupted(BaseException):
 
 
 @contextmanager
-def interruptible() -> Generator[None]:
-    """Turn the first SIGINT or SIGTERM into Interrupted. Later signals are ignored until the children have ended."""
+def interruptible(*, to_the_end: bool = False) -> Generator[None]:
+    """Turn the first SIGINT or SIGTERM into Interrupted. Later signals are ignored until the outermost block has ended.
+
+    So a command says once that it was interrupted, also if the signal comes twice, as `timeout` sends it.
+
+    Args:
+        to_the_end: the process ends after the block. Then later signals are ignored until it has ended.
+    """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         for each in _NUMBERS:
             signal.signal(each, signal.SIG_IGN)
         raise Interrupted(number)
 
-    with _handled_by(interrupt):
+    with _handled_by(interrupt, to_the_end=to_the_end):
         yield
 
 
@@ -51,11 +57,26 @@ def ended_at_once() -> Generator[None]:
         yield
 
 
+_open_blocks = 0
+
+
 @contextmanager
-def _handled_by(handler: Callable[[int, FrameType | None], None]) -> Generator[None]:
+def _handled_by(handler: Callable[[int, FrameType | None], None], *, to_the_end: bool = False) -> Generator[None]:
+    global _open_blocks  # the handlers of signals are those of the process, too
+    if _open_blocks and _are_ignored():
+        yield
+        return
     before = [signal.signal(number, handler) for number in _NUMBERS]
+    _open_blocks += 1
     try:
         yield
     finally:
-        for number, earlier in zip(_NUMBERS, before, strict=True):
-            signal.signal(number, earlier)
+        _open_blocks -= 1
+        if not ((_open_blocks or to_the_end) and _are_ignored()):
+            for number, earlier in zip(_NUMBERS, before, strict=True):
+                signal.signal(number, earlier)
+
+
+def _are_ignored() -> bool:
+    """Within a block: whether a signal has arrived."""
+    return all(signal.getsignal(number) is signal.SIG_IGN for number in _NUMBERS)

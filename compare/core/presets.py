@@ -26,6 +26,8 @@ class Preset:
     """Seeds of the repeats, in a cycle. Empty: all repeats have the seed in the values."""
     until: UntilDecided | None = None
     """When to stop adding repeats. None: `repeats` are made."""
+    stated: tuple[str, ...] = ()
+    """Which of `modes` and `repeats` a spec file states. Commands with other defaults of their own keep those else."""
     contestants: dict[str, Any] = field(default_factory=dict[str, Any])
     """Of the spec file, by name, as it says them."""
 

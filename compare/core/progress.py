@@ -64,7 +64,7 @@ class Display:
         self._progress, self._whole, self._now = progress, whole, now
         self._jobs: Sequence[str] = ()
         self._seconds: dict[str, list[float]] = {}
-        self._name = ""
+        self._name = self._label = ""
         self._started = time.monotonic()
 
     def say(self, text: str) -> None:
@@ -78,7 +78,7 @@ class Display:
 
     def begin(self, name: str, label: str) -> None:
         """A run starts."""
-        self._name, self._started = name, time.monotonic()
+        self._name, self._label, self._started = name, label, time.monotonic()
         self._progress.reset(self._now, description=label, total=None, facts="starting")
 
     def watch(self, events: list[dict[str, Any]]) -> None:
@@ -97,11 +97,18 @@ class Display:
         self._progress.update(self._now, total=total, completed=len(epochs), facts=facts)
 
     def end(self, result: RunResult | None = None) -> None:
-        """The run has ended. The tables show its result."""
-        self._seconds.setdefault(self._name, []).append(time.monotonic() - self._started)
+        """The run has ended. The tables show its result. Outside a terminal, a line says so."""
+        seconds = time.monotonic() - self._started
+        self._seconds.setdefault(self._name, []).append(seconds)
         self._progress.advance(self._whole)
         self._jobs = self._jobs[1:]
         self._show_left(self._seconds, 0.0)
+        if self._progress.disable:
+            status = "" if result is None or result.status == "ok" else f", {result.status}"
+            left = (
+                f"{len(self._jobs)} left, about {_clock(time_left(self._jobs, self._seconds))}" if self._jobs else "none left"
+            )
+            self._progress.console.print(f"{self._label}{status}: {_clock(seconds)}; {left}.", markup=False, soft_wrap=True)
 
     def _show_left(self, seconds: dict[str, list[float]], elapsed: float) -> None:
         left = max(time_left(self._jobs, seconds) - elapsed, 0.0)

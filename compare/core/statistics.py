@@ -324,6 +324,18 @@ def word(judged: Judged, *, above: str, below: str, neither: str) -> str:
     return {"above": above, "below": below, "no difference shown": neither}.get(judged.verdict, judged.verdict)
 
 
+def chance_of(confusion: Sequence[Sequence[int]]) -> float:
+    """The accuracy of always naming the most frequent class. Rows of the matrix are true classes."""
+    counts = list(map(sum, confusion))
+    return max(counts) / sum(counts)
+
+
+def is_no_better_than(chance: float, accuracy: float, num_examples: int) -> bool:
+    """Whether so many examples do not show that an accuracy is above that of guessing (binomial test, one-sided)."""
+    correct = round(accuracy * num_examples)
+    return float(special.bdtrc(correct - 1, num_examples, chance)) > SIGNIFICANCE
+
+
 def percent_words(fraction: float) -> str:
     """`5 %`, `2.5 %`."""
     return f"{float(f'{100 * fraction:.3g}'):g} %"

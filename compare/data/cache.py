@@ -151,7 +151,7 @@ def print_to(console: Console, root: Path, items: list[Item]) -> None:
         for item in items
     ]
     if rows:
-        console.print(tables.to_rich(Table("cache", "Cache", columns, rows), console.width))
+        tables.print_all(console, [Table("cache", "Cache", columns, rows)], where="--json")
     removed = f", {plain['removed_bytes'] / 2**20:,.1f} MiB removed" if plain["removed_bytes"] else ""
     console.print(Text(f"{root}: {plain['num_bytes'] / 2**20:,.1f} MiB{removed}"), soft_wrap=True)
 

@@ -12,7 +12,9 @@ from common.training.scores import BINS, CHANCE
 from compare.core.statistics import CONFIDENCE, SIGNIFICANCE
 from compare.core.wording import percent
 from compare.evaluation import evaluation_plots, evaluation_tables
+from compare.evaluation.evaluation_tables import is_guessing
 from compare.evaluation.scoring import Evaluated, Model, Pair
+from compare.judgement.row_figures import GUESSING
 from compare.reporting import document
 from compare.reporting.document import Report
 
@@ -65,10 +67,11 @@ def _accuracy_words(model: Model, made: Evaluated) -> str:
     found = model.scores
     assert found is not None
     interval = _interval(found)
+    guesses = f", {GUESSING}" if is_guessing(found) else ""
     ended = f"best epoch {model.best_epoch} of {model.epochs}"
     return (
         f"{_name(model, made)}: {found.num_correct:,} of {found.num_examples:,} right, {found.accuracy:.4f} "
-        f"({percent(CONFIDENCE)}, Wilson's interval: {interval.low:.4f} to {interval.high:.4f}); {ended}."
+        f"({percent(CONFIDENCE)}, Wilson's interval: {interval.low:.4f} to {interval.high:.4f}){guesses}; {ended}."
     )
 
 

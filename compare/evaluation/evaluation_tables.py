@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from common.training.scores import BINS, CHANCE, TOP, added_up
-from compare.core.statistics import Spread, spread
+from common.training.scores import BINS, CHANCE, TOP, Scores, added_up
+from compare.core.statistics import Spread, chance_of, is_no_better_than, spread
 from compare.core.wording import percent
 from compare.evaluation.scoring import Evaluated
+from compare.judgement.row_figures import GUESSING
 from compare.reporting.tables import Column, Table, value_at
 
 
@@ -29,6 +30,11 @@ def on_terminal(made: Evaluated) -> list[Table]:
     return _filled(scores_table(made), agreement_table(made), crossing_table(made), class_table(made), confused_table(made))
 
 
+def is_guessing(found: Scores) -> bool:
+    """Whether the accuracy is not shown to be better than always naming the most frequent class."""
+    return is_no_better_than(chance_of(found.confusion), found.accuracy, found.num_examples)
+
+
 def _filled(*made: Table) -> list[Table]:
     return [table for table in made if table.rows]
 
@@ -44,6 +50,10 @@ def scores_table(made: Evaluated) -> Table:
 
         return Column(key, heading, 4, short=short, interval=True, pick=pick, **options)
 
+    def guessing(contestant: str) -> str | None:
+        found = [model.scores for model in made.of(contestant) if model.scores]
+        return GUESSING if found and all(map(is_guessing, found)) else None
+
     def status(contestant: str) -> str:
         failed = [model for model in made.models if model.contestant == contestant and not model.scores]
         return ", ".join(f"{model.status} (seed {model.seed})" for model in failed) or "ok"
@@ -54,6 +64,10 @@ def scores_table(made: Evaluated) -> Table:
     columns = (
         Column("contestant", "contestant", pick=str),
         figure("accuracy", "test accuracy", "acc."),
+        *(
+            [Column("guessing", "test accuracy is", short="acc. is", fold=10, pick=guessing)]
+            * any(map(guessing, made.contestants))
+        ),
         figure("top_accuracy", f"top-{TOP} accuracy", f"top-{TOP}"),
         figure("loss", "test loss", "loss"),
         figure("macro_precision", "macro precision", "macro\nprec.", "macro.precision"),

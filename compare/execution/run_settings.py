@@ -8,9 +8,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from common import spec
-from common.spec import SpecError
+from common.spec import VARIANTS, SpecError
 from compare.core import presets, until_decided
+from compare.core.option_parsing import chosen, names, variants
 from compare.core.presets import Preset
+
+OF_THE_MATRIX = ("modes", "repeats")
+"""Fields of a spec file that are no fields of a single run. Commands that look at one run pass over them."""
 
 
 def settings(preset: str | None, spec_file: Path | None, options: Mapping[str, Any], assignments: list[str]) -> Preset:
@@ -24,7 +28,8 @@ def settings(preset: str | None, spec_file: Path | None, options: Mapping[str, A
         named = values.pop("contestants", None) or {}
         if not isinstance(named, dict):
             raise SpecError(f"contestants must be a group of them. Received: {named!r}. Write {{NAME: {{twin: pytorch}}}}.")
-        settings = replace(settings, until=until, contestants=cast(dict[str, Any], named))
+        values, matrix = _of_the_matrix(values)
+        settings = replace(settings, until=until, stated=tuple(matrix), contestants=cast(dict[str, Any], named), **matrix)
     given = {field: value for field, value in options.items() if value is not None}
     for asked in (given, spec.parse_assignments(assignments)):
         for field, other in (("epochs", "steps"), ("steps", "epochs")):
@@ -32,6 +37,36 @@ def settings(preset: str | None, spec_file: Path | None, options: Mapping[str, A
                 values = {name: value for name, value in values.items() if name != other}
         values = spec.overlay(values, asked)
     return _with_modes(replace(settings, values=values))
+
+
+def with_matrix(settings: Preset, modes: str | None, usual: str, repeats: int | None, usual_repeats: int) -> Preset:
+    """The settings with modes and repeats of the options, else of the spec file, else the command's usual ones."""
+    if modes is not None or "modes" not in settings.stated:
+        settings = replace(settings, modes=tuple(variants(modes or usual)))
+    if repeats is not None or "repeats" not in settings.stated:
+        settings = replace(settings, repeats=repeats or usual_repeats)
+    return settings
+
+
+def _of_the_matrix(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(the other fields, `modes` and `repeats`) of a spec file.
+
+    Raises:
+        SpecError: one has no possible value, or `mode` stands beside `modes`.
+    """
+    others, made = {name: value for name, value in values.items() if name not in OF_THE_MATRIX}, dict[str, Any]()
+    if (modes := values.get("modes")) is not None:
+        words = names(modes) if isinstance(modes, str) else modes
+        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+            raise SpecError(f"modes must be a list of modes. Received: {modes!r}. Use e.g. [serial, data_parallel].")
+        if "mode" in values:
+            raise SpecError(f"mode and modes exclude each other. Received: {values['mode']!r} and {modes!r}. Use one of them.")
+        made["modes"] = tuple(VARIANTS if words == ["all"] else chosen("modes", words, tuple(VARIANTS)))
+    if (repeats := values.get("repeats")) is not None:
+        if type(repeats) is not int or repeats < 1:
+            raise SpecError(f"repeats must be a whole number of at least 1. Received: {repeats!r}. Verdicts need 5.")
+        made["repeats"] = repeats
+    return others, made
 
 
 def _with_modes(settings: Preset) -> Preset:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from common.artifacts.schema import RunResult
 from common.data.dataset import listed
 from compare.core import wording
+from compare.execution.matrix import Row
 from compare.execution.store import Stored
 from compare.judgement import environments
 from compare.judgement.row_figures import Summary
@@ -25,26 +27,169 @@ RISEN_FROM = 2.0
 """A run broke down if its last training loss exceeds the first one, and that of the best epoch this many times."""
 
 
-def _cut_short(summary: Summary, runs: Sequence[RunResult]) -> list[str]:
+class _Caution(NamedTuple):
+    """What is wrong with one row. Rows with the same `several` share one sentence."""
+
+    row: str
+    one: str
+    """Said if it is the only row of its kind."""
+    several: str
+    figure: str = ""
+    """Of this row, behind its name in the sentence of several."""
+
+
+def sentences(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
+    """Of the whole comparison, then of its rows. Rows with the same caution are one sentence, with their number."""
+    general = [
+        *(f"Set aside: {reason}" for reason in stored.set_aside),
+        *unchecked(stored),
+        *_shared_cores(stored),
+        *_not_in_turn(stored),
+        *environments.cautions(stored),
+    ]
+    kinds: dict[str, list[_Caution]] = {}
+    for row, summary in zip(stored.comparison.rows, summaries, strict=True):
+        good = list(measured(stored, row).values())
+        alike = [other for other in summaries if other.cores == summary.cores]
+        for caution in (
+            *_cut_short(summary, list(stored.runs[summary.id].values())),
+            *_ended(summary, good),
+            *_as_asked(summary, row),
+            *_short(summary),
+            *_other_work(summary),
+            *_noise(stored, summary, alike),
+        ):
+            kinds.setdefault(caution.several, []).append(caution)
+    return [*general, *(_said(own, len(summaries)) for own in kinds.values())]
+
+
+def _said(alike: Sequence[_Caution], rows: int) -> str:
+    named = dict.fromkeys(f"{each.row} ({each.figure})" if each.figure else each.row for each in alike)
+    if len(named) == 1:
+        return f"{alike[0].row}: {alike[0].one}"
+    which = f"All {rows} rows" if len(named) == rows else f"{len(named)} of {rows} rows"
+    return f"{which}: {alike[0].several} These are: {'; '.join(named)}."
+
+
+def _cut_short(summary: Summary, runs: Sequence[RunResult]) -> Iterator[_Caution]:
     """Runs of a row that were cut short and continued or started over."""
-    sentences: list[str] = []
     if resumes := sum(run.resumes for run in runs):
         times = "once" if resumes == 1 else f"{resumes} times"
-        sentences.append(
-            f"{summary.name}: was cut short and continued from a checkpoint {times}. Its wall time leaves out what was lost in "
-            "between. Each epoch is timed by itself."
+        rest = "leaves out what was lost in between. Each epoch is timed by itself."
+        yield _Caution(
+            summary.name,
+            f"was cut short and continued from a checkpoint {times}. Its wall time {rest}",
+            f"cut short and continued from a checkpoint. Their wall time {rest}",
+            times,
         )
-    reasons = dict.fromkeys(run.started_over for run in runs if run.started_over)
-    return [*sentences, *(f"{summary.name}: was cut short and started over: {reason}." for reason in reasons)]
+    for reason in dict.fromkeys(run.started_over for run in runs if run.started_over):
+        said = f"cut short and started over: {reason}."
+        yield _Caution(summary.name, f"was {said}", said)
 
 
-def _broke_down(summary: Summary, runs: Sequence[RunResult]) -> list[str]:
-    """Whether the final scores of a row are far from those of its best epoch."""
-    found = [words for run in runs if (words := _breakdown(run))]
-    if not found:
-        return []
-    which = f" in {len(found)} of {len(runs)} repeats" if len(runs) > 1 else ""
-    return [f"{summary.name}: broke down{which}: {found[0]}. Its scores are those of the end. Try a smaller learning rate."]
+def _ended(summary: Summary, good: Sequence[RunResult]) -> Iterator[_Caution]:
+    """How a row ended, and what it learned."""
+    if summary.status in FAILURES:
+        after = f"after {wording.count(summary.epochs_done, 'epoch')}"
+        yield _Caution(
+            summary.name, f"{summary.status} {after}: {summary.reason}.", f"{summary.status}: {summary.reason}.", after
+        )
+    elif summary.status != "ok":
+        yield _Caution(summary.name, *[f"{summary.status}: {summary.reason}."] * 2)
+    if found := [words for run in good if (words := _breakdown(run))]:
+        which = f" in {len(found)} of {len(good)} repeats" if len(good) > 1 else ""
+        rest = "scores are those of the end. Try a smaller learning rate."
+        yield _Caution(
+            summary.name,
+            f"broke down{which}: {found[0]}. Its {rest}",
+            f"broke down. Their {rest}",
+            f"{found[0]}{which}",
+        )
+    if summary.guesses and summary.test.accuracy is not None and summary.chance_accuracy is not None:
+        reached, chance = f"{summary.test.accuracy.median:.4f}", f"{summary.chance_accuracy:.4f}"
+        rest = f"no better than guessing, which is right on {chance} of these test images. Train for longer."
+        yield _Caution(summary.name, f"its test accuracy of {reached} is {rest}", f"their test accuracy is {rest}", reached)
+
+
+def _as_asked(summary: Summary, row: Row) -> Iterator[_Caution]:
+    """Whether a row ran as its spec says."""
+    if summary.repeats_done and summary.oversubscribed:
+        on = f"{summary.replicas} replicas on {summary.cores} cores"
+        yield _Caution(summary.name, f"oversubscribed, {on}.", "oversubscribed: replicas share cores.", on)
+    if summary.repeats_done and row.spec.micro_batches() < (asked := row.spec.micro_batches_asked):
+        parts, why = row.spec.micro_batches(), "all parts of every replica's share are of one size."
+        yield _Caution(
+            summary.name,
+            f"its batches of {row.spec.global_batch_size} are cut into {parts} parts, not {asked}: {why}",
+            f"their batches are cut into fewer parts than asked: {why}",
+            f"{parts}, not {asked}",
+        )
+    if summary.exceeds_budget:
+        yield _Caution(
+            summary.name,
+            f"used {summary.cores_used:.2f} cores of a budget of {summary.cores}.",
+            "used more cores than their budget.",
+            f"{summary.cores_used:.2f} of {summary.cores}",
+        )
+
+
+def _short(summary: Summary) -> Iterator[_Caution]:
+    """Whether a row was too short for its times to count."""
+    if summary.too_short:
+        yield _Caution(
+            summary.name,
+            f"{summary.timed_steps} timed batches, of {summary.steps_needed} that show a steady pace: rely on no rate of it, "
+            "and make it longer with --epochs.",
+            "too few timed batches to show a steady pace: rely on no rate of them, and make them longer with --epochs.",
+            f"{summary.timed_steps} of {summary.steps_needed}",
+        )
+    if summary.unwatched:
+        said = "too short to tell whether other work disturbed {0}: rely on no time of {0}."
+        yield _Caution(summary.name, said.format("it"), said.format("them"))
+    if (late := summary.clock_caution) is not None:
+        yield _Caution(
+            summary.name, f"{late}: rely on no time of it.", "their losses came late: rely on no time of them.", late
+        )
+
+
+def _other_work(summary: Summary) -> Iterator[_Caution]:
+    """Whether a row got its cores."""
+    if summary.stolen and summary.noise is not None:
+        lost, who = summary.noise.cores_stolen or 0.0, "the hypervisor"
+    elif summary.disturbed:
+        lost, who = summary.cores_lost or 0.0, "other work"
+    else:
+        return
+    yield _Caution(
+        summary.name,
+        f"{who} took {lost:.2f} cores of its budget of {summary.cores}: rely on no time of it.",
+        f"{who} took cores of their budgets: rely on no time of them.",
+        f"{lost:.2f} of {summary.cores}",
+    )
+
+
+def _noise(stored: Stored, summary: Summary, alike: Sequence[Summary]) -> Iterator[_Caution]:
+    """Whether a row met a busy or a slowed machine. `alike` are the rows on as many cores, itself among them."""
+    if (noise := summary.noise) is None:
+        return
+    cores = stored.comparison.machine.get("logical_cores")
+    if noise.load_start is not None and cores and noise.load_start > CROWDED_FROM * cores:
+        on = f"on {cores} logical cores."
+        yield _Caution(
+            summary.name,
+            f"began at a load average of {noise.load_start:.1f} {on}",
+            f"began at a high load average {on}",
+            f"{noise.load_start:.1f}",
+        )
+    fastest = max(other.noise.frequency_end_mhz or 0.0 for other in alike if other.noise)
+    if noise.frequency_end_mhz is not None and noise.frequency_end_mhz < SLOWED_BELOW * fastest:
+        yield _Caution(
+            summary.name,
+            f"its CPUs ended at {noise.frequency_end_mhz:.0f} MHz, those of another row at {fastest:.0f}: their times do not "
+            "compare well.",
+            "their CPUs ended at a lower clock than those of other rows: their times do not compare well.",
+            f"{noise.frequency_end_mhz:.0f} MHz, others {fastest:.0f}",
+        )
 
 
 def _breakdown(run: RunResult) -> str | None:
@@ -105,68 +250,3 @@ def unchecked(stored: Stored) -> list[str]:
         f"{files} without a checksum, of a version that wrote none. Nobody can tell whether they were changed: "
         f"{listed(stored.unchecked)}."
     ]
-
-
-def sentences(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
-    sentences = [
-        *(f"Set aside: {reason}" for reason in stored.set_aside),
-        *unchecked(stored),
-        *_shared_cores(stored),
-        *_not_in_turn(stored),
-    ]
-    sentences += environments.cautions(stored)
-    for row, summary in zip(stored.comparison.rows, summaries, strict=True):
-        sentences += _cut_short(summary, list(stored.runs[summary.id].values()))
-        if summary.status in FAILURES:
-            after = wording.count(summary.epochs_done, "epoch")
-            sentences.append(f"{summary.name}: {summary.status} after {after}: {summary.reason}.")
-        elif summary.status != "ok":
-            sentences.append(f"{summary.name}: {summary.status}: {summary.reason}.")
-        sentences += _broke_down(summary, list(measured(stored, row).values()))
-        if summary.repeats_done and summary.oversubscribed:
-            sentences.append(f"{summary.name}: oversubscribed, {summary.replicas} replicas on {summary.cores} cores.")
-        if summary.repeats_done and row.spec.micro_batches() < (asked := row.spec.micro_batches_asked):
-            sentences.append(
-                f"{summary.name}: its batches of {row.spec.global_batch_size} are cut into {row.spec.micro_batches()} parts, "
-                f"not {asked}: all parts of every replica's share are of one size."
-            )
-        if summary.too_short:
-            sentences.append(
-                f"{summary.name}: {summary.timed_steps} timed batches, of {summary.steps_needed} that show a steady pace: rely "
-                "on no rate of it, and make it longer with --epochs."
-            )
-        if summary.unwatched:
-            sentences.append(f"{summary.name}: too short to tell whether other work disturbed it: rely on no time of it.")
-        if summary.clock_caution is not None:
-            sentences.append(f"{summary.name}: {summary.clock_caution}: rely on no time of it.")
-        if summary.exceeds_budget:
-            sentences.append(f"{summary.name}: used {summary.cores_used:.2f} cores of a budget of {summary.cores}.")
-        if summary.disturbed and not summary.stolen:
-            sentences.append(
-                f"{summary.name}: other work took {summary.cores_lost:.2f} cores of its budget of {summary.cores}: rely "
-                "on no time of it."
-            )
-        sentences += _noise(stored, summary, [other for other in summaries if other.cores == summary.cores])
-    return sentences
-
-
-def _noise(stored: Stored, summary: Summary, alike: Sequence[Summary]) -> list[str]:
-    """What the machine did beside a row, where it is too much; `alike` are the rows on as many cores, itself among them."""
-    if summary.noise is None:
-        return []
-    noise, sentences = summary.noise, list[str]()
-    if summary.stolen:
-        sentences.append(
-            f"{summary.name}: the hypervisor took {noise.cores_stolen:.2f} cores of its budget of {summary.cores}: rely on no "
-            "time of it."
-        )
-    cores = stored.comparison.machine.get("logical_cores")
-    if noise.load_start is not None and cores and noise.load_start > CROWDED_FROM * cores:
-        sentences.append(f"{summary.name}: began at a load average of {noise.load_start:.1f} on {cores} logical cores.")
-    fastest = max(other.noise.frequency_end_mhz or 0.0 for other in alike if other.noise)
-    if noise.frequency_end_mhz is not None and noise.frequency_end_mhz < SLOWED_BELOW * fastest:
-        sentences.append(
-            f"{summary.name}: its CPUs ended at {noise.frequency_end_mhz:.0f} MHz, those of another row at {fastest:.0f}: "
-            "their times do not compare well."
-        )
-    return sentences

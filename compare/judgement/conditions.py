@@ -79,7 +79,8 @@ def of_run(run: RunResult) -> dict[str, str]:
     if not run.switches:
         return found
     for name, (switch, words) in OF_SWITCHES.items():
-        found[name] = words[str(run.switches[switch])] if switch in run.switches else WITHOUT_SWITCH[name]
+        value = str(run.switches.get(switch))
+        found[name] = words.get(value, value) if switch in run.switches else WITHOUT_SWITCH[name]
     if run.spec.mode == "parameter_server":
         found["update"] = "by the server"
     if (run.device or "").startswith("cpu"):

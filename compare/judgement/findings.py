@@ -12,7 +12,7 @@ from compare.core.statistics import Judged
 from compare.execution.matrix import Row
 from compare.execution.store import Stored
 from compare.judgement import cautions, conditions, decision, environments, inexact_modes, sameness, verdict_sentences
-from compare.judgement.row_figures import Summary
+from compare.judgement.row_figures import GUESSING, Summary
 from compare.judgement.summary import Family, family
 
 WORTH_SAYING = 0.1
@@ -74,17 +74,21 @@ def _divisions(stored: Stored, summaries: Sequence[Summary], judged: Family) -> 
 
 
 def pairs(stored: Stored, judged: Family) -> list[tuple[Row, Row, Judged]]:
-    """The rows of two frameworks that were judged."""
+    """The rows of two frameworks that were judged. Rows that other work disturbed are left out."""
     rows = {row.id: row for row in stored.comparison.rows}
-    return [(rows[first.id], rows[second.id], each) for first, second, each in judged.contestants]
+    return [
+        (rows[first.id], rows[second.id], each)
+        for first, second, each in judged.contestants
+        if not (first.disturbed or second.disturbed)
+    ]
 
 
 def _scores(summary: Summary) -> list[str]:
     sentences: list[str] = []
     over = summary.test_accuracy_over_seeds
     if over is not None:
-        quartiles = f"quartiles {over.low:.4f} to {over.high:.4f}"
-        sentences.append(f"{summary.name}: test accuracy {over.median:.4f} over {over.n} seeds ({quartiles}).")
+        quartiles = f"(quartiles {over.low:.4f} to {over.high:.4f}){f', {GUESSING}' if summary.guesses else ''}"
+        sentences.append(f"{summary.name}: test accuracy {over.median:.4f} over {over.n} seeds {quartiles}.")
     target, pace = summary.target, summary.epoch_seconds
     if target is not None and target.repeats:
         repeats = f"{target.reached} of {target.repeats} repeats"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from common.artifacts.schema import RunResult, Staleness
 from compare.execution.matrix import Row
 from compare.execution.store import Stored
-from compare.judgement.row_figures import Summary
+from compare.judgement.row_figures import GUESSING, Summary
 from compare.judgement.summary import measured
 
 
@@ -25,7 +25,8 @@ def _sentence(stored: Stored, row: Row, summary: Summary, summaries: Sequence[Su
     results = list(measured(stored, row).values())
     if departs is None or not results or summary.test.accuracy is None:
         return None
-    parts = [f"{departs}: test accuracy {summary.test.accuracy.median:.4f}{_beside_serial(summary, summaries)}"]
+    reached = f"{summary.test.accuracy.median:.4f}{f' ({GUESSING})' if summary.guesses else ''}"
+    parts = [f"{departs}: test accuracy {reached}{_beside_serial(summary, summaries)}"]
     if found := [result.staleness for result in results if result.staleness]:
         parts.append(_staleness(found))
     if any(result.members for result in results):

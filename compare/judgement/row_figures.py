@@ -6,7 +6,9 @@ from common.artifacts.schema import Noise, Phases, StepParts, TopOperations
 from common.frozen import Frozen
 from common.machine.interference import DISTURBED_FROM
 from compare.core import wording
-from compare.core.statistics import Ratio, Spread
+from compare.core.statistics import Ratio, Spread, is_no_better_than
+
+GUESSING = "no better than guessing"
 
 BUDGET_TOLERANCE = 1.05
 """Measured cores over budgeted cores above which a row exceeds its budget. Clocks and start-up blur smaller excesses."""
@@ -119,7 +121,7 @@ class Summary(Frozen):
     parallel_efficiency: float | None
     """Speed-up over the ratio of resources: cores against one core; on accelerators, replicas against one device."""
     pays: str | None
-    """For parallel modes: whether it beats serial on the same cores. Judged with all other comparisons, see `family`."""
+    """For parallel modes: whether it beats serial on the same cores, or `disturbed`. Judged with all others, see `family`."""
     other_data: bool
     """Whether it or a serial row of its speed-ups had other data than the comparison. Then it has no speed-up."""
     peak_memory_pss_mib: float | None
@@ -142,6 +144,10 @@ class Summary(Frozen):
     """As in RunResult, of the first repeat that has one."""
     confusion: list[list[int]] | None = None
     """Of the test split, summed over the repeats: rows are the true class, columns the predicted one."""
+    test_examples: int | None = None
+    """Images of the test split."""
+    chance_accuracy: float | None = None
+    """What always naming the most frequent class of the test split reaches there. None if its classes are unknown."""
     shares_name: bool = False
     """Whether another row would have the same name, e.g. a row with another batch. Then the id is its name."""
 
@@ -179,6 +185,12 @@ class Summary(Frozen):
     @property
     def oversubscribed(self) -> bool:
         return oversubscribed(self.replicas, self.cores, self.device)
+
+    @property
+    def guesses(self) -> bool:
+        """Whether its test accuracy is not shown to be better than guessing."""
+        found, chance, number = self.test.accuracy, self.chance_accuracy, self.test_examples
+        return bool(found and chance and number and is_no_better_than(chance, found.median, number))
 
     @property
     def too_short(self) -> bool:

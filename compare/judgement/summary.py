@@ -15,7 +15,7 @@ from common.artifacts.schema import EpochRecord, Metrics, Noise, Phases, RunResu
 from common.models.stages import idle_fraction
 from common.spec import Spec
 from compare.core.differences import relative_difference
-from compare.core.statistics import Judged, Ratio, Spread, paired_ratio, pays, spread, spread_with_later, verdicts
+from compare.core.statistics import Judged, Ratio, Spread, chance_of, paired_ratio, pays, spread, spread_with_later, verdicts
 from compare.execution import matrix, store
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison, Stored
@@ -42,6 +42,9 @@ FAILURES = ("failed", "diverged", "killed")
 UNFINISHED = ("not run", "incomplete")
 """No repeat of the row has a result, or some have none."""
 
+DISTURBED = "disturbed"
+"""Stands for a verdict on times that other work disturbed."""
+
 _OF_THE_MODE = ("mode", "replicas", "cores", "hosts", "parameter_server", "pipeline", "hybrid")
 """Fields of a spec that may differ between a row and its serial row."""
 
@@ -61,11 +64,17 @@ class Family(NamedTuple):
 
 def summarize(stored: Stored) -> list[Summary]:
     """All rows of a comparison, in its order."""
-    found = [_summary(row, stored) for row in stored.comparison.rows]
-    named = Counter(summary.name for summary in found)
-    made = [summary.model_copy(update={"shares_name": named[summary.name] > 1}) for summary in found]
+    made = [_summary(row, stored) for row in stored.comparison.rows]
+    named = Counter(summary.name for summary in made)
+    made = [summary.model_copy(update={"shares_name": named[summary.name] > 1}) for summary in made]
     modes = family(stored, made).modes
-    return [summary.model_copy(update={"pays": pays(modes.get(summary.id))}) for summary in made]
+    disturbed = {summary.id for summary in made if summary.disturbed}
+    found: dict[str, str | None] = {}
+    for row in stored.comparison.rows:
+        serial = serial_of(stored.comparison, row)
+        in_doubt = row.id in modes and disturbed & {row.id, serial.id if serial else row.id}
+        found[row.id] = DISTURBED if in_doubt else pays(modes.get(row.id))
+    return [summary.model_copy(update={"pays": found[summary.id]}) for summary in made]
 
 
 def family(stored: Stored, summaries: Sequence[Summary]) -> Family:
@@ -173,7 +182,9 @@ def _summary(row: Row, stored: Stored) -> Summary:
             _first(good, lambda result: result.device_rates),
         ),
         clock_caution=_first(good, lambda result: result.clock_caution),
-        confusion=_confusion(good),
+        confusion=(confusion := _confusion(good)),
+        test_examples=_first(good, lambda result: result.test.num_examples if result.test else None),
+        chance_accuracy=_chance_accuracy(confusion, len(comparison.class_names)),
     )
 
 
@@ -359,6 +370,13 @@ def _step_parts(results: Sequence[RunResult]) -> StepParts | None:
 def _confusion(results: Sequence[RunResult]) -> list[list[int]] | None:
     found = [result.confusion for result in results if result.confusion]
     return np.sum(found, axis=0).tolist() if found else None
+
+
+def _chance_accuracy(confusion: list[list[int]] | None, num_classes: int) -> float | None:
+    """See `Summary.chance_accuracy`. Where the examples of each class are unknown, they are taken to be as many."""
+    if confusion is not None:
+        return chance_of(confusion)
+    return 1.0 / num_classes if num_classes > 1 else None
 
 
 def _expected_idle(run: Spec) -> float | None:

@@ -14,6 +14,8 @@ from compare.judgement.row_figures import Summary
 from compare.judgement.summary import Family, measured, serial_of
 
 DISTURBED = " Other work disturbed it: do not rely on this."
+NO_FINDING = " Other work disturbed these runs. Make them again on an idle machine."
+"""Behind a sentence that gives no ratio."""
 UNWATCHED = " Too short to tell whether other work disturbed it: do not rely on this."
 LATE = " Its losses came late: do not rely on this."
 
@@ -38,6 +40,13 @@ def doubt_of(*compared: Summary) -> str:
     return UNWATCHED if any(summary.unwatched for summary in compared) else ""
 
 
+def _verdict(said: str, who: str, conditions: dict[str, str], *compared: Summary) -> _Verdict:
+    """The verdict on the times of these rows. If other work disturbed one, no ratio is said."""
+    if any(summary.disturbed for summary in compared):
+        return _Verdict(f"{who}: no finding", conditions, NO_FINDING)
+    return _Verdict(said, conditions, doubt_of(*compared))
+
+
 def of_contestants(stored: Stored, judged: Family) -> list[str]:
     """Which framework is faster, one sentence for each configuration that both ran."""
     pairs = [(first, second) for first, second, _ in judged.contestants]
@@ -46,7 +55,7 @@ def of_contestants(stored: Stored, judged: Family) -> list[str]:
         kind = division(stored, _row(stored, first), _row(stored, second))
         conditions = _conditions(stored, first, switches, kind, mode=_mode(stored, first))
         said = statistics.faster(seconds, first.contestant, second.contestant)
-        verdicts.append(_Verdict(said, conditions, doubt_of(first, second)))
+        verdicts.append(_verdict(said, f"{first.contestant} against {second.contestant}", conditions, first, second))
     return _sentences(verdicts, ": ")
 
 
@@ -62,7 +71,7 @@ def of_modes(stored: Stored, summaries: Sequence[Summary], judged: Family) -> li
     for (summary, serial), switches in zip(pairs, _settings(stored, [(summary,) for summary, _ in pairs]), strict=True):
         kind = division(stored, _row(stored, serial), _row(stored, summary), OF_THE_MODE)
         conditions = _conditions(stored, summary, switches, kind)
-        verdicts.append(_Verdict(_pays(summary, judged.modes[summary.id]), conditions, doubt_of(summary, serial)))
+        verdicts.append(_verdict(_pays(summary, judged.modes[summary.id]), summary.name, conditions, summary, serial))
     return _sentences(verdicts, "; ")
 
 

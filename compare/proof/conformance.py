@@ -209,25 +209,29 @@ def _shapes(layers: tuple[Layer, ...], shape: tuple[int, ...]) -> Iterator[tuple
 
 
 def _training(trial: Trial) -> Faults:
-    for model, steps in STEPS.items():
-        for optimizer in options.OPTIMIZERS if model == "simple_cnn" else ("sgd",):
-            what = third_opinion.spec_of(_spec(model, optimizer)).with_fields(steps=steps)
-            dataset, architecture = loaded(what)
-            recorded = trial.traced(what, "referee", "--batches")
-            faults = [*_recorded(what, dataset, architecture, recorded)]
-            yield from (f"{model}, {optimizer}: {fault}" for fault in faults)
-            if faults:
-                continue
-            lines = third_opinion.compare(what, architecture, len(dataset.train), {trial.name: recorded}, np.float64)
-            yield from (
-                f"{model}, {optimizer}: {line.what} differ from the referee by {line.difference:.1e}, tolerance "
-                f"{line.tolerance:.0e} ({line.where})"
-                for line in lines
-                if line.status == "failed"
-            )
-            expected = _evaluated(architecture, group(recorded, "initial/"), recorded["images/0"])
-            if (apart := scaled(recorded["logits/eval"], expected)) > TOLERANCE:
-                yield f"{model}, {optimizer}: logits/eval differ from the referee by {apart:.1e}, tolerance {TOLERANCE:.0e}"
+    specs = {
+        (model, optimizer): third_opinion.spec_of(_spec(model, optimizer)).with_fields(steps=steps)
+        for model, steps in STEPS.items()
+        for optimizer in (options.OPTIMIZERS if model == "simple_cnn" else ("sgd",))
+    }
+    trial.recorder.make(Recording("referee", trial.name, what, ("--batches",)) for what in specs.values())  # by one process
+    for (model, optimizer), what in specs.items():
+        dataset, architecture = loaded(what)
+        recorded = trial.traced(what, "referee", "--batches")
+        faults = [*_recorded(what, dataset, architecture, recorded)]
+        yield from (f"{model}, {optimizer}: {fault}" for fault in faults)
+        if faults:
+            continue
+        lines = third_opinion.compare(what, architecture, len(dataset.train), {trial.name: recorded}, np.float64)
+        yield from (
+            f"{model}, {optimizer}: {line.what} differ from the referee by {line.difference:.1e}, tolerance "
+            f"{line.tolerance:.0e} ({line.where})"
+            for line in lines
+            if line.status == "failed"
+        )
+        expected = _evaluated(architecture, group(recorded, "initial/"), recorded["images/0"])
+        if (apart := scaled(recorded["logits/eval"], expected)) > TOLERANCE:
+            yield f"{model}, {optimizer}: logits/eval differ from the referee by {apart:.1e}, tolerance {TOLERANCE:.0e}"
 
 
 def _recorded(what: Spec, dataset: Dataset, architecture: Architecture, recorded: Arrays) -> Faults:
@@ -306,6 +310,7 @@ def _single_steps(trial: Trial) -> Faults:
             steps = [0, 1, 4]
             words = ["--drawn", ",".join(map(str, steps))]
             label = f"steps-{precision}"
+            recording = Recording(label, trial.name, what, tuple(words))
             teacher = trial.traced(what, label, *words)
             where = f"{optimizer}, {precision}"
             trainable = {parameter.name for parameter in architecture.parameters() if parameter.trainable}
@@ -318,7 +323,6 @@ def _single_steps(trial: Trial) -> Faults:
             if other := [slot for slot, found in kept.items() if found != trainable]:
                 yield f"{where}: {other[0]} must have one array for each trainable parameter, by its name"
                 continue
-            recording = Recording(label, trial.name, what, tuple(words))
             again = trial.traced(what, f"{label}-again", *words, teacher=recording)
             for name in sorted(name for name in teacher if name.startswith(("after/", "loss/"))):
                 unit = {"float32": 1e-5, "float64": TOLERANCE}[precision]
@@ -348,14 +352,15 @@ def _trajectories(trial: Trial) -> Faults:
 
 def _input(trial: Trial) -> Faults:
     data = {"source": _LEAVES}
-    first = trial.traced(_spec(data=data), "cached")
-    others: dict[str, dict[str, Any]] = {
-        "input workers": {"data": data, "input": "workers", "workers": 2},
-        "loading streaming": {"data": {**data, "loading": "streaming"}},
-        "streaming workers": {"data": {**data, "loading": "streaming"}, "input": "workers", "workers": 2},
+    specs = {
+        "cached": _spec(data=data),
+        "input-workers": _spec(data=data, input="workers", workers=2),
+        "loading-streaming": _spec(data={**data, "loading": "streaming"}),
+        "streaming-workers": _spec(data={**data, "loading": "streaming"}, input="workers", workers=2),
     }
-    for name, fields in others.items():
-        other = trial.traced(_spec(**fields), name.replace(" ", "-"))
+    trial.recorder.make(Recording(name, trial.name, what) for name, what in specs.items())
+    first, *others = (trial.traced(what, name) for name, what in specs.items())
+    for name, other in zip(list(specs)[1:], others, strict=True):
         yield from (f"{name} gives other {what}" for what in ("ids", "pixels") if not np.array_equal(first[what], other[what]))
 
 

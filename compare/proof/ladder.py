@@ -85,12 +85,11 @@ def prove(
     Raises:
         LaunchError: a twin could not record.
     """
-    batch_size = max(BATCH_SIZE // replicas, LEAST_PER_REPLICA) * replicas
     parallel = [mode for mode in modes if mode != "serial"]
     timed_runs = timed_runs or {}
     every = [*(runs for runs, _ in others), timed_runs or dict.fromkeys(frameworks, timed)]
     level, *other_levels = _levels(every)
-    base = proof_spec(timed, batch_size, steps, precision, level)
+    base = proof_spec(timed, _batch_size(replicas), steps, precision, level)
     remember = remember and base.model in spec.MODELS  # nobody knows all the modules that a user's own model is made of
     key = remembered.key(base, frameworks, parallel, replicas, [timed_runs, *(runs for runs, _ in others)])
     timed_alike: tuple[Timed, ...] = ((timed_runs, parallel), *others) if timed_runs else ()
@@ -140,17 +139,26 @@ def prove_rows(rows: Sequence[Row], frameworks: Sequence[str], *, replicas: int,
     Raises:
         LaunchError: a twin could not record.
     """
-    base = rows[0].spec
     *others, (timed, _) = _groups(rows).values()
-    return prove(
-        base.with_fields(hosts=(), cores=min(base.cores, machine.available_cores())),  # the mathematics are the same here
-        frameworks,
-        modes_of(rows),
-        replicas=replicas,
-        timed_runs=timed,
-        others=others,
-        **options,
-    )
+    return prove(_timed(rows), frameworks, modes_of(rows), replicas=replicas, timed_runs=timed, others=others, **options)
+
+
+def is_remembered(rows: Sequence[Row], frameworks: Sequence[str], *, replicas: int) -> bool:
+    """Whether `prove_rows` finds a stored proof."""
+    *others, timed = (runs for runs, _ in _groups(rows).values())
+    parallel = [mode for mode in modes_of(rows) if mode != "serial"]
+    base = proof_spec(_timed(rows), _batch_size(replicas), STEPS, "float64", _levels([*others, timed])[0])
+    key = remembered.key(base, frameworks, parallel, replicas, [timed, *others])
+    return base.model in spec.MODELS and remembered.load(key) is not None
+
+
+def _batch_size(replicas: int) -> int:
+    return max(BATCH_SIZE // replicas, LEAST_PER_REPLICA) * replicas
+
+
+def _timed(rows: Sequence[Row]) -> Spec:
+    base = rows[0].spec
+    return base.with_fields(hosts=(), cores=min(base.cores, machine.available_cores()))  # the mathematics are the same here
 
 
 def row_verdicts(proof: Proof, rows: Sequence[Row]) -> dict[str, str]:

@@ -166,7 +166,8 @@ class Judge:
             within = f"; widest tolerance {max(compared, default=math.inf):.0e}"
             if empty := len(findings) - len(compared):
                 within += f"; {empty} times an array is nothing but rounding, and is not compared"
-            loose = counts["loose"] and aspect in ("gradients", "weights") and worst.ratio <= 1
+            covers_any = aspect == "gradients" or (aspect == "weights" and counts["unkept"])
+            loose = covers_any and counts["loose"] and worst.ratio <= 1
             made.append(
                 rung(
                     what,
@@ -188,7 +189,7 @@ class Judge:
         return made
 
     def decided_otherwise(
-        self, what: Spec, step: int, gradients: dict[str, Array]
+        self, what: Spec, step: int, gradients: Mapping[str, Array]
     ) -> tuple[list[Tie], dict[str, Array]] | None:
         """(the ties that float32 gradients decide otherwise than the referee; its gradients with these decisions).
 
@@ -258,7 +259,7 @@ class Judge:
             for name in before[slot]
         }
 
-    def _explaining(self, what: Spec, step: int, truth: Truth, gradients: dict[str, Array], ties: Sequence[Tie]) -> list[Tie]:
+    def _explaining(self, what: Spec, step: int, truth: Truth, gradients: Mapping[str, Array], ties: Sequence[Tie]) -> list[Tie]:
         """The ties that a recorded step decided otherwise than the referee, as its gradients tell."""
         chains = self._chains(what, step)
         sizes = {name: max(limit, np.finfo(np.float32).tiny) for name, limit in truth.allowed.gradients.items()}
@@ -385,7 +386,8 @@ class Judge:
 
         def copies(*deciders: Decider) -> list[tuple[Step, Array]]:
             with ThreadPoolExecutor() as pool:
-                return list(pool.map(lambda own: self._step(step, chains, own[1], np.float32, own[0]), enumerate(deciders)))
+                done = [pool.submit(self._step, step, chains, own, np.float32, seed) for seed, own in enumerate(deciders)]
+                return [each.result() for each in done]
 
         rough = (Decider(leader, mean_of=decisions.rough_mean(seed)) for seed in range(COPIES - 1))
         moved = copies(Decider(leader), *rough)

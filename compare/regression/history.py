@@ -74,7 +74,7 @@ def command(
         str, typer.Option(help=f"Which, with commas, of {', '.join(METRICS)}; {SECONDS} of benchmarks.")
     ] = ",".join(_DEFAULT),
     only: Annotated[str | None, typer.Option(help="Rows or benchmarks whose id matches, e.g. 'pytorch-*'.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the report. Default: DIR.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the report with its plots. Default: no file is written.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Show a figure over the measured commits, separately for each machine."""
@@ -88,14 +88,14 @@ def command(
         words = [] if metrics == list(_DEFAULT) else ["--metric", ",".join(metrics)]
         for option, value in (("--only", only), ("--out", out)):
             words += [] if value is None else [option, str(value)]
-        made, own = report(found, folder, words), out or folder
+        made = report(found, folder, words)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Glyph .* missing")  # of a benchmark's name
-            unwritten = made.write(own)
+            unwritten = made.write(out) if out else None
         if as_json:  # a list of points, not the report
             typer.echo(json.dumps([point.model_dump(mode="json") for point in found], indent=1, allow_nan=False))
         else:
-            made.show(None if unwritten else own, as_json=False)
+            made.show(None if unwritten else out, as_json=False)
         if unwritten:
             typer.echo(unwritten, err=True)
     raise typer.Exit(exits.RUN_FAILED if unwritten else 0)

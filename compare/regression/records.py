@@ -19,7 +19,7 @@ ACCURACY = "test_accuracy"
 JUDGED = ("epoch_seconds", "first_step_seconds", "peak_memory_mib")
 """Metrics that are judged by default. The accuracy is always judged."""
 
-EXIT_OK, EXIT_UNDECIDED, EXIT_REGRESSION = 0, 2, 3
+EXIT_OK, EXIT_REGRESSION, EXIT_UNDECIDED = 0, 3, 5
 
 
 def heading(metric: str) -> str:
@@ -122,7 +122,7 @@ class Judgement(Frozen):
 
     @property
     def exit_code(self) -> int:
-        """3 on a regression, 2 if something cannot be judged, else 0."""
+        """3 on a regression, 5 if something cannot be judged, else 0."""
         if "regression" in self.verdicts:
             return EXIT_REGRESSION
         undecided = self.missing or not self.changes or not {*UNDECIDED}.isdisjoint(self.verdicts)

@@ -6,7 +6,6 @@ import fnmatch
 import math
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -21,7 +20,7 @@ from compare.comparison import comparison_plan, run
 from compare.core import exits, terminal
 from compare.core.errors import FolderError, LaunchError
 from compare.core.interrupt import Interrupted, interruptible
-from compare.core.option_parsing import chosen, given_besides, names, variants
+from compare.core.option_parsing import chosen, given_besides, names
 from compare.core.presets import Preset
 from compare.core.progress import Display, display
 from compare.execution import matrix, options, run_settings, store
@@ -65,14 +64,19 @@ def command(
         tuple[str, str] | None,
         typer.Option("--environments", metavar="A B", help="Measure this revision in two environments in turn. See `env`."),
     ] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Runs of each row and side. A verdict needs 5.")] = PAIRS,
+    repeats: Annotated[
+        int | None,
+        typer.Option(min=1, help=f"Runs of each row and side. A verdict needs 5. Default: {PAIRS}, or as the spec says."),
+    ] = None,
     preset: options.PresetName = None,
     spec_file: options.SpecFile = None,
     data: options.Data = None,
     model: options.Model = None,
     frameworks: options.SomeFrameworks = None,
     contestant: options.Contestants = None,
-    modes: Annotated[str, typer.Option(help="Which, with commas; or all.")] = "serial",
+    modes: Annotated[
+        str | None, typer.Option(help="Which, with commas; or all. Default: serial, or `modes` of the spec file.")
+    ] = None,
     epochs: options.Epochs = None,
     batch_size: options.BatchSize = None,
     image_size: options.ImageSize = None,
@@ -87,7 +91,7 @@ def command(
     markdown: Annotated[Path | None, typer.Option(help="Append the report to this file, e.g. $GITHUB_STEP_SUMMARY.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Compare stored results, two revisions, or two environments. Exit code 3: a regression, 2: cannot tell.
+    """Compare stored results, two revisions, or two environments. Exit code 3: a regression, 5: cannot tell.
 
     The options of runs, from --repeats to --out, need --interleaved or --environments.
     """
@@ -123,7 +127,8 @@ def command(
                 precision=precision, limit=limit, cores=cores, seed=seed,
             )  # fmt: skip
             settings = run_settings.settings(preset, spec_file, fields, assignments or [])
-            settings = replace(settings, modes=tuple(variants(modes)), repeats=repeats)
+            settings = run_settings.with_matrix(settings, modes, "serial", repeats, PAIRS)
+            repeats = settings.repeats
             first = settings.values.get("seed") or 0
             settings = comparison_plan.with_seeds(settings, tuple(range(first, first + repeats)), repeats)
             folder = (out or store.new_folder("regress")).resolve()

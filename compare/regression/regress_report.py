@@ -135,7 +135,7 @@ def change_tables(judged: Judgement) -> list[Table]:
     made = [
         Table("changes", "Seconds and memory, candidate over baseline", columns, figures),
         Table("accuracy", "Test accuracy, candidate minus baseline", score_columns, scores),
-        Table("facts", "What holds", fact_columns, facts),
+        Table("facts", "Runs, proof and first losses", fact_columns, facts),
     ]
     return [table for table in made if table.rows]
 

@@ -134,6 +134,9 @@ def _page_values(compared: Compared, folder: Path, made: Sequence[Table], drawn:
         "facts": [
             wording.one_line(fact).removeprefix(f"{title}, ") for fact in (*facts(compared), *compared.findings.divisions)
         ],
+        "said": [(title, list(map(wording.one_line, said))) for title, said in sections(compared)[1:]],
+        "sameness": list(map(wording.one_line, compared.findings.sameness)),
+        "proof_is_open": compared.exit_code != 0,
         "contents": _contents(grids, pictures, heats),
         "proof": page.grid(_without(grids["proof"], _IN_THE_RUNG)) if "proof" in grids else None,
         "claims": page.grid(grids["claims"]) if "claims" in grids else None,
@@ -179,7 +182,7 @@ def _contents(
     grids: Mapping[str, Table], pictures: Mapping[str, str], heats: Sequence[dict[str, Any]]
 ) -> list[tuple[str, str]]:
     parts = [
-        ("proof", "Proof", "proof" in grids),
+        ("proof", "Proof", True),
         ("results", "Results", True),
         ("curves", "Curves", any(name in pictures for name in _CURVES)),
         ("times", "Time", True),

@@ -11,7 +11,7 @@ from common.artifacts.results import TRACE_FILE
 from common.artifacts.schema import Phases
 from compare.core.wording import shortened, visible
 from compare.judgement.conditions import CONDITIONS, NOT_RECORDED, OF_SWITCHES
-from compare.judgement.row_figures import Epoch, Summary
+from compare.judgement.row_figures import GUESSING, Epoch, Summary
 from compare.reporting.tables import RUN, Cell, Column, Table, value_at
 
 _EPOCH_FIGURES: tuple[tuple[str, str, int, Callable[[Epoch], Cell]], ...] = (
@@ -97,6 +97,7 @@ def main_table(summaries: Sequence[Summary]) -> Table:
         Column("epochs", "epochs", wide=True, pick="epochs_done"),
         *map(written, ("steps", "images")),
         *(_score(split, score, terminal=split == "test", short=_SHORT[score]) for split, score in _SCORES),
+        *_guessing(summaries),
         Column("epoch_seconds", "seconds per epoch", 2, short="s per\nepoch", interval=True),
         Column("images_per_second", "images/s", 0, short="img/s", wide=True, interval=True),
         written("wall_seconds", "wall seconds", 1, interval=True),
@@ -113,13 +114,24 @@ def main_table(summaries: Sequence[Summary]) -> Table:
         Column("status", "status", fold=9),
         written("reason"),
     )
-    note = "Accuracy and loss: test split, after the last epoch. " * _trained(summaries)
+    sizes = sorted({summary.test_examples for summary in summaries if summary.test_examples})
+    of = f" of {' or '.join(f'{size:,}' for size in sizes)} images" if sizes else ""
+    note = f"Accuracy and loss: test split{of}, after the last epoch. " * _trained(summaries)
     note += "Speed-up: against the same framework's serial run, by seconds per epoch."
     return Table.of("comparison", "Comparison", columns, summaries, note, spreads_on_terminal=False)
 
 
 def _score(split: str, score: str, **options: Any) -> Column:
     return Column(f"{split}_{score}", f"{split} {score}", 4, interval=True, pick=f"{split}.{score}", **options)
+
+
+def _guessing(summaries: Sequence[Summary]) -> list[Column]:
+    """Names the rows whose test accuracy is no better than guessing. No column if there is none."""
+
+    def pick(summary: Summary) -> str | None:
+        return GUESSING if summary.guesses else None
+
+    return [Column("guessing", "test accuracy is", short="acc. is", fold=10, pick=pick)] * any(map(pick, summaries))
 
 
 def _speedup(key: str, heading: str, *, short: str) -> Column:
@@ -142,6 +154,7 @@ def accuracy_table(summaries: Sequence[Summary]) -> Table:
     columns = (
         *RUN,
         *(_score(split, score, short=f"{_SHORT[split]}\n{_SHORT[score]}") for split, score in _SCORES),
+        *_guessing(summaries),
         *(over_seeds if seeded else ()),
     )
     repeated = max(each.repeats for each in summaries) > 1

@@ -12,6 +12,8 @@ from typing import Any
 import jinja2
 
 from compare.core.statistics import Ratio, Spread
+from compare.judgement.row_figures import GUESSING
+from compare.judgement.summary import DISTURBED
 from compare.reporting import tables
 from compare.reporting.tables import Cell, Column, Table
 
@@ -19,7 +21,7 @@ _TEMPLATES = Path(__file__).parent / "templates"
 TONES = {
     **dict.fromkeys(("ok", "passed", "proved", "pays"), "good"),
     **dict.fromkeys(("failed", "diverged", "killed", "not proved", "not run", "incomplete"), "bad"),
-    **dict.fromkeys(("not parallel", "not available", "does not pay"), "warn"),
+    **dict.fromkeys(("not parallel", "not available", "does not pay", DISTURBED, GUESSING), "warn"),
 }
 """Colour of a cell with this text."""
 _LONG = 44

@@ -125,12 +125,12 @@ def to_rich(table: Table, width: int) -> Group:
     """
     made = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     shown = _fitting(table, width)
-    for column, cells in shown:
+    for (column, _), room in zip(shown, _widths(shown, width), strict=True):
         made.add_column(
             Text(column.short or column.heading),
             justify="left" if _is_text(table, column) else "right",
             no_wrap=_is_whole(column),
-            min_width=_least_width(column, cells),  # words stay whole
+            width=room,
         )
     for row in zip(*(cells for _, cells in shown), strict=True):
         made.add_row(*map(Text, row))
@@ -155,10 +155,46 @@ def with_rows(made: Sequence[Table]) -> list[Table]:
     return [table for table in made if table.rows]
 
 
+def to_fields(table: Table) -> Text:
+    """The table with one field a line, for an output that is no terminal and too narrow for all its columns."""
+    shown = [column for column in table.columns if column.terminal]
+    heads = [column for column in shown if column.key in {each.key for each in RUN}] or shown[:1]
+    lines = [Text(table.title, style="bold")]
+    for row in table.rows:
+        cells = {column.key: written(row.get(column.key), column, table.spreads_on_terminal) for column in shown}
+        lines.append(Text(" ".join(cells[column.key] for column in heads)))
+        lines += [
+            Text(f"  {column.heading}: {cells[column.key]}")
+            for column in shown
+            if column not in heads and cells[column.key] != MISSING
+        ]
+    return Text("\n").join(lines)
+
+
+def is_cut(table: Table, width: int) -> bool:
+    """Whether `to_rich` leaves out columns or shortens words."""
+    columns = [column for column in table.columns if column.terminal]
+    shown = _fitting(table, width)
+    return (
+        len(shown) < len(columns)
+        or _excess(shown, width) > 0
+        or any(
+            "".join(cell.split()) != "".join(written(row.get(column.key), column, table.spreads_on_terminal).split())
+            for column, cells in shown
+            for row, cell in zip(table.rows, cells, strict=True)
+        )
+    )
+
+
 def print_all(console: Console, made: Sequence[Table], *, where: str) -> None:
-    """Print tables that have rows, with their notes. `where` names the place of the columns that do not fit."""
+    """Print tables that have rows, with their notes. `where` names the place of the columns that do not fit a terminal."""
     for table in with_rows(made):
         console.print()
+        if not console.is_terminal and is_cut(table, console.width):
+            console.print(to_fields(table), soft_wrap=True)
+            if table.note:
+                console.print(Text(table.note, style="dim"), soft_wrap=True)
+            continue
         console.print(to_rich(table, console.width))
         if note := note_on_terminal(table, console.width, where):
             console.print(Text(note, style="dim"))
@@ -185,18 +221,38 @@ def _fitting(table: Table, width: int) -> list[tuple[Column, list[str]]]:
         cells = [written(row.get(column.key), column, table.spreads_on_terminal) for row in table.rows]
         shown.append((column, [textwrap.fill(cell, column.fold) for cell in cells] if column.fold else cells))
 
-    def excess() -> int:
-        return sum(_least_width(*each) for each in shown) + 2 * (len(shown) - 1) - width
-
     by_width = sorted(range(len(shown)), key=lambda place: _least_width(*shown[place]), reverse=True)
     for place in by_width:
         column, cells = shown[place]
-        if excess() > 0 and _is_text(table, column):
-            room = max(_LEAST_WORD, _least_width(column, cells) - excess())
+        if (excess := _excess(shown, width)) > 0 and _is_text(table, column):
+            room = max(_LEAST_WORD, _least_width(column, cells) - excess)
             shown[place] = column, [_with_short_words(cell, room) for cell in cells]
-    while excess() > 0 and len(shown) > 1:
+    while _excess(shown, width) > 0 and len(shown) > 1:
         shown.pop()
     return shown
+
+
+def _widths(shown: Sequence[tuple[Column, list[str]]], width: int) -> list[int]:
+    """The width of each column: no less than its longest word, which stays whole, and no more than its longest line.
+
+    Room that is left goes to the narrowest column first.
+    """
+    widths = [_least_width(*each) for each in shown]
+    lines = [
+        [line for text in (*cells, column.short or column.heading) for line in text.splitlines()] for column, cells in shown
+    ]
+    longest = [max(map(cell_len, each), default=0) for each in lines]
+    for _ in range(-_excess(shown, width)):
+        lacking = [place for place, most in enumerate(longest) if widths[place] < most]
+        if not lacking:
+            break
+        widths[min(lacking, key=widths.__getitem__)] += 1
+    return widths
+
+
+def _excess(shown: Sequence[tuple[Column, list[str]]], width: int) -> int:
+    """Characters by which the columns are wider than the terminal. Rich keeps one behind each, and one between two."""
+    return sum(_least_width(*each) for each in shown) + 2 * len(shown) - 1 - width
 
 
 def _with_short_words(text: str, length: int) -> str:

@@ -39,6 +39,9 @@ def command(
         if frameworks is not None:
             given["frameworks"] = [word.strip() for word in frameworks.split(",")]
         study = Study.read(study_file, scale, given | spec.parse_assignments(assignments or []))
+        if "source" not in study.spec.get("data", {}):
+            default = study.base().data.source
+            typer.echo(f"{study_file} names no data. The study takes {default}. Name others with --data.", err=True)
         folder = out or Path("results") / f"study-{study_file.stem}-{scale}"
         settings = study.model_dump(mode="json") | {"scale": scale}
         record = Record.of(KIND, settings, study.frameworks, study.base().model)

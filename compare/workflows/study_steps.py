@@ -101,8 +101,14 @@ def _size(dataset: Description) -> str:
 
 def _normalise(study: Study, folder: Path, passed: Passed) -> Made:
     _refuse_other_data(study, passed)
-    wanted = study.normalise
-    return scanned(engine_scans.Request(wanted.engines, wanted.workers, wanted.scheduler, wanted.repeats, study.base()), folder)
+    wanted, base = study.normalise, study.base()
+    if sources.load_manifest(base.data, cache_dir=base.paths.cache_dir) is None:
+        said = f"Not measured: {base.data.source} holds arrays of pixels, and the engines read image files."
+        part = Section(
+            name="normalise", title="Mean and standard deviation", findings=[("Not measured", [said])], conclusions=[said]
+        )
+        return Made(part)
+    return scanned(engine_scans.Request(wanted.engines, wanted.workers, wanted.scheduler, wanted.repeats, base), folder)
 
 
 def scanned(request: engine_scans.Request, folder: Path) -> Made:

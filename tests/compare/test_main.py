@@ -52,6 +52,41 @@ def test_a_command_that_there_is_not_is_answered_with_the_one_that_was_meant() -
 
 
 @pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "--lr", "0.1"], "No such option: --lr. Use --set optimizer.learning_rate=VALUE."),
+        (["tune", "--weight-decay", "0.1"], "No such option: --weight-decay. Use --set optimizer.weight_decay=VALUE."),
+        (["run", "--num-epochs", "3"], "Possible options: --epochs"),
+        (["run", "--set", "lr=0.1"], "lr is not a field. Received: 0.1. Did you mean optimizer.learning_rate?"),
+        (["run", "--set", "optimizer.lr=0.1"], "optimizer.lr is not a field. Received: 0.1. Did you mean learning_rate?"),
+    ],
+)
+def test_a_name_of_another_framework_is_answered_with_the_field(words: list[str], said: str) -> None:
+    done = CliRunner().invoke(app, words, env={"COLUMNS": "200"})
+    assert done.exit_code == 2 and said in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "option", "received"),
+    [
+        (["run", "--repeats", "0"], "--repeats", "0"),
+        (["regress", "--interleaved", "main", "--repeats", "-3"], "--repeats", "-3"),
+        (["run", "--batch-size", "many"], "--batch-size", "many"),
+        (["evaluate", "--patience", "-1"], "--patience", "-1"),
+        (["run", "--epochs", "-2"], "epochs", "-2"),
+        (["evaluate", "--epochs", "-2"], "epochs", "-2"),
+        (["tune", "--epochs", "-2"], "epochs", "-2"),
+        (["run", "--set", "epochs=-2"], "epochs", "-2"),
+    ],
+)
+def test_a_number_out_of_range_is_refused_by_its_name_with_what_was_received(
+    words: list[str], option: str, received: str
+) -> None:
+    done = CliRunner().invoke(app, words, env={"COLUMNS": "200"})
+    assert done.exit_code == 2 and option in done.stderr and f"Received: {received}." in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(
     "words", [["report", "DIR"], ["report", "DIR", "--json"], ["history", "DIR"], ["cache", "--json"], ["--help"]]
 )
 def test_a_reader_that_has_seen_enough_ends_the_command_quietly(words: list[str], tmp_path: Path) -> None:

@@ -238,7 +238,9 @@ def _proved(out: Path, **fields: Any) -> list[Rung]:
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_mini_xception_is_not_failed_for_rounding(tmp_path: Path, optimizer: str) -> None:
     found = _proved(tmp_path, model="mini_xception", optimizer={"name": optimizer}, global_batch_size=16, data={"limit": 88})
-    assert found and {rung.status for rung in found} == {"passed"}, found
+    # Where the ties are too many to try all, the gradients are shown.
+    judged = [rung for rung in found if rung.status != "shown" or not rung.name.endswith(": gradients")]
+    assert judged and {rung.status for rung in judged} == {"passed"}, found
 
 
 def _float64(out: Path, model: str, optimizer: str, modes: tuple[str, ...], steps: int) -> list[Rung]:

@@ -8,7 +8,7 @@ import shutil
 import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -23,7 +23,7 @@ from common.data.decoding import decode
 from common.data.decoding.encoded import Encoded
 from common.data.decoding.images import Decoded, rows_of
 from common.data.pixel_cache import PixelCache, PixelFile
-from common.data.sources import digits, fashion_mnist, image_folder, scanned, splits
+from common.data.sources import digits, image_folder, scanned, splits
 from common.data.sources.locating import NAMES, locate
 from common.data.sources.manifest import Manifest
 from common.data.sources.scanned import Scanned
@@ -236,9 +236,6 @@ def _open(data: Data, seed: int, cache_folder: Path) -> _Source:
             del manifest
         else:
             examples = found.examples()
-            # Unpacked files look like those of MNIST. Their classes are known because they were asked for by name.
-            if data.source == fashion_mnist.NAME:
-                examples = replace(examples, class_names=fashion_mnist.CLASS_NAMES)
             rows, size_px = None, data.image_size or found.images().shape[1]
         return _divide(data, seed, name, examples, rows, size_px, notes, str(tree.path))
 
@@ -249,7 +246,6 @@ def _open(data: Data, seed: int, cache_folder: Path) -> _Source:
         image_size=data.image_size,
         on_bad=data.on_bad,
         duplicates_allowed=_allows_duplicates(data),
-        named=data.source == fashion_mnist.NAME,
         limit=data.limit,
         # If nothing is drawn, all seeds share one division.
         seed=seed if missing or data.limit is not None else None,

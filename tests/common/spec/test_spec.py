@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from common import spec
 from common.machine import machine
 from common.spec import Spec, SpecError
+from common.spec.errors import NAMES_ELSEWHERE
 
 GROUPS = ("data", "optimizer", "schedule", "augmentation", "paths")
 OF_MODES = ("parameter_server", "pipeline", "hybrid")
@@ -76,6 +77,14 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
 @pytest.mark.parametrize(("own", "divided_by"), [(None, 7), (0, 0), (3, 3)])
 def test_data_are_divided_by_their_own_seed_where_they_have_one(own: int | None, divided_by: int) -> None:
     assert spec.build({"seed": 7, "data": {"seed": own}}).split_seed == divided_by
+
+
+@pytest.mark.parametrize(("elsewhere", "field"), NAMES_ELSEWHERE.items())
+def test_a_name_of_other_frameworks_stands_for_a_field_that_there_is(elsewhere: str, field: str) -> None:
+    group: Any = Spec
+    for part in field.split("."):
+        group = group.model_fields[part].annotation
+    assert elsewhere not in Spec.model_fields
 
 
 @pytest.mark.parametrize("word", spec.VARIANTS)
@@ -228,6 +237,9 @@ def test_a_right_value_is_accepted(values: dict[str, Any]) -> None:
         ({"precision": "float16"}, "precision is refused: .*'float32' or 'float64'. Received: 'float16'"),
         ({"loss": "crossentropy"}, "loss is refused"),
         ({"batch_norm_statistics": "synchronized"}, "batch_norm_statistics is refused"),
+        ({"lr": 3}, r"lr is not a field. Received: 3. Did you mean optimizer.learning_rate\?"),
+        ({"batch_size": 3}, r"batch_size is not a field. Received: 3. Did you mean global_batch_size\?"),
+        ({"optimizer": {"eps": 3}}, r"optimizer.eps is not a field. Received: 3. Did you mean epsilon\?"),
         ({"epoch": 3}, r"epoch is not a field. Received: 3. Did you mean epochs\? Fields here: model, data"),
         (
             {"data": {"sauce": "digits"}},

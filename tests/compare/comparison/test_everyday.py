@@ -77,7 +77,9 @@ def test_doctor_warns_of_little_room(fake_twins: pytest.MonkeyPatch) -> None:
 # --dry-run
 
 
-def test_a_dry_run_measures_a_few_steps_and_leaves_nothing(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_dry_run_measures_a_few_steps_of_each_framework_and_leaves_nothing(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     fake_twins.chdir(tmp_path)
     done = compare("run", *QUICK, "--repeats", "2", "--epochs", "10", "--dry-run", "--json")
     assert done.exit_code == 0, done.output
@@ -85,7 +87,10 @@ def test_a_dry_run_measures_a_few_steps_and_leaves_nothing(fake_twins: pytest.Mo
     order = [(each["row"], each["repeat"]) for each in plain["runs"]]
     rows = [f"{framework}-serial-{cores}" for cores in ("1core", "2cores") for framework in ("left", "right")]
     assert order == [*((row, 0) for row in rows), *((row, 1) for row in reversed(rows))]
-    assert all(each["source"] == "8 steps measured now" for each in plain["runs"])
+    assert {each["row"]: each["source"] for each in plain["runs"]} == {
+        **{f"{framework}-serial-2cores": "8 steps measured now" for framework in ("left", "right")},
+        **{f"{framework}-serial-1core": f"as {framework}-serial-2cores" for framework in ("left", "right")},
+    }
     # A fake takes 1 s for an epoch of 20 steps and 1258 images on one core, `right` 2 s; here are 10 epochs of 256 images.
     left, right = (next(each["seconds"] for each in plain["runs"] if each["row"] == row) for row in rows[:2])
     paced = 10 * 256 / 1258
@@ -148,7 +153,7 @@ def test_a_dry_run_of_a_folder_lists_what_is_missing(fake_twins: pytest.MonkeyPa
 
 
 def test_a_dry_run_whose_steps_fail_says_so(fake_twins: pytest.MonkeyPatch) -> None:
-    behave(fake_twins, left__serial__1="crash")
+    behave(fake_twins, left__serial__2="crash")
     done = compare("run", *QUICK, "--dry-run")
     assert done.exit_code == 1
     assert "no more = memory" in re.sub(r"\s+", " ", done.stdout)
@@ -157,6 +162,16 @@ def test_a_dry_run_whose_steps_fail_says_so(fake_twins: pytest.MonkeyPatch) -> N
 def test_from_without_a_dry_run_is_refused(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     done = compare("run", *QUICK, "--from", tmp_path)
     assert done.exit_code == 2 and "--from goes with --dry-run" in done.stderr
+
+
+def test_a_dry_run_counts_the_proof_unless_it_is_remembered(fake_twins: pytest.MonkeyPatch) -> None:
+    words = ("run", *(word for word in QUICK if word != "--no-proof"), "--modes", "serial,data_parallel", "--dry-run")
+    proved = json.loads(compare(*words, "--json").stdout)
+    assert proved["proof_seconds"] > json.loads(compare(*words, "--modes", "serial", "--json").stdout)["proof_seconds"] > 0
+    assert "The proof comes before the runs. It takes about" in " ".join(compare(*words).stdout.split())
+    fake_twins.setattr("compare.proof.ladder.is_remembered", lambda *rows, **options: True)
+    remembered = json.loads(compare(*words, "--json").stdout)
+    assert (remembered["proof_seconds"], remembered["seconds"]) == (0.0, proved["seconds"])
 
 
 def test_an_estimate_scales_steps_and_evaluation_and_leaves_what_comes_once() -> None:

@@ -91,9 +91,15 @@ def test_the_live_page_of_a_comparison_that_breaks_off_loads_itself_no_more(
     assert "Stopped by an error." in page and 'http-equiv="refresh"' not in page
 
 
-def test_nothing_but_results_goes_to_stdout_and_no_progress_to_a_pipe(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_nothing_but_results_goes_to_stdout_and_a_line_for_each_run_to_a_pipe(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     done = compare_quick(tmp_path / "out", "--json")
-    assert done.stderr == ""
+    assert json.loads(done.stdout)["exit_code"] == done.exit_code == 0
+    said = [re.sub(r"\d:\d\d", "M:SS", line) for line in done.stderr.splitlines()]
+    rows = [f"{name}-serial-{cores}" for cores in ("1core", "2cores") for name in ("left", "right")]
+    left = ["3 left, about M:SS", "2 left, about M:SS", "1 left, about M:SS", "none left"]
+    assert said == [f"{row}: M:SS; {more}." for row, more in zip(rows, left, strict=True)]
 
 
 @pytest.mark.parametrize(

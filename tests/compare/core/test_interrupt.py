@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from compare.core import interrupt
 from compare.execution import launch
 
 HANGING = "tests.compare.twins.hanging"
@@ -68,6 +69,24 @@ def test_an_interrupt_while_a_command_is_imported_ends_with_one_line(package: st
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"Interrupted.\n")
 
 
+def test_only_the_first_signal_counts_until_the_outermost_block_has_ended() -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    for numbers in ((signal.SIGINT, signal.SIGTERM), (signal.SIGTERM, signal.SIGINT)):
+        said: list[str] = []
+        with interrupt.interruptible():
+            try:
+                with interrupt.interruptible():
+                    os.kill(os.getpid(), numbers[0])
+                    time.sleep(1)
+            except interrupt.Interrupted as interruption:
+                said.append(interruption.words)
+            with interrupt.interruptible(), interrupt.ended_at_once():  # what is still to be tidied up
+                os.kill(os.getpid(), numbers[1])
+                time.sleep(0.01)
+        assert said == ["Interrupted."]
+        assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
 def test_an_interrupt_where_a_command_has_nothing_to_tidy_up_ends_with_one_line(tmp_path: Path) -> None:
     """It comes while the words of the command are read, by a spec file that nobody ever writes."""
     pipe = tmp_path / "spec.yaml"
@@ -84,7 +103,9 @@ def test_an_interrupt_where_a_command_has_nothing_to_tidy_up_ends_with_one_line(
             break
         except OSError:  # nobody reads yet
             time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
+    for _ in range(3):  # as `timeout` and an impatient user send it
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.005)
     printed, said = process.communicate(timeout=60)
     os.close(writing)
     assert (process.returncode, printed, said) == (130, b"", b"Interrupted.\n")

@@ -38,11 +38,20 @@ def test_a_terminal_shows_epoch_loss_accuracy_and_time_left() -> None:
     assert "about 0:00 left" in output.getvalue()
 
 
-def test_a_pipe_shows_nothing() -> None:
+def test_a_pipe_has_a_line_for_each_run_that_ends_with_how_many_are_left_and_how_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter((0.0, 0.0, 62.0, 70.0, 80.0))
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    good, bad = made.good(made.row("pytorch"), 1.0), made.bad(made.row("pytorch"), "killed", "killed by SIGKILL", 0)
     output = io.StringIO()
-    with progress.display(Console(file=output)) as shown:
+    with progress.display(Console(file=output, width=20)) as shown:
         shown.say("anything")
-    assert output.getvalue() == ""
+        shown.plan(["a", "a"])
+        assert output.getvalue() == ""
+        for label, result in (("a (1 of 2)", good), ("a (2 of 2)", bad)):
+            shown.begin("a", label)
+            shown.watch([])
+            shown.end(result)
+    assert output.getvalue() == "a (1 of 2): 1:02; 1 left, about 1:02.\na (2 of 2), killed: 0:10; none left.\n"
 
 
 def test_watchers_are_all_told_the_same_in_the_same_order() -> None:

@@ -14,7 +14,7 @@ from compare.judgement.findings import findings
 from compare.judgement.row_figures import Summary
 from compare.judgement.run_figures import epoch_seconds, images_per_second, limit, until_accuracy
 from compare.judgement.summary import pairs_of_seconds, summarize
-from compare.reporting import comparison_tables
+from compare.reporting import comparison_tables, tables
 from compare.reporting.comparison_tables import limit_table, target_table
 from tests.compare import made
 
@@ -147,13 +147,17 @@ def test_an_input_of_too_few_timed_batches_gets_a_caution_and_no_verdict(timed: 
     stored = made.input_only(timed_steps=timed)
     found = findings(stored, summarize(stored))
     assert len(_verdicts(found.contestants)) == 3 - len(too_short)
-    said = [sentence.partition(": ")[2] for sentence in found.troubles if sentence.startswith("pytorch")]
-    needed = {0: 4, 1: 8, 2: 16}
-    assert said == [
-        f"{timed} timed batches, of {needed[workers]} that show a steady pace: rely on no rate of it, and make it longer with "
-        "--epochs."
+    fed = {0: ("", 4), 1: (", 1 worker", 8), 2: (", 2 workers", 16)}
+    rows = [
+        f"{contestant} serial, 2 cores{fed[workers][0]} ({timed} of {fed[workers][1]})"
+        for contestant in ("pytorch", "tensorflow")
         for workers in too_short
     ]
+    which = "All 6 rows" if len(rows) == 6 else f"{len(rows)} of 6 rows"
+    assert found.troubles == [
+        f"{which}: too few timed batches to show a steady pace: rely on no rate of them, and make them longer with --epochs. "
+        f"These are: {'; '.join(rows)}."
+    ] * bool(rows)
 
 
 def test_the_input_alone_says_nothing_of_weights_and_order() -> None:
@@ -222,6 +226,49 @@ def test_work_of_others_counts_where_it_takes_from_the_budget(cores: int, others
         name = f"pytorch serial, {cores} core{'s' if cores > 1 else ''}"
         expected = [f"{name}: other work took {lost:.2f} cores of its budget of {cores}: rely on no time of it."]
     assert findings(stored, [summary]).troubles == expected
+
+
+def test_near_equal_cautions_of_many_rows_are_one_with_their_number_and_their_names() -> None:
+    stored = made.repeated(1)
+    for row_id, runs in stored.runs.items():
+        busy = {"cores_of_others": 1.5 if "serial" in row_id else 1.25, "machine": {"logical_cores": 2}}
+        runs[0] = runs[0].model_copy(update=busy | ({"resumes": 2} if row_id.startswith("pytorch") else {}))
+    assert findings(stored, summarize(stored)).troubles == [
+        "2 of 4 rows: cut short and continued from a checkpoint. Their wall time leaves out what was lost in between. Each "
+        "epoch is timed by itself. These are: pytorch serial, 2 cores (2 times); pytorch data_parallel x2 (2 times).",
+        "All 4 rows: other work took cores of their budgets: rely on no time of them. These are: pytorch serial, 2 cores "
+        "(1.50 of 2); pytorch data_parallel x2 (1.25 of 2); tensorflow serial, 2 cores (1.50 of 2); tensorflow "
+        "data_parallel x2 (1.25 of 2).",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "confusion", "guesses"),
+    [
+        (0.52, [[50, 0], [48, 2]], True),  # 52 of 100 right, where half is one class
+        (0.9, [[50, 0], [10, 40]], False),
+        (0.9, [[90, 0], [10, 0]], True),  # always the class of 90 in 100
+        (0.98, [[89, 1], [1, 9]], False),
+        (0.11, None, True),  # of ten classes
+        (0.3, None, False),
+    ],
+)
+def test_an_accuracy_that_is_no_better_than_guessing_is_called_so(
+    accuracy: float, confusion: list[list[int]] | None, guesses: bool
+) -> None:
+    stored = made.repeated(1)
+    names = [str(number) for number in range(len(confusion or range(10)))]
+    stored = stored.model_copy(update={"comparison": stored.comparison.model_copy(update={"class_names": names})})
+    row = stored.comparison.rows[0]
+    scored = {"test": made.score(accuracy, 1.0), "confusion": confusion}
+    stored.runs[row.id][0] = stored.runs[row.id][0].model_copy(update=scored)
+    first, *others = summaries = summarize(stored)
+    assert first.guesses == guesses and not any(each.guesses for each in others)
+    said = "no better than guessing"
+    assert [said in each for each in findings(stored, summaries).troubles] == [True] * guesses
+    for table in (comparison_tables.main_table(summaries), comparison_tables.accuracy_table(summaries)):
+        assert (said in tables.to_markdown(table)) == guesses
+        assert [row.get("guessing") for row in table.rows] == [said if guesses else None, None, None, None]
 
 
 def test_a_clock_that_a_busy_machine_may_have_disturbed_is_a_caution_on_the_row_and_on_its_verdicts() -> None:
@@ -510,7 +557,13 @@ def test_stolen_time_takes_the_verdicts_reliability() -> None:
     row = stored.comparison.rows[0]
     stored.runs[row.id][0] = stored.runs[row.id][0].model_copy(update={"noise": Noise(cores_stolen=0.5)})
     found = findings(stored, summarize(stored))
-    assert _verdicts(found.contestants)[0].endswith("Other work disturbed it: do not rely on this.")
+    told = _verdicts(found.contestants)[0]
+    assert told.startswith("pytorch against tensorflow: no finding") and "times as fast" not in told
+    assert told.endswith("Other work disturbed these runs. Make them again on an idle machine.")
+    assert {summary.contestant: summary.pays == "disturbed" for summary in summarize(stored) if summary.mode != "serial"} == {
+        "pytorch": True,
+        "tensorflow": False,
+    }
     doubts = {sentence.split()[0]: "disturbed" in sentence for sentence in _verdicts(found.modes)}
     assert doubts == {"pytorch": True, "tensorflow": False}  # whose serial row, and whose not
 

@@ -131,13 +131,28 @@ def test_a_commit_is_whatever_a_file_says_and_git_is_asked_for_ids_alone(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     kept.benchmark_file(tmp_path / "a.json", {"test_step": [1.0] * 5}, commit=hostile)
-    done = compare(tmp_path)
+    done = compare(tmp_path, "--out", tmp_path)
     assert done.exit_code == 0 and "\x1b" not in done.stdout
     written = {path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()}
     assert {(str(path.parent), path.suffix) for path in written} == {
         (".", ".json"), (".", ".html"), (".", ".md"), ("plots", ".png"), ("plots", ".svg"),
         ("tables", ".csv"), ("tables", ".md"), ("tables", ".tex"),
     }  # fmt: skip
+
+
+def test_nothing_is_written_into_the_folder_that_is_read_unless_asked(measured: Path) -> None:
+    before = sorted(measured.rglob("*"))
+    done = compare(measured)
+    assert done.exit_code == 0 and "Report:" not in done.stdout
+    assert json.loads(compare(measured, "--json").stdout) and sorted(measured.rglob("*")) == before
+    assert compare(measured, "--out", measured).exit_code == 0 and (measured / "history.html").exists()
+
+
+def test_a_report_that_cannot_be_written_is_one_line_after_the_points(measured: Path) -> None:
+    done = compare(measured, "--json", "--out", "/dev/null/x")
+    assert done.exit_code == 1 and json.loads(done.stdout)
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("The report cannot be written to /dev/null/x") and line.endswith("choose another --out.")
 
 
 def test_what_cannot_be_read_is_told_and_nothing_at_all_is_an_error(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def test_times_of_disturbed_runs_are_neither_a_pass_nor_a_regression(
         for number in (0, 1)
     ]
     judged = judge(*folders)
-    assert verdicts(judged) == [] and judged.exit_code == 2
+    assert verdicts(judged) == [] and judged.exit_code == 5
     assert {fact.what for fact in judged.facts if fact.verdict == "cannot tell"} == {"seconds per epoch", "first step seconds"}
     assert verdicts(judged, "peak_memory_mib") == ["no change shown"]
     said, _ = judged.cautions
@@ -142,10 +142,10 @@ def test_a_metric_that_was_asked_for_and_not_measured_is_no_pass(tmp_path: Path)
     before, now = (kept.folder(tmp_path / name, {"pytorch": 4.0}) for name in ("before", "now"))
     assert judge(before, now).exit_code == 0
     judged = judge(before, now, metrics=("epoch_seconds", "device_peak_memory_mib"))
-    assert judged.exit_code == 2
+    assert judged.exit_code == 5
     assert [fact.what for fact in judged.facts if fact.verdict == "cannot tell"] == ["device memory MiB"]
     nothing = judge(before, kept.folder(tmp_path / "zero", {"pytorch": 4.0}, changed={"peak_memory_mib": 0.0}))
-    assert nothing.exit_code == 2
+    assert nothing.exit_code == 5
     benchmarks = [kept.benchmark_file(tmp_path / f"{name}.json", {"test_step": list(kept.NOISE)}) for name in "ab"]
     done = compare(*benchmarks, "--metric", "epoch_seconds")
     assert done.exit_code == 2 and "holds seconds alone. Received: --metric epoch_seconds" in done.stderr
@@ -162,7 +162,7 @@ def test_one_low_p_among_many_figures_is_no_regression(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("repeats", "verdict", "code"), [(5, "regression", 3), (4, "too few to tell", 2), (1, "too few to tell", 2)]
+    ("repeats", "verdict", "code"), [(5, "regression", 3), (4, "too few to tell", 5), (1, "too few to tell", 5)]
 )
 def test_too_few_repeats_are_an_error_not_a_pass(tmp_path: Path, repeats: int, verdict: str, code: int) -> None:
     before = kept.folder(tmp_path / "before", BOTH)
@@ -180,11 +180,11 @@ def test_too_few_repeats_are_an_error_not_a_pass(tmp_path: Path, repeats: int, v
         ("proved", "proved", "no change shown", 0),
         ("proved", "not proved", "regression", 3),
         ("proved", "not claimed", "regression", 3),
-        ("proved", None, "cannot tell", 2),
+        ("proved", None, "cannot tell", 5),
         ("not proved", "proved", "better", 0),
         ("not proved", "not proved", "no change shown", 0),
-        (None, "not proved", "cannot tell", 2),
-        ("not claimed", "not proved", "cannot tell", 2),
+        (None, "not proved", "cannot tell", 5),
+        ("not claimed", "not proved", "cannot tell", 5),
         (None, "proved", "no change shown", 0),
     ],
 )
@@ -230,7 +230,7 @@ def test_first_losses_that_do_not_agree_and_were_not_recorded_before_are_no_pass
     before = kept.folder(tmp_path / "before", BOTH, changed={"first_step_loss": None})
     judged = judge(before, kept.folder(tmp_path / "now", BOTH, first_losses={"tensorflow": 2.4}))
     assert {fact.verdict for fact in judged.facts if "first loss" in fact.what} == {"cannot tell"}
-    assert judged.exit_code == 2
+    assert judged.exit_code == 5
 
 
 def test_the_headline_says_that_a_slowdown_may_be_hidden(tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ def test_accuracy_is_tested_over_seeds(tmp_path: Path, lost: float, verdict: str
 
 
 @pytest.mark.parametrize(
-    ("accuracy", "verdict", "code"), [(0.695, "not tested", 0), (0.6, "cannot tell", 2), (0.8, "not tested", 0)]
+    ("accuracy", "verdict", "code"), [(0.695, "not tested", 0), (0.6, "cannot tell", 5), (0.8, "not tested", 0)]
 )
 def test_repeats_of_one_seed_are_one_training_and_no_test_of_accuracy(
     tmp_path: Path, accuracy: float, verdict: str, code: int
@@ -303,7 +303,7 @@ def test_a_run_that_fails_now_is_a_regression_and_one_that_is_missing_cannot_be_
         ("ended", "failed: 5 of 5 repeats: exit code 1")
     }
     fewer = judge(before, kept.folder(tmp_path / "fewer", {"pytorch": 4.0}))
-    assert fewer.missing == ["tensorflow serial, 2 cores"] and fewer.exit_code == 2
+    assert fewer.missing == ["tensorflow serial, 2 cores"] and fewer.exit_code == 5
     more = judge(tmp_path / "fewer", before)
     assert more.added == ["tensorflow serial, 2 cores"] and more.exit_code == 0
 
@@ -430,7 +430,7 @@ def test_rounds_of_one_process_are_one_sample(tmp_path: Path) -> None:
     rounds = {"test_step": [0.0106 + 1e-5 * each for each in range(30)]}
     second = kept.benchmark_file(tmp_path / "0002_b.json", rounds, measured_at="2026-01-02T00:00:00+00:00")
     done = compare(first)
-    assert done.exit_code == 2 and done.stdout.startswith("CANNOT TELL") and str(second) in done.stdout
+    assert done.exit_code == 5 and done.stdout.startswith("CANNOT TELL") and str(second) in done.stdout
     assert (
         "test_step, seconds a round: candidate 1.059 times the baseline: 1 of the 5 benchmark files that a verdict needs."
         in " ".join(done.stdout.split())
@@ -445,7 +445,7 @@ def test_folders_of_benchmark_files_are_compared_file_by_file(tmp_path: Path, fa
     assert verdicts(judged, "seconds") == [verdict] * 2 and judged.exit_code == code
     assert {change.change.n for change in judged.changes} == {5}
     fewer = judge(before, benchmarks(tmp_path / "fewer", 0.02, noise=(1.0,) * 4))
-    assert fewer.exit_code == 2
+    assert fewer.exit_code == 5
     benchmarks(tmp_path / "fewer", 0.01, noise=(1.0,), commit="b" * 40)
     with pytest.raises(errors.FolderError, match="holds benchmarks of more than one commit"):
         judge(before, tmp_path / "fewer")

@@ -105,6 +105,16 @@ def test_the_verdict_stands_before_every_table() -> None:
     assert html.index("pytorch is 2.92 to 3.09 times as fast as tensorflow") < html.index("<table")
 
 
+def test_the_proof_is_one_line_that_unfolds_and_is_open_where_it_fails() -> None:
+    html = html_of(made.hostile())
+    proof = html[html.index('<details class="proof" id="proof"') :]
+    proof = proof[: proof.index("</details>")]
+    assert proof.count("<summary>") == 1 and "Identical training:" in proof.partition("</summary>")[0]
+    assert "Certificate of parity" in proof and "Certificate of parity" not in html.replace(proof, "")
+    assert 'id="proof" open' in html  # of hostile, a rung fails
+    assert 'id="proof">' in html_of(made.repeated())
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [

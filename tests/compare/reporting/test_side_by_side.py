@@ -184,8 +184,10 @@ def test_what_disturbed_one_of_them_and_another_first_loss_are_said(tmp_path: Pa
         theirs.runs[row.id][repeat] = run.model_copy(update=busy)
     a, b = made.stored_in(ours, tmp_path / "a"), made.stored_in(theirs, tmp_path / "b")
     said = dict(pair_of(a, b).findings)
-    assert said["Which is faster?"][0].endswith("Other work disturbed it: do not rely on this.")
-    assert "do not rely" not in said["Which is faster?"][1]
+    assert said["Which is faster?"][0] == (
+        "pytorch serial, 2 cores: no finding. Other work disturbed these runs. Make them again on an idle machine."
+    )
+    assert "no finding" not in said["Which is faster?"][1]
     assert said["Is it the same training?"] == ["pytorch serial, 2 cores: the first losses differ by 1.0e-06 (relative)."]
     assert [caution[:2] for caution in said["Cautions"]] == ["B:"]
 

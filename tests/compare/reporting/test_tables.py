@@ -19,7 +19,7 @@ from sklearn.metrics import precision_recall_fscore_support
 
 from common.machine.rates import DeviceRates
 from common.training import metrics
-from compare.core import wording
+from compare.core import terminal, wording
 from compare.execution.store import Stored
 from compare.judgement.findings import findings
 from compare.judgement.summary import summarize
@@ -35,11 +35,47 @@ GOLDEN = Path(__file__).parent / "golden"
 def test_the_terminal_shows_good_failed_and_missing_rows(
     kind: str, width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("COLUMNS", str(width))
+    def on_a_terminal() -> Console:
+        return Console(width=width, force_terminal=True, color_system=None, highlight=False)
+
+    monkeypatch.setattr(terminal, "stdout", on_a_terminal)
     comparison_report.report(_report(getattr(made, kind)()), Path("out")).show(Path("out"), as_json=False)
     printed = "".join(f"{line.rstrip()}\n" for line in capsys.readouterr().out.splitlines())
     assert max(map(len, printed.splitlines())) <= width
     _assert_golden(f"{kind}_{width}.txt", printed)
+
+
+def test_a_log_has_one_field_a_line_where_a_table_does_not_fit(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compared = _report(made.troubled())
+    monkeypatch.setenv("COLUMNS", "80")
+    comparison_report.report(compared, Path("out")).show(Path("out"), as_json=False)
+    printed = "".join(f"{line.rstrip()}\n" for line in capsys.readouterr().out.splitlines())
+    _assert_golden("troubled_log.txt", printed)
+    for table in comparison_tables.on_terminal(compared.summaries):
+        for column in table.columns if tables.is_cut(table, 80) else ():
+            for row in table.rows if column.terminal else ():
+                assert tables.written(row.get(column.key), column, table.spreads_on_terminal) in printed
+
+
+@given(
+    st.lists(
+        st.lists(
+            st.one_of(st.floats(), st.integers(), st.text(st.characters(codec="ascii"), max_size=60)), min_size=3, max_size=3
+        )
+    ),
+    st.integers(20, 130),
+)
+def test_no_number_is_cut_off_outside_a_terminal(rows: list[list[float | int | str]], width: int) -> None:
+    columns = tuple(tables.Column(key, f"heading {key}", 4) for key in "abc")
+    table = tables.Table("t", "T", columns, [dict(zip("abc", row, strict=True)) for row in rows])
+    output = io.StringIO()
+    tables.print_all(Console(file=output, width=width, highlight=False), [table], where="report.md")
+    for row in table.rows:
+        for column in columns:
+            if not isinstance(cell := row[column.key], str):
+                assert tables.written(cell, column) in output.getvalue()
 
 
 @pytest.mark.parametrize("kind", ["troubled", "repeated"])

@@ -135,6 +135,19 @@ def test_a_step_that_only_reads_the_others_is_done_each_time(file: Path, steps: 
     assert steps.done == ["one", "two", "three", "one", "three"]
 
 
+def test_a_study_that_names_no_data_says_first_what_it_takes(file: Path, steps: Steps) -> None:
+    said = f"{file} names no data. The study takes digits. Name others with --data."
+    assert said in run_study(file).stderr
+    assert "names no data" not in run_study(file, "--data", "leaves", "--out", file.parent / "other").stderr
+
+
+def test_arrays_of_pixels_are_not_scanned_and_the_study_goes_on(file: Path, tmp_path: Path) -> None:
+    step = next(step for step in study_steps.STEPS if step.name == "normalise")
+    made = step.do(Study.read(file, "quick", {}), tmp_path, Passed())
+    assert made.exit_code == 0
+    assert made.part.conclusions == ["Not measured: digits holds arrays of pixels, and the engines read image files."]
+
+
 def test_a_study_needs_no_scales(file: Path) -> None:
     file.write_text(yaml.safe_dump({"title": "Mine"}))
     assert Study.read(file, "smoke", {}).title == "Mine"

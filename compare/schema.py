@@ -1,0 +1,64 @@
+"""`python -m compare schema`: JSON Schemas of the files that the suite reads and writes, for editors and other programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pydantic
+import typer
+from pydantic import BaseModel, Field
+
+from common import spec
+from common.artifacts import atomic_files
+from common.artifacts.schema import RunResult
+from common.spec import Spec
+from compare.core import exits
+from compare.core.option_parsing import chosen
+from compare.core.until_decided import UntilDecided
+from compare.execution.store import Comparison
+from compare.reporting.document import to_json
+
+_UNTIL = {name: field.default for name, field in UntilDecided.model_fields.items()}
+_MODE: Any = Literal[tuple(spec.VARIANTS)]
+
+_BESIDES: dict[str, Any] = {
+    "modes": (list[_MODE] | None, Field(None, description="Rows of `run`: the modes.")),
+    "repeats": (int | None, Field(None, ge=1, description="Runs of each row. Verdicts need 5.")),
+    "contestants": (dict[str, dict[str, Any]], Field({}, description="Contestants by name, as --contestant says them.")),
+    "until_decided": (bool | None, Field(None, description="Add repeats until every question is decided.")),
+    "most_repeats": (int | None, Field(None, description=f"With until_decided. Default: {_UNTIL['most_repeats']}.")),
+    "smallest_effect": (
+        float | str | None, Field(None, description=f"With until_decided. Default: {_UNTIL['smallest_effect']}.")
+    ),
+}  # fmt: skip
+
+SPEC_FILE: type[BaseModel] = pydantic.create_model("SpecFile", __base__=Spec, **_BESIDES)
+"""A spec file: a spec, and what `run` reads besides."""
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_CHECKSUM = {"type": "string", "description": "SHA-256 of all other values, as JSON with sorted names."}
+
+
+def schemas() -> dict[str, dict[str, Any]]:
+    """By name: what `--spec` reads, and the records of a run and of a comparison with their checksum."""
+    made = {"spec": SPEC_FILE.model_json_schema()}
+    for name, record in (("result", RunResult), ("comparison", Comparison)):
+        made[name] = record.model_json_schema(mode="serialization")
+        made[name]["properties"]["sha256"] = _CHECKSUM
+    return {name: {"$schema": _DIALECT, **schema} for name, schema in made.items()}
+
+
+def command(
+    which: Annotated[str, typer.Argument(metavar="WHICH", help="spec, result or comparison.")] = "spec",
+    out: Annotated[Path | None, typer.Option(help="Write all of them to this folder, as WHICH.schema.json.")] = None,
+) -> None:
+    """Print the JSON Schema of a spec file, of a run's result or of a comparison."""
+    with exits.reported():
+        made = schemas()
+        chosen("WHICH", [which], tuple(made))
+        if out is not None:
+            for name, schema in made.items():
+                atomic_files.write_atomically(out / f"{name}.schema.json", to_json(schema) + "\n")
+    if out is None:
+        typer.echo(to_json(made[which]))

@@ -1,0 +1,61 @@
+"""The JSON Schemas fit what is written, and are not looser than the suite itself."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from common.spec import Spec
+from compare.__main__ import app
+from compare.schema import schemas
+from tests.compare import made
+
+
+def unknown(value: Any, schema: dict[str, Any], root: dict[str, Any], path: str = "") -> list[str]:
+    """Fields that a closed object of the schema does not know."""
+    options = [schema, *schema.get("anyOf", [])]
+    options = [root["$defs"][each["$ref"].rpartition("/")[2]] if "$ref" in each else each for each in options]
+    if isinstance(value, list):
+        items = next((each["items"] for each in options if isinstance(each.get("items"), dict)), {})
+        return [fault for each in value for fault in unknown(each, items, root, f"{path}[]")]
+    known = next((each for each in options if "properties" in each), None)
+    if not isinstance(value, dict) or known is None:
+        return []
+    faults = [f"{path}.{name}" for name in value if name not in known["properties"]]
+    return faults + [
+        fault
+        for name, each in value.items()
+        if name in known["properties"]
+        for fault in unknown(each, known["properties"][name], root, f"{path}.{name}")
+    ]
+
+
+def test_a_spec_file_has_the_fields_of_a_run_and_of_the_matrix() -> None:
+    schema = schemas()["spec"]
+    matrix = {"modes", "repeats", "contestants", "until_decided", "most_repeats", "smallest_effect"}
+    assert schema["properties"].keys() == Spec.model_fields.keys() | matrix and schema["additionalProperties"] is False
+    written = json.loads(Spec.model_validate({}).to_json()) | {"modes": ["serial"], "repeats": 5}
+    assert unknown(written, schema, schema) == []
+    assert unknown({"optimizer": {"lr": 0.1}, "batch": 3}, schema, schema) == [".batch", ".optimizer.lr"]
+
+
+@pytest.mark.parametrize(("which", "path"), [("comparison", "compare.json"), ("result", "runs/*/result.json")])
+def test_a_stored_record_has_no_field_that_its_schema_lacks(which: str, path: str, tmp_path: Path) -> None:
+    schema = schemas()[which]
+    files = sorted(made.stored_in(made.observed(), tmp_path).glob(path))
+    assert files
+    for file in files:
+        values = json.loads(file.read_text())
+        assert unknown(values, schema, schema) == [] and values.keys() >= set(schema["required"])
+        assert unknown(values | {"more": 1}, schema, schema) == [".more"]
+
+
+def test_schemas_are_printed_and_written_as_files(tmp_path: Path) -> None:
+    printed = CliRunner().invoke(app, ["schema"])
+    assert printed.exit_code == 0 and json.loads(printed.stdout) == json.loads(json.dumps(schemas()["spec"]))
+    assert CliRunner().invoke(app, ["schema", "--out", str(tmp_path)]).stdout == ""
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{name}.schema.json" for name in sorted(schemas())]
+    wrong = CliRunner().invoke(app, ["schema", "results"])
+    assert wrong.exit_code == 2 and "Did you mean result?" in wrong.stderr
