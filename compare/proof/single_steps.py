@@ -259,7 +259,9 @@ class Judge:
             for name in before[slot]
         }
 
-    def _explaining(self, what: Spec, step: int, truth: Truth, gradients: Mapping[str, Array], ties: Sequence[Tie]) -> list[Tie]:
+    def _explaining(
+        self, what: Spec, step: int, truth: Truth, gradients: Mapping[str, Array], ties: Sequence[Tie]
+    ) -> list[Tie]:
         """The ties that a recorded step decided otherwise than the referee, as its gradients tell."""
         chains = self._chains(what, step)
         sizes = {name: max(limit, np.finfo(np.float32).tiny) for name, limit in truth.allowed.gradients.items()}
