@@ -6,6 +6,7 @@ This is the only place that names the suite's own twins. Others come with instal
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import platform
@@ -399,8 +400,7 @@ def call_each(following: Callable[[], Call | None], ended: Callable[[Call, int],
 
 def promised(arguments: Sequence[str]) -> list[Path]:
     """The files that a command of a twin writes if it does its work."""
-    places = {"--out": 1, "--then": 2}
-    return [Path(arguments[at + places[word]]) for at, word in enumerate(arguments) if word in places]
+    return [Path(following) for word, following in itertools.pairwise(arguments) if word == "--out"]
 
 
 def exit_words(code: int) -> str:

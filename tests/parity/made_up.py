@@ -85,17 +85,20 @@ def recording_of_steps(what: Spec, drawn: Sequence[int]) -> Arrays:
         size = stop - start
         images, labels = draw.integers(0, 256, (size, 32, 32, 3), np.uint8), draw.integers(0, 10, size)
         masks = [draw.random((size, dropout.units)) < 0.5 for dropout in architecture.dropouts]
+        statistics: Arrays = {}
         loss, found = 2.0, {p.name: draw.normal(size=p.shape) for p in architecture.parameters() if p.trainable}
         if what.precision == "float32":
             wide = {name: array.astype(np.float64) for name, array in state.items()}
             batch = network.Batch(network.scaled(images, [0] * 3, [1] * 3, np.float64), labels, masks)
             done = network.gradients(architecture, wide, batch)
             loss, found = float(done.loss), done.gradients
+            statistics = done.statistics
         if step - 1 not in drawn:
             arrays[f"before/{step}/drawn"] = np.array(step)
             keep(f"before/{step}")
         rate = plan.learning_rate(step)
         state |= {name: rule.update(name, state[name], gradient, rate, number) for name, gradient in found.items()}
+        state |= {name: array.astype(what.precision) for name, array in statistics.items()}
         keep(f"after/{step}")
         arrays |= {f"ids/{step}": np.arange(size), f"hashes/{step}": np.arange(size), f"loss/{step}": np.array([loss])}
         arrays |= {f"images/{step}": images, f"labels/{step}": labels}

@@ -24,7 +24,7 @@ OPTIONS: dict[str, Any] = {
 @pytest.fixture(autouse=True)
 def nobody_entered(twins: FakeTwins, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Only the rungs in float64: those of the timed runs know nothing of contestants."""
-    monkeypatch.setattr(ladder._Ladder, "timed", lambda *arguments: [])
+    monkeypatch.setattr(ladder._Ladder, "single_steps", lambda *arguments: [])
     monkeypatch.setattr(ladder._Ladder, "trajectories", lambda *arguments: ([], None))
     twins.described["options"] = OPTIONS
     yield

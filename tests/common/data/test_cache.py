@@ -315,7 +315,7 @@ def test_data_that_has_no_room_on_the_disk_is_refused_before_it_is_decoded(pets,
         loaded(pets, tmp_path / "cache")
     message = str(caught.value)
     assert "4,608 bytes needed, 4,607 free" in message and str(tmp_path / "cache") in message and not builds
-    for way in ("image_size", "limit", "streaming", "cache_dir", "compare cache --prune"):
+    for way in ("image_size", "limit", "streaming", "cache_dir", "convtwins cache --prune"):
         assert way in message
     assert not list((tmp_path / "cache" / "decoded").glob("*/data"))
     loaded(pets, tmp_path / "cache", loading="streaming")
