@@ -95,6 +95,11 @@ def test_a_word_of_another_form_is_refused(word: str) -> None:
         (f"{'a' * 61}=pytorch", "has a name that is refused"),
         ("a=pytorch,x=1,x=2", "--contestant a sets x twice"),
         ("a=pytorch,x=[1", "--contestant a has a value that cannot be read"),
+        ("a=pytorch,x=2020-13-45", "--contestant a has a value that cannot be read.*is a date to YAML"),
+        ("a=pytorch,x=!!python/name:os.system", "--contestant a has a value that cannot be read"),
+        ("a=py\0torch", "The contestant a has a twin that is refused.*Use letters"),
+        ("a=../x@/usr/bin/python3", "The contestant a has a twin that is refused"),
+        ("a=pytorch@/usr/bin/py\0thon", "The contestant a has a python that is refused.*it is no path"),
         ("a=pytorch,x=[1]", r"The contestant a has a switches\.x.* that is refused"),
         ("a=pytorch,x=null", r"The contestant a has a switches\.x.* that is refused"),
     ],
@@ -165,6 +170,26 @@ def test_an_environment_is_named_by_its_folder_its_interpreter_or_its_name(
     expected.symlink_to(sys.executable)  # must not be followed: a virtual environment is known by its own link
     for text in ("mine", ".environments/mine", ".environments/mine/bin/python", str(expected)):
         assert Contestant.of_word(f"a=pytorch@{text}").python == str(expected)
+
+
+def test_a_word_without_a_slash_is_an_environment_or_a_program_and_no_file_of_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "programs").mkdir()
+    program = script(tmp_path / "programs" / "mine", "exit 3")
+    monkeypatch.setenv("PATH", str(program.parent))
+    (tmp_path / "mine" / "bin").mkdir(parents=True)
+    script(tmp_path / "other", "exit 3")
+    made = tmp_path / ".environments" / "mine"
+    assert contestants.interpreter("mine") == program
+    assert contestants.interpreter("other") == tmp_path / ".environments" / "other" / "bin" / "python"
+    assert contestants.interpreter("./mine") == tmp_path / "mine" / "bin" / "python"
+    assert contestants.interpreter("./other") == tmp_path / "other"
+    assert contestants.interpreter("~/mine/bin/python") == tmp_path / "home" / "mine" / "bin" / "python"
+    made.mkdir(parents=True)
+    assert contestants.interpreter("mine") == made / "bin" / "python"
 
 
 # Bad input: each is refused by name before anything is trained.
