@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from common import USER_PATH
 from common.artifacts.schema import Environment
 from common.machine import environment, heartbeat, plugins
 from common.machine.machine import PROJECT_ROOT
@@ -433,11 +434,11 @@ def _module(name: str) -> list[str]:
 
 def _environment(root: Path | None = None) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not _DROPPED.fullmatch(name)}
-    # The project first, then the caller's folder (for models of their own), as `python -m` would have it.
-    here = [str(PROJECT_ROOT), str(Path.cwd())] if root is None else [str(root)]
-    paths = [*here, *filter(None, [os.environ.get("PYTHONPATH")])]
+    # An empty entry would be the caller's folder. That comes last.
+    paths = [str(root or PROJECT_ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return kept | {
         "PYTHONPATH": os.pathsep.join(paths),
+        USER_PATH: str(Path.cwd()) if root is None else "",
         "PYTHONSAFEPATH": "1",
         "PYTHONUNBUFFERED": "1",
         "TF_CPP_MIN_LOG_LEVEL": "2",
