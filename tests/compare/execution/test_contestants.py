@@ -18,7 +18,7 @@ from common.spec import SpecError
 from compare.__main__ import app
 from compare.comparison import run
 from compare.core.errors import LaunchError
-from compare.execution import contestants, launch, store
+from compare.execution import code_digest, contestants, launch, store
 from compare.execution.contestants import Contestant
 from compare.execution.store import ProofRecord
 from compare.judgement import environments
@@ -316,6 +316,17 @@ def test_contestants_of_a_spec_file_are_compared(fake_twins: pytest.MonkeyPatch,
     done = compare("run", "--spec", tmp_path / "spec.yaml", "--modes", "serial", "--no-proof", "--out", out)
     assert done.exit_code == 0, done.output
     assert [row.contestant for row in store.read_plan(out).rows] == ["one", "other"]
+
+
+def test_the_code_of_a_twin_that_two_interpreters_bring_counts_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    codes = {"/one/python": "a", "/other/python": "b"}
+    monkeypatch.setattr(launch, "probe", lambda name: {"code": codes[launch.interpreter(name)]})
+    contestants.enter(Contestant(name=f"of{n}", twin="brought", python=path) for n, path in enumerate(codes))
+    contestants.enter([Contestant(name="switched", twin="brought", python="/other/python", switches={"x": 1})])
+    before = code_digest.of(["of0", "of1"], "simple_cnn")
+    assert code_digest.of(["of1", "switched"], "simple_cnn") == code_digest.of(["of1"], "simple_cnn") != before
+    codes["/one/python"] = "changed"
+    assert code_digest.of(["of0", "of1"], "simple_cnn") != before
 
 
 # Environments.
