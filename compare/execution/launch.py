@@ -415,19 +415,18 @@ def exit_words(code: int) -> str:
 
 
 def _command(name: str, arguments: Sequence[str]) -> list[str]:
-    twin = ["-m", *_module(name), *arguments]
+    twin = ["-m", *module(contestants.named(name).twin), *arguments]
     if sys.platform != "linux":
         return [interpreter(name), *twin]
     return [interpreter(name), "-I", "-S", "-c", _TIED_TO_PARENT, str(os.getpid()), *twin]
 
 
 def _shown(name: str) -> str:
-    return " ".join([contestants.named(name).python or "python", "-m", *_module(name), "describe"])
+    return " ".join([contestants.named(name).python or "python", "-m", *module(contestants.named(name).twin), "describe"])
 
 
-def _module(name: str) -> list[str]:
-    """The words behind `python -m` that run a contestant's twin."""
-    twin = contestants.named(name).twin
+def module(twin: str) -> list[str]:
+    """The words behind `python -m` that run a twin."""
     own = (FRAMEWORKS | OWN).get(twin)
     return ["common.processes.plugin", twin] if own is None else [own]
 
