@@ -301,6 +301,25 @@ def test_two_contestants_of_one_twin_are_compared(fake_twins: pytest.MonkeyPatch
     assert other.exit_code == 2 and "holds the results of another comparison" in other.output
 
 
+def test_a_plan_that_is_resumed_names_its_interpreters_and_brings_none_of_its_own(
+    fake_twins: pytest.MonkeyPatch, linked: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    words = ["run", "--contestant", "a=left", "--contestant", f"b=left@{linked}", "--modes", "serial", "--cores", "1"]
+    assert compare(*words, "--no-proof", "--out", out).exit_code == 0
+    resumed = compare("run", "--resume", out)
+    assert resumed.exit_code == 0 and f"The folder's plan starts '{linked}' for b." in resumed.output
+    started = tmp_path / "started"
+    own = script(out / "python", f"touch {started}")
+    store.write_plan(
+        out,
+        store.read_plan(out).model_copy(update={"contestants": [Contestant(name="b", twin="left", python=str(own))]}),
+    )
+    refused = compare("run", "--resume", out)
+    assert refused.exit_code == 2 and "The interpreter of b lies in the results folder." in refused.output
+    assert not started.exists()
+
+
 def test_a_switch_that_the_twin_of_a_contestant_lacks_is_refused_though_another_twin_has_it(
     fake_twins: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
