@@ -154,6 +154,19 @@ def test_an_environment_whose_name_no_contestant_could_have_is_listed_and_checke
     assert "torch is not installed" in json.loads(done.stdout)["fault"]
 
 
+def test_a_twin_of_a_package_whose_name_no_contestant_could_have_is_listed_as_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metadata = tmp_path / "site" / "odd-1.0.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text("Name: odd\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[convtwins.twins]\nmy twin = odd_impl\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    venv.create(tmp_path / "mine", symlinks=True)
+    twins = json.loads(compare("env", "check", "./mine", "--json").stdout)["environment"]["twins"]
+    assert "Its name cannot stand in a contestant." in {each["twin"]: each["refusal"] for each in twins}["my twin"]
+
+
 def test_a_check_imports_each_framework_and_names_what_dies_and_what_clashes(
     tmp_path: Path, fake_twins: pytest.MonkeyPatch
 ) -> None:
