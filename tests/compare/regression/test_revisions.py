@@ -372,6 +372,19 @@ def test_two_environments_take_turns_and_each_runs_in_its_own_interpreter(
     contestants.leave()
 
 
+def test_an_interruption_with_two_environments_speaks_of_no_checkout(
+    fake_twins: pytest.MonkeyPatch, two: list[Path], tmp_path: Path
+) -> None:
+    def interrupted(*words: Any) -> RunResult:
+        raise Interrupted(signal.SIGTERM)
+
+    fake_twins.setattr(executor, "execute", interrupted)
+    words = ["regress", "--environments", *two, "--contestant", "it=left", "--out", tmp_path / "out"]
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    assert done.exit_code == 143 and "checkout" not in done.stderr, done.output
+    contestants.leave()
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
