@@ -11,8 +11,12 @@ APP = _HERE / "_app" if (_HERE / "_app").is_dir() else _HERE.parent
 
 
 def main() -> None:
-    """Run the command line. The suite comes first on the path, then the caller's folder, which may hold models of their own."""
-    sys.path[:0] = [str(APP), str(Path.cwd())]
+    """Run the command line. The suite comes first on the path.
+
+    The caller's folder may hold models of their own. It comes last, so that no file in it is taken for a library.
+    """
+    sys.path.insert(0, str(APP))
+    sys.path.append(str(Path.cwd()))
     from compare.__main__ import main as run_command_line
 
     run_command_line()

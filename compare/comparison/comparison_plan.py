@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
+import typer
+
 from common import spec
 from common.artifacts.schema import Environment, ResultError
 from common.data import sources
@@ -16,7 +18,7 @@ from common.machine import machine
 from common.models import architectures, work
 from common.processes import supervisor
 from common.spec import Spec, SpecError
-from compare.core.errors import LaunchError
+from compare.core.errors import FolderError, LaunchError
 from compare.core.presets import Preset
 from compare.core.progress import Display
 from compare.core.statistics import VERDICT_PAIRS
@@ -56,10 +58,20 @@ def stored_request(folder: Path, repeats: int | None = None) -> Request:
         repeats: of each row; None: as many as before.
 
     Raises:
-        FolderError: the folder holds no comparison.
+        FolderError: the folder holds no comparison, or brings an interpreter of its own.
     """
     stored = store.read_plan(folder)
     contestants.enter(stored.contestants)
+    for each in stored.contestants:
+        if each.python is None or each.python == sys.executable:
+            continue
+        places = (Path(each.python), Path(each.python).parent)  # the program of a virtual environment is a link
+        if any(place.resolve().is_relative_to(folder.resolve()) for place in places):
+            raise FolderError(
+                f"The interpreter of {each.name} lies in the results folder. Received: {each.python!r}. Name another with "
+                "--contestant, and a new folder with --out."
+            )
+        typer.echo(f"The folder's plan starts {each.python!r} for {each.name}.", err=True)
     parallel = [row.spec for row in stored.rows if row.spec.mode != "serial"]
     copies = [each.data_replicas if each.mode == "hybrid" else each.replicas for each in parallel]
     settings = Preset(

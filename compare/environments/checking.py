@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pydantic
+
 from common.frozen import Frozen
 from common.machine import environment
 from compare.core import exits
@@ -71,14 +73,19 @@ def look(name: str, python: str | None) -> Checked:
         name: of the environment.
         python: its interpreter. None: this process's.
     """
-    contestants.enter(Contestant(name=_subject(name, twin), twin=twin, python=python) for twin in launch.FRAMEWORKS)
-    first = _subject(name, next(iter(launch.FRAMEWORKS)))
+    contestants.enter(Contestant(name=_subject(twin), twin=twin, python=python) for twin in launch.FRAMEWORKS)
+    first = _subject(next(iter(launch.FRAMEWORKS)))
     interpreter = launch.interpreter(first)
     try:
-        found = {twin: launch.inspect(_subject(name, twin), "--clashes") for twin in launch.FRAMEWORKS}
+        found = {twin: launch.inspect(_subject(twin), "--clashes") for twin in launch.FRAMEWORKS}
         for twin in next(iter(found.values()))["brought"]:
-            contestants.enter([Contestant(name=_subject(name, twin), twin=twin, python=python)])
-            found[twin] = launch.inspect(_subject(name, twin))
+            try:
+                contestants.enter([Contestant(name=_subject(twin), twin=twin, python=python)])
+            except pydantic.ValidationError:
+                refusal = "Its name cannot stand in a contestant. Use letters, digits, dots, dashes and underscores."
+                found[twin] = {"refusal": refusal, "installed": False, "libraries": {}}
+                continue
+            found[twin] = launch.inspect(_subject(twin))
     except LaunchError as error:
         return Checked(name=name, interpreter=interpreter, error=str(error))
     own = next(iter(found.values()))
@@ -102,18 +109,19 @@ def check(name: str, python: str | None) -> Checked:
     """The same, and import every framework that is there. Each answers in a process of its own."""
     found = look(name, python)
     there = [each.twin for each in found.twins if each.refusal is None]
-    with launch.asked([_subject(name, twin) for twin in there]) as answer:
-        twins = [_described(name, each, answer) if each.twin in there else each for each in found.twins]
+    with launch.asked([_subject(twin) for twin in there]) as answer:
+        twins = [_described(each, answer) if each.twin in there else each for each in found.twins]
     return found.model_copy(update={"twins": twins})
 
 
-def _subject(name: str, twin: str) -> str:
-    return f"{name}-{twin}"
+def _subject(twin: str) -> str:
+    """Name of the contestant. A folder's name may have letters that a contestant's may not."""
+    return f"environment-{twin}"[:60]
 
 
-def _described(name: str, subject: Subject, answer: Callable[[str], dict[str, Any]]) -> Subject:
+def _described(subject: Subject, answer: Callable[[str], dict[str, Any]]) -> Subject:
     try:
-        description = answer(_subject(name, subject.twin))
+        description = answer(_subject(subject.twin))
     except LaunchError as error:
         return subject.model_copy(update={"refusal": str(error)})
     libraries = subject.libraries | description.get("libraries", {})

@@ -61,11 +61,13 @@ def create(name: str, lock: Path, folder: Path, python: str | None = None) -> Pa
     except OSError as error:
         raise SpecError(f"--lock cannot be read. Received: {lock} ({error.strerror}). Name a requirements file.") from None
     made = (folder / name).absolute()
-    if made.exists():
-        raise FolderError(f"There is an environment {name} in {folder}. Choose another name, or remove {made}.")
     contestants.enter([base])
     launch.inspect(name)
     folder.mkdir(parents=True, exist_ok=True)
+    try:
+        made.mkdir()
+    except FileExistsError:
+        raise FolderError(f"There is an environment {name} in {folder}. Choose another name, or remove {made}.") from None
     log = folder / f"{name}.log"
     uv = shutil.which("uv")
     target = made / "bin" / "python"
@@ -73,8 +75,8 @@ def create(name: str, lock: Path, folder: Path, python: str | None = None) -> Pa
         [uv, "venv", "--python", launch.interpreter(name), str(made)],
         [uv, "pip", "install", "--python", str(target), "-r", str(lock.absolute())],
     ] if uv else [
-        [launch.interpreter(name), "-m", "venv", str(made)],
-        [str(target), "-m", "pip", "install", "--disable-pip-version-check", "-r", str(lock.absolute())],
+        [launch.interpreter(name), "-I", "-m", "venv", str(made)],
+        [str(target), "-I", "-m", "pip", "install", "--disable-pip-version-check", "-r", str(lock.absolute())],
     ]  # fmt: skip
     try:
         with log.open("wb") as output:

@@ -47,7 +47,7 @@ def command(
         elif name is None:
             report = checking.report(checking.check(_THIS, None))
         else:
-            own = folder / name
+            own = (folder / name).absolute()
             interpreter = contestants.interpreter(str(own) if own.is_dir() else name)
             known = interpreter.parents[1].name if interpreter.parent.name == "bin" else interpreter.name
             report = checking.report(checking.check(known.strip("._-") or "environment", str(interpreter)))

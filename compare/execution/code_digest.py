@@ -12,10 +12,10 @@ from compare.execution import contestants, launch
 
 def of(names: Sequence[str], model: str) -> str:
     """SHA-256 over what the twins share, the twins of these contestants, and a user's own model with its package."""
-    twins = {contestants.named(name).twin: name for name in names}
-    own = [folder for twin, folder in launch.FRAMEWORKS.items() if twin in twins]
-    # Somebody else's twin lies where only its own interpreter finds it.
-    others = [launch.probe(name)["code"] for twin, name in twins.items() if twin not in launch.FRAMEWORKS]
+    subjects = {(each.twin, each.python): each.name for each in map(contestants.named, names)}
+    own = [folder for twin, folder in launch.FRAMEWORKS.items() if any(twin == each for each, _ in subjects)]
+    # Somebody else's twin lies where only its own interpreter finds it, and each interpreter may have another version.
+    others = [launch.probe(name)["code"] for (twin, _), name in subjects.items() if twin not in launch.FRAMEWORKS]
     folders = [machine.PROJECT_ROOT / folder for folder in ("common", *own)]
     digest = machine.code_digest([*folders, *architectures.user_folders(model)])
     return hashlib.sha256(" ".join([digest, *others]).encode()).hexdigest() if others else digest

@@ -6,18 +6,18 @@ A name that nobody has entered is the twin of that name, in this interpreter, wi
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self, cast
 
 import pydantic
-import yaml
 from pydantic import Field, StringConstraints, field_validator
 
 from common.artifacts.schema import Environment
 from common.frozen import Frozen
 from common.machine import plugins
-from common.spec import SpecError
+from common.spec import SpecError, plain_values
 from compare.core.option_parsing import chosen
 
 FOLDER = Path(".environments")
@@ -34,7 +34,7 @@ class Contestant(Frozen):
     """One side of a comparison."""
 
     name: Name
-    twin: str
+    twin: Name
     """Of `launch.FRAMEWORKS`, or of a package that its interpreter has."""
     python: str | None = None
     """Absolute path of the interpreter that runs the twin. None: this process's own."""
@@ -44,6 +44,8 @@ class Contestant(Frozen):
     @field_validator("python", mode="before")
     @classmethod
     def _found(cls, python: Any) -> Any:
+        if isinstance(python, str) and (not python or "\0" in python):
+            raise ValueError("it is no path")
         return str(interpreter(python)) if isinstance(python, str) else python
 
     @classmethod
@@ -65,8 +67,8 @@ class Contestant(Frozen):
         if twice := {key for key, _, _ in pairs if [key for key, _, _ in pairs].count(key) > 1}:
             raise SpecError(f"--contestant {name} sets {min(twice)} twice. Received: {word!r}. Set it once.")
         try:
-            switches = {key: yaml.safe_load(text) for key, _, text in pairs}
-        except yaml.YAMLError as error:
+            switches = {key: plain_values.from_yaml(text) for key, _, text in pairs}
+        except plain_values.PlainValuesError as error:
             raise SpecError(f"--contestant {name} has a value that cannot be read. Received: {word!r} ({error}).") from None
         return cls.of_fields(name, {"twin": twin, "switches": switches, **({"python": python} if at else {})})
 
@@ -85,7 +87,7 @@ class Contestant(Frozen):
             first = error.errors()[0]
             field = ".".join(map(str, first["loc"]))
             use = f"Fields are {', '.join(field for field in cls.model_fields if field != 'name')}."
-            if first["loc"] == ("name",):
+            if first["loc"] in (("name",), ("twin",)) and first["type"] != "missing":
                 use = "Use letters, digits, dots, dashes and underscores; begin with a letter or a digit."
             raise SpecError(
                 f"The contestant {name} has a {field} that is refused: {first['msg']}. Received: {first.get('input')!r}. {use}"
@@ -99,12 +101,15 @@ def interpreter(python: str) -> Path:
     """The absolute path of an interpreter. Links are not followed, because a virtual environment is known by its own.
 
     Args:
-        python: an interpreter, the folder of a virtual environment, or the name of one that `env create` has made.
+        python: the path of an interpreter or of a virtual environment's folder. A word without a slash is an environment of
+            `env create`, else a program of PATH.
     """
-    for place in (Path(python), FOLDER / python):
-        if place.is_dir():
-            return (place / "bin" / "python").absolute()
-    return Path(os.path.abspath(python))  # noqa: PTH100 (resolve() would follow links)
+    if "/" not in python and not (FOLDER / python).is_dir() and (program := shutil.which(python)) is not None:
+        python = program
+    elif "/" not in python:
+        python = str(FOLDER / python / "bin" / "python")
+    path = os.path.abspath(os.path.expanduser(python))  # noqa: PTH100, PTH111 (resolve() would follow links)
+    return Path(path, "bin", "python") if os.path.isdir(path) else Path(path)  # noqa: PTH112
 
 
 def enter(contestants: Iterable[Contestant]) -> None:

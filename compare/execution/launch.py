@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from common import USER_PATH
 from common.artifacts.schema import Environment
 from common.machine import environment, heartbeat, plugins
 from common.machine.machine import PROJECT_ROOT
@@ -414,30 +415,29 @@ def exit_words(code: int) -> str:
 
 
 def _command(name: str, arguments: Sequence[str]) -> list[str]:
-    twin = ["-m", *_module(name), *arguments]
+    twin = ["-m", *module(contestants.named(name).twin), *arguments]
     if sys.platform != "linux":
         return [interpreter(name), *twin]
     return [interpreter(name), "-I", "-S", "-c", _TIED_TO_PARENT, str(os.getpid()), *twin]
 
 
 def _shown(name: str) -> str:
-    return " ".join([contestants.named(name).python or "python", "-m", *_module(name), "describe"])
+    return " ".join([contestants.named(name).python or "python", "-m", *module(contestants.named(name).twin), "describe"])
 
 
-def _module(name: str) -> list[str]:
-    """The words behind `python -m` that run a contestant's twin."""
-    twin = contestants.named(name).twin
+def module(twin: str) -> list[str]:
+    """The words behind `python -m` that run a twin."""
     own = (FRAMEWORKS | OWN).get(twin)
     return ["common.processes.plugin", twin] if own is None else [own]
 
 
 def _environment(root: Path | None = None) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not _DROPPED.fullmatch(name)}
-    # The project first, then the caller's folder (for models of their own), as `python -m` would have it.
-    here = [str(PROJECT_ROOT), str(Path.cwd())] if root is None else [str(root)]
-    paths = [*here, *filter(None, [os.environ.get("PYTHONPATH")])]
+    # An empty entry would be the caller's folder. That comes last.
+    paths = [str(root or PROJECT_ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return kept | {
         "PYTHONPATH": os.pathsep.join(paths),
+        USER_PATH: str(Path.cwd()) if root is None else "",
         "PYTHONSAFEPATH": "1",
         "PYTHONUNBUFFERED": "1",
         "TF_CPP_MIN_LOG_LEVEL": "2",

@@ -305,9 +305,8 @@ def run_commands(compared: Compared, folder: Path) -> list[str]:
     for row in comparison.rows:
         specs = (store.run_folder(folder, row.id, repeat) / SPEC_FILE for repeat in range(comparison.repeats))
         if (spec_file := next(filter(Path.exists, specs), None)) is not None:
-            twin = launch.FRAMEWORKS.get(row.framework, row.framework)
             python = next((each.python for each in comparison.contestants if each.name == row.contestant), None)
-            words = [python or PYTHON, "-m", twin, "run", str(spec_file), "--out", f"again/{row.id}"]
+            words = [python or PYTHON, "-m", *launch.module(row.framework), "run", str(spec_file), "--out", f"again/{row.id}"]
             lines.append(shell([*SUITE_ON_PATH, *words]))
     return lines
 

@@ -162,6 +162,12 @@ def test_site_packages_gain_one_name_and_the_command_works_beside_packages_of_th
     assert json.loads(done(command, "cache", "--json", "--cache-dir", "none", cwd=elsewhere))["items"] == []
 
 
+def test_a_file_of_the_working_directory_is_taken_for_no_library(installed: Environment, tmp_path: Path) -> None:
+    for name in ("typer", "numpy", "rich", "yaml"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('planted')\n")
+    assert "Usage: convtwins run" in done(installed.folder / "bin" / LAUNCHER, "run", "--help", cwd=tmp_path)
+
+
 def test_a_model_that_needs_a_package_of_the_same_name_is_refused_by_name(installed: Environment, elsewhere: Path) -> None:
     command = [installed.folder / "bin" / LAUNCHER, "run", "--model", "mine.refused", "--preset", "digits"]
     refused = subprocess.run(command, cwd=elsewhere, capture_output=True, text=True, check=False)

@@ -15,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from compare.__main__ import app
+from compare.core.errors import FolderError
 from compare.environments import checking, creating
 from compare.environments.checking import Checked, Subject
 from compare.execution import contestants, launch
@@ -91,6 +92,23 @@ def test_what_cannot_be_installed_leaves_its_log_alone(calls: Path, tmp_path: Pa
     assert [path.name for path in (tmp_path / ".environments").iterdir()] == ["mine.log"]
 
 
+def test_of_two_that_make_an_environment_of_one_name_the_second_is_refused_and_leaves_the_first(
+    calls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my.lock").write_text("numpy==2.4.6")
+    started, again = subprocess.run, []
+
+    def both(command: list[str], **options: Any) -> Any:
+        if "venv" in command:  # the other one starts while this one works
+            with pytest.raises(FolderError, match="There is an environment mine"):
+                again.append(creating.create("mine", tmp_path / "my.lock", tmp_path / "made"))
+        return started(command, **options)
+
+    monkeypatch.setattr(subprocess, "run", both)
+    target = creating.create("mine", tmp_path / "my.lock", tmp_path / "made")
+    assert target.exists() and again == [] and len(calls.read_text().splitlines()) == 2
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
@@ -126,6 +144,16 @@ def test_an_environment_that_is_broken_is_listed_with_its_fault(tmp_path: Path) 
     assert compare("env", "check", "broken").exit_code == 1
 
 
+@pytest.mark.parametrize("name", ["my env", "x" * 70, "-umläut"])
+def test_an_environment_whose_name_no_contestant_could_have_is_listed_and_checked(tmp_path: Path, name: str) -> None:
+    venv.create(tmp_path / ".environments" / name, symlinks=True)
+    (found,) = json.loads(compare("env", "list", "--json").stdout)["environments"]
+    assert (found["name"], found["error"]) == (name, None)
+    done = compare("env", "check", str(tmp_path / ".environments" / name), "--json")
+    assert done.exit_code == 1, done.output
+    assert "torch is not installed" in json.loads(done.stdout)["fault"]
+
+
 def test_a_check_imports_each_framework_and_names_what_dies_and_what_clashes(
     tmp_path: Path, fake_twins: pytest.MonkeyPatch
 ) -> None:
@@ -143,7 +171,7 @@ def test_a_check_imports_each_framework_and_names_what_dies_and_what_clashes(
     assert found["clashes"] == ["one and other both installed shared.so"]
     left, right, dead = found["twins"]
     assert (left["versions"], left["devices"], left["refusal"]) == ({"left": "1.0"}, ["cpu (cpu)"], None)
-    assert right["refusal"] is None and "mine-dead cannot describe itself" in dead["refusal"]
+    assert right["refusal"] is None and "environment-dead cannot describe itself" in dead["refusal"]
 
 
 @pytest.mark.parametrize(

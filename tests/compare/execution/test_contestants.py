@@ -18,7 +18,7 @@ from common.spec import SpecError
 from compare.__main__ import app
 from compare.comparison import run
 from compare.core.errors import LaunchError
-from compare.execution import contestants, launch, store
+from compare.execution import code_digest, contestants, launch, store
 from compare.execution.contestants import Contestant
 from compare.execution.store import ProofRecord
 from compare.judgement import environments
@@ -95,6 +95,11 @@ def test_a_word_of_another_form_is_refused(word: str) -> None:
         (f"{'a' * 61}=pytorch", "has a name that is refused"),
         ("a=pytorch,x=1,x=2", "--contestant a sets x twice"),
         ("a=pytorch,x=[1", "--contestant a has a value that cannot be read"),
+        ("a=pytorch,x=2020-13-45", "--contestant a has a value that cannot be read.*is a date to YAML"),
+        ("a=pytorch,x=!!python/name:os.system", "--contestant a has a value that cannot be read"),
+        ("a=py\0torch", "The contestant a has a twin that is refused.*Use letters"),
+        ("a=../x@/usr/bin/python3", "The contestant a has a twin that is refused"),
+        ("a=pytorch@/usr/bin/py\0thon", "The contestant a has a python that is refused.*it is no path"),
         ("a=pytorch,x=[1]", r"The contestant a has a switches\.x.* that is refused"),
         ("a=pytorch,x=null", r"The contestant a has a switches\.x.* that is refused"),
     ],
@@ -165,6 +170,26 @@ def test_an_environment_is_named_by_its_folder_its_interpreter_or_its_name(
     expected.symlink_to(sys.executable)  # must not be followed: a virtual environment is known by its own link
     for text in ("mine", ".environments/mine", ".environments/mine/bin/python", str(expected)):
         assert Contestant.of_word(f"a=pytorch@{text}").python == str(expected)
+
+
+def test_a_word_without_a_slash_is_an_environment_or_a_program_and_no_file_of_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "programs").mkdir()
+    program = script(tmp_path / "programs" / "mine", "exit 3")
+    monkeypatch.setenv("PATH", str(program.parent))
+    (tmp_path / "mine" / "bin").mkdir(parents=True)
+    script(tmp_path / "other", "exit 3")
+    made = tmp_path / ".environments" / "mine"
+    assert contestants.interpreter("mine") == program
+    assert contestants.interpreter("other") == tmp_path / ".environments" / "other" / "bin" / "python"
+    assert contestants.interpreter("./mine") == tmp_path / "mine" / "bin" / "python"
+    assert contestants.interpreter("./other") == tmp_path / "other"
+    assert contestants.interpreter("~/mine/bin/python") == tmp_path / "home" / "mine" / "bin" / "python"
+    made.mkdir(parents=True)
+    assert contestants.interpreter("mine") == made / "bin" / "python"
 
 
 # Bad input: each is refused by name before anything is trained.
@@ -276,6 +301,25 @@ def test_two_contestants_of_one_twin_are_compared(fake_twins: pytest.MonkeyPatch
     assert other.exit_code == 2 and "holds the results of another comparison" in other.output
 
 
+def test_a_plan_that_is_resumed_names_its_interpreters_and_brings_none_of_its_own(
+    fake_twins: pytest.MonkeyPatch, linked: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    words = ["run", "--contestant", "a=left", "--contestant", f"b=left@{linked}", "--modes", "serial", "--cores", "1"]
+    assert compare(*words, "--no-proof", "--out", out).exit_code == 0
+    resumed = compare("run", "--resume", out)
+    assert resumed.exit_code == 0 and f"The folder's plan starts '{linked}' for b." in resumed.output
+    started = tmp_path / "started"
+    own = script(out / "python", f"touch {started}")
+    store.write_plan(
+        out,
+        store.read_plan(out).model_copy(update={"contestants": [Contestant(name="b", twin="left", python=str(own))]}),
+    )
+    refused = compare("run", "--resume", out)
+    assert refused.exit_code == 2 and "The interpreter of b lies in the results folder." in refused.output
+    assert not started.exists()
+
+
 def test_a_switch_that_the_twin_of_a_contestant_lacks_is_refused_though_another_twin_has_it(
     fake_twins: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -291,6 +335,17 @@ def test_contestants_of_a_spec_file_are_compared(fake_twins: pytest.MonkeyPatch,
     done = compare("run", "--spec", tmp_path / "spec.yaml", "--modes", "serial", "--no-proof", "--out", out)
     assert done.exit_code == 0, done.output
     assert [row.contestant for row in store.read_plan(out).rows] == ["one", "other"]
+
+
+def test_the_code_of_a_twin_that_two_interpreters_bring_counts_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    codes = {"/one/python": "a", "/other/python": "b"}
+    monkeypatch.setattr(launch, "probe", lambda name: {"code": codes[launch.interpreter(name)]})
+    contestants.enter(Contestant(name=f"of{n}", twin="brought", python=path) for n, path in enumerate(codes))
+    contestants.enter([Contestant(name="switched", twin="brought", python="/other/python", switches={"x": 1})])
+    before = code_digest.of(["of0", "of1"], "simple_cnn")
+    assert code_digest.of(["of1", "switched"], "simple_cnn") == code_digest.of(["of1"], "simple_cnn") != before
+    codes["/one/python"] = "changed"
+    assert code_digest.of(["of0", "of1"], "simple_cnn") != before
 
 
 # Environments.

@@ -16,9 +16,10 @@ from compare.execution import launch
 
 @pytest.fixture
 def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A twin named `scripted`, found in the working directory; write its code to the path."""
+    """A twin named `scripted`, found in the temporary folder; write its code to the path."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(launch, "FRAMEWORKS", {"scripted": "scripted_twin"})
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     launch.DESCRIPTIONS.clear()
     return tmp_path / "scripted_twin.py"
 
@@ -87,6 +88,20 @@ def test_the_project_is_found_from_any_working_directory_and_before_a_folder_of_
     script.write_text("import common.spec, os; print(os.getcwd())")
     assert launch.call("scripted", ["run"], log=tmp_path / "log.txt") == 0
     assert (tmp_path / "log.txt").read_text() == f"{tmp_path}\n"
+
+
+def test_a_file_of_the_working_directory_is_taken_for_no_library_but_a_model_is_found_there(
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    received = tmp_path / "received"
+    received.mkdir()
+    (received / "numpy.py").write_text("raise SystemExit('planted')")
+    (received / "json.py").write_text("raise SystemExit('planted')")
+    (received / "my_model.py").write_text("")
+    monkeypatch.chdir(received)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:")  # an empty entry means the working directory to Python
+    script.write_text("import common, json, numpy, my_model; print(numpy.__version__)")
+    assert launch.call("scripted", ["run"], log=tmp_path / "log.txt") == 0, (tmp_path / "log.txt").read_text()
 
 
 _WITH_CHILDREN = """
@@ -216,7 +231,7 @@ time.sleep(600)
 
 def _parent(folder: Path, started: Path, **environment: str) -> tuple[subprocess.Popen[bytes], str]:
     """A process that has started the twin, and what the twin has written then."""
-    environment = {**os.environ, "PYTHONPATH": str(launch.PROJECT_ROOT), **environment}
+    environment = {**os.environ, "PYTHONPATH": f"{launch.PROJECT_ROOT}:{folder}", **environment}
     process = subprocess.Popen([sys.executable, "-c", PARENT], env=environment, cwd=folder)
     deadline = time.monotonic() + 20
     while not (started.exists() and started.read_text().strip()):

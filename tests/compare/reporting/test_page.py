@@ -179,6 +179,11 @@ def test_commands_are_quoted_for_the_shell(tmp_path: Path, monkeypatch: pytest.M
     assert comparison_report.run_commands(of(stored), Path("out")) == [
         f".venv/bin/python -m pytorch_impl run {spec_file} --out again/{stored.comparison.rows[0].id}"
     ]
+    row = stored.comparison.rows[0].model_copy(update={"twin": "brought"})
+    comparison = stored.comparison.model_copy(update={"rows": [row]})
+    assert comparison_report.run_commands(of(stored.model_copy(update={"comparison": comparison})), Path("out")) == [
+        f".venv/bin/python -m common.processes.plugin brought run {spec_file} --out again/{row.id}"
+    ]
 
 
 def test_a_report_written_elsewhere_is_repeated_elsewhere() -> None:
