@@ -19,9 +19,10 @@ RUN git config --global --add safe.directory /src \
 
 FROM python:3.13-slim-bookworm
 COPY --from=build /opt/convtwins /opt/convtwins
-# HOME is for the caches of libraries: a user of `--user` has no other.
+# XDG_CACHE_HOME is for proofs and the caches of libraries. HOME is for what else they write: a user of `--user` has no other.
 ENV PATH=/opt/convtwins/bin:$PATH \
     CONVTWINS_CACHE=/cache \
+    XDG_CACHE_HOME=/cache \
     HOME=/tmp
 RUN useradd --create-home --uid 1000 --home-dir /work convtwins \
     && install --directory --mode=1777 /cache

@@ -10,11 +10,12 @@ from __future__ import annotations
 import hmac
 import secrets
 import socket
+import time
 
 BYTES = 32
 """Length of a challenge and of an answer."""
 STRANGER_SECONDS = 10.0
-"""For which a listener waits for the proof of a process that has connected."""
+"""For which a listener waits, in all, for a process that has connected to prove and introduce itself."""
 
 
 class NotOfThisRun(ConnectionError):
@@ -56,22 +57,43 @@ class Challenge:
         return hmac.digest(self._secret.encode(), bytes([listens]) + own + other + self._address.encode(), "sha256")
 
 
-def meet(connection: socket.socket, secret: str, *, listens: bool) -> None:
+def meet(connection: socket.socket, secret: str, *, listens: bool, deadline: float | None = None) -> None:
     """Prove this process on a blocking socket, and require the same of the other.
+
+    Args:
+        connection: socket to the other process.
+        secret: of the run.
+        listens: whether this side has accepted the connection.
+        deadline: see `keep_to`.
 
     Raises:
         NotOfThisRun: the other process does not know the secret.
-        OSError: it has gone, or the socket's timeout is over.
+        OSError: it has gone, or the deadline or the socket's timeout is over.
     """
     challenge = Challenge(secret, connection, listens=listens)
+    keep_to(deadline, connection)
     connection.sendall(challenge.own)
-    connection.sendall(challenge.answer(_received(connection)))
-    challenge.judge(_received(connection))
+    connection.sendall(challenge.answer(_received(connection, deadline)))
+    challenge.judge(_received(connection, deadline))
 
 
-def _received(connection: socket.socket) -> bytes:
+def keep_to(deadline: float | None, connection: socket.socket) -> None:
+    """Let the next wait on a socket end at a deadline of `time.monotonic`. None: the socket keeps its timeout.
+
+    Raises:
+        TimeoutError: the deadline is over.
+    """
+    if deadline is not None:
+        left = deadline - time.monotonic()
+        if left <= 0.0:
+            raise TimeoutError("the other process took too long to prove itself")
+        connection.settimeout(left)
+
+
+def _received(connection: socket.socket, deadline: float | None) -> bytes:
     received = b""
     while len(received) < BYTES:
+        keep_to(deadline, connection)
         more = connection.recv(BYTES - len(received))
         if not more:
             raise ConnectionResetError("the other process has gone")

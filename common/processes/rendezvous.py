@@ -94,10 +94,10 @@ def exchange(word: str) -> list[str]:
 
 def _introduced(connection: socket.socket, password: str) -> tuple[int, str] | None:
     """(rank, word) of a process that has connected. None if it is not of this run."""
-    connection.settimeout(challenge.STRANGER_SECONDS)
+    deadline = time.monotonic() + challenge.STRANGER_SECONDS
     try:
-        challenge.meet(connection, password, listens=True)
-        said: Any = json.loads(_line(connection))
+        challenge.meet(connection, password, listens=True, deadline=deadline)
+        said: Any = json.loads(_line(connection, deadline))
     except (OSError, ValueError):
         return None
     finally:
@@ -109,11 +109,16 @@ def _introduced(connection: socket.socket, password: str) -> tuple[int, str] | N
             return None
 
 
-def _line(connection: socket.socket) -> bytes:
-    """One line. Empty if it does not end."""
-    with connection.makefile("rb") as stream:
-        line = stream.readline(_LONGEST)
-    return line if line.endswith(b"\n") else b""
+def _line(connection: socket.socket, deadline: float | None = None) -> bytes:
+    """One line. Empty if it does not end. For the deadline see `challenge.keep_to`."""
+    line = bytearray()
+    while b"\n" not in line and len(line) < _LONGEST:
+        challenge.keep_to(deadline, connection)
+        more = connection.recv(_LONGEST - len(line))
+        if not more:
+            break
+        line += more
+    return bytes(line[: line.find(b"\n") + 1])
 
 
 def keep_to_loopback() -> None:

@@ -107,7 +107,10 @@ def _ended(summary: Summary, good: Sequence[RunResult]) -> Iterator[_Caution]:
         )
     if summary.guesses and summary.test.accuracy is not None and summary.chance_accuracy is not None:
         reached, chance = f"{summary.test.accuracy.median:.4f}", f"{summary.chance_accuracy:.4f}"
-        rest = f"no better than guessing, which is right on {chance} of these test images. Train for longer."
+        rest = (
+            f"not shown to be better than guessing, which is right on {chance} of {summary.test_examples} test images. Train "
+            "for longer, or test on more images."
+        )
         yield _Caution(summary.name, f"its test accuracy of {reached} is {rest}", f"their test accuracy is {rest}", reached)
 
 

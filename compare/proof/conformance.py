@@ -26,6 +26,7 @@ from common.artifacts.trained import Trained
 from common.data import sources
 from common.data.batches import Plan, order_digest
 from common.data.sources import Dataset
+from common.machine import heartbeat
 from common.models import architectures, weights
 from common.models.architectures import Architecture, BatchNorm, Dropout, Layer, ReLU, Residual
 from common.spec import MODES, Spec
@@ -374,6 +375,12 @@ def _modes(trial: Trial) -> Faults:
             what, [trial.name], words, replicas=2, out=trial.out / name, progress=trial.progress, steps=5, remember=False
         )
         yield from _failed(proof.rungs)
+        for word in words:
+            own = spec.build(spec.with_variant(what.model_dump(), word, 2))
+            if own.departs is None and not any(rung.mode == word for rung in proof.rungs):
+                yield f"{word}: it is called available, and nothing of it could be tried with 2 replicas"
+            elif own.departs is not None and (code := trial.run(own, f"{word}-run")[0]) != 0:
+                yield f"{word}: a run ended with {launch.exit_words(code)}"
 
 
 def _runs(trial: Trial) -> Faults:
@@ -415,7 +422,8 @@ def _resumed(trial: Trial, what: Spec, predictions_hash: str | None) -> Faults:
     words = ["run", str(trial.written(what, "cut-short-spec")), "--out", str(folder)]
     process = launch.start(trial.name, words, log=folder.with_suffix(".log"))
     try:
-        while process.poll() is None and not (folder / checkpoint.FILE).exists():
+        until = time.monotonic() + heartbeat.HANG_SECONDS
+        while process.poll() is None and not (folder / checkpoint.FILE).exists() and time.monotonic() < until:
             time.sleep(_POLL_SECONDS)
     finally:
         launch.stop(process, grace_seconds=0.0)
@@ -520,7 +528,7 @@ def conform(trial: Trial, checks: Sequence[str]) -> list[Check]:
         faults: list[str] = []
         try:
             faults.extend(CHECKS[name](trial))
-        except (LaunchError, RecordError, weights.WeightsError, LookupError, ValueError) as error:
+        except Exception as error:  # whatever a faulty twin leads to
             faults.append(f"{type(error).__name__}: {error}")
         made.append(Check(name, [wording.one_line(fault) for fault in faults]))
     return made

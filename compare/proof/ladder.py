@@ -91,7 +91,8 @@ def prove(
     level, *other_levels = _levels(every)
     base = proof_spec(timed, _batch_size(replicas), steps, precision, level)
     remember = remember and base.model in spec.MODELS  # nobody knows all the modules that a user's own model is made of
-    key = remembered.key(base, frameworks, parallel, replicas, [timed_runs, *(runs for runs, _ in others)])
+    asked = [*parallel, *(f"{mode} of run {number}" for number, (_, own) in enumerate(others, start=2) for mode in own)]
+    key = remembered.key(base, frameworks, asked, replicas, [timed_runs, *(runs for runs, _ in others)])
     timed_alike: tuple[Timed, ...] = ((timed_runs, parallel), *others) if timed_runs else ()
     ladder = _Ladder(base, tuple(frameworks), tuple(parallel), replicas, timed_alike, tuple(other_levels), out, progress)
     # What is claimed depends on the timed run itself, which the key leaves out.
@@ -244,8 +245,8 @@ class _SingleSteps:
     plan: Plan
     examined: tuple[str, ...] = ()
     """The timed runs that these steps are of."""
-    shown: str | None = None
-    """Why the rungs prove nothing."""
+    shown: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Contestant: why its rungs prove nothing."""
     addition: str = ""
     """To the rungs' names."""
 
@@ -409,12 +410,13 @@ class _Ladder:
                 if few.departs is None:
                     parallel.append((name, few))
         steps = replace(self._steps(f"timed-{number}", serial, parallel, teachers), examined=tuple(examined))
-        fewer = [f"{name} with {each}" for name in self.frameworks for each in claims.reduced(name, specs[name])]
-        if fewer:
-            steps = replace(steps, shown=f"fewer digits than float32: {', '.join(fewer)}")
-        elif self.base.model not in spec.MODELS and claims.has_own_builders(self.base.model):
+        if self.base.model not in spec.MODELS and claims.has_own_builders(self.base.model):
             reason = "shown: the model has builders of its own, and the referee knows only its architecture"
-            steps = replace(steps, shown=reason)
+            steps = replace(steps, shown=dict.fromkeys(self.frameworks, reason))
+        for name in self.frameworks:
+            if fewer := claims.reduced(name, specs[name]):
+                reason = f"fewer digits than float32: {', '.join(f'{name} with {each}' for each in fewer)}"
+                steps = replace(steps, shown={**steps.shown, name: reason})
         if number > 1:
             what = specs[self.frameworks[0]]
             which = f"switches {what.switches}, {what.workers} workers, {what.cores} cores"
@@ -485,14 +487,13 @@ class _Ladder:
         for student in steps.others:
             found += judge.rungs(student.what, self._recorder.arrays(student), student.framework)
         found = [rung.model_copy(update={"name": rung.name + steps.addition}) for rung in found]
-        if steps.shown is None:
-            return found
-        shown = {"status": "shown", "reason": steps.shown}
         # Other batches, and what is not finite, are no matter of digits.
         return [
-            rung
-            if rung.status == "failed" and (": batches" in rung.name or not math.isfinite(rung.max_relative_difference))
-            else rung.model_copy(update=shown)
+            rung.model_copy(update={"status": "shown", "reason": steps.shown[rung.framework]})
+            if rung.framework is not None
+            and rung.framework in steps.shown
+            and (rung.status != "failed" or (": batches" not in rung.name and math.isfinite(rung.max_relative_difference)))
+            else rung
             for rung in found
         ]
 

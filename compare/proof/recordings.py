@@ -35,7 +35,8 @@ class Recording(NamedTuple):
     def process(self) -> Any:
         """Equal for recordings that one process can make: other modes want a process, or several, of their own."""
         alone = None if self.what.mode == "serial" else self.label
-        return self.framework, alone, [getattr(self.what, name) for name in OF_THE_PROCESS]
+        own = claims.proved_switches(self.framework, self.what)
+        return self.framework, alone, own, [getattr(self.what, name) for name in OF_THE_PROCESS]
 
 
 class Recorder:
@@ -100,7 +101,14 @@ class Recorder:
         def ended(call: launch.Call, code: int) -> None:
             self._check(call, code, started[call.log])
 
-        launch.call_each(following, ended, at_once=min(2, machine.available_cores()))
+        launch.call_each(following, ended, at_once=1 if self._has_gpu(waiting) else min(2, machine.available_cores()))
+        if waiting:
+            raise LaunchError(f"{_labels(waiting[0])} of {waiting[0][0].framework} waits for a recording that waits for it.")
+
+    def _has_gpu(self, processes: Sequence[Sequence[Recording]]) -> bool:
+        """Two processes may not find room side by side on one accelerator."""
+        names = {process[0].framework for process in processes}
+        return any(device["kind"] != "cpu" for name in names for device in launch.describe(name).get("devices", ()))
 
     def _is_made(self, wanted: Recording) -> bool:
         return self._made.get(self.path(wanted)) == wanted
@@ -109,8 +117,8 @@ class Recorder:
         framework, what = process[0].framework, process[0].what
         self._progress(f"proof: {what.model}, {what.optimizer.name}, {_labels(process)}, {framework}")
         words: list[str] = []
-        own = claims.proved_switches(framework, *(each.what for each in process))
         for each in process:
+            own = claims.proved_switches(framework, each.what)
             place = self.path(each)
             place.parent.mkdir(parents=True, exist_ok=True)
             place.unlink(missing_ok=True)  # never judge a recording of an earlier proof

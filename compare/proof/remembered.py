@@ -17,6 +17,7 @@ from common.artifacts.records import RecordError
 from common.data import sources
 from common.machine import machine
 from common.spec import Spec
+from compare.core import differences
 from compare.execution import code_digest, contestants, launch
 from compare.judgement import growth
 from compare.proof.certificate import Proof
@@ -43,7 +44,9 @@ def facts(
     dataset = sources.load(base.data, seed=base.split_seed, cache_dir=base.paths.cache_dir)
     return {
         "twins": code_digest.of(frameworks, base.model),
-        "proof": machine.code_digest([Path(__file__).parent, Path(launch.__file__).parent, Path(growth.__file__).parent]),
+        "proof": machine.code_digest(
+            [Path(file).parent for file in (__file__, launch.__file__, growth.__file__, differences.__file__)]
+        ),
         "packages": machine.versions("numpy", "pillow"),
         "machine": {fact: known[fact] for fact in ("processor", "cores", "logical_cores", "host", "system", "python")},
         "host": platform.node(),

@@ -261,4 +261,4 @@ def _flipped(line: Line, lines: Sequence[Line]) -> str:
             f"{start} It is no fault: rounding decided {number} ties (a ReLU at zero, equal maxima) otherwise than in float64. "
             f"With these decisions the referee differs by {each.difference:.1e}."
         )
-    return f"{start} Ties (a ReLU at zero, equal maxima) do not explain it: it is a fault."
+    return f"{start} None of the ties that were tried (a ReLU at zero, equal maxima) explain it. It may be a fault."

@@ -81,7 +81,8 @@ def _refuse_another_machine(baseline: Measured, candidate: Measured) -> None:
         fact = differing[0]
         raise FolderError(
             f"{baseline.source} and {candidate.source} were measured on different machines: {_words(fact)} was "
-            f"{baseline.machine[fact]} and is {candidate.machine[fact]}. Measure both on one machine, with --interleaved REV."
+            f"{baseline.machine[fact]} and is {candidate.machine[fact]}. Measure both on one machine, with --interleaved "
+            "REV or --environments A B."
         )
 
 

@@ -39,7 +39,7 @@ _EPOCHS = 4
 
 _CHOICES = tuple(name for name in METRICS if name not in MORE_IS_BETTER)
 _OF_STORED = ("baseline", "candidate", "threshold", "accuracy_threshold", "metric", "only", "markdown", "as_json")
-"""Command parameters that have an effect without --interleaved."""
+"""Command parameters that have an effect without --interleaved and --environments."""
 
 
 def command(
@@ -112,9 +112,14 @@ def command(
             measure = partial(revisions.measure_environments, environments)
         if measure is None:
             if baseline is None:
-                raise SpecError("There is no baseline. Name a results folder or a benchmark file, or give --interleaved REV.")
+                raise SpecError(
+                    "There is no baseline. Name a results folder or a benchmark file, or give --interleaved REV or "
+                    "--environments A B."
+                )
             if idle := given_besides(context, _OF_STORED):
-                raise SpecError(f"{', '.join(idle)} need --interleaved REV. Received: no --interleaved. Leave them out.")
+                raise SpecError(
+                    f"{', '.join(idle)} need --interleaved REV or --environments A B. Received: neither. Leave them out."
+                )
             judged = judge_stored(baseline, candidate, criteria)
         elif baseline is not None:
             option = "--interleaved" if environments is None else "--environments"
@@ -133,7 +138,7 @@ def command(
             settings = comparison_plan.with_seeds(settings, tuple(range(first, first + repeats)), repeats)
             folder = (out or store.new_folder("regress")).resolve()
             compared = options.contestants(frameworks, contestant, settings.contestants)
-            judged = _interleaved(measure, settings, compared, folder, criteria, prove=proof)
+            judged = _interleaved(measure, settings, compared, folder, criteria, prove=proof, checks_out=revision is not None)
         report = regress_report.report(judged)
         if not as_json:
             terminal.stdout().print(Text(report.title, style=regress_report.style(judged)))
@@ -199,6 +204,7 @@ def _interleaved(
     criteria: Criteria,
     *,
     prove: bool,
+    checks_out: bool,
 ) -> Judgement:
     def lay_out(settings: Preset, frameworks: Sequence[str]) -> list[Row]:
         made = matrix.rows(settings.values, frameworks, settings.modes, settings.replicas, settings.workers)
@@ -215,7 +221,8 @@ def _interleaved(
         with interruptible(), display(Console(stderr=True)) as shown:
             measure(request, folder, shown)
     except Interrupted as interruption:
-        interruption.words = f"Interrupted. The other checkout is removed. Finished runs are in {folder}."
+        removed = "The other checkout is removed. " if checks_out else ""
+        interruption.words = f"Interrupted. {removed}Finished runs are in {folder}."
         raise
     return judge_stored(folder, None, criteria)
 

@@ -159,7 +159,7 @@ def _method(judged: Judgement) -> list[str]:
         "Base and head were measured in turn: paired t-tests on the logarithms of the ratios of repeats."
         if judged.paired
         else "The two were measured apart: Welch's t-tests on logarithms. They cannot separate the change from what else "
-        "changed on the machine meanwhile. --interleaved REV can."
+        "changed on the machine meanwhile. --interleaved REV or --environments A B can."
     ]
     if judged.tested:
         tested = [change.change for change in judged.changes if change.adjusted_p is not None and not change.is_accuracy]

@@ -3,6 +3,7 @@ import ipaddress
 import socket
 import sys
 import threading
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -82,6 +83,36 @@ def test_every_rank_gets_every_rank_s_word_and_a_stranger_none(place: int, monke
     heard = [_heard(each) for each in connections]
     assert [len(each) for each in heard[:2]] == [challenge.BYTES] * 2, "the challenge, and no word"
     assert heard[2:] == [b""] * 3 + [told, b"", told]
+
+
+@pytest.mark.parametrize("secret", [None, "swordfish"])
+def test_a_process_that_says_a_byte_at_a_time_has_no_more_time_than_another(
+    secret: str | None, place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the secret it says a challenge slowly, with it its word."""
+    monkeypatch.setenv("CONVTWINS_MEETING", "swordfish")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(challenge, "STRANGER_SECONDS", 0.5)
+    said: list[int] = []
+
+    def come() -> None:
+        slow = rendezvous._reached(*placement.place())  # pyright: ignore[reportPrivateUsage]
+        with slow, contextlib.suppress(ConnectionError):
+            if secret is not None:
+                challenge.meet(slow, secret, listens=False)
+            while len(said) < challenge.BYTES:
+                said.append(slow.send(b"x"))
+                time.sleep(0.1)
+        rank_1 = rendezvous._reached(*placement.place())  # pyright: ignore[reportPrivateUsage]
+        challenge.meet(rank_1, "swordfish", listens=False)
+        rank_1.sendall(b'[1, "word of 1"]\n')
+        _heard(rank_1)
+
+    others = threading.Thread(target=come)
+    others.start()
+    assert rendezvous.exchange("word of 0") == ["word of 0", "word of 1"]
+    others.join()
+    assert 0 < len(said) < challenge.BYTES, "rank 0 let go of it"
 
 
 def test_a_rank_says_that_rank_0_has_gone(place: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -395,6 +395,7 @@ def test_one_core_has_one_serial_row(fake_twins: pytest.MonkeyPatch) -> None:
 def _stand_in(verdict: str, *, remembered: bool = False) -> Any:
     def prove(timed: Spec, frameworks: list[str], modes: list[str], **settings: Any) -> Any:
         settings["progress"]("rung 5")
+        examined = [f"{name} {settings['timed_runs'][name].digest}" for name in frameworks]
         rung = certificate.Rung(
             name="5 losses", model=timed.model, optimizer="sgd", precision="float64", steps=50, max_relative_difference=3e-15,
             step=49, tolerance=1e-12, reason="rounding", status="passed",
@@ -402,7 +403,8 @@ def _stand_in(verdict: str, *, remembered: bool = False) -> Any:
         return SimpleNamespace(
             verdict=verdict, sentence=f"losses agree within 3e-15{', remembered' * remembered}", rungs=[rung],
             not_claimed={"data_parallel": "why not"}, compared_with={"pipeline": "serial in parts"},
-            mode_verdict=lambda framework, mode: verdict, remembered=remembered, trajectories=None,
+            mode_verdict=lambda framework, mode: verdict, levels=["usual"], examined=examined,
+            remembered=remembered, trajectories=None,
         )  # fmt: skip
 
     return prove
@@ -537,7 +539,9 @@ def test_what_is_interrupted_within_something_larger_leaves_the_words_to_that(
     with pytest.raises(Interrupted) as raised:
         run.within(request, out)
     assert raised.value.exit_code == 143
-    assert capsys.readouterr() == ("", "")
+    words = capsys.readouterr()
+    progress = r"left-serial-1core: \d+:\d\d; 3 left, about \d+:\d\d\.\n"
+    assert words.out == "" and re.fullmatch(progress, words.err)
     kept = store.read(out).runs
     assert [result.status for result in kept["left-serial-1core"].values()] == ["ok"] and not kept["right-serial-1core"]
     fake_twins.setattr(executor, "execute", whole)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -323,8 +324,9 @@ def test_replicas_on_accelerators_take_no_turns_and_are_the_resource(fake_twins:
 def test_a_run_that_fails_is_named_with_its_size_and_its_kind(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     behave(fake_twins, left__multi_process__4="crash")
     done = compare(*ARGUMENTS[:-1], "1,4", "--out", tmp_path / "out")
-    for kind in ("strong", "weak"):
-        assert f"left-multi_process-4replicas-{kind}: failed" in done.stdout
+    failed = [f"left-multi_process-4replicas-{kind} (after 1 epoch)" for kind in ("strong", "weak")]
+    said = " ".join(done.stdout.split())
+    assert re.search(rf"2 of 12 rows: failed: exit code 1: [^.]+\. These are: {re.escape('; '.join(failed))}\.", said)
 
 
 @pytest.mark.parametrize(

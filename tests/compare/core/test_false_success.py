@@ -56,7 +56,7 @@ def test_a_command_that_something_ends_in_the_middle_does_not_end_well(monkeypat
 
 def test_a_twin_that_ends_well_and_has_written_nothing_has_failed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(launch, "FRAMEWORKS", {"left": "tests.compare.twins.silent"})
-    words = ["trace", "spec.json", "--out", str(tmp_path / "first"), "--then", "other.json", str(tmp_path / "second")]
+    words = ["trace", "spec.json", "--out", str(tmp_path / "first"), "--then", "other.json", "--out", str(tmp_path / "second")]
     log = tmp_path / "log.txt"
     assert launch.call("left", words, log=log) == 1
     assert log.read_text() == "It ended with exit code 0 and has not written first.\n"

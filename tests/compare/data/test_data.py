@@ -15,12 +15,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
+from rich.console import Console
 from typer.testing import CliRunner
 
 from common.data.decoding import decode
 from common.data.sources import leaf_drawing, synthetic_leaves
 from compare.__main__ import app
-from compare.core import wording
+from compare.core import terminal, wording
 from compare.data import duplicates, exploration
 from compare.reporting import image_grid, plots
 from tests.common.made_up_data import cifar_binary, image, tree, write_folder
@@ -320,6 +321,13 @@ def test_long_class_names_are_shortened_and_columns_without_room_are_named(
 ) -> None:
     long = "Tomato_" + "x" * 190 + "_end"
     folder = write_folder(tmp_path / "pets", tree(long, "Tomato_healthy", images=12))
+    assert re.search(rf"\n{long}\n  train: \d+\n(  .+\n)+  images: 12\n  %: 50\.00\n", explore(folder).stdout)  # in a log
+
+    def stdout(width: int = 120) -> Console:
+        width = int(os.environ.get("COLUMNS", width))
+        return Console(width=width, force_terminal=True, color_system=None, highlight=False)
+
+    monkeypatch.setattr(terminal, "stdout", stdout)
     wide = explore(folder).stdout
     assert re.search(r"\nTomato_x+…x+_end +\d+ +\d+ +\d+ +12 +50\.00\n", wide) and "Too wide" not in wide
     monkeypatch.setenv("COLUMNS", "40")

@@ -388,7 +388,7 @@ def test_a_missing_or_unreadable_baseline_is_an_error(tmp_path: Path) -> None:
         ((now, later, "--only", "jax*"), "no rows in common that match jax*"),
         ((now, now, "--threshold", "five"), "--threshold must be a fraction of at least 0. Received: 'five'"),
         ((now, now, "--metric", "epoch_second"), "Did you mean epoch_seconds?"),
-        ((now, now, "--repeats", "3", "--set", "seed=1"), "--repeats, --set need --interleaved REV"),
+        ((now, now, "--repeats", "3", "--set", "seed=1"), "--repeats, --set need --interleaved REV or --environments A B"),
         ((now, "--interleaved", "HEAD"), "--interleaved measures both sides itself"),
     ):
         done = compare(*arguments)

@@ -235,7 +235,7 @@ def test_options_of_runs_are_those_of_both_sides(monkeypatch: pytest.MonkeyPatch
 
 def test_too_few_pairs_are_an_error_not_a_pass(stand_in: list[tuple[str, str, int]], tmp_path: Path) -> None:
     done = regress("--interleaved", "before", "--repeats", "3", "--out", tmp_path / "out")
-    assert done.exit_code == 2 and done.stdout.startswith("CANNOT TELL")
+    assert done.exit_code == 5 and done.stdout.startswith("CANNOT TELL")
 
 
 def test_the_base_is_given_the_fields_that_it_knows(
@@ -300,7 +300,7 @@ def test_an_interruption_keeps_what_was_measured_and_says_where(
     assert done.exit_code == 143 and f"Finished runs are in {tmp_path / 'out'}" in done.stderr
     assert worktrees(repository) == 1
     judged = regress(tmp_path / "out")
-    assert judged.exit_code == 2 and judged.stdout.startswith("CANNOT TELL")
+    assert judged.exit_code == 5 and judged.stdout.startswith("CANNOT TELL")
 
 
 def test_data_named_by_a_relative_path_is_found_from_every_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,7 +360,7 @@ def test_two_environments_take_turns_and_each_runs_in_its_own_interpreter(
 
     fake_twins.setattr(launch, "_command", listened)
     done = CliRunner().invoke(app, [str(word) for word in words])
-    assert done.exit_code == 2, done.output  # two pairs are too few to tell
+    assert done.exit_code == 5, done.output  # two pairs are too few to tell
     old, new = map(str, two)
     assert started[-6:] == [old, new, old, new, new, old]
     for side, python in (("base", old), ("head", new)):
@@ -369,6 +369,19 @@ def test_two_environments_take_turns_and_each_runs_in_its_own_interpreter(
         assert {row.id for row in plan.rows} == {"it-serial-4cores"}
         assert len(store.read(out / side).runs["it-serial-4cores"]) == 2
     assert json.loads((out / revisions.MARK_FILE).read_text())["environments"] == [old, new]
+    contestants.leave()
+
+
+def test_an_interruption_with_two_environments_speaks_of_no_checkout(
+    fake_twins: pytest.MonkeyPatch, two: list[Path], tmp_path: Path
+) -> None:
+    def interrupted(*words: Any) -> RunResult:
+        raise Interrupted(signal.SIGTERM)
+
+    fake_twins.setattr(executor, "execute", interrupted)
+    words = ["regress", "--environments", *two, "--contestant", "it=left", "--out", tmp_path / "out"]
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    assert done.exit_code == 143 and "checkout" not in done.stderr, done.output
     contestants.leave()
 
 

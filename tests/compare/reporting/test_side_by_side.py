@@ -228,12 +228,12 @@ def test_one_report_can_be_written_elsewhere_but_over_no_other_comparison(tmp_pa
     before = files(a)
     assert compare("report", a, "--out", tmp_path / "out").exit_code == 0
     assert files(a) == before and (tmp_path / "out" / "report.html").exists()
-    assert f"compare report {a}" in (tmp_path / "out" / "report.md").read_text("utf-8").replace("\\", "")
+    assert f"convtwins report {a}" in (tmp_path / "out" / "report.md").read_text("utf-8").replace("\\", "")
     refused = compare("report", a, "--out", b)
     assert refused.exit_code == 2 and "holds another comparison" in refused.stderr
     assert not (b / "report.html").exists() and store.PLAN_FILE in files(b)
     assert compare("report", a, "--out", tmp_path / "out").exit_code == 0
-    assert f"compare report {a} --out {tmp_path / 'out'}" in (tmp_path / "out" / "report.md").read_text("utf-8").replace(
+    assert f"convtwins report {a} --out {tmp_path / 'out'}" in (tmp_path / "out" / "report.md").read_text("utf-8").replace(
         "\\", ""
     )
     (tmp_path / "mine").mkdir()

@@ -674,7 +674,9 @@ def test_a_failed_run_with_workers_is_no_run_without_a_warning(monkeypatch: pyte
 def test_no_verdict_is_given_on_times_that_other_work_disturbed_or_may_have(
     disturbed: bool, unwatched: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Here, "summary", lambda *_: SimpleNamespace(disturbed=disturbed, unwatched=unwatched))
+    monkeypatch.setattr(
+        Here, "summary", lambda *_: SimpleNamespace(disturbed=disturbed, unwatched=unwatched, clock_caution=None)
+    )
     verdict, words = judging.undisturbed(nothing(PLANT, "smoke"), "corrected", ("a", "b"), ("reproduced", "2 times"))
     doubted = disturbed or unwatched
     assert (verdict, "do not rely on this" in words) == (("cannot be told here", True) if doubted else ("reproduced", False))

@@ -93,7 +93,7 @@ def test_there_is_a_study_for_each_of_the_three_data_sets() -> None:
     ("fields", "words"),
     [
         ({"pretrain": {"repeat": 5}}, "pretrain.repeat is not a field. Received: 5. Did you mean pretrain.repeats?"),
-        ({"pretrain": {"modes": "serial"}}, "pretrain.modes is a list. Received: 'serial'. Write [serial]."),
+        ({"pretrain": {"modes": "serial"}}, "pretrain.modes is a list. Received: 'serial'. Write ['serial']."),
         ({"tune": {"jobs": []}}, "tune.jobs is refused"),
         ({"spec": {"switches": "plain"}}, "switches of a trial must be usual or best"),
         ({"pretrain": {"modes": ["seriel"]}}, "Did you mean serial?"),
