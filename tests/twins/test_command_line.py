@@ -240,8 +240,8 @@ def test_phases_add_up_to_the_time_that_the_command_took(ended: Ended, name: str
     phases = result.phases
     assert phases is not None
     parts = [
-        phases.import_seconds, phases.build_seconds, phases.first_step_seconds, phases.training_seconds,
-        phases.evaluation_seconds, phases.other_seconds,
+        phases.import_seconds, phases.build_seconds, phases.first_step_seconds, phases.compile_seconds,
+        phases.training_seconds, phases.evaluation_seconds, phases.other_seconds,
     ]  # fmt: skip
     assert sum(parts) == pytest.approx(phases.wall_seconds, rel=0.02)
     if not run.spec.profile_steps:  # the wall time of a run that is profiled ends before that
