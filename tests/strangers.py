@@ -1,6 +1,7 @@
 """A local user without the secret of a run, who sends pickles to its ports: `nobody` where the tests run as root."""
 
 import asyncio
+import contextlib
 import json
 import os
 import pickle
@@ -83,13 +84,12 @@ def attack(ports: Iterable[int], marker: Path) -> list[Answer]:
 
 def listening(process: int) -> set[int]:
     """Ports of the loopback interface on which a process or one that it has started listens."""
-    family = [psutil.Process(process), *psutil.Process(process).children(recursive=True)]
-    return {
-        connection.laddr.port
-        for each in family
-        for connection in each.net_connections("tcp")
-        if connection.status == psutil.CONN_LISTEN
-    }
+    found: set[int] = set()
+    for each in [psutil.Process(process), *psutil.Process(process).children(recursive=True)]:
+        with contextlib.suppress(psutil.NoSuchProcess):  # a helper of the processes may have ended by now
+            connections = each.net_connections("tcp")
+            found |= {connection.laddr.port for connection in connections if connection.status == psutil.CONN_LISTEN}
+    return found
 
 
 def _dask(message: dict[str, Any]) -> bytes:

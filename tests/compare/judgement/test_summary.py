@@ -265,7 +265,8 @@ def test_an_accuracy_that_is_no_better_than_guessing_is_called_so(
     first, *others = summaries = summarize(stored)
     assert first.guesses == guesses and not any(each.guesses for each in others)
     said = "no better than guessing"
-    assert [said in each for each in findings(stored, summaries).troubles] == [True] * guesses
+    caution = "not shown to be better than guessing"
+    assert [caution in each for each in findings(stored, summaries).troubles] == [True] * guesses
     for table in (comparison_tables.main_table(summaries), comparison_tables.accuracy_table(summaries)):
         assert (said in tables.to_markdown(table)) == guesses
         assert [row.get("guessing") for row in table.rows] == [said if guesses else None, None, None, None]
