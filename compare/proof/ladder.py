@@ -109,10 +109,11 @@ def prove(
     ladder.record()
     if ladder.settle():
         ladder.record()
+    single = ladder.single_steps()
     climbed = [
         *ladder.twins(),
         *(rung for mode in parallel for rung in ladder.mode(mode)),
-        *(rung for steps in ladder.single_steps() for rung in ladder.judged(steps)),
+        *(rung for steps in single for rung in ladder.judged(steps)),
     ]
     followed, copies = ladder.trajectories()
     made_at = datetime.now(UTC).isoformat(timespec="seconds")
@@ -121,7 +122,7 @@ def prove(
         seconds=time.perf_counter() - start,
         made_at=made_at,
         trajectories=copies,
-        examined=[run for steps in ladder.single_steps() for run in steps.examined],
+        examined=[run for steps in single for run in steps.examined],
         levels=list(levels),
         **claimed,
     )
