@@ -15,7 +15,7 @@ from types import FrameType
 from typing import NamedTuple
 
 from common.machine import heartbeat, machine, placement
-from common.processes import hosts, rendezvous, watchdog
+from common.processes import hosts, rendezvous, signals, watchdog
 from common.processes.process_spec import Local, ProcessSpec, Running
 
 _PR_SET_PDEATHSIG = 1
@@ -101,13 +101,15 @@ def run_members(members: Sequence[ProcessSpec], watch: Watch) -> Failure | None:
         placed = _with_meeting_place(members, held)
         for index, member in enumerate(placed):  # servers before the ranks
             if not member.trains:
-                server = started[index] = Local(member)
+                with signals.deferred():
+                    server = started[index] = Local(member)
                 # Rank 0 counts what it uses of the machine.
                 companion = {machine.COMPANION_VARIABLE: str(server.pid)}
                 placed[0] = placed[0]._replace(environment=placed[0].environment | companion)
         for index, member in enumerate(placed):
             if member.trains:
-                started[index] = Local(member) if member.host is None else hosts.Distant(member, watch.hang_seconds)
+                with signals.deferred():
+                    started[index] = Local(member) if member.host is None else hosts.Distant(member, watch.hang_seconds)
         running = [started[index] for index in range(len(members))]
         dog = watchdog.Watchdog(
             [watchdog.Member(_name(members, index), each.watched, members[index].trains) for index, each in enumerate(running)],

@@ -12,6 +12,7 @@ from typing import Any
 
 from common.artifacts import atomic_files, checkpoint, event_log, results
 from common.artifacts.schema import ResultError, RunResult, Status
+from common.processes import signals
 from compare.execution import launch, store
 from compare.execution.matrix import Row
 
@@ -41,22 +42,25 @@ def execute(row: Row, repeat: int, folder: Path, watch: Watch, code: Code | None
     be stored. Then the run counts as missing, and the others continue.
     """
     directory = store.run_folder(folder, row.id, repeat)
+    process: launch.Started | None = None
     try:
-        store.clear(directory)
-        spec_file, log = directory / store.SPEC_FILE, directory / store.LOG_FILE
-        atomic_files.write_atomically(spec_file, code.spec_json(row) if code else row.spec.to_json())
-        arguments = ["run", str(spec_file), "--out", str(directory), "--repeat", str(repeat)]
-        if (earlier := store.resumable(directory)) is not None:
-            arguments += ["--resume", str(earlier)]
-        kills = memory_kills()
-        process = launch.start(row.contestant, arguments, log=log, root=code.root if code else None)
-    except OSError as error:
-        return _unsealed(row, repeat, f"it cannot be started: {error}")
-    try:
+        try:
+            store.clear(directory)
+            spec_file, log = directory / store.SPEC_FILE, directory / store.LOG_FILE
+            atomic_files.write_atomically(spec_file, code.spec_json(row) if code else row.spec.to_json())
+            arguments = ["run", str(spec_file), "--out", str(directory), "--repeat", str(repeat)]
+            if (earlier := store.resumable(directory)) is not None:
+                arguments += ["--resume", str(earlier)]
+            kills = memory_kills()
+            with signals.deferred():
+                process = launch.start(row.contestant, arguments, log=log, root=code.root if code else None)
+        except OSError as error:
+            return _unsealed(row, repeat, f"it cannot be started: {error}")
         hang = _wait(process, row.spec.hang_seconds, directory, watch)
     except BaseException:
-        launch.stop(process, grace_seconds=launch.INTERRUPTED_GRACE_SECONDS)
-        _seal(row, repeat, folder, "killed", "interrupted")
+        if process is not None:
+            launch.stop(process, grace_seconds=launch.INTERRUPTED_GRACE_SECONDS)
+            _seal(row, repeat, folder, "killed", "interrupted")
         raise
     launch.stop(process)
     if hang is not None:

@@ -26,7 +26,7 @@ from common.artifacts.schema import Environment
 from common.machine import environment, heartbeat, plugins
 from common.machine.machine import PROJECT_ROOT
 from common.machine.private_folder import PrivateFolder
-from common.processes import watchdog
+from common.processes import signals, watchdog
 from compare.core.errors import LaunchError
 from compare.execution import contestants
 
@@ -91,10 +91,10 @@ def asked(names: Sequence[str]) -> Generator[Callable[[str], dict[str, Any]]]:
         if contestants.named(name).python is not None:
             probe(name)
     with contextlib.ExitStack() as started:
-        processes: dict[str, subprocess.Popen[str]] = {}
+        processes: dict[str, _Short] = {}
         for key, name in missing.items():
-            processes[key] = started.enter_context(_started(_command(name, ["describe"])))
-            started.callback(processes[key].kill)
+            with signals.deferred():
+                processes[key] = started.enter_context(_Short(_command(name, ["describe"])))
 
         def answer(name: str) -> dict[str, Any]:
             if (key := _described_as(name)) not in DESCRIPTIONS:
@@ -174,15 +174,15 @@ def interpreter(name: str) -> str:
 def _output(name: str, command: Sequence[str]) -> tuple[str, str, int]:
     """(stdout, stderr, exit code) of a short command of a contestant's interpreter."""
     try:
-        with _started(command) as process:
-            try:
-                return *process.communicate(timeout=_PROBE_SECONDS), process.returncode
-            except subprocess.TimeoutExpired:
-                process.kill()
-                raise LaunchError(
-                    f"The interpreter of {name} gave no answer in {_PROBE_SECONDS:.0f} s: {command[0]}. "
-                    "Name the python of an environment."
-                ) from None
+        with contextlib.ExitStack() as started:
+            with signals.deferred():
+                process = started.enter_context(_Short(command))
+            return *process.communicate(timeout=_PROBE_SECONDS), process.returncode
+    except subprocess.TimeoutExpired:
+        raise LaunchError(
+            f"The interpreter of {name} gave no answer in {_PROBE_SECONDS:.0f} s: {command[0]}. Name the python of an "
+            "environment."
+        ) from None
     except OSError as error:
         raise LaunchError(
             f"The interpreter of {name} cannot be started: {error.strerror}. Received: {command[0]}. Name the python of an "
@@ -190,19 +190,26 @@ def _output(name: str, command: Sequence[str]) -> tuple[str, str, int]:
         ) from None
 
 
-def _started(command: Sequence[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        command,
-        env=_environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-    )
+class _Short(subprocess.Popen[str]):
+    """A process whose output is read, and which is killed where its `with` block ends before it."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        super().__init__(
+            command,
+            env=_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+        )
+
+    def __exit__(self, *raised: Any) -> None:
+        self.kill()
+        super().__exit__(*raised)
 
 
-def _description(name: str, process: subprocess.Popen[str]) -> dict[str, Any]:
+def _description(name: str, process: _Short) -> dict[str, Any]:
     try:
         printed, said = process.communicate(timeout=_DESCRIBE_SECONDS)
     except subprocess.TimeoutExpired:
@@ -283,6 +290,8 @@ def start(
     them. The process ends with the calling thread, so call from the main thread. `stop` ends it earlier, with all that it
     started. The working directory is the caller's, or `root` if the code of another checkout is started. `environment` is
     added to what every twin gets.
+
+    Call it within `signals.deferred`, and note the process there for whoever stops it.
     """
     return Started(_command(name, arguments), log, root, talks=talks, environment=environment)
 
@@ -369,9 +378,10 @@ def call_each(following: Callable[[], Call | None], ended: Callable[[Call, int],
     try:
         while True:
             while len(running) < at_once and (wanted := following()) is not None:
-                process = start(wanted.framework, wanted.arguments, log=wanted.log, environment=wanted.environment)
-                dog = watchdog.Watchdog([watchdog.Member("the process", process.watched)], wanted.hang_seconds)
-                running.append((wanted, process, dog))
+                with signals.deferred():
+                    process = start(wanted.framework, wanted.arguments, log=wanted.log, environment=wanted.environment)
+                    dog = watchdog.Watchdog([watchdog.Member("the process", process.watched)], wanted.hang_seconds)
+                    running.append((wanted, process, dog))
             if not running:
                 return
             for one in list(running):
@@ -394,8 +404,9 @@ def call_each(following: Callable[[], Call | None], ended: Callable[[Call, int],
                     code = 1
                 ended(each, code)
     except BaseException:
-        for _, process, _ in running:
-            stop(process, grace_seconds=INTERRUPTED_GRACE_SECONDS)
+        with contextlib.ExitStack() as stopping:  # a signal ends the waiting for one, and the others are stopped all the same
+            for _, process, _ in running:
+                stopping.callback(stop, process, grace_seconds=INTERRUPTED_GRACE_SECONDS)
         raise
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from optuna.storages import RDBStorage
 
 from common import spec
 from common.machine.interference import Meter
+from common.processes import signals
 from common.spec import SpecError
 from compare.core.errors import LaunchError
 from compare.core.progress import Display
@@ -115,7 +117,10 @@ class _Conductor:
             server.close()
 
     def _start(self, place: int) -> None:
-        self._servers[place] = self._start_server(place, lambda event: self._inbox.put((place, event)))
+        # A Dask worker may be waited for, and it ends what it has started.
+        waiting = contextlib.nullcontext() if self._search.layout.backend == "dask" else signals.deferred()
+        with waiting:
+            self._servers[place] = self._start_server(place, lambda event: self._inbox.put((place, event)))
 
     def _next(self) -> tuple[int, dict[str, Any]]:
         """The next event of any server. Hanging servers are ended meanwhile."""

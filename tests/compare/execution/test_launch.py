@@ -9,9 +9,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from common.processes import watchdog
+from common import spec
+from common.artifacts import results
+from common.processes import signals, watchdog
 from compare.core import errors
-from compare.execution import launch
+from compare.core.interrupt import Interrupted, interruptible
+from compare.execution import executor, launch, matrix, store
+from tests.signalled import signalled_at_start
 
 
 @pytest.fixture
@@ -326,3 +330,26 @@ def test_no_twin_is_left_running_where_another_ends_all(script: Path, tmp_path: 
     with pytest.raises(errors.LaunchError, match="short ended with 5"):
         launch.call_each(lambda: waiting.pop() if waiting else None, ended, at_once=2)
     assert not _runs(int((tmp_path / "pid").read_text()))
+
+
+@pytest.mark.parametrize("number", signals.ENDING)
+@pytest.mark.parametrize("start", ["call", "describe", "execute"])
+def test_no_twin_is_left_by_a_signal_that_comes_while_it_is_started(
+    script: Path, tmp_path: Path, start: str, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script.write_text("import time; time.sleep(600)")
+    row = matrix.row("scripted", "scripted", spec.build({}))
+    starts = {
+        "call": lambda: launch.call("scripted", ["run"], log=tmp_path / "log.txt"),
+        "describe": lambda: launch.describe("scripted"),
+        "execute": lambda: executor.execute(row, 0, tmp_path, lambda events: None),
+    }
+    with interruptible():
+        started = signalled_at_start(monkeypatch, number)
+        begun = time.monotonic()
+        with pytest.raises(Interrupted):
+            starts[start]()
+    assert time.monotonic() - begun < 300  # it was ended, not waited for
+    assert len(started) == 1 and not psutil.pid_exists(started[0])
+    if start == "execute":
+        assert results.load(store.run_folder(tmp_path, row.id, 0) / results.RESULT_FILE).reason == "interrupted"

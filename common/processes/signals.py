@@ -1,0 +1,32 @@
+"""Signals that wait, so that no process is started without being noted where it is ended."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+
+ENDING = (signal.SIGINT, signal.SIGTERM)
+"""Those that ask a command to end."""
+
+
+@contextmanager
+def deferred() -> Generator[None]:
+    """Let SIGINT and SIGTERM wait for the end of the block. There the handlers from before get the first that arrived.
+
+    Start a process and note it within one block: else a signal between the two leaves an orphan. The signals are not blocked,
+    because a process that is started would inherit that. Only the main thread handles signals, so in others this does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    arrived: list[int] = []
+    before = {number: signal.signal(number, lambda number, frame: arrived.append(number)) for number in ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if arrived:
+            signal.raise_signal(arrived[0])
