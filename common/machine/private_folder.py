@@ -1,4 +1,4 @@
-"""A temporary folder for the processes of one run, which is removed even if they or their driver are killed."""
+"""A temporary folder for a command or the processes of a run, which is removed even if they or their driver are killed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import tempfile
 from pathlib import Path
 from typing import Self
 
-PREFIX = "convtwins-run-"
+PREFIX = "cvtw-"
+"""Short: on macOS a Unix socket's path has at most 103 letters, and 49 of them may be the temporary folder's."""
 
 
 class PrivateFolder:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from operator import itemgetter
@@ -15,6 +14,7 @@ from rich.console import Console
 from common.artifacts import results
 from common.artifacts.schema import Phases, RunResult
 from common.machine import machine
+from common.machine.private_folder import PrivateFolder
 from compare.comparison import comparison_plan
 from compare.comparison.comparison_plan import Request
 from compare.core import exits, wording
@@ -207,8 +207,8 @@ def measured(row: Row) -> tuple[RunResult, str] | str:
     spec = row.spec
     length = min(STEPS, spec.steps or STEPS)
     short = spec.with_fields(epochs=None, steps=length, profile_steps=0, checkpoint_seconds=None)
-    with tempfile.TemporaryDirectory(prefix="convtwins-") as folder:
-        result = executor.execute(row.model_copy(update={"spec": short}), 0, Path(folder), lambda events: None)
+    with PrivateFolder() as temporary:
+        result = executor.execute(row.model_copy(update={"spec": short}), 0, temporary.path, lambda events: None)
     if result.status not in ("ok", "not parallel"):
         return f"{result.status}: {result.reason}"
     return result, f"{length} steps measured now"

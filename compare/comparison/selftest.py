@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,6 +15,7 @@ from scipy import special
 
 from common import spec
 from common.frozen import Frozen
+from common.machine.private_folder import PrivateFolder
 from common.spec import SpecError
 from compare.comparison import run
 from compare.comparison.comparison_plan import Request
@@ -336,9 +336,9 @@ def _try_here(contestants: Sequence[str]) -> Selftest:
     Raises:
         SpecError, DataRefused, LaunchError, FolderError, Interrupted: as `run.within`.
     """
-    with tempfile.TemporaryDirectory(prefix="convtwins-selftest-") as folder:
+    with PrivateFolder() as temporary:
         settings = Preset(values=VALUES, modes=("serial",), repeats=VERDICT_PAIRS)
-        out = Path(folder) / "runs"
+        out = temporary.path / "runs"
         compared, _ = run.within(Request(settings, list(contestants), out, prove=False, lay_out=rows), out)
     return judge(compared)
 

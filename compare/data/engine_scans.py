@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics as python_statistics
-import tempfile
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ from common.data.preprocessing.job import Scan
 from common.data.preprocessing.sums import Sums
 from common.data.sources import Files
 from common.machine import machine
+from common.machine.private_folder import PrivateFolder
 from common.spec import Spec, SpecError
 from compare.core import exits, wording
 from compare.core.progress import Display
@@ -102,8 +102,8 @@ def run(request: Request, shown: Display, out: Path | None) -> Outcome:
     data, cache_dir = request.spec.data, request.spec.paths.cache_dir
     files = sources.load_files(data, seed=request.spec.split_seed, cache_dir=cache_dir)
     rows = [_row(engine, count, cluster_workers, cluster_cores) for engine in request.engines for count in request.workers]
-    with tempfile.TemporaryDirectory(prefix="convtwins-") as temporary:
-        folder = Path(temporary)
+    with PrivateFolder() as temporary:
+        folder = temporary.path
         job.save(files.train.encoded, files.image_size, folder / "job.npz")
         turns = [row for repeat in range(request.repeats) for row in turn(rows, repeat)]
         shown.plan([row.name for row in turns])

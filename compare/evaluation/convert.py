@@ -11,6 +11,7 @@ import typer
 
 from common.artifacts import atomic_files, trained
 from common.artifacts.trained import SUFFIX, Card
+from common.machine.private_folder import PrivateFolder
 from common.models.weights import WeightsError
 from common.spec import SpecError
 from compare.core import exits
@@ -64,8 +65,8 @@ def convert(source: Path, target: Path, *, like: Path | None = None, own_model: 
     reader, writer = _frameworks(source, target)
     if reader is writer is None:
         raise SpecError(f"Both are {SUFFIX} files. Received: {source} and {target}. Copy the file.")
-    with twin_client.workplace() as folder:
-        checkpoint = source
+    with PrivateFolder() as temporary:
+        folder, checkpoint = temporary.path, source
         if reader is not None:
             checkpoint, card_file = folder / f"model{SUFFIX}", folder / "card.json"
             atomic_files.write_atomically(card_file, _card(source, like, own_model).model_dump_json(indent=1))

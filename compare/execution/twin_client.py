@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +11,7 @@ import numpy.typing as npt
 import typer
 
 from common.artifacts.trained import Trained
+from common.machine.private_folder import PrivateFolder
 from common.models.weights import WeightsError
 from common.training import inference
 from compare.core import exits, wording
@@ -68,20 +67,13 @@ def logits(framework: str, path: Path, model: Trained, images: npt.NDArray[np.ui
     Raises:
         LaunchError: the twin fails.
     """
-    with workplace() as folder:
-        given, out = folder / "images.npy", folder / "logits.safetensors"
+    with PrivateFolder() as temporary:
+        given, out = temporary.path / "images.npy", temporary.path / "logits.safetensors"
         np.save(given, images, allow_pickle=False)
-        call(framework, ["score", path, "--images", given, "--out", out, *own_model(model)], folder / "log.txt")
+        call(framework, ["score", path, "--images", given, "--out", out, *own_model(model)], temporary.path / "log.txt")
         return inference.logits(out, model, len(images))
 
 
 def own_model(model: Trained) -> list[str]:
     """Arguments that let a twin import the module of a user's own model. The user has already allowed it."""
     return ["--model", model.card.model]
-
-
-@contextmanager
-def workplace() -> Generator[Path]:
-    """A temporary folder for files to and from a twin."""
-    with tempfile.TemporaryDirectory(prefix="convtwins-") as folder:
-        yield Path(folder)

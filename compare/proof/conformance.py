@@ -6,7 +6,6 @@ The contract is `docs/a-new-twin.md`. The referee in plain NumPy says what is ri
 from __future__ import annotations
 
 import json
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,8 +26,10 @@ from common.data import sources
 from common.data.batches import Plan, order_digest
 from common.data.sources import Dataset
 from common.machine import heartbeat
+from common.machine.private_folder import PrivateFolder
 from common.models import architectures, weights
 from common.models.architectures import Architecture, BatchNorm, Dropout, Layer, ReLU, Residual
+from common.processes import signals
 from common.spec import MODES, Spec
 from common.training import inference
 from common.training.tracing import group
@@ -420,14 +421,25 @@ def _resumed(trial: Trial, what: Spec, predictions_hash: str | None) -> Faults:
     """A run that is cut short after an epoch goes on from its checkpoint, to the same predictions."""
     folder = trial.out / "cut-short"
     words = ["run", str(trial.written(what, "cut-short-spec")), "--out", str(folder)]
-    process = launch.start(trial.name, words, log=folder.with_suffix(".log"))
+    log, process, code = folder.with_suffix(".log"), None, None
     try:
+        with signals.deferred():
+            process = launch.start(trial.name, words, log=log)
         until = time.monotonic() + heartbeat.HANG_SECONDS
-        while process.poll() is None and not (folder / checkpoint.FILE).exists() and time.monotonic() < until:
+        while (code := process.poll()) is None and not (folder / checkpoint.FILE).exists() and time.monotonic() < until:
             time.sleep(_POLL_SECONDS)
     finally:
-        launch.stop(process, grace_seconds=0.0)
-    if not (folder / checkpoint.FILE).exists():  # it was faster
+        if process is not None:
+            launch.stop(process, grace_seconds=0.0)
+    if not (folder / checkpoint.FILE).exists():
+        ending = (
+            f"was stopped after {heartbeat.HANG_SECONDS:.0f} s" if code is None else f"ended with {launch.exit_words(code)}"
+        )
+        said = _last(log.read_text(encoding="utf-8", errors="replace"))
+        yield (
+            f"run --resume could not be tried: a run must save {checkpoint.FILE} after each epoch but the last, because "
+            f"checkpoint_seconds is 0. It {ending} before one was seen: {said}"
+        )
         return
     code, said, again = trial.run(what, "resumed", "--resume", folder)
     if code != 0:
@@ -546,11 +558,11 @@ def command(
     def progress(text: str) -> None:
         console.print(text, style="dim", highlight=False)
 
-    with exits.reported(), interruptible(), tempfile.TemporaryDirectory(prefix="convtwins-conformance-") as temporary:
+    with exits.reported(), interruptible(), PrivateFolder() as temporary:
         asked = chosen("--checks", names(checks), tuple(CHECKS))
         name = twin.partition("@")[0]
         (name,) = contestants.choose(None, [f"{name}={twin}"], {}, launch.FRAMEWORKS)
-        made = conform(Trial(name, out or Path(temporary), progress), asked)
+        made = conform(Trial(name, out or temporary.path, progress), asked)
         code = report(name, made).deliver(out, as_json=as_json)
     raise typer.Exit(code)
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import tempfile
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,6 +12,7 @@ from rich.table import Table
 
 from common import spec
 from common.data import sources
+from common.machine.private_folder import PrivateFolder
 from common.models import architectures, work
 from common.models.architectures import Architecture
 from compare.core import errors, exits
@@ -115,13 +114,13 @@ def show(summary: dict[str, Any], console: Console) -> None:
 
 
 def _built(framework: str, wanted: spec.Spec) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="convtwins-") as folder:
-        path, log = Path(folder) / "spec.json", Path(folder) / "log.txt"
+    with PrivateFolder() as temporary:
+        path, log, out = (temporary.path / name for name in ("spec.json", "log.txt", "summary.json"))
         path.write_text(wanted.to_json(), encoding="utf-8")
-        code = launch.call(framework, ["models", str(path), "--out", str(Path(folder) / "summary.json")], log=log)
+        code = launch.call(framework, ["models", str(path), "--out", str(out)], log=log)
         if code != 0:
             lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
             raise errors.LaunchError(
                 f"{framework} could not build {wanted.model} ({launch.exit_words(code)}): {' '.join(lines[-1:])}"
             )
-        return json.loads((Path(folder) / "summary.json").read_text(encoding="utf-8"))
+        return json.loads(out.read_text(encoding="utf-8"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +14,7 @@ from rich.console import Console
 
 from common import spec
 from common.data import sources
+from common.machine.private_folder import PrivateFolder
 from common.spec import Spec, SpecError
 from compare.core import exits
 from compare.core.interrupt import interruptible
@@ -79,8 +79,8 @@ def command(
     def progress(text: str) -> None:
         console.print(text, style="dim", highlight=False)
 
-    with exits.reported(), interruptible(), tempfile.TemporaryDirectory(prefix="convtwins-proof-") as temporary:
-        folder = out or Path(temporary)
+    with exits.reported(), interruptible(), PrivateFolder() as temporary:
+        folder = out or temporary.path
         rows: list[Row] = []
         if spec_file is not None or preset is not None:
             if others := given_besides(context, _WITH_SPEC):

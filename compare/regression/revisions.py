@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from common.artifacts import atomic_files
 from common.artifacts.schema import RunResult
 from common.data import sources
 from common.machine import code_version, machine
+from common.machine.private_folder import PrivateFolder
 from common.spec import SpecError
 from compare.comparison import comparison_plan, run
 from compare.comparison.run import Request
@@ -90,8 +90,8 @@ def checked_out(revision: str) -> Generator[Checkout]:
             "code. Commit or stash them."
         )
     commit = found.stdout.strip()
-    with tempfile.TemporaryDirectory(prefix="convtwins-base-") as temporary:
-        root = Path(temporary) / BASE
+    with PrivateFolder() as temporary:
+        root = temporary.path / BASE
         try:
             _output("worktree", "add", "--quiet", "--detach", str(root), commit)
             if not filecmp.cmp(here / LOCK_FILE, root / LOCK_FILE, shallow=False):
@@ -207,11 +207,11 @@ def _in_turn(
 
 
 def _warm_up(rows: Sequence[Row], sides: Mapping[str, _OneSide], what: str, shown: Display) -> None:
-    with tempfile.TemporaryDirectory(prefix="convtwins-warm-up-") as temporary:
+    with PrivateFolder() as temporary:
         for row in rows:
             for side, each in sides.items():
                 shown.say(f"{row.id}, {side}: warm-up")
-                made = each.execute(row, 0, Path(temporary) / side, lambda events: None)
+                made = each.execute(row, 0, temporary.path / side, lambda events: None)
                 if side == BASE and made.status not in ("ok", "not parallel"):
                     raise RevisionError(
                         f"{what} cannot do {row.id} ({made.status}: {made.reason}), so there is nothing to compare with. "

@@ -17,6 +17,7 @@ from common import spec
 from common.data import sources
 from common.machine import machine, rates
 from common.machine.interference import DISTURBED_FROM, cores_lost
+from common.machine.private_folder import PrivateFolder
 from common.machine.rates import Rates
 from common.models import architectures
 from common.models.architectures import Conv, DepthwiseConv, MaxPool
@@ -188,14 +189,14 @@ def measure(wanted: Spec, frameworks: list[str], repeats: int, calls: int, shown
     shown.say("measuring what the machine can do")
     known = rates.measured(wanted.cores)
     found: dict[str, list[Measured]] = {framework: [] for framework in frameworks}
-    with twin_client.workplace() as folder:
-        path, out = folder / "spec.json", folder / "layers.json"
+    with PrivateFolder() as temporary:
+        path, out = temporary.path / "spec.json", temporary.path / "layers.json"
         path.write_text(wanted.to_json(), encoding="utf-8")
         for repeat in range(repeats):
             for framework in turn(frameworks, repeat):
                 shown.say(f"{framework}, process {repeat + 1} of {repeats}")
                 words = ["layers", str(path), "--out", str(out), "--calls", str(calls)]
-                log = folder / f"{framework}.txt"
+                log = temporary.path / f"{framework}.txt"
                 if (code := launch.call(framework, words, log=log, hang_seconds=wanted.hang_seconds)) != 0:
                     said = twin_client.last_line(log) or launch.exit_words(code)
                     raise (SpecError if code == exits.USAGE else LaunchError)(f"{framework}: {said}")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from common import spec
 from common.spec import SpecError
 from compare.core.errors import LaunchError
 from compare.execution import code_digest, contestants, launch, options
@@ -155,6 +156,17 @@ def test_a_twin_of_a_package_is_described_and_trains_as_the_referee_does(plant: 
 def test_a_planted_defect_is_named(plant: Callable[[str], Trial], defect: str, check: str, words: str) -> None:
     found = tried(plant(defect), check)
     assert any(words in fault for fault in found), found
+
+
+@pytest.mark.parametrize("ending", ["sys.exit(0)", "sys.exit(3)"])
+def test_a_run_that_makes_no_checkpoint_is_a_fault(ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it is resumed was not tried, and that must not look like success."""
+    (tmp_path / "forgetful.py").write_text(f"import sys; print('All done.'); {ending}")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(launch, "FRAMEWORKS", {"forgetful": "forgetful"})
+    (fault,) = conformance._resumed(Trial("forgetful", tmp_path), spec.build({}), None)
+    assert fault.startswith("run --resume could not be tried: a run must save checkpoint.safetensors after each epoch")
+    assert fault.endswith(f"It ended with exit code {ending[-2]} before one was seen: All done.")
 
 
 def test_a_twin_that_no_package_brings_is_refused_by_name(plant: Callable[[str], Trial]) -> None:

@@ -1,4 +1,5 @@
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -105,3 +106,15 @@ def test_a_folder_that_another_takes_for_a_stale_one_is_made_anew(monkeypatch: p
     monkeypatch.setattr(private_folder, "_locked", taken)
     with PrivateFolder() as folder:
         assert [folder.path] == made[1:]
+
+
+def test_the_path_of_a_socket_in_it_fits_on_macos() -> None:
+    """There `TMPDIR` has 49 letters, and Python's input workers meet in `pymp-12345678/listener-12345678`."""
+    with PrivateFolder() as folder:
+        assert 49 + len(f"{folder.path.name}/pymp-12345678/listener-12345678") < 104
+
+
+def test_no_command_makes_a_temporary_folder_that_stays_where_it_is_killed() -> None:
+    other = re.compile(r"\b(TemporaryDirectory|mkdtemp)\b")
+    found = [path for path in (machine.PROJECT_ROOT / "compare").rglob("*.py") if other.search(path.read_text())]
+    assert found == []

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from common.machine.private_folder import PrivateFolder
 from compare.core import interrupt
 from compare.execution import launch
 
@@ -37,6 +38,15 @@ def started(tmp_path: Path, *arguments: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", script], cwd=launch.PROJECT_ROOT, env=environment, stderr=subprocess.PIPE)
 
 
+def with_its_twin(tmp_path: Path, *command: str) -> tuple[subprocess.Popen[bytes], int]:
+    """A command whose first twin hangs, and the id of that twin."""
+    process, pid = started(tmp_path, *command), tmp_path / "pid"
+    deadline = time.monotonic() + 120
+    while not (pid.exists() and pid.read_text()) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return process, int(pid.read_text())
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "command",
@@ -45,17 +55,24 @@ def started(tmp_path: Path, *arguments: str) -> subprocess.Popen[bytes]:
 def test_an_interrupt_ends_the_twin_says_so_and_leaves_no_temporary_folder(
     command: tuple[str, ...], number: signal.Signals, code: int, tmp_path: Path
 ) -> None:
-    process = started(tmp_path, *command)
-    pid = tmp_path / "pid"
-    deadline = time.monotonic() + 120
-    while not (pid.exists() and pid.read_text()) and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.05)
-    twin = int(pid.read_text())
+    process, twin = with_its_twin(tmp_path, *command)
     process.send_signal(number)
     _, said = process.communicate(timeout=60)
     assert (process.returncode, said.splitlines()[-1]) == (code, b"Interrupted.")
-    assert list((tmp_path / "temporary").glob("convtwins-*")) == []
+    assert list((tmp_path / "temporary").iterdir()) == []
     assert not psutil.pid_exists(twin) or psutil.Process(twin).status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a twin dies with its driver on Linux alone")
+def test_what_a_killed_command_leaves_is_removed_by_the_next(tmp_path: Path) -> None:
+    process, twin = with_its_twin(tmp_path, "models", "--model", "simple_cnn")
+    process.kill()
+    process.communicate()
+    psutil.wait_procs([psutil.Process(twin)] if psutil.pid_exists(twin) else [], timeout=60)
+    left = list((tmp_path / "temporary").glob("*/spec.json"))
+    assert len(left) == 1
+    PrivateFolder(tmp_path / "temporary").remove()
+    assert list((tmp_path / "temporary").iterdir()) == []
 
 
 @pytest.mark.parametrize(("package", "word"), [("typer", "--help"), ("optuna", "tune")])
