@@ -2,11 +2,17 @@
 
 Its parts are pytest processes of their own, because one process must never import both frameworks. As many run at once as
 there are cores: each spends half of its time on one core, and waits for processes of its own in the other half.
+
+Each part has a temporary folder of its own, which goes with it. Only the folders of failed tests stay, in FAILED_FOLDERS until
+the next run.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,8 +22,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from common.machine import machine
+from common.machine.private_folder import PrivateFolder
 
 PROJECT = Path(__file__).parents[1]
+FAILED_FOLDERS = PROJECT / ".pytest_cache" / "failed"
+"""Gets the `tmp_path` of each failed test, by part."""
+TESTS_FAILED = 1
+"""pytest's exit code. A part that was interrupted has another."""
 
 TWO_FILES_AT_ONCE = ("-n", "2", "--dist", "loadfile")
 """Where most of the time is waiting for processes that start."""
@@ -53,6 +64,7 @@ def main() -> int:
     markers = "slow or not slow" if arguments.slow else "not slow"
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     started = time.monotonic()
+    shutil.rmtree(FAILED_FOLDERS, ignore_errors=True)
     ended: dict[str, Ended] = {}
     running: list[subprocess.Popen[str]] = []
     with ThreadPoolExecutor(arguments.at_once) as pool:
@@ -71,6 +83,8 @@ def main() -> int:
         one = ended[part]
         print(f"{part:20}{one.seconds:8.0f}  {'FAILED' if one.code else 'passed'}: {one.closing_line}")
     failed = [part for part in PARTS if ended[part].code]
+    if FAILED_FOLDERS.exists():
+        print(f"The folders of failed tests are in {FAILED_FOLDERS} until the next run.")
     print(f"{'all':20}{time.monotonic() - started:8.0f}  {'FAILED: ' + ', '.join(failed) if failed else 'passed'}")
     return 1 if failed else 0
 
@@ -79,10 +93,24 @@ def run(part: str, markers: str, running: list[subprocess.Popen[str]]) -> Ended:
     """One part to its end. pytest's exit code 5 (no test was found) fails here like any other."""
     print(f"{part} starts", flush=True)
     started = time.monotonic()
-    command = [sys.executable, "-m", "pytest", "-m", markers, *PARTS[part]]
-    process = subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    running.append(process)
-    output, _ = process.communicate()
+    with PrivateFolder() as folder:
+        temporary, of_tests = folder.path / "t", folder.path / "p"  # short names, because sockets lie there
+        temporary.mkdir()
+        command = [sys.executable, "-m", "pytest", "-m", markers, "--basetemp", str(of_tests), *PARTS[part]]
+        process = subprocess.Popen(
+            command,
+            cwd=PROJECT,
+            env=os.environ | {"TMPDIR": str(temporary)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        running.append(process)
+        output, _ = process.communicate()
+        if process.returncode == TESTS_FAILED and of_tests.exists():
+            FAILED_FOLDERS.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(OSError):  # a full disk, or a socket that cannot be moved to another one
+                shutil.move(of_tests, FAILED_FOLDERS / part)
     return Ended(part, process.returncode, time.monotonic() - started, output)
 
 

@@ -1,0 +1,76 @@
+"""What a run of the suite leaves behind, on a suite of two tests."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from common.machine import machine
+
+DRIVER = """
+import signal, sys
+from pathlib import Path
+from tests import suite
+signal.signal(signal.SIGINT, signal.default_int_handler)  # even where who runs these tests ignores it
+suite.PROJECT, suite.PARTS = Path.cwd(), {"made": ("test_made.py",)}
+suite.FAILED_FOLDERS = suite.PROJECT / "failed"
+sys.argv = ["suite", "--at-once", "1"]
+sys.exit(suite.main())
+"""
+
+
+def started(folder: Path, tests: str) -> subprocess.Popen[str]:
+    """A run of a suite that is made of this code."""
+    (folder / "temporary").mkdir()
+    (folder / "test_made.py").write_text(f"import pathlib, tempfile, time\n{textwrap.dedent(tests)}")
+    shutil.copy(machine.PROJECT_ROOT / "pyproject.toml", folder)
+    environment = {**os.environ, "TMPDIR": str(folder / "temporary"), "PYTHONPATH": str(machine.PROJECT_ROOT)}
+    return subprocess.Popen(
+        [sys.executable, "-c", DRIVER], cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def test_only_the_folders_of_failed_tests_stay_and_their_place_is_said(tmp_path: Path) -> None:
+    process = started(
+        tmp_path,
+        """
+        def test_good(tmp_path):
+            (tmp_path / "large").touch()
+            tempfile.mkstemp(prefix="__autograph_generated_file")
+        def test_bad(tmp_path):
+            (tmp_path / "evidence").touch()
+            assert False
+        """,
+    )
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 1 and "FAILED: made" in said
+    assert list((tmp_path / "temporary").iterdir()) == []
+    assert f"The folders of failed tests are in {tmp_path / 'failed'} until the next run." in said
+    assert [path.name for path in (tmp_path / "failed" / "made").rglob("*") if path.is_file()] == ["evidence"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_nothing_stays_of_a_suite_that_is_ended(number: signal.Signals, tmp_path: Path) -> None:
+    process = started(
+        tmp_path,
+        """
+        def test_long(tmp_path):
+            tempfile.mkstemp()
+            pathlib.Path("begun").touch()
+            time.sleep(600)
+        """,
+    )
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "begun").exists():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(number)
+    process.communicate(timeout=120)
+    assert list((tmp_path / "temporary").iterdir()) == []
+    assert not (tmp_path / "failed").exists()
