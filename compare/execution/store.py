@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import sys
@@ -142,6 +143,8 @@ class Stored(Exact):
     """Files without a checksum, of a version that wrote none. They are read, but nobody can tell whether they were changed."""
     torn: dict[str, int] = {}
     """Row id: how many of its repeats have a result that was set aside."""
+    made_from: dict[str, str] = {}
+    """SHA-256 of each file that was read, by its path in the folder: the plan, and every result that counts."""
 
     @cached_property
     def wall_seconds(self) -> dict[int, float]:
@@ -382,8 +385,10 @@ def read(folder: Path) -> Stored:
     set_aside: list[str] = []
     unchecked = [] if _CHECKSUMS_SINCE in comparison.model_fields_set else [PLAN_FILE]
     torn: dict[str, int] = {}
+    made_from = {PLAN_FILE: _sha256(folder / PLAN_FILE)}
     for row in comparison.rows:
         for repeat in range(comparison.repeats):
+            path = f"{RUNS_FOLDER}/{row.id}-r{repeat}/{results.RESULT_FILE}"
             try:
                 result = finished(folder, comparison.of_repeat(row, repeat), repeat)
             except ResultError as error:
@@ -392,12 +397,17 @@ def read(folder: Path) -> Stored:
                 continue
             if result is not None:
                 runs[row.id][repeat] = result
+                made_from[path] = _sha256(folder / path)
                 if results.is_unchecked(result):
-                    unchecked.append(f"{RUNS_FOLDER}/{row.id}-r{repeat}/{results.RESULT_FILE}")
+                    unchecked.append(path)
             if damaged := event_log.damaged_events(run_folder(folder, row.id, repeat)):
                 path = f"{RUNS_FOLDER}/{row.id}-r{repeat}/{event_log.EVENTS_FILE}"
                 set_aside.append(_damaged(path, damaged, sealed=result is not None))
-    return Stored(comparison=comparison, runs=runs, set_aside=set_aside, unchecked=unchecked, torn=torn)
+    return Stored(comparison=comparison, runs=runs, set_aside=set_aside, unchecked=unchecked, torn=torn, made_from=made_from)
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def clear(directory: Path) -> None:

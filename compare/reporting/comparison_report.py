@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -96,7 +97,7 @@ def report(compared: Compared, folder: Path, out: Path | None = None) -> Report:
         drawings=comparison_plots.drawings(summaries, comparison.class_names),
         files=frames,
         notes=["", f"Left out of the plots: {tables.escaped(absent)}."] if absent else [],
-        environment=environment(compared),
+        environment=[*environment(compared), *_made_from(stored)],
         commands=commands(compared, folder, out),
         values=_values(compared),
         template="report.html.jinja",
@@ -116,7 +117,15 @@ def _values(compared: Compared) -> dict[str, Any]:
         "runs": {row_id: [result for _, result in sorted(repeats.items())] for row_id, repeats in stored.runs.items()},
         "set_aside": stored.set_aside,
         "unchecked": stored.unchecked,
+        "made_from": stored.made_from,
     }
+
+
+def _made_from(stored: Stored) -> list[tuple[str, str]]:
+    """One hash of all files that the report was made from: that of the lines that sha256sum prints of them."""
+    lines = "".join(f"{digest}  {path}\n" for path, digest in sorted(stored.made_from.items()))
+    files = wording.count(len(stored.made_from), "file")
+    return [("made from", f"{files}, SHA-256 {hashlib.sha256(lines.encode()).hexdigest()}")] if lines else []
 
 
 def _page_values(compared: Compared, folder: Path, made: Sequence[Table], drawn: Mapping[str, str]) -> dict[str, Any]:

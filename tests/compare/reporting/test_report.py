@@ -1,5 +1,6 @@
 """The files of a report, made again."""
 
+import hashlib
 import json
 import math
 import shutil
@@ -163,3 +164,23 @@ def test_a_plan_that_is_no_json_is_refused_in_words(content: bytes, tmp_path: Pa
     (tmp_path / store.PLAN_FILE).write_bytes(content)
     with pytest.raises(errors.FolderError, match="is not a whole comparison"):
         store.read(tmp_path)
+
+
+def test_a_report_has_the_hashes_of_what_it_was_made_from(tmp_path: Path) -> None:
+    made.stored_in(made.repeated(2), tmp_path)
+
+    def written() -> tuple[dict[str, str], str]:
+        assert comparison_report.report(comparison_report.read(tmp_path), tmp_path).write(tmp_path) is None
+        page = (tmp_path / "report.html").read_text()
+        return json.loads((tmp_path / "results.json").read_text())["made_from"], page
+
+    found, page = written()
+    files = [tmp_path / store.PLAN_FILE, *tmp_path.glob("runs/*/result.json")]
+    own = {path.relative_to(tmp_path).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    assert found == own and len(own) > 2
+    lines = "".join(f"{own[path]}  {path}\n" for path in sorted(own))
+    assert f"{len(own)} files, SHA-256 {hashlib.sha256(lines.encode()).hexdigest()}" in page
+    files[-1].write_text(json.dumps(json.loads(files[-1].read_text()), indent=1))  # the same values, other bytes
+    again, page_of_others = written()
+    assert sum(again[path] != own[path] for path in own) == 1
+    assert hashlib.sha256(lines.encode()).hexdigest() not in page_of_others
