@@ -57,6 +57,8 @@ class Progress(Exact):
     peak_memory_mib: float
     """All processes of the run summed."""
     peak_memory_pss_mib: float | None = None
+    clock: list[tuple[float, list[float]]] = []
+    """Of each epoch that the clock's audit has seen, see `common.training.timing.LateLosses`."""
 
 
 class Checkpoint(NamedTuple):

@@ -33,7 +33,7 @@ from common.models.sharding import shard
 from common.models.weights import Weights, digest
 from common.spec import Spec
 from common.training import metrics, profiling, timing
-from common.training.timing import DEFECTS, Audit, ClockError, Evidence, Stopwatch, Timer
+from common.training.timing import Audit, ClockError, Evidence, Stopwatch, Timer
 from common.training.trainer import Batch, Trainer
 
 LEAST_TIMED_SECONDS = 0.5
@@ -248,7 +248,8 @@ class Run:
         self._usage = progress.usage
         self._memory_mib = np.array([progress.peak_memory_mib, progress.peak_memory_pss_mib], np.float64)
         self._load, self._frequency_mhz = progress.load_start, progress.frequency_start_mhz
-        self.record(first_step_loss=progress.first_step_loss, resumes=progress.resumes + 1)
+        self._audit = Audit(progress.clock)
+        self.record(first_step_loss=progress.first_step_loss, resumes=progress.resumes + 1, clock_caution=self._audit.caution())
         self._event("first_step", seconds=progress.phases.first_step_seconds, loss=progress.first_step_loss)
         for record in progress.epochs:
             self._event("epoch", **record.model_dump())
@@ -279,6 +280,7 @@ class Run:
             frequency_start_mhz=self._frequency_mhz,
             peak_memory_mib=self._facts["peak_memory_mib"],
             peak_memory_pss_mib=self._facts["peak_memory_pss_mib"],
+            clock=self._audit.epochs,
         )
         try:
             checkpoint.save(Checkpoint(progress, np.concatenate(self._order), trainer.state(), self._best), self._out)
@@ -359,9 +361,10 @@ class Run:
             raise Diverged(f"validation loss is {validation.loss} after epoch {epoch}; try a smaller optimizer.learning_rate")
         seen = Evidence(
             seconds=timer.seconds,
-            rank_seconds=timer.rank_seconds,
+            own_seconds=timer.own_seconds,
+            meeting_seconds=timer.meeting_seconds,
             late_seconds=late,
-            begun_before=timer.started_at - float(begun[untimed]) if timed and begun[untimed] else 0.0,
+            begun_before=timer.started_at - min((at for at in map(float, begun[untimed:]) if at), default=timer.started_at),
             clock_stepped=timer.clock_stepped,
             compilations=timer.compilations,
             updates=trainer.updates - (first_step + steps),
@@ -399,13 +402,13 @@ class Run:
         return digest({name: array for name, array in trainer.weights().items() if name not in statistics})
 
     def _judge_clock(self, trainer: Trainer, seen: Evidence) -> None:
-        """End the run in all processes if one of them has found a defect of the clock. Record what may be none."""
-        defects, caution = self._audit.defects(seen), self._audit.caution()
-        found = trainer.total(np.array([*(name in defects for name in DEFECTS), caution is not None], np.int64))
-        if found[:-1].any():
-            elsewhere = [f"{name} (seen by another rank)" for name, ranks in zip(DEFECTS, found, strict=False) if ranks]
-            raise ClockError("; ".join(defects.values() or elsewhere))
-        self.record(clock_caution=caution or ("losses came late in another rank" if found[-1] else None))
+        """End the run in all processes if one of them has seen a defect of the clock. Record what may be none."""
+        ranks, rank = _ranks()
+        by_rank = np.zeros((ranks, len(seen)))
+        by_rank[rank] = seen
+        if defects := self._audit.defects([Evidence(*map(float, each)) for each in trainer.total(by_rank)]):
+            raise ClockError("; ".join(defects.values()))
+        self.record(clock_caution=self._audit.caution())
 
     def _keep_losses(self, losses: npt.NDArray[np.float64], first_step: int) -> None:
         """Record the losses of an epoch, if those of all steps before it are recorded and there is room."""
@@ -436,16 +439,17 @@ class Run:
 
         Also measure how much of the machine these processes and all others use meanwhile.
         """
+        before = time.perf_counter()
         _meet(trainer)
         meter, compilations = Meter(self._cpus), trainer.compilations()
         with self._stopwatch.phase("training") as timer:
             yield timer
             trainer.synchronize()
-            ended = time.perf_counter()
+            timer.own_seconds = timer.elapsed()
             timer.compilations = trainer.compilations() - compilations
             timer.clock_stepped = (time.time() - timer.started_at) - timer.elapsed()
-            starts, ends = _stamps(trainer, timer.start, ended)
-            timer.agreed_seconds, timer.rank_seconds = timing.lasted(starts, ends), ends - starts
+            timer.agreed_seconds = timing.lasted(*_stamps(trainer, timer.start, timer.start + timer.own_seconds))
+            timer.meeting_seconds = time.perf_counter() - before
         used = meter.usage()
         seconds = trainer.total(np.array([used.process_cpu_seconds]))
         used = used.model_copy(update={"wall_seconds": timer.seconds, "process_cpu_seconds": float(seconds[0])})
@@ -482,10 +486,15 @@ def _stamps(trainer: Trainer, start: float, end: float) -> npt.NDArray[np.float6
 
     Hosts share none. Over several, each rank counts from its own start, because they have just met.
     """
-    ranks, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+    ranks, rank = _ranks()
     stamps = np.zeros((2, ranks))
     stamps[:, rank] = (start, end) if placement.on_one_host() else (0.0, end - start)
     return trainer.total(stamps)
+
+
+def _ranks() -> tuple[int, int]:
+    """(number of ranks, this one)."""
+    return int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
 
 
 def is_first_rank() -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -22,9 +22,12 @@ LEAST_LATE_EPOCHS = 2
 """Epochs whose losses come late, below which it may be the machine's doing."""
 RESOLUTION_SECONDS = 1e-3
 """Between two processes that read the system's clock."""
+CLOCK_RATES = 1e-3
+"""Clocks of two machines may run apart by this part. NTP itself slews a clock by half of it."""
 
 DEFECTS = (
     "slow rank",
+    "ranks without a common clock",
     "missing synchronisation",
     "queue filled off the clock",
     "compile inside the clock",
@@ -54,24 +57,30 @@ class ClockError(AssertionError):
 
 
 class Evidence(NamedTuple):
-    """What one process saw of an epoch's timed training."""
+    """What one rank saw of an epoch's timed training. Numbers alone, so that the ranks can exchange it."""
 
-    rank_seconds: npt.NDArray[np.float64]
-    """[ranks], of each rank from its own start until its own last update was done."""
     seconds: float
-    """By the clock of all ranks."""
+    """Of the epoch, as they are recorded for all ranks."""
+    own_seconds: float
+    """By this rank's clock: from its start until its last update was done. The epoch lasted no less."""
+    meeting_seconds: float
+    """By this rank's clock: from before all ranks met until it knew that all had ended. The epoch lasted no longer."""
     late_seconds: float
     """How long the losses were waited for when the clock had stopped."""
     begun_before: float
-    """How long before the clock started the input began to make the first timed batch, in seconds."""
+    """How long before the clock started the input began to make a timed batch, in seconds. Of the earliest such batch."""
     clock_stepped: float
     """By how many seconds the system's time was set meanwhile. Begin times are in it."""
-    compilations: int
+    compilations: float
     """How far the trainer's count of what it has built rose while the clock ran."""
-    updates: int
+    updates: float
     """Those done beyond the planned ones."""
-    moved: bool
-    """Whether a parameter changed between the end of the clock and the end of the evaluation."""
+    moved: float
+    """1 if a parameter changed between the end of the clock and the end of the evaluation, else 0."""
+
+
+LateLosses = tuple[float, list[float]]
+"""Of an epoch: its seconds by the clock, and for how many seconds each rank waited for losses when the clock had stopped."""
 
 
 class Audit:
@@ -79,49 +88,78 @@ class Audit:
 
     A busy machine may stop a process anywhere for a moment, and then losses come late once. If they come late in most epochs,
     the code does not wait for its device. All other evidence is exact, and no other work can make it.
+
+    Args:
+        epochs: of an earlier attempt that the run resumes, as in `epochs`.
     """
 
-    def __init__(self) -> None:
-        self._epochs: list[tuple[float, float]] = []
-        """(seconds by the clock, seconds late) of each."""
+    def __init__(self, epochs: Sequence[LateLosses] = ()) -> None:
+        self.epochs = list(epochs)
 
-    def defects(self, seen: Evidence) -> dict[str, str]:
-        """What is wrong with the clock so far: each defect by its name, with the figures."""
-        self._epochs.append((seen.seconds, seen.late_seconds))
-        rank = int(seen.rank_seconds.argmax())
-        longest, ran = float(seen.rank_seconds[rank]), f"the clock ran {seen.seconds:.2f} s"
-        begun_before = seen.begun_before - abs(seen.clock_stepped)
-        checks = (
-            (longest > seen.seconds + RESOLUTION_SECONDS, f"rank {rank} trained for {longest:.2f} s, but {ran}"),
-            (self._is_always_late, self._late_words),
-            (begun_before > RESOLUTION_SECONDS, f"a batch was begun {seen.begun_before:.3f} s before the clock started"),
-            (seen.compilations > 0, "a graph, or kernels for a batch size, were built in the timed steps"),
-            (seen.updates != 0, f"{seen.updates:+d} updates beyond the planned ones"),
-            (seen.moved, "parameters changed after the clock had stopped"),
-        )
-        return {name: f"{name}: {what}" for name, (found, what) in zip(DEFECTS, checks, strict=True) if found}
+    def defects(self, seen: Sequence[Evidence]) -> dict[str, str]:
+        """What is wrong with the clock so far: each defect by its name, with the figures of the first rank that has it.
+
+        Args:
+            seen: by each rank in the same epoch.
+        """
+        self.epochs.append((seen[0].seconds, [each.late_seconds for each in seen]))
+        found: dict[str, str] = {}
+        for rank, each in enumerate(seen):
+            ran, in_rank = f"the clock ran {each.seconds:.2f} s", f" in rank {rank}" if len(seen) > 1 else ""
+            begun_before = each.begun_before - abs(each.clock_stepped)
+            longest = each.meeting_seconds * (1 + CLOCK_RATES) + RESOLUTION_SECONDS
+            checks = (
+                (
+                    each.own_seconds > each.seconds + RESOLUTION_SECONDS,
+                    f"rank {rank} trained for {each.own_seconds:.2f} s, but {ran}",
+                ),
+                (
+                    each.seconds > longest,
+                    f"{ran}, but rank {rank} knew after {each.meeting_seconds:.2f} s that all had ended",
+                ),
+                (self._is_always_late(rank), self._late_words(rank)),
+                (
+                    begun_before > RESOLUTION_SECONDS,
+                    f"a batch was begun {each.begun_before:.3f} s before the clock started{in_rank}",
+                ),
+                (each.compilations > 0, f"a graph, or kernels for a batch size, were built in the timed steps{in_rank}"),
+                (each.updates != 0, f"{each.updates:+.0f} updates beyond the planned ones{in_rank}"),
+                (each.moved != 0, f"parameters changed after the clock had stopped{in_rank}"),
+            )
+            for name, (is_found, what) in zip(DEFECTS, checks, strict=True):
+                if is_found:
+                    found.setdefault(name, f"{name}: {what}")
+        return found
 
     def caution(self) -> str | None:
         """What may be a defect, or the machine's doing. No time of the run is reliable then. None if there is nothing."""
-        if self._is_always_late or sum(late for _, late in self._epochs) <= self._allowed:
+        ranks = range(len(self.epochs[0][1]) if self.epochs else 0)
+        last = max(ranks, key=lambda rank: sum(self._late(rank)), default=None)
+        if last is None or self._is_always_late(last) or sum(self._late(last)) <= self._allowed:
             return None
-        return f"{self._late_words}: other work on the machine, or a device that was not waited for"
+        return f"{self._late_words(last)}: other work on the machine, or a device that was not waited for"
+
+    def _late(self, rank: int) -> list[float]:
+        return [late[rank] for _, late in self.epochs]
+
+    @property
+    def _seconds(self) -> float:
+        return sum(seconds for seconds, _ in self.epochs)
 
     @property
     def _allowed(self) -> float:
-        return SLACK_SECONDS + SLACK * sum(seconds for seconds, _ in self._epochs)
+        return SLACK_SECONDS + SLACK * self._seconds
 
-    @property
-    def _is_always_late(self) -> bool:
+    def _is_always_late(self, rank: int) -> bool:
         """Whether too much is late even if every epoch is only as late as the middle one. Of two, that is the earlier."""
-        number = len(self._epochs)
-        middle = sorted(late for _, late in self._epochs)[(number - 1) // 2]
+        number = len(self.epochs)
+        middle = sorted(self._late(rank))[(number - 1) // 2]
         return number >= LEAST_LATE_EPOCHS and number * middle > self._allowed
 
-    @property
-    def _late_words(self) -> str:
-        seconds, late = map(sum, zip(*self._epochs, strict=True))
-        return f"losses came {late:.2f} s after the clock had stopped; the clock ran {seconds:.2f} s"
+    def _late_words(self, rank: int) -> str:
+        losses = f"losses of rank {rank}" if len(self.epochs[0][1]) > 1 else "losses"
+        late = sum(self._late(rank))
+        return f"{losses} came {late:.2f} s after the clock had stopped; the clock ran {self._seconds:.2f} s"
 
 
 def lasted(starts: npt.NDArray[np.float64], ends: npt.NDArray[np.float64]) -> float:
@@ -198,8 +236,8 @@ class Timer:
         """Of all ranks together, which have exchanged their times. None: the block ends with this process's device."""
         self.input_wait_seconds = 0.0
         self.compilations = 0
-        self.rank_seconds: npt.NDArray[np.float64] = np.zeros(1)
-        """[ranks], from each rank's own start until its own last update was done."""
+        self.own_seconds = self.meeting_seconds = 0.0
+        """See `Evidence`."""
         self.clock_stepped = 0.0
         self.started_at = time.time()
         self.start = time.perf_counter()

@@ -179,6 +179,13 @@ def test_ranks_that_are_not_waited_for_and_averages_made_in_evaluation_are_named
     assert "work moved into evaluation: parameters changed " in result.reason
 
 
+@pytest.mark.slow
+def test_ranks_whose_clocks_differ_are_named(framework: str, tmp_path: Path) -> None:
+    result = planted(framework, tmp_path, "other_clock", {"mode": "multi_process"})
+    assert result.status == "failed"
+    assert "ranks without a common clock: the clock ran 360" in result.reason
+
+
 OTHERS: list[dict[str, Any]] = [
     {"mode": "multi_process"},
     {"mode": "multi_process", "communication": {"compression": "int8"}},
