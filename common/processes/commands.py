@@ -124,8 +124,12 @@ def run(job: Job, twin: Twin, cpus: list[int], facts: dict[str, Any]) -> int:
     status, reason, code = _train(job, twin, run, stopwatch)
     if is_first_rank():
         run.record(device=twin.device)
-        results.save(run.result(status, reason), out)
-        event_log.append_event(out, "end", status=status)
+        try:
+            results.save(run.result(status, reason), out)
+            event_log.append_event(out, "end", status=status)
+        except OSError as error:
+            print(f"The result cannot be written to {out}: {error}. Free space, or raise the limit.", file=sys.stderr)
+            return EXIT_FAILED
         if status == "ok":
             checkpoint.remove(out)
     return code
