@@ -1,11 +1,18 @@
-"""Specs, studies, papers and stored results from anybody: each is read, or refused with a sentence. Nothing else happens.
+"""Specs, results, images, archives and checkpoints from anybody: each is read, or refused with a sentence, and nothing else.
 
-The draws are seeded. The quick tests take a few seconds; `make test-all` draws many times as much.
+The draws are seeded. The quick tests take a few seconds; `make test-all` draws many times as much. A campaign of one kind:
+
+    CONVTWINS_FUZZ_INPUTS=100000 pytest tests/compare/test_fuzz.py -m slow -s -k papers
 """
 
 import copy
+import io
 import json
+import os
+import resource
+import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -16,10 +23,16 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from common import spec
-from common.artifacts import atomic_files, event_log, results
-from common.data.sources import DataRefused
+from common.artifacts import atomic_files, checked_arrays, checkpoint, event_log, results, trained
+from common.artifacts.checkpoint import CheckpointError
+from common.data.decoding import decode
+from common.data.decoding.decode import BadFile
+from common.data.sources import DataRefused, archives
+from common.models import architectures, weights
+from common.models.weights import WeightsError
 from common.spec import SpecError, plain_values
 from compare.core.errors import FolderError
 from compare.execution import matrix, run_settings, store
@@ -28,13 +41,18 @@ from compare.papers import schema
 from compare.regression import history
 from compare.reporting import comparison_report
 from compare.workflows.study_file import SCALES, Study
+from tests.common.data.sources import test_archives
 from tests.compare import made
 
 PROJECT = Path(__file__).parents[2]
-REFUSALS = (SpecError, FolderError, DataRefused)
-"""What `exits.reported` turns into an exit code and a sentence."""
+REFUSALS = (SpecError, FolderError, DataRefused, BadFile, CheckpointError, WeightsError)
+"""What becomes an exit code and a sentence, or a line of a report."""
 
-QUICK, MANY = 40, 3000
+QUICK, MANY = 40, int(os.environ.get("CONVTWINS_FUZZ_INPUTS", "3000"))
+SEED, AT_ONCE = 28, 1000
+"""So many inputs are drawn with each seed, and the next seed follows."""
+CPU_SECONDS, MAX_MIB = 5.0, 512
+"""For one input."""
 
 
 @contextmanager
@@ -224,6 +242,99 @@ def check_events(lines: list[bytes]) -> None:
         assert len(good) + len(bad) == len([line for line in b"\n".join(lines).split(b"\n") if line])
 
 
+@st.composite
+def damaged(draw: st.DrawFn, contents: Callable[[], list[bytes]]) -> bytes:
+    """One of the contents with a few bytes changed, most near its begin, and perhaps cut. Checksums of tars may fit again."""
+    content = bytearray(draw(st.sampled_from(contents())))
+    for _ in range(draw(st.integers(0, 5))):
+        place = draw(st.integers(0, min(len(content), 600) - 1) | st.integers(0, len(content) - 1))
+        content[place] = draw(st.integers(0, 255) | st.sampled_from(b"0123456789 =,\n\0\x80\xffLKSxgX"))
+        start = place // 512 * 512
+        if content[start + 257 : start + 262] == b"ustar" and draw(st.booleans()):
+            content[start : start + 512] = test_archives.sealed(bytes(content[start : start + 512]))
+    return bytes(content[: draw(st.integers(0, len(content)))] if draw(st.integers(0, 3)) == 0 else content)
+
+
+@cache
+def good_images() -> list[bytes]:
+    found: list[bytes] = []
+    for mode in ("RGB", "L", "P", "CMYK", "RGBA"):
+        for image_format in ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM"):
+            file = io.BytesIO()
+            try:
+                Image.effect_noise((9, 7), 90).convert(mode).save(file, image_format)
+            except (OSError, ValueError):  # a format without this mode
+                continue
+            found.append(file.getvalue())
+    return found
+
+
+def check_image(content: bytes) -> None:
+    for read in (decode.examine, lambda content: decode.decode(content, 8)):
+        with refused_at_most():
+            read(content)
+
+
+@cache
+def good_archives() -> list[bytes]:
+    with tempfile.TemporaryDirectory() as name:
+        return test_archives.archive_of_every_kind(Path(name))
+
+
+def check_archive(content: bytes) -> None:
+    with tempfile.TemporaryDirectory() as name, refused_at_most():
+        path = Path(name) / "given"
+        path.write_bytes(content)
+        if (archive := archives.recognise(path)) is not None:
+            listing = archive.listing()
+            assert sorted(name for name, _ in archive.read(listing.files)) == sorted(listing.files)
+
+
+@cache
+def good_checkpoint() -> tuple[dict[str, Any], dict[str, Any]]:
+    """(metadata, arrays), plain."""
+    found = made.checkpoint()
+    progress = json.loads(found.progress.model_dump_json())
+    return {"version": "2", "progress": progress}, {"ids": found.ids, "state/kernel": found.state["kernel"]}
+
+
+@cache
+def good_model() -> tuple[dict[str, Any], dict[str, Any]]:
+    card = {
+        "framework": "pytorch", "versions": {"torch": "2"}, "model": "simple_cnn", "class_names": list("0123456789"),
+        "image_size": 32, "pixel_mean": [0.5, 0.5, 0.5], "pixel_std": [1.0, 1.0, 1.0], "precision": "float32",
+        "spec_hash": "0", "data_hash": "0", "seed": 0, "epoch": 1, "validation": None,
+    }  # fmt: skip
+    return {"version": "1", "card": card}, dict(weights.initial(architectures.resolve("simple_cnn", 10, 32), 0))
+
+
+@st.composite
+def tensors(draw: st.DrawFn, good: Callable[[], tuple[dict[str, Any], dict[str, Any]]]) -> bytes:
+    """A safetensors file with other metadata and a right checksum, or with another header, or with other bytes."""
+    words, arrays = good()
+    how = draw(st.sampled_from(["metadata", "header", "bytes"]))
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "given"
+        plain = draw(altered(words)) if how == "metadata" else words
+        texts = {each: value if isinstance(value, str) else json.dumps(value) for each, value in plain.items()}
+        try:
+            checked_arrays.write(path, texts, arrays)
+        except UnicodeEncodeError:  # a name with half a letter, which no such file can hold
+            checked_arrays.write(path, {}, arrays)
+        content = path.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    if how == "header":
+        header = json.dumps(draw(altered(json.loads(content[8 : 8 + length])))).encode()
+        content = len(header).to_bytes(8, "little") + header + content[8 + length :]
+    return draw(damaged(lambda: [content])) if how == "bytes" else content
+
+
+def check_tensors(content: bytes, load: Callable[[Path], object]) -> None:
+    with tempfile.TemporaryDirectory() as name, refused_at_most():
+        (Path(name) / checkpoint.FILE).write_bytes(content)
+        load(Path(name))
+
+
 KINDS: dict[str, tuple[Callable[..., None], tuple[st.SearchStrategy[Any], ...]]] = {
     "spec files": (check_spec, (of_file(spec_values),)),
     "--set": (lambda asked: plan_a_comparison(None, asked), (assignments,)),
@@ -239,19 +350,42 @@ KINDS: dict[str, tuple[Callable[..., None], tuple[st.SearchStrategy[Any], ...]]]
         ),
     ),
     "events": (check_events, (events,)),
+    "images": (check_image, (damaged(good_images),)),
+    "archives": (check_archive, (damaged(good_archives),)),
+    "checkpoints": (lambda content: check_tensors(content, checkpoint.load), (tensors(good_checkpoint),)),
+    "trained models": (
+        lambda content: check_tensors(content, lambda folder: trained.load(folder / checkpoint.FILE)),
+        (tensors(good_model),),
+    ),
 }
 
 
-def draw(kind: str, examples: int) -> None:
+def draw(kind: str, inputs: int) -> None:
     check, drawing = KINDS[kind]
+    done, longest, before = 0, 0.0, _largest_mib()
 
-    @seed(28)
-    @settings(max_examples=examples, derandomize=False, database=None, suppress_health_check=list(HealthCheck))
-    @given(st.tuples(*drawing))
     def each(drawn: tuple[Any, ...]) -> None:
+        nonlocal done, longest
+        begun = time.process_time()
         check(*drawn)
+        done, longest = done + 1, max(longest, time.process_time() - begun)
+        assert longest < CPU_SECONDS
 
-    each()
+    for number in range(0, inputs, AT_ONCE):
+        chosen = settings(
+            max_examples=min(AT_ONCE, inputs - number),
+            derandomize=False,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        )
+        seed(SEED + number // AT_ONCE)(chosen(given(st.tuples(*drawing))(each)))()
+    grown = _largest_mib() - before
+    assert grown < MAX_MIB
+    print(f"{kind}: {done:,} inputs, at most {longest:.2f} s of CPU and {grown:.0f} MiB more memory for one")
+
+
+def _largest_mib() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,10 +1,12 @@
 """What kills, full disks and damaged files do to a comparison: nothing that is not said."""
 
 import ctypes
+import itertools
 import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -431,3 +433,29 @@ def test_a_disk_that_stays_full_leaves_what_is_sealed_and_goes_on_when_there_is_
     behave(fake_twins)
     assert compare("run", "--resume", out).exit_code == 0
     assert sealed(out)["left-serial-1core-r0"] == kept["left-serial-1core-r0"]
+
+
+@pytest.mark.slow
+def test_a_disk_that_is_full_for_any_one_file_loses_no_run_and_says_so(tmp_path: Path) -> None:
+    """The n-th file that the comparison opens for writing fails, and the n-th of each run, until there is no n-th.
+
+    The first eight are of each kind. The others are epochs, checkpoints, tables and plots, and every ninth stands for them.
+    """
+    reference = left_alone(tmp_path / "reference", "left")
+    for number in itertools.chain(range(1, 9), itertools.count(9, 9)):
+        out = tmp_path / str(number)
+        done = learning(out, "left", **{deadly.FULL_VARIABLE: f"{number} {out}"})
+        stderr = done.communicate(timeout=SECONDS)[1]
+        comparison, full = Checked(out, reference), tmp_path / f"{number}.full"
+        comparison.check()
+        if not full.exists():
+            assert done.returncode == 0 and number > 20
+            break
+        where = full.read_text().replace(str(out), "")
+        assert "Traceback" not in stderr and stderr.strip(), (where, stderr)
+        if store.PLAN_FILE not in where and "lock" not in where:
+            assert done.returncode in (0, 1), (where, stderr)
+        ended(learning(out, "left"))
+        comparison.verify()
+        assert list(out.rglob("*.partial")) == []
+        shutil.rmtree(out)
