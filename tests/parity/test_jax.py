@@ -9,9 +9,10 @@ import pytest
 
 from common import spec
 from common.machine import machine
+from compare.conformance import conformance, training
+from compare.conformance.trial import Trial
 from compare.execution import contestants, launch, options
-from compare.proof import conformance, ladder
-from compare.proof.conformance import Trial
+from compare.proof import ladder
 
 INTERPRETERS = (os.environ.get("CONVTWINS_JAX_PYTHON", ""), ".environments/jax/bin/python")
 
@@ -44,7 +45,7 @@ def entered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize("check", ["describe", "training"])
 def test_the_twin_keeps_the_contract(check: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conformance, "STEPS", {"simple_cnn": 3})
+    monkeypatch.setattr(training, "STEPS", {"simple_cnn": 3})
     monkeypatch.setattr(options, "OPTIMIZERS", {"adam": options.OPTIMIZERS["adam"]})
     (made,) = conformance.conform(Trial("jax", tmp_path), [check])
     assert made.faults == []
