@@ -387,16 +387,20 @@ def call_each(following: Callable[[], Call | None], ended: Callable[[Call, int],
                 if hang is not None:
                     with each.log.open("a", encoding="utf-8") as file:
                         file.write(f"{hang}\n")
-                code = process.returncode
-                if code == 0 and (missing := [path for path in promised(each.arguments) if not path.exists()]):
-                    with each.log.open("a", encoding="utf-8") as file:
-                        file.write(f"It ended with exit code 0 and has not written {missing[0].name}.\n")
-                    code = 1
-                ended(each, code)
+                ended(each, outcome(each, process.returncode))
     except BaseException:
         for _, process, _ in running:
             stop(process, grace_seconds=INTERRUPTED_GRACE_SECONDS)
         raise
+
+
+def outcome(call: Call, code: int) -> int:
+    """The exit code of a call that has ended. It is 1, and the log says why, if code 0 left a promised file unwritten."""
+    if code == 0 and (missing := [path for path in promised(call.arguments) if not path.exists()]):
+        with call.log.open("a", encoding="utf-8") as file:
+            file.write(f"It ended with exit code 0 and has not written {missing[0].name}.\n")
+        return 1
+    return code
 
 
 def promised(arguments: Sequence[str]) -> list[Path]:

@@ -134,7 +134,7 @@ class FakeTwins:
         self, following: Callable[[], launch.Call | None], ended: Callable[[launch.Call, int], object], at_once: int = 1
     ) -> None:
         while (wanted := following()) is not None:
-            ended(wanted, self.call(wanted))
+            ended(wanted, launch.outcome(wanted, self.call(wanted)))
 
     def call(self, asked: launch.Call) -> int:
         asked.log.write_text("line one\nRuntimeError: no more memory\n")
