@@ -16,7 +16,7 @@ from common.artifacts.schema import Phases
 from compare.core.statistics import Ratio
 from compare.judgement.row_figures import Epoch, Summary
 from compare.judgement.summary import FAILURES
-from compare.reporting import comparison_tables, plots
+from compare.reporting import class_tables, plots
 from compare.reporting.plots import COLOURS, LINE_STYLES, MARKERS, Drawing
 
 CONFUSION = "confusion"
@@ -216,7 +216,7 @@ def draw_confusion(figure: Figure, confusions: Mapping[str, Sequence[Sequence[in
     if not matrices:
         return False
     size = max(map(len, matrices.values()))
-    names = plots.labels(comparison_tables.headings(class_names, size))
+    names = plots.labels(class_tables.headings(class_names, size))
     side = min(max(_LEAST_SIDE, _CLASS_SIDE * size), _MOST_SIDE)
     lines = math.ceil(len(matrices) / int(_ACROSS / side))
     columns = math.ceil(len(matrices) / lines)

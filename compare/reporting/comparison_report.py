@@ -19,7 +19,16 @@ from compare.judgement import environments
 from compare.judgement.findings import Findings, findings
 from compare.judgement.row_figures import Summary
 from compare.judgement.summary import FAILURES, UNFINISHED, summarize
-from compare.reporting import comparison_plots, comparison_tables, dataframes, document, page, tables
+from compare.reporting import (
+    class_tables,
+    comparison_plots,
+    comparison_tables,
+    dataframes,
+    document,
+    page,
+    proof_tables,
+    tables,
+)
 from compare.reporting.document import COMPARE, PYTHON, SET_UP, SUITE_ON_PATH, TABLES_FOLDER, Mark, Report, shell
 from compare.reporting.tables import Table
 
@@ -91,7 +100,7 @@ def report(compared: Compared, folder: Path, out: Path | None = None) -> Report:
         marks=_marks(compared),
         findings=sections(compared),
         tables=made,
-        detail_tables=comparison_tables.confusion_table(summaries, comparison.class_names),
+        detail_tables=class_tables.confusion_table(summaries, comparison.class_names),
         terminal_tables=comparison_tables.on_terminal(summaries),
         drawings=comparison_plots.drawings(summaries, comparison.class_names),
         files=frames,
@@ -207,7 +216,7 @@ def _heat(summary: Summary, class_names: Sequence[str]) -> dict[str, Any]:
     counts = summary.confusion or []
     return {
         "title": summary.name,
-        "names": comparison_tables.headings(class_names, len(counts)),
+        "names": class_tables.headings(class_names, len(counts)),
         "rows": [[(count, math.ceil(10 * count / max(sum(row), 1))) for count in row] for row in counts],
     }
 
@@ -248,8 +257,8 @@ def documents(compared: Compared) -> list[Table]:
     comparison = compared.stored.comparison
     return [
         *comparison_tables.documents(compared.summaries),
-        *comparison_tables.class_table(compared.summaries, comparison.class_names),
-        *(comparison_tables.proof_tables(comparison.proof.model_dump()) if comparison.proof else []),
+        *class_tables.class_table(compared.summaries, comparison.class_names),
+        *(proof_tables.proof_tables(comparison.proof.model_dump()) if comparison.proof else []),
         *comparison_tables.environment_table(list(comparison.environments), environments.differences(compared.stored)),
     ]
 

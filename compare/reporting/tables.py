@@ -118,6 +118,16 @@ def value_at(item: Any, path: str) -> Any:
     return item
 
 
+def scaled(factor: float, path: str) -> Callable[[Any], float | None]:
+    """Picks the value at a path, times a factor."""
+
+    def pick(item: Any) -> float | None:
+        value = value_at(item, path)
+        return None if value is None else factor * value
+
+    return pick
+
+
 def to_rich(table: Table, width: int) -> Group:
     """The table for a terminal of `width` characters, without its note.
 

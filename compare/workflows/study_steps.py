@@ -19,7 +19,7 @@ from compare.core.progress import Watchers, display
 from compare.data import data, data_report, engine_scans, exploration, preprocess_report
 from compare.evaluation import evaluation_report, final_training
 from compare.evaluation.final_training import Evaluation
-from compare.reporting import comparison_report, comparison_tables, document
+from compare.reporting import comparison_report, document, proof_tables
 from compare.reporting.document import Report, Section
 from compare.tuning import tuner, tuning_report
 from compare.tuning.records import Tuning
@@ -131,7 +131,7 @@ def _prove(study: Study, folder: Path, passed: Passed) -> Made:
         name="prove",
         title="Is it the same training?",
         findings=[("The proof", [proof.sentence, *(f"{mode}: not claimed: {why}" for mode, why in proof.not_claimed.items())])],
-        tables=comparison_tables.proof_tables(proof.model_dump()) if proof.rungs else [],
+        tables=proof_tables.proof_tables(proof.model_dump()) if proof.rungs else [],
         conclusions=[proof.sentence],
     )
     return Made(part, exit_code=exits.RUN_FAILED if proof.verdict == "not proved" else 0)
