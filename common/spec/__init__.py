@@ -52,7 +52,6 @@ from common.spec.switches import (
     reduced,
     refuse_per_process,
     resolved,
-    thread_choices,
 )
 
 __all__ = [
@@ -98,6 +97,5 @@ __all__ = [
     "reduced",
     "refuse_per_process",
     "resolved",
-    "thread_choices",
     "with_variant",
 ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from common.machine import machine
 from common.spec.errors import SpecError, alternatives, did_you_mean
 from common.spec.schema import Spec
 
@@ -128,19 +127,6 @@ def refuse_per_process(spec: Spec, options: dict[str, Any], framework: str) -> N
                 f"framework_options.{name} of {framework} is settled when a process starts, and one process serves many "
                 f"trials. Received: {value!r} (switches: {spec.switches}). Use {options[name]['default']!r}."
             )
-
-
-def thread_choices() -> dict[str, Any]:
-    """The entry in `describe` of a switch that is a number of threads. The twin adds its `help`."""
-    most = machine.available_cores()
-    numbers = sorted({*(2**power for power in range(most.bit_length())), most})
-    return {
-        "values": ["budget", "default", *numbers],
-        "default": "budget",
-        "plain": "default",
-        "process": ["default", *numbers],
-        "found_for": ["cores", "mode"],
-    }
 
 
 def conditions(spec: Spec, description: dict[str, Any]) -> dict[str, str]:

@@ -93,7 +93,17 @@ class Trainer(Protocol):
         ...
 
     def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
-        """Update the model once; (this process's share of the mean loss over num_examples, num_correct), on the device."""
+        """Update the model once on one batch.
+
+        Args:
+            batch: this process's shard of N examples: images uint8 [N, H, W, 3], labels int64 [N], masks bool [N, units].
+            num_examples: size of the global batch.
+            learning_rate: of this update.
+
+        Returns:
+            (loss, num_correct), scalars on the device: this process's share of the mean loss over num_examples, and how many
+            of its predictions are right.
+        """
         ...
 
     def compile(self, step_sizes: Sequence[int], score_sizes: Sequence[int]) -> None:
@@ -117,7 +127,16 @@ class Trainer(Protocol):
         ...
 
     def score(self, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> tuple[Any, npt.NDArray[np.int64]]:
-        """(sum of losses, on the device; int64 [N] predicted labels) of one batch in evaluation mode."""
+        """Score one batch in evaluation mode.
+
+        Args:
+            images: uint8 [N, H, W, 3], on the host.
+            labels: int64 [N], on the host.
+
+        Returns:
+            (loss_sum, predictions): the loss summed over the N examples, on the device, and predicted labels int64 [N], on
+            the host.
+        """
         ...
 
     def fetch(self, values: list[Any]) -> npt.NDArray[Any]:

@@ -78,3 +78,14 @@ def test_modes_that_the_twin_lacks_are_not_available() -> None:
         word = next(word for word, (of, _) in spec.VARIANTS.items() if of == mode)
         asked = spec.build(spec.with_variant(spec.build({}).model_dump(), word, 2))
         assert spec.check_against(asked, launch.describe("jax")) == f"not available: jax has no mode {mode}"
+
+
+def test_the_twin_takes_no_more_of_a_gpu_than_it_needs() -> None:
+    """As the other twins. It is set before JAX is imported."""
+    code = (
+        "import os, sys; from common import spec; from jax_impl import switches; switches.prepare(spec.build({})); "
+        "print(os.environ['XLA_PYTHON_CLIENT_PREALLOCATE'], 'jax' in sys.modules)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(machine.PROJECT_ROOT)}
+    asked = subprocess.run([str(PYTHON), "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert asked.stdout.split() == ["false", "False"]
