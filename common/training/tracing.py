@@ -28,7 +28,7 @@ class TraceableTrainer(Trainer, Protocol):
         ...
 
     def slots(self) -> dict[str, Weights]:
-        """What the optimizer keeps for every trainable parameter, by slot and canonical name. Modes that can resume only."""
+        """The optimizer's arrays for each trainable parameter, by slot and canonical name. Modes that can resume only."""
         ...
 
     def load_slots(self, values: Mapping[str, Weights]) -> None:

@@ -22,7 +22,7 @@ from compare.proof.differences import Arrays
 from compare.proof.recordings import Recorder, Recording
 
 TOLERANCE = 1e-12
-"""Of float64 arrays that must be equal but for rounding, on the scale of the largest value."""
+"""Float64 arrays that differ by rounding alone agree within it, on the scale of the largest value."""
 _MOST_SHOWN = 3
 
 Faults = Iterator[str]

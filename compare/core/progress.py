@@ -97,7 +97,7 @@ class Display:
         self._progress.update(self._now, total=total, completed=len(epochs), facts=facts)
 
     def end(self, result: RunResult | None = None) -> None:
-        """The run has ended. The tables show its result. Outside a terminal, a line says so."""
+        """The run has ended. The tables show its result. Outside a terminal, a line reports it."""
         seconds = time.monotonic() - self._started
         self._seconds.setdefault(self._name, []).append(seconds)
         self._progress.advance(self._whole)

@@ -43,7 +43,7 @@ NO_CONDITIONS = {"pinned_memory": "It is how input workers hand over a batch. No
 """Switches that decide no condition, each with the reason."""
 
 OF_THE_MODE = ("threads", "mechanism", "update")
-"""Conditions in which a parallel mode differs from serial by what it is."""
+"""Conditions that differ between a parallel mode and serial because the modes differ."""
 
 OF_THE_INPUT = ("threads", "mechanism", "data", "allocator")
 """Conditions of a run of the input alone."""
@@ -72,7 +72,7 @@ def of_row(stored: Stored, row: Row) -> dict[str, str]:
 
 
 def of_run(run: RunResult) -> dict[str, str]:
-    """The conditions of a run by their keys in CONDITIONS, as far as it recorded them."""
+    """The recorded conditions of a run, by their keys in CONDITIONS."""
     found = dict(run.conditions)
     if {"intra_op", "inter_op"} <= run.threads.keys():
         found["threads"] = f"{run.threads['intra_op']} + {run.threads['inter_op']}"
@@ -141,7 +141,7 @@ class Winner(NamedTuple):
     """The faster framework of one comparison of two rows."""
 
     work: str
-    """What was run, but for its switches."""
+    """What was run, without its switches."""
     name: str
     where: str
     """Its switches and its division, in words."""

@@ -261,7 +261,7 @@ def _widths(shown: Sequence[tuple[Column, list[str]]], width: int) -> list[int]:
 
 
 def _excess(shown: Sequence[tuple[Column, list[str]]], width: int) -> int:
-    """Characters by which the columns are wider than the terminal. Rich keeps one behind each, and one between two."""
+    """Characters of the columns beyond the width of the terminal. Rich keeps one behind each, and one between two."""
     return sum(_least_width(*each) for each in shown) + 2 * len(shown) - 1 - width
 
 
