@@ -132,8 +132,6 @@ def measured_rates(spec: Spec, where: str, size: int, num_bytes: int) -> DeviceR
     """Measure the rates of any device.
 
     Args:
-        spec: of the run.
-        where: the device's name.
         size: rows and columns of the multiplied matrices.
         num_bytes: how many bytes are copied.
     """

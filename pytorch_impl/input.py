@@ -39,8 +39,6 @@ def feed(plan: Plan, split: Split, world_size: int, rank: int, chosen: dict[str,
     does not depend on the number of workers.
 
     Args:
-        plan: of the run.
-        split: the training split.
         world_size: number of shards of every global batch.
         rank: number of this process's shard.
         chosen: the run's resolved switches; None: batches are prepared on the host, in its usual memory.
@@ -88,11 +86,9 @@ def resident(plan: Plan, split: Split, world_size: int, rank: int, where: str) -
     """The same as `feed`, gathered and augmented on a device that holds all images. Ids stay on the host.
 
     Args:
-        plan: of the run.
         split: the training split, decoded.
         world_size: number of shards of every global batch.
         rank: number of this process's shard.
-        where: the device.
     """
     images, labels = (torch.from_numpy(np.array(array)).to(where) for array in (split.images, split.labels))
 
@@ -132,8 +128,6 @@ def load(take: Take, labels: npt.NDArray[np.int64], drawn: Epoch, start: int, st
     Args:
         take: from ids to images, see `reader`.
         labels: int64 [N] of the split.
-        drawn: the epoch's draws.
-        start: the first position.
         stop: the position after the last one.
 
     Returns:

@@ -38,8 +38,6 @@ def feed(plan: Plan, split: Split, world_size: int, rank: int, chosen: dict[str,
     does not depend on the number of workers.
 
     Args:
-        plan: of the run.
-        split: the training split.
         world_size: number of shards of every global batch.
         rank: number of this process's shard.
         chosen: the run's resolved switches; None: batches are prepared on the host, in its usual memory.
@@ -99,11 +97,9 @@ def resident(plan: Plan, split: Split, world_size: int, rank: int, where: str) -
     """The same as `feed`, gathered and augmented on a device that holds all images. Ids stay on the host.
 
     Args:
-        plan: of the run.
         split: the training split, decoded.
         world_size: number of shards of every global batch.
         rank: number of this process's shard.
-        where: the device.
     """
     rows = _as_words(np.asarray(split.images))
     image, row_bytes = split.images.shape[1:], rows.strides[0]
@@ -177,8 +173,6 @@ def load(take: Take, labels: tf.Tensor, drawn: Epoch, start: tf.Tensor, stop: tf
     Args:
         take: from ids to images, see `reader`.
         labels: int64 [N] of the split.
-        drawn: the epoch's draws.
-        start: the first position.
         stop: the position after the last one.
 
     Returns:

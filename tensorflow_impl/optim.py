@@ -34,7 +34,6 @@ def build(settings: spec.Optimizer, variables: list[Any], switches: dict[str, An
     """Build the optimizer for a model's trainable variables.
 
     Args:
-        settings: the spec's optimizer settings.
         variables: in the order of the gradients that `apply` gets.
         switches: the run's resolved switches; None: only the update rule matters.
     """

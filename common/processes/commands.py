@@ -110,8 +110,6 @@ def run(job: Job, twin: Twin, cpus: list[int], facts: dict[str, Any]) -> int:
     """Train, and write a result whatever happens.
 
     Args:
-        job: the command.
-        twin: of the framework.
         cpus: that the run is held to.
         facts: fields of the result that are known before the framework is configured.
     """

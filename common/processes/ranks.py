@@ -72,8 +72,6 @@ def launch(job: Job, environments: list[dict[str, str]], waiting: str) -> int:
     """Run the command in several processes. If one dies or hangs, end all and name it.
 
     Args:
-        job: the command.
-        environments: of the ranks.
         waiting: see `Rendezvous.WAITING`.
     """
     read, out = job.spec, job.arguments.out

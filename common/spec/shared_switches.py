@@ -63,7 +63,6 @@ def described_mode(
     """The entry in `describe` of a mode.
 
     Args:
-        implementation: what runs the replicas.
         found: number of GPUs. 0: replicas run on CPU cores. None: one device is enough.
         mechanism: equal in two twins if their replicas run and exchange alike. None: the implementation names it.
         hosts: whether it runs over several hosts, so that one GPU on each is enough.

@@ -12,7 +12,6 @@ def of_device(spec: Spec, description: dict[str, Any]) -> dict[str, Any]:
     """A framework's description for the device of a run.
 
     Args:
-        spec: of the run.
         description: the twin's `describe`. If there are GPUs, `on_cpu` has the entries that differ without them.
     """
     return description | description.get("on_cpu", {}) if spec.device == "cpu" else description
@@ -22,7 +21,6 @@ def check_against(spec: Spec, description: dict[str, Any], replicas_here: int | 
     """Compare a spec with what a framework says of itself on this machine.
 
     Args:
-        spec: the run to judge.
         replicas_here: those that share its devices, if an outer launcher has placed them. None: as `hosts` places them.
         description: the twin's `describe` JSON: `modes` {name: {"available": bool, "reason": str,
             "max_replicas": int | None (on one machine), "batch_norm_statistics": [...]}}, `options`
@@ -99,7 +97,6 @@ def resolved(spec: Spec, options: dict[str, Any]) -> dict[str, Any]:
     """Every switch as a run has it: as the spec names it, else as its level has it if that fits the run, else as `usual`.
 
     Args:
-        spec: of the run.
         options: of the twin's `describe`, see `check_against`.
     """
 
@@ -112,11 +109,6 @@ def resolved(spec: Spec, options: dict[str, Any]) -> dict[str, Any]:
 
 def refuse_per_process(spec: Spec, options: dict[str, Any], framework: str) -> None:
     """Refuse switches that are set when a process starts, for a trial that shares its process with others.
-
-    Args:
-        spec: of the trial.
-        options: of the twin's `describe`.
-        framework: whose they are.
 
     Raises:
         SpecError: names the switch.
@@ -133,7 +125,6 @@ def conditions(spec: Spec, description: dict[str, Any]) -> dict[str, str]:
     """The conditions that a run's mode and switches give its times. Both frameworks use the same words.
 
     Args:
-        spec: of the run.
         description: of the twin's `describe`, see `check_against`. `deterministic`: whether the framework enforces it.
             `inputs`: what prepares batches, by input.
 

@@ -24,10 +24,6 @@ class SharedTrainer:
     Each process calls `train_step` with its own shard of every global batch. `TraceableTrainer` documents the public methods.
 
     Args:
-        spec: of the run.
-        architecture: of the model.
-        plan: of the run.
-        dataset: to train on.
         description: the twin's `describe` in this process.
     """
 

@@ -58,7 +58,6 @@ def trace_steps(
 
     Args:
         trainer: of this process, untrained.
-        plan: of the run.
         drawn: steps, from 0, in order.
         teacher: a recording of the same steps, whose states are loaded. None: go on from step to step, and record the states
             and the batches for others. Mode serial.

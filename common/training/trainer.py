@@ -98,7 +98,6 @@ class Trainer(Protocol):
         Args:
             batch: this process's shard of N examples: images uint8 [N, H, W, 3], labels int64 [N], masks bool [N, units].
             num_examples: size of the global batch.
-            learning_rate: of this update.
 
         Returns:
             (loss, num_correct), scalars on the device: this process's share of the mean loss over num_examples, and how many

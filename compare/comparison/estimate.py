@@ -57,8 +57,6 @@ def rehearse(request: Request, *, as_json: bool, like: Path | None) -> int:
     """Print the remaining runs of a comparison in order, with an estimate of their time and disk. Starts none of them.
 
     Args:
-        request: of the comparison.
-        as_json: whether to print JSON.
         like: a results folder to take the times from. None: train and time a few steps of one row of each framework.
 
     Returns:
@@ -90,7 +88,6 @@ def estimate(
 
     Args:
         comparison: judged, not started.
-        jobs: its runs.
         known: a result for a similar row and its source, or why there is none. Called once for each row.
     """
     rows = {row.id: row for row, _ in jobs}

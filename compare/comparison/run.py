@@ -152,8 +152,6 @@ def run(request: Request, *, as_json: bool, view: Callable[[Compared, Path], Rep
     """Do a whole comparison and print its report.
 
     Args:
-        request: what to compare.
-        as_json: whether to print JSON.
         view: makes another report of the same runs. It is written beside the comparison's own and printed instead.
 
     Returns:
@@ -182,10 +180,6 @@ def run(request: Request, *, as_json: bool, view: Callable[[Compared, Path], Rep
 
 def within(request: Request, folder: Path) -> tuple[Compared, int]:
     """Run a comparison as part of a larger command, which shows the report itself.
-
-    Args:
-        request: of the comparison.
-        folder: its `out`.
 
     Returns:
         (the comparison, exit code). The code is 1 if a run or the proof failed or a file could not be written, else 0.

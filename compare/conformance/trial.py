@@ -33,7 +33,6 @@ class Trial:
     """One twin that is tried.
 
     Args:
-        name: of the contestant.
         out: folder of specs, recordings, results and logs.
         progress: called with what is being done.
     """

@@ -113,10 +113,6 @@ def _described_as(name: str) -> str:
 def probe(name: str, *options: str) -> dict[str, Any]:
     """Look at a contestant's interpreter without importing its framework: see `common.machine.environment`.
 
-    Args:
-        name: of the contestant.
-        options: of the module.
-
     Raises:
         LaunchError: the interpreter is missing, broken, of another Python, or without a version that the twin supports.
     """

@@ -104,8 +104,6 @@ def judge(made: Sequence[Row], descriptions: Mapping[str, dict[str, Any]], *, ov
     """Check every row against its framework, and give each framework the switches that it has.
 
     Args:
-        made: the rows.
-        descriptions: each framework's `describe`.
         oversubscribe: whether to run more replicas than cores.
 
     Raises:

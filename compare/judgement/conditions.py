@@ -92,9 +92,6 @@ def division(stored: Stored, one: Row, other: Row, apart: Collection[str] = ()) 
     """The division that a comparison of two rows belongs to.
 
     Args:
-        stored: the comparison.
-        one: a row.
-        other: another one.
         apart: conditions that are themselves compared, so that they may differ.
     """
     if one.spec.switches == other.spec.switches == "best" and one.budget and other.budget:
@@ -120,7 +117,6 @@ def lines(stored: Stored, names: dict[str, str]) -> list[str]:
     """One line for each pair of rows of two frameworks: its division.
 
     Args:
-        stored: the comparison.
         names: row id: its name without the framework. Rows without one are left out.
     """
     found: dict[Division, list[str]] = {}
@@ -152,7 +148,6 @@ def winners(stored: Stored, judged: Sequence[tuple[Row, Row, Judged]], label: st
     """Who is faster in each pair of rows that has a verdict.
 
     Args:
-        stored: the comparison.
         judged: pairs of rows, and seconds of the second over seconds of the first.
         label: stands before the switches, where there are several comparisons.
     """

@@ -209,7 +209,6 @@ def serial_of(comparison: Comparison, row: Row, *, cores: int | None = None, bat
     """The row that this one's speed-up is relative to: the same work in serial.
 
     Args:
-        comparison: of the row.
         row: any row. A serial row finds itself.
         cores: of the serial row. None: as many.
         batch: its global batch. None: the same.

@@ -72,8 +72,6 @@ def judge(specs: Sequence[Spec], frameworks: Sequence[str], out: Path, progress:
 
     Args:
         specs: serial, float64. See `spec_of`.
-        frameworks: by name.
-        out: folder of the recordings.
         progress: called with what is being done.
 
     Raises:

@@ -16,7 +16,6 @@ def class_table(summaries: Sequence[Summary], class_names: Sequence[str]) -> lis
     """Precision and recall of each class: one table, or none where no run has counted them.
 
     Args:
-        summaries: of all rows.
         class_names: by class id.
     """
     columns = (
@@ -47,7 +46,6 @@ def confusion_table(summaries: Sequence[Summary], class_names: Sequence[str]) ->
     """The confusion matrices: one table, or none where no run has counted them.
 
     Args:
-        summaries: of all rows.
         class_names: by class id.
     """
     names = named(class_names, max((len(summary.confusion or []) for summary in summaries), default=0))

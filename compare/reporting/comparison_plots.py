@@ -34,7 +34,6 @@ def drawings(summaries: Sequence[Summary], class_names: Sequence[str] = ()) -> d
     """Every plot of a comparison by name, for `plots.write_all`.
 
     Args:
-        summaries: of all rows.
         class_names: by class id. Classes beyond them are shown by id.
     """
 

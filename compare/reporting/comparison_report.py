@@ -66,7 +66,6 @@ def read(folder: Path, unsealed: Sequence[tuple[str, RunResult]] = ()) -> Compar
     """Read a results folder and judge it.
 
     Args:
-        folder: of a comparison.
         unsealed: (row id, result) of runs whose result could not be written, as on a full disk. The report gives their reasons.
 
     Raises:
@@ -83,7 +82,6 @@ def report(compared: Compared, folder: Path, out: Path | None = None) -> Report:
     """The report of a comparison.
 
     Args:
-        compared: the comparison.
         folder: its results, for the commands that repeat it.
         out: where `report` writes it. None: to `folder`.
     """

@@ -38,7 +38,6 @@ def tune(settings: Tuning, folder: Path, lock: ExitStack | None = None) -> Tuned
     Finished trials are always saved. Call it again with the same settings to resume, or to get the stored result.
 
     Args:
-        settings: the requested tuning.
         folder: gets plan, storage, logs and record.
         lock: holds the folder until its owner ends. None: the folder is free when the tuning ends.
 

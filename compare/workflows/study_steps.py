@@ -170,8 +170,6 @@ def _section(
 
     Args:
         report: as it was written.
-        folder: of the step.
-        name, title: of the section.
         conclusions: its sentences for the study's conclusion.
         only: names of its tables to show. None: all.
     """

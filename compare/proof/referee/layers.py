@@ -172,7 +172,6 @@ def _summed_patches(
 
     Args:
         patches: [N, H', W', C] and the place (a, b) in each window that these values came from.
-        shape: of the result.
         outputs: [N, H', W', ...].
     """
     (top, bottom), (left, right) = padding

@@ -65,7 +65,6 @@ def schedule(
         rate: of the first step, without warm-up.
         step_size, gamma: see `name`.
         warmup_steps: over which a factor rises linearly to 1.
-        steps_per_epoch, steps: of the run.
     """
     factors: dict[str, Callable[[int], float]] = {
         "constant": lambda done: 1.0,
@@ -87,7 +86,6 @@ def train(
     """Train one step on each batch.
 
     Args:
-        architecture: of the model.
         weights: before the first step.
         batches: images of `dtype`.
         optimizer: fresh.
