@@ -14,7 +14,8 @@ from common.data.preprocessing import job
 from common.machine.rates import DeviceRates
 from common.models import architectures, weights
 from common.spec import Spec
-from common.training import inference, layers, tracing
+from common.training import inference, layers
+from common.training.trainer import Trainer
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_DATA_REFUSED = 0, 1, 2, 4
 EXIT_TERMINATED = 128 + signal.SIGTERM
@@ -28,7 +29,7 @@ class Twin:
     """Devices, modes that are possible here, switches: JSON-ready."""
     configure: Callable[..., None]
     """(spec, trials=1): set threads and devices. Called once, before any tensor is made."""
-    build: Callable[[Spec, architectures.Architecture, Plan, sources.Dataset, weights.Weights], tracing.TraceableTrainer]
+    build: Callable[[Spec, architectures.Architecture, Plan, sources.Dataset, weights.Weights], Trainer]
     """The Trainer of the spec's mode."""
     summarize: Callable[[architectures.Architecture], dict[str, Any]]
     """Layers, output shapes and values of the model as the framework has built it: JSON-ready."""

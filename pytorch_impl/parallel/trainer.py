@@ -22,7 +22,7 @@ from common.data.sources import Dataset
 from common.models.architectures import Architecture
 from common.models.weights import Weights
 from common.spec import Spec
-from common.training.shared_trainer import SharedTrainer
+from common.training import trainer
 from common.training.trainer import Batch, Recording, StepBreakdown, Update
 from pytorch_impl import device, evaluate, input, models, optim, profiler, train, weights
 from pytorch_impl.batch_norm import ReplicaGroup
@@ -35,10 +35,10 @@ _COMPILE_MODES = {
 }
 
 
-class Trainer(SharedTrainer):
+class Trainer(trainer.Trainer):
     """One process of a run. A mode adds how it builds replicas, how they train and score together, and what it reports.
 
-    `common.training.tracing.TraceableTrainer` documents the public methods.
+    `common.training.trainer.Trainer` documents the public methods.
     """
 
     def __init__(self, spec: Spec, architecture: Architecture, plan: Plan, dataset: Dataset, initial: Weights) -> None:

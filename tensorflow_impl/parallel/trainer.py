@@ -18,7 +18,7 @@ from common.data.sources import Dataset
 from common.models.architectures import Architecture, BatchNorm
 from common.models.weights import Weights
 from common.spec import Spec
-from common.training.shared_trainer import SharedTrainer
+from common.training import trainer
 from common.training.trainer import Batch, ComputeAndExchange, Recording, StepBreakdown, Update
 from tensorflow_impl import device, evaluate, input, models, optim, profiler, train, weights
 from tensorflow_impl.batch_norm import ReplicaGroup
@@ -26,10 +26,10 @@ from tensorflow_impl.compression import Compressor
 from tensorflow_impl.parallel.group import Group
 
 
-class Trainer(SharedTrainer):
+class Trainer(trainer.Trainer):
     """One process of a run. A mode adds how it builds replicas, how they train and score together, and what it reports.
 
-    `common.training.tracing.TraceableTrainer` documents the public methods.
+    `common.training.trainer.Trainer` documents the public methods.
     """
 
     _exchanges = True

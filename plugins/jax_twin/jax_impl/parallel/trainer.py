@@ -17,7 +17,7 @@ from common.machine.machine import available_cores
 from common.models.architectures import Architecture
 from common.models.weights import Weights
 from common.spec import Spec
-from common.training.shared_trainer import SharedTrainer
+from common.training import trainer
 from common.training.trainer import Batch, Recording, StepBreakdown, Update
 from jax_impl import device, evaluate, input, models, optim, profiler, train, weights
 from jax_impl.batch_norm import ReplicaGroup
@@ -34,10 +34,10 @@ def _count(event: str, seconds: float, **_: Any) -> None:
 jax.monitoring.register_event_duration_secs_listener(_count)
 
 
-class Trainer(SharedTrainer):
+class Trainer(trainer.Trainer):
     """The process of a run. A mode adds how it spreads a step over replicas, and what it reports.
 
-    `common.training.tracing.TraceableTrainer` documents the public methods.
+    `common.training.trainer.Trainer` documents the public methods.
     """
 
     def __init__(self, spec: Spec, architecture: Architecture, plan: Plan, dataset: Dataset, initial: Weights) -> None:

@@ -11,7 +11,7 @@ from common import spec
 from common.data.batches import Plan
 from common.models import architectures
 from common.models.weights import Weights
-from common.training.shared_trainer import SharedTrainer
+from common.training.trainer import Trainer
 
 DESCRIPTION: dict[str, Any] = {
     "devices": [{"name": "cpu", "kind": "cpu"}],
@@ -31,7 +31,7 @@ class Optimizer:
         self.values = values
 
 
-class Noted(SharedTrainer):
+class Noted(Trainer):
     """Notes what is run. Its framework keeps arrays back to front."""
 
     def __init__(self) -> None:
