@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from common.data import chunks, mapped
-from common.data.batches import Epoch, Feed, Plan, in_order
+from common.data.batches import Epoch, Feed, Plan
 from common.data.sources import Split
 from common.models.input_scaling import Scaling
 from common.spec import Spec
@@ -23,13 +23,6 @@ from pytorch_impl import device, switches
 
 _Position = tuple[int, int, int]
 Take = Callable[[npt.NDArray[np.int64]], torch.Tensor]
-
-
-def batches(
-    plan: Plan, split: Split, world_size: int, rank: int, first_epoch: int = 1, chosen: dict[str, Any] | None = None
-) -> Iterator[Batch]:
-    """Iterate over this process's shard of every global batch, in order, starting at an epoch."""
-    return in_order(plan, feed(plan, split, world_size, rank, chosen), first_epoch)
 
 
 def feed(plan: Plan, split: Split, world_size: int, rank: int, chosen: dict[str, Any] | None = None) -> Feed[Batch]:

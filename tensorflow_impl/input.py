@@ -12,7 +12,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from common.data import chunks
-from common.data.batches import Epoch, Feed, Plan, in_order
+from common.data.batches import Epoch, Feed, Plan
 from common.data.decoding.images import MOST_IN_MEMORY
 from common.data.sources import Split
 from common.models.input_scaling import Scaling
@@ -22,13 +22,6 @@ from tensorflow_impl import decode, device
 Take = Callable[[tf.Tensor], tf.Tensor]
 
 _WORD = np.dtype(np.int64)
-
-
-def batches(
-    plan: Plan, split: Split, world_size: int, rank: int, first_epoch: int = 1, chosen: dict[str, Any] | None = None
-) -> Iterator[Batch]:
-    """Iterate over this process's shard of every global batch, in order, starting at an epoch."""
-    return in_order(plan, feed(plan, split, world_size, rank, chosen), first_epoch)
 
 
 def feed(plan: Plan, split: Split, world_size: int, rank: int, chosen: dict[str, Any] | None = None) -> Feed[Batch]:

@@ -45,6 +45,24 @@ class Twin:
     device: str
     versions: dict[str, str]
 
+    @classmethod
+    def of(cls, device: Any, formats: Any, predicting: Any, layers: Any, models: Any, parallel: Any, preprocess: Any) -> Twin:
+        """Gather the parts from a twin's modules of these names."""
+        return cls(
+            describe=device.describe,
+            configure=device.configure,
+            build=parallel.build,
+            summarize=models.summarize,
+            passes=layers.passes,
+            scanning=preprocess.scanning,
+            inference=inference.Inference(predicting.Predictor, formats.SUFFIXES, formats.write, formats.read),
+            synchronize=device.synchronize,
+            device_peak_memory_mib=device.peak_memory_mib,
+            device_rates=device.rates,
+            device=device.kind(),
+            versions=device.versions(),
+        )
+
 
 class Switches(Protocol):
     """A twin's module of that name: the switches that must be set before the framework is imported."""

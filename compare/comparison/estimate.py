@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.console import Console
 
 from common.artifacts import results
 from common.artifacts.schema import Phases, RunResult
@@ -70,7 +69,7 @@ def rehearse(request: Request, *, as_json: bool, like: Path | None) -> int:
             "Training a few steps of one row of each framework. --from DIR takes times from results and measures nothing.",
             err=True,
         )
-    with interruptible(), display(Console(stderr=True)) as shown:
+    with interruptible(), display() as shown:
         wanted = comparison_plan.judged(request, shown)
         known = by_contestant(wanted.rows, shown.say) if like is None else stored(like)
         jobs = comparison_plan.jobs(wanted, request.out)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import typer
-from rich.console import Console
 
 from common import spec
 from common.artifacts import results
@@ -211,7 +210,7 @@ class _Done(NamedTuple):
 def _do(request: Request) -> _Done:
     """Start or resume a comparison. Prints its progress, not its results."""
     code, unsealed = 0, list[tuple[str, RunResult]]()
-    with interruptible(), display(Console(stderr=True)) as shown:
+    with interruptible(), display() as shown:
         if request.out is not None:
             store.refuse_used(request.out, request.lay_out(request.settings, request.frameworks), request.settings.seeds)
         wanted = comparison_plan.judged(request, shown)

@@ -125,8 +125,9 @@ def time_left(jobs: Sequence[str], seconds: dict[str, list[float]]) -> float:
 
 
 @contextmanager
-def display(console: Console) -> Generator[Display]:
-    """Show progress while the block runs. Shows nothing if the console is not a terminal."""
+def display(console: Console | None = None) -> Generator[Display]:
+    """Show progress on stderr, or on a console, while the block runs. Shows nothing if that is not a terminal."""
+    console = console or Console(stderr=True)
     progress = Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=20),

@@ -5,19 +5,3 @@ from common.data.decoding.encoded import Encoded
 from common.data.sources.locating import NAMES
 from common.data.sources.lookup import describe, load, load_files, load_manifest
 from common.data.sources.manifest import Manifest
-
-__all__ = [
-    "NAMES",
-    "DataRefused",
-    "Dataset",
-    "Description",
-    "Encoded",
-    "FileSplit",
-    "Files",
-    "Manifest",
-    "Split",
-    "describe",
-    "load",
-    "load_files",
-    "load_manifest",
-]
