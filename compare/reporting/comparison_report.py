@@ -144,7 +144,7 @@ def _page_values(compared: Compared, folder: Path, made: Sequence[Table], drawn:
         "said": [(title, list(map(wording.one_line, said))) for title, said in sections(compared)[1:]],
         "sameness": list(map(wording.one_line, compared.findings.sameness)),
         "proof_is_open": compared.exit_code != 0,
-        "contents": _contents(grids, pictures, heats),
+        "contents": _contents(pictures, heats),
         "proof": page.grid(_without(grids["proof"], _IN_THE_RUNG)) if "proof" in grids else None,
         "claims": page.grid(grids["claims"]) if "claims" in grids else None,
         "results": [page.grid(_narrow(grids[name])) for name in _FIRST if name in grids],
@@ -185,9 +185,7 @@ def _marks(compared: Compared) -> list[Mark]:
     ]
 
 
-def _contents(
-    grids: Mapping[str, Table], pictures: Mapping[str, str], heats: Sequence[dict[str, Any]]
-) -> list[tuple[str, str]]:
+def _contents(pictures: Mapping[str, str], heats: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
     parts = [
         ("proof", "Proof", True),
         ("results", "Results", True),
