@@ -1,4 +1,4 @@
-"""What an optimizer is, and the twins' update rules in NumPy, for parameters that no framework holds."""
+"""The twins' update rules in NumPy, for parameters that no framework holds. And what all optimizers have."""
 
 from __future__ import annotations
 
