@@ -192,8 +192,9 @@ def test_gradients_that_are_wrong_everywhere_are_no_truth_of_their_own(twins: Fa
                 arrays[name] = arrays[name] * (1 + 1e-9)
 
     twins.changes["pytorch", "steps"] = scale
-    (fault,) = tried(Trial("pytorch", tmp_path), "single steps")
-    assert fault.startswith("sgd, float64: 8 one step in float64: gradients differ by 1.0e-09, tolerance 1e-12")
+    found = tried(Trial("pytorch", tmp_path), "single steps")
+    assert found[0].startswith("sgd, float64: 8 one step in float64: gradients differ by 1.0e-09, tolerance"), found
+    assert all(fault.startswith("sgd, float64: ") for fault in found)
 
 
 def test_files_of_an_earlier_trial_are_not_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
