@@ -4,6 +4,7 @@ A spec comes from YAML, JSON or the command line, and travels to the twins as JS
 is judged here. A twin's `describe` judges devices, possible modes and the framework's own switches.
 """
 
+# pyright: reportUnusedImport=false
 from common.spec.errors import (
     SpecError,
 )

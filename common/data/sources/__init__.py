@@ -1,5 +1,6 @@
 """Labelled images from any source: the digits of scikit-learn, downloads, image folders, archives, synthetic leaves."""
 
+# pyright: reportUnusedImport=false
 from common.data.dataset import DataRefused, Dataset, Description, Files, FileSplit, Split
 from common.data.decoding.encoded import Encoded
 from common.data.sources.locating import NAMES
