@@ -19,7 +19,7 @@ from compare.proof.recordings import Recording
 from compare.proof.referee import network
 from compare.proof.referee.network import Batch
 
-STEPS = (0, 1, 4)
+STEPS, PRECISIONS = (0, 1, 4), ("float32", "float64")
 _DRAWN = ("--drawn", ",".join(map(str, STEPS)))
 _SLOTS = {"sgd": {"buffer"}, "adam": {"mean", "square"}}
 
@@ -30,7 +30,7 @@ def check(trial: Trial) -> Faults:
             f"steps-{precision}", trial.name, spec_of(optimizer=optimizer, precision=precision, steps=6), _DRAWN
         )
         for optimizer in options.OPTIMIZERS
-        for precision in ("float32", "float64")
+        for precision in PRECISIONS
     }
     trial.recorder.make(wanted.values())  # by one process
     for where, recording in wanted.items():

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from common.spec import SpecError
-from compare.conformance import conformance, training
+from compare.conformance import conformance, single_steps, training
 from compare.conformance.description import description_faults
 from compare.conformance.trial import Trial
 from compare.core.errors import FolderError, LaunchError
@@ -172,7 +172,8 @@ def test_a_planted_defect_is_named(plant: Callable[[str], Trial], defect: str, c
 def twins(monkeypatch: pytest.MonkeyPatch) -> FakeTwins:
     """A twin that only pretends. Its single steps are the referee's."""
     fake = FakeTwins()
-    fake.steps_by_referee = ["float32", "float64"]
+    fake.steps_by_referee = ["float64"]
+    monkeypatch.setattr(single_steps, "PRECISIONS", ("float64",))
     monkeypatch.setattr(launch, "describe", fake.describe)
     monkeypatch.setattr(launch, "call_each", fake.call_each)
     monkeypatch.setattr(options, "OPTIMIZERS", {"sgd": options.OPTIMIZERS["sgd"]})
