@@ -27,7 +27,8 @@ MODULES = {
     for folder, names in (
         ("comparison", ["run"]),
         ("reporting", ["report"]),
-        ("proof", ["parity", "models", "conformance"]),
+        ("proof", ["parity", "models"]),
+        ("conformance", ["conformance"]),
         ("data", ["data", "preprocess"]),
         ("comparison", ["scaling"]),
         ("evaluation", ["evaluate", "convert", "predict", "infer"]),

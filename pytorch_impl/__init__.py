@@ -1,4 +1,4 @@
 """One framework's side of every run. Its twin has the same files and names, in the same order."""
 
 SUPPORTED = {"torch": ("2.13", "2.16"), "torchvision": ("0.28", "0.30")}
-"""Distribution: (the lowest version that the twin runs on, the first later one that it does not)."""
+"""Distribution: (lowest supported version, first later version that is not supported)."""

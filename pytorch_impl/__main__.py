@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from common.processes import entry
-from common.training.inference import Inference
 from pytorch_impl import rendezvous, switches
 
 
@@ -11,20 +10,7 @@ def load_twin() -> entry.Twin:
     """Import the framework and gather the twin's parts."""
     from pytorch_impl import device, formats, inference, layers, models, parallel, preprocess
 
-    return entry.Twin(
-        describe=device.describe,
-        configure=device.configure,
-        build=parallel.build,
-        summarize=models.summarize,
-        passes=layers.passes,
-        scanning=preprocess.scanning,
-        inference=Inference(inference.Predictor, formats.SUFFIXES, formats.write, formats.read),
-        synchronize=device.synchronize,
-        device_peak_memory_mib=device.peak_memory_mib,
-        device_rates=device.rates,
-        device=device.kind(),
-        versions=device.versions(),
-    )
+    return entry.Twin.of(device, formats, inference, layers, models, parallel, preprocess)
 
 
 if __name__ == "__main__":

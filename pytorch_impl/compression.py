@@ -23,7 +23,6 @@ def encode(values: torch.Tensor, settings: Communication) -> torch.Tensor:
 
     Args:
         values: float32 or float64 [count].
-        settings: the run's communication settings.
 
     Returns:
         The one-dimensional message of `common.training.compression.payload_bytes` bytes.
@@ -48,7 +47,6 @@ def decode(message: torch.Tensor, count: int, dtype: torch.dtype, settings: Comm
         message: from `encode`; with `float16` it may be the sum of several messages.
         count: number of values in the bucket.
         dtype: of the values.
-        settings: the run's communication settings.
 
     Returns:
         [count]; a value that was not sent is 0.

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch.cuda import nccl
 
-from common.machine import machine, placement
-from common.machine.machine import available_cores
+from common.machine import machine
 from common.machine.rates import DEVICE_COPIED_BYTES, DEVICE_MATRIX_SIZE, DeviceRates, of_device
 from common.spec import Spec
+from common.spec.shared_switches import described_mode, intra_op_threads
 from pytorch_impl import SUPPORTED, rendezvous, switches
 
 _ALL_REDUCE = "a process for each replica, gradients by all-reduce"
@@ -44,8 +44,8 @@ def _on(names: list[str]) -> dict[str, Any]:
     return {
         "devices": [{"name": name, "kind": "cuda"} for name in names] or [{"name": "cpu", "kind": "cpu"}],
         "modes": {
-            "serial": _mode("one replica", None),
-            "data_parallel": _mode(
+            "serial": described_mode("one replica", None),
+            "data_parallel": described_mode(
                 "nn.DataParallel" if found else "replicas in CPU threads",
                 found,
                 None if found else "Python threads of this suite",
@@ -54,47 +54,20 @@ def _on(names: list[str]) -> dict[str, Any]:
                 synchronised=not found,
                 compression=not found,
             ),
-            "multi_process": _mode(f"DistributedDataParallel, {backend}", found, _ALL_REDUCE, hosts=True),
-            "parameter_server": _mode("NumPy server, Dask actor", found, hosts=True),
-            "model_parallel": _mode(f"torch.distributed.pipelining, {backend}", found),
-            "tensor_parallel": _mode(f"each layer's channels over ranks, {backend}", found),
-            "pipeline": _mode(f"torch.distributed.pipelining, {backend}", found),
-            "hybrid": _mode(f"data-parallel copies of a model that ranks divide, {backend}", found),
+            "multi_process": described_mode(f"DistributedDataParallel, {backend}", found, _ALL_REDUCE, hosts=True),
+            "parameter_server": described_mode("NumPy server, Dask actor", found, hosts=True),
+            "model_parallel": described_mode(f"torch.distributed.pipelining, {backend}", found),
+            "tensor_parallel": described_mode(f"each layer's channels over ranks, {backend}", found),
+            "pipeline": described_mode(f"torch.distributed.pipelining, {backend}", found),
+            "hybrid": described_mode(f"data-parallel copies of a model that ranks divide, {backend}", found),
             # Separately trained models keep their own statistics until they are averaged.
-            "model_averaging": _mode(
+            "model_averaging": described_mode(
                 f"own optimizers, averages by all-reduce, {backend}", found, _AVERAGES, hosts=True, synchronised=False
             ),
         },
         "options": switches.options("cuda" if found else "cpu"),
         "inputs": {"workers": "worker processes"},
         "deterministic": torch.are_deterministic_algorithms_enabled(),
-    }
-
-
-def _mode(
-    implementation: str,
-    found: int | None,
-    mechanism: str | None = None,
-    *,
-    hosts: bool = False,
-    synchronised: bool = True,
-    compression: bool = True,
-) -> dict[str, Any]:
-    """A mode on `found` GPUs: 0 if replicas run on CPU cores, None if one device is enough.
-
-    Over several hosts, one GPU on each is enough. `mechanism` is equal in both twins if replicas run and exchange alike. None:
-    the implementation names it.
-    """
-    lacking = found == 1 and not hosts
-    return {
-        "available": not lacking,
-        "reason": "needs 2 CUDA devices, found 1" if lacking else None,
-        "max_replicas": 1 if found is None else found or None,
-        "resource": "device" if found is None else "CUDA devices",
-        "implementation": implementation,
-        "mechanism": mechanism or implementation,
-        "batch_norm_statistics": ["per_replica", *(["synchronised"] if synchronised else [])],
-        "compression": compression,
     }
 
 
@@ -137,11 +110,6 @@ def configure(spec: Spec, trials: int = 1) -> None:
     rendezvous.join(spec)
 
 
-def intra_op_threads(spec: Spec) -> int:
-    """Threads that one operation may use. All replicas together stay within the core budget."""
-    return max(min(placement.cores_of_replica(spec.cores, spec.replicas, spec.hosts), available_cores()), 1)
-
-
 def synchronize() -> None:
     """Wait until the device has finished all queued work."""
     if torch.cuda.is_available():
@@ -164,8 +132,6 @@ def measured_rates(spec: Spec, where: str, size: int, num_bytes: int) -> DeviceR
     """Measure the rates of any device.
 
     Args:
-        spec: of the run.
-        where: the device's name.
         size: rows and columns of the multiplied matrices.
         num_bytes: how many bytes are copied.
     """

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from common.data import chunks, mapped
-from common.data.batches import Epoch, Feed, Plan, in_order
+from common.data.batches import Epoch, Feed, Plan
 from common.data.sources import Split
 from common.models.input_scaling import Scaling
 from common.spec import Spec
@@ -25,13 +25,6 @@ _Position = tuple[int, int, int]
 Take = Callable[[npt.NDArray[np.int64]], torch.Tensor]
 
 
-def batches(
-    plan: Plan, split: Split, world_size: int, rank: int, first_epoch: int = 1, chosen: dict[str, Any] | None = None
-) -> Iterator[Batch]:
-    """Iterate over this process's shard of every global batch, in order, starting at an epoch."""
-    return in_order(plan, feed(plan, split, world_size, rank, chosen), first_epoch)
-
-
 def feed(plan: Plan, split: Split, world_size: int, rank: int, chosen: dict[str, Any] | None = None) -> Feed[Batch]:
     """A feed of this process's shard of global batches.
 
@@ -39,8 +32,6 @@ def feed(plan: Plan, split: Split, world_size: int, rank: int, chosen: dict[str,
     does not depend on the number of workers.
 
     Args:
-        plan: of the run.
-        split: the training split.
         world_size: number of shards of every global batch.
         rank: number of this process's shard.
         chosen: the run's resolved switches; None: batches are prepared on the host, in its usual memory.
@@ -88,11 +79,9 @@ def resident(plan: Plan, split: Split, world_size: int, rank: int, where: str) -
     """The same as `feed`, gathered and augmented on a device that holds all images. Ids stay on the host.
 
     Args:
-        plan: of the run.
         split: the training split, decoded.
         world_size: number of shards of every global batch.
         rank: number of this process's shard.
-        where: the device.
     """
     images, labels = (torch.from_numpy(np.array(array)).to(where) for array in (split.images, split.labels))
 
@@ -132,8 +121,6 @@ def load(take: Take, labels: npt.NDArray[np.int64], drawn: Epoch, start: int, st
     Args:
         take: from ids to images, see `reader`.
         labels: int64 [N] of the split.
-        drawn: the epoch's draws.
-        start: the first position.
         stop: the position after the last one.
 
     Returns:

@@ -19,7 +19,6 @@ def passes(
 
     Args:
         spec: of a run; its batch size, precision and switches apply.
-        architecture: the layers.
         shape: [H, W, C] or [features] of one example of the input.
         needs_gradient: whether to compute the gradient of the input.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,32 +11,16 @@ from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
 from common import spec
+from common.training.optim import Optimizer
 
 _FIRST_LOSS_SCALE = 2.0**15
 _GROWTH_STEPS = 2000
-
-
-class Optimizer(Protocol):
-    """What a training step needs from an optimizer."""
-
-    def apply(self, gradients: list[torch.Tensor], learning_rate: float, step: int) -> None:
-        """Update every variable once; `step` counts from 1."""
-        ...
-
-    def state(self) -> dict[str, npt.NDArray[Any]]:
-        """What the optimizer keeps between updates, by name."""
-        ...
-
-    def load_state(self, values: dict[str, npt.NDArray[Any]]) -> None:
-        """Restore what `state` returned. The optimizer must have the same settings."""
-        ...
 
 
 def build(settings: spec.Optimizer, variables: list[Any], switches: dict[str, Any] | None = None) -> Optimizer:
     """Build the optimizer for a model's trainable variables.
 
     Args:
-        settings: the spec's optimizer settings.
         variables: in the order of the gradients that `apply` gets.
         switches: the run's resolved switches; None: only the update rule matters.
     """

@@ -6,20 +6,8 @@ import os
 import shutil
 from typing import Any
 
-from common.machine import machine
-from common.spec import MODES, Spec, resolved, thread_choices
-
-_CUDA = "a CUDA device"
-
-_BEFORE_IMPORT: dict[str, Any] = {
-    "allocator": {
-        "values": ["keeping", "system"],
-        "default": "keeping",
-        "plain": "system",
-        "process": ["system"],
-        "help": "whether glibc keeps freed memory for the next step, or gives it back to the system, as it does by default",
-    },
-}
+from common.spec import MODES, Spec, resolved
+from common.spec.shared_switches import ALLOCATOR, CUDA, ONEDNN, data_on, set_allocator, thread_choices
 
 
 def options(kind: str) -> dict[str, Any]:
@@ -34,12 +22,12 @@ def options(kind: str) -> dict[str, Any]:
     apart = ["serial", "data_parallel", "multi_process", "model_averaging"]
     # Twin: some switches exist in one framework only, and the other twin lists its own here.
     return {
-        **_BEFORE_IMPORT,
+        "allocator": ALLOCATOR,
         "arithmetic": {
             "values": ["full", "bfloat16", "float16", *(["tf32", "tf32_convolutions"] if on_cuda else [])],
             "default": "full",
             **({"plain": "tf32_convolutions"} if on_cuda else {}),
-            "elsewhere": {} if on_cuda else {"tf32": _CUDA, "tf32_convolutions": _CUDA},
+            "elsewhere": {} if on_cuda else {"tf32": CUDA, "tf32_convolutions": CUDA},
             "only": {
                 "bfloat16": {"precision": ["float32"], "mode": apart},
                 "float16": {"precision": ["float32"], "mode": apart},
@@ -68,12 +56,7 @@ def options(kind: str) -> dict[str, Any]:
             "only": {"foreach": {"mode": updating}, "fused": {"mode": updating}},
             "help": "the update of one variable after the other, of all at once, or in one kernel; the same rule",
         },
-        "onednn": {
-            "values": [True, False],
-            "default": True,
-            "process": [False],
-            "help": "whether oneDNN computes convolutions and dense layers on the CPU",
-        },
+        "onednn": ONEDNN,
         "intra_op_threads": threads | {"help": "threads of one operation; budget: this process's share of the cores"},
         # Twin: only TorchScript uses torch's inter-op pool, so its budget is one thread.
         "inter_op_threads": threads | {"help": "threads for operations side by side; budget: one"},
@@ -81,7 +64,7 @@ def options(kind: str) -> dict[str, Any]:
             "values": [True, False] if on_cuda else [False],
             "default": on_cuda,
             **({"plain": False} if on_cuda else {}),
-            "elsewhere": {} if on_cuda else {"True": _CUDA},
+            "elsewhere": {} if on_cuda else {"True": CUDA},
             "process": [not on_cuda],
             "help": "whether cuDNN tries its algorithms for each shape and keeps the fastest",
         },
@@ -89,17 +72,11 @@ def options(kind: str) -> dict[str, Any]:
             "values": [True, False] if on_cuda else [False],
             "default": on_cuda,
             **({"plain": False} if on_cuda else {}),
-            "elsewhere": {} if on_cuda else {"True": _CUDA},
+            "elsewhere": {} if on_cuda else {"True": CUDA},
             "only": {"False": {"input": ["workers"]}} if on_cuda else {},
             "help": "whether input workers put batches into memory from which the device copies by itself",
         },
-        "data_on": {
-            "values": ["host", "device"] if on_cuda else ["host"],
-            "default": "host",
-            "elsewhere": {} if on_cuda else {"device": _CUDA},
-            "only": {"device": {"mode": ["serial"], "input": ["inline"], "data.loading": ["cached"]}},
-            "help": "where the training images are, and where batches are gathered and augmented",
-        },
+        "data_on": data_on(on_cuda=on_cuda),
     }
 
 
@@ -110,9 +87,7 @@ def of(spec: Spec, kind: str) -> dict[str, Any]:
 
 def prepare(spec: Spec) -> str:
     """Set what must be set before the framework's import. Returns a description of the allocator."""
-    chosen = resolved(spec, _BEFORE_IMPORT)
-    keeps = chosen["allocator"] == "keeping" and machine.keep_freed_memory()
-    return "keeps freed pages" if keeps else "the system's default"
+    return set_allocator(spec)
 
 
 def _graph(on_cuda: bool) -> dict[str, Any]:
@@ -126,7 +101,7 @@ def _graph(on_cuda: bool) -> dict[str, Any]:
         "values": ["eager", *(graphs if has_compiler else []), *([cuda_graphs] if on_cuda else [])],
         "default": "eager",
         "sets": {"graph": {"eager": "eager", **dict.fromkeys([*graphs, cuda_graphs], "compiled")}},
-        "elsewhere": elsewhere | ({} if on_cuda else {cuda_graphs: _CUDA}),
+        "elsewhere": elsewhere | ({} if on_cuda else {cuda_graphs: CUDA}),
         # The next micro-batch's graph overwrites the memory of the first one's gradients.
         "only": dict.fromkeys(graphs, only) | {cuda_graphs: only | {"accumulation": [1]}},
         "help": "forward and backward of a whole batch: operation by operation, by torch.compile, with its search for the "

@@ -6,7 +6,6 @@ import sys
 from typing import cast
 
 from common.processes import entry
-from common.training.inference import Inference
 from tensorflow_impl import rendezvous, switches
 
 _NOT_NEEDED = ("IPython", "matplotlib", "pandas", "sklearn")
@@ -31,20 +30,7 @@ def load_twin() -> entry.Twin:
     _import_framework()
     from tensorflow_impl import device, formats, inference, layers, models, parallel, preprocess
 
-    return entry.Twin(
-        describe=device.describe,
-        configure=device.configure,
-        build=parallel.build,
-        summarize=models.summarize,
-        passes=layers.passes,
-        scanning=preprocess.scanning,
-        inference=Inference(inference.Predictor, formats.SUFFIXES, formats.write, formats.read),
-        synchronize=device.synchronize,
-        device_peak_memory_mib=device.peak_memory_mib,
-        device_rates=device.rates,
-        device=device.kind(),
-        versions=device.versions(),
-    )
+    return entry.Twin.of(device, formats, inference, layers, models, parallel, preprocess)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ def encode(values: tf.Tensor, settings: Communication) -> tf.Tensor:
 
     Args:
         values: float32 or float64 [count].
-        settings: the run's communication settings.
 
     Returns:
         The one-dimensional message of `common.training.compression.payload_bytes` bytes.
@@ -49,7 +48,6 @@ def decode(message: tf.Tensor, count: int, dtype: tf.DType, settings: Communicat
         message: from `encode`; with `float16` it may be the sum of several messages.
         count: number of values in the bucket.
         dtype: of the values.
-        settings: the run's communication settings.
 
     Returns:
         [count]; a value that was not sent is 0.

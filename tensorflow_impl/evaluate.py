@@ -18,7 +18,6 @@ def score(model: keras.Model, images: tf.Tensor, labels: tf.Tensor, objective: t
         model: BatchNorm uses the running statistics.
         images: uint8 [N, H, W, 3], values 0 to 255.
         labels: int64 [N].
-        objective: of the run.
 
     Returns:
         (loss_sum, predictions): cross-entropy summed over the N examples, and predicted labels int64 [N].

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from common.data import chunks
-from common.data.batches import Epoch, Feed, Plan, in_order
+from common.data.batches import Epoch, Feed, Plan
 from common.data.decoding.images import MOST_IN_MEMORY
 from common.data.sources import Split
 from common.models.input_scaling import Scaling
@@ -24,13 +24,6 @@ Take = Callable[[tf.Tensor], tf.Tensor]
 _WORD = np.dtype(np.int64)
 
 
-def batches(
-    plan: Plan, split: Split, world_size: int, rank: int, first_epoch: int = 1, chosen: dict[str, Any] | None = None
-) -> Iterator[Batch]:
-    """Iterate over this process's shard of every global batch, in order, starting at an epoch."""
-    return in_order(plan, feed(plan, split, world_size, rank, chosen), first_epoch)
-
-
 def feed(plan: Plan, split: Split, world_size: int, rank: int, chosen: dict[str, Any] | None = None) -> Feed[Batch]:
     """A feed of this process's shard of global batches.
 
@@ -38,8 +31,6 @@ def feed(plan: Plan, split: Split, world_size: int, rank: int, chosen: dict[str,
     does not depend on the number of workers.
 
     Args:
-        plan: of the run.
-        split: the training split.
         world_size: number of shards of every global batch.
         rank: number of this process's shard.
         chosen: the run's resolved switches; None: batches are prepared on the host, in its usual memory.
@@ -99,11 +90,9 @@ def resident(plan: Plan, split: Split, world_size: int, rank: int, where: str) -
     """The same as `feed`, gathered and augmented on a device that holds all images. Ids stay on the host.
 
     Args:
-        plan: of the run.
         split: the training split, decoded.
         world_size: number of shards of every global batch.
         rank: number of this process's shard.
-        where: the device.
     """
     rows = _as_words(np.asarray(split.images))
     image, row_bytes = split.images.shape[1:], rows.strides[0]
@@ -177,8 +166,6 @@ def load(take: Take, labels: tf.Tensor, drawn: Epoch, start: tf.Tensor, stop: tf
     Args:
         take: from ids to images, see `reader`.
         labels: int64 [N] of the split.
-        drawn: the epoch's draws.
-        start: the first position.
         stop: the position after the last one.
 
     Returns:

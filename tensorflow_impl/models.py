@@ -72,7 +72,6 @@ def build_layers(architecture: Architecture, shape: tuple[int, ...], precision: 
     """Build any consecutive layers of a model. They take an input and the dropout masks, and return the last layer's output.
 
     Args:
-        architecture: the layers.
         shape: [H, W, C] or [features] of one example of the input.
         precision: `float32` or `float64`.
     """

@@ -5,26 +5,12 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from common.machine import machine
-from common.spec import Spec, resolved, thread_choices
-
-_CUDA = "a CUDA device"
+from common.spec import Spec, resolved
+from common.spec.shared_switches import ALLOCATOR, CUDA, ONEDNN, data_on, set_allocator, thread_choices
 
 _BEFORE_IMPORT: dict[str, Any] = {
-    "allocator": {
-        "values": ["keeping", "system"],
-        "default": "keeping",
-        "plain": "system",
-        "process": ["system"],
-        "help": "whether glibc keeps freed memory for the next step, or gives it back to the system, as it does by default",
-    },
     # Twin: TensorFlow reads its environment at import. torch has calls for both.
-    "onednn": {
-        "values": [True, False],
-        "default": True,
-        "process": [False],
-        "help": "whether oneDNN computes convolutions and dense layers on the CPU",
-    },
+    "onednn": ONEDNN,
     "cudnn_autotune": {
         "values": [True, False],
         "default": True,
@@ -43,17 +29,18 @@ def options(kind: str) -> dict[str, Any]:
     on_cuda = kind == "cuda"
     threads = thread_choices()
     apart = ["serial", "data_parallel", "multi_process", "model_averaging"]
-    autotune = {} if on_cuda else {"values": [True], "elsewhere": {"False": _CUDA}}
+    autotune = {} if on_cuda else {"values": [True], "elsewhere": {"False": CUDA}}
     # Twin: some switches exist in one framework only, and the other twin lists its own here. TensorFlow has only fused update
     # kernels, and pins batches by itself.
     return {
+        "allocator": ALLOCATOR,
         **_BEFORE_IMPORT,
         "cudnn_autotune": _BEFORE_IMPORT["cudnn_autotune"] | autotune,
         "arithmetic": {
             "values": ["full", "bfloat16", "float16", *(["tf32"] if on_cuda else [])],
             "default": "full",
             **({"plain": "tf32"} if on_cuda else {}),
-            "elsewhere": {} if on_cuda else {"tf32": _CUDA},
+            "elsewhere": {} if on_cuda else {"tf32": CUDA},
             "only": {
                 "bfloat16": {"precision": ["float32"], "mode": apart},
                 # Inside a graph, a strategy's replicas cannot skip a step together.
@@ -70,7 +57,7 @@ def options(kind: str) -> dict[str, Any]:
             "default": True,
             "closed": not on_cuda,
             "sets": {"layout": {"True": "as its optimizer turns NHWC" if on_cuda else "NHWC", "False": "NHWC"}},
-            "elsewhere": {} if on_cuda else {"False": _CUDA},
+            "elsewhere": {} if on_cuda else {"False": CUDA},
             "process": [False],
             "help": "whether the graph's activations are turned from NHWC to the layout that suits the device",
         },
@@ -88,13 +75,7 @@ def options(kind: str) -> dict[str, Any]:
         },
         "intra_op_threads": threads | {"help": "threads of one process's operations; budget: its share of the cores"},
         "inter_op_threads": threads | {"help": "threads for operations side by side; budget: one for each replica"},
-        "data_on": {
-            "values": ["host", "device"] if on_cuda else ["host"],
-            "default": "host",
-            "elsewhere": {} if on_cuda else {"device": _CUDA},
-            "only": {"device": {"mode": ["serial"], "input": ["inline"], "data.loading": ["cached"]}},
-            "help": "where the training images are, and where batches are gathered and augmented",
-        },
+        "data_on": data_on(on_cuda=on_cuda),
     }
 
 
@@ -110,5 +91,4 @@ def prepare(spec: Spec) -> str:
         os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
     if not chosen["cudnn_autotune"]:
         os.environ["TF_CUDNN_USE_AUTOTUNE"] = "0"
-    keeps = chosen["allocator"] == "keeping" and machine.keep_freed_memory()
-    return "keeps freed pages" if keeps else "the system's default"
+    return set_allocator(spec)

@@ -47,7 +47,6 @@ class Objective:
     are a shard of a global batch of num_examples.
 
     Args:
-        loss: the spec's loss.
         scaling: maps bytes to the model's input.
         loss_scale: returns the current factor of the loss in the backward pass, so float16 can hold small gradients. None: no
             factor.

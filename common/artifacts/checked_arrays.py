@@ -24,8 +24,6 @@ def write(path: Path, words: Mapping[str, str], arrays: Mapping[str, npt.NDArray
 
     Args:
         path: of the file. Its folder is made.
-        words: metadata by name.
-        arrays: by name.
 
     Raises:
         OSError: it cannot be written. The former file stays.
@@ -41,7 +39,6 @@ def read(
     """The metadata and the arrays of a file.
 
     Args:
-        path: of the file.
         what: a noun for it without article.
         again: a sentence that says how to get it anew.
         version: the `version` that its metadata must have. None: it has none.

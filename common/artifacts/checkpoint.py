@@ -111,7 +111,6 @@ def of_first_rank(trainer: Summing, own: Checkpoint | None) -> Checkpoint | None
     """Send rank 0's checkpoint to all ranks of a run, which may be on other machines. All ranks call it.
 
     Args:
-        trainer: of this rank.
         own: rank 0's, or None; in other ranks None.
     """
     if "RANK" not in os.environ:

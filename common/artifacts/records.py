@@ -41,15 +41,12 @@ def read(
     """Read a record back.
 
     Args:
-        path: of the JSON file.
-        model: of its values.
         what: a noun for it without article.
         again: a sentence that says how to get it anew.
         name_it: a sentence that says what to do if there is no such file. Default: `again`.
         version: the `schema_version` that the file must have. None: it has none.
         checksums_since: a field that is as old as checksums. A file without both is from before, and is read. None: every
             version has written checksums.
-        raises: class of the error.
 
     Raises:
         RecordError, or `raises`: no such file, torn, changed since it was written, without its checksum, or of another version.

@@ -55,7 +55,7 @@ class EpochRecord(Exact):
     """Part of timed_seconds: the training loop waited for its next batch."""
     evaluation_seconds: Seconds
     first_step_seconds: Seconds | None = None
-    """Of the process that began with this epoch, with the compiling for other batch sizes; None in all others."""
+    """With the compiling for other batch sizes. Only the first epoch of a process has it."""
 
     @pydantic.model_validator(mode="after")
     def _timed(self) -> Self:
@@ -188,8 +188,8 @@ class Environment(Exact):
     distributions_hash: str
     """SHA-256 over them and the version of Python."""
     libraries: dict[str, str] = {}
-    """Versions of the NVIDIA driver, CUDA, cuDNN, NCCL and oneDNN, as far as they are known. All but the driver's are what the
-    framework says of its own build."""
+    """Known versions of the NVIDIA driver, CUDA, cuDNN, NCCL and oneDNN. All except the driver's are what the framework says of
+    its own build."""
 
 
 class RunResult(Exact):
@@ -247,8 +247,8 @@ class RunResult(Exact):
     reduced: list[str] = []
     """Switches that made it compute with fewer digits than its precision says, as `name=value`."""
     conditions: dict[str, str] = {}
-    """What decides its times beside the work, in words that both frameworks share: see `common.spec.conditions`, and the
-    allocator. Empty: not recorded."""
+    """Conditions that decide its times beside the work, in words that both frameworks share: see `common.spec.conditions`, and
+    the allocator. Empty: not recorded."""
     staleness: Staleness | None = None
     members: Members | None = None
     predictions_hash: str | None = None

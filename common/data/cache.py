@@ -170,7 +170,6 @@ def remove(place: Path, data: Path | None = None) -> bool:
     """Remove an entry that no process reads or writes, and the remains of an earlier attempt to build it.
 
     Args:
-        place: of the entry.
         data: the file or folder that readers hold. None: the entry's large file.
 
     Returns:

@@ -29,10 +29,8 @@ def feed(plan: Plan, split: Split, world_size: int, rank: int) -> Feed[_Images]:
     """A feed of the images of one process's shard of each global batch, before augmentation.
 
     Args:
-        plan: of the run.
         split: the training split. Dask's workers decode its files if it has any.
         world_size: number of processes of the run. Each has its own connection to the cluster.
-        rank: of this process.
     """
     opened = ExitStack()
 

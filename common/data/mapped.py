@@ -37,7 +37,6 @@ class Reference(NamedTuple):
         """Read some rows. Rows read through the map would count as this process's memory until it ends.
 
         Args:
-            descriptor: of the file.
             ids: [N], 0 or larger. Consecutive ones are read at once.
 
         Raises:

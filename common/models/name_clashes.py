@@ -16,7 +16,6 @@ def clash(model: str, failed: ImportError | None) -> str | None:
     """Why a user's model cannot have what it imports, or None.
 
     Args:
-        model: its dotted name.
         failed: what importing it raised.
     """
     roots = [Path(entry) for entry in sys.path if Path(entry).resolve() != machine.PROJECT_ROOT]

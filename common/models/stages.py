@@ -167,10 +167,8 @@ def _bounds(costs: Sequence[int], with_weights: Sequence[bool], values: Sequence
     """The number + 1 positions of the cuts between layers, both ends included.
 
     Args:
-        costs: of each layer.
         with_weights: whether each layer has weights.
         values: before each layer, and after the last.
-        number: of stages.
     """
     summed = list(itertools.accumulate(costs, initial=0))
     weighty = list(itertools.accumulate(with_weights, initial=0))

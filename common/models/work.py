@@ -88,7 +88,6 @@ def forward_flops(layer: Layer, num_outputs: int) -> int:
     """Operations of the forward pass of one layer, no Residual, for one example.
 
     Args:
-        layer: the layer.
         num_outputs: values that it outputs for one example.
     """
     match layer:

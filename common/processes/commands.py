@@ -110,8 +110,6 @@ def run(job: Job, twin: Twin, cpus: list[int], facts: dict[str, Any]) -> int:
     """Train, and write a result whatever happens.
 
     Args:
-        job: the command.
-        twin: of the framework.
         cpus: that the run is held to.
         facts: fields of the result that are known before the framework is configured.
     """
@@ -202,9 +200,7 @@ def time_layers(twin: Twin, read: Spec, arguments: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _prepare(
-    twin: Twin, read: Spec, *, reverse_batches: bool
-) -> tuple[sources.Dataset, Plan, weights.Weights, tracing.TraceableTrainer]:
+def _prepare(twin: Twin, read: Spec, *, reverse_batches: bool) -> tuple[sources.Dataset, Plan, weights.Weights, Trainer]:
     """The data, the plan, the drawn weights and the trainer of a spec."""
     dataset = sources.load(read.data, seed=read.split_seed, cache_dir=read.paths.cache_dir)
     heartbeat.reached()

@@ -59,8 +59,6 @@ def main(
     """Do one command.
 
     Args:
-        framework: its name in results.
-        load_twin: imports the framework.
         rendezvous: how ranks find each other.
         switches: what a process must set before the import.
         argv: the words behind `python -m <twin>`. None: those of this process.

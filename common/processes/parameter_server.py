@@ -62,9 +62,7 @@ class Server:
         """Start without parameters.
 
         Args:
-            settings: of the update rule.
             communication: says how the workers compress what they push.
-            workers: how many there are.
             synchronous: one update from all workers' gradients, or one for each worker's.
             staleness: of asynchronous updates: steps that a worker may be ahead of the slowest; None: any number.
         """
@@ -187,7 +185,6 @@ class Connection:
 
         Args:
             messages: of its buckets, as the spec has them compressed, see `common.training.compression`.
-            learning_rate: of the update.
         """
         with self._waiting():
             self._ask("push", messages, learning_rate)
@@ -248,7 +245,6 @@ def join(read: Spec, rank: int, meeting_place: str) -> Connection:
     """Find the server of a run, or start it where nobody has, and wait for the other workers.
 
     Args:
-        read: of the run.
         rank: this worker's, in 0..replicas-1.
         meeting_place: a word that the workers of this run share with no other run.
 
@@ -302,7 +298,6 @@ def of_its_own(read: Spec, secret: str) -> tuple[ProcessSpec, dict[str, str]] | 
     """The server process that a run needs beside its ranks, and what tells them of it; None: a cluster has it, or no server.
 
     Args:
-        read: of the run.
         secret: of the run. The ranks have it in `placement.PASSWORD_VARIABLE`.
     """
     if read.mode != "parameter_server" or read.parameter_server.scheduler is not None:

@@ -17,7 +17,8 @@ from common.processes import hosts, parameter_server, supervisor
 from common.processes.process_spec import ProcessSpec
 from common.processes.twin import EXIT_DATA_REFUSED, EXIT_FAILED, EXIT_OK, EXIT_USAGE, Job
 from common.spec import Spec
-from common.training import timing, tracing
+from common.training import timing
+from common.training.trainer import Trainer
 
 
 def is_rank(read: Spec, environments: list[dict[str, str]]) -> bool:
@@ -52,7 +53,7 @@ def own_cpus(cpus: list[int], read: Spec) -> list[int]:
     return cpus[local_rank * share : (local_rank + 1) * share] or cpus  # another host may have fewer
 
 
-def agree(trainer: tracing.TraceableTrainer, digests: dict[str, str]) -> None:
+def agree(trainer: Trainer, digests: dict[str, str]) -> None:
     """Require the same digests in all ranks, which may be on several machines.
 
     Raises:
@@ -72,8 +73,6 @@ def launch(job: Job, environments: list[dict[str, str]], waiting: str) -> int:
     """Run the command in several processes. If one dies or hangs, end all and name it.
 
     Args:
-        job: the command.
-        environments: of the ranks.
         waiting: see `Rendezvous.WAITING`.
     """
     read, out = job.spec, job.arguments.out

@@ -49,8 +49,6 @@ class Serving:
     """The trials of one process.
 
     Args:
-        framework: its name.
-        versions: of the framework's packages.
         cores: of every trial. This process was configured for them.
         prepare: what a trial trains with.
         synchronize: waits until the device has done all that was asked of it.

@@ -14,7 +14,8 @@ from common.data.preprocessing import job
 from common.machine.rates import DeviceRates
 from common.models import architectures, weights
 from common.spec import Spec
-from common.training import inference, layers, tracing
+from common.training import inference, layers
+from common.training.trainer import Trainer
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_DATA_REFUSED = 0, 1, 2, 4
 EXIT_TERMINATED = 128 + signal.SIGTERM
@@ -28,7 +29,7 @@ class Twin:
     """Devices, modes that are possible here, switches: JSON-ready."""
     configure: Callable[..., None]
     """(spec, trials=1): set threads and devices. Called once, before any tensor is made."""
-    build: Callable[[Spec, architectures.Architecture, Plan, sources.Dataset, weights.Weights], tracing.TraceableTrainer]
+    build: Callable[[Spec, architectures.Architecture, Plan, sources.Dataset, weights.Weights], Trainer]
     """The Trainer of the spec's mode."""
     summarize: Callable[[architectures.Architecture], dict[str, Any]]
     """Layers, output shapes and values of the model as the framework has built it: JSON-ready."""
@@ -43,6 +44,24 @@ class Twin:
     """Of the process's accelerator in the spec's arithmetic. None on a CPU."""
     device: str
     versions: dict[str, str]
+
+    @classmethod
+    def of(cls, device: Any, formats: Any, predicting: Any, layers: Any, models: Any, parallel: Any, preprocess: Any) -> Twin:
+        """Gather the parts from a twin's modules of these names."""
+        return cls(
+            describe=device.describe,
+            configure=device.configure,
+            build=parallel.build,
+            summarize=models.summarize,
+            passes=layers.passes,
+            scanning=preprocess.scanning,
+            inference=inference.Inference(predicting.Predictor, formats.SUFFIXES, formats.write, formats.read),
+            synchronize=device.synchronize,
+            device_peak_memory_mib=device.peak_memory_mib,
+            device_rates=device.rates,
+            device=device.kind(),
+            versions=device.versions(),
+        )
 
 
 class Switches(Protocol):

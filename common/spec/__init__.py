@@ -4,6 +4,7 @@ A spec comes from YAML, JSON or the command line, and travels to the twins as JS
 is judged here. A twin's `describe` judges devices, possible modes and the framework's own switches.
 """
 
+# pyright: reportUnusedImport=false
 from common.spec.errors import (
     SpecError,
 )
@@ -52,52 +53,4 @@ from common.spec.switches import (
     reduced,
     refuse_per_process,
     resolved,
-    thread_choices,
 )
-
-__all__ = [
-    "COMPRESSING_VARIANTS",
-    "FORMER_LEVELS",
-    "HOST_MODES",
-    "INPUTS",
-    "LEVELS",
-    "MODELS",
-    "MODES",
-    "RESUMABLE_MODES",
-    "SCHEDULERS",
-    "VARIANTS",
-    "WHOLE_BATCH_MODES",
-    "Augmentation",
-    "Averaging",
-    "BatchNormStatistics",
-    "BestEpoch",
-    "Communication",
-    "Dask",
-    "Data",
-    "Device",
-    "Hybrid",
-    "Optimizer",
-    "ParameterServer",
-    "Paths",
-    "Pipeline",
-    "Precision",
-    "Schedule",
-    "Spec",
-    "SpecError",
-    "build",
-    "check_against",
-    "conditions",
-    "from_json",
-    "incompatibility",
-    "load",
-    "micro_batches",
-    "of_device",
-    "overlay",
-    "parse_assignments",
-    "read_values",
-    "reduced",
-    "refuse_per_process",
-    "resolved",
-    "thread_choices",
-    "with_variant",
-]

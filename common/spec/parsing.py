@@ -71,7 +71,6 @@ def with_variant(values: dict[str, Any], word: str, replicas: int) -> dict[str, 
     """Nested plain values set to a word of `--modes`.
 
     Args:
-        values: of a spec.
         word: of VARIANTS.
         replicas: of a parallel mode; of a hybrid, the copies of the model.
     """

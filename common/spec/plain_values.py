@@ -107,7 +107,7 @@ def checked(value: Any) -> Any:
 
 
 def _apart(value: Any) -> Any:
-    """A copy in which aliases are values of their own, so that nobody sets two fields as one."""
+    """A copy without aliases: each is a value of its own, so that nobody sets two fields as one."""
     if isinstance(value, dict):
         return {name: _apart(each) for name, each in cast(dict[str, Any], value).items()}
     return [_apart(each) for each in cast(list[Any], value)] if isinstance(value, list) else value

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from common.machine import machine
 from common.spec.errors import SpecError, alternatives, did_you_mean
 from common.spec.schema import Spec
 
@@ -13,7 +12,6 @@ def of_device(spec: Spec, description: dict[str, Any]) -> dict[str, Any]:
     """A framework's description for the device of a run.
 
     Args:
-        spec: of the run.
         description: the twin's `describe`. If there are GPUs, `on_cpu` has the entries that differ without them.
     """
     return description | description.get("on_cpu", {}) if spec.device == "cpu" else description
@@ -23,7 +21,6 @@ def check_against(spec: Spec, description: dict[str, Any], replicas_here: int | 
     """Compare a spec with what a framework says of itself on this machine.
 
     Args:
-        spec: the run to judge.
         replicas_here: those that share its devices, if an outer launcher has placed them. None: as `hosts` places them.
         description: the twin's `describe` JSON: `modes` {name: {"available": bool, "reason": str,
             "max_replicas": int | None (on one machine), "batch_norm_statistics": [...]}}, `options`
@@ -100,7 +97,6 @@ def resolved(spec: Spec, options: dict[str, Any]) -> dict[str, Any]:
     """Every switch as a run has it: as the spec names it, else as its level has it if that fits the run, else as `usual`.
 
     Args:
-        spec: of the run.
         options: of the twin's `describe`, see `check_against`.
     """
 
@@ -114,11 +110,6 @@ def resolved(spec: Spec, options: dict[str, Any]) -> dict[str, Any]:
 def refuse_per_process(spec: Spec, options: dict[str, Any], framework: str) -> None:
     """Refuse switches that are set when a process starts, for a trial that shares its process with others.
 
-    Args:
-        spec: of the trial.
-        options: of the twin's `describe`.
-        framework: whose they are.
-
     Raises:
         SpecError: names the switch.
     """
@@ -130,24 +121,10 @@ def refuse_per_process(spec: Spec, options: dict[str, Any], framework: str) -> N
             )
 
 
-def thread_choices() -> dict[str, Any]:
-    """The entry in `describe` of a switch that is a number of threads. The twin adds its `help`."""
-    most = machine.available_cores()
-    numbers = sorted({*(2**power for power in range(most.bit_length())), most})
-    return {
-        "values": ["budget", "default", *numbers],
-        "default": "budget",
-        "plain": "default",
-        "process": ["default", *numbers],
-        "found_for": ["cores", "mode"],
-    }
-
-
 def conditions(spec: Spec, description: dict[str, Any]) -> dict[str, str]:
     """The conditions that a run's mode and switches give its times. Both frameworks use the same words.
 
     Args:
-        spec: of the run.
         description: of the twin's `describe`, see `check_against`. `deterministic`: whether the framework enforces it.
             `inputs`: what prepares batches, by input.
 

@@ -95,7 +95,6 @@ def decoded(message: Array, count: int, dtype: np.dtype[Any], settings: Communic
         message: one-dimensional, in the dtype that the twin uses for bytes.
         count: values of the bucket.
         dtype: of the values, float32 or float64.
-        settings: of the run.
 
     Returns:
         [count]; a value that was not sent is 0.
@@ -119,7 +118,6 @@ def exchange(gradients: Sequence[Array], lost: Sequence[Array], settings: Commun
     Args:
         gradients: of each replica, [count].
         lost: of each replica, [count]: what it has not sent before. Zeros at the first step, and without error feedback.
-        settings: of the run.
 
     Returns:
         (total, lost): the sum that every replica uses, and what each keeps for the next step.

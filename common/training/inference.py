@@ -99,9 +99,7 @@ def measure(predictor: Predictor, image_size: int, batch_size: int, calls: int, 
     """Time one batch size after a warm-up, on random pixels. The time does not depend on what an image shows.
 
     Args:
-        predictor: the model.
         image_size: height and width in pixels.
-        batch_size: images of a call.
         calls: at most so many are timed ...
         seconds: ... and none is begun after so long; LEAST_CALLS always are.
     """
@@ -163,10 +161,7 @@ def run(inference: Inference, arguments: argparse.Namespace, device: str, versio
     """Do one of COMMANDS.
 
     Args:
-        inference: the twin's part.
         arguments: as `add_commands` has them parsed.
-        device: the framework's.
-        versions: of its packages.
         cores: that this process is held to.
 
     Raises:
@@ -238,9 +233,7 @@ def logits(path: Path, model: Trained, count: int) -> npt.NDArray[np.floating]:
     """What the command `score` has written.
 
     Args:
-        path: of its file.
         model: that is to have made them.
-        count: of the images.
 
     Returns:
         [count, classes].

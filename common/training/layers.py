@@ -129,12 +129,7 @@ def measure(
 
     Args:
         spec: of a run; its batch size, precision and switches count.
-        architecture: of the model.
-        passes: the framework's own.
-        synchronize: waits for the device.
         calls: timed, of each.
-        device: for the record.
-        versions: for the record.
         device_rates: of an accelerator, measured when all layers are.
     """
 

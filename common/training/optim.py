@@ -1,4 +1,4 @@
-"""The twins' update rules in NumPy, for parameters that no framework holds."""
+"""The twins' update rules in NumPy, for parameters that no framework holds. And what all optimizers have."""
 
 from __future__ import annotations
 
@@ -13,14 +13,22 @@ Array = npt.NDArray[np.floating[Any]]
 
 
 class Optimizer(Protocol):
-    """What a holder of parameters asks of an optimizer."""
+    """What a training step needs from a twin's optimizer."""
 
-    def apply(self, gradients: list[Array], learning_rate: float, step: int) -> None:
+    def apply(self, gradients: list[Any], learning_rate: Any, step: Any) -> None:
         """Update every variable once; `step` counts from 1."""
         ...
 
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """What the optimizer keeps between updates, by name."""
+        ...
 
-def build(settings: spec.Optimizer, variables: list[Array]) -> Optimizer:
+    def load_state(self, values: dict[str, npt.NDArray[Any]]) -> None:
+        """Restore what `state` returned. The optimizer must have the same settings."""
+        ...
+
+
+def build(settings: spec.Optimizer, variables: list[Array]) -> SGD | Adam:
     """The optimizer of a spec, which changes these arrays in place and keeps to their dtype."""
     return {"sgd": SGD, "adam": Adam}[settings.name](settings, variables)
 

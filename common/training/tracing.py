@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,45 +20,13 @@ PIXEL_STEPS = 3
 """Steps whose augmented images are kept whole, so that a difference can be given in levels. Of other steps a hash is kept."""
 
 
-class TraceableTrainer(Trainer, Protocol):
-    """A Trainer with access to its model."""
-
-    def load_weights(self, values: Weights) -> None:
-        """Set every parameter and statistic of every replica."""
-        ...
-
-    def slots(self) -> dict[str, Weights]:
-        """What the optimizer keeps for every trainable parameter, by slot and canonical name. Modes that can resume only."""
-        ...
-
-    def load_slots(self, values: Mapping[str, Weights]) -> None:
-        """Set what `slots` returned."""
-        ...
-
-    def num_values(self) -> tuple[int, int]:
-        """Number of values in the whole model, as (all, trainable). Every process gets the same."""
-        ...
-
-    def gradients(self, batch: Batch, num_examples: int) -> Weights:
-        """Gradients of the mean loss by canonical name. Mode serial only. This changes BatchNorm statistics."""
-        ...
-
-    def logits(self, batch: Batch, *, training: bool) -> npt.NDArray[np.floating]:
-        """Logits [N, classes] of one batch, from the first copy of the model.
-
-        Only mode serial supports `training`, which changes BatchNorm statistics.
-        """
-        ...
-
-
 def trace_steps(
-    trainer: TraceableTrainer, plan: Plan, drawn: Sequence[int], teacher: Mapping[str, npt.NDArray[Any]] | None
+    trainer: Trainer, plan: Plan, drawn: Sequence[int], teacher: Mapping[str, npt.NDArray[Any]] | None
 ) -> dict[str, npt.NDArray[Any]]:
     """Do single steps of the plan and record them. The steps between them are not done, but their input is read.
 
     Args:
         trainer: of this process, untrained.
-        plan: of the run.
         drawn: steps, from 0, in order.
         teacher: a recording of the same steps, whose states are loaded. None: go on from step to step, and record the states
             and the batches for others. Mode serial.
@@ -133,7 +101,7 @@ def group(arrays: Mapping[str, npt.NDArray[Any]], prefix: str) -> dict[str, npt.
 
 
 def trace(
-    trainer: TraceableTrainer, plan: Plan, dataset: Dataset, initial: Weights, *, batches_too: bool = False
+    trainer: Trainer, plan: Plan, dataset: Dataset, initial: Weights, *, batches_too: bool = False
 ) -> dict[str, npt.NDArray[Any]]:
     """Train `plan.total_steps` steps and record them.
 
@@ -201,7 +169,7 @@ def trace(
     return arrays
 
 
-def _examine(trainer: TraceableTrainer, batch: Batch, num_examples: int, initial: Weights) -> dict[str, npt.NDArray[Any]]:
+def _examine(trainer: Trainer, batch: Batch, num_examples: int, initial: Weights) -> dict[str, npt.NDArray[Any]]:
     """Examine the untrained model, then restore its initial weights."""
     arrays: dict[str, npt.NDArray[Any]] = {f"initial/{name}": array for name, array in trainer.weights().items()}
     arrays["num_values"] = np.array(trainer.num_values())

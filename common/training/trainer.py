@@ -1,17 +1,21 @@
-"""What a twin brings to a run: a `Trainer`, and the batches that it trains on."""
+"""What a twin brings to a run: a `Trainer`, and the batches that it trains on. No framework is in it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from common.artifacts.schema import StepParts
-from common.data.batches import Feed
-from common.data.sources import Split
+from common.data.batches import Feed, Plan, in_order
+from common.data.sources import Dataset, Split
+from common.models.architectures import Architecture
+from common.models.sharding import shard
 from common.models.weights import Weights
+from common.spec import Spec, resolved
 
 
 class Batch(NamedTuple):
@@ -66,35 +70,68 @@ class StepBreakdown(NamedTuple):
     """Why there is no optimizer, or what else a function computes."""
 
 
-class Trainer(Protocol):
-    """One process of one mode in one framework.
+class Trainer:
+    """One process of one mode in one framework. A twin adds its framework, a mode how replicas train and score together.
 
-    A mode of several processes has one Trainer in each. Processes that share a copy of the model have the same shard, train
+    A mode of several processes has one trainer in each. Processes that share a copy of the model have the same shard, train
     on the same examples, and report the same results.
     """
 
     implementation: str
     devices: list[str]
     threads: dict[str, int]
-    shard: tuple[int, int]
+    shard: tuple[int, int] = (0, 1)
     """(index, number): the part of every global batch, and of every scored split, that this process takes."""
+    _shards: Any = None
+    """Sums over processes of different shards: a `Group` or a server. None: there is one shard."""
+    _processes: Any = None
+    """Sums over all processes, where several have the same shard."""
+    _optimizer: Any
+
+    def __init__(
+        self, spec: Spec, architecture: Architecture, plan: Plan, dataset: Dataset, description: dict[str, Any]
+    ) -> None:
+        """Keep what is trained. `description` is the twin's `describe` in this process."""
+        self._spec = spec
+        self._architecture = architecture
+        self._plan = plan
+        self._dataset = dataset
+        self._step = 0
+        self._switches = resolved(spec, description["options"])
+        self._kind: str = description["devices"][0]["kind"]
+        self._compiled_for: int | None = None
+        self._shapes: set[tuple[int, int]] = set()  # examples of this process and micro-batches, of all steps so far
+        self.devices = [self._kind]
+        self.implementation = description["modes"][spec.mode]["implementation"]
+        self._synchronises = spec.batch_norm_statistics == "synchronised" and spec.replicas > 1
 
     @property
     def updates(self) -> int:
         """How many steps have been done since the run began."""
-        ...
+        return self._step
 
     def feed(self) -> Feed[Batch]:
         """A feed of this process's shard of global batches."""
-        ...
+        raise NotImplementedError
 
     def batches(self, first_epoch: int = 1) -> Iterator[Batch]:
         """Iterate over this process's shard of every global batch, in order, starting at an epoch."""
-        ...
+        return in_order(self._plan, self.feed(), first_epoch)
 
     def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
-        """Update the model once; (this process's share of the mean loss over num_examples, num_correct), on the device."""
-        ...
+        """Update the model once on one batch.
+
+        Args:
+            batch: this process's shard of N examples: images uint8 [N, H, W, 3], labels int64 [N], masks bool [N, units].
+            num_examples: size of the global batch.
+            learning_rate: of this update.
+
+        Returns:
+            (loss, num_correct), scalars on the device: this process's share of the mean loss over num_examples, and how many
+            of its predictions are right.
+        """
+        self._step += 1
+        return self._run_step(batch, num_examples, learning_rate)
 
     def compile(self, step_sizes: Sequence[int], score_sizes: Sequence[int]) -> None:
         """Run blank batches, so that nothing is built for a batch size in a timed step. The training state stays as it is.
@@ -106,71 +143,168 @@ class Trainer(Protocol):
             step_sizes: of the global batches to train on.
             score_sizes: of this process's batches to score.
         """
-        ...
+        index, number = self.shard
+        with self._unchanged():
+            for size in step_sizes:
+                start, stop = shard(size, number, index)
+                for _ in range(1 if size == self._plan.batch(0)[1] else 2):
+                    self._blank_step(stop - start, size)
+            for size in score_sizes:
+                self._blank_score(self._blank(size))
 
     def compilations(self) -> int:
         """A number that grows whenever this process traces or compiles something, or first trains on a batch size."""
-        ...
+        raise NotImplementedError
 
     def finish_epoch(self) -> None:
         """Average or pull the weights that all ranks have trained. This is part of the training's time."""
-        ...
 
     def score(self, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> tuple[Any, npt.NDArray[np.int64]]:
-        """(sum of losses, on the device; int64 [N] predicted labels) of one batch in evaluation mode."""
-        ...
+        """Score one batch in evaluation mode.
+
+        Args:
+            images: uint8 [N, H, W, 3], on the host.
+            labels: int64 [N], on the host.
+
+        Returns:
+            (loss_sum, predictions): the loss summed over the N examples, on the device, and predicted labels int64 [N], on
+            the host.
+        """
+        raise NotImplementedError
 
     def fetch(self, values: list[Any]) -> npt.NDArray[Any]:
         """Copy results of `train_step` or `score` to one host array [len(values)], the same in all processes of a shard."""
-        ...
+        raise NotImplementedError
 
     def all_reduce(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Sum float64 or int64 values over all shards; every process gets the sum."""
-        ...
+        return self._shards.sum(values) if self._shards else values
 
     def total(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Sum float64 or int64 values over all processes; every process gets the sum."""
-        ...
+        return self._processes.sum(values) if self._processes else self.all_reduce(values)
 
     def share_statistics(self) -> None:
         """Copy replica 0's BatchNorm statistics to every replica. Evaluation uses them."""
-        ...
 
     def weights(self) -> Weights:
         """Every parameter and statistic by canonical name: replica 0's, or gathered where replicas divide the model."""
-        ...
+        raise NotImplementedError
+
+    def load_weights(self, values: Weights) -> None:
+        """Set every parameter and statistic of every replica."""
+        raise NotImplementedError
+
+    def num_values(self) -> tuple[int, int]:
+        """Number of values in the whole model, as (all, trainable). Every process gets the same."""
+        raise NotImplementedError
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """The training state between two epochs, by name, for the modes that can resume (see `Spec.starts_over`)."""
-        ...
+        kept = {f"optimizer/{name}": array for name, array in self._optimizer_state().items()}
+        return {f"weights/{name}": array for name, array in self.weights().items()} | kept
 
     def load_state(self, values: dict[str, npt.NDArray[Any]], step: int) -> None:
         """Restore what `state` returned after `step` updates."""
-        ...
+        self._step = step
+        groups: dict[str, dict[str, npt.NDArray[Any]]] = {"weights": {}, "optimizer": {}}
+        for path, array in values.items():
+            group, _, name = path.partition("/")
+            groups[group][name] = array
+        self.load_weights(groups["weights"])
+        self._load_optimizer_state(groups["optimizer"])
+
+    def slots(self) -> dict[str, Weights]:
+        """The optimizer's arrays for each trainable parameter, by slot and canonical name. Modes that can resume only."""
+        found: dict[str, list[npt.NDArray[Any]]] = {}
+        for path, array in self._optimizer_state().items():
+            slot, _, index = path.partition("/")
+            if index:
+                found.setdefault(slot, []).append(array)
+        return {slot: self._by_name(arrays) for slot, arrays in found.items()}
+
+    def load_slots(self, values: Mapping[str, Weights]) -> None:
+        """Set what `slots` returned."""
+        own, arrays = self.weights(), self._optimizer_state()
+        for slot, each in values.items():
+            self.load_weights({**own, **each})  # the model's own variables have the layout
+            arrays |= {f"{slot}/{index}": array for index, array in enumerate(self._trainable())}
+        self._load_optimizer_state(arrays)
+        self.load_weights(own)
+
+    def gradients(self, batch: Batch, num_examples: int) -> Weights:
+        """Gradients of the mean loss by canonical name. Mode serial only. This changes BatchNorm statistics."""
+        raise NotImplementedError
+
+    def logits(self, batch: Batch, *, training: bool) -> npt.NDArray[np.floating]:
+        """Logits [N, classes] of one batch, from the first copy of the model.
+
+        Only mode serial supports `training`, which changes BatchNorm statistics.
+        """
+        raise NotImplementedError
 
     def report(self, test: Split) -> dict[str, Any]:
         """Mode-specific result fields. Called once, after `test` is scored."""
-        ...
+        return {}
 
     def compute_and_exchange(self, batch: Batch, num_examples: int) -> ComputeAndExchange | StepParts | str | None:
         """Split a step on this batch into compute and exchange; or why this is impossible. None: nothing is exchanged."""
-        ...
+        return f"mode {self._spec.variant} computes and sends in one"
 
     def step_breakdown(self, batch: Batch, num_examples: int) -> StepBreakdown | str:
         """Break a step on this batch into a replica's computations, without exchange; or why this is impossible."""
-        ...
+        return f"mode {self._spec.variant} sends within forward and backward"
 
     def record(self, work: Callable[[], None]) -> Recording:
         """Run `work` under the framework's own profiler."""
-        ...
+        raise NotImplementedError
 
     def synchronize(self) -> None:
         """Wait until the device has finished all queued work."""
-        ...
+        raise NotImplementedError
 
     def close(self) -> None:
         """Disconnect from the other processes at the end of the run."""
-        ...
+
+    # What the shared methods ask of a twin.
+
+    def _run_step(self, batch: Batch, num_examples: int, learning_rate: float) -> Any:
+        """(loss, num_correct) of one update on this process's shard."""
+        raise NotImplementedError
+
+    def _blank(self, examples: int) -> Batch:
+        """A batch of white images, as the input would make it."""
+        raise NotImplementedError
+
+    def _blank_step(self, examples: int, num_examples: int) -> None:
+        """A step on a blank shard of so many examples, of a global batch of num_examples."""
+        self._run_step(self._blank(examples), num_examples, 0.0)
+
+    def _blank_score(self, batch: Batch) -> None:
+        """Score a blank batch."""
+        raise NotImplementedError
+
+    def _unchanged(self) -> AbstractContextManager[None]:
+        """Undo what blank batches change."""
+        return nullcontext()
+
+    def _optimizer_state(self) -> dict[str, npt.NDArray[Any]]:
+        return self._optimizer.state()
+
+    def _load_optimizer_state(self, values: dict[str, npt.NDArray[Any]]) -> None:
+        self._optimizer.load_state(values)
+
+    def _trainable(self) -> list[npt.NDArray[Any]]:
+        """Copies of the model's trainable variables, in the framework's order and layout."""
+        raise NotImplementedError
+
+    def _by_name(self, arrays: list[npt.NDArray[Any]]) -> Weights:
+        """Arrays in the framework's order and layout, by canonical name."""
+        raise NotImplementedError
+
+    def _ranks(self) -> list[str]:
+        """A name for every process of the run, where each has a device."""
+        return [f"rank {rank}: {self._kind}" for rank in range(self._spec.replicas)]
 
 
 class Recording(NamedTuple):

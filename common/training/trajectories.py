@@ -17,7 +17,6 @@ def losses(trainer: Trainer, plan: Plan, copies: int, steps: int) -> dict[str, n
 
     Args:
         trainer: before its first step. A mode that can resume.
-        plan: of the run.
         copies: how many. See `moved`.
         steps: at most those of the plan.
 

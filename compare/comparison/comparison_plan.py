@@ -54,7 +54,6 @@ def stored_request(folder: Path, repeats: int | None = None) -> Request:
     """The request that made a results folder, from its compare.json.
 
     Args:
-        folder: of a comparison.
         repeats: of each row; None: as many as before.
 
     Raises:

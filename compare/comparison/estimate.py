@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.console import Console
 
 from common.artifacts import results
 from common.artifacts.schema import Phases, RunResult
@@ -57,8 +56,6 @@ def rehearse(request: Request, *, as_json: bool, like: Path | None) -> int:
     """Print the remaining runs of a comparison in order, with an estimate of their time and disk. Starts none of them.
 
     Args:
-        request: of the comparison.
-        as_json: whether to print JSON.
         like: a results folder to take the times from. None: train and time a few steps of one row of each framework.
 
     Returns:
@@ -72,7 +69,7 @@ def rehearse(request: Request, *, as_json: bool, like: Path | None) -> int:
             "Training a few steps of one row of each framework. --from DIR takes times from results and measures nothing.",
             err=True,
         )
-    with interruptible(), display(Console(stderr=True)) as shown:
+    with interruptible(), display() as shown:
         wanted = comparison_plan.judged(request, shown)
         known = by_contestant(wanted.rows, shown.say) if like is None else stored(like)
         jobs = comparison_plan.jobs(wanted, request.out)
@@ -90,7 +87,6 @@ def estimate(
 
     Args:
         comparison: judged, not started.
-        jobs: its runs.
         known: a result for a similar row and its source, or why there is none. Called once for each row.
     """
     rows = {row.id: row for row, _ in jobs}

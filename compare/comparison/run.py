@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import typer
-from rich.console import Console
 
 from common import spec
 from common.artifacts import results
@@ -152,8 +151,6 @@ def run(request: Request, *, as_json: bool, view: Callable[[Compared, Path], Rep
     """Do a whole comparison and print its report.
 
     Args:
-        request: what to compare.
-        as_json: whether to print JSON.
         view: makes another report of the same runs. It is written beside the comparison's own and printed instead.
 
     Returns:
@@ -182,10 +179,6 @@ def run(request: Request, *, as_json: bool, view: Callable[[Compared, Path], Rep
 
 def within(request: Request, folder: Path) -> tuple[Compared, int]:
     """Run a comparison as part of a larger command, which shows the report itself.
-
-    Args:
-        request: of the comparison.
-        folder: its `out`.
 
     Returns:
         (the comparison, exit code). The code is 1 if a run or the proof failed or a file could not be written, else 0.
@@ -217,7 +210,7 @@ class _Done(NamedTuple):
 def _do(request: Request) -> _Done:
     """Start or resume a comparison. Prints its progress, not its results."""
     code, unsealed = 0, list[tuple[str, RunResult]]()
-    with interruptible(), display(Console(stderr=True)) as shown:
+    with interruptible(), display() as shown:
         if request.out is not None:
             store.refuse_used(request.out, request.lay_out(request.settings, request.frameworks), request.settings.seeds)
         wanted = comparison_plan.judged(request, shown)

@@ -28,9 +28,6 @@ def report(compared: Compared, folder: Path, found: Scaling, arguments: Sequence
     """The report of a scaling, which stands beside the report of its runs.
 
     Args:
-        compared: its runs.
-        folder: their results.
-        found: what they show.
         arguments: of the command, besides `scaling --stored DIR`, that makes it again.
     """
     made = (points_table(found), laws_table(found), checks_table(found), projected_table(found))

@@ -22,7 +22,6 @@ def rows(settings: Preset, contestants: Sequence[str], *, sizes: Sequence[int], 
 
     Args:
         settings: its values' `global_batch_size` is that of the strong runs and of each replica of the weak ones.
-        contestants: their names.
         sizes: numbers of replicas, each at least 2.
         kinds: of KINDS.
 

@@ -145,7 +145,6 @@ def simulate(trials: int, seed: int) -> list[Check]:
 
     Args:
         trials: single comparisons of each kind. There are a quarter as many families and scalings.
-        seed: of the noise.
     """
     generator = np.random.default_rng(seed)
     number = trials // 4

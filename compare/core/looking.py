@@ -1,8 +1,9 @@
 """t-tests that stay valid if repeats are added until a difference shows, or is shown not to matter.
 
-A test of equal runs at a fixed 5 %, repeated after each added repeat, finds a false difference in 10 % of cases by 8 repeats
-and in 19 % by 20. So each number of pairs has a level of its own, and the levels of all numbers of pairs together make 5 %:
-a group-sequential test (Jennison & Turnbull 2000) whose intervals hold at every look (Jennison & Turnbull 1989).
+Suppose that equal runs are tested at a fixed 5 % after each added repeat. Then a false difference is found in 10 % of cases by
+8 repeats, and in 19 % by 20. So each number of pairs has a level of its own, and the levels of all numbers of pairs
+together make 5 %: a group-sequential test (Jennison & Turnbull 2000) whose intervals hold at every look (Jennison & Turnbull
+1989).
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ SMALLER = Looks(
         -3.0: 5.98, -2.5: 5.12, -2.0: 4.27, -1.75: 3.84, -1.5: 3.41, -1.25: 3.0, -1.0: 2.59, -0.75: 2.19, -0.5: 1.81, 0.0: 1.0,
     },
 )  # fmt: skip
-"""Of one-sided tests. Each asks whether a difference is as large as one that matters. 5 to 10 pairs share most of the level:
+"""Of one-sided tests. Each asks whether a difference is as large as the smallest effect. 5 to 10 pairs share most of the level:
 equal runs of 3 % noise need some nine pairs to show that they differ by less than 5 %."""
 
 weight, corrected, level = DIFFERENT.weight, DIFFERENT.corrected, DIFFERENT.level

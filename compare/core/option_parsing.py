@@ -24,7 +24,6 @@ def each_once(option: str, words: Sequence[str], known: Sequence[str]) -> list[s
 
     Args:
         option: its name, as a user types it.
-        words: its value.
         known: examples for the error. `chosen` allows no others.
 
     Raises:

@@ -97,7 +97,7 @@ class Display:
         self._progress.update(self._now, total=total, completed=len(epochs), facts=facts)
 
     def end(self, result: RunResult | None = None) -> None:
-        """The run has ended. The tables show its result. Outside a terminal, a line says so."""
+        """The run has ended. The tables show its result. Outside a terminal, a line reports it."""
         seconds = time.monotonic() - self._started
         self._seconds.setdefault(self._name, []).append(seconds)
         self._progress.advance(self._whole)
@@ -125,8 +125,9 @@ def time_left(jobs: Sequence[str], seconds: dict[str, list[float]]) -> float:
 
 
 @contextmanager
-def display(console: Console) -> Generator[Display]:
-    """Show progress while the block runs. Shows nothing if the console is not a terminal."""
+def display(console: Console | None = None) -> Generator[Display]:
+    """Show progress on stderr, or on a console, while the block runs. Shows nothing if that is not a terminal."""
+    console = console or Console(stderr=True)
     progress = Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=20),

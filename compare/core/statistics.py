@@ -107,7 +107,6 @@ def of_differences(differences: Sequence[float], *, rounding: float = 0.0) -> Es
     """The mean of at least one difference of a pair.
 
     Args:
-        differences: of the pairs.
         rounding: resolution of both values, e.g. one image of an accuracy. The error includes what it hides (Sheppard 1897), so
             that a few equal differences do not pass for a sure one.
     """
@@ -137,7 +136,6 @@ def least_found(error: float, freedom: float, comparisons: int, pairs: int | Non
     Args:
         error: standard error of the mean, as it is estimated.
         freedom: degrees of freedom of that estimate.
-        comparisons: of the family.
         pairs: whose test allows looks at every number of pairs. None: a test with one look.
     """
     return _least_found(freedom, comparisons, pairs) * error
@@ -346,7 +344,6 @@ def faster(seconds: Judged, first: str, second: str) -> str:
 
     Args:
         seconds: seconds of `second` over seconds of `first`.
-        first, second: their names.
     """
     ratio = seconds.ratio
     quick, slow, times = (first, second, ratio) if ratio.value >= 1.0 else (second, first, inverse(ratio))
@@ -387,8 +384,6 @@ def resolution(ratios: Sequence[Ratio], comparisons: int, *, one_look: bool = Fa
     """The relative difference that the median of these ratios would have shown. None if none has an interval.
 
     Args:
-        ratios: those that were tested.
-        comparisons: of their family.
         one_look: as they were made, see `paired_ratio`.
     """
     errors = [(error, ratio.n) for ratio in ratios if (error := _error(ratio, one_look=one_look)) is not None]
@@ -414,7 +409,6 @@ def family_words(
     """How the verdicts of a family were reached, in sentences. None if none was tested.
 
     Args:
-        judged: the family.
         tests: what its p-values come from.
     """
     tested = [each for each in judged if each.p is not None]

@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 
 import pandas as pd
 import typer
-from rich.console import Console
 
 from common import spec
 from common.data.sources import DataRefused, Dataset, Manifest, synthetic_leaves
@@ -86,7 +85,7 @@ def run(wanted: spec.Spec, out: Path | None, *, as_json: bool) -> int:
     """
     if out is not None:
         _refuse_other_folder(out)
-    with display(Console(stderr=True)) as shown:
+    with display() as shown:
         shown.say("reading the data")
         exploration, dataset, manifest = explore(wanted.data, seed=wanted.split_seed, cache_dir=wanted.paths.cache_dir)
         if out is not None:

@@ -25,7 +25,6 @@ def report(exploration: Exploration, files: Mapping[str, str | bytes] | None = N
     """The report of an exploration.
 
     Args:
-        exploration: what was found.
         files: pictures and lists to write beside it. With them, findings name more files than a terminal has room for.
     """
     refused = exploration.refusal.splitlines() if exploration.refusal else []

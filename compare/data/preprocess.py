@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.console import Console
 
 from common import spec
 from common.spec import SpecError
@@ -44,7 +43,7 @@ def command(
         values = {"data": {"source": data, "limit": limit, **({"on_bad": on_bad} if on_bad else {})}, "seed": seed}
         request = _judged(engines, workers, scheduler, repeats, values, assignments or [])
         with _folder(out):
-            with display(Console(stderr=True)) as shown:
+            with display() as shown:
                 outcome = run(request, shown, out)
             code = report(outcome).deliver(out, as_json=as_json)
     raise typer.Exit(code)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from common import spec
 from compare.comparison import comparison_plan
@@ -69,7 +68,7 @@ def command(
         folder = out or store.new_folder("evaluate", str(wanted.get("model", spec.Spec.model_fields["model"].default)))
         try:
             with interruptible(), ExitStack() as lock:
-                with display(Console(stderr=True)) as shown:
+                with display() as shown:
                     made = final_training.evaluate(asked, folder, shown, lock)
                     report = evaluation_report.report(made, final_training.data_of(made).test.images)
                 code = report.deliver(folder, as_json=as_json)

@@ -31,7 +31,6 @@ def confused_images(made: Evaluated, images: Images) -> dict[str, bytes]:
     """PNG files of the images behind the worst confusions, by path under the report's folder.
 
     Args:
-        made: the evaluation.
         images: uint8 [N, S, S, 3], of the test split.
     """
     rows = {contestant: _confused_rows(made, contestant, images) for contestant in made.scored}

@@ -27,7 +27,6 @@ def report(made: Evaluated, images: Images) -> Report:
     """The report of an evaluation.
 
     Args:
-        made: the evaluation.
         images: uint8 [N, S, S, 3], of the test split.
     """
     spec = next(iter(made.specs.values()))

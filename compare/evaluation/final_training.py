@@ -55,9 +55,7 @@ def evaluate(settings: Evaluation, folder: Path, shown: Display, lock: ExitStack
     """Train each framework to its best epoch, and score it on the test split. Finished work in the folder is kept.
 
     Args:
-        settings: what is trained.
         folder: gets `training` (a comparison), `logits` and the record.
-        shown: where progress is shown.
         lock: holds the folder until its owner ends.
 
     Raises:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from common.artifacts import trained
 from common.machine import machine
@@ -48,7 +47,7 @@ def command(
         folder = out or store.new_folder("infer", found.card.model)
         try:
             with interruptible(), ExitStack() as lock:
-                with display(Console(stderr=True)) as shown:
+                with display() as shown:
                     made = inference_timing.measure(settings, checkpoint, found, folder, shown, lock)
                 code = inference_report.report(made).deliver(folder, as_json=as_json)
         except Interrupted as interruption:

@@ -113,11 +113,8 @@ def measure(settings: Settings, checkpoint: Path, model: Trained, folder: Path, 
     """Time every framework and number of cores alternately, each in a fresh process. Finished results in the folder are kept.
 
     Args:
-        settings: what is timed.
         checkpoint: the file of the model.
-        model: what is in it.
         folder: gets a file for each process, and the record.
-        shown: where progress is shown.
         lock: holds the folder until its owner ends.
 
     Raises:

@@ -152,9 +152,7 @@ def score(stored: Stored, folder: Path, shown: Display, *, with_validation: bool
     """Score the models of a stored training on its test split.
 
     Args:
-        stored: the training.
         folder: holds the training, and gets the logits. Logits that are there are not computed again.
-        shown: where progress is shown.
         with_validation: whether to score the validation split too.
 
     Raises:

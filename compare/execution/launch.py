@@ -113,10 +113,6 @@ def _described_as(name: str) -> str:
 def probe(name: str, *options: str) -> dict[str, Any]:
     """Look at a contestant's interpreter without importing its framework: see `common.machine.environment`.
 
-    Args:
-        name: of the contestant.
-        options: of the module.
-
     Raises:
         LaunchError: the interpreter is missing, broken, of another Python, or without a version that the twin supports.
     """
@@ -397,17 +393,21 @@ def call_each(following: Callable[[], Call | None], ended: Callable[[Call, int],
                 if hang is not None:
                     with each.log.open("a", encoding="utf-8") as file:
                         file.write(f"{hang}\n")
-                code = process.returncode
-                if code == 0 and (missing := [path for path in promised(each.arguments) if not path.exists()]):
-                    with each.log.open("a", encoding="utf-8") as file:
-                        file.write(f"It ended with exit code 0 and has not written {missing[0].name}.\n")
-                    code = 1
-                ended(each, code)
+                ended(each, outcome(each, process.returncode))
     except BaseException:
         with contextlib.ExitStack() as stopping:  # a signal ends the waiting for one, and the others are stopped all the same
             for _, process, _ in running:
                 stopping.callback(stop, process, grace_seconds=INTERRUPTED_GRACE_SECONDS)
         raise
+
+
+def outcome(call: Call, code: int) -> int:
+    """The exit code of a call that has ended. It is 1, and the log says why, if code 0 left a promised file unwritten."""
+    if code == 0 and (missing := [path for path in promised(call.arguments) if not path.exists()]):
+        with call.log.open("a", encoding="utf-8") as file:
+            file.write(f"It ended with exit code 0 and has not written {missing[0].name}.\n")
+        return 1
+    return code
 
 
 def promised(arguments: Sequence[str]) -> list[Path]:

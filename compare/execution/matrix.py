@@ -104,13 +104,11 @@ def judge(made: Sequence[Row], descriptions: Mapping[str, dict[str, Any]], *, ov
     """Check every row against its framework, and give each framework the switches that it has.
 
     Args:
-        made: the rows.
-        descriptions: each framework's `describe`.
         oversubscribe: whether to run more replicas than cores.
 
     Raises:
-        SpecError: no framework has a named switch or its value, a contestant's own does not have one that the contestant names,
-            or the best switches are unknown here.
+        SpecError: no framework has a named switch or its value; or a contestant names a switch that its own framework lacks; or
+            the best switches are unknown here.
     """
     known = {name for description in descriptions.values() for name in description["options"]}
     judged: list[Row] = []

@@ -62,8 +62,6 @@ def contestants(frameworks: str | None, words: list[str] | None, in_file: Mappin
     """Enter the contestants that a command compares, and return their names.
 
     Args:
-        frameworks: `--frameworks`.
-        words: each `--contestant`.
         in_file: `contestants` of the spec file.
 
     Raises:

@@ -218,8 +218,6 @@ def read_record(path: Path, record: type[_Record], what: str) -> _Record:
     """A record of a command's own work.
 
     Args:
-        path: of the JSON file.
-        record: its model.
         what: a noun for it, with its article.
 
     Raises:
@@ -257,7 +255,6 @@ def refuse_used(folder: Path, rows: Sequence[Row], seeds: Sequence[int]) -> None
     Args:
         folder: that is to be written to; may be missing.
         rows: of the comparison to come, as they are laid out: their `framework_options` are not judged yet, and refuse nothing.
-        seeds: of its repeats.
 
     Raises:
         FolderError: another comparison runs in it, or it holds one of other rows or seeds, or files of another kind.

@@ -28,7 +28,6 @@ def call(framework: str, words: Sequence[str | Path], log: Path) -> None:
     """Run one command of a twin.
 
     Args:
-        framework: of `launch.FRAMEWORKS`.
         words: the command and its arguments.
         log: gets its output.
 
@@ -56,9 +55,6 @@ def logits(framework: str, path: Path, model: Trained, images: npt.NDArray[np.ui
     """A framework's logits of a few images.
 
     Args:
-        framework: that uses the model.
-        path: of the model's file.
-        model: its content.
         images: uint8 [N, S, S, 3].
 
     Returns:

@@ -43,7 +43,7 @@ NO_CONDITIONS = {"pinned_memory": "It is how input workers hand over a batch. No
 """Switches that decide no condition, each with the reason."""
 
 OF_THE_MODE = ("threads", "mechanism", "update")
-"""Conditions in which a parallel mode differs from serial by what it is."""
+"""Conditions that differ between a parallel mode and serial because the modes differ."""
 
 OF_THE_INPUT = ("threads", "mechanism", "data", "allocator")
 """Conditions of a run of the input alone."""
@@ -72,7 +72,7 @@ def of_row(stored: Stored, row: Row) -> dict[str, str]:
 
 
 def of_run(run: RunResult) -> dict[str, str]:
-    """The conditions of a run by their keys in CONDITIONS, as far as it recorded them."""
+    """The recorded conditions of a run, by their keys in CONDITIONS."""
     found = dict(run.conditions)
     if {"intra_op", "inter_op"} <= run.threads.keys():
         found["threads"] = f"{run.threads['intra_op']} + {run.threads['inter_op']}"
@@ -92,9 +92,6 @@ def division(stored: Stored, one: Row, other: Row, apart: Collection[str] = ()) 
     """The division that a comparison of two rows belongs to.
 
     Args:
-        stored: the comparison.
-        one: a row.
-        other: another one.
         apart: conditions that are themselves compared, so that they may differ.
     """
     if one.spec.switches == other.spec.switches == "best" and one.budget and other.budget:
@@ -120,7 +117,6 @@ def lines(stored: Stored, names: dict[str, str]) -> list[str]:
     """One line for each pair of rows of two frameworks: its division.
 
     Args:
-        stored: the comparison.
         names: row id: its name without the framework. Rows without one are left out.
     """
     found: dict[Division, list[str]] = {}
@@ -141,7 +137,7 @@ class Winner(NamedTuple):
     """The faster framework of one comparison of two rows."""
 
     work: str
-    """What was run, but for its switches."""
+    """What was run, without its switches."""
     name: str
     where: str
     """Its switches and its division, in words."""
@@ -152,7 +148,6 @@ def winners(stored: Stored, judged: Sequence[tuple[Row, Row, Judged]], label: st
     """Who is faster in each pair of rows that has a verdict.
 
     Args:
-        stored: the comparison.
         judged: pairs of rows, and seconds of the second over seconds of the first.
         label: stands before the switches, where there are several comparisons.
     """

@@ -147,7 +147,7 @@ class Summary(Frozen):
     test_examples: int | None = None
     """Images of the test split."""
     chance_accuracy: float | None = None
-    """What always naming the most frequent class of the test split reaches there. None if its classes are unknown."""
+    """Test accuracy of a guess that always names the most frequent class. None if the classes are unknown."""
     shares_name: bool = False
     """Whether another row would have the same name, e.g. a row with another batch. Then the id is its name."""
 

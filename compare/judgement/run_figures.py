@@ -84,7 +84,6 @@ def limit(
 
     Args:
         comparison: with the model's work and the machine's rates.
-        run: what was run.
         device: it ran on. The comparison's rates are those of the CPU.
         rate: images per second that it trained on. NaN if unknown.
         device_rates: of one of its accelerators. Each replica has one.

@@ -16,7 +16,7 @@ from compare.judgement.growth import Growth
 from compare.judgement.row_figures import Summary
 
 SCORES_DIFFER = 1e-3
-"""Relative difference of the last losses from which the scores of two runs differ visibly."""
+"""Relative difference of the last losses. From here on, the scores of two runs differ visibly."""
 FIRST_STEP_TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
 """Relative difference of the first losses of the timed runs, before any update: rounding, and no more."""
 

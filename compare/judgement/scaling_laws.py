@@ -122,7 +122,6 @@ def exchange_terms(topology: Topology, replicas: int, gradient_bytes: float) -> 
     all_gather: for data that cannot be added on the way: R - 1 messages of n bytes, each passed on around a ring.
 
     Args:
-        topology: of the exchange.
         replicas: R.
         gradient_bytes: n, of one replica's gradients as they are sent.
     """
@@ -172,8 +171,6 @@ def fit_link(topology: Topology, gradient_bytes: float, points: Sequence[tuple[i
     One number of replicas cannot separate alpha and beta. Then all of the time counts as bandwidth.
 
     Args:
-        topology: of the exchange.
-        gradient_bytes: of all gradients.
         points: (replicas, seconds of a step beyond compute). Noise can make them negative. None: an exchange costs nothing.
     """
     terms = np.array([exchange_terms(topology, replicas, gradient_bytes) for replicas, _ in points]).reshape(-1, 2)

@@ -209,7 +209,6 @@ def serial_of(comparison: Comparison, row: Row, *, cores: int | None = None, bat
     """The row that this one's speed-up is relative to: the same work in serial.
 
     Args:
-        comparison: of the row.
         row: any row. A serial row finds itself.
         cores: of the serial row. None: as many.
         batch: its global batch. None: the same.
@@ -373,7 +372,7 @@ def _confusion(results: Sequence[RunResult]) -> list[list[int]] | None:
 
 
 def _chance_accuracy(confusion: list[list[int]] | None, num_classes: int) -> float | None:
-    """See `Summary.chance_accuracy`. Where the examples of each class are unknown, they are taken to be as many."""
+    """See `Summary.chance_accuracy`. If the examples of each class are unknown, all classes count as equally frequent."""
     if confusion is not None:
         return chance_of(confusion)
     return 1.0 / num_classes if num_classes > 1 else None

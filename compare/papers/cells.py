@@ -116,7 +116,6 @@ def compared(
 
     Args:
         name: of its files.
-        title: of the table.
         labels: columns that tell the rows apart.
         rows: labels, figures, and the reason of a figure that is missing here.
         note: below the table.

@@ -65,8 +65,6 @@ def differences(
     """Seed-by-seed differences in accuracy, tested as one family. A pair without a common seed is left out.
 
     Args:
-        here: what was found.
-        training: by name.
         pairs: ids of rows.
         split: to score after the last epoch.
     """
@@ -113,7 +111,6 @@ def more_accurate(difference: Difference | None, points: float) -> tuple[Verdict
     """Whether the first of two is the more accurate one.
 
     Args:
-        difference: of the two.
         points: published lead, in hundredths, above 0. If the interval rules it out, the claim is not reproduced.
     """
     if difference is None or not (difference.decided and difference.learned):
@@ -136,7 +133,6 @@ def loses(difference: Difference | None, points: float) -> tuple[Verdict, str]:
     A loss supports the claim. No loss says something about the settings chosen here, and nothing about the report's.
 
     Args:
-        difference: of the two.
         points: in hundredths, above 0.
     """
     if difference is None or not (difference.decided and difference.learned):
@@ -195,7 +191,6 @@ def above(judged: Judged | None, words: str) -> tuple[Verdict, str]:
     """Whether a ratio is above one.
 
     Args:
-        judged: the ratio.
         words: names the ratio, e.g. `data_parallel x2 over serial`.
     """
     if judged is None:

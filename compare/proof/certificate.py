@@ -29,7 +29,7 @@ class Rung(Frozen):
     status: Literal["passed", "failed", "shown"]
     """`shown`: reported, but not judged."""
     framework: str | None = None
-    """Of rung 6, the framework whose mode is compared with its own serial run. Of rung 8, the one whose steps are judged."""
+    """Rung 6: its mode is compared with its own serial run. Rung 8: its steps are judged."""
     mode: str | None = None
     where: str | None = None
     """The parameter, file or step with the largest difference."""

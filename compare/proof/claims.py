@@ -19,7 +19,6 @@ def not_claimed(timed: Spec, architecture: Architecture, modes: Sequence[str], f
 
     Args:
         timed: the run that the proof is for.
-        architecture: of its model.
         modes: parallel ones.
         frameworks: contestants all of whose runs have switches that the float64 proof is made without.
     """

@@ -99,7 +99,14 @@ class Recorder:
             return None
 
         def ended(call: launch.Call, code: int) -> None:
-            self._check(call, code, started[call.log])
+            process = started[call.log]
+            if code != 0:
+                lines = call.log.read_text(encoding="utf-8", errors="replace").splitlines()
+                raise LaunchError(
+                    f"{call.framework} could not record {_labels(process)} ({launch.exit_words(code)}). See {call.log}.\n"
+                    + "\n".join(lines[-3:])
+                )
+            self._made.update({self.path(each): each for each in process})
 
         launch.call_each(following, ended, at_once=1 if self._has_gpu(waiting) else min(2, machine.available_cores()))
         if waiting:
@@ -130,20 +137,6 @@ class Recorder:
                 words += ["--teacher", str(self.path(each.teacher))]
         log = self.path(process[0]).with_suffix(".log")
         return launch.Call(framework, words, log, what.hang_seconds, environment=_SIDE_BY_SIDE)
-
-    def _check(self, call: launch.Call, code: int, process: list[Recording]) -> None:
-        if code != 0:
-            lines = call.log.read_text(encoding="utf-8", errors="replace").splitlines()
-            raise LaunchError(
-                f"{call.framework} could not record {_labels(process)} ({launch.exit_words(code)}). See {call.log}.\n"
-                + "\n".join(lines[-3:])
-            )
-        for each in process:
-            if not self.path(each).exists():
-                raise LaunchError(
-                    f"{call.framework} recorded nothing for {each.label}, and ended as if all were well. See {call.log}."
-                )
-            self._made[self.path(each)] = each
 
 
 def _labels(process: Sequence[Recording]) -> str:

@@ -26,8 +26,8 @@ _OF_KERNELS = re.compile(
     "(OMP|GOMP|KMP|MKL|DNNL|ONEDNN|OPENBLAS|BLIS|NPY|TF|TORCH|PYTORCH|ATEN|XLA|KERAS|CUDA|CUDNN|CUBLAS|NVIDIA|LD)_.*"
     "|GLIBC_TUNABLES|(VECLIB|NUMEXPR)_.*"
 )
-"""Environment variables that choose kernels, libraries or their threads. The launcher keeps most of them from the twins. Those
-that it lets through, and those that this process obeys itself, are told apart by nobody: all count."""
+"""Environment variables that choose kernels, libraries or their threads. The launcher keeps most of them from the twins. It
+lets others through, and this process obeys some itself. Nothing separates these, so all count."""
 
 
 def key(base: Spec, frameworks: Sequence[str], modes: Sequence[str], replicas: int, timed: Sequence[Mapping[str, Spec]]) -> str:

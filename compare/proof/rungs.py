@@ -39,7 +39,6 @@ def compare_serials(
         base: the spec that both recorded.
         architecture: what both should have built.
         ours: recording of the first framework.
-        theirs: recording of the other.
         yardstick: of a model that amplifies rounding. None: every step must meet the plain tolerance.
     """
     tolerance = tolerances.LOSS_TOLERANCE if base.precision == "float64" else tolerances.DEEP_FLOAT32_TOLERANCE

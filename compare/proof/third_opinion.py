@@ -72,8 +72,6 @@ def judge(specs: Sequence[Spec], frameworks: Sequence[str], out: Path, progress:
 
     Args:
         specs: serial, float64. See `spec_of`.
-        frameworks: by name.
-        out: folder of the recordings.
         progress: called with what is being done.
 
     Raises:
@@ -130,6 +128,13 @@ def compare(
     return lines
 
 
+def rule_of(settings: Optimizer) -> training.SGD | training.Adam:
+    """The referee's update rule of an optimizer, fresh."""
+    if settings.name == "adam":
+        return training.Adam(settings.beta_1, settings.beta_2, settings.epsilon, settings.weight_decay)
+    return training.SGD(settings.momentum, settings.weight_decay)
+
+
 class _Truth(NamedTuple):
     losses: npt.NDArray[Any]
     gradients: Weights
@@ -138,10 +143,7 @@ class _Truth(NamedTuple):
 
 
 def _train(what: Spec, architecture: Architecture, num_examples: int, arrays: Arrays, dtype: Any) -> _Truth:
-    settings = what.optimizer
-    update: training.SGD | training.Adam = training.SGD(settings.momentum, settings.weight_decay)
-    if settings.name == "adam":
-        update = training.Adam(settings.beta_1, settings.beta_2, settings.epsilon, settings.weight_decay)
+    update = rule_of(what.optimizer)
     steps = what.steps or 1
     rate = single_steps.learning_rates(what, steps_per_epoch=-(-num_examples // what.global_batch_size), steps=steps)
     mean, deviation = arrays["pixel_mean"].tolist(), arrays["pixel_std"].tolist()

@@ -14,9 +14,9 @@ from matplotlib.ticker import MaxNLocator
 
 from common.artifacts.schema import Phases
 from compare.core.statistics import Ratio
-from compare.judgement.row_figures import Epoch, Summary
+from compare.judgement.row_figures import Summary
 from compare.judgement.summary import FAILURES
-from compare.reporting import comparison_tables, plots
+from compare.reporting import class_tables, plots
 from compare.reporting.plots import COLOURS, LINE_STYLES, MARKERS, Drawing
 
 CONFUSION = "confusion"
@@ -34,7 +34,6 @@ def drawings(summaries: Sequence[Summary], class_names: Sequence[str] = ()) -> d
     """Every plot of a comparison by name, for `plots.write_all`.
 
     Args:
-        summaries: of all rows.
         class_names: by class id. Classes beyond them are shown by id.
     """
 
@@ -55,7 +54,9 @@ def names() -> tuple[str, ...]:
 def draw(name: str, figure: Figure, summaries: Sequence[Summary], class_names: Sequence[str] = ()) -> bool:
     """Draw one plot into a figure, within SETTINGS. False: there is nothing to show."""
     drawn = [summary for summary in summaries if shown(summary)]
-    return _confusion(figure, drawn, class_names) if name == CONFUSION else _PLOTS[name](figure, drawn)
+    if name == CONFUSION:
+        return draw_confusion(figure, {each.name: each.confusion for each in drawn if each.confusion}, class_names)
+    return _PLOTS[name](figure, drawn)
 
 
 def shown(summary: Summary) -> bool:
@@ -68,32 +69,20 @@ def left_out(summaries: Sequence[Summary]) -> str:
     return ", ".join(f"{summary.name} ({summary.status})" for summary in summaries if not shown(summary))
 
 
-def _loss(figure: Figure, summaries: Sequence[Summary]) -> bool:
-    return _curves(figure, summaries, "loss", lambda epoch: epoch.train_loss, lambda epoch: epoch.validation_loss)
-
-
-def _accuracy(figure: Figure, summaries: Sequence[Summary]) -> bool:
-    return _curves(figure, summaries, "accuracy", lambda epoch: epoch.train_accuracy, lambda epoch: epoch.validation_accuracy)
-
-
-def _curves(
-    figure: Figure,
-    summaries: Sequence[Summary],
-    what: str,
-    train: Callable[[Epoch], float | None],
-    validation: Callable[[Epoch], float | None],
-) -> bool:
+def _curves(what: str, figure: Figure, summaries: Sequence[Summary]) -> bool:
     axes: list[Axes] = list(figure.subplots(1, 2, sharey=True))
-    for axis, split, pick in ((axes[0], "training", train), (axes[1], "validation", validation)):
+    anything = False
+    for axis, split, field in ((axes[0], "training", f"train_{what}"), (axes[1], "validation", f"validation_{what}")):
         axis.set(title=f"{split} {what}", xlabel="epoch")
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         for summary, style in zip(summaries, _styles(summaries), strict=True):
-            points = [(epoch.epoch, value) for epoch in summary.epochs if (value := pick(epoch)) is not None]
+            points = [(epoch.epoch, value) for epoch in summary.epochs if (value := getattr(epoch, field)) is not None]
             axis.plot([x for x, _ in points], [y for _, y in points], label=summary.name, **style)
+            anything = anything or bool(points)
     axes[0].set_ylabel(what)
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
-    return any(pick(epoch) is not None for summary in summaries for epoch in summary.epochs for pick in (train, validation))
+    return anything
 
 
 def _seconds(figure: Figure, summaries: Sequence[Summary]) -> bool:
@@ -200,10 +189,6 @@ def _input(figure: Figure, summaries: Sequence[Summary]) -> bool:
     return True
 
 
-def _confusion(figure: Figure, summaries: Sequence[Summary], class_names: Sequence[str]) -> bool:
-    return draw_confusion(figure, {each.name: each.confusion for each in summaries if each.confusion}, class_names)
-
-
 def draw_confusion(figure: Figure, confusions: Mapping[str, Sequence[Sequence[int]]], class_names: Sequence[str]) -> bool:
     """Draw confusion matrices side by side, within SETTINGS. False: there are none.
 
@@ -216,7 +201,7 @@ def draw_confusion(figure: Figure, confusions: Mapping[str, Sequence[Sequence[in
     if not matrices:
         return False
     size = max(map(len, matrices.values()))
-    names = plots.labels(comparison_tables.headings(class_names, size))
+    names = plots.labels(class_tables.headings(class_names, size))
     side = min(max(_LEAST_SIDE, _CLASS_SIDE * size), _MOST_SIDE)
     lines = math.ceil(len(matrices) / int(_ACROSS / side))
     columns = math.ceil(len(matrices) / lines)
@@ -245,8 +230,8 @@ def draw_confusion(figure: Figure, confusions: Mapping[str, Sequence[Sequence[in
 
 
 _PLOTS: dict[str, Callable[[Figure, Sequence[Summary]], bool]] = {
-    "loss": _loss,
-    "accuracy": _accuracy,
+    "loss": partial(_curves, "loss"),
+    "accuracy": partial(_curves, "accuracy"),
     "seconds_per_epoch": _seconds,
     "speedup": _speedup,
     "efficiency": _efficiency,

@@ -20,7 +20,16 @@ from compare.judgement import environments
 from compare.judgement.findings import Findings, findings
 from compare.judgement.row_figures import Summary
 from compare.judgement.summary import FAILURES, UNFINISHED, summarize
-from compare.reporting import comparison_plots, comparison_tables, dataframes, document, page, tables
+from compare.reporting import (
+    class_tables,
+    comparison_plots,
+    comparison_tables,
+    dataframes,
+    document,
+    page,
+    proof_tables,
+    tables,
+)
 from compare.reporting.document import COMPARE, PYTHON, SET_UP, SUITE_ON_PATH, TABLES_FOLDER, Mark, Report, shell
 from compare.reporting.tables import Table
 
@@ -58,7 +67,6 @@ def read(folder: Path, unsealed: Sequence[tuple[str, RunResult]] = ()) -> Compar
     """Read a results folder and judge it.
 
     Args:
-        folder: of a comparison.
         unsealed: (row id, result) of runs whose result could not be written, as on a full disk. The report gives their reasons.
 
     Raises:
@@ -75,7 +83,6 @@ def report(compared: Compared, folder: Path, out: Path | None = None) -> Report:
     """The report of a comparison.
 
     Args:
-        compared: the comparison.
         folder: its results, for the commands that repeat it.
         out: where `report` writes it. None: to `folder`.
     """
@@ -92,7 +99,7 @@ def report(compared: Compared, folder: Path, out: Path | None = None) -> Report:
         marks=_marks(compared),
         findings=sections(compared),
         tables=made,
-        detail_tables=comparison_tables.confusion_table(summaries, comparison.class_names),
+        detail_tables=class_tables.confusion_table(summaries, comparison.class_names),
         terminal_tables=comparison_tables.on_terminal(summaries),
         drawings=comparison_plots.drawings(summaries, comparison.class_names),
         files=frames,
@@ -146,7 +153,7 @@ def _page_values(compared: Compared, folder: Path, made: Sequence[Table], drawn:
         "said": [(title, list(map(wording.one_line, said))) for title, said in sections(compared)[1:]],
         "sameness": list(map(wording.one_line, compared.findings.sameness)),
         "proof_is_open": compared.exit_code != 0,
-        "contents": _contents(grids, pictures, heats),
+        "contents": _contents(pictures, heats),
         "proof": page.grid(_without(grids["proof"], _IN_THE_RUNG)) if "proof" in grids else None,
         "claims": page.grid(grids["claims"]) if "claims" in grids else None,
         "results": [page.grid(_narrow(grids[name])) for name in _FIRST if name in grids],
@@ -187,9 +194,7 @@ def _marks(compared: Compared) -> list[Mark]:
     ]
 
 
-def _contents(
-    grids: Mapping[str, Table], pictures: Mapping[str, str], heats: Sequence[dict[str, Any]]
-) -> list[tuple[str, str]]:
+def _contents(pictures: Mapping[str, str], heats: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
     parts = [
         ("proof", "Proof", True),
         ("results", "Results", True),
@@ -216,7 +221,7 @@ def _heat(summary: Summary, class_names: Sequence[str]) -> dict[str, Any]:
     counts = summary.confusion or []
     return {
         "title": summary.name,
-        "names": comparison_tables.headings(class_names, len(counts)),
+        "names": class_tables.headings(class_names, len(counts)),
         "rows": [[(count, math.ceil(10 * count / max(sum(row), 1))) for count in row] for row in counts],
     }
 
@@ -257,8 +262,8 @@ def documents(compared: Compared) -> list[Table]:
     comparison = compared.stored.comparison
     return [
         *comparison_tables.documents(compared.summaries),
-        *comparison_tables.class_table(compared.summaries, comparison.class_names),
-        *(comparison_tables.proof_tables(comparison.proof.model_dump()) if comparison.proof else []),
+        *class_tables.class_table(compared.summaries, comparison.class_names),
+        *(proof_tables.proof_tables(comparison.proof.model_dump()) if comparison.proof else []),
         *comparison_tables.environment_table(list(comparison.environments), environments.differences(compared.stored)),
     ]
 

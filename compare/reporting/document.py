@@ -279,7 +279,6 @@ def ground(machine: Mapping[str, Any], versions: Mapping[str, Mapping[str, str]]
 
     Args:
         machine: see `machine.describe`.
-        versions: of packages, by framework.
         cores: the budget. None: it is not named.
     """
     budget = "" if cores is None else f", budget of {wording.count(cores, 'core')}"

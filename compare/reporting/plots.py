@@ -44,7 +44,6 @@ def write_all(drawings: Mapping[str, Drawing], folder: Path) -> list[Path]:
     """Write plots by name. A plot with nothing to show is not made, and an earlier one of its name is removed.
 
     Args:
-        drawings: by name.
         folder: made if it is missing.
 
     Returns:

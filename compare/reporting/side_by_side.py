@@ -53,8 +53,6 @@ def report(folders: tuple[Path, Path], compared: _Two, out: Path | None) -> Repo
     """Match the rows of two comparisons, called A and B, by their id.
 
     Args:
-        folders: of A and B.
-        compared: A and B.
         out: where the report is to be written; None: nowhere.
 
     Raises:

@@ -118,6 +118,16 @@ def value_at(item: Any, path: str) -> Any:
     return item
 
 
+def scaled(factor: float, path: str) -> Callable[[Any], float | None]:
+    """Picks the value at a path, times a factor."""
+
+    def pick(item: Any) -> float | None:
+        value = value_at(item, path)
+        return None if value is None else factor * value
+
+    return pick
+
+
 def to_rich(table: Table, width: int) -> Group:
     """The table for a terminal of `width` characters, without its note.
 
@@ -251,7 +261,7 @@ def _widths(shown: Sequence[tuple[Column, list[str]]], width: int) -> list[int]:
 
 
 def _excess(shown: Sequence[tuple[Column, list[str]]], width: int) -> int:
-    """Characters by which the columns are wider than the terminal. Rich keeps one behind each, and one between two."""
+    """Characters of the columns beyond the width of the terminal. Rich keeps one behind each, and one between two."""
     return sum(_least_width(*each) for each in shown) + 2 * len(shown) - 1 - width
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from common import spec
 from common.data import sources
@@ -129,7 +128,7 @@ def command(
         if wanted.mode != "serial":
             raise SpecError(f"layers times one replica. Received: mode {wanted.mode}. Leave it out.")
         with interruptible(), _folder(out):
-            with display(Console(stderr=True)) as shown:
+            with display() as shown:
                 timed = measure(wanted, named, repeats, calls, shown)
             code = report(timed).deliver(out, as_json=as_json)
     raise typer.Exit(code)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from common import spec
 from common.data import sources
@@ -99,7 +98,7 @@ def command(
         request = Request(spec=base, switches=switches, rounds=repeats, steps=steps, max_loss_drift=max_loss_drift)
         with interruptible(), ExitStack() as lock:
             try:
-                with display(Console(stderr=True)) as shown:
+                with display() as shown:
                     outcomes = _search(request, named, folder, shown, lock)
             except Interrupted as interruption:
                 interruption.words = f"Interrupted. To continue, run the same command with --out {folder}."

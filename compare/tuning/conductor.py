@@ -31,7 +31,6 @@ def conduct(search: Search, storage: RDBStorage, logs: Path, shown: Display) -> 
     """Run a search, or the rest of it.
 
     Args:
-        search: the search.
         storage: holds its study, or will hold it.
         logs: path of the servers' logs without place and suffix.
         shown: receives every trial.

@@ -147,8 +147,6 @@ def sampler(search: Search, slot: int, given: dict[str, Any] | None) -> BaseSamp
     """The sampler of one slot, with its own seed. So draws depend on finished trials, not on this process's past.
 
     Args:
-        search: the sampler's search.
-        slot: place of the trial.
         given: values that are already known: of a grid, or drawn before an interruption.
     """
     seed = derived_seed(search.seed, slot)

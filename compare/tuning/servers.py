@@ -69,8 +69,6 @@ class LocalServer:
     """A server on this machine.
 
     Args:
-        framework: a name of `launch.FRAMEWORKS`.
-        arguments: of its command.
         log: receives its stderr.
         listener: called with its events, and finally with ENDED.
         hang_seconds: after this time, a server that hangs is ended.
@@ -213,8 +211,6 @@ def serving(
     """Yields the function that starts the server of a place, from 0. Call it again to replace a server that has ended.
 
     Args:
-        framework: a name of `launch.FRAMEWORKS`.
-        layout: of the jobs.
         scheduler: address of a Dask cluster. None: a local cluster of processes, if the backend is `dask`.
         logs: path of the servers' logs without place and suffix.
         hang_seconds: after this time, a server that hangs is ended.

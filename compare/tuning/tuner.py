@@ -9,8 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from common import spec
 from common.artifacts import records
 from common.data import sources
@@ -38,7 +36,6 @@ def tune(settings: Tuning, folder: Path, lock: ExitStack | None = None) -> Tuned
     Finished trials are always saved. Call it again with the same settings to resume, or to get the stored result.
 
     Args:
-        settings: the requested tuning.
         folder: gets plan, storage, logs and record.
         lock: holds the folder until its owner ends. None: the folder is free when the tuning ends.
 
@@ -46,7 +43,7 @@ def tune(settings: Tuning, folder: Path, lock: ExitStack | None = None) -> Tuned
         SpecError, DataRefused, LaunchError, FolderError: it cannot be done.
         Interrupted: finished trials are recorded.
     """
-    with ExitStack() as own_lock, display(Console(stderr=True)) as shown:
+    with ExitStack() as own_lock, display() as shown:
         wanted, space, values = _judge(settings, shown)
         shared_storage = None if settings.storage is None else optuna_study.open_storage(settings.storage)
         claimed = results_folder.claimed(

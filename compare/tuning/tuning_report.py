@@ -19,7 +19,6 @@ def report(tuned: Tuned, folder: Path) -> Report:
     """The report of a tuning.
 
     Args:
-        tuned: the results so far.
         folder: holds them, for the command that repeats the report.
     """
     plan, found = tuned.plan, tuning_findings.find(tuned)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from common import spec
 from common.artifacts.schema import EpochRecord, RunResult
@@ -167,7 +166,7 @@ def _shown(plan: Plan, folder: Path, passed: Passed) -> Made:
     """Shows what is run, where it differs from the paper, and how long it takes. At smoke that is known beforehand."""
     known, rows, smoke = dict[str, Any](), list[dict[str, Cell]](), plan.setting.scale == SMOKE
     scans: float | None = None
-    with display(Console(stderr=True)) as shown:
+    with display() as shown:
         judged = [(training, comparison_plan.judged(_request(training, folder), shown)) for training in plan.trainings]
         # Trials and the final training use the images of the published runs.
         for training, comparison in [*judged, *((later, judged[0][1]) for later in _later(plan))]:

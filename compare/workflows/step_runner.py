@@ -127,10 +127,7 @@ def run_steps(
     Args:
         wanted: the record, as if the run started now.
         steps: in order.
-        subject: what they work on.
-        folder: of the run.
         report: makes the report of the steps so far.
-        as_json: whether to print JSON.
 
     Returns:
         The exit code: the worst step's, or the interruption's.

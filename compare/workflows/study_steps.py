@@ -7,8 +7,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from rich.console import Console
-
 from common.data import sources
 from common.data.sources import Description
 from compare.comparison import comparison_plan, run
@@ -19,7 +17,7 @@ from compare.core.progress import Watchers, display
 from compare.data import data, data_report, engine_scans, exploration, preprocess_report
 from compare.evaluation import evaluation_report, final_training
 from compare.evaluation.final_training import Evaluation
-from compare.reporting import comparison_report, comparison_tables, document
+from compare.reporting import comparison_report, document, proof_tables
 from compare.reporting.document import Report, Section
 from compare.tuning import tuner, tuning_report
 from compare.tuning.records import Tuning
@@ -29,7 +27,7 @@ from compare.workflows.study_file import Study
 
 def _explore(study: Study, folder: Path, passed: Passed) -> Made:
     raw = study.base(data__on_bad="strict", data__duplicates="refuse")
-    with display(Console(stderr=True)) as shown:
+    with display() as shown:
         shown.say("exploring the data")
         found, dataset, manifest = exploration.explore(raw.data, seed=raw.split_seed, cache_dir=raw.paths.cache_dir)
         data.write(folder, found, dataset, manifest)
@@ -113,7 +111,7 @@ def _normalise(study: Study, folder: Path, passed: Passed) -> Made:
 
 def scanned(request: engine_scans.Request, folder: Path) -> Made:
     """Mean and standard deviation by every engine."""
-    with display(Console(stderr=True)) as shown:
+    with display() as shown:
         outcome = engine_scans.run(request, shown, folder)
     report = preprocess_report.report(outcome)
     if unwritten := report.write(folder):
@@ -125,13 +123,13 @@ def scanned(request: engine_scans.Request, folder: Path) -> Made:
 def _prove(study: Study, folder: Path, passed: Passed) -> Made:
     _refuse_other_data(study, passed)
     request = _request(study, folder)
-    with display(Console(stderr=True)) as shown:
+    with display() as shown:
         proof = run.proof(comparison_plan.judged(request, shown), request, folder, Watchers(shown))
     part = Section(
         name="prove",
         title="Is it the same training?",
         findings=[("The proof", [proof.sentence, *(f"{mode}: not claimed: {why}" for mode, why in proof.not_claimed.items())])],
-        tables=comparison_tables.proof_tables(proof.model_dump()) if proof.rungs else [],
+        tables=proof_tables.proof_tables(proof.model_dump()) if proof.rungs else [],
         conclusions=[proof.sentence],
     )
     return Made(part, exit_code=exits.RUN_FAILED if proof.verdict == "not proved" else 0)
@@ -170,8 +168,6 @@ def _section(
 
     Args:
         report: as it was written.
-        folder: of the step.
-        name, title: of the section.
         conclusions: its sentences for the study's conclusion.
         only: names of its tables to show. None: all.
     """
@@ -245,7 +241,7 @@ _OF_FINAL = (
 
 def finished(settings: Evaluation, folder: Path) -> Made:
     """A final training, scored on the test split."""
-    with ExitStack() as lock, display(Console(stderr=True)) as shown:
+    with ExitStack() as lock, display() as shown:
         made = final_training.evaluate(settings, folder, shown, lock)
         shown.say("report")
         report = evaluation_report.report(made, final_training.data_of(made).test.images)

@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import Any, cast
@@ -17,15 +17,14 @@ import numpy.typing as npt
 import torch
 from torch import distributed
 
-from common.artifacts.schema import StepParts
-from common.data.batches import Feed, Plan, in_order
-from common.data.sources import Dataset, Split
+from common.data.batches import Feed, Plan
+from common.data.sources import Dataset
 from common.models.architectures import Architecture
-from common.models.sharding import shard
 from common.models.weights import Weights
 from common.spec import Spec
-from common.training.trainer import Batch, ComputeAndExchange, Recording, StepBreakdown, Update
-from pytorch_impl import device, evaluate, input, models, optim, profiler, switches, train, weights
+from common.training import trainer
+from common.training.trainer import Batch, Recording, StepBreakdown, Update
+from pytorch_impl import device, evaluate, input, models, optim, profiler, train, weights
 from pytorch_impl.batch_norm import ReplicaGroup
 from pytorch_impl.compression import Compressor
 
@@ -36,31 +35,17 @@ _COMPILE_MODES = {
 }
 
 
-class Trainer:
+class Trainer(trainer.Trainer):
     """One process of a run. A mode adds how it builds replicas, how they train and score together, and what it reports.
 
-    Each process calls `train_step` with its own shard of every global batch.
+    `common.training.trainer.Trainer` documents the public methods.
     """
 
-    shard: tuple[int, int] = (0, 1)
-    _shards: Any = None  # sums over processes of different shards: a `Group` or a server. None: there is one shard
-    _processes: Any = None  # sums over all processes, where several have the same shard
-
     def __init__(self, spec: Spec, architecture: Architecture, plan: Plan, dataset: Dataset, initial: Weights) -> None:
-        self._spec = spec
-        self._architecture = architecture
-        self._plan = plan
-        self._dataset = dataset
-        self._step = 0
+        super().__init__(spec, architecture, plan, dataset, device.describe())
         self._device = torch.device(device.kind())
-        self._switches = switches.of(spec, device.kind())
         self._objective = train.Objective(spec.loss, plan.scaling, self._loss_scale)
-        self._compiled_for: int | None = None
-        self._shapes: set[tuple[int, int]] = set()  # examples of this process and micro-batches, of all steps so far
-        self.devices = [str(self._device)]
         self.threads = {"intra_op": torch.get_num_threads(), "inter_op": torch.get_num_interop_threads(), "input": spec.workers}
-        self.implementation = device.describe()["modes"][spec.mode]["implementation"]
-        self._synchronises = spec.batch_norm_statistics == "synchronised" and spec.replicas > 1
         self._model: torch.nn.Module
         self._optimizer: optim.Optimizer
         self._build()
@@ -78,135 +63,26 @@ class Trainer:
         """(loss_sum, predictions) of a batch that is on the device."""
         return evaluate.score(self._model, images, labels, self._objective)
 
-    @property
-    def updates(self) -> int:
-        """How many steps have been done since the run began."""
-        return self._step
-
     def feed(self) -> Feed[Batch]:
-        """A feed of this process's shard of global batches."""
         index, number = self.shard
         return input.feed(self._plan, self._dataset.train, number, index, self._switches)
 
-    def batches(self, first_epoch: int = 1) -> Iterator[Batch]:
-        """Iterate over this process's shard of every global batch, in order, starting at an epoch."""
-        return in_order(self._plan, self.feed(), first_epoch)
-
-    def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
-        """Update the model once on one batch.
-
-        Args:
-            batch: this process's shard of N examples: images uint8 [N, H, W, 3], labels int64 [N], masks bool [N, units].
-            num_examples: size of the global batch.
-            learning_rate: of this update.
-
-        Returns:
-            (loss, num_correct), scalars on the device: this process's share of the mean loss over num_examples, and how many
-            of its predictions are right.
-        """
-        self._step += 1
-        return self._run_step(batch, num_examples, learning_rate)
-
-    def compile(self, step_sizes: Sequence[int], score_sizes: Sequence[int]) -> None:
-        """Run blank batches, so that nothing is built for a batch size in a timed step. The training state stays as it is.
-
-        A framework builds kernels, graphs or plans for a shape in its first run, and CUDA graphs in its second. So every
-        batch size has run twice after this. Call it after the first step, which was the first run of a whole batch.
-
-        Args:
-            step_sizes: of the global batches to train on.
-            score_sizes: of this process's batches to score.
-        """
-        index, number = self.shard
-        with self._unchanged():
-            for size in step_sizes:
-                start, stop = shard(size, number, index)
-                for _ in range(1 if size == self._plan.batch(0)[1] else 2):
-                    self._blank_step(stop - start, size)
-            for size in score_sizes:
-                batch = self._blank(size)
-                with self._compiled(None):
-                    self._score_batch(batch.images, batch.labels)
-
     def compilations(self) -> int:
-        """A number that grows whenever this process traces or compiles something, or first trains on a batch size."""
         dynamo = sys.modules.get("torch._dynamo.utils")  # not imported here: that takes a second
         return len(self._shapes) + (dynamo.counters["stats"]["unique_graphs"] if dynamo else 0)
 
-    def finish_epoch(self) -> None:
-        """Average or pull the weights that all ranks have trained. This is part of the training's time."""
-
     def score(self, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> tuple[Any, npt.NDArray[np.int64]]:
-        """Score one batch in evaluation mode.
-
-        Args:
-            images: uint8 [N, H, W, 3], on the host.
-            labels: int64 [N], on the host.
-
-        Returns:
-            (loss_sum, predictions): the loss summed over the N examples, on the device, and predicted labels int64 [N], on
-            the host.
-        """
         with self._compiled(None):
             loss, predictions = self._score_batch(self._tensor(images), self._tensor(labels))
         return loss, predictions.cpu().numpy()
 
     def fetch(self, values: list[Any]) -> npt.NDArray[Any]:
-        """Copy results of `train_step` or `score` to one host array [len(values)], the same in all processes of a shard."""
         return torch.stack(values).cpu().numpy()
 
-    def all_reduce(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Sum float64 or int64 values over all shards; every process gets the sum."""
-        return self._shards.sum(values) if self._shards else values
-
-    def total(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Sum float64 or int64 values over all processes; every process gets the sum."""
-        return self._processes.sum(values) if self._processes else self.all_reduce(values)
-
-    def share_statistics(self) -> None:
-        """Copy replica 0's BatchNorm statistics to every replica. Evaluation uses them."""
-
-    def state(self) -> dict[str, npt.NDArray[Any]]:
-        """The training state between two epochs, by name, for the modes that can resume (see `Spec.starts_over`)."""
-        kept = {f"optimizer/{name}": array for name, array in self._optimizer.state().items()}
-        return {f"weights/{name}": array for name, array in self.weights().items()} | kept
-
-    def load_state(self, values: dict[str, npt.NDArray[Any]], step: int) -> None:
-        """Restore what `state` returned after `step` updates."""
-        self._step = step
-        groups: dict[str, dict[str, npt.NDArray[Any]]] = {"weights": {}, "optimizer": {}}
-        for path, array in values.items():
-            group, _, name = path.partition("/")
-            groups[group][name] = array
-        self.load_weights(groups["weights"])
-        self._optimizer.load_state(groups["optimizer"])
-
-    def report(self, test: Split) -> dict[str, Any]:
-        """Mode-specific result fields. Called once, after `test` is scored."""
-        return {}
-
-    def compute_and_exchange(self, batch: Batch, num_examples: int) -> ComputeAndExchange | StepParts | str | None:
-        """Split a step on this batch into compute and exchange, which are timed separately.
-
-        Returns:
-            The two functions; the reason why they cannot be separated; or None where the mode exchanges nothing.
-        """
-        return f"mode {self._spec.variant} computes and sends in one"
-
-    def step_breakdown(self, batch: Batch, num_examples: int) -> StepBreakdown | str:
-        """Break a step on this batch into a replica's computations, without exchange.
-
-        Returns:
-            The functions to call one by one, or the reason why a step has no such breakdown.
-        """
-        return f"mode {self._spec.variant} sends within forward and backward"
-
     def record(self, work: Callable[[], None]) -> Recording:
-        """Run `work` under the framework's own profiler."""
         return profiler.record(work)
 
     def synchronize(self) -> None:
-        """Wait until the device has finished all queued work."""
         device.synchronize()
 
     def close(self) -> None:
@@ -215,49 +91,22 @@ class Trainer:
             distributed.destroy_process_group()
 
     def load_weights(self, values: Weights) -> None:
-        """Set every parameter and statistic of every replica."""
         weights.load(self._model, self._architecture, values)
         self.share_statistics()
 
     def weights(self) -> Weights:
-        """Every parameter and statistic by canonical name: replica 0's, or gathered where replicas divide the model."""
         return weights.extract(self._model, self._architecture)
 
-    def slots(self) -> dict[str, Weights]:
-        """What the optimizer keeps for every trainable parameter, by slot and canonical name. Modes that can resume only."""
-        found: dict[str, list[torch.Tensor]] = {}
-        for path, array in self._optimizer.state().items():
-            slot, _, index = path.partition("/")
-            if index:
-                found.setdefault(slot, []).append(torch.from_numpy(array))
-        return {slot: weights.extract_gradients(self._model, self._architecture, each) for slot, each in found.items()}
-
-    def load_slots(self, values: Mapping[str, Weights]) -> None:
-        """Set what `slots` returned."""
-        own, arrays = self.weights(), self._optimizer.state()
-        for slot, each in values.items():
-            self.load_weights({**own, **each})  # the model's own variables have the layout
-            for index, parameter in enumerate(self._model.parameters()):
-                arrays[f"{slot}/{index}"] = parameter.detach().cpu().numpy().copy()
-        self._optimizer.load_state(arrays)
-        self.load_weights(own)
-
     def num_values(self) -> tuple[int, int]:
-        """Number of values in the whole model, as (all, trainable). Every process gets the same."""
         return models.num_values(self._model)
 
     def gradients(self, batch: Batch, num_examples: int) -> Weights:
-        """Gradients of the mean loss by canonical name. Mode serial only. This changes BatchNorm statistics."""
         update = Update(num_examples, learning_rate=0.0, step=0)
         with self._compiled(len(batch.labels)):
             _, _, gradients = self._objective.gradients(self._model, *self._to_device(batch), update)
         return weights.extract_gradients(self._model, self._architecture, gradients)
 
     def logits(self, batch: Batch, *, training: bool) -> npt.NDArray[np.floating]:
-        """Logits [N, classes] of one batch, from the first copy of the model.
-
-        Only mode serial supports `training`, which changes BatchNorm statistics.
-        """
         images, _, masks = self._to_device(batch)
         with torch.no_grad(), self._compiled(None):
             if not training:
@@ -277,10 +126,6 @@ class Trainer:
 
     def _new_optimizer(self, model: torch.nn.Module) -> optim.Optimizer:
         return optim.build(self._spec.optimizer, list(model.parameters()), self._switches)
-
-    def _ranks(self) -> list[str]:
-        """A name for every process of the run, where each has a device."""
-        return [f"rank {rank}: {self._device.type}" for rank in range(self._spec.replicas)]
 
     def _placed(self, model: torch.nn.Module) -> torch.nn.Module:
         """The model on its device, in the spec's memory format."""
@@ -317,9 +162,9 @@ class Trainer:
             masks=tuple(torch.ones((examples, each.units), dtype=torch.bool) for each in self._architecture.dropouts),
         )
 
-    def _blank_step(self, examples: int, num_examples: int) -> None:
-        """A step on a blank shard of so many examples, of a global batch of num_examples."""
-        self._run_step(self._blank(examples), num_examples, 0.0)
+    def _blank_score(self, batch: Batch) -> None:
+        with self._compiled(None):
+            self._score_batch(batch.images, batch.labels)
 
     @contextmanager
     def _unchanged(self) -> Iterator[None]:
@@ -342,6 +187,12 @@ class Trainer:
             buffer.copy_(values)
         for compressor, values in zip(compressors, lost, strict=True):
             compressor._lost = values
+
+    def _trainable(self) -> list[npt.NDArray[Any]]:
+        return [parameter.detach().cpu().numpy().copy() for parameter in self._model.parameters()]
+
+    def _by_name(self, arrays: list[npt.NDArray[Any]]) -> Weights:
+        return weights.extract_gradients(self._model, self._architecture, list(map(torch.from_numpy, arrays)))
 
     def _to_device(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, ...]]:
         return (

@@ -41,8 +41,6 @@ def build(spec: Spec, architecture: Architecture, plan: Plan, dataset: Dataset, 
 
     Args:
         spec: of the run; `spec.variant` selects the mode.
-        architecture: of the model.
-        plan: the run's batches.
         dataset: the training and test splits.
         weights: initial values by canonical name, in the canonical layout.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, cast
@@ -13,48 +13,35 @@ import numpy.typing as npt
 import tensorflow as tf
 from tensorflow.python.eager.polymorphic_function import tracing_compilation
 
-from common.artifacts.schema import StepParts
-from common.data.batches import Feed, Plan, in_order
-from common.data.sources import Dataset, Split
+from common.data.batches import Feed, Plan
+from common.data.sources import Dataset
 from common.models.architectures import Architecture, BatchNorm
-from common.models.sharding import shard
 from common.models.weights import Weights
 from common.spec import Spec
+from common.training import trainer
 from common.training.trainer import Batch, ComputeAndExchange, Recording, StepBreakdown, Update
-from tensorflow_impl import device, evaluate, input, models, optim, profiler, switches, train, weights
+from tensorflow_impl import device, evaluate, input, models, optim, profiler, train, weights
 from tensorflow_impl.batch_norm import ReplicaGroup
 from tensorflow_impl.compression import Compressor
 from tensorflow_impl.parallel.group import Group
 
 
-class Trainer:
+class Trainer(trainer.Trainer):
     """One process of a run. A mode adds how it builds replicas, how they train and score together, and what it reports.
 
-    Each process calls `train_step` with its own shard of every global batch.
+    `common.training.trainer.Trainer` documents the public methods.
     """
 
-    shard: tuple[int, int] = (0, 1)
-    _shards: Any = None  # sums over processes of different shards: a `Group` or a server. None: there is one shard
     _exchanges = True
 
     def __init__(self, spec: Spec, architecture: Architecture, plan: Plan, dataset: Dataset, initial: Weights) -> None:
-        self._spec = spec
-        self._architecture = architecture
-        self._plan = plan
-        self._dataset = dataset
-        self._step = 0
-        self._switches = switches.of(spec, device.kind())
+        super().__init__(spec, architecture, plan, dataset, device.describe())
         self._objective = train.Objective(spec.loss, plan.scaling, self._loss_scale)
-        self._compiled_for: int | None = None
-        self._shapes: set[tuple[int, int]] = set()  # examples of this process and micro-batches, of all steps so far
-        self.devices = [device.kind()]
         self.threads = {
             "intra_op": tf.config.threading.get_intra_op_parallelism_threads(),
             "inter_op": tf.config.threading.get_inter_op_parallelism_threads(),
             "input": spec.workers,
         }
-        self.implementation = device.describe()["modes"][spec.mode]["implementation"]
-        self._synchronises = spec.batch_norm_statistics == "synchronised" and spec.replicas > 1
         # The batch dimension is free, so the last, smaller batch is not traced again.
         images = tf.TensorSpec((None, architecture.image_size, architecture.image_size, 3), tf.uint8)
         labels = tf.TensorSpec((None,), tf.int64)
@@ -82,136 +69,26 @@ class Trainer:
         """(loss_sum, predictions) of a batch, in a graph."""
         return evaluate.score(self._model, images, labels, self._objective)
 
-    @property
-    def updates(self) -> int:
-        """How many steps have been done since the run began."""
-        return self._step
-
     def feed(self) -> Feed[Batch]:
-        """A feed of this process's shard of global batches."""
         index, number = self.shard
         return input.feed(self._plan, self._dataset.train, number, index, self._switches)
 
-    def batches(self, first_epoch: int = 1) -> Iterator[Batch]:
-        """Iterate over this process's shard of every global batch, in order, starting at an epoch."""
-        return in_order(self._plan, self.feed(), first_epoch)
-
-    def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
-        """Update the model once on one batch.
-
-        Args:
-            batch: this process's shard of N examples: images uint8 [N, H, W, 3], labels int64 [N], masks bool [N, units].
-            num_examples: size of the global batch.
-            learning_rate: of this update.
-
-        Returns:
-            (loss, num_correct), scalars on the device: this process's share of the mean loss over num_examples, and how many
-            of its predictions are right.
-        """
-        self._step += 1
-        return self._run_step(batch, num_examples, learning_rate)
-
-    def compile(self, step_sizes: Sequence[int], score_sizes: Sequence[int]) -> None:
-        """Run blank batches, so that nothing is built for a batch size in a timed step. The training state stays as it is.
-
-        A framework builds kernels, graphs or plans for a shape in its first run, and CUDA graphs in its second. So every
-        batch size has run twice after this. Call it after the first step, which was the first run of a whole batch.
-
-        Args:
-            step_sizes: of the global batches to train on.
-            score_sizes: of this process's batches to score.
-        """
-        index, number = self.shard
-        with self._unchanged():
-            for size in step_sizes:
-                start, stop = shard(size, number, index)
-                for _ in range(1 if size == self._plan.batch(0)[1] else 2):
-                    self._blank_step(stop - start, size)
-            for size in score_sizes:
-                batch = self._blank(size)
-                self._score(batch.images, batch.labels)
-        if isinstance(self._shards, Group):
-            self._shards.total(tf.zeros(1, device.dtype(self._spec)))  # the graph that averages weights
-
     def compilations(self) -> int:
-        """A number that grows whenever this process traces or compiles something, or first trains on a batch size."""
         # TensorFlow has no public count. Another version may lack this one: then nothing is seen to be traced.
         counter = getattr(tracing_compilation, "_graph_building_time_counter", None)
         return len(self._shapes) + (0 if counter is None else counter.get_cell().value())  # microseconds
 
-    def finish_epoch(self) -> None:
-        """Average or pull the weights that all ranks have trained. This is part of the training's time."""
-
     def score(self, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> tuple[Any, npt.NDArray[np.int64]]:
-        """Score one batch in evaluation mode.
-
-        Args:
-            images: uint8 [N, H, W, 3], on the host.
-            labels: int64 [N], on the host.
-
-        Returns:
-            (loss_sum, predictions): the loss summed over the N examples, on the device, and predicted labels int64 [N], on
-            the host.
-        """
         loss, predictions = self._score(tf.constant(images), tf.constant(labels))
         return loss, predictions.numpy()
 
     def fetch(self, values: list[Any]) -> npt.NDArray[Any]:
-        """Copy results of `train_step` or `score` to one host array [len(values)], the same in all processes of a shard."""
         return tf.stack(values).numpy()
 
-    def all_reduce(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Sum float64 or int64 values over all shards; every process gets the sum."""
-        return self._shards.sum(values) if self._shards else values
-
-    def total(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Sum float64 or int64 values over all processes; every process gets the sum."""
-        return self.all_reduce(values)
-
-    def share_statistics(self) -> None:
-        """Copy replica 0's BatchNorm statistics to every replica. Evaluation uses them."""
-
-    def state(self) -> dict[str, npt.NDArray[Any]]:
-        """The training state between two epochs, by name, for the modes that can resume (see `Spec.starts_over`)."""
-        kept = {f"optimizer/{name}": array for name, array in self._optimizer.state().items()}
-        return {f"weights/{name}": array for name, array in self.weights().items()} | kept
-
-    def load_state(self, values: dict[str, npt.NDArray[Any]], step: int) -> None:
-        """Restore what `state` returned after `step` updates."""
-        self._step = step
-        groups: dict[str, dict[str, npt.NDArray[Any]]] = {"weights": {}, "optimizer": {}}
-        for path, array in values.items():
-            group, _, name = path.partition("/")
-            groups[group][name] = array
-        self.load_weights(groups["weights"])
-        self._optimizer.load_state(groups["optimizer"])
-
-    def report(self, test: Split) -> dict[str, Any]:
-        """Mode-specific result fields. Called once, after `test` is scored."""
-        return {}
-
-    def compute_and_exchange(self, batch: Batch, num_examples: int) -> ComputeAndExchange | StepParts | str | None:
-        """Split a step on this batch into compute and exchange, which are timed separately.
-
-        Returns:
-            The two functions; the reason why they cannot be separated; or None where the mode exchanges nothing.
-        """
-        return f"mode {self._spec.variant} computes and sends in one"
-
-    def step_breakdown(self, batch: Batch, num_examples: int) -> StepBreakdown | str:
-        """Break a step on this batch into a replica's computations, without exchange.
-
-        Returns:
-            The functions to call one by one, or the reason why a step has no such breakdown.
-        """
-        return f"mode {self._spec.variant} sends within forward and backward"
-
     def record(self, work: Callable[[], None]) -> Recording:
-        """Run `work` under the framework's own profiler."""
         return profiler.record(work)
 
     def synchronize(self) -> None:
-        """Wait until the device has finished all queued work."""
         device.synchronize()
 
     def close(self) -> None:
@@ -219,48 +96,21 @@ class Trainer:
         # Twin: the strategy has no such call. Its server ends with the process.
 
     def load_weights(self, values: Weights) -> None:
-        """Set every parameter and statistic of every replica."""
         weights.load(self._model, self._architecture, values)
 
     def weights(self) -> Weights:
-        """Every parameter and statistic by canonical name: replica 0's, or gathered where replicas divide the model."""
         return weights.extract(self._model, self._architecture)
 
-    def slots(self) -> dict[str, Weights]:
-        """What the optimizer keeps for every trainable parameter, by slot and canonical name. Modes that can resume only."""
-        found: dict[str, list[tf.Tensor]] = {}
-        for path, array in self._optimizer.state().items():
-            slot, _, index = path.partition("/")
-            if index:
-                found.setdefault(slot, []).append(tf.constant(array))
-        return {slot: weights.extract_gradients(self._model, self._architecture, each) for slot, each in found.items()}
-
-    def load_slots(self, values: Mapping[str, Weights]) -> None:
-        """Set what `slots` returned."""
-        own, arrays = self.weights(), self._optimizer.state()
-        for slot, each in values.items():
-            self.load_weights({**own, **each})  # the model's own variables have the layout
-            for index, variable in enumerate(self._model.trainable_variables):
-                arrays[f"{slot}/{index}"] = variable.numpy()
-        self._optimizer.load_state(arrays)
-        self.load_weights(own)
-
     def num_values(self) -> tuple[int, int]:
-        """Number of values in the whole model, as (all, trainable). Every process gets the same."""
         return models.num_values(self._model)
 
     def gradients(self, batch: Batch, num_examples: int) -> Weights:
-        """Gradients of the mean loss by canonical name. Mode serial only. This changes BatchNorm statistics."""
         update = Update(num_examples, learning_rate=0.0, step=0)
         compute = tf.function(lambda: self._objective.gradients(self._model, batch.images, batch.labels, batch.masks, update))
         _, _, gradients = compute()
         return weights.extract_gradients(self._model, self._architecture, gradients)
 
     def logits(self, batch: Batch, *, training: bool) -> npt.NDArray[np.floating]:
-        """Logits [N, classes] of one batch, from the first copy of the model.
-
-        Only mode serial supports `training`, which changes BatchNorm statistics.
-        """
         if not training:
             return evaluate.logits(self._model, batch.images, self._plan.scaling).numpy()
         return self._model(
@@ -285,10 +135,6 @@ class Trainer:
             self._model = self._new_model(replicas if self._synchronises else None)
             self._optimizer = self._new_optimizer(self._model)
             self._compressor = Compressor(settings, self._model, self._architecture)
-
-    def _ranks(self) -> list[str]:
-        """A name for every process of the run, where each has a device."""
-        return [f"rank {rank}: {device.kind()}" for rank in range(self._spec.replicas)]
 
     def _devices(self) -> list[str]:
         """A device of this process for every replica."""
@@ -330,7 +176,6 @@ class Trainer:
         return Batch(ids=labels, images=images, labels=tf.zeros_like(labels), masks=masks)
 
     def _blank_step(self, examples: int, num_examples: int) -> None:
-        """A step on a blank shard of so many examples, of a global batch of num_examples."""
         variables: list[tuple[Any, Any]] = []
         if self._switches["graph"] != "eager":
             step = self._train(self._spec.micro_batches(num_examples), self._compiled(num_examples))
@@ -343,6 +188,9 @@ class Trainer:
         for handle, value in variables:
             tf.raw_ops.AssignVariableOp(resource=handle, value=value)
 
+    def _blank_score(self, batch: Batch) -> None:
+        self._score(batch.images, batch.labels)
+
     @contextmanager
     def _unchanged(self) -> Iterator[None]:
         """Undo what blank batches change where no graph names its variables."""
@@ -351,6 +199,14 @@ class Trainer:
         yield
         if kept is not None:
             self.load_state(kept, self._step)
+        if isinstance(self._shards, Group):
+            self._shards.total(tf.zeros(1, device.dtype(self._spec)))  # the graph that averages weights
+
+    def _trainable(self) -> list[npt.NDArray[Any]]:
+        return [variable.numpy() for variable in self._model.trainable_variables]
+
+    def _by_name(self, arrays: list[npt.NDArray[Any]]) -> Weights:
+        return weights.extract_gradients(self._model, self._architecture, list(map(tf.constant, arrays)))
 
     def _arguments(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, ...]:
         # Twin: torch takes Python numbers. A graph takes tensors; on the device, each would need a copy at every step.

@@ -50,6 +50,7 @@ FOLDERS: dict[str, tuple[str, ...]] = {
         "comparison",
         "data",
         "environments",
+        "conformance",
         "proof",
         "reporting",
         "judgement",

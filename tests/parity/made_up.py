@@ -1,6 +1,6 @@
 """Recordings that no framework made, for the ladder's own logic."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,8 +63,8 @@ def recording(what: Spec, *, reverse_batches: bool = False, seed: int = 0) -> Ar
     return arrays
 
 
-def recording_of_steps(what: Spec, drawn: Sequence[int]) -> Arrays:
-    """Single steps as `tracing.trace_steps` records them: the referee's in float32, made up in float64."""
+def recording_of_steps(what: Spec, drawn: Sequence[int], by_referee: Collection[str] = ("float32",)) -> Arrays:
+    """Single steps as `tracing.trace_steps` records them: the referee's in some precisions, made up in others."""
     architecture, draw = architecture_of(what), np.random.default_rng(0)
     plan = Plan(what, architecture, what.data.limit or 1257)
     state: Arrays = {name: array.astype(what.precision) for name, array in weights.initial(architecture, what.seed).items()}
@@ -87,7 +87,7 @@ def recording_of_steps(what: Spec, drawn: Sequence[int]) -> Arrays:
         masks = [draw.random((size, dropout.units)) < 0.5 for dropout in architecture.dropouts]
         statistics: Arrays = {}
         loss, found = 2.0, {p.name: draw.normal(size=p.shape) for p in architecture.parameters() if p.trainable}
-        if what.precision == "float32":
+        if what.precision in by_referee:
             wide = {name: array.astype(np.float64) for name, array in state.items()}
             batch = network.Batch(network.scaled(images, [0] * 3, [1] * 3, np.float64), labels, masks)
             done = network.gradients(architecture, wide, batch)
@@ -125,6 +125,7 @@ class FakeTwins:
         self.growth = 1.1
         self.followed: list[tuple[str, Spec, int]] = []
         self.stepped: list[tuple[str, Spec]] = []
+        self.steps_by_referee = ["float32"]
 
     def describe(self, framework: str) -> dict[str, Any]:
         return {"framework": framework, **self.described}
@@ -133,7 +134,7 @@ class FakeTwins:
         self, following: Callable[[], launch.Call | None], ended: Callable[[launch.Call, int], object], at_once: int = 1
     ) -> None:
         while (wanted := following()) is not None:
-            ended(wanted, self.call(wanted))
+            ended(wanted, launch.outcome(wanted, self.call(wanted)))
 
     def call(self, asked: launch.Call) -> int:
         asked.log.write_text("line one\nRuntimeError: no more memory\n")
@@ -161,7 +162,7 @@ class FakeTwins:
 
     def step(self, framework: str, what: Spec, out: str, drawn: Sequence[int]) -> None:
         self.stepped.append((framework, what))
-        arrays = recording_of_steps(what, drawn)
+        arrays = recording_of_steps(what, drawn, self.steps_by_referee)
         if change := self.changes.get((framework, "steps")):
             change(arrays)
         safetensors.numpy.save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, out)

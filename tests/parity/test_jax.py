@@ -9,9 +9,10 @@ import pytest
 
 from common import spec
 from common.machine import machine
+from compare.conformance import conformance, training
+from compare.conformance.trial import Trial
 from compare.execution import contestants, launch, options
-from compare.proof import conformance, ladder
-from compare.proof.conformance import Trial
+from compare.proof import ladder
 
 INTERPRETERS = (os.environ.get("CONVTWINS_JAX_PYTHON", ""), ".environments/jax/bin/python")
 
@@ -44,7 +45,7 @@ def entered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize("check", ["describe", "training"])
 def test_the_twin_keeps_the_contract(check: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conformance, "STEPS", {"simple_cnn": 3})
+    monkeypatch.setattr(training, "STEPS", {"simple_cnn": 3})
     monkeypatch.setattr(options, "OPTIMIZERS", {"adam": options.OPTIMIZERS["adam"]})
     (made,) = conformance.conform(Trial("jax", tmp_path), [check])
     assert made.faults == []
@@ -77,3 +78,14 @@ def test_modes_that_the_twin_lacks_are_not_available() -> None:
         word = next(word for word, (of, _) in spec.VARIANTS.items() if of == mode)
         asked = spec.build(spec.with_variant(spec.build({}).model_dump(), word, 2))
         assert spec.check_against(asked, launch.describe("jax")) == f"not available: jax has no mode {mode}"
+
+
+def test_the_twin_takes_no_more_of_a_gpu_than_it_needs() -> None:
+    """As the other twins. It is set before JAX is imported."""
+    code = (
+        "import os, sys; from common import spec; from jax_impl import switches; switches.prepare(spec.build({})); "
+        "print(os.environ['XLA_PYTHON_CLIENT_PREALLOCATE'], 'jax' in sys.modules)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(machine.PROJECT_ROOT)}
+    asked = subprocess.run([str(PYTHON), "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert asked.stdout.split() == ["false", "False"]

@@ -1,7 +1,7 @@
 """The twin under test, and the few words in which the frameworks differ: to and from NumPy."""
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from common.data.batches import Plan, in_order
+from common.data.sources import Split
 from common.training.trainer import Batch
 
 Array = npt.NDArray[Any]
@@ -23,6 +25,10 @@ class Twin:
 
     def __getattr__(self, module: str) -> ModuleType:
         return importlib.import_module(f"{self.framework}_impl.{module}")
+
+    def batches(self, plan: Plan, split: Split, world_size: int, rank: int) -> Iterator[Batch]:
+        """The batches of a shard, in order, from the first epoch."""
+        return in_order(plan, self.input.feed(plan, split, world_size, rank))
 
     def tensor(self, array: Array) -> Any:
         """A framework's tensor of the same shape and dtype."""

@@ -24,7 +24,7 @@ from common.machine import machine
 from common.models import architectures, weights
 from common.spec import Spec, SpecError
 from common.training.loop import LEAST_TIMED_SECONDS
-from compare.proof import conformance
+from compare.conformance.description import description_faults
 from tests.twins import oracles
 
 PROJECT = Path(__file__).parents[2]
@@ -159,7 +159,7 @@ def test_describe_prints_versions_devices_modes_and_options_as_json(framework: s
         "framework", "versions", "devices", "modes", "options", "formats", "inputs", "deterministic",
         "environment", "supported", "libraries",
     }  # fmt: skip
-    assert list(conformance.description_faults(description, framework)) == []
+    assert list(description_faults(description, framework)) == []
     assert tuple(description["modes"]) == spec.MODES
     assert all(
         "compression" in mode and "per_replica" in mode["batch_norm_statistics"] for mode in description["modes"].values()

@@ -180,7 +180,7 @@ def test_a_cluster_of_processes_sends_the_plans_batches(twin: Twin, tmp_path: Pa
 def test_files_are_decoded_when_their_batch_is_made(twin: Twin, tmp_path: Path, fields: dict[str, Any]) -> None:
     split, expected = files(tmp_path)
     streamed = Plan(made.settings(augmentation=AUGMENTED, **fields), ARCHITECTURE, len(split))
-    batches = list(twin.input.batches(streamed, split, 1, 0))
+    batches = list(twin.batches(streamed, split, 1, 0))
     assert [twin.array(batch.ids).tolist() for batch in batches] == [streamed.draw(1).ids[a:b].tolist() for a, b in BOUNDS]
     drawn = streamed.draw(1)
     for batch, (start, stop) in zip(batches, BOUNDS, strict=True):
@@ -190,7 +190,7 @@ def test_files_are_decoded_when_their_batch_is_made(twin: Twin, tmp_path: Path, 
 
 
 def test_runs_that_are_read_in_turn_and_left_do_not_disturb_each_other(twin: Twin) -> None:
-    one, other = (twin.input.batches(plan(), SPLIT, 1, 0) for _ in range(2))
+    one, other = (twin.batches(plan(), SPLIT, 1, 0) for _ in range(2))
     first, same = next(one), next(other)
     assert np.array_equal(twin.array(first.ids), twin.array(same.ids))
     del one
@@ -210,7 +210,7 @@ def test_images_too_large_for_memory_are_read_from_their_file(twin: Twin, monkey
 
 
 def test_without_augmentation_the_images_are_the_data_sets(twin: Twin) -> None:
-    for batch in twin.input.batches(plan(augmentation={}), SPLIT, 1, 0):
+    for batch in twin.batches(plan(augmentation={}), SPLIT, 1, 0):
         ids = twin.array(batch.ids)
         assert np.array_equal(twin.array(batch.images), SPLIT.images[ids])
         assert np.array_equal(twin.array(batch.labels), SPLIT.labels[ids])
@@ -219,7 +219,7 @@ def test_without_augmentation_the_images_are_the_data_sets(twin: Twin) -> None:
 def test_a_batch_turned_back_to_front_holds_the_same_examples(twin: Twin) -> None:
     spec = made.settings(augmentation=AUGMENTED)
     forward, backward = (
-        list(twin.input.batches(Plan(spec, ARCHITECTURE, len(SPLIT), reverse), SPLIT, 1, 0)) for reverse in (False, True)
+        list(twin.batches(Plan(spec, ARCHITECTURE, len(SPLIT), reverse), SPLIT, 1, 0)) for reverse in (False, True)
     )
     for one, other in zip(forward, backward, strict=True):
         for left, right in zip(arrays(twin, one), arrays(twin, other), strict=True):
@@ -257,7 +257,7 @@ def plan(**fields: Any) -> Plan:
 
 
 def assert_follows_the_plan(twin: Twin, plan: Plan, split: Split, world_size: int, rank: int) -> None:
-    received = [arrays(twin, batch) for batch in twin.input.batches(plan, split, world_size, rank)]
+    received = [arrays(twin, batch) for batch in twin.batches(plan, split, world_size, rank)]
     expected = [
         loaded(plan, epoch, start, stop)
         for epoch in range(1, plan.epochs + 1)

@@ -198,7 +198,7 @@ def test_batches_made_on_the_device_are_those_made_on_the_host(twin: Twin, augme
     made_trainer = made.trainer(twin, ARCHITECTURE, DATA, augmentation=augmentation, epochs=2)
     plan, where = made_trainer._plan, {"pytorch": "cpu", "tensorflow": "CPU:0"}[twin.framework]
     resident = list(in_order(plan, twin.input.resident(plan, DATA.train, 1, 0, where)))
-    usual = list(twin.input.batches(plan, DATA.train, 1, 0))
+    usual = list(twin.batches(plan, DATA.train, 1, 0))
     assert len(resident) == len(usual) == 6
     for one, other in zip(resident, usual, strict=True):
         for name in ("ids", "images", "labels"):

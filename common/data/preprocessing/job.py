@@ -68,9 +68,7 @@ def run(scanning: Scanning, path: Path, workers: int, out: Path, started: float)
 
     Args:
         scanning: the engine. All that it needs is imported by now.
-        path: the job file.
         workers: at least 1.
-        out: a JSON file.
         started: start of the process, in seconds since 1970.
     """
     encoded, image_size = load(path)

@@ -28,8 +28,6 @@ def scan(tree: FileSource, listing: Listing, packed: BinaryIO) -> Manifest:
     """Open each file of a tree once, on all cores, and pack the usable ones into one file.
 
     Args:
-        tree: folder or archive.
-        listing: of the tree.
         packed: receives the bytes of the usable images, one after another.
 
     Raises:
@@ -69,7 +67,6 @@ def examples(manifest: Manifest, tree: Path, *, skip_bad: bool) -> tuple[NDArray
     """Choose the examples. They are stored with the splits: another choice needs another `splits.VERSION`.
 
     Args:
-        manifest: of the tree.
         tree: named in refusals.
         skip_bad: leave out bad files, and classes without a good one, instead of refusing the data.
 

@@ -115,7 +115,6 @@ def make(folder: Path, wanted: Leaves) -> None:
 
     Args:
         folder: a missing or empty folder.
-        wanted: the settings.
 
     Raises:
         DataRefused: the folder is not empty.

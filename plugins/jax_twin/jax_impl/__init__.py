@@ -1,4 +1,4 @@
 """The JAX twin. It has the same modules and public names as the others, as far as JAX needs them."""
 
 SUPPORTED = {"jax": ("0.10", "0.11"), "jaxlib": ("0.10", "0.11")}
-"""Distribution: (the lowest version that the twin runs on, the first later one that it does not)."""
+"""Distribution: (lowest supported version, first later version that is not supported)."""

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from common.machine import machine
 from common.machine.rates import DEVICE_COPIED_BYTES, DEVICE_MATRIX_SIZE, DeviceRates, of_device
 from common.spec import Spec
+from common.spec.shared_switches import described_mode
 from jax_impl import SUPPORTED, switches
 
 # Twin: JAX makes float32 of float64 unless it is told once, before the first array.
@@ -39,21 +40,11 @@ def _on(names: list[str]) -> dict[str, Any]:
     found = len(names)
     mesh = f"shard_map over {'GPUs' if found else 'CPU devices'} of one program"
     # Twin: the other modes are left out, and are `not available`.
-    modes = {"serial": ("one replica", None), "data_parallel": (mesh, found)}
     return {
         "devices": [{"name": name, "kind": "cuda"} for name in names] or [{"name": "cpu", "kind": "cpu"}],
         "modes": {
-            mode: {
-                "available": gpus != 1,
-                "reason": "needs 2 CUDA devices, found 1" if gpus == 1 else None,
-                "max_replicas": 1 if gpus is None else gpus or None,
-                "resource": "device" if gpus is None else "CUDA devices",
-                "implementation": implementation,
-                "mechanism": implementation,
-                "batch_norm_statistics": ["per_replica", "synchronised"],
-                "compression": gpus is None,
-            }
-            for mode, (implementation, gpus) in modes.items()
+            "serial": described_mode("one replica", None),
+            "data_parallel": described_mode(mesh, found, compression=False),
         },
         "options": switches.options("cuda" if found else "cpu"),
         "inputs": {"workers": "threads of NumPy"},

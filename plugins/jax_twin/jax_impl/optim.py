@@ -29,11 +29,7 @@ class Optimizer(Protocol):
 
 
 def build(settings: spec.Optimizer) -> Optimizer:
-    """Build the optimizer of a spec.
-
-    Args:
-        settings: the spec's optimizer settings.
-    """
+    """Build the optimizer of a spec."""
     return (Native if settings.native else {"sgd": SGD, "adam": Adam}[settings.name])(settings)
 
 

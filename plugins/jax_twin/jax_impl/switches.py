@@ -5,20 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from common.machine import machine
 from common.spec import Spec, resolved
-
-_CUDA = "a CUDA device"
-
-_BEFORE_IMPORT: dict[str, Any] = {
-    "allocator": {
-        "values": ["keeping", "system"],
-        "default": "keeping",
-        "plain": "system",
-        "process": ["system"],
-        "help": "whether glibc keeps freed memory for the next step, or gives it back to the system, as it does by default",
-    },
-}
+from common.spec.shared_switches import ALLOCATOR, CUDA, set_allocator
 
 
 def options(kind: str) -> dict[str, Any]:
@@ -30,12 +18,12 @@ def options(kind: str) -> dict[str, Any]:
     on_cuda = kind == "cuda"
     # Twin: JAX has no switch for threads. XLA's pool has one for each CPU that the process is held to.
     return {
-        **_BEFORE_IMPORT,
+        "allocator": ALLOCATOR,
         "arithmetic": {
             "values": ["full", "bfloat16", *(["tf32"] if on_cuda else [])],
             "default": "full",
             **({"plain": "tf32"} if on_cuda else {}),
-            "elsewhere": {} if on_cuda else {"tf32": _CUDA},
+            "elsewhere": {} if on_cuda else {"tf32": CUDA},
             "only": {"bfloat16": {"precision": ["float32"]}, "tf32": {"precision": ["float32"]}},
             "reduced": ["bfloat16", "tf32"],
             "process": ["tf32"],
@@ -67,5 +55,6 @@ def prepare(spec: Spec) -> str:
         # Twin: JAX counts the devices of the CPU once, when it first looks for devices.
         flags = os.environ.get("XLA_FLAGS", "")
         os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={spec.replicas}".strip()
-    keeps = resolved(spec, _BEFORE_IMPORT)["allocator"] == "keeping" and machine.keep_freed_memory()
-    return "keeps freed pages" if keeps else "the system's default"
+    # Twin: JAX takes three quarters of a GPU's memory in advance. The others take what they need.
+    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+    return set_allocator(spec)

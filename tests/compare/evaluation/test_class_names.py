@@ -9,7 +9,7 @@ from compare.core import wording
 from compare.evaluation import predict
 from compare.evaluation.scoring import Evaluated
 from compare.judgement.summary import summarize
-from compare.reporting import comparison_tables, tables
+from compare.reporting import class_tables, tables
 from tests.compare import made
 from tests.compare.twins import linear
 
@@ -43,7 +43,7 @@ def compared() -> list[tables.Table]:
         for repeat, run in repeats.items():
             repeats[repeat] = run.model_copy(update={"confusion": counts})
     summaries = summarize(stored)
-    return [*comparison_tables.class_table(summaries, NAMES), *comparison_tables.confusion_table(summaries, NAMES)]
+    return [*class_tables.class_table(summaries, NAMES), *class_tables.confusion_table(summaries, NAMES)]
 
 
 def test_every_table_shows_names_in_this_way() -> None:

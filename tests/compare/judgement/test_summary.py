@@ -14,8 +14,9 @@ from compare.judgement.findings import findings
 from compare.judgement.row_figures import Summary
 from compare.judgement.run_figures import epoch_seconds, images_per_second, limit, until_accuracy
 from compare.judgement.summary import pairs_of_seconds, summarize
-from compare.reporting import comparison_tables, tables
-from compare.reporting.comparison_tables import limit_table, target_table
+from compare.reporting import comparison_tables, step_tables, tables
+from compare.reporting.epoch_tables import target_table
+from compare.reporting.step_tables import limit_table
 from tests.compare import made
 
 MODES = ("serial-2", "data_parallel-2")
@@ -660,7 +661,7 @@ def test_the_idle_part_of_a_step_that_the_formula_expects_is_that_of_its_stages_
     runs = {"it": {0: made.good(row, 1.0).model_copy(update={"step_parts": parts})}}
     (found,) = summarize(made.repeated(1).model_copy(update={"comparison": made.comparison([row]), "runs": runs}))
     assert found.expected_idle == (None if expected is None else pytest.approx(expected))
-    (table,) = comparison_tables.step_table([found])
+    (table,) = step_tables.step_table([found])
     shown = "expected_idle_milliseconds" in [column.key for column in table.columns]
     assert shown == (expected is not None)
     assert not shown or table.rows[0]["expected_idle_milliseconds"] == pytest.approx(500 * (expected or 0.0))

@@ -23,7 +23,7 @@ from compare.core import terminal, wording
 from compare.execution.store import Stored
 from compare.judgement.findings import findings
 from compare.judgement.summary import summarize
-from compare.reporting import comparison_report, comparison_tables, tables
+from compare.reporting import class_tables, comparison_report, comparison_tables, proof_tables, step_tables, tables
 from compare.reporting.comparison_report import Compared
 from tests.compare import made
 
@@ -143,7 +143,7 @@ def test_precision_and_recall_are_those_of_scikit_learn() -> None:
     for repeats in stored.runs.values():
         for repeat, run in repeats.items():
             repeats[repeat] = run.model_copy(update={"confusion": counts})
-    (table,) = comparison_tables.class_table(summarize(stored), ["a", "b", "c"])
+    (table,) = class_tables.class_table(summarize(stored), ["a", "b", "c"])
     precision, recall, f1, support = precision_recall_fscore_support(
         labels * 2, predictions * 2, labels=range(4), zero_division=np.nan
     )
@@ -159,7 +159,7 @@ def test_a_confusion_matrix_is_a_row_of_numbers_for_each_true_class_under_safe_n
     for repeats in stored.runs.values():
         for repeat, run in repeats.items():
             repeats[repeat] = run.model_copy(update={"confusion": [[3, 1, 0], [0, 2, 0], [0, 0, 0]]})
-    (table,) = comparison_tables.confusion_table(summarize(stored), ["=cat", "a,b"])
+    (table,) = class_tables.confusion_table(summarize(stored), ["=cat", "a,b"])
     lines = tables.to_csv(table).splitlines()
     assert lines[0] == '"contestant","run","class","predicted =cat","predicted a,b","predicted 2"'
     assert lines[1:4] == [
@@ -168,7 +168,7 @@ def test_a_confusion_matrix_is_a_row_of_numbers_for_each_true_class_under_safe_n
         '"pytorch","serial, 2 cores","2",0,0,0',
     ]
     assert len(lines) == 1 + 3 * len(stored.comparison.rows)
-    assert comparison_tables.confusion_table(summarize(made.repeated(1)), ["a"]) == []
+    assert class_tables.confusion_table(summarize(made.repeated(1)), ["a"]) == []
 
 
 class Run(NamedTuple):
@@ -212,7 +212,7 @@ def test_a_path_to_an_attribute_that_there_is_not_is_an_error_and_no_gap() -> No
 
 
 def test_a_proof_of_nothing_has_no_table() -> None:
-    assert comparison_tables.proof_tables({"rungs": [], "mode_verdicts": {}, "not_claimed": {}}) == []
+    assert proof_tables.proof_tables({"rungs": [], "mode_verdicts": {}, "not_claimed": {}}) == []
 
 
 def test_markdown_and_terminal_take_no_markup_from_outside() -> None:
@@ -253,7 +253,7 @@ def test_json_has_null_where_a_number_is_none() -> None:
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_terminal_shows_where_a_steps_time_goes(width: int) -> None:
-    (table,) = comparison_tables.step_table(summarize(made.profiled()))
+    (table,) = step_tables.step_table(summarize(made.profiled()))
     output = io.StringIO()
     Console(file=output, width=width, highlight=False).print(tables.to_rich(table, width))
     printed = "".join(f"{line.rstrip()}\n" for line in [*output.getvalue().splitlines(), table.note])
@@ -273,18 +273,18 @@ def test_markdown_and_json_show_where_a_steps_time_goes() -> None:
     said = "Not separable: why a part that is missing (-) cannot be timed by itself."
     assert said in table.note
     separable = [summary for summary in summarize(stored) if summary.contestant == "pytorch"]
-    assert said not in comparison_tables.step_table(separable)[0].note
+    assert said not in step_tables.step_table(separable)[0].note
 
 
 def test_parts_that_add_up_to_more_than_their_whole_are_remarked_on() -> None:
     stored = made.profiled()
-    (plain,) = comparison_tables.step_table(summarize(stored))
+    (plain,) = step_tables.step_table(summarize(stored))
     assert "longer than the step" not in plain.note and "add up to more" not in plain.note  # 1 % is rounding
     (run,) = stored.runs["pytorch-data_parallel-2"].values()
     assert run.step_parts is not None
     longer = run.step_parts.model_copy(update={"compute_seconds": 0.04, "forward_seconds": 0.03})
     stored.runs["pytorch-data_parallel-2"][0] = run.model_copy(update={"step_parts": longer})
-    (table,) = comparison_tables.step_table(summarize(stored))
+    (table,) = step_tables.step_table(summarize(stored))
     assert table.note.removeprefix(plain.note) == (
         " Compute is longer than the step in pytorch data_parallel x2 (1.28 times): that is noise, and exposed is told as 0. "
         "Pieces add up to more than compute in pytorch data_parallel x2 (1.18 times): each is waited for by itself, outside "
@@ -294,11 +294,11 @@ def test_parts_that_add_up_to_more_than_their_whole_are_remarked_on() -> None:
 
 def test_rates_above_the_machines_measured_ones_are_remarked_on() -> None:
     stored = made.observed()
-    (plain,) = comparison_tables.limit_table(summarize(stored))
+    (plain,) = step_tables.limit_table(summarize(stored))
     assert "Above the matrix rate" not in plain.note  # 1.00 is not above
     slow = {2: stored.comparison.rates[2].model_copy(update={"float32_gflops": 640.0})}
     stored = stored.model_copy(update={"comparison": stored.comparison.model_copy(update={"rates": slow})})
-    (table,) = comparison_tables.limit_table(summarize(stored))
+    (table,) = step_tables.limit_table(summarize(stored))
     assert "Above the matrix rate: pytorch data_parallel x2 (1.50 times): the framework's own library" in table.note
     assert "Above the copy rate: pytorch data_parallel x2 (1.02 times): bytes came from caches" in table.note
     assert "Not measured" not in table.note
@@ -310,7 +310,7 @@ def test_rows_on_a_gpu_are_held_to_its_own_rates_or_said_to_have_none(rates: Dev
     row = stored.comparison.rows[0]
     for repeat, run in stored.runs[row.id].items():
         stored.runs[row.id][repeat] = run.model_copy(update={"device": "cuda", "device_rates": rates})
-    (table,) = comparison_tables.limit_table(summarize(stored))
+    (table,) = step_tables.limit_table(summarize(stored))
     assert table.note.endswith("Not measured: pytorch serial, 2 cores.") == (rates is None)
     assert ("Of a GPU: the framework's own in the run's arithmetic" in table.note) == (rates is not None)
     assert (table.rows[0]["matrix_fraction"] is None) == (rates is None)
@@ -318,7 +318,7 @@ def test_rows_on_a_gpu_are_held_to_its_own_rates_or_said_to_have_none(rates: Dev
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_terminal_shows_the_longest_operations_of_both_frameworks_side_by_side(width: int) -> None:
-    (table,) = comparison_tables.operation_tables(summarize(made.profiled()))
+    (table,) = step_tables.operation_tables(summarize(made.profiled()))
     output = io.StringIO()
     Console(file=output, width=width, highlight=False).print(tables.to_rich(table, width))
     printed = "".join(f"{line.rstrip()}\n" for line in output.getvalue().splitlines())

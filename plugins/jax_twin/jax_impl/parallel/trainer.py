@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -11,15 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from common.artifacts.schema import StepParts
-from common.data.batches import Feed, Plan, in_order
-from common.data.sources import Dataset, Split
+from common.data.batches import Feed, Plan
+from common.data.sources import Dataset
 from common.machine.machine import available_cores
 from common.models.architectures import Architecture
 from common.models.weights import Weights
 from common.spec import Spec
-from common.training.trainer import Batch, ComputeAndExchange, Recording, StepBreakdown, Update
-from jax_impl import device, evaluate, input, models, optim, profiler, switches, train, weights
+from common.training import trainer
+from common.training.trainer import Batch, Recording, StepBreakdown, Update
+from jax_impl import device, evaluate, input, models, optim, profiler, train, weights
 from jax_impl.batch_norm import ReplicaGroup
 from jax_impl.train import Examples, State
 
@@ -34,26 +34,16 @@ def _count(event: str, seconds: float, **_: Any) -> None:
 jax.monitoring.register_event_duration_secs_listener(_count)
 
 
-class Trainer:
+class Trainer(trainer.Trainer):
     """The process of a run. A mode adds how it spreads a step over replicas, and what it reports.
 
-    `common.training.tracing.TraceableTrainer` documents the public methods.
+    `common.training.trainer.Trainer` documents the public methods.
     """
 
-    shard: tuple[int, int] = (0, 1)
-
     def __init__(self, spec: Spec, architecture: Architecture, plan: Plan, dataset: Dataset, initial: Weights) -> None:
-        self._spec = spec
-        self._architecture = architecture
-        self._plan = plan
-        self._dataset = dataset
-        self._step = 0
-        self._switches = switches.of(spec, device.kind())
+        super().__init__(spec, architecture, plan, dataset, device.describe())
         self._objective = train.Objective(spec.loss, plan.scaling, spec.precision)
-        self.devices = [device.kind()]
         self.threads = {"intra_op": available_cores(), "inter_op": spec.replicas, "input": spec.workers}
-        self.implementation = device.describe()["modes"][spec.mode]["implementation"]
-        self._synchronises = spec.batch_norm_statistics == "synchronised" and spec.replicas > 1
         self._optimizer = optim.build(spec.optimizer)
         self._model: models.Model
         self._build()
@@ -83,43 +73,12 @@ class Trainer:
     _exchange = staticmethod(lambda values: values)
     """The sum of the replicas' values, the same in each."""
 
-    @property
-    def updates(self) -> int:
-        return self._step
-
     def feed(self) -> Feed[Batch]:
         index, number = self.shard
         return input.feed(self._plan, self._dataset.train, number, index)
 
-    def batches(self, first_epoch: int = 1) -> Iterator[Batch]:
-        return in_order(self._plan, self.feed(), first_epoch)
-
-    def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
-        self._step += 1
-        state, outputs = self._steps(self._state(), *self._arguments(batch, num_examples, learning_rate))
-        self._model.parameters, self._model.statistics, self._slots = state
-        return outputs
-
-    def compile(self, step_sizes: Sequence[int], score_sizes: Sequence[int]) -> None:
-        size = self._architecture.image_size
-
-        def blank(examples: int) -> Batch:
-            masks = tuple(np.ones((examples, dropout.units), bool) for dropout in self._architecture.dropouts)
-            labels = np.zeros(examples, np.int64)
-            return Batch(labels, np.ones((examples, size, size, 3), np.uint8), labels, masks)
-
-        for each in step_sizes:
-            copied = jax.tree.map(jnp.copy, self._state())  # a step takes its state's memory
-            self._held = self._steps(copied, *self._arguments(blank(each), each, 0.0))
-        for each in score_sizes:
-            batch = blank(each)
-            self._held = self.score(batch.images, batch.labels)
-
     def compilations(self) -> int:
         return _compilations
-
-    def finish_epoch(self) -> None:
-        """Average or pull the weights that all ranks have trained. This is part of the training's time."""
 
     def score(self, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> tuple[Any, npt.NDArray[np.int64]]:
         examples = self._examples(np.asarray(images), np.asarray(labels), ())
@@ -129,34 +88,6 @@ class Trainer:
 
     def fetch(self, values: list[Any]) -> npt.NDArray[Any]:
         return np.stack(jax.device_get(values))
-
-    def all_reduce(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        return values
-
-    def total(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        return values
-
-    def share_statistics(self) -> None:
-        """Copy replica 0's BatchNorm statistics to every replica. Evaluation uses them."""
-
-    def state(self) -> dict[str, npt.NDArray[Any]]:
-        kept = {f"optimizer/{name}": array for name, array in optim.state(self._slots).items()}
-        return {f"weights/{name}": array for name, array in self.weights().items()} | kept
-
-    def load_state(self, values: dict[str, npt.NDArray[Any]], step: int) -> None:
-        self._step = step
-        groups: dict[str, dict[str, npt.NDArray[Any]]] = {"weights": {}, "optimizer": {}}
-        for path, array in values.items():
-            group, _, name = path.partition("/")
-            groups[group][name] = array
-        self.load_weights(groups["weights"])
-        self._slots = self._placed(optim.load_state(self._slots, groups["optimizer"]))
-
-    def report(self, test: Split) -> dict[str, Any]:
-        return {}
-
-    def compute_and_exchange(self, batch: Batch, num_examples: int) -> ComputeAndExchange | StepParts | str | None:
-        return f"mode {self._spec.variant} computes and sends in one"
 
     def step_breakdown(self, batch: Batch, num_examples: int) -> StepBreakdown | str:
         return f"mode {self._spec.variant} is one program with its exchange"
@@ -170,9 +101,6 @@ class Trainer:
 
     def synchronize(self) -> None:
         device.synchronize()
-
-    def close(self) -> None:
-        """Disconnect from the other processes at the end of the run."""
 
     def load_weights(self, values: Weights) -> None:
         model = self._first_model()
@@ -191,8 +119,7 @@ class Trainer:
         }
 
     def load_slots(self, values: Mapping[str, Weights]) -> None:
-        arrays = {f"{slot}/{name}": array for slot, each in values.items() for name, array in each.items()}
-        self._slots = self._placed(optim.load_state(self._slots, arrays))
+        self._load_optimizer_state({f"{slot}/{name}": array for slot, each in values.items() for name, array in each.items()})
 
     def num_values(self) -> tuple[int, int]:
         return models.num_values(self._first_model())
@@ -221,6 +148,30 @@ class Trainer:
     def _new_model(self, group: ReplicaGroup | None) -> models.Model:
         chosen = self._switches
         return models.build(self._architecture, self._spec.precision, group, chosen["arithmetic"], chosen["depthwise"])
+
+    def _run_step(self, batch: Batch, num_examples: int, learning_rate: float) -> Any:
+        state, outputs = self._steps(self._state(), *self._arguments(batch, num_examples, learning_rate))
+        self._model.parameters, self._model.statistics, self._slots = state
+        return outputs
+
+    def _blank(self, examples: int) -> Batch:
+        size = self._architecture.image_size
+        masks = tuple(np.ones((examples, dropout.units), bool) for dropout in self._architecture.dropouts)
+        labels = np.zeros(examples, np.int64)
+        return Batch(labels, np.ones((examples, size, size, 3), np.uint8), labels, masks)
+
+    def _blank_step(self, examples: int, num_examples: int) -> None:
+        copied = jax.tree.map(jnp.copy, self._state())  # a step takes its state's memory
+        self._held = self._steps(copied, *self._arguments(self._blank(examples), num_examples, 0.0))
+
+    def _blank_score(self, batch: Batch) -> None:
+        self._held = self.score(batch.images, batch.labels)
+
+    def _optimizer_state(self) -> dict[str, npt.NDArray[Any]]:
+        return optim.state(self._slots)
+
+    def _load_optimizer_state(self, values: dict[str, npt.NDArray[Any]]) -> None:
+        self._slots = self._placed(optim.load_state(self._slots, values))
 
     def _state(self) -> State:
         return State(self._model.parameters, self._model.statistics, self._slots)

@@ -12,10 +12,13 @@ import pytest
 
 from common import spec
 from common.spec import SpecError
-from compare.core.errors import LaunchError
+from compare.conformance import conformance, runs, single_steps, training
+from compare.conformance.description import description_faults
+from compare.conformance.trial import Trial
+from compare.core.errors import FolderError, LaunchError
 from compare.execution import code_digest, contestants, launch, options
-from compare.proof import conformance
-from compare.proof.conformance import Trial
+from compare.proof.differences import Arrays
+from tests.parity.made_up import FakeTwins
 
 GOOD: dict[str, Any] = {
     "framework": "third",
@@ -62,6 +65,13 @@ from pytorch_impl import input
 augment = input.augment
 input.augment = lambda images, draws: augment(images, draws).flip(2)
 """
+GRADIENTS = """
+from pytorch_impl import optim
+apply = optim.SGD.apply
+def scaled(self, gradients, learning_rate, step):
+    apply(self, [gradient * (1 + 1e-9) for gradient in gradients], learning_rate, step)
+optim.SGD.apply = scaled
+"""
 NO_SLOTS = """
 from pytorch_impl.parallel import Trainer
 Trainer.slots = lambda self: {"momentum_buffer": each for each in [dict()]}
@@ -79,7 +89,7 @@ def faults(**changes: Any) -> list[str]:
             del target[leaf]
         else:
             target[leaf] = value
-    return list(conformance.description_faults(found, "third"))
+    return list(description_faults(found, "third"))
 
 
 def test_a_whole_description_has_no_faults() -> None:
@@ -120,7 +130,7 @@ def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     monkeypatch.syspath_prepend(str(place))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(place), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setattr(launch, "DESCRIPTIONS", {})
-    monkeypatch.setattr(conformance, "STEPS", {"simple_cnn": 3})
+    monkeypatch.setattr(training, "STEPS", {"simple_cnn": 3})
     monkeypatch.setattr(options, "OPTIMIZERS", {"sgd": options.OPTIMIZERS["sgd"]})
 
     def planted(defect: str) -> Trial:
@@ -149,9 +159,10 @@ def test_a_twin_of_a_package_is_described_and_trains_as_the_referee_does(plant: 
     [
         (MOMENTUM, "training", "weights after one step differ from the referee"),
         pytest.param(PIXELS, "training", "trains on other pixels", marks=pytest.mark.slow),
+        pytest.param(GRADIENTS, "single steps", "float64: 8 one step in float64: gradients differ", marks=pytest.mark.slow),
         pytest.param(NO_SLOTS, "single steps", "slots must be buffer", marks=pytest.mark.slow),
     ],
-    ids=["momentum", "pixels", "slots"],
+    ids=["momentum", "pixels", "gradients", "slots"],
 )
 def test_a_planted_defect_is_named(plant: Callable[[str], Trial], defect: str, check: str, words: str) -> None:
     found = tried(plant(defect), check)
@@ -164,9 +175,64 @@ def test_a_run_that_makes_no_checkpoint_is_a_fault(ending: str, tmp_path: Path, 
     (tmp_path / "forgetful.py").write_text(f"import sys; print('All done.'); {ending}")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(launch, "FRAMEWORKS", {"forgetful": "forgetful"})
-    (fault,) = conformance._resumed(Trial("forgetful", tmp_path), spec.build({}), None)
+    (fault,) = runs._resumed(Trial("forgetful", tmp_path), spec.build({}), None)
     assert fault.startswith("run --resume could not be tried: a run must save checkpoint.safetensors after each epoch")
     assert fault.endswith(f"It ended with exit code {ending[-2]} before one was seen: All done.")
+
+
+@pytest.fixture
+def twins(monkeypatch: pytest.MonkeyPatch) -> FakeTwins:
+    """A twin that only pretends. Its single steps are the referee's."""
+    fake = FakeTwins()
+    fake.steps_by_referee = ["float64"]
+    monkeypatch.setattr(single_steps, "PRECISIONS", ("float64",))
+    monkeypatch.setattr(launch, "describe", fake.describe)
+    monkeypatch.setattr(launch, "call_each", fake.call_each)
+    monkeypatch.setattr(options, "OPTIMIZERS", {"sgd": options.OPTIMIZERS["sgd"]})
+    return fake
+
+
+def test_right_single_steps_have_no_faults(twins: FakeTwins, tmp_path: Path) -> None:
+    assert tried(Trial("pytorch", tmp_path), "single steps") == []
+
+
+def test_gradients_that_are_wrong_everywhere_are_no_truth_of_their_own(twins: FakeTwins, tmp_path: Path) -> None:
+    """They repeat themselves from any state. Only another training shows that they are wrong."""
+
+    def scale(arrays: Arrays) -> None:
+        for name in arrays:
+            if "/slots/" in name and arrays[name].dtype == "float64":
+                arrays[name] = arrays[name] * (1 + 1e-9)
+
+    twins.changes["pytorch", "steps"] = scale
+    found = tried(Trial("pytorch", tmp_path), "single steps")
+    assert found[0].startswith("sgd, float64: 8 one step in float64: gradients differ by 1.0e-09, tolerance"), found
+    assert all(fault.startswith("sgd, float64: ") for fault in found)
+
+
+def test_files_of_an_earlier_trial_are_not_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A twin that ends well and writes nothing fails in a folder where it once wrote all."""
+    writes = True
+
+    def call(name: str, words: list[str], *, log: Path) -> int:
+        log.write_text("")
+        if writes:
+            Path(words[words.index("--out") + 1]).write_text('{"values": 1, "trainable_values": 1, "layers": []}')
+        return 0
+
+    monkeypatch.setattr(launch, "call", call)
+    monkeypatch.setattr(launch, "describe", lambda name: GOOD)
+    out = tmp_path / "out"
+    assert "has 1 values" in conformance.conform(Trial("third", conformance.fresh(out)), ["models"])[0].faults[0]
+    writes = False
+    assert "No such file" in conformance.conform(Trial("third", conformance.fresh(out)), ["models"])[0].faults[0]
+
+
+def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("all of it")
+    with pytest.raises(FolderError, match=r"holds files that belong to no trial of a twin \(thesis.tex\)"):
+        conformance.fresh(tmp_path)
+    assert (tmp_path / "thesis.tex").exists()
 
 
 def test_a_twin_that_no_package_brings_is_refused_by_name(plant: Callable[[str], Trial]) -> None:

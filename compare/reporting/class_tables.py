@@ -1,0 +1,75 @@
+"""Tables on the classes: precision and recall, and the confusion matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compare.core.wording import shortened, visible
+from compare.judgement.row_figures import Summary
+from compare.reporting.tables import RUN, Cell, Column, Table
+
+_CLASS_NAME = 28
+"""Characters of a class's name around a matrix."""
+
+
+def class_table(summaries: Sequence[Summary], class_names: Sequence[str]) -> list[Table]:
+    """Precision and recall of each class: one table, or none where no run has counted them.
+
+    Args:
+        class_names: by class id.
+    """
+    columns = (
+        *RUN,
+        Column("class", "class"),
+        Column("examples", "examples"),
+        Column("precision", "precision", 4),
+        Column("recall", "recall", 4),
+        Column("f1", "F1", 4),
+    )
+    rows: list[dict[str, Cell]] = []
+    for summary in summaries:
+        names = named(class_names, len(summary.confusion or []))
+        for label, true in enumerate(summary.confusion or []):
+            hits = true[label]
+            examples, predicted = sum(true), sum(row[label] for row in summary.confusion or [])
+            rows.append(
+                _run_cells(summary)
+                | {"class": names[label], "examples": examples}
+                | {"precision": hits / predicted if predicted else None, "recall": hits / examples if examples else None}
+                | {"f1": 2 * hits / (examples + predicted) if examples + predicted else None}
+            )
+    note = "Test split, examples of all repeats. Precision: of what was taken for the class. Recall: of what is of the class."
+    return [Table("classes", "Precision and recall by class", columns, rows, note=note)] if rows else []
+
+
+def confusion_table(summaries: Sequence[Summary], class_names: Sequence[str]) -> list[Table]:
+    """The confusion matrices: one table, or none where no run has counted them.
+
+    Args:
+        class_names: by class id.
+    """
+    names = named(class_names, max((len(summary.confusion or []) for summary in summaries), default=0))
+    columns = (*RUN, Column("class", "true class"), *(Column(f"predicted {name}", name) for name in names))
+    rows: list[dict[str, Cell]] = [
+        _run_cells(summary)
+        | {"class": names[label]}
+        | {f"predicted {name}": count for name, count in zip(names, counts, strict=True)}
+        for summary in summaries
+        for label, counts in enumerate(summary.confusion or [])
+    ]
+    note = "Test split, examples of all repeats. Rows are the true class, columns what it was taken for."
+    return [Table("confusion", "Confusion", columns, rows, note=note)] if rows else []
+
+
+def named(class_names: Sequence[str], number: int) -> list[str]:
+    """The first `number` classes by name, as `visible` shows it. A class without a name has its id."""
+    return [*map(visible, class_names[:number]), *map(str, range(len(class_names), number))]
+
+
+def headings(class_names: Sequence[str], number: int) -> list[str]:
+    """The same, shortened."""
+    return [shortened(name, _CLASS_NAME) for name in named(class_names, number)]
+
+
+def _run_cells(summary: Summary) -> dict[str, Cell]:
+    return {column.key: column.cell(summary) for column in RUN}

@@ -1,0 +1,81 @@
+"""Tables on epochs, and on the time to an accuracy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from compare.judgement.row_figures import Epoch, Summary
+from compare.reporting.tables import RUN, Cell, Column, Table
+
+FIGURES: tuple[tuple[str, str, int, Callable[[Epoch], Cell]], ...] = (
+    ("epoch_train_accuracy", "Training accuracy by epoch", 4, lambda epoch: epoch.train_accuracy),
+    ("epoch_validation_accuracy", "Validation accuracy by epoch", 4, lambda epoch: epoch.validation_accuracy),
+    ("epoch_seconds", "Seconds by epoch", 2, lambda epoch: epoch.seconds),
+)
+_ON_TERMINAL = 6
+
+
+def target_table(summaries: Sequence[Summary]) -> list[Table]:
+    """How soon an accuracy was reached: one table, or none where none was asked for."""
+    targets = {summary.target.accuracy for summary in summaries if summary.target}
+    if not targets:
+        return []
+
+    def reached(summary: Summary) -> str | None:
+        target = summary.target
+        return f"{target.reached} of {target.repeats}" if target and target.repeats else None
+
+    columns = (
+        *RUN,
+        Column("epoch_seconds", "seconds per epoch", 2, short="s per\nepoch", interval=True),
+        Column("target_seconds", "seconds to accuracy", 2, short="s to\naccuracy", interval=True, pick="target.seconds"),
+        Column("target_epochs", "epochs to accuracy", 1, short="epochs to\naccuracy", interval=True, pick="target.epochs"),
+        Column("reached", "repeats that reached it", short="reached", pick=reached),
+    )
+    note = (
+        f"Training time until validation accuracy {max(targets):g}, checked after each epoch, with the first step and without "
+        "evaluation. Median over all repeats (25 % to 75 % quantile). Repeats that did not reach it, diverged or failed "
+        "before count as later than the others. No figure stands where that leaves a quantile open."
+    )
+    return [Table.of("time_to_accuracy", "Time to accuracy", columns, summaries, note, spreads_on_terminal=False)]
+
+
+def epochs_table(summaries: Sequence[Summary]) -> Table:
+    """All figures of all epochs, one epoch of one row a line."""
+    figures = ("train_loss", "train_accuracy", "validation_loss", "validation_accuracy", "seconds")
+    columns = (
+        *(replace(column, pick=f"0.{column.pick or column.key}") for column in RUN),
+        Column("epoch", "epoch", pick="1.epoch"),
+        *(Column(name, name.replace("_", " "), 4, pick=f"1.{name}") for name in figures),
+    )
+    every = [(summary, epoch) for summary in summaries for epoch in summary.epochs]
+    return Table.of("epochs", "Epoch by epoch", columns, every, "Median over repeats.")
+
+
+def epochs_down(summaries: Sequence[Summary], name: str, title: str, digits: int, pick: Callable[[Epoch], Cell]) -> Table:
+    """One figure as the published reports lay it out: epochs down, runs across."""
+
+    def of(summary: Summary) -> Callable[[int], Cell]:
+        return lambda place: pick(summary.epochs[place]) if place < len(summary.epochs) else None
+
+    columns = (
+        Column("epoch", "epoch", pick=lambda place: place + 1),
+        *(Column(summary.id, summary.name, digits, pick=of(summary)) for summary in summaries),
+    )
+    last = max((len(summary.epochs) for summary in summaries), default=0)
+    return Table.of(name, title, columns, range(last), "Median over repeats.")
+
+
+def epochs_across(summaries: Sequence[Summary], name: str, title: str, digits: int, pick: Callable[[Epoch], Cell]) -> Table:
+    """The same figure for a terminal: runs down, at most six epochs across. The first and the last are among them."""
+    last = max((len(summary.epochs) for summary in summaries), default=0)
+    count = min(last, _ON_TERMINAL)
+    shown = [1 + round(index * (last - 1) / max(count - 1, 1)) for index in range(count)]
+
+    def of(number: int) -> Callable[[Summary], Cell]:
+        return lambda summary: next((pick(epoch) for epoch in summary.epochs if epoch.epoch == number), None)
+
+    columns = (*RUN, *(Column(str(epoch), f"epoch {epoch}", digits, pick=of(epoch)) for epoch in shown))
+    note = "" if count == last else f"{count} of {last} epochs; all of them in the report."
+    return Table.of(name, title, columns, summaries, note)
