@@ -124,12 +124,12 @@ def run(job: Job, twin: Twin, cpus: list[int], facts: dict[str, Any]) -> int:
         run.record(device=twin.device)
         try:
             results.save(run.result(status, reason), out)
+            if status == "ok":
+                checkpoint.remove(out)
             event_log.append_event(out, "end", status=status)
         except OSError as error:
-            print(f"The result cannot be written to {out}: {error}. Free space, or raise the limit.", file=sys.stderr)
+            print(f"The run's files cannot be written to {out}: {error}. Free space, or raise the limit.", file=sys.stderr)
             return EXIT_FAILED
-        if status == "ok":
-            checkpoint.remove(out)
     return code
 
 

@@ -14,7 +14,6 @@ pytestmark = pytest.mark.slow
 WORKERS = {"input": "workers", "workers": 2}
 KEPT = {"checkpoint_seconds": 0, "best_epoch": {"keep": True}}
 CASES: dict[str, tuple[list[str], dict[str, Any]]] = {
-    "files of 1 KiB": (["bash", "-c", 'ulimit -f 1; exec "$@"', "bash"], KEPT),
     "files of 8 KiB": (["bash", "-c", 'ulimit -f 8; exec "$@"', "bash"], KEPT),
     "16 descriptors": (["bash", "-c", 'ulimit -n 16; exec "$@"', "bash"], WORKERS),
     "no room in /dev/shm": (
