@@ -86,6 +86,7 @@ def test_the_twin_takes_no_more_of_a_gpu_than_it_needs() -> None:
         "import os, sys; from common import spec; from jax_impl import switches; switches.prepare(spec.build({})); "
         "print(os.environ['XLA_PYTHON_CLIENT_PREALLOCATE'], 'jax' in sys.modules)"
     )
-    environment = {**os.environ, "PYTHONPATH": str(machine.PROJECT_ROOT)}
+    paths = [str(machine.PROJECT_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     asked = subprocess.run([str(PYTHON), "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert asked.stdout.split() == ["false", "False"]
