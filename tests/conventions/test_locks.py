@@ -1,6 +1,7 @@
 """The locks of environments for contestants pin what the project pins."""
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,16 @@ def test_a_lock_has_the_versions_of_the_project(name: str) -> None:
     assert len(wanted) == 16
     assert wanted.items() <= pins(PROJECT / "requirements.txt").items()
     assert wanted.items() <= locked.items()
+
+
+def test_the_lock_for_cpus_is_the_projects_without_what_a_gpu_needs() -> None:
+    made = runpy.run_path(str(PROJECT / "locks" / "cpu.py"))
+    text = (PROJECT / "locks" / "cpu.lock").read_text(encoding="utf-8")
+    assert text == made["lock"](), "Run: python locks/cpu.py > locks/cpu.lock"
+    whole, locked = (pins(PROJECT / path) for path in ("requirements.lock", "locks/cpu.lock"))
+    assert whole.items() - locked.items() == {(name, whole[name]) for name in made["LEFT_OUT"]}
+    assert locked.items() <= whole.items()
+    assert re.search(r"^tensorflow-cpu==\S+ ; sys_platform == 'linux' and platform_machine == 'x86_64' ", text, re.MULTILINE)
 
 
 def test_a_lock_for_cpus_has_no_library_for_gpus_and_no_lock_has_those_of_both_frameworks() -> None:
