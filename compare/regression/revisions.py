@@ -5,6 +5,7 @@ from __future__ import annotations
 import filecmp
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -249,7 +250,7 @@ def in_turn(
     enough: Callable[[], bool] | None = None,
     warm: Collection[str] = (),
 ) -> None:
-    """Warm up both sides, then run them in turn. Runs that the folder holds already are not repeated.
+    """Warm up both sides, then run them in turn. Pairs that the folder holds already are not repeated.
 
     Args:
         what: names the base.
@@ -274,11 +275,12 @@ def in_turn(
     commits = {side: each.plan.machine["commit"] for side, each in sides.items()}
     atomic_files.write_atomically(out / MARK_FILE, json.dumps({**mark, "commits": commits}, indent=1) + "\n")
     head = sides[HEAD].plan
-    jobs = [
-        job
-        for job in order(rows, head.repeats)
-        if not comparison_plan.is_done(out / job[2], head.of_repeat(job[0], job[1]), job[1])
-    ]
+    jobs: list[tuple[Row, int, str]] = []
+    for row, pair, side in order(rows, head.repeats):
+        if not all(comparison_plan.is_done(out / each, head.of_repeat(row, pair), pair) for each in sides):
+            # A pair that was cut short is made again: its two runs must meet the same state of the machine.
+            shutil.rmtree(store.run_folder(out / side, row.id, pair), ignore_errors=True)
+            jobs.append((row, pair, side))
     shown.plan([row.id for row, _, _ in jobs])
     for place, (row, pair, side) in enumerate(jobs):
         most = "at most " if enough is not None else ""

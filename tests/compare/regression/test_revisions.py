@@ -363,6 +363,30 @@ def test_two_environments_take_turns_and_each_runs_in_its_own_interpreter(
     contestants.leave()
 
 
+@pytest.mark.parametrize("words", [("--frameworks", "third"), ("--contestant", "third=third")], ids=["name", "contestant"])
+def test_a_twin_that_only_the_two_environments_have_is_looked_up_there(
+    fake_twins: pytest.MonkeyPatch, interpreters: Callable[[int], list[Path]], tmp_path: Path, words: tuple[str, str]
+) -> None:
+    pythons = interpreters(2)
+    run_it = ["regress", "--environments", *pythons, *words, "--repeats", "1", "--out", tmp_path / "out"]
+    done = CliRunner().invoke(app, [str(word) for word in run_it])
+    assert done.exit_code == 1 and "It has no twin third. Install a package with an entry point third" in done.output
+    for python in pythons:
+        (site,) = python.parents[1].glob("lib/python*/site-packages")
+        (site / "third_impl").mkdir()
+        (site / "third_impl" / "__init__.py").write_text("SUPPORTED = {}\n")
+        main = "import sys\nfrom tests.compare.twins import fake\nsys.exit(fake.main('third'))\n"
+        (site / "third_impl" / "__main__.py").write_text(main)
+        (site / "third-1.0.dist-info").mkdir()
+        (site / "third-1.0.dist-info" / "METADATA").write_text("Name: third\nVersion: 1.0\n")
+        (site / "third-1.0.dist-info" / "entry_points.txt").write_text("[convtwins.twins]\nthird = third_impl\n")
+    launch.DESCRIPTIONS.clear()
+    done = CliRunner().invoke(app, [str(word) for word in run_it])
+    assert done.exit_code == 5, done.output  # one pair is too few to tell
+    assert len(store.read(tmp_path / "out" / "head").runs["third-serial-4cores"]) == 1
+    contestants.leave()
+
+
 def test_an_interruption_with_two_environments_speaks_of_no_checkout(
     fake_twins: pytest.MonkeyPatch, interpreters: Callable[[int], list[Path]], tmp_path: Path
 ) -> None:
