@@ -96,6 +96,22 @@ class Fact(Frozen):
     verdict: Verdict
 
 
+class OperationChange(Frozen):
+    """One of the longest operations of a row's step, as the framework's own profiler sees it. It is shown, not judged."""
+
+    id: str
+    name: str
+    operation: str
+    baseline: Spread | None
+    """Milliseconds of a step, without the operations inside of it. None: not among the longest."""
+    candidate: Spread | None
+
+    @property
+    def milliseconds(self) -> float:
+        """Growth of the median."""
+        return (self.candidate.median if self.candidate else 0.0) - (self.baseline.median if self.baseline else 0.0)
+
+
 class Side(Frozen):
     """One of the two measurements."""
 
@@ -119,6 +135,8 @@ class Judgement(Frozen):
     """Figures with enough samples that differ. They make one family."""
     changes: list[Change]
     facts: list[Fact]
+    operations: list[OperationChange] = []
+    """Of runs with `--profile`, the largest change first."""
     missing: list[str]
     """Rows or benchmarks of the baseline that the candidate lacks."""
     added: list[str]

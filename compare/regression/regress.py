@@ -80,6 +80,9 @@ def command(
     cores: options.Cores = None,
     seed: options.Seed = None,
     assignments: options.Set = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Show where a step's time changed, by the frameworks' own profilers.")
+    ] = False,
     proof: Annotated[bool, typer.Option("--proof", help="Prove the checked-out revision's training too.")] = False,
     out: options.Out = None,
     markdown: Annotated[Path | None, typer.Option(help="Append the report to this file, e.g. $GITHUB_STEP_SUMMARY.")] = None,
@@ -121,7 +124,7 @@ def command(
         else:
             fields = options.fields(
                 data=data, model=model, epochs=epochs, batch_size=batch_size, image_size=image_size, optimizer=optimizer,
-                precision=precision, limit=limit, cores=cores, seed=seed,
+                precision=precision, limit=limit, cores=cores, seed=seed, profile_steps=run.PROFILE_STEPS if profile else None,
             )  # fmt: skip
             settings = requests.settings(preset, spec_file, fields, assignments, modes, repeats, PAIRS)
             folder = (out or store.new_folder("regress")).resolve()
