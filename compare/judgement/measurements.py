@@ -103,7 +103,7 @@ class Subject(Frozen):
     found: dict[str, list[str]] = {}
     """Content and amount of the data that its runs recorded, over the repeats."""
     operations: dict[str, Spread] = {}
-    """Milliseconds of a step in each of its longest operations, over the profiled repeats."""
+    """Milliseconds of a step in each of its longest operations, over the profiled repeats, most of which list it."""
     begun: list[str] = []
     """When its runs began, if recorded. Runs with the same start are the same runs."""
     in_doubt: list[int] = []
@@ -291,11 +291,13 @@ def _row(stored: Stored, row: Row, summary: Summary) -> Subject:
 
 
 def _operations(runs: Sequence[RunResult]) -> dict[str, Spread]:
-    found: dict[str, list[float]] = {}
-    for run in runs:
+    found: dict[str, dict[int, float]] = {}
+    for repeat, run in enumerate(runs):
         for operation in run.top_operations.operations if run.top_operations else []:
-            found.setdefault(operation.name, []).append(1e3 * operation.self_seconds)
-    return {name: _spread(values) for name, values in found.items()}
+            found.setdefault(operation.name, {})[repeat] = 1e3 * operation.self_seconds
+    profiled = sum(run.top_operations is not None for run in runs)
+    # Others are among the longest by chance: in a disturbed run, for example.
+    return {name: _spread(values) for name, values in found.items() if 2 * len(values) > profiled}
 
 
 def _agrees(summary: Summary) -> bool | None:

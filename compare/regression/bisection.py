@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Literal
 
 from common.frozen import Frozen
-from compare.core.statistics import SIGNIFICANCE, Ratio, relative_to, verdicts
+from compare.core.statistics import SIGNIFICANCE, Ratio, beside
 
 What = Literal["the ends", "a candidate", "the change itself"]
 Verdict = Literal["good", "bad", "undecided"]
@@ -119,10 +119,8 @@ def _steps(candidates: int) -> int:
 
 def _side(ratio: Ratio, border: float, level: float) -> Verdict:
     """On which side of a border a ratio is shown to be."""
-    against = relative_to(ratio, border)
-    if not ratio.decided or against.p is None or against.p >= level:
-        return "undecided"
-    return "bad" if against.value > 1.0 else "good"
+    above, below = beside(ratio, border)
+    return "bad" if above < level else "good" if below < level else "undecided"
 
 
 def _ends(ratio: Ratio, level: float, threshold: float) -> tuple[float, Verdict]:
@@ -141,7 +139,5 @@ def _change(ratio: Ratio, level: float, threshold: float) -> tuple[float, Verdic
 
 
 def _at_most(ratio: Ratio, level: float, threshold: float) -> Verdict:
-    """`good` if a ratio is shown to be below one, or nearer to one than the threshold."""
-    (judged,) = verdicts([("", ratio)], threshold or None)
-    nearer = judged.smaller_p is not None and ratio.decided and judged.smaller_p < level
-    return "good" if nearer or _side(ratio, 1.0, level) == "good" else "undecided"
+    """`good` if a ratio is shown to be below one plus the threshold."""
+    return "good" if _side(ratio, 1.0 + threshold, level) == "good" else "undecided"

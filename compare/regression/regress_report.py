@@ -13,7 +13,7 @@ from compare.reporting.tables import Cell, Column, Table
 
 _OPERATIONS = (
     "From each framework's own profiler, in steps after the training, which it slows down. Sums over threads. An operation "
-    "without a figure is not among the ten longest there. Shown, and not judged."
+    "without a figure is not among the ten longest of most runs there. Shown, and not judged."
 )
 
 

@@ -21,7 +21,7 @@ def test_its_files_have_the_names_of_the_other_twins() -> None:
 
 def test_its_lock_has_the_versions_of_the_project() -> None:
     def pins(path: Path) -> dict[str, str]:
-        return dict(re.findall(r"^([A-Za-z0-9_.-]+)==([^ ;\\\n]+)", path.read_text(encoding="utf-8"), re.MULTILINE))
+        return dict(re.findall(r"^([a-z0-9_.-]+)==([^ ;\\\n]+)", path.read_text(encoding="utf-8").lower(), re.MULTILINE))
 
     wanted, locked = pins(PLUGIN / "requirements.txt"), pins(PLUGIN / "requirements.lock")
     assert wanted.items() <= locked.items()

@@ -69,12 +69,14 @@ STEP = [0.0] * 5 + [0.06] * 12
 HARD = [0.0] * 3 + [0.025] * 6
 GRADUAL = [0.01 * place for place in range(17)]
 EQUAL = [0.0] * 9
+NEAR = [0.0, 0.07, 0.09, 0.16]
+"""Two candidates near the border, on either side."""
 
 
 @pytest.mark.parametrize(
     ("levels", "noise", "threshold"),
-    [(STEP, 0.02, 0.03), (HARD, 0.02, 0.0), (GRADUAL, 0.02, 0.05), (EQUAL, 0.03, 0.0)],
-    ids=["a step", "a small step", "many small steps", "no difference"],
+    [(STEP, 0.02, 0.03), (HARD, 0.02, 0.0), (GRADUAL, 0.02, 0.05), (NEAR, 0.03, 0.05), (EQUAL, 0.03, 0.0)],
+    ids=["a step", "a small step", "many small steps", "near the border", "no difference"],
 )
 def test_at_most_one_search_in_twenty_names_a_wrong_change(levels: list[float], noise: float, threshold: float) -> None:
     searches = [simulated(levels, noise, threshold, seed) for seed in range(SEARCHES)]
@@ -85,14 +87,16 @@ def test_at_most_one_search_in_twenty_names_a_wrong_change(levels: list[float], 
 
 
 def test_tests_that_do_not_share_their_level_name_wrong_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    def uncorrected(ratio: Ratio, margin: float) -> Ratio:
-        made = statistics.relative_to(ratio, margin)
+    def uncorrected(ratio: Ratio, border: float) -> tuple[float, float]:
         error = statistics._error(ratio)
-        one_look = statistics.Estimate(math.log(made.value), error or math.inf, ratio.n - 1).p
-        return made.model_copy(update={"p": one_look / 5})  # the five tests of this search, each at the whole level
+        if error is None or not ratio.decided:
+            return 1.0, 1.0
+        t = math.log(ratio.value / border) / error
+        one_look = [float(special.stdtr(ratio.n - 1, side * t)) for side in (-1.0, 1.0)]
+        return one_look[0] / 5, one_look[1] / 5  # as if each of the tests had the whole level, and one look
 
-    monkeypatch.setattr(bisection, "relative_to", uncorrected)
-    errors = sum(wrong(EQUAL, simulated(EQUAL, 0.03, 0.0, seed)) for seed in range(SEARCHES))
+    monkeypatch.setattr(bisection, "beside", uncorrected)
+    errors = sum(wrong(NEAR, simulated(NEAR, 0.03, 0.05, seed)) for seed in range(SEARCHES))
     assert errors > special.bdtrik(0.999, SEARCHES, 0.05)
 
 
