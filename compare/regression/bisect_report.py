@@ -9,7 +9,7 @@ from compare.regression.bisection import Found, Trial
 from compare.regression.candidates import Asked, Candidates
 from compare.regression.records import EXIT_OK, EXIT_UNDECIDED, heading
 from compare.reporting.document import Mark, Report
-from compare.reporting.tables import Column, Table
+from compare.reporting.tables import Cell, Column, Table
 
 _TRIALS = (
     Column("what", "what is tested"),
@@ -28,7 +28,7 @@ def report(found: Found, chosen: Candidates, asked: Asked) -> Report:
     """The report of a search. Its title is the verdict."""
     titles, facts = [each.title for each in chosen.each], chosen.plan.machine
     title, sentences = _sentences(found, titles, heading(asked.metric), asked.threshold)
-    rows = [
+    rows: list[dict[str, Cell]] = [
         {
             "what": trial.what,
             "later": titles[trial.later],
@@ -41,7 +41,9 @@ def report(found: Found, chosen: Candidates, asked: Asked) -> Report:
         }
         for trial in found.trials
     ]
-    skipped = [{"candidate": titles[place], "reason": reason} for place, reason in sorted(found.skipped.items())]
+    skipped: list[dict[str, Cell]] = [
+        {"candidate": titles[place], "reason": reason} for place, reason in sorted(found.skipped.items())
+    ]
     tables = [Table("trials", "Tests, in order", _TRIALS, rows)]
     tables += [Table("skipped", "What could not be measured", _SKIPPED, skipped)] if skipped else []
     suspects = [chosen.each[place].identity for place in found.suspects]

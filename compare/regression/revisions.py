@@ -191,7 +191,7 @@ def measure_environments(pythons: tuple[str, str], request: Request, out: Path, 
     """
     with store.locked(out):
         store.refuse_others(out, None, None, "measurement")
-        sides = dict(zip((BASE, HEAD), sides_of_environments(pythons, request, shown), strict=True))
+        sides: dict[str, OneSide] = dict(zip((BASE, HEAD), sides_of_environments(pythons, request, shown), strict=True))
         head = sides[HEAD]
         if request.prove:
             contestants.enter(head.contestants)
