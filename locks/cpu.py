@@ -22,11 +22,12 @@ HEADER = """\
 
 
 def blocks(path: Path) -> dict[str, str]:
-    """The lines of each distribution in a lock, by its name."""
+    """The lines of each distribution in a lock, by its name. It may have several versions, by markers."""
     found: dict[str, str] = {}
     for block in re.split(r"\n(?=\S)", path.read_text(encoding="utf-8")):
         if not block.startswith("#"):
-            found[re.split(r"[=\[ ;]", block, maxsplit=1)[0]] = block.rstrip("\n") + "\n"
+            name = re.split(r"[=\[ ;]", block, maxsplit=1)[0]
+            found[name] = found.get(name, "") + block.rstrip("\n") + "\n"
     return found
 
 
