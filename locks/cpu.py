@@ -12,7 +12,7 @@ PROJECT = Path(__file__).resolve().parents[1]
 LEFT_OUT = ("cuda-bindings", "cuda-pathfinder", "cuda-toolkit", "nvidia-cusolver", "nvidia-nvtx", "triton")
 """PyTorch names them as requirements. It imports and trains without them on a CPU, and loads them on a GPU alone."""
 OWN, OTHER, LOCK = "tensorflow", "tensorflow-cpu", PROJECT / "locks" / "tensorflow-cpu.lock"
-"""A distribution, the one that replaces it, and the lock that holds that. Both need the same others."""
+"""TensorFlow, its build without code for GPUs, and the lock that holds that build. Both require the same others."""
 WHERE = "sys_platform == 'linux' and platform_machine == 'x86_64'", "sys_platform != 'linux' or platform_machine != 'x86_64'"
 """Markers of machines that get the other one, and of those that do not."""
 HEADER = """\

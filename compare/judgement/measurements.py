@@ -103,7 +103,7 @@ class Subject(Frozen):
     found: dict[str, list[str]] = {}
     """Content and amount of the data that its runs recorded, over the repeats."""
     operations: dict[str, Spread] = {}
-    """Milliseconds of a step in each of its longest operations, over the profiled repeats, most of which list it."""
+    """Milliseconds of a step in its longest operations, over the profiled repeats. Most of these list the operation."""
     begun: list[str] = []
     """When its runs began, if recorded. Runs with the same start are the same runs."""
     in_doubt: list[int] = []

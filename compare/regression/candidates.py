@@ -1,4 +1,4 @@
-"""What a bisection chooses from, commits or environments in order, and how two of them are measured in turn."""
+"""The candidates of a bisection, commits or environments in order. Two of them are measured in turn."""
 
 from __future__ import annotations
 
