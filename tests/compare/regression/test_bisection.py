@@ -100,6 +100,19 @@ def test_tests_that_do_not_share_their_level_name_wrong_changes(monkeypatch: pyt
     assert errors > special.bdtrik(0.999, SEARCHES, 0.05)
 
 
+def test_a_ratio_is_beside_a_border_by_the_test_that_shows_that_it_is_smaller() -> None:
+    ratio = statistics.paired_ratio([(1.01 + 0.01 * place, 1.0) for place in range(6)])
+    assert ratio is not None
+    (judged,) = statistics.verdicts([("it", ratio)], 0.06)
+    above, below = statistics.beside(ratio, 1.06)
+    assert below == pytest.approx(judged.smaller_p) and below < 0.05 < above
+    assert statistics.beside(ratio, 0.95)[0] < 0.001
+    few = statistics.paired_ratio([(1.2, 1.0), (1.21, 1.0), (1.2, 1.0), (1.22, 1.0)])
+    assert few is not None and statistics.beside(few, 1.0) == (1.0, 1.0)
+    same = statistics.paired_ratio([(1.2, 1.0)] * 5)
+    assert same is not None and statistics.beside(same, 1.0)[0] < 1e-9
+
+
 def test_a_clear_step_is_found_wherever_it_is_in_few_tests() -> None:
     for number in (1, 2, 3, 8, 17):
         for first_bad in range(1, number + 1):
