@@ -29,7 +29,7 @@ from compare.execution.matrix import Row
 from compare.regression import bisection
 from compare.regression.bisection import Enough, Found, Unmeasurable
 from tests.compare import made
-from tests.compare.regression.test_regress_for_real import BEFORE, EXTRA, PARTS, PLANTED
+from tests.compare.regression.test_regress_for_real import PARTS, PLANTED
 from tests.compare.regression.test_revisions import commit, git, spec_module, worktrees
 
 # The rate of wrong answers, in made-up measurements.
@@ -323,7 +323,7 @@ def test_the_first_slow_environment_is_found(
 
 
 @pytest.mark.slow
-def test_work_planted_in_one_of_several_commits_is_found(tmp_path: Path) -> None:
+def test_memory_planted_in_one_of_several_commits_is_found(tmp_path: Path) -> None:
     clone = tmp_path / "clone"
     for part in PARTS:
         shutil.copytree(launch.PROJECT_ROOT / part, clone / part, ignore=shutil.ignore_patterns("__pycache__"))
@@ -331,11 +331,12 @@ def test_work_planted_in_one_of_several_commits_is_found(tmp_path: Path) -> None
     (clone / ".gitignore").write_text("__pycache__/\nresults/\n")
     git(clone, "init", "-q", "-b", "main")
     code = (clone / PLANTED).read_text()
-    for number in range(4):
-        text = code if number < 2 else code.replace(BEFORE, EXTRA + BEFORE)
-        commit(clone, f"change {number}", {str(PLANTED): f"{text}# {number}\n"})
-    command = [sys.executable, "-m", "compare", "bisect", "--good", "HEAD~3", "--frameworks", "pytorch", "--json"]
-    done = subprocess.run([*command, "--out", tmp_path / "out"], cwd=clone, capture_output=True, text=True, check=False)
+    for number in range(3):
+        kept = "" if number == 0 else 'KEPT = b"x" * (500 * 2**20)\n'
+        commit(clone, f"change {number}", {str(PLANTED): f"{code}\n\n{kept}# {number}\n"})
+    words = ["--good", "HEAD~2", "--metric", "peak_memory_mib", "--frameworks", "pytorch", "--epochs", "1", "--limit", "100"]
+    command = [sys.executable, "-m", "compare", "bisect", *words, "--json", "--out", tmp_path / "out"]
+    done = subprocess.run(command, cwd=clone, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["first_bad"] == git(clone, "rev-parse", "HEAD~1")
     assert worktrees(clone) == 1
