@@ -6,12 +6,12 @@
 # PyTorch and Dask pass batches through shared memory: --shm-size 1g for inputs with workers.
 FROM python:3.13-bookworm AS build
 # The packages of a lock of the repository, with their hashes.
-ARG LOCK=requirements.lock
+ARG LOCK=locks/cpu.lock
 ENV PATH=/opt/convtwins/bin:$PATH
 WORKDIR /src
 COPY ${LOCK} lock.txt
 RUN python -m venv /opt/convtwins \
-    && pip install --no-cache-dir --require-hashes --requirement lock.txt
+    && pip install --no-cache-dir --no-deps --require-hashes --requirement lock.txt
 # With .git, from which the package takes the commit that results name. Git refuses a repository of another owner.
 COPY . .
 RUN git config --global --add safe.directory /src \

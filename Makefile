@@ -6,6 +6,8 @@ DIR ?= $(patsubst %/,%,$(firstword $(shell ls -td results/*/ 2>/dev/null)))
 
 BIN := .venv/bin
 STAMP := .venv/.installed-lock
+# Without an NVIDIA driver: both frameworks without what only a GPU needs. LOCK=requirements.lock takes all.
+LOCK ?= $(if $(wildcard /proc/driver/nvidia/version),requirements.lock,locks/cpu.lock)
 PYTEST := $(BIN)/python -m pytest
 
 # Byte code is kept, whatever the environment says: a comparison starts a process for each run, the tests start hundreds, and
@@ -18,20 +20,21 @@ export PYTHONDONTWRITEBYTECODE :=
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(STAMP) $(BIN)/convtwins ## Build .venv from requirements.lock (PYTHON=python3.12 to choose the interpreter)
+setup: $(STAMP) $(BIN)/convtwins ## Build .venv from the lock for this machine (PYTHON=python3.12 to choose the interpreter)
 
 # The stamp holds the lock that was installed, and is written last: an interrupted set-up starts again, a finished one does not.
+# An environment of requirements.lock holds all that the lock for CPUs has, so it is kept. A lock names everything: --no-deps.
 # Without --no-compile a third of the time goes to byte code, most of it of modules that nobody imports.
-$(STAMP): requirements.lock
+$(STAMP): $(LOCK)
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 13) else \
 	    "Python must be 3.11 to 3.13. Received: $(PYTHON) = %d.%d. Use make PYTHON=python3.12 (or 3.11, 3.13)." % v)'
-	@if cmp -s requirements.lock $@; then touch $@; else \
+	@if cmp -s $(LOCK) $@ || cmp -s requirements.lock $@; then touch $@; else \
 	    set -e; \
-	    echo "Setting up .venv (PyTorch and TensorFlow, about 3 GB to download)"; \
+	    echo "Setting up .venv from $(LOCK) (PyTorch and TensorFlow, about 3 GB to download)"; \
 	    rm -rf .venv; \
 	    $(PYTHON) -m venv .venv; \
-	    $(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check --no-input --require-hashes -r requirements.lock; \
-	    cp requirements.lock $@; \
+	    $(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check --no-input --no-deps --require-hashes -r $(LOCK); \
+	    cp $(LOCK) $@; \
 	fi
 
 # The command, which runs the code of this checkout. It is built with the lock's setuptools, and nothing is downloaded.

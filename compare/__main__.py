@@ -34,7 +34,7 @@ MODULES = {
         ("evaluation", ["evaluate", "convert", "predict", "infer"]),
         ("tuning", ["tune"]),
         ("switches", ["optimize", "layers"]),
-        ("regression", ["regress", "history"]),
+        ("regression", ["regress", "bisect", "history"]),
         ("data", ["cache"]),
         ("environments", ["env"]),
         ("comparison", ["selftest"]),
@@ -82,6 +82,10 @@ class _Command(TyperCommand):
         """Add what was received, or the field that other frameworks call as this unknown option."""
         if details := getattr(error.__cause__, "errors", None):  # of pydantic, which typer asks
             error.message = f"{error.message}. Received: {details()[0]['input']}."
+        if getattr(error, "option_name", "") == "--contestant":
+            from compare.execution.contestants import TAKE_CONTESTANTS
+
+            error.message, error.possibilities = f"{error.message}. {TAKE_CONTESTANTS} take contestants.", None
         own = {option for each in self.params for option in each.opts}
         field = NAMES_ELSEWHERE.get(getattr(error, "option_name", "").strip("-").replace("-", "_"))
         if field and "--set" in own and f"--{field.rpartition('.')[2].replace('_', '-')}" not in own:

@@ -98,7 +98,8 @@ def values_of_one(
     stated = spec.read_values(spec_file) if spec_file is not None else {}
     if "contestants" in stated:
         raise SpecError(
-            f"contestants are for run, parity, scaling and regress. Received: contestants in {spec_file}. Leave them out here."
+            f"contestants are for run, parity, scaling, regress and bisect. Received: contestants in {spec_file}. Leave them "
+            "out here."
         )
     own: dict[str, Any] = {}
     for asked in (stated, spec.parse_assignments(assignments)):
@@ -259,10 +260,11 @@ def order(rows: Sequence[Row], repeats: int) -> list[tuple[Row, int]]:
 def jobs(comparison: Comparison, folder: Path | None) -> list[tuple[Row, int]]:
     """The runs that still have no good result, in order, each with its repeat's seed."""
     jobs = [(comparison.of_repeat(row, repeat), repeat) for row, repeat in order(comparison.rows, comparison.repeats)]
-    return jobs if folder is None else [(row, repeat) for row, repeat in jobs if not _is_done(folder, row, repeat)]
+    return jobs if folder is None else [(row, repeat) for row, repeat in jobs if not is_done(folder, row, repeat)]
 
 
-def _is_done(folder: Path, row: Row, repeat: int) -> bool:
+def is_done(folder: Path, row: Row, repeat: int) -> bool:
+    """Whether a run has a good result."""
     try:
         result = store.finished(folder, row, repeat)
     except ResultError:

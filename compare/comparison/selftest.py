@@ -20,12 +20,12 @@ from common.spec import SpecError
 from compare.comparison import run
 from compare.comparison.comparison_plan import Request
 from compare.core import exits, statistics
-from compare.core.option_parsing import chosen, names
+from compare.core.option_parsing import names
 from compare.core.presets import Preset
 from compare.core.statistics import VERDICT_PAIRS, Judged, Ratio, interval_words, paired_ratio, verdicts
 from compare.core.until_decided import UntilDecided
 from compare.core.wording import percent
-from compare.execution import launch, options, store
+from compare.execution import contestants, launch, options, store
 from compare.execution.matrix import Row
 from compare.execution.store import Stored
 from compare.judgement import scaling_laws
@@ -128,7 +128,7 @@ def command(
 ) -> None:
     """Test the verdicts themselves: equal runs must be called equal, and a known slowdown must be found."""
     with exits.reported():
-        asked = chosen("--frameworks", names(frameworks), tuple(launch.FRAMEWORKS))
+        asked = contestants.own_twins("--frameworks", names(frameworks), launch.FRAMEWORKS)
         if real_pairs is not None and simulate_only:
             raise SpecError("--real-pairs and --simulate-only exclude each other. Received: both. Use one of them.")
         if out is not None and real_pairs is None:

@@ -307,6 +307,22 @@ def _smaller_p(ratio: Ratio, effect: float) -> float:
     return looking.SMALLER.corrected(float(special.stdtr(ratio.n - 1, -inside / error)) if error else 0.0, ratio.n)
 
 
+def beside(ratio: Ratio, border: float) -> tuple[float, float]:
+    """Whether a true ratio of pairs is above a border, or below it.
+
+    No truth is both, so each of the two one-sided tests may have the whole level. They hold however often repeats are added.
+
+    Returns:
+        (p of the test that it is not above, p of the test that it is not below). 1 for fewer than VERDICT_PAIRS pairs.
+    """
+    error, distance = _error(ratio), math.log(ratio.value / border)
+    if error is None or not ratio.decided:
+        return 1.0, 1.0
+    t = distance / error if error else math.copysign(math.inf, distance)
+    above, below = (looking.SMALLER.corrected(float(special.stdtr(ratio.n - 1, side * t)), ratio.n) for side in (-1.0, 1.0))
+    return above, below
+
+
 def _verdict(ratio: Ratio, p: float | None, smaller_p: float) -> Verdict:
     if p is None or ratio.low is None or ratio.high is None:
         return "too few repeats to tell"

@@ -12,11 +12,11 @@ from common import spec
 from common.spec import SpecError
 from compare.core import exits
 from compare.core.interrupt import interruptible
-from compare.core.option_parsing import chosen, names, numbers
+from compare.core.option_parsing import names, numbers
 from compare.core.progress import display
 from compare.data.engine_scans import LOGS, Request, run
 from compare.data.preprocess_report import KIND, NAME, RESULTS_FILE, report
-from compare.execution import launch, store
+from compare.execution import contestants, launch, store
 from compare.reporting import document
 
 
@@ -52,7 +52,7 @@ def command(
 def _judged(
     engines: str, workers: str, scheduler: str, repeats: int, values: dict[str, Any], assignments: list[str]
 ) -> Request:
-    named = chosen("--engines", names(engines), (*launch.OWN, *launch.FRAMEWORKS))
+    named = contestants.own_twins("--engines", names(engines), (*launch.OWN, *launch.FRAMEWORKS))
     counts = numbers("--workers", workers, least=1)
     if scheduler not in spec.SCHEDULERS and not scheduler.startswith("tcp://"):
         raise SpecError(

@@ -33,7 +33,7 @@ class Made(Frozen):
     """UTC, ISO 8601."""
 
 
-def create(name: str, lock: Path, folder: Path, python: str | None = None) -> Path:
+def create(name: str, lock: Path, folder: Path, python: str | None = None, *, no_deps: bool = False) -> Path:
     """Make an environment. If that fails or is interrupted, nothing of it is left but its log.
 
     Args:
@@ -41,6 +41,7 @@ def create(name: str, lock: Path, folder: Path, python: str | None = None) -> Pa
         lock: a requirements file.
         folder: gets the environment, and its log as `<name>.log`.
         python: interpreter to make it with. None: this process's.
+        no_deps: whether to install what the lock names, and nothing that this requires.
 
     Returns:
         The path of its interpreter.
@@ -71,12 +72,13 @@ def create(name: str, lock: Path, folder: Path, python: str | None = None) -> Pa
     log = folder / f"{name}.log"
     uv = shutil.which("uv")
     target = made / "bin" / "python"
+    alone = ["--no-deps"] * no_deps
     steps = [
         [uv, "venv", "--python", launch.interpreter(name), str(made)],
-        [uv, "pip", "install", "--python", str(target), "-r", str(lock.absolute())],
+        [uv, "pip", "install", "--python", str(target), *alone, "-r", str(lock.absolute())],
     ] if uv else [
         [launch.interpreter(name), "-I", "-m", "venv", str(made)],
-        [str(target), "-I", "-m", "pip", "install", "--disable-pip-version-check", "-r", str(lock.absolute())],
+        [str(target), "-I", "-m", "pip", "install", "--disable-pip-version-check", *alone, "-r", str(lock.absolute())],
     ]  # fmt: skip
     try:
         with log.open("wb") as output:

@@ -28,18 +28,21 @@ def command(
     python: Annotated[
         str | None, typer.Option("--python", help="To create: the interpreter that makes it. Default: this one.")
     ] = None,
+    no_deps: Annotated[
+        bool, typer.Option("--no-deps", help="To create: install what the lock names, and nothing that this requires.")
+    ] = False,
     folder: Annotated[Path, typer.Option("--folder", help="Where the environments are.")] = contestants.FOLDER,
     as_json: options.AsJson = False,
 ) -> None:
     """Make, list or check environments for contestants: env create NAME --lock FILE, env list, env check NAME."""
     with exits.reported(), interruptible():
         chosen("env", [action], ACTIONS)
-        if action != "create" and (lock or python):
-            raise SpecError(f"--lock and --python are for env create. Received: env {action}. Leave them out.")
+        if action != "create" and (lock or python or no_deps):
+            raise SpecError(f"--lock, --python and --no-deps are for env create. Received: env {action}. Leave them out.")
         if action == "create":
             if name is None or lock is None:
                 raise SpecError("env create needs a name and --lock FILE. Use e.g. env create torch-213 --lock torch-213.lock.")
-            report = checking.report(checking.check(name, str(creating.create(name, lock, folder, python))))
+            report = checking.report(checking.check(name, str(creating.create(name, lock, folder, python, no_deps=no_deps))))
         elif action == "list":
             report = checking.listing(
                 [checking.look(path.name, str(path / "bin" / "python")) for path in creating.environments(folder)]

@@ -16,7 +16,7 @@ from compare.core.option_parsing import names
 from compare.core.progress import display
 from compare.evaluation import evaluation_report, final_training
 from compare.evaluation.final_training import Evaluation
-from compare.execution import options, store
+from compare.execution import contestants, launch, options, store
 
 EPOCHS, PATIENCE = 30, 5
 """Epochs of a final training, by default."""
@@ -62,7 +62,7 @@ def command(
             cores=cores,
         )
         wanted = settings(preset, spec_file, {"best_epoch.patience": patience or None, **given}, assignments or [])
-        named = tuple(names(frameworks))
+        named = tuple(contestants.own_twins("--frameworks", names(frameworks), launch.FRAMEWORKS))
         fields, tuned_on = final_training.read_tuned(tuned, named) if tuned is not None else ({}, None)
         asked = Evaluation(values=wanted, frameworks=named, tuned=fields, tuned_on=tuned_on, repeats=repeats)
         folder = out or store.new_folder("evaluate", str(wanted.get("model", spec.Spec.model_fields["model"].default)))

@@ -17,13 +17,13 @@ from common.data.sources import Dataset
 from common.frozen import Frozen
 from common.spec import SpecError
 from compare.comparison import comparison_plan, run
-from compare.core import errors, option_parsing
+from compare.core import errors
 from compare.core.errors import FolderError
 from compare.core.presets import Preset
 from compare.core.progress import Display, Watchers
 from compare.evaluation import scoring
 from compare.evaluation.scoring import KIND, LOGITS_FOLDER, TRAINING_FOLDER, Evaluated
-from compare.execution import launch, store
+from compare.execution import contestants, launch, store
 from compare.execution.matrix import Row
 from compare.execution.store import Stored
 from compare.reporting import comparison_report
@@ -104,7 +104,7 @@ def rows(settings: Evaluation) -> list[Row]:
     Raises:
         SpecError: a field is refused, or the frameworks would be scored on other images.
     """
-    option_parsing.chosen("--frameworks", settings.frameworks, tuple(launch.FRAMEWORKS))
+    contestants.own_twins("--frameworks", settings.frameworks, launch.FRAMEWORKS)
     if others := sorted(settings.tuned.keys() - set(settings.frameworks)):
         raise SpecError(f"There are tuned fields for frameworks that are not evaluated: {', '.join(others)}. Leave them out.")
     made: list[Row] = []

@@ -13,11 +13,11 @@ from common.machine import machine
 from common.training import inference
 from compare.core import exits
 from compare.core.interrupt import Interrupted, interruptible
-from compare.core.option_parsing import chosen, names, numbers
+from compare.core.option_parsing import names, numbers
 from compare.core.progress import display
 from compare.evaluation import inference_report, inference_timing
 from compare.evaluation.inference_timing import Settings
-from compare.execution import launch, options, store
+from compare.execution import contestants, launch, options, store
 from compare.execution.twin_client import OwnModel
 
 
@@ -37,7 +37,7 @@ def command(
     with exits.reported():
         found = trained.load(checkpoint, model)
         settings = Settings(
-            frameworks=tuple(chosen("--frameworks", names(frameworks), tuple(launch.FRAMEWORKS))),
+            frameworks=tuple(contestants.own_twins("--frameworks", names(frameworks), launch.FRAMEWORKS)),
             batches=numbers("--batches", batches, least=1),
             cores=tuple(sorted({1, machine.available_cores()})) if cores is None else numbers("--cores", cores, least=1),
             repeats=repeats,

@@ -16,11 +16,11 @@ from common.artifacts.trained import Trained
 from common.data.dataset import BadFile, listed_below
 from common.data.decoding import decode
 from common.data.sources import DataRefused
+from common.spec import SpecError
 from common.training import scores
 from compare.core import exits, wording
 from compare.core.interrupt import interruptible
-from compare.core.option_parsing import chosen
-from compare.execution import launch, twin_client
+from compare.execution import contestants, launch, options, twin_client
 from compare.execution.twin_client import OwnModel
 from compare.reporting.document import Report
 from compare.reporting.tables import Column, Table
@@ -46,13 +46,17 @@ def command(
     frameworks: Annotated[
         str | None, typer.Option(help=f"{' or '.join(launch.FRAMEWORKS)}. Default: the one that trained it.")
     ] = None,
+    contestant: options.Contestants = None,
     top: Annotated[int, typer.Option(min=1, help="Labels of each image that the table shows.")] = 3,
     model: OwnModel = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print every class's probability as JSON.")] = False,
 ) -> None:
     """Label images with a trained model, and show the probability of each class."""
     with exits.reported(), interruptible():
-        made = predict(checkpoint, images, frameworks, own_model=model)
+        named = options.contestants(frameworks, contestant, {}) if frameworks or contestant else [None]
+        if len(named) > 1:
+            raise SpecError(f"predict uses one framework. Received: {', '.join(map(str, named))}. Name one.")
+        made = predict(checkpoint, images, named[0], own_model=model)
     report(made, checkpoint, top).deliver(None, as_json=as_json)
 
 
@@ -75,7 +79,9 @@ def predict(
         LaunchError: the framework fails.
     """
     found = trained.load(checkpoint, own_model)
-    (chosen_framework,) = chosen("--frameworks", [framework or found.card.framework], tuple(launch.FRAMEWORKS))
+    (chosen_framework,) = contestants.check([framework or found.card.framework], launch.FRAMEWORKS)
+    if contestants.named(chosen_framework).python is not None:
+        launch.probe(chosen_framework)
     pixels = read_images(paths, found.card.image_size)
     logits = twin_client.logits(chosen_framework, checkpoint, found, pixels)
     return Predictions(chosen_framework, found, paths, scores.probabilities(logits))

@@ -23,6 +23,9 @@ from compare.core.option_parsing import chosen
 FOLDER = Path(".environments")
 """Of environments that `env create` makes, in the working directory."""
 
+TAKE_CONTESTANTS = "run, parity, scaling, regress, bisect, layers, predict and conformance"
+"""Commands that take any twin."""
+
 _MOST_NAMED = 5
 """Changes of an environment that a refusal names."""
 
@@ -142,7 +145,12 @@ def check(names: Sequence[str], twins: Collection[str]) -> list[str]:
 
 
 def choose(
-    frameworks: Sequence[str] | None, words: Sequence[str], in_file: Mapping[str, Any], twins: Collection[str]
+    frameworks: Sequence[str] | None,
+    words: Sequence[str],
+    in_file: Mapping[str, Any],
+    twins: Collection[str],
+    *,
+    elsewhere: bool = False,
 ) -> list[str]:
     """Enter the contestants of a command, and return the names of those that are compared.
 
@@ -151,6 +159,7 @@ def choose(
         words: each `--contestant`.
         in_file: `contestants` of the spec file. They are compared if the command line names none.
         twins: all that there are.
+        elsewhere: whether other interpreters run them all. Each says for itself which twins it has.
 
     Raises:
         SpecError: a contestant is refused, two have one name, or a twin is unknown.
@@ -162,12 +171,31 @@ def choose(
     for twice in (name for name in names if names.count(name) > 1 or name in (frameworks or ())):
         raise SpecError(f"Two contestants are named {twice}. Received: {' and '.join(words)}. Give each a name of its own.")
     for each in (*of_file, *of_line):
-        if each.python is None and each.twin not in twins:  # another interpreter says for itself which twins it has
+        if each.python is None and each.twin not in twins and not elsewhere:
             chosen(f"The twin of {each.name}", [each.twin], (*twins, *_brought()))
     enter([*of_file, *of_line])
     if frameworks is not None or of_line:
-        return check([*(frameworks or ()), *names], twins)
+        asked = [*(frameworks or ()), *names]
+        if elsewhere:
+            enter(Contestant.of_fields(name, {"twin": name}) for name in asked if name not in _ENTERED)
+        return check(asked, twins)
     return [each.name for each in of_file] or list(twins)
+
+
+def own_twins(option: str, words: Sequence[str], twins: Collection[str]) -> list[str]:
+    """Check names where only the suite's own twins will do.
+
+    Raises:
+        SpecError: one is another twin's or a contestant's, unknown, or named twice.
+    """
+    for word in words:
+        if word not in twins and (word in _ENTERED or word in _brought()):
+            what = "a contestant" if word in _ENTERED else "the twin of a package"
+            raise SpecError(
+                f"{option} takes the suite's own twins here. Received: {word!r}, {what}. Use {', '.join(twins)}. "
+                f"{TAKE_CONTESTANTS} take {what}."
+            )
+    return chosen(option, words, tuple(twins))
 
 
 def _brought() -> dict[str, Any]:

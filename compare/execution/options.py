@@ -58,16 +58,20 @@ Out = Annotated[Path | None, typer.Option(help="Results folder. Default: one nam
 AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
 
 
-def contestants(frameworks: str | None, words: list[str] | None, in_file: Mapping[str, Any]) -> list[str]:
+def contestants(
+    frameworks: str | None, words: list[str] | None, in_file: Mapping[str, Any], *, elsewhere: bool = False
+) -> list[str]:
     """Enter the contestants that a command compares, and return their names.
 
     Args:
         in_file: `contestants` of the spec file.
+        elsewhere: whether other interpreters run them, see `contestants.choose`.
 
     Raises:
         SpecError: one is refused.
     """
-    return named_contestants.choose(None if frameworks is None else names(frameworks), words or [], in_file, launch.FRAMEWORKS)
+    named = None if frameworks is None else names(frameworks)
+    return named_contestants.choose(named, words or [], in_file, launch.FRAMEWORKS, elsewhere=elsewhere)
 
 
 _FIELDS = {

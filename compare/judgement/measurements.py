@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -102,6 +102,8 @@ class Subject(Frozen):
     """Hashes of the initial weights and of the order of examples, over the repeats."""
     found: dict[str, list[str]] = {}
     """Content and amount of the data that its runs recorded, over the repeats."""
+    operations: dict[str, Spread] = {}
+    """Milliseconds of a step in its longest operations, over the profiled repeats. Most of these list the operation."""
     begun: list[str] = []
     """When its runs began, if recorded. Runs with the same start are the same runs."""
     in_doubt: list[int] = []
@@ -282,9 +284,20 @@ def _row(stored: Stored, row: Row, summary: Summary) -> Subject:
             "images of an epoch": sorted({str(epoch.epoch_images) for run in runs for epoch in run.epochs}),
             "test images": sorted({str(run.test.num_examples) for run in runs if run.test}),
         },
+        operations=_operations(list(runs)),
         begun=sorted(run.started_at for run in runs if run.started_at),
         in_doubt=[repeat for repeat, run in sorted(good.items()) if times_in_doubt(run)],
     )
+
+
+def _operations(runs: Sequence[RunResult]) -> dict[str, Spread]:
+    found: dict[str, dict[int, float]] = {}
+    for repeat, run in enumerate(runs):
+        for operation in run.top_operations.operations if run.top_operations else []:
+            found.setdefault(operation.name, {})[repeat] = 1e3 * operation.self_seconds
+    profiled = sum(run.top_operations is not None for run in runs)
+    # Others are among the longest by chance: in a disturbed run, for example.
+    return {name: _spread(values) for name, values in found.items() if 2 * len(values) > profiled}
 
 
 def _agrees(summary: Summary) -> bool | None:

@@ -217,7 +217,7 @@ class _Pass(Network):
     def _watched(self, number: int, backward: Backward, x: Array, chosen: Any, layer: MaxPool | None) -> Backward:
         def watched(dy: Array) -> tuple[Array, dict[str, Array]]:
             self.slopes.setdefault(number, (dy, x, chosen, layer))
-            dx = dy if dy is _ZERO else backward(dy)[0]
+            dx: Any = dy if dy is _ZERO else backward(dy)[0]
             return dx + self.injected.get(number, _ZERO), {}
 
         return watched

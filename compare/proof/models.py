@@ -17,8 +17,8 @@ from common.models import architectures, work
 from common.models.architectures import Architecture
 from compare.core import errors, exits
 from compare.core.interrupt import interruptible
-from compare.core.option_parsing import chosen, each_once, names
-from compare.execution import launch
+from compare.core.option_parsing import each_once, names
+from compare.execution import contestants, launch
 
 
 def command(
@@ -32,7 +32,7 @@ def command(
 ) -> None:
     """Print layers, output shapes, values and FLOPs of the models as each framework has built them."""
     with exits.reported():
-        named = chosen("--frameworks", names(frameworks), tuple(launch.FRAMEWORKS))
+        named = contestants.own_twins("--frameworks", names(frameworks), launch.FRAMEWORKS)
         summaries: list[dict[str, Any]] = []
         with interruptible():
             for each in each_once("--model", names(model), spec.MODELS):

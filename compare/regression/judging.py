@@ -11,7 +11,7 @@ from compare.core.errors import FolderError
 from compare.core.statistics import SIGNIFICANCE, VERDICT_PAIRS, Estimate, Ratio, exp, holm, of_differences, of_samples, spread
 from compare.judgement.measurements import SECONDS, Measured
 from compare.regression import facts
-from compare.regression.records import ACCURACY, Change, Criteria, Judgement, Side, Verdict
+from compare.regression.records import ACCURACY, Change, Criteria, Judgement, OperationChange, Side, Verdict
 from compare.regression.samples import Pair
 
 
@@ -52,6 +52,7 @@ def judge(baseline: Measured, candidate: Measured, criteria: Criteria, *, paired
         tested=sum(change.adjusted_p is not None for change in changes),
         changes=changes,
         facts=[fact for pair in pairs for fact in facts.facts(pair, criteria)],
+        operations=sorted(_operations(pairs), key=lambda each: -abs(each.milliseconds)),
         missing=[baseline.subjects[each].name for each in ids if each not in candidate.subjects],
         added=[candidate.subjects[each].name for each in theirs if each not in baseline.subjects],
         cautions=facts.cautions(baseline, candidate, pairs),
@@ -129,6 +130,15 @@ def _listed(subjects: Iterable[str]) -> str:
     names = list(subjects)
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return f"{', '.join(names[:3]) or 'none'}{more}"
+
+
+def _operations(pairs: Sequence[Pair]) -> Iterator[OperationChange]:
+    """Operations of rows that both sides have profiled."""
+    for before, now in ((pair.before, pair.now) for pair in pairs):
+        if before.operations and now.operations:
+            for operation in {**before.operations, **now.operations}:
+                was, is_ = before.operations.get(operation), now.operations.get(operation)
+                yield OperationChange(id=now.id, name=now.name, operation=operation, baseline=was, candidate=is_)
 
 
 def _changes(pairs: Sequence[Pair], criteria: Criteria) -> list[Change]:

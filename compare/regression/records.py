@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from common.frozen import Frozen
+from compare.core.option_parsing import chosen, names
 from compare.core.statistics import Ratio, Spread
-from compare.judgement.measurements import METRICS, SECONDS, Kind
+from compare.judgement.measurements import METRICS, MORE_IS_BETTER, SECONDS, Kind
 
 Verdict = Literal[
     "regression", "worse, within the threshold", "no change shown", "better", "not tested", "too few to tell", "cannot tell"
@@ -18,6 +19,8 @@ UNDECIDED = ("too few to tell", "cannot tell")
 ACCURACY = "test_accuracy"
 JUDGED = ("epoch_seconds", "first_step_seconds", "peak_memory_mib")
 """Metrics that are judged by default. The accuracy is always judged."""
+CHOICES = tuple(name for name in METRICS if name not in MORE_IS_BETTER)
+"""Metrics of `--metric`."""
 
 EXIT_OK, EXIT_REGRESSION, EXIT_UNDECIDED = 0, 3, 5
 
@@ -25,6 +28,16 @@ EXIT_OK, EXIT_REGRESSION, EXIT_UNDECIDED = 0, 3, 5
 def heading(metric: str) -> str:
     """A metric for a reader."""
     return "seconds a round" if metric == SECONDS else METRICS[metric].heading
+
+
+def metrics_named(text: str) -> list[str]:
+    """The metrics of `--metric`, by name or by heading: `epoch_seconds` is `seconds_per_epoch`.
+
+    Raises:
+        SpecError: one is unknown, or named twice.
+    """
+    by_heading = {METRICS[name].heading.replace(" ", "_"): name for name in CHOICES}
+    return chosen("--metric", [by_heading.get(word, word) for word in names(text)], CHOICES)
 
 
 @dataclass(frozen=True)
@@ -83,6 +96,22 @@ class Fact(Frozen):
     verdict: Verdict
 
 
+class OperationChange(Frozen):
+    """One of the longest operations of a row's step, as the framework's own profiler sees it. It is shown, not judged."""
+
+    id: str
+    name: str
+    operation: str
+    baseline: Spread | None
+    """Milliseconds of a step, without the operations inside of it. None: not among the longest."""
+    candidate: Spread | None
+
+    @property
+    def milliseconds(self) -> float:
+        """Growth of the median."""
+        return (self.candidate.median if self.candidate else 0.0) - (self.baseline.median if self.baseline else 0.0)
+
+
 class Side(Frozen):
     """One of the two measurements."""
 
@@ -106,6 +135,8 @@ class Judgement(Frozen):
     """Figures with enough samples that differ. They make one family."""
     changes: list[Change]
     facts: list[Fact]
+    operations: list[OperationChange] = []
+    """Of runs with `--profile`, the largest change first."""
     missing: list[str]
     """Rows or benchmarks of the baseline that the candidate lacks."""
     added: list[str]

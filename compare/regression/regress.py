@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import math
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -16,28 +15,23 @@ from rich.text import Text
 
 from common.data.sources import DataRefused
 from common.spec import SpecError
-from compare.comparison import comparison_plan, run
+from compare.comparison import run
 from compare.core import exits, terminal
 from compare.core.errors import FolderError, LaunchError
 from compare.core.interrupt import Interrupted, interruptible
-from compare.core.option_parsing import chosen, given_besides, names
+from compare.core.option_parsing import given_besides
 from compare.core.presets import Preset
 from compare.core.progress import Display, display
-from compare.execution import matrix, options, run_settings, store
-from compare.execution.matrix import Row
+from compare.execution import options, store
 from compare.judgement import measurements
-from compare.judgement.measurements import METRICS, MORE_IS_BETTER, Measured
-from compare.regression import judging, regress_report, revisions
-from compare.regression.records import JUDGED, Criteria, Judgement
+from compare.judgement.measurements import Measured
+from compare.regression import judging, regress_report, requests, revisions
+from compare.regression.records import CHOICES, JUDGED, Criteria, Judgement, metrics_named
 from compare.regression.revisions import BASE, HEAD, MARK_FILE
 from compare.reporting import tables
 
 PAIRS = 6
 """One more than a verdict needs: with five pairs, a family of two rows finds a tenth in less than 90 % of cases."""
-_EPOCHS = 4
-"""Epochs of an interleaved run, by default: a few seconds a run, the median of a few epochs."""
-
-_CHOICES = tuple(name for name in METRICS if name not in MORE_IS_BETTER)
 _OF_STORED = ("baseline", "candidate", "threshold", "accuracy_threshold", "metric", "only", "markdown", "as_json")
 """Command parameters that have an effect without --interleaved and --environments."""
 
@@ -54,7 +48,7 @@ def command(
     accuracy_threshold: Annotated[str, typer.Option(help="Loss of accuracy that counts, of 100 %.")] = "1%",
     metric: Annotated[
         str | None,
-        typer.Option(help=f"Which, with commas, of {', '.join(_CHOICES)}. Default: {', '.join(JUDGED)}, where measured."),
+        typer.Option(help=f"Which, with commas, of {', '.join(CHOICES)}. Default: {', '.join(JUDGED)}, where measured."),
     ] = None,
     only: Annotated[str | None, typer.Option(help="Rows or benchmarks whose id matches, e.g. 'pytorch-*'.")] = None,
     revision: Annotated[
@@ -86,6 +80,9 @@ def command(
     cores: options.Cores = None,
     seed: options.Seed = None,
     assignments: options.Set = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Show where a step's time changed, by the frameworks' own profilers.")
+    ] = False,
     proof: Annotated[bool, typer.Option("--proof", help="Prove the checked-out revision's training too.")] = False,
     out: options.Out = None,
     markdown: Annotated[Path | None, typer.Option(help="Append the report to this file, e.g. $GITHUB_STEP_SUMMARY.")] = None,
@@ -99,7 +96,7 @@ def command(
         criteria = Criteria(
             threshold=fraction("--threshold", threshold),
             accuracy_threshold=fraction("--accuracy-threshold", accuracy_threshold),
-            metrics=None if metric is None else tuple(chosen("--metric", names(metric), _CHOICES)),
+            metrics=None if metric is None else tuple(metrics_named(metric)),
             only=only,
         )
         folder = None
@@ -125,19 +122,13 @@ def command(
             option = "--interleaved" if environments is None else "--environments"
             raise SpecError(f"{option} measures both sides itself. Received also: {baseline}. Leave one of them out.")
         else:
-            if epochs is None and preset is None and spec_file is None:
-                epochs = _EPOCHS
             fields = options.fields(
                 data=data, model=model, epochs=epochs, batch_size=batch_size, image_size=image_size, optimizer=optimizer,
-                precision=precision, limit=limit, cores=cores, seed=seed,
+                precision=precision, limit=limit, cores=cores, seed=seed, profile_steps=run.PROFILE_STEPS if profile else None,
             )  # fmt: skip
-            settings = run_settings.settings(preset, spec_file, fields, assignments or [])
-            settings = run_settings.with_matrix(settings, modes, "serial", repeats, PAIRS)
-            repeats = settings.repeats
-            first = settings.values.get("seed") or 0
-            settings = comparison_plan.with_seeds(settings, tuple(range(first, first + repeats)), repeats)
+            settings = requests.settings(preset, spec_file, fields, assignments, modes, repeats, PAIRS)
             folder = (out or store.new_folder("regress")).resolve()
-            compared = options.contestants(frameworks, contestant, settings.contestants)
+            compared = options.contestants(frameworks, contestant, settings.contestants, elsewhere=environments is not None)
             judged = _interleaved(measure, settings, compared, folder, criteria, prove=proof, checks_out=revision is not None)
         report = regress_report.report(judged)
         if not as_json:
@@ -206,17 +197,7 @@ def _interleaved(
     prove: bool,
     checks_out: bool,
 ) -> Judgement:
-    def lay_out(settings: Preset, frameworks: Sequence[str]) -> list[Row]:
-        made = matrix.rows(settings.values, frameworks, settings.modes, settings.replicas, settings.workers)
-        whole = {row.contestant: max(each.spec.cores for each in made if each.contestant == row.contestant) for row in made}
-        # Serial on one core is only a reference for speed-ups, which are not judged here.
-        rows = [row for row in made if row.spec.mode != "serial" or row.spec.cores == whole[row.contestant]]
-        chosen = [row for row in rows if criteria.only is None or fnmatch.fnmatchcase(row.id, criteria.only)]
-        if not chosen:
-            raise SpecError(f"--only matches no row. Received: {criteria.only!r}. Rows: {', '.join(row.id for row in rows)}.")
-        return chosen
-
-    request = run.Request(settings, list(frameworks), folder, prove=prove, lay_out=lay_out)
+    request = requests.request(settings, frameworks, folder, criteria.only, prove=prove)
     try:
         with interruptible(), display(Console(stderr=True)) as shown:
             measure(request, folder, shown)

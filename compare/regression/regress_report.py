@@ -11,6 +11,11 @@ from compare.regression.records import ACCURACY, EXIT_OK, EXIT_REGRESSION, UNDEC
 from compare.reporting.document import Mark, Report
 from compare.reporting.tables import Cell, Column, Table
 
+_OPERATIONS = (
+    "From each framework's own profiler, in steps after the training, which it slows down. Sums over threads. An operation "
+    "without a figure is not among the ten longest of most runs there. Shown, and not judged."
+)
+
 
 def report(judged: Judgement) -> Report:
     """The report of a judgement. Its title is the verdict."""
@@ -132,10 +137,18 @@ def change_tables(judged: Judgement) -> list[Table]:
     figures = [_cells(change) for change in judged.changes if not change.is_accuracy]
     scores = [_cells(change) for change in judged.changes if change.is_accuracy]
     facts: list[dict[str, Cell]] = [{"run": fact.name, **fact.model_dump()} for fact in judged.facts]
+    operation_columns = (
+        Column("run", "run", pick="name"),
+        Column("operation", "operation", fold=40),
+        Column("milliseconds", "candidate minus baseline, ms", 2, short="change,\nms"),
+        Column("baseline", "baseline, ms", 2, interval=True),
+        Column("candidate", "candidate, ms", 2, interval=True),
+    )
     made = [
         Table("changes", "Seconds and memory, candidate over baseline", columns, figures),
         Table("accuracy", "Test accuracy, candidate minus baseline", score_columns, scores),
         Table("facts", "Runs, proof and first losses", fact_columns, facts),
+        Table.of("operations", "Where a step's time changed", operation_columns, judged.operations, _OPERATIONS),
     ]
     return [table for table in made if table.rows]
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import filecmp
 import json
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from common.machine.private_folder import PrivateFolder
 from common.spec import SpecError
 from compare.comparison import comparison_plan, run
 from compare.comparison.run import Request
+from compare.core.errors import LaunchError
 from compare.core.progress import Display, Watchers
 from compare.execution import contestants, executor, launch, store
 from compare.execution.contestants import Contestant
@@ -53,7 +55,7 @@ class Checkout:
 
 
 @dataclass(frozen=True)
-class _OneSide:
+class OneSide:
     """One of the two sides."""
 
     plan: Comparison
@@ -75,6 +77,27 @@ def checked_out(revision: str) -> Generator[Checkout]:
         RevisionError: git does not know the revision, the working tree has uncommitted changes, or the two revisions need
             other packages.
     """
+    commit = commit_of(revision)
+    if changed := output("status", "--porcelain", "--untracked-files=no"):
+        raise RevisionError(
+            f"The working tree has uncommitted changes ({changed.splitlines()[0].strip()}), so a result could not name its "
+            "code. Commit or stash them."
+        )
+    with worktree(commit) as base:
+        if not filecmp.cmp(machine.PROJECT_ROOT / LOCK_FILE, base.root / LOCK_FILE, shallow=False):
+            raise RevisionError(
+                f"{LOCK_FILE} differs between {revision} and the working tree, so one .venv cannot run both. Measure each "
+                "in its own clone (make setup, .venv/bin/python -m compare run --repeats 5), and compare the folders."
+            )
+        yield base
+
+
+def commit_of(revision: str) -> str:
+    """The commit that git knows by this name.
+
+    Raises:
+        RevisionError: there is none, or this is no checkout.
+    """
     here = machine.PROJECT_ROOT
     if not (here / ".git").exists():
         raise RevisionError(f"{here} is no git checkout, so it has no revisions. Clone the suite to compare them.")
@@ -84,21 +107,16 @@ def checked_out(revision: str) -> Generator[Checkout]:
             f"git knows no revision {revision!r}. Fetch it first. A shallow clone needs its history: git fetch --unshallow, or "
             "fetch-depth: 0 of actions/checkout."
         )
-    if changed := _output("status", "--porcelain", "--untracked-files=no"):
-        raise RevisionError(
-            f"The working tree has uncommitted changes ({changed.splitlines()[0].strip()}), so a result could not name its "
-            "code. Commit or stash them."
-        )
-    commit = found.stdout.strip()
+    return found.stdout.strip()
+
+
+@contextmanager
+def worktree(commit: str) -> Generator[Checkout]:
+    """A commit in a temporary folder that is always removed."""
     with PrivateFolder() as temporary:
         root = temporary.path / BASE
         try:
-            _output("worktree", "add", "--quiet", "--detach", str(root), commit)
-            if not filecmp.cmp(here / LOCK_FILE, root / LOCK_FILE, shallow=False):
-                raise RevisionError(
-                    f"{LOCK_FILE} differs between {revision} and the working tree, so one .venv cannot run both. Measure each "
-                    "in its own clone (make setup, .venv/bin/python -m compare run --repeats 5), and compare the folders."
-                )
+            output("worktree", "add", "--quiet", "--detach", str(root), commit)
             yield Checkout(root, commit)
         finally:
             git("worktree", "remove", "--force", str(root))
@@ -129,22 +147,32 @@ def measure(revision: str, request: Request, out: Path, shown: Display) -> None:
     """
     with checked_out(revision) as base, store.locked(out):
         store.refuse_others(out, None, None, "measurement")
-        settings = replace(request.settings, values=_with_absolute_path(request.settings.values))
-        head = comparison_plan.judged(replace(request, settings=settings), shown)
-        rows = [row for row in head.rows if row.unavailable is None]
-        if not rows:
-            raise RevisionError(f"{head.rows[0].id}: {head.rows[0].unavailable}. Choose rows that this machine can do.")
-        known = _fields(base, revision)
-        for row in rows:
-            _known_fields(row, known, revision)  # refuses before anything runs
-        codes = {
-            BASE: Code(base.root, lambda row: json.dumps(_known_fields(row, known, revision))),
-            HEAD: Code(machine.PROJECT_ROOT, lambda row: row.spec.to_json()),
-        }
+        head = comparison_plan.judged(with_absolute_path(request), shown)
+        rows = runnable(head)
+        before = side_of(base, revision, head, rows)
         if request.prove:
             head = head.model_copy(update={"proof": run.proof(head, request, out / HEAD, Watchers(shown))})
-        sides = {BASE: _OneSide(_plan_of(base, head), codes[BASE]), HEAD: _OneSide(head, codes[HEAD])}
-        _in_turn(revision, rows, sides, out, {"revision": revision}, shown)
+        now = OneSide(head, Code(machine.PROJECT_ROOT, lambda row: row.spec.to_json()))
+        in_turn(revision, rows, {BASE: before, HEAD: now}, out, {"revision": revision}, shown)
+
+
+def side_of(checkout: Checkout, revision: str, head: Comparison, rows: Sequence[Row]) -> OneSide:
+    """A checkout as one side.
+
+    Args:
+        checkout: of the revision.
+        revision: for messages.
+        head: the plan of this revision.
+        rows: to run.
+
+    Raises:
+        RevisionError: the revision lacks a field that a row needs.
+    """
+    known = _fields(checkout, revision)
+    for row in rows:
+        _known_fields(row, known, revision)  # refuses before anything runs
+    code = Code(checkout.root, lambda row: json.dumps(_known_fields(row, known, revision)))
+    return OneSide(_plan_of(checkout, head), code)
 
 
 def measure_environments(pythons: tuple[str, str], request: Request, out: Path, shown: Display) -> None:
@@ -161,62 +189,131 @@ def measure_environments(pythons: tuple[str, str], request: Request, out: Path, 
         FolderError, SpecError, DataRefused, LaunchError: nothing was measured.
         Interrupted: some runs were made; the folder holds them.
     """
+    with store.locked(out):
+        store.refuse_others(out, None, None, "measurement")
+        sides: dict[str, OneSide] = dict(zip((BASE, HEAD), sides_of_environments(pythons, request, shown), strict=True))
+        head = sides[HEAD]
+        if request.prove:
+            contestants.enter(head.contestants)
+            proof = run.proof(head.plan, request, out / HEAD, Watchers(shown))
+            sides[HEAD] = replace(head, plan=head.plan.model_copy(update={"proof": proof}))
+        in_turn(pythons[0], runnable(head.plan), sides, out, {"environments": list(pythons)}, shown)
+
+
+def sides_of_environments(pythons: Sequence[str], request: Request, shown: Display) -> list[OneSide]:
+    """Each environment as a side.
+
+    Raises:
+        RevisionError: a contestant has an interpreter of its own, or the environments cannot run the same.
+        SpecError, DataRefused, LaunchError: something else is refused.
+    """
     named = [contestants.named(name) for name in request.frameworks]
     if own := [each for each in named if each.python is not None]:
         raise RevisionError(
             f"--environments names the interpreters. Received also: {own[0].name}@{own[0].python}. Leave one of them out."
         )
-    with store.locked(out):
-        store.refuse_others(out, None, None, "measurement")
-        sides: dict[str, _OneSide] = {}
-        for side, python in zip((BASE, HEAD), pythons, strict=True):
-            there = [Contestant.of_fields(each.name, {**each.model_dump(), "python": python}) for each in named]
-            contestants.enter(there)
-            plan = comparison_plan.judged(request, shown)
-            if side == HEAD and request.prove:
-                plan = plan.model_copy(update={"proof": run.proof(plan, request, out / HEAD, Watchers(shown))})
-            sides[side] = _OneSide(plan, contestants=there)
-        base, head = (sides[side].plan for side in (BASE, HEAD))
-        if [(row.spec, row.unavailable) for row in base.rows] != [(row.spec, row.unavailable) for row in head.rows]:
+    sides: list[OneSide] = []
+    for python in pythons:
+        there = [Contestant.of_fields(each.name, {**each.model_dump(), "python": python}) for each in named]
+        contestants.enter(there)
+        sides.append(OneSide(comparison_plan.judged(request, shown), contestants=there))
+    for side, python in zip(sides, pythons, strict=True):
+        if [(row.spec, row.unavailable) for row in side.plan.rows] != [
+            (row.spec, row.unavailable) for row in sides[-1].plan.rows
+        ]:
             raise RevisionError(
                 "The two environments cannot run the same rows with the same switches. Received: "
-                f"{' and '.join(pythons)}. Choose rows and switches that both have."
+                f"{python} and {pythons[-1]}. Choose rows and switches that both have."
             )
-        rows = [row for row in head.rows if row.unavailable is None]
-        if not rows:
-            raise RevisionError(f"{head.rows[0].id}: {head.rows[0].unavailable}. Choose rows that this machine can do.")
-        _in_turn(pythons[0], rows, sides, out, {"environments": list(pythons)}, shown)
+    return sides
 
 
-def _in_turn(
-    what: str, rows: Sequence[Row], sides: Mapping[str, _OneSide], out: Path, mark: Mapping[str, Any], shown: Display
+def runnable(plan: Comparison) -> list[Row]:
+    """The rows that this machine can run.
+
+    Raises:
+        RevisionError: there is none.
+    """
+    rows = [row for row in plan.rows if row.unavailable is None]
+    if not rows:
+        raise RevisionError(f"{plan.rows[0].id}: {plan.rows[0].unavailable}. Choose rows that this machine can do.")
+    return rows
+
+
+def in_turn(
+    what: str,
+    rows: Sequence[Row],
+    sides: Mapping[str, OneSide],
+    out: Path,
+    mark: Mapping[str, Any],
+    shown: Display,
+    enough: Callable[[], bool] | None = None,
+    warm: Collection[str] = (),
 ) -> None:
-    """Warm up both sides, then run them in turn. `what` names the base, and `mark` is what the folder's mark says of them."""
-    _warm_up(rows, sides, what, shown)
+    """Warm up both sides, then run them in turn. Pairs that the folder holds already are not repeated.
+
+    Args:
+        what: names the base.
+        rows: to run.
+        sides: `base` and `head`.
+        out: gets a folder of each side.
+        mark: what the folder's mark says of the sides.
+        shown: where progress is shown.
+        enough: asked after each pair whether more are needed. Then the runs of both sides must succeed. None: all pairs of
+            the plan are made.
+        warm: sides that need no warm-up.
+
+    Raises:
+        RevisionError: a side cannot do a row.
+        LaunchError: with `enough`, a run of the base fails.
+        FolderError: the folder holds other runs.
+    """
+    _warm_up(rows, {side: each for side, each in sides.items() if side not in warm}, what, shown, strict=enough is not None)
     for side, each in sides.items():
-        store.write_plan(out / side, each.plan)
+        held = (out / side / store.PLAN_FILE).exists()
+        store.write_plan(out / side, store.claim(out / side, each.plan) if held else each.plan)
     commits = {side: each.plan.machine["commit"] for side, each in sides.items()}
     atomic_files.write_atomically(out / MARK_FILE, json.dumps({**mark, "commits": commits}, indent=1) + "\n")
     head = sides[HEAD].plan
-    jobs = order(rows, head.repeats)
+    jobs: list[tuple[Row, int, str]] = []
+    for row, pair, side in order(rows, head.repeats):
+        if not all(comparison_plan.is_done(out / each, head.of_repeat(row, pair), pair) for each in sides):
+            # A pair that was cut short is made again: its two runs must meet the same state of the machine.
+            shutil.rmtree(store.run_folder(out / side, row.id, pair), ignore_errors=True)
+            jobs.append((row, pair, side))
     shown.plan([row.id for row, _, _ in jobs])
-    for row, pair, side in jobs:
-        shown.begin(row.id, f"{row.id}, {side} ({pair + 1} of {head.repeats})")
-        sides[side].execute(head.of_repeat(row, pair), pair, out / side, shown.watch)
+    for place, (row, pair, side) in enumerate(jobs):
+        most = "at most " if enough is not None else ""
+        shown.begin(row.id, f"{row.id}, {side} ({pair + 1} of {most}{head.repeats})")
+        made = sides[side].execute(head.of_repeat(row, pair), pair, out / side, shown.watch)
         shown.end()
+        if enough is None:
+            continue
+        if made.status not in store.FINISHED:
+            words = f"{row.id} did not end well ({made.status}: {made.reason})."
+            if side == BASE:
+                raise LaunchError(f"{what}: {words} It had ended well before. The same command continues.")
+            raise RevisionError(words)
+        is_last_of_pair = place + 1 == len(jobs) or jobs[place + 1][1] != pair
+        if is_last_of_pair and enough():
+            return
 
 
-def _warm_up(rows: Sequence[Row], sides: Mapping[str, _OneSide], what: str, shown: Display) -> None:
+def _warm_up(rows: Sequence[Row], sides: Mapping[str, OneSide], what: str, shown: Display, *, strict: bool) -> None:
     with PrivateFolder() as temporary:
         for row in rows:
             for side, each in sides.items():
                 shown.say(f"{row.id}, {side}: warm-up")
                 made = each.execute(row, 0, temporary.path / side, lambda events: None)
-                if side == BASE and made.status not in ("ok", "not parallel"):
+                if made.status in store.FINISHED:
+                    continue
+                if side == BASE:
                     raise RevisionError(
                         f"{what} cannot do {row.id} ({made.status}: {made.reason}), so there is nothing to compare with. "
                         "Choose another base, or rows that it can do with --only."
                     )
+                if strict:
+                    raise RevisionError(f"{row.id} did not end well ({made.status}: {made.reason}).")
 
 
 def _plan_of(base: Checkout, head: Comparison) -> Comparison:
@@ -262,15 +359,16 @@ def _known_fields(row: Row, known: dict[str, Any], revision: str) -> dict[str, A
     return kept(json.loads(row.spec.to_json()), defaults, known, "")
 
 
-def _with_absolute_path(values: dict[str, Any]) -> dict[str, Any]:
-    """A spec's values, with an absolute path to the data."""
-    source = values.get("data", {}).get("source")
+def with_absolute_path(request: Request) -> Request:
+    """A request with an absolute path to the data, which every checkout finds."""
+    source = request.settings.values.get("data", {}).get("source")
     if not isinstance(source, str) or source in sources.NAMES or not Path(source).exists():
-        return values
-    return spec.overlay(values, {"data.source": str(Path(source).resolve())})
+        return request
+    values = spec.overlay(request.settings.values, {"data.source": str(Path(source).resolve())})
+    return replace(request, settings=replace(request.settings, values=values))
 
 
-def _output(*arguments: str) -> str:
+def output(*arguments: str) -> str:
     """The output of git.
 
     Raises:

@@ -27,10 +27,9 @@ from compare.comparison import comparison_plan
 from compare.core import exits
 from compare.core.errors import LaunchError
 from compare.core.interrupt import interruptible
-from compare.core.option_parsing import chosen, names
 from compare.core.progress import Display, display
 from compare.core.statistics import Spread, spread
-from compare.execution import launch, options, store, twin_client
+from compare.execution import contestants, launch, options, store, twin_client
 from compare.execution.interleaving import turn
 from compare.judgement.verdict_sentences import DISTURBED
 from compare.reporting import document
@@ -102,7 +101,8 @@ RESULTS_FILE = "layers.json"
 
 def command(
     model: options.Model = None,
-    frameworks: options.Frameworks = options.ALL_FRAMEWORKS,
+    frameworks: options.SomeFrameworks = None,
+    contestant: options.Contestants = None,
     preset: options.PresetName = None,
     spec_file: options.SpecFile = None,
     data: options.Data = None,
@@ -119,7 +119,7 @@ def command(
 ) -> None:
     """Time each layer of a model alone, forward and backward, and compare it with the limits of the machine."""
     with exits.reported():
-        named = chosen("--frameworks", names(frameworks), tuple(launch.FRAMEWORKS))
+        named = options.contestants(frameworks, contestant, {})
         fields = options.fields(
             model=model, data=data, batch_size=batch_size, image_size=image_size, optimizer=optimizer, precision=precision,
             cores=cores,
@@ -179,9 +179,11 @@ def measure(wanted: Spec, frameworks: list[str], repeats: int, calls: int, shown
         LaunchError: a process failed.
     """
     shown.say("asking the frameworks what they can do here")
+    specs: dict[str, Spec] = {}
     with launch.asked(frameworks) as answer:
         for framework in frameworks:
-            if (refusal := spec.check_against(wanted, answer(framework))) is not None:
+            specs[framework] = _with_own_switches(wanted, framework)
+            if (refusal := spec.check_against(specs[framework], answer(framework))) is not None:
                 raise SpecError(f"{framework}: {refusal}")
     dataset = sources.describe(wanted.data, seed=wanted.split_seed, cache_dir=wanted.paths.cache_dir)
     architecture = architectures.resolve(wanted.model, len(dataset.class_names), dataset.image_size)
@@ -190,10 +192,10 @@ def measure(wanted: Spec, frameworks: list[str], repeats: int, calls: int, shown
     found: dict[str, list[Measured]] = {framework: [] for framework in frameworks}
     with PrivateFolder() as temporary:
         path, out = temporary.path / "spec.json", temporary.path / "layers.json"
-        path.write_text(wanted.to_json(), encoding="utf-8")
         for repeat in range(repeats):
             for framework in turn(frameworks, repeat):
                 shown.say(f"{framework}, process {repeat + 1} of {repeats}")
+                path.write_text(specs[framework].to_json(), encoding="utf-8")
                 words = ["layers", str(path), "--out", str(out), "--calls", str(calls)]
                 log = temporary.path / f"{framework}.txt"
                 if (code := launch.call(framework, words, log=log, hang_seconds=wanted.hang_seconds)) != 0:
@@ -201,6 +203,11 @@ def measure(wanted: Spec, frameworks: list[str], repeats: int, calls: int, shown
                     raise (SpecError if code == exits.USAGE else LaunchError)(f"{framework}: {said}")
                 found[framework].append(Measured.model_validate_json(out.read_bytes()))
     return Timed(wanted, layers.units(architecture), known, found)
+
+
+def _with_own_switches(wanted: Spec, contestant: str) -> Spec:
+    own = contestants.named(contestant).switches
+    return wanted.with_fields(framework_options=wanted.framework_options | own) if own else wanted
 
 
 def sentences(timed: Timed) -> list[str]:

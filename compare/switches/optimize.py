@@ -25,7 +25,7 @@ from compare.core import exits
 from compare.core.interrupt import Interrupted, interruptible
 from compare.core.option_parsing import chosen, names
 from compare.core.progress import Display, display
-from compare.execution import best_switches, code_digest, launch, options, results_folder, store
+from compare.execution import best_switches, code_digest, contestants, launch, options, results_folder, store
 from compare.execution.best_switches import Best, Budget
 from compare.reporting import document, tables
 from compare.reporting.document import Report
@@ -86,7 +86,7 @@ def command(
 ) -> None:
     """Search the switches that make training fastest here, and store them for `run --switches best`."""
     with exits.reported():
-        named = chosen("--frameworks", names(frameworks), tuple(launch.FRAMEWORKS))
+        named = contestants.own_twins("--frameworks", names(frameworks), launch.FRAMEWORKS)
         fields = options.fields(
             model=model, data=data, batch_size=batch_size, image_size=image_size, optimizer=optimizer, precision=precision,
             cores=cores,

@@ -13,7 +13,7 @@ from compare.comparison import comparison_plan
 from compare.core import exits
 from compare.core.interrupt import Interrupted, interruptible
 from compare.core.option_parsing import chosen, given_besides, names, numbers
-from compare.execution import launch, options, store
+from compare.execution import contestants, launch, options, store
 from compare.tuning import optuna_study, search_space, tuner, tuning_report
 from compare.tuning.records import BACKENDS, OBJECTIVES, PRUNERS, SAMPLERS, Tuning
 
@@ -86,7 +86,7 @@ def command(
                 repeats=repeats,
                 scheduler=scheduler,
                 storage=storage,
-                frameworks=tuple(chosen("--frameworks", names(frameworks), tuple(launch.FRAMEWORKS))),
+                frameworks=tuple(contestants.own_twins("--frameworks", names(frameworks), launch.FRAMEWORKS)),
                 **choices,
             )
         folder = out or store.new_folder("tune", settings.model)

@@ -15,9 +15,8 @@ from common.data import sources
 from common.machine import machine
 from common.models import architectures
 from common.spec import Spec, SpecError
-from compare.core.option_parsing import chosen
 from compare.core.progress import Display, display
-from compare.execution import code_digest, launch, matrix, results_folder, store
+from compare.execution import code_digest, contestants, launch, matrix, results_folder, store
 from compare.execution.interleaving import turn
 from compare.execution.matrix import Row
 from compare.tuning import conductor, optuna_study, search_space, servers
@@ -92,7 +91,7 @@ def check(settings: Tuning) -> tuple[Spec, Space, dict[str, Any]]:
     Raises:
         SpecError: names the option or the field.
     """
-    chosen("--frameworks", settings.frameworks, tuple(launch.FRAMEWORKS))
+    contestants.own_twins("--frameworks", settings.frameworks, launch.FRAMEWORKS)
     if settings.scheduler is not None and settings.backend != "dask":
         raise SpecError(f"--scheduler needs --backend dask. Received: --backend {settings.backend}. Use dask, or leave it out.")
     base = _base(settings)

@@ -18,7 +18,7 @@ from compare.core.option_parsing import chosen, variants
 from compare.core.presets import Preset
 from compare.evaluation import final_training
 from compare.evaluation.final_training import Evaluation
-from compare.execution import launch
+from compare.execution import contestants, launch
 from compare.tuning import search_space, tuner
 from compare.tuning.records import Backend, Objective, Pruner, Sampler, Tuning
 
@@ -159,8 +159,8 @@ class Study(Frozen):
     def _judge(self) -> None:
         if set_here := [field for field in _MATRIX if field in self.spec]:
             raise SpecError(f"spec.{set_here[0]} is each step's own. Received: {self.spec[set_here[0]]!r}. Set it there.")
-        chosen("frameworks", self.frameworks, tuple(launch.FRAMEWORKS))
-        chosen("normalise.engines", self.normalise.engines, (*launch.OWN, *launch.FRAMEWORKS))
+        contestants.own_twins("frameworks", self.frameworks, launch.FRAMEWORKS)
+        contestants.own_twins("normalise.engines", self.normalise.engines, (*launch.OWN, *launch.FRAMEWORKS))
         try:
             base = self.base()
         except SpecError as error:

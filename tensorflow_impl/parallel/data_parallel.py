@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import tensorflow as tf
@@ -24,7 +25,7 @@ class DataParallel(Trainer):
 
     def _build(self) -> None:
         self.devices = self._devices()
-        self._replicas = Group(tf.distribute.MirroredStrategy(self.devices))
+        self._replicas = together(tuple(self.devices))
         self._replicate(self._replicas)
 
     def _each(self, one: Callable[..., Any], images: Any, labels: Any, masks: Any) -> Any:
@@ -81,3 +82,10 @@ def own_part(batch: tf.Tensor) -> slice:
     base, extra = tf.math.floordiv(size, replicas), tf.math.floormod(size, replicas)
     start = rank * base + tf.minimum(rank, extra)
     return slice(start, start + base + tf.cast(rank < extra, size.dtype))
+
+
+@cache
+def together(devices: tuple[str, ...]) -> Group:
+    """Replicas on these devices, in one process."""
+    # Twin: one strategy a process. A second one would number its exchanges again, and TensorFlow remembers their types.
+    return Group(tf.distribute.MirroredStrategy(devices))

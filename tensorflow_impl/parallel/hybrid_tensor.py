@@ -12,7 +12,7 @@ from common.models.weights import Weights
 from common.training.communication import ring_all_reduce_bytes, statistics_payload_bytes
 from common.training.trainer import Update
 from tensorflow_impl import evaluate, weights
-from tensorflow_impl.parallel.data_parallel import own_part
+from tensorflow_impl.parallel.data_parallel import own_part, together
 from tensorflow_impl.parallel.group import Group
 from tensorflow_impl.parallel.tensor_parallel import TensorParallel
 
@@ -24,7 +24,7 @@ class HybridTensor(TensorParallel):
         self.devices, inner = self._devices(), self._spec.hybrid.inner_replicas
         rows = [self.devices[start : start + inner] for start in range(0, len(self.devices), inner)]
         # The strategy runs the copies in parallel. It knows one device per copy, so their variables are not mirrored.
-        self._copies = tf.distribute.MirroredStrategy([row[0] for row in rows])
+        self._copies = together(tuple(row[0] for row in rows)).members
         group = Group(self._copies) if self._synchronises else None
         self._models = [self._new_split_model(row, group) for row in rows]
         self._optimizers = [self._new_optimizer(model) for model in self._models]

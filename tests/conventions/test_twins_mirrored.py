@@ -25,6 +25,10 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     **{("models.py", name): _FORMATS for name in ("placed", "formatted")},
     ("models.py", "build_layers"): "Keras is told the shape in front of layers; torch hears of it from the values.",
     ("parallel/data_parallel.py", "own_part"): "A shard cut in TensorFlow's graph; torch's replicas are told theirs.",
+    (
+        "parallel/data_parallel.py",
+        "together",
+    ): "TensorFlow's replicas in one process form a strategy, one for all recordings of the process.",
     ("parallel/tensor_parallel.py", "TensorParallel.num_values"): _RANKS,
     ("parallel/hybrid_tensor.py", "HybridTensor.load_weights"): "TensorFlow's copies are all in this process.",
     ("parallel/pipeline.py", "Pipeline.fetch"): _RANKS,

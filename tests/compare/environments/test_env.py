@@ -73,6 +73,8 @@ def test_an_environment_is_made_from_a_lock_listed_and_checked(calls: Path, tmp_
         ["venv", "--python", sys.executable, str(made)],
         ["pip", "install", "--python", target, "-r", str(lock)],
     ]
+    compare("env", "create", "other", "--lock", lock, "--no-deps", "--folder", tmp_path / "others")
+    assert json.loads(calls.read_text().splitlines()[-1])[4] == "--no-deps"
     listed = json.loads(compare("env", "list", "--json").stdout)["environments"]
     (found,) = listed
     assert (found["name"], found["interpreter"], found["lock"]) == ("mine", target, str(lock))
@@ -116,7 +118,7 @@ def test_of_two_that_make_an_environment_of_one_name_the_second_is_refused_and_l
         (["create", "mine"], "env create needs a name and --lock FILE"),
         (["create", "../mine", "--lock", "my.lock"], "An environment's name has letters"),
         (["create", "mine", "--lock", "gone.lock"], "--lock cannot be read. Received: gone.lock"),
-        (["list", "--lock", "my.lock"], "--lock and --python are for env create"),
+        (["list", "--lock", "my.lock"], "--lock, --python and --no-deps are for env create"),
         (["lst"], "Did you mean list?"),
     ],
 )

@@ -158,7 +158,44 @@ def test_a_spec_file_with_wrong_contestants_is_refused(
 def test_contestants_of_a_spec_file_are_refused_where_a_command_has_none(tmp_path: Path) -> None:
     (tmp_path / "spec.yaml").write_text("model: simple_cnn\ncontestants: {a: {twin: pytorch}}")
     done = compare("layers", "--frameworks", "pytorch", "--spec", tmp_path / "spec.yaml")
-    assert done.exit_code == 2 and "contestants are for run, parity, scaling and regress" in done.output
+    assert done.exit_code == 2 and "contestants are for run, parity, scaling, regress and bisect" in done.output
+
+
+def test_a_twin_that_other_interpreters_have_is_looked_up_there() -> None:
+    with pytest.raises(SpecError, match="The twin of a names something unknown"):
+        contestants.choose(None, ["a=third"], {}, TWINS)
+    assert contestants.choose(["third"], ["a=third"], {}, TWINS, elsewhere=True) == ["third", "a"]
+    assert contestants.check(["third", "a"], TWINS) == ["third", "a"]
+    with pytest.raises(SpecError, match="Two contestants are named third"):
+        contestants.choose(["third"], ["third=other"], {}, TWINS, elsewhere=True)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("tune", "--data", "digits"), ("optimize", "--model", "simple_cnn"), ("evaluate", "--data", "digits"), ("selftest",),
+        ("models", "--model", "simple_cnn"),
+    ],
+    ids=lambda words: words[0],
+)  # fmt: skip
+def test_a_command_for_the_own_twins_names_another_and_says_what_takes_it(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(contestants, "_brought", lambda: {"third": None})
+    monkeypatch.setattr(launch, "Started", None)  # nothing is started
+    done = compare(*words, "--frameworks", "third")
+    said = " ".join(done.output.split())
+    assert (
+        done.exit_code == 2
+        and "--frameworks takes the suite's own twins here. Received: 'third', the twin of a package" in said
+    )
+    assert "run, parity, scaling, regress, bisect, layers, predict and conformance take the twin of a package." in said
+    done = compare(*words, "--contestant", "third=third@/no/python")
+    assert done.exit_code == 2 and f"{contestants.TAKE_CONTESTANTS} take contestants" in " ".join(
+        done.output.replace("│", " ").split()
+    )
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_environment_is_named_by_its_folder_its_interpreter_or_its_name(

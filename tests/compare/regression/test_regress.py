@@ -12,6 +12,7 @@ from scipy import stats
 from typer.testing import CliRunner
 
 from common.artifacts import results
+from common.artifacts.schema import Operation, TopOperations
 from compare.__main__ import app
 from compare.core import errors, statistics
 from compare.execution import store
@@ -104,6 +105,22 @@ def test_a_slowdown_within_the_noise_is_no_regression_but_not_ruled_out(tmp_path
     assert judged.exit_code == 0
     (said,) = (sentences for title, sentences in regress_report.sentences(judged) if "not ruled out" in title)
     assert said[0].startswith("pytorch serial, 2 cores, seconds per epoch: candidate 1.100 (")
+
+
+def test_operations_whose_time_changed_are_shown_with_the_largest_change_first(tmp_path: Path) -> None:
+    def profiled(**milliseconds: float) -> dict[str, Any]:
+        operations = [
+            Operation(name=name, calls=1.0, self_seconds=1e-3 * value, share=0.5) for name, value in milliseconds.items()
+        ]
+        return {"top_operations": TopOperations(steps=3, operations=operations)}
+
+    before = kept.folder(tmp_path / "before", BOTH, changed=profiled(conv=4.0, add=1.0, gone=0.5))
+    now = kept.folder(tmp_path / "now", BOTH, changed=profiled(conv=4.5, add=3.0, new=0.25))
+    judged = judge(before, now)
+    found = [(each.operation, pytest.approx(each.milliseconds)) for each in judged.operations if each.id.startswith("pytorch")]
+    assert found == [("add", 2.0), ("conv", 0.5), ("gone", -0.5), ("new", 0.25)]
+    (table,) = (each for each in regress_report.change_tables(judged) if each.name == "operations")
+    assert table.rows[0]["operation"] == "add" and judged.exit_code == 0
 
 
 DISTURBED = {"cores_of_others": 1.5, "machine": {"logical_cores": 2}}

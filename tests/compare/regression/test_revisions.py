@@ -6,8 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import sysconfig
-import venv
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from common.machine import code_version, machine
 from compare.__main__ import app
 from compare.comparison import comparison_plan, run
 from compare.core.interrupt import Interrupted
+from compare.core.presets import Preset
 from compare.execution import contestants, executor, launch, store
 from compare.execution.executor import Code
 from compare.execution.matrix import Row
@@ -306,10 +306,14 @@ def test_an_interruption_keeps_what_was_measured_and_says_where(
 def test_data_named_by_a_relative_path_is_found_from_every_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "images").mkdir()
     monkeypatch.chdir(tmp_path)
-    whole = revisions._with_absolute_path({"data": {"source": "images", "limit": 5}, "seed": 1})
+
+    def found(values: dict[str, Any]) -> dict[str, Any]:
+        return revisions.with_absolute_path(run.Request(Preset(values=values), [], None, False)).settings.values
+
+    whole = found({"data": {"source": "images", "limit": 5}, "seed": 1})
     assert whole == {"data": {"source": str(tmp_path / "images"), "limit": 5}, "seed": 1}
     for values in ({}, {"data": {"source": "digits"}}, {"data": {"source": "leaves:images=10"}}):
-        assert revisions._with_absolute_path(values) == values
+        assert found(values) == values
 
 
 def test_a_program_that_does_not_end_is_told_as_such(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -333,24 +337,11 @@ def test_what_git_sets_for_its_hooks_is_not_passed_on_but_its_configuration_is(m
 # Two environments in turn.
 
 
-@pytest.fixture
-def two(tmp_path: Path) -> list[Path]:
-    """Interpreters of two environments, which reach the distributions of this one. The second has one more."""
-    made: list[Path] = []
-    for name in ("old", "new"):
-        venv.create(tmp_path / name, symlinks=True)
-        (site,) = (tmp_path / name).glob("lib/python*/site-packages")
-        (site / "here.pth").write_text(sysconfig.get_path("purelib") + "\n")
-        made.append(tmp_path / name / "bin" / "python")
-    (site / "newer-1.0.dist-info").mkdir()
-    return made
-
-
 def test_two_environments_take_turns_and_each_runs_in_its_own_interpreter(
-    fake_twins: pytest.MonkeyPatch, two: list[Path], tmp_path: Path
+    fake_twins: pytest.MonkeyPatch, interpreters: Callable[[int], list[Path]], tmp_path: Path
 ) -> None:
-    out = tmp_path / "out"
-    words = ["regress", "--environments", *two, "--contestant", "it=left", "--repeats", "2", "--out", out, "--json"]
+    out, pythons = tmp_path / "out", interpreters(2)
+    words = ["regress", "--environments", *pythons, "--contestant", "it=left", "--repeats", "2", "--out", out, "--json"]
     started: list[str] = []
     command = launch._command
 
@@ -361,7 +352,7 @@ def test_two_environments_take_turns_and_each_runs_in_its_own_interpreter(
     fake_twins.setattr(launch, "_command", listened)
     done = CliRunner().invoke(app, [str(word) for word in words])
     assert done.exit_code == 5, done.output  # two pairs are too few to tell
-    old, new = map(str, two)
+    old, new = map(str, pythons)
     assert started[-6:] == [old, new, old, new, new, old]
     for side, python in (("base", old), ("head", new)):
         plan = store.read_plan(out / side)
@@ -372,14 +363,38 @@ def test_two_environments_take_turns_and_each_runs_in_its_own_interpreter(
     contestants.leave()
 
 
+@pytest.mark.parametrize("words", [("--frameworks", "third"), ("--contestant", "third=third")], ids=["name", "contestant"])
+def test_a_twin_that_only_the_two_environments_have_is_looked_up_there(
+    fake_twins: pytest.MonkeyPatch, interpreters: Callable[[int], list[Path]], tmp_path: Path, words: tuple[str, str]
+) -> None:
+    pythons = interpreters(2)
+    run_it = ["regress", "--environments", *pythons, *words, "--repeats", "1", "--out", tmp_path / "out"]
+    done = CliRunner().invoke(app, [str(word) for word in run_it])
+    assert done.exit_code == 1 and "It has no twin third. Install a package with an entry point third" in done.output
+    for python in pythons:
+        (site,) = python.parents[1].glob("lib/python*/site-packages")
+        (site / "third_impl").mkdir()
+        (site / "third_impl" / "__init__.py").write_text("SUPPORTED = {}\n")
+        main = "import sys\nfrom tests.compare.twins import fake\nsys.exit(fake.main('third'))\n"
+        (site / "third_impl" / "__main__.py").write_text(main)
+        (site / "third-1.0.dist-info").mkdir()
+        (site / "third-1.0.dist-info" / "METADATA").write_text("Name: third\nVersion: 1.0\n")
+        (site / "third-1.0.dist-info" / "entry_points.txt").write_text("[convtwins.twins]\nthird = third_impl\n")
+    launch.DESCRIPTIONS.clear()
+    done = CliRunner().invoke(app, [str(word) for word in run_it])
+    assert done.exit_code == 5, done.output  # one pair is too few to tell
+    assert len(store.read(tmp_path / "out" / "head").runs["third-serial-4cores"]) == 1
+    contestants.leave()
+
+
 def test_an_interruption_with_two_environments_speaks_of_no_checkout(
-    fake_twins: pytest.MonkeyPatch, two: list[Path], tmp_path: Path
+    fake_twins: pytest.MonkeyPatch, interpreters: Callable[[int], list[Path]], tmp_path: Path
 ) -> None:
     def interrupted(*words: Any) -> RunResult:
         raise Interrupted(signal.SIGTERM)
 
     fake_twins.setattr(executor, "execute", interrupted)
-    words = ["regress", "--environments", *two, "--contestant", "it=left", "--out", tmp_path / "out"]
+    words = ["regress", "--environments", *interpreters(2), "--contestant", "it=left", "--out", tmp_path / "out"]
     done = CliRunner().invoke(app, [str(word) for word in words])
     assert done.exit_code == 143 and "checkout" not in done.stderr, done.output
     contestants.leave()

@@ -66,6 +66,13 @@ def table(done: Any, name: str) -> dict[str, dict[str, Any]]:
     return {row["layers"]: row for row in found["rows"]}
 
 
+def test_contestants_are_timed_like_frameworks(twins: Twins) -> None:
+    done = ask("--frameworks", "left", "--contestant", "slow=right", "--json")
+    assert done.exit_code == 0, done.output
+    assert twins.asked == ["left", "slow", "slow", "left", "left", "slow"]
+    assert "slow_ms" in next(iter(table(done, "layer-kinds").values()))
+
+
 def test_kinds_of_layers_stand_beside_what_the_machine_allows(twins: Twins) -> None:
     rows = table(ask("--frameworks", "left,right", "--json"), "layer-kinds")
     assert twins.asked == ["left", "right", "right", "left", "left", "right"]

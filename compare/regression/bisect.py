@@ -1,0 +1,113 @@
+"""`convtwins bisect`: which commit, or which of several environments, made training slower or larger?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from common.spec import SpecError
+from compare.comparison import comparison_plan
+from compare.comparison.comparison_plan import Request
+from compare.core import exits, terminal, wording
+from compare.core.interrupt import Interrupted, interruptible
+from compare.core.progress import display
+from compare.core.statistics import VERDICT_PAIRS
+from compare.execution import options, store
+from compare.regression import bisect_report, candidates, regress, requests, revisions
+from compare.regression.bisection import Found
+from compare.regression.candidates import Asked, Candidates
+from compare.regression.records import CHOICES, metrics_named
+
+MOST_PAIRS = 30
+
+
+def command(
+    good: Annotated[str | None, typer.Option("--good", metavar="REV", help="A revision that is not slow yet.")] = None,
+    bad: Annotated[str, typer.Option("--bad", metavar="REV", help="A later revision that is slow.")] = "HEAD",
+    environments: Annotated[
+        str | None,
+        typer.Option("--environments", metavar="A B ...", help="Environments in order instead, the good one first. See `env`."),
+    ] = None,
+    others: Annotated[
+        list[str] | None, typer.Argument(metavar="[B ...]", help="The other environments of --environments.")
+    ] = None,
+    metric: Annotated[str, typer.Option(help=f"One of {', '.join(CHOICES)}.")] = CHOICES[0],
+    threshold: Annotated[str, typer.Option(help="Growth between the ends that is worth a search.")] = "5%",
+    most_repeats: Annotated[int, typer.Option(min=VERDICT_PAIRS, help="The most pairs of runs of a test.")] = MOST_PAIRS,
+    only: Annotated[str | None, typer.Option(help="The row, if there are several, e.g. 'pytorch-*'.")] = None,
+    preset: options.PresetName = None,
+    spec_file: options.SpecFile = None,
+    data: options.Data = None,
+    model: options.Model = None,
+    frameworks: options.SomeFrameworks = None,
+    contestant: options.Contestants = None,
+    modes: Annotated[str | None, typer.Option(help="The mode. Default: serial, or `modes` of the spec file.")] = None,
+    epochs: options.Epochs = None,
+    batch_size: options.BatchSize = None,
+    image_size: options.ImageSize = None,
+    optimizer: options.OptimizerName = None,
+    precision: options.Precision = None,
+    limit: options.Limit = None,
+    cores: options.Cores = None,
+    seed: options.Seed = None,
+    assignments: options.Set = None,
+    out: options.Out = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Find the change that made a figure worse, by paired runs: --good REV --bad REV. Exit code 5: cannot tell.
+
+    The same command with the same --out continues what was interrupted.
+    """
+    with exits.reported():
+        named = metrics_named(metric)
+        if len(named) > 1:
+            raise SpecError(f"bisect follows one metric. Received: {metric}. Name one.")
+        together = tuple(filter(None, [environments, *(others or [])]))
+        if (environments is None) == (good is None):
+            received = "neither" if good is None else "both"
+            raise SpecError(f"bisect needs --good REV or --environments A B ... Received: {received}. Name one of them.")
+        if environments is None and others:
+            raise SpecError(f"Environments need --environments. Received: {', '.join(others)}. Leave them out.")
+        fields = options.fields(
+            data=data, model=model, epochs=epochs, batch_size=batch_size, image_size=image_size, optimizer=optimizer,
+            precision=precision, limit=limit, cores=cores, seed=seed,
+        )  # fmt: skip
+        settings = requests.settings(preset, spec_file, fields, assignments, modes, most_repeats, most_repeats)
+        compared = options.contestants(frameworks, contestant, settings.contestants, elsewhere=bool(together))
+        folder = (out or store.new_folder("bisect")).resolve()
+        asked = Asked(named[0], regress.fraction("--threshold", threshold), good, bad, together)
+        found, chosen = bisect(requests.request(settings, compared, folder, only), asked, folder)
+        report = bisect_report.report(found, chosen, asked)
+        if not as_json:
+            terminal.stdout().print(Text(wording.one_line(report.title), style="bold"), soft_wrap=True)
+        code = report.deliver(folder, as_json=as_json)
+    raise typer.Exit(code)
+
+
+def bisect(request: Request, asked: Asked, folder: Path) -> tuple[Found, Candidates]:
+    """Search for the change, and return what was found among which candidates.
+
+    Raises:
+        SpecError, DataRefused, LaunchError, FolderError: nothing was measured, or an end cannot be.
+        Interrupted: finished runs are in the folder.
+    """
+    try:
+        with interruptible(), display(Console(stderr=True)) as shown:
+            if asked.environments:
+                chosen = candidates.of_environments(asked.environments, request, shown)
+            else:
+                request = revisions.with_absolute_path(request)
+                chosen = candidates.of_revisions(asked.good or "", asked.bad, comparison_plan.judged(request, shown))
+            if len(chosen.rows) > 1:
+                raise SpecError(
+                    f"bisect follows one row. Received: {', '.join(row.id for row in chosen.rows)}. Choose with --frameworks, "
+                    "--modes and --only."
+                )
+            return candidates.search(chosen, request, asked, folder, shown), chosen
+    except Interrupted as interruption:
+        interruption.words = f"Interrupted. Finished runs are in {folder}. The same command with --out {folder} continues."
+        raise

@@ -1,0 +1,119 @@
+"""The report of a bisection: verdict, tests and sentences."""
+
+from __future__ import annotations
+
+from compare.core import statistics
+from compare.core.statistics import SIGNIFICANCE
+from compare.core.wording import count, percent
+from compare.regression.bisection import Found, Trial
+from compare.regression.candidates import Asked, Candidates
+from compare.regression.records import EXIT_OK, EXIT_UNDECIDED, heading
+from compare.reporting.document import Mark, Report
+from compare.reporting.tables import Cell, Column, Table
+
+_TRIALS = (
+    Column("what", "what is tested"),
+    Column("later", "revision or environment", fold=40),
+    Column("earlier", "beside", fold=40),
+    Column("verdict", "verdict"),
+    Column("ratio", "times (95 % interval)", 3, interval=True),
+    Column("border", "border", 3),
+    Column("n", "pairs"),
+    Column("level", "level", 4, wide=True),
+)
+_SKIPPED = (Column("candidate", "revision or environment", fold=40), Column("reason", "reason", fold=80))
+
+
+def report(found: Found, chosen: Candidates, asked: Asked) -> Report:
+    """The report of a search. Its title is the verdict."""
+    titles, facts = [each.title for each in chosen.each], chosen.plan.machine
+    title, sentences = _sentences(found, titles, heading(asked.metric), asked.threshold)
+    rows: list[dict[str, Cell]] = [
+        {
+            "what": trial.what,
+            "later": titles[trial.later],
+            "earlier": titles[trial.earlier],
+            "verdict": trial.verdict,
+            "ratio": trial.ratio,
+            "border": trial.border,
+            "n": trial.ratio.n if trial.ratio else 0,
+            "level": trial.level,
+        }
+        for trial in found.trials
+    ]
+    skipped: list[dict[str, Cell]] = [
+        {"candidate": titles[place], "reason": reason} for place, reason in sorted(found.skipped.items())
+    ]
+    tables = [Table("trials", "Tests, in order", _TRIALS, rows)]
+    tables += [Table("skipped", "What could not be measured", _SKIPPED, skipped)] if skipped else []
+    suspects = [chosen.each[place].identity for place in found.suspects]
+    return Report(
+        title=title,
+        name="bisect",
+        json_file="bisect.json",
+        overline="Which change made it slower?",
+        facts=[
+            f"{chosen.rows[0].id}, {heading(asked.metric)}, {count(len(titles), 'candidate')} from {titles[0]} to {titles[-1]}",
+            f"Machine: {facts.get('processor') or 'unknown processor'}, {facts.get('logical_cores') or '?'} logical cores",
+        ],
+        marks=[Mark("First bad", "found" if found.outcome == "found" else found.outcome, _TONES.get(found.outcome, "warn"))],
+        findings=sentences,
+        tables=tables,
+        values={
+            "headline": title,
+            "search": found.model_dump(mode="json"),
+            "candidates": [{"identity": each.identity, "title": each.title} for each in chosen.each],
+            "first_bad": suspects[0] if found.outcome == "found" else None,
+            "suspects": suspects,
+            "metric": asked.metric,
+        },
+        exit_code=EXIT_OK if found.outcome == "found" else EXIT_UNDECIDED,
+    )
+
+
+_TONES = {"found": "good", "undecided": "bad"}
+
+
+def _sentences(found: Found, titles: list[str], figure: str, threshold: float) -> tuple[str, list[tuple[str, list[str]]]]:
+    """(the verdict in a sentence, sentences under headings)."""
+    last = found.trials[-1]
+    bad, ends = titles[found.first_bad], found.trials[0]
+    times = _times(ends)
+    own = next((trial for trial in found.trials if (trial.earlier, trial.later) == (found.last_good, found.first_bad)), None)
+    lines: list[str] = []
+    if found.outcome == "found":
+        title = f"First bad: {bad}. It made {figure} {_times(own)} as large."
+        lines.append(f"From {titles[0]} to {titles[-1]}, {figure} grew to {times} as large.")
+    elif found.outcome == "one of several":
+        names = "; ".join(titles[place] for place in found.suspects)
+        title = f"The first bad one is among {len(found.suspects)} that could not be told apart."
+        lines.append(f"They are {names}. All but the last of them cannot be measured.")
+    elif found.outcome == "gradual":
+        title = f"CANNOT TELL which change: {bad} crosses the border, and alone is not shown to be worse."
+        lines.append(
+            f"At {bad}, {figure} crosses the border of {ends.border:.3f} times the good end's. Beside "
+            f"{titles[found.last_good]} it is {_times(own)} as large. Several changes may share the growth."
+        )
+    elif found.outcome == "no regression":
+        title = f"No regression between the ends: at {titles[-1]}, {figure} is {times} as large."
+        lines.append(f"It grew by less than {statistics.percent_words(threshold)}, or fell. There is nothing to search for.")
+    else:
+        title = f"CANNOT TELL: {last.ratio.n if last.ratio else 0} pairs do not decide about {titles[last.later]}."
+        lines.append(f"Beside {titles[last.earlier]}, {figure} is {_times(last)} as large. The border is {last.border:.3f}.")
+        if last is not ends:
+            lines.append(f"The first bad one is among {'; '.join(titles[place] for place in found.suspects)}.")
+        lines.append("More pairs (--most-repeats) or longer runs (--epochs) may tell.")
+    method = [
+        f"Each candidate is measured in turn with the good end. It is bad if its {figure} over the good end's is shown to be "
+        "above the border, and good if it is shown to be below. The border is half of the difference between the ends, on the "
+        "logarithmic scale.",
+        "Paired t-tests on logarithms, which may stop at any number of pairs. All tests of the search share "
+        f"{percent(SIGNIFICANCE)}: at most one search in 20 names a wrong change. Each interval is that of its test alone.",
+    ]
+    return title, [("What was found", lines), ("How it was judged", method)]
+
+
+def _times(trial: Trial | None) -> str:
+    if trial is None or trial.ratio is None:
+        return "unknown"
+    return f"{statistics.interval_words(trial.ratio)} times"

@@ -1,0 +1,143 @@
+"""Which change made a figure worse? A search by tests that together name a wrong change in at most one of 20 searches.
+
+The good end is measured again beside each candidate, in turn, so that the machine's drift is left out. A candidate is bad if
+its figure over the good end's is shown to be above a border, and good if it is shown to be below. The border is half of the
+difference between the ends, on the logarithmic scale.
+
+Each test may stop at any number of pairs (see `looking`). The level of 5 % is shared among all tests of the search: each gets
+its part of what is left, divided by the number of tests that are still to come.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+from common.frozen import Frozen
+from compare.core.statistics import SIGNIFICANCE, Ratio, beside
+
+What = Literal["the ends", "a candidate", "the change itself"]
+Verdict = Literal["good", "bad", "undecided"]
+Enough = Callable[[Ratio | None], bool]
+"""Whether the pairs so far decide."""
+Measure = Callable[[int, int, Enough], Ratio | None]
+"""Measures two candidates, by their places, in pairs until that is enough or the most pairs are made. Later over earlier."""
+
+
+class Unmeasurable(Exception):
+    """A candidate cannot be measured. The message says why."""
+
+
+class Trial(Frozen):
+    """Two candidates measured in turn."""
+
+    what: What
+    earlier: int
+    later: int
+    level: float
+    """Of the test: its part of the 5 %."""
+    border: float
+    """Ratio that a bad candidate is shown to exceed."""
+    ratio: Ratio | None
+    """Later over earlier. None: no pair could be used."""
+    verdict: Verdict
+
+
+class Found(Frozen):
+    """The result of a search."""
+
+    outcome: Literal["found", "one of several", "gradual", "undecided", "no regression"]
+    """`gradual`: the figure crosses the border there, but that change alone is not shown to make it worse."""
+    last_good: int
+    first_bad: int
+    trials: list[Trial]
+    skipped: dict[int, str]
+    """Candidates that cannot be measured, with the reason."""
+
+    @property
+    def suspects(self) -> list[int]:
+        """Candidates that may be the first bad one."""
+        return [] if self.outcome == "no regression" else list(range(self.last_good + 1, self.first_bad + 1))
+
+
+def search(last: int, measure: Measure, threshold: float, skipped: Mapping[int, str] | None = None) -> Found:
+    """Find the first bad one of the candidates 0 to `last`, in order. The first is the good end, `last` is the bad end.
+
+    Args:
+        last: at least 1.
+        measure: raises Unmeasurable if the later candidate cannot be measured.
+        threshold: growth between the ends that is worth a search.
+        skipped: candidates between the ends that are known to be unmeasurable.
+
+    Raises:
+        Unmeasurable: one of the ends.
+    """
+    left, trials, out_of_reach = SIGNIFICANCE, list[Trial](), dict(skipped or {})
+
+    def tried(
+        what: What, earlier: int, later: int, judge: Callable[[Ratio, float], tuple[float, Verdict]], to_come: int
+    ) -> Trial:
+        nonlocal left
+        level = left / (1 + to_come)
+        ratio = measure(earlier, later, lambda found: found is not None and judge(found, level)[1] != "undecided")
+        left -= level
+        border, verdict = (1.0, "undecided") if ratio is None else judge(ratio, level)
+        trials.append(Trial(what=what, earlier=earlier, later=later, level=level, border=border, ratio=ratio, verdict=verdict))
+        return trials[-1]
+
+    good, bad = 0, last
+    ends = tried("the ends", good, bad, lambda ratio, level: _ends(ratio, level, threshold), _steps(last - 1) + (last > 1))
+    if ends.verdict != "bad":
+        outcome = "no regression" if ends.verdict == "good" else "undecided"
+        return Found(outcome=outcome, last_good=good, first_bad=bad, trials=trials, skipped=out_of_reach)
+
+    def beside_good(ratio: Ratio, level: float) -> tuple[float, Verdict]:
+        return ends.border, _side(ratio, ends.border, level)
+
+    while open_ones := [each for each in range(good + 1, bad) if each not in out_of_reach]:
+        middle = min(open_ones, key=lambda each: abs(2 * each - good - bad))
+        try:
+            trial = tried("a candidate", 0, middle, beside_good, _steps(len(open_ones)))
+        except Unmeasurable as reason:
+            out_of_reach[middle] = str(reason)
+            continue
+        if trial.verdict == "undecided":
+            return Found(outcome="undecided", last_good=good, first_bad=bad, trials=trials, skipped=out_of_reach)
+        good, bad = (good, middle) if trial.verdict == "bad" else (middle, bad)
+    outcome = "found" if bad == good + 1 else "one of several"
+    if outcome == "found" and good > 0:  # beside the good end itself it has been measured already
+        own = tried("the change itself", good, bad, lambda ratio, level: _change(ratio, level, threshold), 0)
+        outcome = "found" if own.verdict == "bad" else "gradual"
+    return Found(outcome=outcome, last_good=good, first_bad=bad, trials=trials, skipped=out_of_reach)
+
+
+def _steps(candidates: int) -> int:
+    """Tests that find a place among so many candidates."""
+    return math.ceil(math.log2(candidates + 1))
+
+
+def _side(ratio: Ratio, border: float, level: float) -> Verdict:
+    """On which side of a border a ratio is shown to be."""
+    above, below = beside(ratio, border)
+    return "bad" if above < level else "good" if below < level else "undecided"
+
+
+def _ends(ratio: Ratio, level: float, threshold: float) -> tuple[float, Verdict]:
+    """(the border for the candidates, whether the bad end is shown to be above it)."""
+    border = math.sqrt(ratio.value)
+    if ratio.value > 1.0 + threshold:
+        return border, "bad" if _side(ratio, border, level) == "bad" else "undecided"
+    return border, _at_most(ratio, level, threshold)
+
+
+def _change(ratio: Ratio, level: float, threshold: float) -> tuple[float, Verdict]:
+    """Whether a single change is shown to make the figure worse."""
+    if _side(ratio, 1.0, level) == "bad":
+        return 1.0, "bad"
+    return 1.0, _at_most(ratio, level, threshold)
+
+
+def _at_most(ratio: Ratio, level: float, threshold: float) -> Verdict:
+    """`good` if a ratio is shown to be below one plus the threshold."""
+    return "good" if _side(ratio, 1.0 + threshold, level) == "good" else "undecided"

@@ -1,0 +1,217 @@
+"""The candidates of a bisection, commits or environments in order. Two of them are measured in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from common.frozen import Exact
+from common.machine import machine
+from common.machine.machine import Facts
+from compare.comparison.comparison_plan import Request
+from compare.core import statistics
+from compare.core.progress import Display
+from compare.core.statistics import Ratio
+from compare.execution import launch, results_folder, store
+from compare.execution.contestants import Contestant
+from compare.execution.matrix import Row
+from compare.execution.store import Comparison
+from compare.judgement import measurements
+from compare.regression import bisection, revisions
+from compare.regression.bisection import Enough, Found, Unmeasurable
+from compare.regression.revisions import BASE, HEAD, LOCK_FILE, OneSide, RevisionError
+from compare.regression.samples import Pair
+
+KIND, RECORD_FILE = "bisection", "bisection.json"
+_SHORT = 8
+
+
+class Bisection(Exact):
+    """bisection.json: what is searched."""
+
+    kind: str = KIND
+    candidates: list[str]
+    """Commits or interpreters, the good end first."""
+    rows: dict[str, dict[str, Any]]
+    """Id: its spec."""
+    seeds: list[int]
+    metric: str
+    threshold: float
+    most_repeats: int
+    code_hash: str
+    machine: Facts
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a user wants to know."""
+
+    metric: str
+    threshold: float
+    good: str | None = None
+    bad: str = "HEAD"
+    environments: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One of those in order. The first is the good end, the last is the bad end."""
+
+    name: str
+    """Short, a plain file name."""
+    title: str
+    """For a reader."""
+    identity: str
+    """What tells it from all others: the commit, or the interpreter."""
+    refusal: str | None = None
+    """Why it cannot be measured, if that is known before."""
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """All of them, and how each is made ready for its runs."""
+
+    each: Sequence[Candidate]
+    plan: Comparison
+    """Of this revision, or of the last environment."""
+    rows: Sequence[Row]
+    """That can be run."""
+    ready: Callable[[int], AbstractContextManager[OneSide]]
+    """Raises RevisionError if the candidate cannot be measured."""
+
+
+def of_revisions(good: str, bad: str, plan: Comparison) -> Candidates:
+    """The commits from `good` to `bad` that changed what a run uses: `common`, the twins, the lock.
+
+    A merge is one commit: its first parents are followed. Commits that need other packages than this environment has are
+    refused one by one.
+
+    Raises:
+        RevisionError: git does not know a revision, `good` is no ancestor of `bad`, nothing changed between them, or an end
+            needs other packages.
+    """
+    first, last = (revisions.commit_of(revision) for revision in (good, bad))
+    if first == last or revisions.git("merge-base", "--is-ancestor", first, last).returncode:
+        raise RevisionError(
+            f"--good must be an earlier revision than --bad, and its ancestor. Received: {good} and {bad}. Name two of one "
+            "branch."
+        )
+    twins = {row.framework for row in plan.rows}
+    paths = [LOCK_FILE, "common", *sorted(folder for twin, folder in launch.FRAMEWORKS.items() if twin in twins)]
+    between = ("--first-parent", "--reverse", "--format=%H %s", f"{first}..{last}", "--", *paths)
+    lines = revisions.output("log", "--no-walk", "--format=%H %s", first).splitlines()
+    lines += revisions.output("log", *between).splitlines()
+    if len(lines) < 2:
+        raise RevisionError(f"Nothing that a run uses changed from {good} to {bad} ({', '.join(paths)}). Name other revisions.")
+    lock = revisions.output("hash-object", "--", str(machine.PROJECT_ROOT / LOCK_FILE)).strip()
+    found: list[Candidate] = []
+    for line in lines:
+        commit, _, subject = line.partition(" ")
+        own = revisions.git("rev-parse", "--verify", "--quiet", f"{commit}:{LOCK_FILE}").stdout.strip()
+        refusal = None if own == lock else f"its {LOCK_FILE} differs from that of the working tree"
+        found.append(Candidate(commit[:_SHORT], f"{commit[:_SHORT]} {subject}", commit, refusal))
+    for end, word in ((found[0], good), (found[-1], bad)):
+        if end.refusal:
+            raise RevisionError(
+                f"{word} cannot be measured here: {end.refusal}. Name revisions with the packages of this .venv."
+            )
+    rows = revisions.runnable(plan)
+
+    @contextmanager
+    def ready(place: int) -> Generator[OneSide]:
+        candidate = found[place]
+        with revisions.worktree(candidate.identity) as checkout:
+            yield revisions.side_of(checkout, candidate.name, plan, rows)
+
+    return Candidates(found, plan, rows, ready)
+
+
+def of_environments(pythons: Sequence[str], request: Request, shown: Display) -> Candidates:
+    """Environments in the order that they are named.
+
+    Raises:
+        RevisionError: there are fewer than two, one is named twice, or they cannot run the same rows.
+        SpecError, DataRefused, LaunchError: something else is refused.
+    """
+    paths = [Contestant.of_fields("environment", {"twin": "any", "python": python}).python or "" for python in pythons]
+    if len(paths) < 2 or len(set(paths)) < len(paths):
+        raise RevisionError(
+            f"--environments takes two or more, each once, the good one first. Received: {', '.join(pythons)}. Use e.g. "
+            "--environments torch-213 torch-214 torch-215."
+        )
+    sides = revisions.sides_of_environments(pythons, request, shown)
+    found = [Candidate(f"environment-{place + 1}", python, paths[place]) for place, python in enumerate(pythons)]
+
+    @contextmanager
+    def ready(place: int) -> Generator[OneSide]:
+        yield sides[place]
+
+    return Candidates(found, sides[-1].plan, revisions.runnable(sides[-1].plan), ready)
+
+
+def search(chosen: Candidates, request: Request, asked: Asked, folder: Path, shown: Display) -> Found:
+    """Measure candidates until the first bad one is found. Finished runs in the folder are used again.
+
+    Raises:
+        RevisionError: an end cannot be measured.
+        FolderError: the folder holds something else.
+        Interrupted: finished runs are in the folder.
+    """
+    record = Bisection(
+        candidates=[each.identity for each in chosen.each],
+        rows={row.id: row.spec.model_dump(mode="json") for row in chosen.rows},
+        seeds=list(request.settings.seeds),
+        metric=asked.metric,
+        threshold=asked.threshold,
+        most_repeats=request.settings.repeats,
+        code_hash=chosen.plan.code_hash,
+        machine=chosen.plan.machine,
+    )
+    with results_folder.claimed(folder, RECORD_FILE, record, "bisection", identity=_identity), ExitStack() as held:
+        good: list[OneSide] = []  # once it is checked out
+
+        def measure(earlier: int, later: int, enough: Enough) -> Ratio | None:
+            """In pairs. The good end is checked out once for all tests."""
+            place = folder / f"{chosen.each[earlier].name}-{chosen.each[later].name}"
+            so_far = partial(_ratio, place, asked.metric)
+            if enough(so_far()):
+                return so_far()
+            try:
+                with ExitStack() as briefly:
+                    warm = [BASE] if good and earlier == 0 else []
+                    if earlier == 0:
+                        base = good[0] if good else held.enter_context(chosen.ready(0))
+                        good[:] = [base]
+                    else:
+                        base = briefly.enter_context(chosen.ready(earlier))
+                    sides = {BASE: base, HEAD: briefly.enter_context(chosen.ready(later))}
+                    mark = {"bisection": [chosen.each[earlier].identity, chosen.each[later].identity]}
+                    name = chosen.each[earlier].name
+                    revisions.in_turn(name, chosen.rows, sides, place, mark, shown, lambda: enough(so_far()), warm)
+            except RevisionError as error:
+                raise Unmeasurable(str(error)) from error
+            return so_far()
+
+        known = {place: each.refusal for place, each in enumerate(chosen.each) if each.refusal}
+        try:
+            return bisection.search(len(chosen.each) - 1, measure, asked.threshold, known)
+        except Unmeasurable as error:
+            raise RevisionError(f"A candidate that is needed cannot be measured. {error}") from None
+
+
+def _identity(record: Bisection) -> Mapping[str, Any]:
+    return record.model_dump(mode="json", exclude={"kind", "code_hash", "machine"})
+
+
+def _ratio(folder: Path, metric: str) -> Ratio | None:
+    """The figure of the head over that of the base, over all pairs that are stored and can be used."""
+    if not all((folder / side / store.PLAN_FILE).exists() for side in (BASE, HEAD)):
+        return None
+    base, head = (measurements.read(folder / side) for side in (BASE, HEAD))
+    (pair,) = (Pair(base.subjects[each], head.subjects[each], paired=True) for each in base.subjects)
+    before, now = pair.samples(metric)
+    return statistics.paired_ratio(list(zip(now, before, strict=True)))

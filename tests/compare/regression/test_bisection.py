@@ -1,0 +1,342 @@
+"""The search for the first bad change: how often it names a wrong one, and what it does with a real repository."""
+
+import json
+import math
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy import special
+from typer.testing import CliRunner
+
+from common.artifacts import results
+from common.artifacts.schema import RunResult
+from common.machine import machine
+from compare.__main__ import app
+from compare.comparison import comparison_plan, run
+from compare.core import statistics
+from compare.core.interrupt import Interrupted
+from compare.core.statistics import Ratio
+from compare.execution import contestants, executor, launch, store
+from compare.execution.executor import Code
+from compare.execution.matrix import Row
+from compare.regression import bisection
+from compare.regression.bisection import Enough, Found, Unmeasurable
+from tests.compare import made
+from tests.compare.regression.test_regress_for_real import PARTS, PLANTED
+from tests.compare.regression.test_revisions import commit, git, spec_module, worktrees
+
+# The rate of wrong answers, in made-up measurements.
+
+MOST_PAIRS = 30
+
+
+def simulated(levels: Sequence[float], noise: float, threshold: float, seed: int) -> Found:
+    """A search among candidates whose figures are exp(level), with relative noise of each run."""
+    drawn = random.Random(seed)
+
+    def measure(earlier: int, later: int, enough: Enough) -> Ratio | None:
+        pairs: list[tuple[float, float]] = []
+        ratio = None
+        while len(pairs) < MOST_PAIRS and not (len(pairs) >= 5 and enough(ratio)):
+            after, before = (math.exp(levels[place] + drawn.gauss(0.0, noise)) for place in (later, earlier))
+            pairs.append((after, before))
+            ratio = statistics.paired_ratio(pairs)
+        return ratio
+
+    return bisection.search(len(levels) - 1, measure, threshold)
+
+
+def wrong(levels: Sequence[float], found: Found) -> bool:
+    """Whether an answer is false: a difference that is not there, or a change on the wrong side of the border."""
+    if levels[-1] <= levels[0]:
+        return found.outcome in ("found", "one of several", "gradual")
+    if found.outcome not in ("found", "gradual"):
+        return False
+    border = math.log(found.trials[0].border)
+    return not levels[found.last_good] < border < levels[found.first_bad]
+
+
+SEARCHES = 300
+STEP = [0.0] * 5 + [0.06] * 12
+"""The sixth of 17 candidates is slower by 6 %."""
+HARD = [0.0] * 3 + [0.025] * 6
+GRADUAL = [0.01 * place for place in range(17)]
+EQUAL = [0.0] * 9
+NEAR = [0.0, 0.07, 0.09, 0.16]
+"""Two candidates near the border, on either side."""
+
+
+@pytest.mark.parametrize(
+    ("levels", "noise", "threshold"),
+    [(STEP, 0.02, 0.03), (HARD, 0.02, 0.0), (GRADUAL, 0.02, 0.05), (NEAR, 0.03, 0.05), (EQUAL, 0.03, 0.0)],
+    ids=["a step", "a small step", "many small steps", "near the border", "no difference"],
+)
+def test_at_most_one_search_in_twenty_names_a_wrong_change(levels: list[float], noise: float, threshold: float) -> None:
+    searches = [simulated(levels, noise, threshold, seed) for seed in range(SEARCHES)]
+    errors = sum(wrong(levels, found) for found in searches)
+    # 5 % of them, and what chance adds to that in 999 of 1,000 such tests.
+    assert errors <= special.bdtrik(0.999, SEARCHES, 0.05), errors
+    assert all(math.fsum(trial.level for trial in found.trials) <= 0.05 + 1e-12 for found in searches)
+
+
+def test_tests_that_do_not_share_their_level_name_wrong_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def uncorrected(ratio: Ratio, border: float) -> tuple[float, float]:
+        error = statistics._error(ratio)
+        if error is None or not ratio.decided:
+            return 1.0, 1.0
+        t = math.log(ratio.value / border) / error
+        one_look = [float(special.stdtr(ratio.n - 1, side * t)) for side in (-1.0, 1.0)]
+        return one_look[0] / 5, one_look[1] / 5  # as if each of the tests had the whole level, and one look
+
+    monkeypatch.setattr(bisection, "beside", uncorrected)
+    errors = sum(wrong(NEAR, simulated(NEAR, 0.03, 0.05, seed)) for seed in range(SEARCHES))
+    assert errors > special.bdtrik(0.999, SEARCHES, 0.05)
+
+
+def test_a_ratio_is_beside_a_border_by_the_test_that_shows_that_it_is_smaller() -> None:
+    ratio = statistics.paired_ratio([(1.01 + 0.01 * place, 1.0) for place in range(6)])
+    assert ratio is not None
+    (judged,) = statistics.verdicts([("it", ratio)], 0.06)
+    above, below = statistics.beside(ratio, 1.06)
+    assert below == pytest.approx(judged.smaller_p) and below < 0.05 < above
+    assert statistics.beside(ratio, 0.95)[0] < 0.001
+    few = statistics.paired_ratio([(1.2, 1.0), (1.21, 1.0), (1.2, 1.0), (1.22, 1.0)])
+    assert few is not None and statistics.beside(few, 1.0) == (1.0, 1.0)
+    same = statistics.paired_ratio([(1.2, 1.0)] * 5)
+    assert same is not None and statistics.beside(same, 1.0)[0] < 1e-9
+
+
+def test_a_clear_step_is_found_wherever_it_is_in_few_tests() -> None:
+    for number in (1, 2, 3, 8, 17):
+        for first_bad in range(1, number + 1):
+            levels = [0.0] * first_bad + [0.2] * (number + 1 - first_bad)
+            found = simulated(levels, 0.01, 0.05, seed=first_bad)
+            assert (found.outcome, found.first_bad, found.last_good) == ("found", first_bad, first_bad - 1)
+            assert len(found.trials) <= 2 + math.ceil(math.log2(number))
+
+
+def test_many_small_steps_are_no_single_change() -> None:
+    searches = [simulated([0.02 * place for place in range(9)], 0.01, 0.05, seed) for seed in range(20)]
+    assert {found.outcome for found in searches} <= {"gradual", "undecided", "found"}
+    assert any(found.outcome != "found" for found in searches)
+
+
+def test_ends_that_are_equal_end_the_search_at_once() -> None:
+    for levels in ([0.0] * 5, [0.0, 0.0, -0.2]):
+        found = simulated(levels, 0.01, 0.05, seed=1)
+        assert (found.outcome, len(found.trials), found.suspects) == ("no regression", 1, [])
+
+
+def test_candidates_that_cannot_be_measured_are_left_out() -> None:
+    def measure(earlier: int, later: int, enough: Enough) -> Ratio | None:
+        if later in (3, 4):
+            raise Unmeasurable("it does not build")
+        return statistics.paired_ratio([((1.2 if later >= 4 else 1.0) + 0.001 * place, 1.0) for place in range(6)])
+
+    found = bisection.search(8, measure, 0.05)
+    assert found.outcome == "one of several" and found.suspects == [3, 4, 5]
+    assert found.skipped == {3: "it does not build", 4: "it does not build"}
+    assert bisection.search(8, measure, 0.05, {3: "known", 4: "before"}).skipped == {3: "known", 4: "before"}
+    with pytest.raises(Unmeasurable):
+        bisection.search(4, measure, 0.05)
+
+
+# With a repository, and runs that take no time.
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Nine commits in the place of the suite's own. The sixth is slow; two change nothing that a run uses."""
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    git(folder, "init", "-q", "-b", "main")
+    commit(folder, "zero", {"requirements.lock": "torch==1\n", "common/state": "0", "common/spec.py": spec_module()})
+    for number in range(1, 7):
+        commit(folder, f"change {number}", {"common/state": str(number)})
+    commit(folder, "words", {"docs/page.md": "words"})
+    commit(folder, "more words", {"docs/page.md": "more words"})
+    monkeypatch.setattr(machine, "PROJECT_ROOT", folder)
+    return folder
+
+
+def commit_of(repository: Path, number: int) -> str:
+    return git(repository, "log", "--format=%H", f"--grep=^change {number}$" if number else "--grep=^zero$")
+
+
+@pytest.fixture
+def stand_in(repository: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """Runs that take no time; gives (state of the code, repeat) of each."""
+    done: list[tuple[str, int]] = []
+    here = {"processor": "Some CPU", "logical_cores": 2, "commit": git(repository, "rev-parse", "HEAD"), "dirty": False}
+
+    def judged(request: run.Request, shown: Any) -> store.Comparison:
+        own = {"machine": here, "seeds": list(request.settings.seeds)}
+        rows = [made.row(name) for name in request.frameworks]
+        return made.comparison(rows, request.settings.repeats).model_copy(update=own)
+
+    def execute(row: Row, repeat: int, folder: Path, watch: Any, code: Code) -> RunResult:
+        state = (code.root / "common/state").read_text()
+        done.append((state, repeat))
+        code.spec_json(row)
+        if state == "broken":
+            return made.bad(row, "failed", "exit code 1: it does not build", epochs=0)
+        seconds = (2.0 if int(state) < 5 else 3.0) * (1 + 0.01 * (repeat % 3) + 0.001 * int(state))
+        made_up = made.good(row, seconds, repeat)
+        results.save(made_up, store.run_folder(folder, row.id, repeat))
+        return made_up
+
+    monkeypatch.setattr(comparison_plan, "judged", judged)
+    monkeypatch.setattr(executor, "execute", execute)
+    return done
+
+
+def bisect(*words: str | Path) -> Any:
+    return CliRunner().invoke(app, ["bisect", *map(str, words)], env={"COLUMNS": "200"})
+
+
+ONE_ROW = ("--frameworks", "pytorch", "--metric", "seconds_per_epoch")
+
+
+def test_the_first_slow_commit_of_a_repository_is_found(
+    repository: Path, stand_in: list[tuple[str, int]], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    done = bisect("--good", commit_of(repository, 0), "--bad", "HEAD", *ONE_ROW, "--out", out)
+    assert done.exit_code == 0, done.output
+    slow = commit_of(repository, 5)
+    assert done.stdout.startswith(f"First bad: {slow[:8]} change 5. It made seconds per epoch 1.5")
+    kept = json.loads((out / "bisect.json").read_text())
+    assert kept["first_bad"] == slow and kept["suspects"] == [slow] and len(kept["candidates"]) == 7
+    assert kept["candidates"][-1]["title"].endswith("change 6")  # what no run uses is no candidate
+    assert worktrees(repository) == 1
+    # Each test may be judged again by itself, and the whole search is not repeated.
+    zero, last = (kept["candidates"][place]["identity"][:8] for place in (0, -1))
+    assert CliRunner().invoke(app, ["regress", str(out / f"{zero}-{last}")]).exit_code in (3, 5)
+    runs = len(stand_in)
+    assert bisect("--good", commit_of(repository, 0), *ONE_ROW, "--out", out).stdout == done.stdout
+    assert len(stand_in) == runs
+    other = bisect("--good", commit_of(repository, 1), *ONE_ROW, "--out", out)
+    assert other.exit_code == 2 and "holds another bisection" in other.stderr
+
+
+def test_an_interrupted_search_goes_on_where_it_was(
+    repository: Path, stand_in: list[tuple[str, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, words = tmp_path / "out", ("--good", commit_of(repository, 0), *ONE_ROW)
+    whole, left = executor.execute, [17]
+
+    def interrupted(*rest: Any) -> RunResult:
+        if not left[0]:
+            raise Interrupted(signal.SIGINT)
+        left[0] -= 1
+        return whole(*rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(executor, "execute", interrupted)
+        done = bisect(*words, "--out", out)
+    assert done.exit_code == 130 and f"with --out {out} continues" in done.stderr and worktrees(repository) == 1
+    before = len(stand_in)
+    assert before == 17
+    done = bisect(*words, "--out", out)
+    assert done.exit_code == 0 and "change 5" in done.stdout
+    resumed = len(stand_in) - before
+    fresh = bisect(*words, "--out", tmp_path / "fresh")
+    assert fresh.stdout.splitlines()[0] == done.stdout.splitlines()[0]
+    # The second start warms up two sides again, and repeats one half of a pair.
+    assert before + resumed <= len(stand_in) - before - resumed + 3
+
+
+def test_commits_that_cannot_be_measured_are_named_and_left_out(
+    repository: Path, stand_in: list[tuple[str, int]], tmp_path: Path
+) -> None:
+    commit(repository, "other packages", {"requirements.lock": "torch==2\n", "common/state": "7"})
+    commit(repository, "packages back", {"requirements.lock": "torch==1\n", "common/state": "broken"})
+    commit(repository, "mended", {"common/state": "8"})
+    good = commit_of(repository, 4)
+    done = bisect("--good", good, *ONE_ROW, "--out", tmp_path / "out", "--json")
+    found = json.loads(done.stdout)
+    assert done.exit_code == 0 and found["first_bad"] == commit_of(repository, 5), done.output
+    reasons = found["search"]["skipped"].values()
+    assert any("requirements.lock differs" in reason for reason in reasons)
+    commit(repository, "broken end", {"common/state": "broken"})
+    done = bisect("--good", good, *ONE_ROW, "--out", tmp_path / "other")
+    assert done.exit_code == 2 and "exit code 1: it does not build" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--good", "nowhere"), "git knows no revision 'nowhere'"),
+        (("--good", "HEAD", "--bad", "HEAD~3"), "--good must be an earlier revision than --bad"),
+        (("--good", "HEAD~1"), "Nothing that a run uses changed from HEAD~1 to HEAD"),
+        ((), "bisect needs --good REV or --environments A B ... Received: neither"),
+        (("--good", "HEAD~3", "--environments", "a", "b"), "Received: both"),
+        (("--good", "HEAD~3", "b"), "Environments need --environments. Received: b"),
+        (("--good", "HEAD~3", "--metric", "speed"), "--metric names something unknown"),
+        (("--good", "HEAD~3", "--metric", "epoch_seconds,wall_seconds"), "bisect follows one metric"),
+        (("--good", "HEAD~3", "--frameworks", "pytorch,tensorflow"), "bisect follows one row"),
+        (("--good", "HEAD~3", "--most-repeats", "4"), "--most-repeats"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused_before_anything_runs(
+    repository: Path, stand_in: list[tuple[str, int]], tmp_path: Path, words: tuple[str, ...], reason: str
+) -> None:
+    row = () if "--frameworks" in words else ("--frameworks", "pytorch")
+    done = bisect(*words, *row, "--out", tmp_path / "out")
+    assert done.exit_code == 2 and reason in done.stderr, done.output
+    assert stand_in == [] and worktrees(repository) == 1
+
+
+# Environments in order.
+
+
+def test_the_first_slow_environment_is_found(
+    fake_twins: pytest.MonkeyPatch, interpreters: Callable[[int], list[Path]], tmp_path: Path
+) -> None:
+    pythons = interpreters(4)
+
+    def execute(row: Row, repeat: int, folder: Path, watch: Any, code: Code | None) -> RunResult:
+        place = [str(python) for python in pythons].index(launch.interpreter(row.contestant))
+        made_up = made.good(row, (2.0 if place < 2 else 3.0) * (1 + 0.01 * (repeat % 3) + 0.001 * place), repeat)
+        made_up = made_up.model_copy(update={"framework": row.framework})
+        results.save(made_up, store.run_folder(folder, row.id, repeat))
+        return made_up
+
+    fake_twins.setattr(executor, "execute", execute)
+    words = ["--contestant", "it=left", "--out", tmp_path / "out", "--json"]
+    done = bisect("--environments", *pythons, *words)
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["first_bad"] == str(pythons[2])
+    done = bisect("--environments", pythons[0], *words)
+    assert done.exit_code == 2 and "takes two or more, each once" in done.stderr
+    contestants.leave()
+
+
+# For real.
+
+
+@pytest.mark.slow
+def test_memory_planted_in_one_of_several_commits_is_found(tmp_path: Path) -> None:
+    clone = tmp_path / "clone"
+    for part in PARTS:
+        shutil.copytree(launch.PROJECT_ROOT / part, clone / part, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(launch.PROJECT_ROOT / "requirements.lock", clone)
+    (clone / ".gitignore").write_text("__pycache__/\nresults/\n")
+    git(clone, "init", "-q", "-b", "main")
+    code = (clone / PLANTED).read_text()
+    for number in range(3):
+        kept = "" if number == 0 else 'KEPT = b"x" * (500 * 2**20)\n'
+        commit(clone, f"change {number}", {str(PLANTED): f"{code}\n\n{kept}# {number}\n"})
+    words = ["--good", "HEAD~2", "--metric", "peak_memory_mib", "--frameworks", "pytorch", "--epochs", "1", "--limit", "100"]
+    command = [sys.executable, "-m", "compare", "bisect", *words, "--json", "--out", tmp_path / "out"]
+    done = subprocess.run(command, cwd=clone, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["first_bad"] == git(clone, "rev-parse", "HEAD~1")
+    assert worktrees(clone) == 1

@@ -1,0 +1,47 @@
+"""The ends of the supported range of versions train as the pinned versions do. Skipped where there are no such environments.
+
+CONVTWINS_VERSIONS names them, with colons: interpreters or folders, each with one framework or both.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from common import spec
+from common.machine import machine
+from compare.execution import contestants, launch, options
+from compare.execution.contestants import Contestant
+from compare.proof import ladder
+
+ENVIRONMENTS = [word for word in os.environ.get("CONVTWINS_VERSIONS", "").split(":") if word]
+
+
+@pytest.fixture(autouse=True)
+def nobody_entered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(launch, "DESCRIPTIONS", {})
+    contestants.leave()
+    yield
+    contestants.leave()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not ENVIRONMENTS, reason="CONVTWINS_VERSIONS names no environments of other versions")
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("place", ENVIRONMENTS or [""])
+def test_another_version_trains_as_the_pinned_one_does(place: str, optimizer: str, tmp_path: Path) -> None:
+    twins: list[str] = []
+    for twin in launch.FRAMEWORKS:
+        contestants.enter([Contestant(name=f"other-{twin}", twin=twin, python=str(machine.PROJECT_ROOT / place))])
+        if launch.inspect(f"other-{twin}")["refusal"] is None:
+            twins.append(twin)
+    assert twins, f"{place} runs no twin. Use `env check {place}`."
+    for twin in twins:
+        settings = options.OPTIMIZERS[optimizer]
+        what = spec.build({"model": "mini_xception", "data": {"limit": 100}, "optimizer": settings})
+        proof = ladder.prove(
+            what, [twin, f"other-{twin}"], [], replicas=2, out=tmp_path / twin, progress=lambda text: None, steps=5,
+            remember=False,
+        )  # fmt: skip
+        assert proof.verdict == "proved", proof.sentence
