@@ -27,6 +27,7 @@ MODULES = {
     for folder, names in (
         ("comparison", ["run"]),
         ("reporting", ["report"]),
+        ("matching", ["match"]),
         ("proof", ["parity", "models", "conformance"]),
         ("data", ["data", "preprocess"]),
         ("comparison", ["scaling"]),

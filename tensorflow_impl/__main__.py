@@ -1,4 +1,4 @@
-"""`python -m <twin> describe | models | run | trace | serve-trials | preprocess | score | infer | write | read`."""
+"""`python -m <twin> describe | models | run | trace | serve-trials | match | preprocess | score | infer | write | read`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _import_framework() -> None:
 def load_twin() -> entry.Twin:
     """Import the framework and gather the twin's parts."""
     _import_framework()
-    from tensorflow_impl import device, formats, inference, layers, models, parallel, preprocess
+    from tensorflow_impl import device, formats, inference, layers, match, models, parallel, preprocess
 
     return entry.Twin(
         describe=device.describe,
@@ -44,6 +44,7 @@ def load_twin() -> entry.Twin:
         device_rates=device.rates,
         device=device.kind(),
         versions=device.versions(),
+        open_model=match.Model,
     )
 
 

@@ -12,6 +12,7 @@ from common.data import sources
 from common.data.batches import Plan
 from common.data.preprocessing import job
 from common.machine.rates import DeviceRates
+from common.matching.records import Ask, Model
 from common.models import architectures, weights
 from common.spec import Spec
 from common.training import inference, layers, tracing
@@ -43,6 +44,8 @@ class Twin:
     """Of the process's accelerator in the spec's arithmetic. None on a CPU."""
     device: str
     versions: dict[str, str]
+    open_model: Callable[[Ask], Model] | None = None
+    """A user's own model for `match`. None: this twin opens none."""
 
 
 class Switches(Protocol):
