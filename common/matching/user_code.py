@@ -99,6 +99,7 @@ def noting_lines(kind: type) -> Generator[dict[int, str | None]]:
         lines[id(self)] = line(self)
         original(self, *words, **named)
 
+    noted.__signature__ = inspect.signature(original)  # pyright: ignore[reportAttributeAccessIssue]  # Keras compares two ways to ask
     kind.__init__ = noted
     try:
         yield lines

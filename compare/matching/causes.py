@@ -69,7 +69,16 @@ class Cause(NamedTuple):
     @property
     def in_words(self) -> str:
         """The cause with its experiment and its lines."""
-        return f"{self.name}: {self.sentence} {self.verified}{f' See {self.where}.' if self.where else ''}"
+        return f"{self.name}: {self.sentence} {self.verified}{self._see}"
+
+    @property
+    def note(self) -> str:
+        """The cause with its lines alone."""
+        return f"{self.name}: {self.sentence}{self._see}"
+
+    @property
+    def _see(self) -> str:
+        return f" See {self.where}." if self.where else ""
 
 
 @dataclass(frozen=True)

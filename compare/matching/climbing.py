@@ -312,7 +312,7 @@ def _parameters(left: Side, right: Side, alignment: Alignment, prefix: str) -> l
 
 
 def _rung(name: str, compared: Sequence[tuple[str, Array, Array]], tolerance: float, floor: float = 0.0) -> Rung:
-    """`floor`: an array whose values are smaller than this part of the largest of all counts as so large. Its own are rounding."""
+    """`floor`: an array counts as no smaller than this part of the largest. Smaller values are rounding."""
     largest = max((float(np.abs(left).max(initial=0.0)) for _, left, _ in compared), default=0.0)
     differences = [(apart(left, right, floor * largest), what) for what, left, right in compared]
     most, where = max(differences, default=(0.0, ""))
@@ -361,7 +361,7 @@ def _flattened(names: tuple[str, str], alignment: Alignment, by_name: Sequence[M
                 f"{one} takes an image flattened as {orders[0]} in {names[0]}, {other} as {orders[1]} in {names[1]}. "
                 "The rows of its kernel were reordered. Whoever copies these weights must do so too."
             )
-            found.append(Cause("flatten-order", said, ", ".join(filter(None, (ours.where, theirs.where))), 0.0))
+            found.append(Cause("flatten-order", said, ", ".join(filter(None, (ours.where, theirs.where)))))
     return found
 
 

@@ -192,7 +192,7 @@ def report(found: Match, words: Sequence[str]) -> Report:
         marks=[Mark("Same model", verdict, "good" if found.holds else "bad")],
         findings=[
             ("Is it the same model?", found.sentences),
-            ("What this match has evened out", [cause.in_words for cause in found.notes]),
+            ("What this match has evened out", [cause.note for cause in found.notes]),
         ],
         tables=[
             Table.of("rungs", "Rungs", _RUNG, found.rungs),

@@ -224,7 +224,7 @@ def test_the_example_is_matched_from_its_own_folder_and_its_first_try_is_explain
     assert json.loads(right.stdout)["verdict"] == "same"
     first = run("keras_net:first_try", "--out", str(tmp_path / "report"))
     assert first.returncode == 1
-    assert "padding: pytorch pads 1 above and 1 below" in " ".join(first.stdout.split()) and "net.py:13" in first.stdout
+    assert "padding: pytorch pads 1 above and 1 below" in " ".join(first.stdout.split()) and "net.py:12" in first.stdout
     stored = json.loads((tmp_path / "report" / "match.json").read_text())
     assert stored["verdict"] == "not the same" and stored["rungs"][1]["causes"][0]["name"] == "padding"
     assert (tmp_path / "report" / "match.html").is_file()
