@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -175,19 +175,22 @@ def _train(job: Job, twin: Twin, run: Run, stopwatch: timing.Stopwatch) -> tuple
     return "ok", None, EXIT_OK
 
 
-def trace(twin: Twin, read: Spec, asked: argparse.Namespace) -> None:
-    """Record the arrays of a few steps."""
-    dataset, plan, initial, trainer = _prepare(twin, read, reverse_batches=asked.reverse_batches)
-    if asked.drawn is not None:
-        teacher = None if asked.teacher is None else safetensors.numpy.load_file(asked.teacher)
-        arrays = tracing.trace_steps(trainer, plan, asked.drawn, teacher)
-    elif asked.copies is not None:
-        arrays = trajectories.losses(trainer, plan, *asked.copies)
-    else:
-        arrays = tracing.trace(trainer, plan, dataset, initial, batches_too=asked.batches)
-    trainer.close()
-    if is_first_rank():
-        weights.save(arrays, asked.out)
+def trace(twin: Twin, recordings: Sequence[tuple[Spec, argparse.Namespace]]) -> None:
+    """Record the arrays of a few steps of each spec. The processes of a mode meet once, and part after the last."""
+    trainer = None
+    for read, asked in recordings:
+        dataset, plan, initial, trainer = _prepare(twin, read, reverse_batches=asked.reverse_batches)
+        if asked.drawn is not None:
+            teacher = None if asked.teacher is None else safetensors.numpy.load_file(asked.teacher)
+            arrays = tracing.trace_steps(trainer, plan, asked.drawn, teacher)
+        elif asked.copies is not None:
+            arrays = trajectories.losses(trainer, plan, *asked.copies)
+        else:
+            arrays = tracing.trace(trainer, plan, dataset, initial, batches_too=asked.batches)
+        if is_first_rank():
+            weights.save(arrays, asked.out)
+    if trainer is not None:
+        trainer.close()
 
 
 def time_layers(twin: Twin, read: Spec, arguments: argparse.Namespace) -> int:

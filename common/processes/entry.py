@@ -116,7 +116,7 @@ def _do(
     try:
         environments = rendezvous.environments(read)
         is_rank = ranks.is_rank(read, environments)
-        _check_command(job, several=bool(environments), others=bool(others))
+        _check_command(job, others=bool(others))
     except spec.SpecError as error:
         return refused(error)
     if arguments.command == "run" and is_first_rank() and timing.STARTED_VARIABLE not in os.environ:
@@ -164,16 +164,16 @@ def _of_same_process(path: Path, first: Spec) -> Spec:
     return read
 
 
-def _check_command(job: Job, *, several: bool, others: bool) -> None:
+def _check_command(job: Job, *, others: bool) -> None:
     """Refuse a spec that the command cannot take.
 
     Raises:
-        SpecError: it has more processes or replicas than the command takes.
+        SpecError: it has more replicas than the command takes, or a server that another spec cannot use.
     """
     if job.arguments.command == "layers" and job.spec.mode != "serial":
         raise spec.SpecError(f"layers times one replica. Received: mode {job.spec.mode}. Use serial.")
-    if several and others:
-        raise spec.SpecError(f"--then takes specs for one process. Mode {job.spec.mode} has several.")
+    if others and job.spec.mode == "parameter_server":
+        raise spec.SpecError(f"--then takes no spec of mode {job.spec.mode}. Its server holds the parameters of one run.")
 
 
 def _in_this_process(
@@ -201,8 +201,7 @@ def _in_this_process(
         return commands.time_layers(twin, read, arguments)
     if arguments.command == "trace":
         twin.configure(read)
-        for what, asked in [(read, arguments), *others]:
-            commands.trace(twin, what, asked)
+        commands.trace(twin, [(read, arguments), *others])
         return EXIT_OK
     options = description["options"]
     held = {"allocator": allocator, "cpus": cpus, "physical_cores": machine.physical_cores(cpus)}

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from common.models.architectures import Architecture, MaxPool
+from common.models.architectures import Architecture, Layer, MaxPool, ReLU, Residual
 from compare.proof.referee import layers, network
 from compare.proof.referee.layers import Array, Backward
 from compare.proof.referee.network import Batch, Network
@@ -173,8 +173,22 @@ def with_others(chosen: Any, turned: Sequence[tuple[int, int]]) -> Any:
     return chosen
 
 
+class _Zero:
+    """A gradient that is zero, with which nothing needs to be computed."""
+
+    __array_ufunc__ = None  # NumPy leaves sums with it to `__radd__`
+
+    def __add__(self, other: Any) -> Any:
+        return other
+
+    __radd__ = __add__
+
+
+_ZERO: Any = _Zero()
+
+
 class _Pass(Network):
-    """A pass whose decisions somebody else makes."""
+    """A pass whose decisions somebody else makes. Its way back skips what `_ZERO` reaches."""
 
     def __init__(self, weights: Any, batch: Batch, decider: Decider) -> None:
         super().__init__(weights, batch)
@@ -183,6 +197,12 @@ class _Pass(Network):
         """By point: (dL/dy, x, decisions, layer)."""
         self.injected: dict[int, Array] = {}
         """By point: what is added to dL/dx."""
+
+    def _layer(self, layer: Layer, x: Array) -> tuple[Array, Backward]:
+        y, backward = super()._layer(layer, x)
+        if isinstance(layer, ReLU | MaxPool | Residual):
+            return y, backward  # inside, something may be injected
+        return y, lambda dy: (dy, {}) if dy is _ZERO else backward(dy)
 
     def relu(self, x: Array) -> tuple[Array, Backward]:
         number, chosen = self._decider.decide(x)
@@ -197,8 +217,8 @@ class _Pass(Network):
     def _watched(self, number: int, backward: Backward, x: Array, chosen: Any, layer: MaxPool | None) -> Backward:
         def watched(dy: Array) -> tuple[Array, dict[str, Array]]:
             self.slopes.setdefault(number, (dy, x, chosen, layer))
-            dx, found = backward(dy)
-            return (dx + self.injected[number] if number in self.injected else dx), found
+            dx = dy if dy is _ZERO else backward(dy)[0]
+            return dx + self.injected.get(number, _ZERO), {}
 
         return watched
 
@@ -262,7 +282,7 @@ def effects(
                 tie = left.pop(0)
                 each.injected = {tie.point: each.jump(tie)}
                 each.gradients = {}
-                backward(np.zeros_like(dlogits))
+                backward(_ZERO)
                 yield each.gradients
 
 

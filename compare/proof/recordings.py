@@ -33,8 +33,8 @@ class Recording(NamedTuple):
 
     @property
     def process(self) -> Any:
-        """Equal for recordings that one process can make: other modes want a process, or several, of their own."""
-        alone = None if self.what.mode == "serial" else self.label
+        """Equal for recordings that one process can make, or the ranks of one launch. A parameter server has one run."""
+        alone = self.label if self.what.mode == "parameter_server" else None
         own = claims.proved_switches(self.framework, self.what)
         return self.framework, alone, own, [getattr(self.what, name) for name in OF_THE_PROCESS]
 

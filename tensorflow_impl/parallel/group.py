@@ -56,6 +56,7 @@ class Group:
         )
 
 
+@cache
 def all_ranks() -> Group:
     """All processes of the run."""
     # Twin: a strategy is created for them, and exchanges around a ring. torch's ranks have met in `rendezvous`.

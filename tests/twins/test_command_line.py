@@ -415,8 +415,11 @@ def test_specs_that_one_process_cannot_record_are_refused(framework: str, tmp_pa
 
 
 @pytest.mark.slow
-def test_several_specs_recorded_by_one_process_are_what_each_is_alone(framework: str, tmp_path: Path) -> None:
-    _write_specs(tmp_path, first={"steps": 4}, second={"steps": 3, "accumulation": 2, "seed": 5, "precision": "float32"})
+@pytest.mark.parametrize("mode", ["serial", "data_parallel", "multi_process", "hybrid_tensor"])
+def test_several_specs_recorded_by_one_process_are_what_each_is_alone(framework: str, mode: str, tmp_path: Path) -> None:
+    own = {} if mode == "serial" else MODES[mode]
+    second = {"steps": 3, "seed": 5, "precision": "float32"} | ({"accumulation": 2} if mode == "serial" else {})
+    _write_specs(tmp_path, first={"steps": 4, **own}, second={**second, **own})
     then = ("--then", tmp_path / "second.json", "--out", tmp_path / "second", "--reverse-batches")
     together = _traced(framework, tmp_path, "first", "--out", tmp_path / "first", *then)
     assert together.returncode == 0, together.stderr
@@ -426,7 +429,10 @@ def test_several_specs_recorded_by_one_process_are_what_each_is_alone(framework:
     assert (len(first["loss"]), len(ours["loss"])) == (4, 3)
     assert ours.keys() == theirs.keys()
     for name, array in ours.items():
-        np.testing.assert_array_equal(array, theirs[name], err_msg=name)
+        if mode == "serial":
+            np.testing.assert_array_equal(array, theirs[name], err_msg=name)
+        else:  # replicas add in the order in which they end
+            np.testing.assert_allclose(array, theirs[name], rtol=1e-4, atol=1e-6, err_msg=name)
 
 
 def test_the_clock_starts_with_the_process() -> None:

@@ -1,7 +1,8 @@
 """Forward and backward of each kind of layer.
 
 Each function returns the layer's output y and a function that turns dL/dy into (dL/dx, gradients by role). Images are
-[N, H, W, C]; features are [N, F]. Every array has the dtype of the input, float32, float64 or longdouble.
+[N, H, W, C]; features are [N, F]; kernels are [K, K, C, O], or [K, K, 1, C] for a depthwise one; biases are [O]. Strides
+count for both axes. Every array has the dtype of the input, float32, float64 or longdouble.
 """
 
 from __future__ import annotations
@@ -19,16 +20,8 @@ Backward = Callable[[Array], tuple[Array, dict[str, Array]]]
 
 
 def convolution(x: Array, kernel: Array, bias: Array | None, stride: int, padding: Padding) -> tuple[Array, Backward]:
-    """y[n,i,j,o] = bias[o] + sum over a,b,c of x[n, stride i + a, stride j + b, c] kernel[a,b,c,o].
-
-    Args:
-        x: [N, H, W, C].
-        kernel: [K, K, C, O].
-        bias: [O] or None.
-        stride: of both axes.
-        padding: zeros around x.
-    """
-    patches = _patches(_padded(x, padding, 0.0), kernel.shape[0], stride)
+    """y[n,i,j,o] = bias[o] + sum over a,b,c of x[n, stride i + a, stride j + b, c] kernel[a,b,c,o], with zeros around x."""
+    patches = _patches(x, padding, 0.0, kernel.shape[0], stride)
     y = np.tensordot(patches, kernel, axes=3)
 
     def backward(dy: Array) -> tuple[Array, dict[str, Array]]:
@@ -42,15 +35,8 @@ def convolution(x: Array, kernel: Array, bias: Array | None, stride: int, paddin
 
 
 def depthwise_convolution(x: Array, kernel: Array, stride: int, padding: Padding) -> tuple[Array, Backward]:
-    """y[n,i,j,c] = sum over a,b of x[n, stride i + a, stride j + b, c] kernel[a,b,0,c].
-
-    Args:
-        x: [N, H, W, C].
-        kernel: [K, K, 1, C].
-        stride: of both axes.
-        padding: zeros around x.
-    """
-    patches = _patches(_padded(x, padding, 0.0), kernel.shape[0], stride)
+    """y[n,i,j,c] = sum over a,b of x[n, stride i + a, stride j + b, c] kernel[a,b,0,c], with zeros around x."""
+    patches = _patches(x, padding, 0.0, kernel.shape[0], stride)
     places = list(np.ndindex(kernel.shape[:2]))
 
     def backward(dy: Array) -> tuple[Array, dict[str, Array]]:
@@ -63,15 +49,14 @@ def depthwise_convolution(x: Array, kernel: Array, stride: int, padding: Padding
 
 def windows(x: Array, size: int, stride: int, padding: Padding) -> Array:
     """What max-pooling chooses from: [N, H', W', size * size, C], in row order. Padding is minus infinity."""
-    patches = _patches(_padded(x, padding, -np.inf), size, stride)
+    patches = _patches(x, padding, -np.inf, size, stride)
     return patches.reshape(*patches.shape[:3], size * size, x.shape[3])
 
 
 def max_pooling(x: Array, size: int, stride: int, padding: Padding, winner: Any = None) -> tuple[Array, Backward]:
     """The maximum of each window. Padding never wins. Of equal maxima, the first in row order gets the gradient.
 
-    Args:
-        winner: [N, H', W', 1, C], which value each window takes instead of the maximum.
+    `winner` [N, H', W', 1, C] says which value each window takes instead.
     """
     flat = windows(x, size, stride, padding)
     winner = flat.argmax(3)[:, :, :, None] if winner is None else winner
@@ -88,11 +73,7 @@ def batch_normalisation(
 ) -> tuple[Array, Backward, Array, Array]:
     """Normalise: y = gamma (x - mean) / sqrt(variance + epsilon) + beta, over every axis but the last (Ioffe & Szegedy 2015).
 
-    Args:
-        mean_of: the mean over every axis but the last, such as `mean`.
-
-    Returns:
-        (y, backward, mean [C], biased variance [C]).
+    Returns y, the way back, the mean [C] and the biased variance [C].
     """
     axes = tuple(range(x.ndim - 1))
     centre = mean_of(x)
@@ -155,26 +136,17 @@ def cross_entropy(logits: Array, labels: npt.NDArray[np.int64]) -> tuple[np.floa
     return loss, gradient / logits.dtype.type(len(labels))
 
 
-def _padded(x: Array, padding: Padding, value: float) -> Array:
-    return np.pad(x, ((0, 0), *padding, (0, 0)), constant_values=value)
-
-
-def _patches(x: Array, size: int, stride: int) -> Array:
-    """A view of every window: [N, H', W', size, size, C]."""
-    windows = np.lib.stride_tricks.sliding_window_view(x, (size, size), axis=(1, 2))[:, ::stride, ::stride]
-    return np.moveaxis(windows, 3, 5)
+def _patches(x: Array, padding: Padding, value: float, size: int, stride: int) -> Array:
+    """A view of every window of x, padded with a value: [N, H', W', size, size, C]."""
+    padded = np.pad(x, ((0, 0), *padding, (0, 0)), constant_values=value)
+    views = np.lib.stride_tricks.sliding_window_view(padded, (size, size), axis=(1, 2))[:, ::stride, ::stride]
+    return np.moveaxis(views, 3, 5)
 
 
 def _summed_patches(
     patches: Iterable[tuple[Array, Any]], shape: tuple[int, ...], outputs: tuple[int, ...], stride: int, padding: Padding
 ) -> Array:
-    """The transpose of padding and `_patches`: every window's values added where they came from, [N, H, W, C].
-
-    Args:
-        patches: [N, H', W', C] and the place (a, b) in each window that these values came from.
-        shape: of the result.
-        outputs: [N, H', W', ...].
-    """
+    """The transpose of `_patches`: values [N, H', W', C] of each place (a, b) of a window, added where they came from."""
     (top, bottom), (left, right) = padding
     images, height, width, channels = shape
     x: Any = None

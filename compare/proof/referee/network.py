@@ -16,34 +16,26 @@ from compare.proof.referee.layers import Array, Backward
 Weights = dict[str, Array]
 """Arrays by canonical name, e.g. `conv1.kernel`, BatchNorm's running statistics among them."""
 
-
 BATCH_NORM: dict[str, tuple[float, float]] = dict.fromkeys(("simple_cnn", "mini_xception", "resnet18"), (1e-5, 0.1))
 """Model: (epsilon, weight of the new batch in the running statistics). Written down here once more. A slip in the shared
 description of the suite's own models would be the referee's too."""
 
 
 class Batch(NamedTuple):
-    """What one step trains on."""
+    """Scaled images [N, H, W, 3], labels [N], and for each dropout a mask [N, units], true where a value is kept."""
 
     images: Array
-    """[N, H, W, 3], scaled as the model takes them."""
     labels: npt.NDArray[np.int64]
-    """[N]."""
     masks: Sequence[npt.NDArray[np.bool_]] = ()
-    """For each dropout: [N, units], true where a value is kept."""
 
 
 class Gradients(NamedTuple):
-    """Forward and backward pass of one batch in training mode."""
+    """The mean loss of a batch, logits [N, classes], gradients of all weights, and BatchNorm's running statistics after it."""
 
     loss: np.floating[Any]
-    """Mean over the examples."""
     logits: Array
-    """[N, classes]."""
     gradients: Weights
-    """Of the loss, for every trainable array."""
     statistics: Weights
-    """BatchNorm's running statistics after the batch."""
 
 
 def scaled(images: npt.NDArray[np.uint8], mean: Sequence[float], deviation: Sequence[float], dtype: Any) -> Array:
@@ -68,10 +60,8 @@ class Network:
     def __init__(self, weights: Mapping[str, Array], batch: Batch) -> None:
         self._weights = weights
         self._masks: Iterator[npt.NDArray[np.bool_]] = iter(batch.masks)
-        self.constants: tuple[float, float] | None = None
-        """Of BatchNorm. None: those of each layer."""
-        self.mean_of: Callable[[Array], Array] = layers.mean
-        """Of BatchNorm."""
+        self.constants: tuple[float, float] | None = None  # of BatchNorm; None: those of each layer
+        self.mean_of: Callable[[Array], Array] = layers.mean  # of BatchNorm
         self.gradients: Weights = {}
         self.statistics: Weights = {}
 

@@ -84,18 +84,9 @@ def train(
     learning_rate: Callable[[int], float],
     dtype: Any = np.float64,
 ) -> Iterable[tuple[Gradients, Weights]]:
-    """Train one step on each batch.
+    """Train one step on each batch, in arithmetic of `dtype`, with a fresh optimizer and the learning rate of steps from 1.
 
-    Args:
-        architecture: of the model.
-        weights: before the first step.
-        batches: images of `dtype`.
-        optimizer: fresh.
-        learning_rate: of each step, from 1.
-        dtype: of all arithmetic.
-
-    Yields:
-        For each step: loss, logits and gradients before its update, and all arrays after it.
+    Yields for each step the loss, logits and gradients before its update, and all arrays after it.
     """
     state = {name: np.asarray(array, dtype) for name, array in weights.items()}
     for step, batch in enumerate(batches, start=1):
