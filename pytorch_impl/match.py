@@ -272,8 +272,7 @@ def _to_canonical(array: Array, role: str, layer: nn.Module) -> Array:
     if role != "kernel":
         return array
     if _described(layer)[0] == "depthwise_conv":
-        channels = layer.in_channels
-        array = array.reshape(channels, -1, *array.shape[2:])
+        array = array.reshape(getattr(layer, "groups", 1), -1, *array.shape[2:])
         return array.transpose(2, 3, 0, 1)
     return array.T if array.ndim == 2 else array.transpose(2, 3, 1, 0)
 

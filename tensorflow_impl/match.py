@@ -232,8 +232,8 @@ class Model:
         for part, role, variable in _parameters(leaf):
             by_part.setdefault(part, {})[role] = list(_to_canonical(variable.numpy(), role, leaf).shape)
         if isinstance(leaf, layers.SeparableConv2D):
-            form = {"strides": leaf.strides, "padding": leaf.padding, "data_format": leaf.data_format}
-            middle = keras.ops.depthwise_conv(given, leaf.depthwise_kernel, **form, dilation_rate=leaf.dilation_rate)
+            form: dict[str, Any] = {"strides": leaf.strides, "padding": leaf.padding, "dilation_rate": leaf.dilation_rate}
+            middle = keras.ops.depthwise_conv(given, leaf.depthwise_kernel, **form, data_format=leaf.data_format)
             depthwise = {**settings, "bias": False, "groups": given.shape[-1]}
             self._add(
                 f"{leaf.name}.depthwise", "depthwise_conv", depthwise, where, by_part[".depthwise"], given, middle, recorder

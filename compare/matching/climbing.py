@@ -249,7 +249,7 @@ def _climb(ask: Ask, left: Side, right: Side, alignment: Alignment) -> Generator
     pixels, labels = images(ask)
     sides = (left, right)
     for mode in ("inference", "training"):
-        rung = _rung(f"logits, {mode}", [("logits", *(side.arrays[f"{mode}/logits"] for side in sides))], _FORWARD)
+        rung = _rung(f"logits, {mode}", [("logits", left.arrays[f"{mode}/logits"], right.arrays[f"{mode}/logits"])], _FORWARD)
         split = causes.first_split(mode, sides, alignment, np.asarray(pixels, np.float64))
         if split is not None and rung.status != PASSED:
             where = "the output" if split.layers is None else f"{split.layers[0].name}, {split.layers[1].name}"
@@ -272,7 +272,7 @@ def _climb(ask: Ask, left: Side, right: Side, alignment: Alignment) -> Generator
         yield _rung(
             f"{ask.steps} steps, {_rule_words(rule)}",
             [
-                ("losses", *(side.arrays[f"{rule}/losses"] for side in sides)),
+                ("losses", left.arrays[f"{rule}/losses"], right.arrays[f"{rule}/losses"]),
                 *(each for each in _parameters(left, right, alignment, f"{rule}/last/") if not _is_statistic(each[0])),
             ],
             _STEPS,

@@ -200,31 +200,36 @@ def test_a_class_of_a_notebook_is_refused() -> None:
         api.match(type("Net", (), {"__module__": "__main__"}), "c:d", image=IMAGE, classes=5)
 
 
-def test_the_example_is_matched_from_its_own_folder_and_its_first_try_is_explained(tmp_path: Path) -> None:
-    def run(model: str, *words: str) -> subprocess.CompletedProcess[str]:
-        command = [
-            sys.executable,
-            "-m",
-            "compare",
-            "match",
-            "net:Net",
-            model,
-            "--input",
-            "28x28x1",
-            "--classes",
-            "10",
-            "--steps",
-            "2",
-        ]
-        environment = {"PYTHONPATH": str(launch.PROJECT_ROOT), "PATH": "", "HOME": str(tmp_path)}
-        return subprocess.run([*command, *words], cwd=EXAMPLE, env=environment, capture_output=True, text=True, check=False)
+def example(model: str, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "compare",
+        "match",
+        "net:Net",
+        model,
+        "--input",
+        "28x28x1",
+        "--classes",
+        "10",
+        "--steps",
+        "2",
+    ]
+    environment = {"PYTHONPATH": str(launch.PROJECT_ROOT), "PATH": "", "HOME": str(EXAMPLE)}
+    return subprocess.run([*command, *words], cwd=EXAMPLE, env=environment, capture_output=True, text=True, check=False)
 
-    right = run("keras_net:build", "--json")
-    assert right.returncode == 0, right.stderr
-    assert json.loads(right.stdout)["verdict"] == "same"
-    first = run("keras_net:first_try", "--out", str(tmp_path / "report"))
-    assert first.returncode == 1
-    assert "padding: pytorch pads 1 above and 1 below" in " ".join(first.stdout.split()) and "net.py:12" in first.stdout
+
+@pytest.mark.slow
+def test_the_right_port_of_the_example_is_the_same_model() -> None:
+    done = example("keras_net:build", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["verdict"] == "same"
+
+
+def test_the_first_try_of_the_example_is_explained_with_the_users_line_and_a_report(tmp_path: Path) -> None:
+    done = example("keras_net:first_try", "--out", str(tmp_path / "report"))
+    assert done.returncode == 1, done.stderr
+    assert "padding: pytorch pads 1 above and 1 below" in " ".join(done.stdout.split()) and "net.py:12" in done.stdout
     stored = json.loads((tmp_path / "report" / "match.json").read_text())
     assert stored["verdict"] == "not the same" and stored["rungs"][1]["causes"][0]["name"] == "padding"
     assert (tmp_path / "report" / "match.html").is_file()
