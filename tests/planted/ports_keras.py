@@ -79,6 +79,24 @@ def residual() -> keras.Model:
     return keras.Model(images, layers.Dense(CLASSES)(layers.GlobalAveragePooling2D()(x)))
 
 
+def mixed() -> keras.Model:
+    return keras.Sequential(
+        [
+            keras.Input((8, 8, 3)),
+            layers.Conv2D(4, 3, use_bias=False),
+            layers.BatchNormalization(**RIGHT_NORM),
+            layers.LeakyReLU(0.25),
+            layers.SpatialDropout2D(0.2),
+            layers.AveragePooling2D(2),
+            layers.Flatten(),
+            layers.BatchNormalization(**RIGHT_NORM),
+            layers.Dense(6),
+            layers.LayerNormalization(epsilon=1e-5),
+            layers.Dense(CLASSES),
+        ]
+    )
+
+
 class Twice(keras.Model):
     """The port of `Twice`, whose layers run in another order."""
 

@@ -83,6 +83,22 @@ class Residual(nn.Module):
         return self.dense(self.up(x).mean((2, 3)))
 
 
+def mixed() -> nn.Module:
+    """Modules alone: normalisation and dropout of images and of a flattened image."""
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3, bias=False),
+        nn.BatchNorm2d(4),
+        nn.LeakyReLU(0.25),
+        nn.Dropout2d(0.2),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+        nn.BatchNorm1d(36),
+        nn.Linear(36, 6),
+        nn.LayerNorm(6),
+        nn.Linear(6, CLASSES),
+    )
+
+
 class Twice(nn.Module):
     """Two equal layers on two paths."""
 

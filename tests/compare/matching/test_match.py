@@ -136,6 +136,12 @@ def test_what_is_accepted_does_not_fail_the_match(both: Both) -> None:
     assert adam.holds and [rung.status for rung in adam.rungs][-2:] == ["accepted", "follows"]
 
 
+def test_normalisation_and_dropout_of_a_flattened_image_agree_in_all_but_the_biased_variance(both: Both) -> None:
+    found = matched(both, "mixed", "mixed", accept=["biased-variance"])
+    assert found.holds, found.sentences
+    assert [rung.name for rung in found.rungs if rung.status != climbing.PASSED] == ["running statistics"]
+
+
 def test_a_constant_that_tensorflow_rounds_is_said_and_accepted(both: Both) -> None:
     found = matched(both, "with_gelu", "gelu")
     assert found.holds and not found.same
@@ -200,7 +206,22 @@ def test_a_class_of_a_notebook_is_refused() -> None:
         api.match(type("Net", (), {"__module__": "__main__"}), "c:d", image=IMAGE, classes=5)
 
 
-def example(model: str, *words: str) -> subprocess.CompletedProcess[str]:
+@pytest.mark.slow
+def test_weights_of_files_are_copied_or_compared(both: Both, tmp_path: Path) -> None:
+    made = "from tests.planted import ports_{0} as p; import sys; "
+    torch = made.format("torch") + "import torch; torch.save(p.Net().state_dict(), sys.argv[1])"
+    keras = made.format("keras") + "p.port().save_weights(sys.argv[1])"
+    files = [str(tmp_path / "net.pt"), str(tmp_path / "net.weights.h5")]
+    for program, file in zip((torch, keras), files, strict=True):
+        subprocess.run([sys.executable, "-c", program, file], cwd=launch.PROJECT_ROOT, check=True, capture_output=True)
+    assert matched(both, "Net", "port", weights=files[:1]).same
+    first = next(rung for rung in matched(both, "Net", "port", weights=files).rungs if rung.status == climbing.FAILED)
+    assert first.name == "weights as given" and [cause.name for cause in first.causes] == ["initialisation"]
+    with pytest.raises(SpecError, match=r"net\.pt does not fit .*with_norm.* Give the state_dict of this model"):
+        matched(both, "with_norm", "with_norm", weights=files[:1])
+
+
+def example(home: Path, model: str, *words: str) -> subprocess.CompletedProcess[str]:
     command = [
         sys.executable,
         "-m",
@@ -215,19 +236,19 @@ def example(model: str, *words: str) -> subprocess.CompletedProcess[str]:
         "--steps",
         "2",
     ]
-    environment = {"PYTHONPATH": str(launch.PROJECT_ROOT), "PATH": "", "HOME": str(EXAMPLE)}
+    environment = {"PYTHONPATH": str(launch.PROJECT_ROOT), "PATH": "", "HOME": str(home)}
     return subprocess.run([*command, *words], cwd=EXAMPLE, env=environment, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.slow
-def test_the_right_port_of_the_example_is_the_same_model() -> None:
-    done = example("keras_net:build", "--json")
+def test_the_right_port_of_the_example_is_the_same_model(tmp_path: Path) -> None:
+    done = example(tmp_path, "keras_net:build", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["verdict"] == "same"
 
 
 def test_the_first_try_of_the_example_is_explained_with_the_users_line_and_a_report(tmp_path: Path) -> None:
-    done = example("keras_net:first_try", "--out", str(tmp_path / "report"))
+    done = example(tmp_path, "keras_net:first_try", "--out", str(tmp_path / "report"))
     assert done.returncode == 1, done.stderr
     assert "padding: pytorch pads 1 above and 1 below" in " ".join(done.stdout.split()) and "net.py:12" in done.stdout
     stored = json.loads((tmp_path / "report" / "match.json").read_text())
