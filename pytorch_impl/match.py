@@ -84,7 +84,7 @@ class Model:
                 tensor.copy_(torch.from_numpy(np.ascontiguousarray(_from_canonical(array, role, layer))))
 
     def forward(self, images: Array, *, training: bool) -> tuple[list[Layer], list[tuple[Array, Array]], Array]:
-        """Layers in the order in which they ran, (input, output) of each, and the model's output."""
+        """Layers in order of execution, (input, output) of each, and the model's output."""
         recorder = Recorder()
         with torch.no_grad():
             logits = self._run(images, recorder, training=training)

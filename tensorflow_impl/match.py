@@ -84,7 +84,7 @@ class Model:
             variable.assign(array.reshape(variable.shape))
 
     def forward(self, images: Array, *, training: bool) -> tuple[list[Layer], list[tuple[Array, Array]], Array]:
-        """Layers in the order in which they ran, (input, output) of each, and the model's output."""
+        """Layers in order of execution, (input, output) of each, and the model's output."""
         recorder = Recorder()
         logits = self._run(images, recorder, training=training)
         self._orders |= recorder.orders
@@ -192,7 +192,7 @@ class Model:
         return [each for each in {id(each): each for each in found}.values() if id(each) not in inner]
 
     def _watch(self, leaf: Any) -> None:
-        """Replace the `call` of one layer by one that records it."""
+        """Record each call of one layer."""
         call, kind = leaf.call, _kind(leaf)
         activation = getattr(leaf, "activation", None) if isinstance(leaf, _WITH_PARAMETERS) else None
         between: list[Any] = []

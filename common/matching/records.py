@@ -12,7 +12,7 @@ from common.frozen import Frozen
 Array = npt.NDArray[Any]
 
 RULES = ("sgd", "adam")
-"""Of the one update and the steps, unless users bring optimizers of their own."""
+"""Optimizers of the updates and steps, unless users bring their own."""
 OWN_RULE = "own"
 LEARNING_RATE, MOMENTUM = {"sgd": 0.05, "adam": 1e-3}, 0.9
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
@@ -62,14 +62,14 @@ class Layer(Frozen):
     dtype: str = ""
     """Of its output."""
     flattened: str | None = None
-    """Order in which the image before it was flattened: `hwc`, `chw`, or None."""
+    """Order of the flattened image in front of it: `hwc`, `chw`, or None."""
 
 
 class Opened(Frozen):
     """What a twin knows of a model once it has run."""
 
     layers: list[Layer]
-    """In the order in which they ran, in inference mode."""
+    """In order of execution, in inference mode."""
     outputs: list[int]
     """Shape of the model's output for one example."""
     where: str | None
@@ -90,7 +90,7 @@ class Model(Protocol):
         ...
 
     def forward(self, images: Array, *, training: bool) -> tuple[list[Layer], list[tuple[Array, Array]], Array]:
-        """Layers in the order in which they ran, (input, output) of each, and the model's output."""
+        """Layers in order of execution, (input, output) of each, and the model's output."""
         ...
 
     def gradients(self, images: Array, labels: Array) -> tuple[float, dict[str, Array]]:

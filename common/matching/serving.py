@@ -1,4 +1,4 @@
-"""Answers `match`: lines of JSON on stdin open a model or measure the one that is open."""
+"""The requests of `match`, one JSON object a line: open a model, measure the open model."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def serve(build: Callable[[Ask], Model], lines: Iterable[str], answers: TextIO) 
 def measure(model: Model, ask: Ask, given: dict[str, Array] | None) -> tuple[dict[str, Any], dict[str, Array]]:
     """(the answer, arrays by name).
 
-    `MODE/PLACE/in` and `out` are values of layers, `MODE/logits` the output, `statistics/NAME` running statistics after one
-    pass in training mode, `gradients/NAME`, `loss`, and for each rule `RULE/first/NAME`, `RULE/last/NAME` and `RULE/losses`.
+    `MODE/PLACE/in` and `MODE/PLACE/out` are values of layers, `MODE/logits` the output. `statistics/NAME` are running
+    statistics after one pass in training mode. `RULE/first/NAME` and `RULE/last/NAME` are parameters after the first and the last step.
     """
     if given is not None:
         model.load(given)

@@ -1,4 +1,4 @@
-"""Which layer of one model stands for which layer of the other."""
+"""Pairs the layers of two models."""
 
 from __future__ import annotations
 

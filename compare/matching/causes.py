@@ -55,7 +55,7 @@ class Cause(NamedTuple):
     """Of `KNOWN`."""
     sentence: str
     where: str
-    """The user's files and lines, as far as they are known."""
+    """The user's files and lines. Empty: not known."""
     residual: float | None = None
     """What is left of the difference once the cause is corrected. None: it was read from the models and not tried out."""
 
@@ -114,7 +114,7 @@ class Split:
     inputs: tuple[Array, Array]
     outputs: tuple[Array, Array]
     before: tuple[Array, ...]
-    """Values on which both still agree, the nearest first. The last is the image."""
+    """Values that agree, the nearest first. The last is the image."""
     alone: tuple[tuple[Layer, ...], tuple[Layer, ...]]
     """Layers since then that have no counterpart."""
 
@@ -470,7 +470,7 @@ def of_weights(left: Side, right: Side, alignment: Alignment) -> list[Cause]:
 
 
 def _other_forms(side: Side, ours: Layer, theirs: Layer, array: Array, role: str) -> Generator[tuple[str, str, Array]]:
-    """(in words, cause, array) of forms in which a parameter may have been copied by mistake."""
+    """(in words, cause, array): wrong forms of a copied parameter."""
     if role == "kernel" and array.ndim == 4:
         yield "with height and width exchanged", "kernel-layout", array.transpose(1, 0, 2, 3)
         yield "upside down", "kernel-layout", array[::-1, ::-1]

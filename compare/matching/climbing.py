@@ -30,7 +30,7 @@ _EXACT, _FORWARD, _GRADIENT, _UPDATE, _STEPS = 0.0, 1e-10, 1e-8, 1e-8, 1e-6
 _NOISE = 1e-6
 """Gradients that are smaller than this part of the largest count as rounding."""
 _FLOAT32 = 1e-4
-"""What rounding of a constant to float32 may become over some steps."""
+"""Tolerance of what follows from a constant that is rounded to float32."""
 
 _LAYERS, _STATISTICS, _UPDATE_NAME = "layers and parameters", "running statistics", "one update"
 PASSED, FAILED, FOLLOWS, ACCEPTED = "passed", "failed", "follows", "accepted"
@@ -180,7 +180,7 @@ def match(
         as_built: whether weights are compared as they are, and none are copied.
 
     Raises:
-        SpecError: a model is refused, or the layers cannot be told apart.
+        SpecError: a model is refused, or several pairings of layers fit.
         LaunchError: a process ends.
     """
     for process, ask in zip(both, asks, strict=True):
@@ -383,7 +383,7 @@ def _lines(layers: Sequence[Mapping[str, Layer]], alignment: Alignment, sides: t
 
 
 _CONVENTIONS = ("data_format", "biased_variance", "count_padding")
-"""Settings in which the frameworks differ by themselves."""
+"""Settings that always differ between the frameworks."""
 
 
 def _settings(left: Layer, right: Layer) -> str:
