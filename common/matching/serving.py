@@ -47,8 +47,8 @@ def serve(build: Callable[[Ask], Model], lines: Iterable[str], answers: TextIO) 
 def measure(model: Model, ask: Ask, given: dict[str, Array] | None) -> tuple[dict[str, Any], dict[str, Array]]:
     """(the answer, arrays by name).
 
-    `MODE/PLACE/in` and `MODE/PLACE/out` are values of layers, `MODE/logits` the output. `statistics/NAME` are running
-    statistics after one pass in training mode. `RULE/first/NAME` and `RULE/last/NAME` are parameters after the first and the last step.
+    `MODE/PLACE/in` and `MODE/PLACE/out` are values of layers, `MODE/logits` the output. `statistics/NAME` are running statistics
+    after one pass in training mode. `RULE/first/NAME` and `RULE/last/NAME` are parameters after the first and last step.
     """
     if given is not None:
         model.load(given)
