@@ -27,6 +27,7 @@ MODULES = {
     for folder, names in (
         ("comparison", ["run"]),
         ("reporting", ["report"]),
+        ("matching", ["match"]),
         ("proof", ["parity", "models"]),
         ("conformance", ["conformance"]),
         ("data", ["data", "preprocess"]),

@@ -23,6 +23,7 @@ from common.data.batches import Plan
 from common.data.preprocessing import job as scan_job
 from common.data.preprocessing import scaling
 from common.machine import heartbeat, machine
+from common.matching import serving as matching
 from common.models import architectures, weights
 from common.processes import ranks, serving
 from common.processes.twin import EXIT_DATA_REFUSED, EXIT_FAILED, EXIT_OK, EXIT_TERMINATED, EXIT_USAGE, Job, Twin
@@ -103,6 +104,20 @@ def serve(framework: str, load_twin: Callable[[], Twin], arguments: argparse.Nam
             framework, twin.versions, arguments.cores, prepare, twin.synchronize, lambda line: print(line, file=answers)
         )
         made.serve(sys.stdin, device=twin.device, start_seconds=time.time() - started)
+    return EXIT_OK
+
+
+def match(framework: str, load_twin: Callable[[], Twin], arguments: argparse.Namespace) -> int:
+    """Open and measure models of users, as lines on stdin ask."""
+    settled = inference.settle(arguments.cores, "cpu")
+    choose_device(settled.device)
+    serving.leave_at_once()
+    with serving.answers() as answers:
+        twin = load_twin()
+        if twin.open_model is None:
+            return refused(f"The twin {framework} opens no models of users. Use pytorch or tensorflow.")
+        twin.configure(settled)
+        matching.serve(twin.open_model, sys.stdin, answers)
     return EXIT_OK
 
 

@@ -45,6 +45,7 @@ OF_THE_PROCESS = ("mode", "replicas", "cores", "device", "switches", "framework_
 _WITHOUT_SPEC = {
     "preprocess": commands.preprocess,
     "serve-trials": commands.serve,
+    "match": commands.match,
     **dict.fromkeys(inference.COMMANDS, commands.use_model),
 }
 

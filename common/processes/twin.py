@@ -12,6 +12,7 @@ from common.data import sources
 from common.data.batches import Plan
 from common.data.preprocessing import job
 from common.machine.rates import DeviceRates
+from common.matching.records import Ask, Model
 from common.models import architectures, weights
 from common.spec import Spec
 from common.training import inference, layers
@@ -44,10 +45,22 @@ class Twin:
     """Of the process's accelerator in the spec's arithmetic. None on a CPU."""
     device: str
     versions: dict[str, str]
+    open_model: Callable[[Ask], Model] | None = None
+    """A user's own model for `match`. None: this twin opens none."""
 
     @classmethod
-    def of(cls, device: Any, formats: Any, predicting: Any, layers: Any, models: Any, parallel: Any, preprocess: Any) -> Twin:
-        """Gather the parts from a twin's modules of these names."""
+    def of(
+        cls,
+        device: Any,
+        formats: Any,
+        predicting: Any,
+        layers: Any,
+        models: Any,
+        parallel: Any,
+        preprocess: Any,
+        match: Any = None,
+    ) -> Twin:
+        """Gather the parts from a twin's modules of these names. A twin without `match` opens no models of users."""
         return cls(
             describe=device.describe,
             configure=device.configure,
@@ -61,6 +74,7 @@ class Twin:
             device_rates=device.rates,
             device=device.kind(),
             versions=device.versions(),
+            open_model=None if match is None else match.Model,
         )
 
 

@@ -39,10 +39,11 @@ TABLE: dict[str, frozenset[str]] = {
 """What each package may import besides the standard library."""
 
 FOLDERS: dict[str, tuple[str, ...]] = {
-    "common": ("published", "processes", "training", "data", "artifacts", "models", "spec", "machine", "frozen"),
+    "common": ("published", "processes", "matching", "training", "data", "artifacts", "models", "spec", "machine", "frozen"),
     "compare": (
         "workflows",
         "papers",
+        "matching",
         "evaluation",
         "tuning",
         "regression",
@@ -65,6 +66,7 @@ Files beside the folders stand above all of them.
 
 OPAQUE = {
     ("common/models/architectures.py", "importlib.import_module"): "a user's own model module, named in the spec",
+    ("common/matching/user_code.py", "importlib.import_module"): "a user's own module, named on the command line",
     ("common/machine/environment.py", "importlib.import_module"): "a twin's package, which says the versions that it supports",
     ("common/processes/plugin.py", "runpy.run_module"): "a twin that an installed package brings, named on the command line",
     ("compare/__main__.py", "importlib.import_module"): "a command's own module, one of those listed there",

@@ -1,0 +1,109 @@
+"""Records what layers take and give in one layout for all frameworks, and draws the masks of dropout."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from common.matching.records import SEED, Array, Layer
+
+
+class Recorder:
+    """One pass through a model. Images become NHWC; an image that was flattened has the order height, width, channels.
+
+    Args:
+        keep: whether layers and values are kept. Masks need no more than the last image.
+        step: of the training, for the masks.
+    """
+
+    def __init__(self, *, keep: bool = True, step: int = 0) -> None:
+        self.keep, self.step = keep, step
+        self.layers: list[Layer] = []
+        self.values: list[tuple[Array, Array]] = []
+        self.orders: dict[str, Array] = {}
+        """Of a layer that takes a flattened image: the place in the framework's order of each canonical value."""
+        self._image: Array | None = None
+        self._order: Array | None = None
+        self._flattened: str | None = None
+        self._masks = 0
+
+    def add(self, layer: Layer, given: Array, made: Array, *, channels_first: bool) -> None:
+        """Record one call, with values in the framework's own layout."""
+        taken = self._canonical(given, channels_first)
+        order, flattened = (self._order, self._flattened) if given.ndim == 2 else (None, None)
+        if order is not None:
+            self.orders.setdefault(layer.name, order)
+        if layer.kind == "dense":
+            self._image = self._order = self._flattened = None
+        given_out = self._canonical(made, channels_first)
+        flattened = self._flattened if layer.kind == "flatten" else flattened
+        if given_out.ndim == 4:
+            self._image, self._order, self._flattened = given_out, None, None
+        if not self.keep:
+            return
+        known = {each.name for each in self.layers}
+        name, calls = layer.name, 1
+        while name in known:  # the same layer is called again
+            calls += 1
+            name = f"{layer.name}#{calls}"
+        update = {"name": name, "output": list(given_out.shape[1:]), "dtype": made.dtype.name, "flattened": flattened}
+        self.layers.append(layer.model_copy(update=update))
+        self.values.append((taken.astype(np.float64), given_out.astype(np.float64)))
+
+    def keep_mask(self, shape: Sequence[int], rate: float, *, channels_first: bool) -> Array:
+        """Which values a dropout keeps, in the framework's layout: the same draw in all frameworks."""
+        canonical = (shape[0], shape[2], shape[3], shape[1]) if len(shape) == 4 and channels_first else tuple(shape)
+        draw = np.random.default_rng([SEED, 1, self.step, self._masks]).random(canonical)
+        self._masks += 1
+        kept = draw >= rate
+        if len(shape) == 4:
+            return kept.transpose(0, 3, 1, 2) if channels_first else kept
+        if self._order is not None and len(shape) == 2 and shape[1] == len(self._order):
+            native = np.empty_like(kept)
+            native[:, self._order] = kept
+            return native
+        return kept
+
+    def _canonical(self, array: Array, channels_first: bool) -> Array:
+        if array.ndim == 4:
+            return array.transpose(0, 2, 3, 1) if channels_first else array
+        if array.ndim != 2 or self._image is None:
+            return array
+        height, width, channels = self._image.shape[1:]
+        if array.shape[1] != height * width * channels or height * width == 1 or channels == 1:
+            return array
+        if self._order is None:
+            by = {
+                "hwc": self._image.reshape(len(array), -1),
+                "chw": self._image.transpose(0, 3, 1, 2).reshape(len(array), -1),
+            }
+            same = [name for name, flat in by.items() if np.array_equal(flat, array)]
+            self._flattened = same[0] if len(same) == 1 else "chw" if channels_first else "hwc"
+            places = np.arange(math.prod((height, width, channels)))
+            chw = places.reshape(channels, height, width).transpose(1, 2, 0).reshape(-1)
+            self._order = chw if self._flattened == "chw" else places
+        return array[:, self._order]
+
+
+def to_canonical(array: Array, role: str, order: Array | None) -> Array:
+    """Reorder the inputs of a parameter behind a flattened image. Its other axes are canonical already."""
+    if order is None or role == "bias":
+        return array
+    return array[order]
+
+
+def to_native(array: Array, role: str, order: Array | None) -> Array:
+    """The reverse of `to_canonical`."""
+    if order is None or role == "bias":
+        return array
+    native = np.empty_like(array)
+    native[order] = array
+    return native
+
+
+def same_padding(size: int, kernel: int, stride: int, dilation: int = 1) -> tuple[int, int]:
+    """(before, after) of TensorFlow's `same` padding."""
+    total = max((-(-size // stride) - 1) * stride + (kernel - 1) * dilation + 1 - size, 0)
+    return total // 2, total - total // 2

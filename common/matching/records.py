@@ -1,0 +1,114 @@
+"""What `match` asks a twin, and what the twin answers. Arrays travel in safetensors files."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from common.frozen import Frozen
+
+Array = npt.NDArray[Any]
+
+RULES = ("sgd", "adam")
+"""Optimizers of the updates and steps, unless users bring their own."""
+OWN_RULE = "own"
+LEARNING_RATE, MOMENTUM = {"sgd": 0.05, "adam": 1e-3}, 0.9
+BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
+SEED = 0
+
+
+class Ask(Frozen):
+    """One model to open. Names are `package.module:name`."""
+
+    model: str
+    image: tuple[int, int, int]
+    """Height, width, channels."""
+    classes: int
+    steps: int = 20
+    weights: str | None = None
+    """A file of the framework's own."""
+    prepare: str | None = None
+    """Turns uint8 images [N, H, W, C] into what the model takes."""
+    loss: str | None = None
+    """Loss of outputs and labels, in the framework's own order of arguments."""
+    optimizer: str | None = None
+    """Makes an optimizer as users of the framework do."""
+
+    @property
+    def batch(self) -> int:
+        """Images of a step. The values of all layers are kept, so large images are few."""
+        return 16 if self.image[0] * self.image[1] <= 64 * 64 else 4
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        return (OWN_RULE,) if self.optimizer else RULES
+
+
+class Layer(Frozen):
+    """One call of a layer. Sizes, shapes and settings have one form for all frameworks: images are NHWC."""
+
+    name: str
+    kind: str
+    """conv, dense, batch_norm, activation, max_pool, ...; `other` compares by its values alone."""
+    settings: dict[str, Any] = {}
+    where: str | None = None
+    """File and line of the user's code that made it (a function: that called it)."""
+    parameters: dict[str, list[int]] = {}
+    """Role (kernel, bias, gamma, beta, mean, variance) to canonical shape."""
+    output: list[int] = []
+    """Shape of one example."""
+    dtype: str = ""
+    """Of its output."""
+    flattened: str | None = None
+    """Order of the flattened image in front of it: `hwc`, `chw`, or None."""
+
+
+class Opened(Frozen):
+    """What a twin knows of a model once it has run."""
+
+    layers: list[Layer]
+    """In order of execution, in inference mode."""
+    outputs: list[int]
+    """Shape of the model's output for one example."""
+    where: str | None
+    """File and line of the model itself."""
+
+
+class Model(Protocol):
+    """One framework's side of a match: a user's model, built and run once. Parameters are named `layer.role`."""
+
+    opened: Opened
+
+    def parameters(self) -> dict[str, Array]:
+        """All parameters and running statistics, in canonical form."""
+        ...
+
+    def load(self, parameters: dict[str, Array]) -> None:
+        """Set parameters, given in canonical form."""
+        ...
+
+    def forward(self, images: Array, *, training: bool) -> tuple[list[Layer], list[tuple[Array, Array]], Array]:
+        """Layers in order of execution, (input, output) of each, and the model's output."""
+        ...
+
+    def gradients(self, images: Array, labels: Array) -> tuple[float, dict[str, Array]]:
+        """(loss, gradients) in training mode."""
+        ...
+
+    def start(self, rule: str) -> dict[str, Any]:
+        """Begin a training with a rule of `Ask.rules`. Returns the optimizer's settings, by names that all frameworks share."""
+        ...
+
+    def step(self, images: Array, labels: Array) -> float:
+        """One update. Returns the loss before it."""
+        ...
+
+
+def images(ask: Ask, step: int = 0) -> tuple[Array, Array]:
+    """(images, labels) of a step: float64 [N, H, W, C] in 0..1, or uint8 if the user prepares them."""
+    generator = np.random.default_rng([SEED, step])
+    shape = (ask.batch, *ask.image)
+    pixels = generator.integers(0, 256, shape, np.uint8) if ask.prepare else generator.random(shape)
+    return pixels, generator.integers(0, ask.classes, ask.batch)

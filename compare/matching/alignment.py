@@ -1,0 +1,155 @@
+"""Pairs the layers of two models."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import Any
+
+from common.matching.records import Layer
+from common.spec import SpecError
+
+_FAMILIES = {"average_pool": "max_pool", "global_max_pool": "global_average_pool"}
+"""Kinds that may stand for each other: a porter may have taken the wrong one."""
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Two models, layer by layer."""
+
+    pairs: list[tuple[str, str]]
+    """Names of layers that stand for each other, in the left model's order of execution."""
+    names: dict[str, str]
+    """The same of layers with parameters alone."""
+    misfits: list[tuple[Layer | None, Layer | None]]
+    """Layers with parameters that have no counterpart, first beside first."""
+
+
+def align(left: Sequence[Layer], right: Sequence[Layer], given: Mapping[str, str]) -> Alignment:
+    """Pair layers by kind, shapes and order of execution.
+
+    Args:
+        left: one model's layers as they ran.
+        right: the other's.
+        given: pairs that the user names.
+
+    Raises:
+        SpecError: several pairings fit, or a name of the user does not.
+    """
+    ours, theirs = with_parameters(left), with_parameters(right)
+    names = _given(ours, theirs, given)
+    ours = [each for each in ours if each.name not in names]
+    theirs = [each for each in theirs if each.name not in names.values()]
+    misfits: list[tuple[Layer | None, Layer | None]] = []
+    if Counter(map(signature, ours)) == Counter(map(signature, theirs)):
+        names |= _fitting(ours, theirs)
+    else:
+        matcher = SequenceMatcher(None, [*map(signature, ours)], [*map(signature, theirs)], autojunk=False)
+        for what, start, end, other_start, other_end in matcher.get_opcodes():
+            mine, others = ours[start:end], theirs[other_start:other_end]
+            if what == "equal":
+                names |= {one.name: other.name for one, other in zip(mine, others, strict=True)}
+            else:
+                for place in range(max(len(mine), len(others))):
+                    misfits.append((_at(mine, place), _at(others, place)))
+    order = [each.name for each in left]
+    names = dict(sorted(names.items(), key=lambda pair: order.index(pair[0])))
+    return Alignment(_with_others(left, right, names), names, misfits)
+
+
+def with_parameters(layers: Sequence[Layer]) -> list[Layer]:
+    """Layers with parameters, each once."""
+    return [each for each in layers if each.parameters and "#" not in each.name]
+
+
+def signature(layer: Layer) -> tuple[Any, ...]:
+    """What two layers must share to stand for each other. A missing bias is no reason to part them."""
+    shape = layer.parameters.get("kernel") or next(iter(layer.parameters.values()))
+    return layer.kind, *shape
+
+
+def _given(left: Sequence[Layer], right: Sequence[Layer], given: Mapping[str, str]) -> dict[str, str]:
+    for names, layers in ((given, left), (given.values(), right)):
+        known = [each.name for each in layers]
+        for name in names:
+            if name not in known:
+                raise SpecError(f"--map names no layer with parameters. Received: {name}. Use {', '.join(known)}.")
+    by_name = {each.name: each for each in (*left, *right)}
+    for one, other in given.items():
+        if signature(by_name[one]) != signature(by_name[other]):
+            raise SpecError(
+                f"--map pairs layers of other shapes. Received: {in_words(by_name[one])}, {in_words(by_name[other])}."
+            )
+    return dict(given)
+
+
+def _fitting(left: Sequence[Layer], right: Sequence[Layer]) -> dict[str, str]:
+    """Pairs of layers of the same kinds and shapes: by name where names agree, else by order."""
+    same_order = [*map(signature, left)] == [*map(signature, right)]
+    names: dict[str, str] = {}
+    ambiguous: list[str] = []
+    for each in dict.fromkeys(map(signature, left)):
+        ours, theirs = ([layer for layer in side if signature(layer) == each] for side in (left, right))
+        by_name = {plain(layer.name): layer.name for layer in theirs}
+        if {plain(layer.name) for layer in ours} == by_name.keys():
+            names |= {layer.name: by_name[plain(layer.name)] for layer in ours}
+        elif same_order or len(ours) == 1:
+            names |= {one.name: other.name for one, other in zip(ours, theirs, strict=True)}
+        else:
+            ambiguous.append(f"{', '.join(layer.name for layer in ours)} with {', '.join(layer.name for layer in theirs)}")
+    if ambiguous:
+        raise SpecError(
+            f"Several layers have the same kind and shapes and run in another order: {'; '.join(ambiguous)}. Name the pairs: "
+            "--map torch.name=keras.name, once for each."
+        )
+    return names
+
+
+def _with_others(left: Sequence[Layer], right: Sequence[Layer], names: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Those pairs and, between them, layers without parameters of the same kind."""
+    places = ({each.name: place for place, each in enumerate(side)} for side in (left, right))
+    mine, others = places
+    pairs: list[tuple[str, str]] = []
+    done = other_done = 0
+    for name, other in [*names.items(), (None, None)]:
+        end = len(left) if name is None else mine[name]
+        other_end = len(right) if other is None else others[other]
+        if other_end >= other_done:  # else a branch that runs in another order
+            between = [each for each in left[done:end] if each.name not in names]
+            there = [each for each in right[other_done:other_end] if each.name not in names.values()]
+            pairs += _same_kinds(between, there)
+            other_done = other_end + 1
+        done = end + 1
+        if name is not None and other is not None:
+            pairs.append((name, other))
+    return pairs
+
+
+def _same_kinds(left: Sequence[Layer], right: Sequence[Layer]) -> list[tuple[str, str]]:
+    kind: Callable[[Layer], str] = lambda each: _FAMILIES.get(each.kind, each.kind)  # noqa: E731
+    matcher = SequenceMatcher(None, [*map(kind, left)], [*map(kind, right)], autojunk=False)
+    return [
+        (left[block.a + place].name, right[block.b + place].name)
+        for block in matcher.get_matching_blocks()
+        for place in range(block.size)
+    ]
+
+
+def in_words(layer: Layer | None) -> str:
+    """`conv1 (conv 3x3x1x8, net.py:12)`."""
+    if layer is None:
+        return "no layer"
+    size = "x".join(map(str, signature(layer)[1:])) if layer.parameters else "x".join(map(str, layer.output))
+    return f"{layer.name} ({layer.kind} {size}{f', {layer.where}' if layer.where else ''})"
+
+
+def plain(name: str) -> str:
+    """A layer's name as far as frameworks agree on how to write one."""
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def _at(layers: Sequence[Layer], place: int) -> Layer | None:
+    return layers[place] if place < len(layers) else None

@@ -1,0 +1,659 @@
+"""Why two models part. A suspected correction is applied to one side's recorded numbers; the cause holds if they agree then."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import special
+
+from common.matching import recording
+from common.matching.records import Array, Layer
+from compare.matching import formulas
+from compare.matching.alignment import Alignment, in_words, plain, signature, with_parameters
+from compare.matching.formulas import apart, close
+
+ROUNDED = "rounded-constants"
+KNOWN = {
+    "layer-missing": "A layer with parameters is in one model only, or has another shape.",
+    "pairing": "Layers of the same kind and shapes may be paired wrongly. `--map` names the right pairs.",
+    "bias-missing": "A bias (or a scale or shift) is in one model only.",
+    "flatten-order": "An image is flattened in the order height, width, channels in one model, channels first in the other.",
+    "kernel-layout": "A kernel was copied with its axes in another order.",
+    "initialisation": "As built, parameters are drawn from other distributions.",
+    "input-scaling": "Pixels are scaled or shifted in one model.",
+    "data-format": "Axes of the image are mixed up: reshaped instead of transposed, or normalised along the wrong one.",
+    "float32": "One model computes in float32 where float64 was asked for.",
+    ROUNDED: "TensorFlow keeps a constant of a function (GELU, a slope) in float32. Always accepted.",
+    "padding": "Padding lies on other sides, as TensorFlow's `same` with a stride.",
+    "activation": "Another activation, another variant of it (GELU), another slope, or none.",
+    "pooling": "Another pooling, window or padding.",
+    "epsilon": "A normalisation adds another epsilon.",
+    "batch-norm-mode": "A normalisation uses the batch's statistics in one model and the running ones in the other.",
+    "dropout-active": "Dropout is active in one model only, or in inference.",
+    "dropout-rate": "Dropout has another rate.",
+    "softmax-output": "One model returns probabilities, the other logits.",
+    "batch-norm-momentum": "Running statistics move by another weight; Keras's momentum is 1 minus PyTorch's.",
+    "biased-variance": "Running variances are biased in one model. Keras's own layer cannot do otherwise.",
+    "frozen": "A layer is trained in one model only.",
+    "label-encoding": "A loss takes labels as other classes.",
+    "loss": "Another loss: sum for mean, probabilities for logits, label smoothing, a regularizer.",
+    "adam-epsilon": "Adam adds another epsilon, or adds it before the bias is corrected, as Keras does.",
+    "weight-decay": "Weight decay is another, or part of the gradient (coupled) in one optimizer only.",
+    "learning-rate": "Another learning rate, rule or momentum.",
+}
+"""Every cause by name."""
+
+
+class Cause(NamedTuple):
+    """One reason for a difference."""
+
+    name: str
+    """Of `KNOWN`."""
+    sentence: str
+    where: str
+    """The user's files and lines. Empty: not known."""
+    residual: float | None = None
+    """What is left of the difference once the cause is corrected. None: it was read from the models and not tried out."""
+
+    @property
+    def verified(self) -> str:
+        """What the experiment found."""
+        if self.residual is None:
+            return "Not tried out: read from the models."
+        return f"Verified: with this corrected, the two differ by {self.residual:.1e}."
+
+    @property
+    def in_words(self) -> str:
+        """The cause with its experiment and its lines."""
+        return f"{self.name}: {self.sentence} {self.verified}{self._see}"
+
+    @property
+    def note(self) -> str:
+        """The cause with its lines alone."""
+        return f"{self.name}: {self.sentence}{self._see}"
+
+    @property
+    def _see(self) -> str:
+        return f" See {self.where}." if self.where else ""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One model, measured."""
+
+    name: str
+    """Of its framework."""
+    layers: Mapping[str, Mapping[str, Layer]]
+    """By mode and name."""
+    arrays: Mapping[str, Array]
+    optimizers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+
+    def values(self, mode: str, name: str) -> tuple[Array, Array]:
+        """(input, output) of a layer."""
+        place = list(self.layers[mode]).index(name)
+        return self.arrays[f"{mode}/{place}/in"], self.arrays[f"{mode}/{place}/out"]
+
+    def parameters(self, name: str, of: str = "start") -> dict[str, Array]:
+        """Parameters of a layer by role."""
+        prefix = f"{of}/{name}."
+        return {key.removeprefix(prefix): value for key, value in self.arrays.items() if key.startswith(prefix)}
+
+
+@dataclass(frozen=True)
+class Split:
+    """The first place where two models part in one pass."""
+
+    mode: str
+    sides: tuple[Side, Side]
+    layers: tuple[Layer, Layer] | None
+    """None: the models' outputs alone differ."""
+    inputs: tuple[Array, Array]
+    outputs: tuple[Array, Array]
+    before: tuple[Array, ...]
+    """Values that agree, the nearest first. The last is the image."""
+    alone: tuple[tuple[Layer, ...], tuple[Layer, ...]]
+    """Layers since then that have no counterpart."""
+
+    @property
+    def kinds(self) -> set[str]:
+        return {layer.kind for layer in (*(self.layers or ()), *self.alone[0], *self.alone[1])}
+
+    @property
+    def where(self) -> str:
+        named = [*(self.layers or ()), *self.alone[0], *self.alone[1]]
+        return ", ".join(dict.fromkeys(each.where for each in named if each.where))
+
+    def names(self) -> tuple[str, str]:
+        return self.sides[0].name, self.sides[1].name
+
+    def values(self) -> list[tuple[Array, Array, Array]]:
+        """(x, left y, right y): what both sides may have made of the same x."""
+        found: list[tuple[Array, Array, Array]] = []
+        if self.layers is not None and close(*self.inputs):
+            found.append((self.inputs[0], *self.outputs))
+        for x in self.before:
+            found += [(x, *pair) for pair in (self.inputs, self.outputs) if not close(*pair)]
+        return found
+
+
+def first_split(mode: str, sides: tuple[Side, Side], alignment: Alignment, images: Array) -> Split | None:
+    """Where two models part. None: their outputs agree."""
+    left, right = sides
+    ours, theirs = left.layers[mode], right.layers[mode]
+    pairs = [(one, other) for one, other in alignment.pairs if one in ours and other in theirs]
+    agreed: list[Array] = [images]
+    pending: tuple[str, str] | None = None
+    last: tuple[str, str] | None = None
+    for one, other in pairs:
+        mine, other_values = left.values(mode, one), right.values(mode, other)
+        if not close(mine[1], other_values[1]):
+            pending = pending or (one, other)
+            if one in alignment.names:
+                break
+            continue
+        pending, last = None, (one, other)
+        agreed.append(mine[1])
+    logits = left.arrays[f"{mode}/logits"], right.arrays[f"{mode}/logits"]
+    if pending is None and close(*logits):
+        return None
+    if pending is not None:
+        ends = (ours[pending[0]], theirs[pending[1]])
+        values = left.values(mode, pending[0]), right.values(mode, pending[1])
+        inputs, outputs = (values[0][0], values[1][0]), (values[0][1], values[1][1])
+    else:
+        ends, inputs, outputs = None, logits, logits
+    alone = tuple(
+        _alone(layers, last and last[place], pending and pending[place], {pair[place] for pair in pairs})
+        for place, layers in enumerate((ours, theirs))
+    )
+    return Split(mode, sides, ends, inputs, outputs, tuple(reversed(agreed[-6:])), (alone[0], alone[1]))
+
+
+def _alone(layers: Mapping[str, Layer], after: str | None, until: str | None, paired: set[str]) -> tuple[Layer, ...]:
+    names = list(layers)
+    start = 0 if after is None else names.index(after) + 1
+    end = len(names) if until is None else names.index(until)
+    return tuple(layers[name] for name in names[start:end] if name not in paired)
+
+
+# Causes of a first difference in the outputs of layers.
+
+
+def of_split(split: Split) -> list[Cause]:
+    """Causes of a difference between outputs, those that were tried out first."""
+    found = [cause for test in _OF_SPLIT for cause in test(split)]
+    return sorted(found or list(_pairing(split)), key=lambda cause: cause.residual is None)[:3]
+
+
+def _pairing(split: Split) -> Iterator[Cause]:
+    """Layers of equal kind and shapes that only their order tells apart."""
+    left, right = (with_parameters([*side.layers[split.mode].values()]) for side in split.sides)
+    for each in dict.fromkeys(map(signature, left)):
+        ours, theirs = ([layer for layer in side if signature(layer) == each] for side in (left, right))
+        if len(ours) > 1 and {plain(layer.name) for layer in ours} != {plain(layer.name) for layer in theirs}:
+            named = [", ".join(layer.name for layer in side) for side in (ours, theirs)]
+            said = f"{named[0]} were paired with {named[1]} by order alone. If that is wrong, name the pairs with --map."
+            yield Cause("pairing", said, split.where)
+
+
+def _float32(split: Split) -> Iterator[Cause]:
+    for place, side in enumerate(split.sides):
+        low = [layer for layer in side.layers[split.mode].values() if layer.dtype not in ("float64", "")]
+        if low and apart(*split.outputs) < 1e-4:
+            said = f"{side.name}'s {low[0].name} computes in {low[0].dtype}, where float64 was asked for."
+            yield Cause("float32", said, low[0].where or "", apart(*split.outputs) if apart(*split.outputs) < 1e-5 else None)
+            return
+        for one, other in ((split.inputs[place], split.inputs[1 - place]), (split.outputs[place], split.outputs[1 - place])):
+            rounded = other.astype(np.float32).astype(np.float64)
+            if one.shape == other.shape and not np.array_equal(one, other) and np.array_equal(one, rounded):
+                said = f"{side.name}'s values are rounded to float32, where float64 was asked for."
+                yield Cause("float32", said, split.where, apart(one, rounded))
+                return
+
+
+def _input(split: Split) -> Iterator[Cause]:
+    if len(split.before) > 1 or split.layers is None or close(*split.inputs):
+        return
+    left, right = split.inputs
+    if left.shape != right.shape:
+        return
+    if left.ndim == 4:
+        count, height, width, channels = left.shape
+        nchw = left.transpose(0, 3, 1, 2)
+        forms = {
+            "reshaped from channels, height, width instead of transposed": nchw.reshape(left.shape),
+            "reshaped to channels, height, width instead of transposed": (
+                left.reshape(count, channels, height, width).transpose(0, 2, 3, 1)
+            ),
+            "with the channels in reverse order (RGB, BGR)": left[..., ::-1],
+            "upside down": left[:, ::-1],
+            "mirrored": left[:, :, ::-1],
+        }
+        if height == width:
+            forms["with height and width exchanged"] = left.transpose(0, 2, 1, 3)
+        for words, form in forms.items():
+            if close(form, right):
+                said = f"{split.names()[1]}'s first layer sees {split.names()[0]}'s image {words}."
+                yield Cause("data-format", said, split.where, apart(form, right))
+                return
+    flat = [each.reshape(-1, each.shape[-1]) for each in (left, right)]
+    scale, shift = np.empty(flat[0].shape[1]), np.empty(flat[0].shape[1])
+    for channel in range(len(scale)):
+        fitted = np.polynomial.Polynomial.fit(flat[0][:, channel], flat[1][:, channel], 1).convert().coef
+        scale[channel], shift[channel] = (*fitted, 0.0, 0.0)[1::-1]
+    corrected = flat[0] * scale + shift
+    if apart(corrected, flat[1]) < 1e-9:
+        factor = f"{scale[0]:.6g}" if np.allclose(scale, scale[0]) else str([float(f"{each:.6g}") for each in scale])
+        plus = f"{np.where(np.abs(shift) < 1e-9, 0, shift)[0]:.6g}"
+        said = f"{split.names()[1]}'s first layer sees {split.names()[0]}'s pixels times {factor}, plus {plus}."
+        yield Cause("input-scaling", said, split.where, apart(corrected, flat[1]))
+
+
+def _activation(split: Split) -> Iterator[Cause]:
+    if split.layers is not None and split.layers[0].kind == "dropout":
+        return
+    for x, left, right in split.values():
+        ours, theirs = formulas.activation(x, left), formulas.activation(x, right)
+        if ours is None or theirs is None or (ours[0] == theirs[0] and apart(left, right) > formulas.ROUNDED):
+            continue
+        if ours[0] == theirs[0]:
+            rounded = 0 if apart(ours[1](x), left) > apart(theirs[1](x), right) else 1
+            said = f"{split.names()[rounded]} computes its {ours[0]} with constants that are rounded to float32."
+            yield Cause(ROUNDED, said, split.where, apart(left, right))
+            return
+        if split.layers is None and {ours[0], theirs[0]} & {"softmax", "log-softmax"}:
+            continue
+        said = f"{split.names()[0]} applies {ours[0]}, {split.names()[1]} {theirs[0]}."
+        yield Cause("activation", said, split.where, apart(theirs[1](x), right))
+        return
+
+
+def _softmax(split: Split) -> Iterator[Cause]:
+    if split.layers is not None and split.layers[0].kind != "activation":
+        return
+    left, right = split.outputs
+    for place, (mine, other) in enumerate(((left, right), (right, left))):
+        if mine.ndim != 2 or mine.shape != other.shape:
+            continue
+        for words, function in (("probabilities (softmax)", special.softmax), ("log-probabilities", special.log_softmax)):
+            corrected = function(other, -1)
+            if close(corrected, mine):
+                names = split.names()
+                said = f"{names[place]} returns {words}, {names[1 - place]} logits."
+                yield Cause("softmax-output", said, split.where, apart(corrected, mine))
+                return
+
+
+def _dropout(split: Split) -> Iterator[Cause]:
+    if "dropout" not in split.kinds:
+        return
+    for x, left, right in split.values():
+        rates = formulas.dropout(x, left), formulas.dropout(x, right)
+        if None in rates or rates[0] == rates[1]:
+            continue
+        names = split.names()
+        if 0 in rates:
+            active = 0 if rates[1] == 0 else 1
+            rate, when = rates[active], "also in inference" if split.mode == "inference" else "in training"
+            said = f"{names[active]} drops {rate:.4g} of the values {when}, {names[1 - active]} none."
+            yield Cause("dropout-active", said, split.where, apart(x, right if active == 0 else left))
+        else:
+            said = f"{names[0]} drops {rates[0]:.4g} of the values, {names[1]} {rates[1]:.4g}."
+            yield Cause("dropout-rate", said, split.where, 0.0)
+        return
+
+
+def _padding(split: Split) -> Iterator[Cause]:
+    if split.layers is None or split.layers[0].kind not in ("conv", "depthwise_conv"):
+        return
+    kind = split.layers[0].kind
+    found: list[list[tuple[Any, Array]]] = []
+    for place, (side, layer) in enumerate(zip(split.sides, split.layers, strict=True)):
+        parameters, settings = side.parameters(layer.name), layer.settings
+        mine: list[tuple[Any, Array]] = []
+        for x in (*split.before, split.inputs[place]):
+            if x.ndim != 4 or x.shape[-1] != split.inputs[place].shape[-1]:
+                continue
+            sizes = zip(x.shape[1:3], settings["kernel"], settings["stride"], settings["dilation"], strict=True)
+            same = [list(recording.same_padding(*each)) for each in sizes]
+            around = [[size // 2, size // 2] for size in settings["kernel"]]
+            after = [each[::-1] for each in same]
+            for padding in (settings["padding"], same, around, after, [[0, 0], [0, 0]]):
+                try:
+                    y = formulas.convolution(
+                        x, parameters["kernel"], parameters.get("bias"), settings, padding, kind == "depthwise_conv"
+                    )
+                except ValueError:  # the kernel is larger than the image
+                    continue
+                if close(y, split.outputs[place]) and y.shape == split.outputs[place].shape:
+                    mine.append((padding, x))
+        found.append(mine)
+    for ours, x in found[0]:
+        for theirs, other in found[1]:
+            if x is other and ours != theirs:
+                parameters, settings = split.sides[0].parameters(split.layers[0].name), split.layers[0].settings
+                y = formulas.convolution(
+                    x, parameters["kernel"], parameters.get("bias"), settings, theirs, kind == "depthwise_conv"
+                )
+                said = f"{split.names()[0]} pads {_in_words(ours)}, {split.names()[1]} {_in_words(theirs)}."
+                yield Cause("padding", said, split.where, apart(y, split.outputs[1]))
+                return
+
+
+def _in_words(padding: Sequence[Sequence[int]]) -> str:
+    (top, bottom), (left, right) = padding
+    return f"{top} above and {bottom} below, {left} left and {right} right"
+
+
+def _pooling(split: Split) -> Iterator[Cause]:
+    if not split.kinds & {"max_pool", "average_pool"}:
+        return
+    layers = [each for each in (*(split.layers or ()), *split.alone[0], *split.alone[1]) if "window" in each.settings]
+    forms: dict[str, tuple[Any, ...]] = {}
+    for layer in layers:
+        window, stride = layer.settings["window"], layer.settings["stride"]
+        for padding in (layer.settings["padding"], [[0, 0], [0, 0]], [[size // 2, size // 2] for size in window]):
+            for how in ("maximum", "average", "average without padding"):
+                size = "x".join(map(str, window))
+                around = "" if padding == [[0, 0], [0, 0]] else f", padded {_in_words(padding)}"
+                forms.setdefault(f"the {how} of {size}{around}", (window, stride, padding, how))
+    for x, left, right in split.values():
+        if x.ndim != 4:
+            continue
+        made = {words: formulas.pooling(x, *form) for words, form in forms.items()}
+        ours, theirs = ([words for words, y in made.items() if close(y, each)] for each in (left, right))
+        if ours and theirs and not set(ours) & set(theirs):
+            said = f"{split.names()[0]} takes {ours[0]}, {split.names()[1]} {theirs[0]}."
+            yield Cause("pooling", said, split.where, apart(made[theirs[0]], right))
+            return
+
+
+def _normalisation(split: Split) -> Iterator[Cause]:
+    if split.layers is None or not split.layers[0].kind.endswith("_norm") or not close(*split.inputs):
+        return
+    x, (left, right), names = split.inputs[0], split.layers, split.names()
+    parameters = split.sides[0].parameters(left.name)
+
+    def normalised(epsilon: float, batch: bool) -> Array:
+        return formulas.normalisation(left.kind, x, parameters, epsilon, left.settings.get("groups", 1), batch=batch)
+
+    if left.settings.get("axis", -1) != right.settings.get("axis", -1):
+        said = f"{names[1]}'s {right.name} normalises along axis {right.settings['axis']}, {names[0]}'s along the channels."
+        yield Cause("data-format", said, split.where)
+    for ours in (False, True):
+        for theirs in (False, True):
+            mine = normalised(left.settings["epsilon"], ours)
+            other = normalised(right.settings["epsilon"], theirs)
+            if not close(mine, split.outputs[0]) or not close(other, split.outputs[1]):
+                continue
+            if left.settings["epsilon"] != right.settings["epsilon"]:
+                said = (
+                    f"{names[0]}'s {left.name} adds epsilon {left.settings['epsilon']:g}, {names[1]}'s {right.name} "
+                    f"{right.settings['epsilon']:g}."
+                )
+                yield Cause(
+                    "epsilon", said, split.where, apart(normalised(right.settings["epsilon"], theirs), split.outputs[1])
+                )
+            if ours != theirs:
+                words = {True: "the batch's statistics", False: "the running ones"}
+                said = (
+                    f"In {split.mode} {names[0]}'s {left.name} uses {words[ours]}, {names[1]}'s {right.name} {words[theirs]}."
+                )
+                residual = apart(normalised(right.settings["epsilon"], theirs), split.outputs[1])
+                yield Cause("batch-norm-mode", said, split.where, residual)
+            return
+
+
+def _bias(split: Split) -> Iterator[Cause]:
+    if split.layers is None:
+        return
+    for place, (side, layer) in enumerate(zip(split.sides, split.layers, strict=True)):
+        for role, array in side.parameters(layer.name).items():
+            if role in ("bias", "beta") and role not in split.sides[1 - place].parameters(split.layers[1 - place].name):
+                corrected = split.outputs[1 - place] + array
+                if close(corrected, split.outputs[place]):
+                    other = split.layers[1 - place].name
+                    said = f"{split.names()[1 - place]}'s {other} has no {role}. Without it, the layers agree."
+                    yield Cause("bias-missing", said, split.where, apart(corrected, split.outputs[place]))
+
+
+_OF_SPLIT: tuple[Callable[[Split], Iterator[Cause]], ...] = (
+    *(_float32, _input, _softmax, _dropout, _bias, _normalisation, _padding, _pooling, _activation),
+)
+
+
+# Causes that stand in what the models are.
+
+
+def of_layers(sides: tuple[str, str], alignment: Alignment, layers: Sequence[Mapping[str, Layer]]) -> list[Cause]:
+    """Causes why parameters do not fit each other."""
+    found: list[Cause] = []
+    for left, right in alignment.misfits:
+        where = ", ".join(each.where for each in (left, right) if each is not None and each.where)
+        axis = (right.settings if right is not None else {}).get("axis", -1)
+        if axis != -1 and right is not None:
+            said = f"{sides[1]}'s {right.name} normalises along axis {axis}, not along the channels."
+            found.append(Cause("data-format", said, where))
+        else:
+            said = f"{sides[0]} has {in_words(left)}, where {sides[1]} has {in_words(right)}."
+            found.append(Cause("layer-missing", said, where))
+    for name, other in alignment.names.items():
+        ours, theirs = layers[0][name], layers[1][other]
+        for side, here, there in ((0, ours, theirs), (1, theirs, ours)):
+            for role in here.parameters.keys() - there.parameters.keys():
+                said = f"{sides[side]}'s {here.name} has a {role}, {sides[1 - side]}'s {there.name} has none."
+                found.append(Cause("bias-missing", said, ", ".join(filter(None, (there.where, here.where)))))
+    return found
+
+
+def of_weights(left: Side, right: Side, alignment: Alignment) -> list[Cause]:
+    """Causes why parameters that both bring differ."""
+    found: list[Cause] = []
+    for name, other in alignment.names.items():
+        ours, theirs = left.layers["inference"][name], right.layers["inference"][other]
+        where = ", ".join(filter(None, (ours.where, theirs.where)))
+        for role, mine in left.parameters(name).items():
+            copied = right.parameters(other).get(role)
+            if copied is None or close(mine, copied):
+                continue
+            for words, cause, form in _other_forms(left, ours, theirs, mine, role):
+                if form.shape == copied.shape and close(form, copied):
+                    said = f"{right.name}'s {other}.{role} holds {left.name}'s values {words}."
+                    found.append(Cause(cause, said, where, apart(form, copied)))
+                    break
+    starts = [{key.removeprefix("start/"): value for key, value in side.arrays.items()} for side in (left, right)]
+    return found[:3] or of_initialisation((left.name, right.name), starts, alignment)
+
+
+def _other_forms(side: Side, ours: Layer, theirs: Layer, array: Array, role: str) -> Generator[tuple[str, str, Array]]:
+    """(in words, cause, array): wrong forms of a copied parameter."""
+    if role == "kernel" and array.ndim == 4:
+        yield "with height and width exchanged", "kernel-layout", array.transpose(1, 0, 2, 3)
+        yield "upside down", "kernel-layout", array[::-1, ::-1]
+        yield "with inputs and outputs exchanged", "kernel-layout", array.transpose(0, 1, 3, 2)
+    if role == "kernel" and array.ndim == 2:
+        names = list(side.layers["inference"])
+        shapes = [side.layers["inference"][name].output for name in names[: names.index(ours.name)]]
+        images = [shape for shape in shapes if len(shape) == 3 and math.prod(shape) == len(array)]
+        if images:
+            height, width, channels = images[-1]
+            chw = array.reshape(height, width, channels, -1).transpose(2, 0, 1, 3).reshape(array.shape)
+            hwc = array.reshape(channels, height, width, -1).transpose(1, 2, 0, 3).reshape(array.shape)
+            words = "in the other order of the flattened image (channels, height, width or height, width, channels)"
+            yield words, "flatten-order", chw
+            yield words, "flatten-order", hwc
+        yield "transposed", "kernel-layout", array.T
+
+
+def of_initialisation(names: tuple[str, str], starts: Sequence[Mapping[str, Array]], alignment: Alignment) -> list[Cause]:
+    """Parameters that are drawn from other distributions as built. Differences within sampling error do not count."""
+    different: list[str] = []
+    for one, other in alignment.names.items():
+        for role in ("kernel", "bias"):
+            arrays = [start.get(f"{name}.{role}") for start, name in zip(starts, (one, other), strict=True)]
+            if arrays[0] is None or arrays[1] is None:
+                continue
+            deviations = [float(np.sqrt(np.mean(np.square(array)))) for array in arrays if array is not None]
+            apart_by = math.inf if min(deviations) == 0 else abs(math.log(deviations[0] / deviations[1]))
+            if max(deviations) > 0 and apart_by > 5 / math.sqrt(arrays[0].size):
+                different.append(f"{one}.{role} ({deviations[0]:.2g} and {deviations[1]:.2g})")
+    if not different:
+        return []
+    more = f" and {len(different) - 4} more" if len(different) > 4 else ""
+    said = (
+        f"As built, {names[0]} and {names[1]} draw parameters of another size (root mean square): "
+        f"{', '.join(different[:4])}{more}. Trainings that start from these differ."
+    )
+    return [Cause("initialisation", said, "")]
+
+
+# Causes of a difference in what training changes.
+
+
+def of_statistics(left: Side, right: Side, alignment: Alignment) -> list[Cause]:
+    """Causes why running statistics differ after one pass in training mode."""
+    found: list[Cause] = []
+    for name, other in alignment.names.items():
+        if left.layers["training"][name].kind != "batch_norm" or "mean" not in left.layers["training"][name].parameters:
+            continue
+        laws: list[tuple[float, float, float]] = []
+        for side, own in ((left, name), (right, other)):
+            x, _ = side.values("training", own)
+            count = x.size // x.shape[-1]
+            before, after = side.parameters(own), side.parameters(own, "statistics")
+            mean, variance = x.mean(tuple(range(x.ndim - 1))), x.var(tuple(range(x.ndim - 1)))
+            momentum = _ratio(after["mean"] - before["mean"], mean - before["mean"])
+            best = min(
+                (
+                    (apart(before["variance"] + momentum * (variance * factor - before["variance"]), after["variance"]), factor)
+                    for factor in (1.0, count / (count - 1))
+                ),
+                default=(math.inf, 1.0),
+            )
+            laws.append((momentum, best[1], best[0]))
+        (ours, factor, residual), (theirs, other_factor, other_residual) = laws
+        residual = max(residual, other_residual)
+        layers = left.layers["training"][name], right.layers["training"][other]
+        where = ", ".join(filter(None, (each.where for each in layers)))
+        if abs(ours - theirs) > 1e-9:
+            convention = ", as if it were the weight of the old ones" if abs(ours + theirs - 1) < 1e-9 else ""
+            said = (
+                f"{left.name}'s {name} gives the new batch the weight {ours:.6g} in its running statistics, {right.name}'s "
+                f"{other} {theirs:.6g}{convention}."
+            )
+            found.append(Cause("batch-norm-momentum", said, where, residual))
+        if factor != other_factor:
+            biased = left if factor == 1.0 else right
+            said = (
+                f"{biased.name}'s running variance of {name} is the biased one; the other's is {max(factor, other_factor):.6g} "
+                "times as large."
+            )
+            found.append(Cause("biased-variance", said, where, residual))
+    return list({cause.name: cause for cause in reversed(found)}.values())
+
+
+def of_loss(left: Side, right: Side, names: Sequence[tuple[str, str]], labels: Array) -> list[Cause]:
+    """Causes why losses differ of outputs that agree. `names` are those of `of_update`."""
+    ours, theirs = left.arrays["loss"].item(), right.arrays["loss"].item()
+    outputs = left.arrays["training/logits"]
+    known = formulas.losses(outputs, labels)
+    decay = _regularizer(left, right, names)
+    if decay is not None:
+        who, amount, residual = decay
+        said = f"{who} adds a regularizer to the loss: {amount:.6g} times the square of each weight of some layers."
+        return [Cause("weight-decay", said, "", residual)]
+    mine, other = (
+        [words for words, value in known.items() if math.isclose(value, loss, rel_tol=1e-9)] for loss in (ours, theirs)
+    )
+    if not mine or not other:
+        return []
+    name = "label-encoding" if "labels" in mine[0] + other[0] and "smoothing" not in mine[0] + other[0] else "loss"
+    residual = abs(known[other[0]] - theirs) / abs(theirs)
+    return [Cause(name, f"{left.name} computes the {mine[0]}, {right.name} the {other[0]}.", "", residual)]
+
+
+def _regularizer(left: Side, right: Side, names: Sequence[tuple[str, str]]) -> tuple[str, float, float] | None:
+    """(who, its factor, what is left) if gradients differ by a multiple of the weights."""
+    difference = (right.arrays["loss"] - left.arrays["loss"]).item()
+    side, sign = (right, 1) if difference > 0 else (left, -1)
+    total, factor = 0.0, 0.0
+    for mine, theirs in names:
+        ours, others = _gradient(left, mine), _gradient(right, theirs)
+        if close(ours, others):
+            continue
+        gap, weights = sign * (others - ours), _start(left, mine)
+        factor = _ratio(gap, 2 * weights)
+        if apart(gap, 2 * factor * weights) > 1e-7:
+            return None
+        total += factor * float(np.square(weights).sum())
+    if factor == 0 or not math.isclose(total, abs(difference), rel_tol=1e-6):
+        return None
+    return side.name, factor, abs(total - abs(difference)) / abs(difference)
+
+
+def of_gradients(left: Side, right: Side, names: Sequence[tuple[str, str]]) -> list[Cause]:
+    """Causes why gradients differ where losses agree. `names` are those of `of_update`."""
+    for one, other in names:
+        gradients = _gradient(left, one), _gradient(right, other)
+        for place, side in enumerate((left, right)):
+            if not gradients[place].any() and gradients[1 - place].any():
+                name = (one, other)[place]
+                layer = side.layers["training"][name.rpartition(".")[0]]
+                return [Cause("frozen", f"{side.name} does not train {name}: its gradient is zero.", layer.where or "")]
+    return []
+
+
+def of_update(rule: str, left: Side, right: Side, names: Sequence[tuple[str, str]]) -> list[Cause]:
+    """Causes why an update differs where gradients agree.
+
+    Args:
+        rule: of `Ask.rules`.
+        left, right: the models.
+        names: pairs of parameters that have gradients.
+    """
+    settings = left.optimizers[rule], right.optimizers[rule]
+    sides = left, right
+    own = [[pair[place] for pair in names] for place in (0, 1)]
+    weights, gradients, firsts = (
+        [np.concatenate([side.arrays[prefix + name].reshape(-1) for name in own[place]]) for place, side in enumerate(sides)]
+        for prefix in ("start/", "gradients/", f"{rule}/first/")
+    )
+    changes = [first - start for first, start in zip(firsts, weights, strict=True)]
+    predicted = [formulas.first_update(each, weights[place], gradients[place]) for place, each in enumerate(settings)]
+    found: list[Cause] = []
+    known = all(each is not None and apart(each, changes[place]) < 1e-6 for place, each in enumerate(predicted))
+    corrected = formulas.first_update(settings[1], weights[0], gradients[0]) if known else None
+    residual = None if corrected is None else apart(corrected, changes[1])
+    (ours, theirs), (one, other) = settings, (left.name, right.name)
+    if ours["rule"] != theirs["rule"] or any(ours[key] != theirs[key] for key in ("learning_rate", "momentum", "nesterov")):
+        said = "rule {rule}, learning rate {learning_rate:g}, momentum {momentum:g}"
+        found.append(
+            Cause("learning-rate", f"{one} takes {said.format(**ours)}; {other} {said.format(**theirs)}.", "", residual)
+        )
+    elif ours["rule"] == "adam" and any(ours[key] != theirs[key] for key in ("epsilon", "epsilon_before_correction")):
+        words = {True: "before", False: "after"}
+        said = [f"{each['epsilon']:g} {words[each['epsilon_before_correction']]} the bias is corrected" for each in settings]
+        found.append(Cause("adam-epsilon", f"{one}'s Adam adds epsilon {said[0]}, {other}'s {said[1]}.", "", residual))
+    if any(ours[key] != theirs[key] for key in ("weight_decay", "coupled")) and ours["weight_decay"] + theirs["weight_decay"]:
+        words = {True: "as part of the gradient (coupled)", False: "beside it (decoupled)"}
+        said = [f"{each['weight_decay']:g} {words[each['coupled']]}" for each in settings]
+        found.insert(0, Cause("weight-decay", f"{one} decays weights by {said[0]}, {other} by {said[1]}.", "", residual))
+    return found
+
+
+def _start(side: Side, name: str) -> Array:
+    return side.arrays[f"start/{name}"]
+
+
+def _gradient(side: Side, name: str) -> Array:
+    return side.arrays[f"gradients/{name}"]
+
+
+def _ratio(numerator: Array, denominator: Array) -> float:
+    """The factor between two arrays, by least squares."""
+    total = float(np.square(denominator).sum())
+    return float((numerator * denominator).sum()) / total if total else 0.0

@@ -1,0 +1,393 @@
+"""Two models in processes of their own: opened, given the same weights, measured, and compared rung by rung."""
+
+from __future__ import annotations
+
+import math
+import queue
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+
+from common.machine import heartbeat
+from common.matching.records import Array, Ask, Layer, Opened, images
+from common.models import weights
+from common.spec import SpecError
+from compare.core.errors import LaunchError
+from compare.execution import launch
+from compare.matching import causes
+from compare.matching.alignment import Alignment, align
+from compare.matching.causes import ROUNDED, Cause, Side
+from compare.matching.formulas import apart
+from compare.tuning.servers import ENDED, LocalServer
+
+_POLL_SECONDS = 0.5
+_EXACT, _FORWARD, _GRADIENT, _UPDATE, _STEPS = 0.0, 1e-10, 1e-8, 1e-8, 1e-6
+_NOISE = 1e-6
+"""Gradients that are smaller than this part of the largest count as rounding."""
+_FLOAT32 = 1e-4
+"""Tolerance of what follows from a constant that is rounded to float32."""
+
+_LAYERS, _STATISTICS, _UPDATE_NAME = "layers and parameters", "running statistics", "one update"
+PASSED, FAILED, FOLLOWS, ACCEPTED = "passed", "failed", "follows", "accepted"
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One comparison of the two models."""
+
+    name: str
+    difference: float
+    """The largest, relative to the largest value of its array."""
+    tolerance: float
+    status: str
+    """passed, failed, accepted (all its causes are), or follows (from a rung above)."""
+    where: str = ""
+    """What differs most."""
+    causes: tuple[Cause, ...] = ()
+
+
+@dataclass(frozen=True)
+class Line:
+    """One pair of layers."""
+
+    left: Layer | None
+    right: Layer | None
+    inference: float | None
+    """Difference of the outputs. None: there are not two."""
+    training: float | None
+    settings: str = ""
+    """Settings that differ."""
+
+
+@dataclass(frozen=True)
+class Match:
+    """What two models have and lack in common."""
+
+    names: tuple[str, str]
+    """Frameworks."""
+    asks: tuple[Ask, Ask]
+    rungs: list[Rung]
+    lines: list[Line]
+    notes: list[Cause] = field(default_factory=list[Cause])
+    """Differences that this match removed."""
+
+    @property
+    def same(self) -> bool:
+        return all(rung.status == PASSED for rung in self.rungs)
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing differs but what was accepted."""
+        return all(rung.status != FAILED for rung in self.rungs)
+
+    @property
+    def sentences(self) -> list[str]:
+        """The answer: same or not, where the models part first, and why."""
+        if self.same:
+            return [
+                f"Yes: {self.asks[0].model} and {self.asks[1].model} are the same model. In float64 all {len(self.rungs)} "
+                f"rungs agree: outputs, gradients, updates, and {self.asks[0].steps} steps of training."
+            ]
+        failed = [rung for rung in self.rungs if rung.status in (FAILED, ACCEPTED)]
+        said = ["Yes, but for what was accepted." if self.holds else f"No: they part first at: {failed[0].name}."]
+        for rung in failed:
+            size = f" by {rung.difference:.1e}" if math.isfinite(rung.difference) else ""
+            at = f" at {rung.where}" if rung.where else ""
+            said.append(f"{rung.name}: {'accepted' if rung.status == ACCEPTED else 'differs'}{size}{at}.")
+            said += [f" {cause.in_words}" for cause in rung.causes]
+            if rung.status == FAILED and not rung.causes:
+                said.append(" None of the known causes explains it. The table of layers shows where the difference begins.")
+        return said
+
+
+class Process:
+    """A twin that opens models of users, one after another.
+
+    Raises:
+        LaunchError: it ends.
+        SpecError: it refuses a model. The message is the twin's.
+    """
+
+    def __init__(self, framework: str, folder: Path) -> None:
+        self.framework, self._folder = framework, folder
+        self._answers: queue.Queue[dict[str, Any]] = queue.Queue()
+        self._server = LocalServer(
+            framework, ["match"], folder / f"{framework}.log", self._answers.put, heartbeat.LOADING_SECONDS
+        )
+        self.close = self._server.close
+
+    def send(self, request: Mapping[str, Any]) -> None:
+        """Begin a request, whose arrays go to the file `out` of this process."""
+        self._server.expect()
+        self._server.send({**request, "out": str(self._file)})
+
+    def answer(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """(answer, arrays) of the request that was sent last."""
+        while True:
+            try:
+                answer = self._answers.get(timeout=_POLL_SECONDS)
+                break
+            except queue.Empty:
+                self._server.look()
+        if answer.get("event") == ENDED:
+            raise LaunchError(f"{self.framework} cannot match ({answer['reason']}).")
+        if "refused" in answer:
+            raise SpecError(f"{self.framework}: {answer['refused']}")
+        return answer, safetensors.numpy.load_file(self._file)
+
+    def give(self, arrays: Mapping[str, Array]) -> str:
+        """Write arrays for it. Returns the path."""
+        path = self._folder / f"{self.framework}-given.safetensors"
+        weights.save(arrays, path)
+        return str(path)
+
+    @property
+    def _file(self) -> Path:
+        return self._folder / f"{self.framework}.safetensors"
+
+
+@contextmanager
+def processes(folder: Path) -> Generator[tuple[Process, Process]]:
+    """The processes of both frameworks."""
+    with ExitStack() as stack:
+        started: list[Process] = []
+        for framework in launch.FRAMEWORKS:
+            started.append(Process(framework, folder))
+            stack.callback(started[-1].close)
+        yield started[0], started[1]
+
+
+def match(
+    both: tuple[Process, Process],
+    asks: tuple[Ask, Ask],
+    given: Mapping[str, str],
+    accepted: Sequence[str] = (),
+    *,
+    as_built: bool = False,
+) -> Match:
+    """Compare two models.
+
+    Args:
+        both: running processes.
+        asks: the models.
+        given: names of layers that stand for each other.
+        accepted: names of causes that do not count against the models.
+        as_built: whether weights are compared as they are, and none are copied.
+
+    Raises:
+        SpecError: a model is refused, or several pairings of layers fit.
+        LaunchError: a process ends.
+    """
+    for process, ask in zip(both, asks, strict=True):
+        process.send({"open": ask.model_dump()})
+    answers = _answers(both)
+    opened = [Opened.model_validate(answer["opened"]) for answer, _ in answers]
+    starts = [arrays for _, arrays in answers]
+    names = (both[0].framework, both[1].framework)
+    by_name = [{each.name: each for each in side.layers} for side in opened]
+    alignment = align(opened[0].layers, opened[1].layers, given)
+    found = Match(names, asks, [_shapes(names, alignment, opened, by_name)], [])
+    if alignment.misfits or opened[0].outputs != opened[1].outputs:
+        return replace(found, rungs=_accept(found.rungs, accepted), lines=_lines(by_name, alignment))
+    own = as_built or all(ask.weights for ask in asks)
+    copied = dict(starts[1])
+    for one, other in {} if own else alignment.names.items():
+        copied |= {
+            f"{other}.{role}": starts[0][f"{one}.{role}"] for role in by_name[0][one].parameters if f"{other}.{role}" in copied
+        }
+    both[0].send({"measure": None})
+    both[1].send({"measure": both[1].give(copied)})
+    left, right = (_side(process, *answer) for process, answer in zip(both, _answers(both), strict=True))
+    rungs = [*found.rungs, *([_own_weights(left, right, alignment)] if own else []), *_climb(asks[0], left, right, alignment)]
+    notes = [] if own else causes.of_initialisation(names, starts, alignment)
+    notes += _flattened(names, alignment, by_name)
+    return Match(names, asks, _accept(_settled(rungs), accepted), _lines(by_name, alignment, (left, right)), notes)
+
+
+def _answers(both: Sequence[Process]) -> list[tuple[dict[str, Any], dict[str, Array]]]:
+    """Of both processes. A refusal of one waits for the other, which would answer the next request with this answer else."""
+    found: list[tuple[dict[str, Any], dict[str, Array]]] = []
+    refused: list[SpecError] = []
+    for process in both:
+        try:
+            found.append(process.answer())
+        except SpecError as error:
+            refused.append(error)
+    if refused:
+        raise refused[0]
+    return found
+
+
+def _side(process: Process, answer: dict[str, Any], arrays: dict[str, Array]) -> Side:
+    layers = {mode: {each["name"]: Layer.model_validate(each) for each in ran} for mode, ran in answer["measured"].items()}
+    return Side(process.framework, layers, arrays, answer["optimizers"])
+
+
+def _shapes(
+    names: tuple[str, str], alignment: Alignment, opened: Sequence[Opened], by_name: Sequence[Mapping[str, Layer]]
+) -> Rung:
+    found = causes.of_layers(names, alignment, by_name)
+    if opened[0].outputs != opened[1].outputs:
+        outputs = [side.outputs[0] for side in opened]
+        said = f"{names[0]} returns {outputs[0]} values for each image, {names[1]} {outputs[1]}."
+        more = " Labels that start at 1 need one more." if abs(outputs[0] - outputs[1]) == 1 else ""
+        found.append(Cause("label-encoding", said + more, ", ".join(filter(None, (side.where for side in opened)))))
+    return Rung(_LAYERS, math.inf if found else 0.0, _EXACT, FAILED if found else PASSED, causes=tuple(found))
+
+
+def _own_weights(left: Side, right: Side, alignment: Alignment) -> Rung:
+    rung = _rung("weights as given", _parameters(left, right, alignment, "start/"), _EXACT + 1e-7)
+    return rung if rung.status == PASSED else replace(rung, causes=tuple(causes.of_weights(left, right, alignment)))
+
+
+def _climb(ask: Ask, left: Side, right: Side, alignment: Alignment) -> Generator[Rung]:
+    pixels, labels = images(ask)
+    sides = (left, right)
+    for mode in ("inference", "training"):
+        rung = _rung(f"logits, {mode}", [("logits", left.arrays[f"{mode}/logits"], right.arrays[f"{mode}/logits"])], _FORWARD)
+        split = causes.first_split(mode, sides, alignment, np.asarray(pixels, np.float64))
+        if split is not None and rung.status != PASSED:
+            where = "the output" if split.layers is None else f"{split.layers[0].name}, {split.layers[1].name}"
+            rung = replace(rung, where=where, causes=tuple(causes.of_split(split)))
+        yield rung
+    rung = _rung(_STATISTICS, _parameters(left, right, alignment, "statistics/"), _FORWARD)
+    yield rung if rung.status == PASSED else replace(rung, causes=tuple(causes.of_statistics(left, right, alignment)))
+    trained = [(mine, other) for mine, other, _ in _names(left, right, alignment, "gradients/")]
+    rung = _rung("loss", [("loss", left.arrays["loss"], right.arrays["loss"])], _FORWARD)
+    yield rung if rung.status == PASSED else replace(rung, causes=tuple(causes.of_loss(left, right, trained, labels)))
+    rung = _rung("gradients", _parameters(left, right, alignment, "gradients/"), _GRADIENT, _NOISE)
+    yield rung if rung.status == PASSED else replace(rung, causes=tuple(causes.of_gradients(left, right, trained)))
+    largest = max((np.abs(left.arrays[f"gradients/{mine}"]).max() for mine, _ in trained), default=0.0)
+    # A gradient that is rounding, as of a bias in front of BatchNorm, is scaled up by Adam.
+    counted = [pair for pair in trained if np.abs(left.arrays[f"gradients/{pair[0]}"]).max() > _NOISE * largest]
+    for rule in ask.rules:
+        updates = [(mine, _change(left, rule, mine), _change(right, rule, other)) for mine, other in counted]
+        rung = _rung(f"{_UPDATE_NAME}, {_rule_words(rule)}", updates, _UPDATE)
+        yield rung if rung.status == PASSED else replace(rung, causes=tuple(causes.of_update(rule, left, right, trained)))
+        yield _rung(
+            f"{ask.steps} steps, {_rule_words(rule)}",
+            [
+                ("losses", left.arrays[f"{rule}/losses"], right.arrays[f"{rule}/losses"]),
+                *(each for each in _parameters(left, right, alignment, f"{rule}/last/") if not _is_statistic(each[0])),
+            ],
+            _STEPS,
+        )
+
+
+def _change(side: Side, rule: str, name: str) -> Array:
+    """What the first update changes a parameter by."""
+    return side.arrays[f"{rule}/first/{name}"] - side.arrays[f"start/{name}"]
+
+
+def _rule_words(rule: str) -> str:
+    return {"own": "own optimizers"}.get(rule, rule)
+
+
+def _is_statistic(name: str) -> bool:
+    return name.endswith((".mean", ".variance"))
+
+
+def _names(left: Side, right: Side, alignment: Alignment, prefix: str) -> list[tuple[str, str, str]]:
+    """(left name, right name, role) of parameters that both have."""
+    found: list[tuple[str, str, str]] = []
+    for one, other in alignment.names.items():
+        for key in left.arrays:
+            if key.startswith(f"{prefix}{one}."):
+                role = key.removeprefix(f"{prefix}{one}.")
+                if f"{prefix}{other}.{role}" in right.arrays:
+                    found.append((f"{one}.{role}", f"{other}.{role}", role))
+    return found
+
+
+def _parameters(left: Side, right: Side, alignment: Alignment, prefix: str) -> list[tuple[str, Array, Array]]:
+    return [
+        (mine, left.arrays[prefix + mine], right.arrays[prefix + other])
+        for mine, other, _ in _names(left, right, alignment, prefix)
+    ]
+
+
+def _rung(name: str, compared: Sequence[tuple[str, Array, Array]], tolerance: float, floor: float = 0.0) -> Rung:
+    """`floor`: an array counts as no smaller than this part of the largest. Smaller values are rounding."""
+    largest = max((float(np.abs(left).max(initial=0.0)) for _, left, _ in compared), default=0.0)
+    differences = [(apart(left, right, floor * largest), what) for what, left, right in compared]
+    most, where = max(differences, default=(0.0, ""))
+    passed = most <= tolerance
+    return Rung(name, most, tolerance, PASSED if passed else FAILED, "" if passed else where)
+
+
+def _settled(rungs: Sequence[Rung]) -> list[Rung]:
+    """What fails below a rung that failed follows from it. Running statistics reach nothing else in training."""
+    found: list[Rung] = []
+    broken = ""
+    for rung in rungs:
+        if rung.status == FAILED and broken:
+            rung = replace(rung, status=FOLLOWS, causes=())
+        if rung.status == FAILED and rung.name not in (_LAYERS, _STATISTICS):
+            broken = rung.name
+        elif broken.startswith(_UPDATE_NAME) and rung.name.endswith(broken.removeprefix(_UPDATE_NAME)):
+            broken = ""  # the other rule's update does not follow from this one's
+        found.append(rung)
+    return found
+
+
+def _accept(rungs: Sequence[Rung], accepted: Sequence[str]) -> list[Rung]:
+    """Rounded constants are the framework's own, and always accepted: what follows from them must be as small as float32."""
+    found: list[Rung] = []
+    rounded = False
+    for rung in rungs:
+        names = {cause.name for cause in rung.causes}
+        if rung.status == FAILED and names and names <= {*accepted, ROUNDED}:
+            rung = replace(rung, status=ACCEPTED)
+            rounded = rounded or names == {ROUNDED}
+        elif rung.status == FOLLOWS and rounded:
+            rung = replace(rung, status=ACCEPTED if rung.difference <= _FLOAT32 else FAILED)
+        found.append(rung)
+    return found
+
+
+def _flattened(names: tuple[str, str], alignment: Alignment, by_name: Sequence[Mapping[str, Layer]]) -> list[Cause]:
+    found: list[Cause] = []
+    words = {"chw": "channels, height, width", "hwc": "height, width, channels"}
+    for one, other in alignment.names.items():
+        ours, theirs = by_name[0][one], by_name[1][other]
+        orders = [words.get(each.flattened or "") for each in (ours, theirs)]
+        if ours.kind == "dense" and None not in orders and orders[0] != orders[1]:
+            said = (
+                f"{one} takes an image flattened as {orders[0]} in {names[0]}, {other} as {orders[1]} in {names[1]}. "
+                "The rows of its kernel were reordered. Whoever copies these weights must do so too."
+            )
+            found.append(Cause("flatten-order", said, ", ".join(filter(None, (ours.where, theirs.where)))))
+    return found
+
+
+def _lines(layers: Sequence[Mapping[str, Layer]], alignment: Alignment, sides: tuple[Side, Side] | None = None) -> list[Line]:
+    """Pairs of layers, and then what stands in one model alone."""
+    found: list[Line] = []
+    for one, other in alignment.pairs:
+        differences: list[float | None] = [None, None]
+        for place, mode in enumerate(("inference", "training")):
+            if sides is not None and one in sides[0].layers[mode] and other in sides[1].layers[mode]:
+                differences[place] = apart(sides[0].values(mode, one)[1], sides[1].values(mode, other)[1])
+        ours, theirs = layers[0][one], layers[1][other]
+        found.append(Line(ours, theirs, differences[0], differences[1], _settings(ours, theirs)))
+    found += [Line(one, other, None, None) for one, other in alignment.misfits]
+    named = [{each.name for line in found if (each := (line.left, line.right)[place]) is not None} for place in (0, 1)]
+    found += [Line(each, None, None, None) for each in layers[0].values() if each.name not in named[0]]
+    found += [Line(None, each, None, None) for each in layers[1].values() if each.name not in named[1]]
+    return found
+
+
+_CONVENTIONS = ("data_format", "biased_variance", "count_padding")
+"""Settings that always differ between the frameworks."""
+
+
+def _settings(left: Layer, right: Layer) -> str:
+    keys = [key for key in left.settings if key in right.settings and key not in _CONVENTIONS]
+    return "; ".join(
+        f"{key} {left.settings[key]}, {right.settings[key]}" for key in keys if left.settings[key] != right.settings[key]
+    )

@@ -1,0 +1,194 @@
+"""What layers, losses and optimizers compute, in NumPy: with it a suspected cause is tried out on recorded numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+from common.matching.records import Array
+
+ROUNDED = 3e-7
+"""The same for a function whose constants are rounded to float32."""
+CLOSE = 1e-10
+"""Largest relative difference of two arrays that count as equal: rounding of float64 through a whole model."""
+
+
+def apart(left: Array, right: Array, least: float = 0.0) -> float:
+    """Largest difference, relative to the largest value, or to `least`. Infinite if sizes differ or a value is not finite."""
+    if left.size != right.size:
+        return math.inf
+    scale = max(np.abs(left).max(initial=0.0), np.abs(right).max(initial=0.0), least, 1e-30)
+    difference = float(np.abs(left.reshape(-1) - right.reshape(-1)).max(initial=0.0) / scale)
+    return difference if math.isfinite(difference) else math.inf
+
+
+def close(left: Array, right: Array) -> bool:
+    """Whether two arrays agree within rounding."""
+    return apart(left, right) <= CLOSE
+
+
+def _gelu(x: Array) -> Array:
+    return x * special.ndtr(x)
+
+
+def _gelu_tanh(x: Array) -> Array:
+    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def softplus(x: Array) -> Array:
+    return np.logaddexp(0.0, x)
+
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "no activation": lambda x: x,
+    "ReLU": lambda x: np.maximum(x, 0),
+    "ReLU6": lambda x: np.clip(x, 0, 6),
+    "GELU (erf)": _gelu,
+    "GELU (tanh)": _gelu_tanh,
+    "SiLU": lambda x: x * special.expit(x),
+    "ELU": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
+    "SELU": lambda x: 1.0507009873554805 * np.where(x > 0, x, 1.6732632423543772 * np.expm1(np.minimum(x, 0))),
+    "Mish": lambda x: x * np.tanh(softplus(x)),
+    "sigmoid": special.expit,
+    "tanh": np.tanh,
+    "softplus": softplus,
+    "hard swish": lambda x: x * np.clip(x + 3, 0, 6) / 6,
+    "hard sigmoid": lambda x: np.clip(x + 3, 0, 6) / 6,
+    "softmax": lambda x: special.softmax(x, -1),
+    "log-softmax": lambda x: special.log_softmax(x, -1),
+}
+
+
+def activation(x: Array, y: Array) -> tuple[str, Callable[[Array], Array]] | None:
+    """The function that turns x into y, by name. None: none that is known."""
+    if x.shape != y.shape:
+        return None
+    for name, function in ACTIVATIONS.items():
+        if apart(function(x), y) <= ROUNDED:
+            return name, function
+    negative = x < 0
+    if negative.any():
+        slope = float(f"{np.median(y[negative] / x[negative]):.6g}")
+
+        def leaky(values: Array) -> Array:
+            return np.where(values > 0, values, slope * values)
+
+        if apart(leaky(x), y) <= ROUNDED:
+            return f"leaky ReLU, slope {slope:g}", leaky
+    return None
+
+
+def dropout(x: Array, y: Array) -> float | None:
+    """The rate of the dropout that turns x into y. 0: y is x. None: no dropout does."""
+    if x.size != y.size:
+        return None
+    x, y = x.reshape(-1), y.reshape(-1)
+    kept = (y != 0) & (x != 0)
+    if not kept.any():
+        return None
+    scale = float(np.median(y[kept] / x[kept]))
+    return 1 - 1 / scale if scale and close(np.where(y != 0, x * scale, 0), y) else None
+
+
+def _patches(x: Array, size: Sequence[int], stride: Sequence[int], padding: Any, dilation: Sequence[int], fill: float) -> Array:
+    """[N, H', W', C, kernel height, kernel width]."""
+    padded = np.pad(x, ((0, 0), *map(tuple, padding), (0, 0)), constant_values=fill)
+    reach = tuple((one - 1) * apart_by + 1 for one, apart_by in zip(size, dilation, strict=True))
+    found = np.lib.stride_tricks.sliding_window_view(padded, reach, (1, 2))
+    return found[:, :: stride[0], :: stride[1], :, :: dilation[0], :: dilation[1]]
+
+
+def convolution(
+    x: Array, kernel: Array, bias: Array | None, settings: Mapping[str, Any], padding: Any, depthwise: bool
+) -> Array:
+    """A convolution with explicit padding ((top, bottom), (left, right)); see `Layer.settings`."""
+    patches = _patches(x, kernel.shape[:2], settings["stride"], padding, settings["dilation"], 0.0)
+    if depthwise:
+        y = np.einsum("nijcab,abcm->nijcm", patches, kernel).reshape(*patches.shape[:3], -1)
+    else:
+        groups = settings["groups"]
+        parts = zip(np.split(patches, groups, 3), np.split(kernel, groups, 3), strict=True)
+        y = np.concatenate([np.einsum("nijcab,abco->nijo", each, part, optimize=True) for each, part in parts], -1)
+    return y if bias is None else y + bias
+
+
+def pooling(x: Array, window: Sequence[int], stride: Sequence[int], padding: Any, how: str) -> Array:
+    """`maximum`, `average` (padding counts) or `average without padding`."""
+    largest = how == "maximum"
+    patches = _patches(x, window, stride, padding, (1, 1), -np.inf if largest else 0.0)
+    if largest:
+        return patches.max((-2, -1))
+    if how == "average":
+        return patches.mean((-2, -1))
+    counted = _patches(np.ones_like(x), window, stride, padding, (1, 1), 0.0)
+    return patches.sum((-2, -1)) / counted.sum((-2, -1))
+
+
+def normalisation(
+    kind: str, x: Array, parameters: Mapping[str, Array], epsilon: float, groups: int = 1, *, batch: bool = False
+) -> Array:
+    """Batch, layer or group normalisation. `batch`: with the statistics of this batch."""
+    gamma, beta = parameters.get("gamma", np.ones(1)), parameters.get("beta", np.zeros(1))
+    if kind == "batch_norm":
+        axes = tuple(range(x.ndim - 1))
+        mean = x.mean(axes) if batch else parameters["mean"]
+        variance = x.var(axes) if batch else parameters["variance"]
+        return gamma * (x - mean) / np.sqrt(variance + epsilon) + beta
+    if kind == "layer_norm":
+        return gamma * (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + epsilon) + beta
+    split = x.reshape(*x.shape[:-1], groups, -1)
+    axes = (*range(1, x.ndim - 1), x.ndim)
+    normal = (split - split.mean(axes, keepdims=True)) / np.sqrt(split.var(axes, keepdims=True) + epsilon)
+    return gamma * normal.reshape(x.shape) + beta
+
+
+def _cross_entropy(outputs: Array, labels: Array) -> float:
+    return float(-special.log_softmax(outputs, -1)[np.arange(len(labels)), labels].mean())
+
+
+def losses(outputs: Array, labels: Array) -> dict[str, float]:
+    """What losses give for these outputs, by name."""
+    count = outputs.shape[1]
+    clipped = np.clip(outputs, 1e-7, 1 - 1e-7)
+    smoothed = np.full_like(outputs, 0.1 / count)
+    smoothed[np.arange(len(labels)), labels] += 0.9
+    return {
+        "mean cross-entropy of logits": _cross_entropy(outputs, labels),
+        "sum of the cross-entropies of logits": _cross_entropy(outputs, labels) * len(labels),
+        "cross-entropy of a softmax of the outputs, taken as logits": _cross_entropy(special.softmax(outputs, -1), labels),
+        "cross-entropy of the outputs, taken as probabilities": _cross_entropy(np.log(clipped), labels),
+        "cross-entropy with labels one too low": _cross_entropy(outputs, (labels - 1) % count),
+        "cross-entropy with labels one too high": _cross_entropy(outputs, (labels + 1) % count),
+        "cross-entropy with labels one too low, where 0 counts as no class": _without_class(outputs, labels - 1),
+        "cross-entropy with labels one too high, where the last counts as no class": _without_class(outputs, labels + 1),
+        "cross-entropy with labels in reverse order": _cross_entropy(outputs, count - 1 - labels),
+        "cross-entropy with label smoothing 0.1": float(-(smoothed * special.log_softmax(outputs, -1)).sum(-1).mean()),
+    }
+
+
+def _without_class(outputs: Array, labels: Array) -> float:
+    """As one-hot labels give it, whose row is zero for a label that is no class."""
+    known = (labels >= 0) & (labels < outputs.shape[1])
+    return _cross_entropy(outputs[known], labels[known]) * known.mean() if known.any() else 0.0
+
+
+def first_update(settings: Mapping[str, Any], weights: Array, gradient: Array) -> Array | None:
+    """The change of the weights in an optimizer's first step. None: its rule is not known here."""
+    rate, decay = settings["learning_rate"], settings["weight_decay"]
+    if settings["coupled"]:
+        gradient = gradient + decay * weights
+    if settings["rule"] == "sgd":
+        momentum = settings["momentum"] if settings["nesterov"] else 0.0
+        change = -rate * (1 + momentum) * gradient
+    elif settings["rule"] == "adam":
+        epsilon = settings["epsilon"]
+        if settings["epsilon_before_correction"]:
+            epsilon /= math.sqrt(1 - settings["beta_2"])
+        change = -rate * settings["rounding"] * gradient / (np.abs(gradient) + epsilon)
+    else:
+        return None
+    return change if settings["coupled"] else change - rate * decay * weights

@@ -1,0 +1,213 @@
+"""`convtwins match`: is a port the same model? If not, where they part first, and why."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from common.machine.private_folder import PrivateFolder
+from common.matching.records import Ask
+from common.spec import SpecError
+from compare.core import exits
+from compare.core.interrupt import interruptible
+from compare.core.option_parsing import chosen, names
+from compare.execution import store
+from compare.matching import climbing
+from compare.matching.causes import KNOWN
+from compare.matching.climbing import Line, Match
+from compare.reporting import document
+from compare.reporting.document import Mark, Report
+from compare.reporting.tables import Column, Table
+
+NAME, RESULTS_FILE = "match", "match.json"
+_TORCH_SUFFIXES = (".pt", ".pth", ".bin")
+_IN_ORDER = "PyTorch's, then Keras's"
+
+
+def command(
+    net: Annotated[str, typer.Argument(metavar="PACKAGE.MODULE:NAME", help="A torch.nn.Module, its class, or a function.")],
+    model: Annotated[str, typer.Argument(metavar="PACKAGE.MODULE:NAME", help="A keras.Model, its class, or a function.")],
+    input_shape: Annotated[str, typer.Option("--input", metavar="HxWxC", help="Size of the images, e.g. 28x28x1.")],
+    classes: Annotated[int, typer.Option(min=2, help="Number of outputs.")],
+    weights: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE", help="A state_dict (.pt) to copy; and with the port's own .weights.h5: compared, not copied."
+        ),
+    ] = None,
+    maps: Annotated[
+        list[str] | None,
+        typer.Option("--map", metavar="TORCH=KERAS", help="Layers that stand for each other. May be repeated."),
+    ] = None,
+    as_built: Annotated[bool, typer.Option("--as-built", help="Compare weights as both are built, and copy none.")] = False,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of training at which the losses are compared.")] = 20,
+    prepare: Annotated[tuple[str, str] | None, typer.Option(help=f"Functions from uint8 images: {_IN_ORDER}.")] = None,
+    loss: Annotated[
+        tuple[str, str] | None, typer.Option(help=f"Losses: {_IN_ORDER}. Default: cross-entropy of logits.")
+    ] = None,
+    optimizer: Annotated[tuple[str, str] | None, typer.Option(help=f"Functions that make optimizers: {_IN_ORDER}.")] = None,
+    accept: Annotated[str, typer.Option(metavar="CAUSE,...", help="Causes that do not count, e.g. biased-variance.")] = "",
+    out: Annotated[Path | None, typer.Option(help="Keep the report here. Default: nothing is kept.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Compare a PyTorch model with its Keras port: weights copied, outputs, gradients, steps; exit code 1 where they part."""
+    with exits.reported(), interruptible():
+        if out is not None:
+            store.refuse_others(out, RESULTS_FILE, None, "match")
+        found = compare(
+            (net, model), image_shape(input_shape), classes, weights=weights or [], maps=maps or [], as_built=as_built,
+            steps=steps, prepare=prepare, loss=loss, optimizer=optimizer, accept=names(accept),
+        )  # fmt: skip
+        code = report(found, sys.argv[1:]).deliver(out, as_json=as_json)
+    raise typer.Exit(code)
+
+
+def compare(
+    models: tuple[str, str],
+    image: tuple[int, int, int],
+    classes: int,
+    *,
+    weights: Sequence[str] = (),
+    maps: Sequence[str] = (),
+    as_built: bool = False,
+    steps: int = 20,
+    prepare: tuple[str, str] | None = None,
+    loss: tuple[str, str] | None = None,
+    optimizer: tuple[str, str] | None = None,
+    accept: Sequence[str] = (),
+    both: tuple[climbing.Process, climbing.Process] | None = None,
+) -> Match:
+    """Compare two models. See the options of `command`.
+
+    Args:
+        both: running processes. None: they are started, and ended.
+
+    Raises:
+        SpecError: a word is wrong, or a model is refused.
+        LaunchError: a framework's process ends.
+    """
+    accepted = chosen("--accept", accept, tuple(KNOWN)) if accept else []
+    for name in (*models, *(prepare or ()), *(loss or ()), *(optimizer or ())):
+        module, _, attribute = name.partition(":")
+        if not module or not attribute.isidentifier():
+            raise SpecError(f"A model or function is named package.module:name. Received: {name!r}. Use e.g. net:Net.")
+    files = _weights(weights)
+    asks = tuple(
+        Ask(
+            model=models[place], image=image, classes=classes, steps=steps, weights=files[place],
+            prepare=prepare and prepare[place], loss=loss and loss[place], optimizer=optimizer and optimizer[place],
+        )
+        for place in (0, 1)
+    )  # fmt: skip
+    given = [_pair(each) for each in maps]
+    if both is not None:
+        return climbing.match(both, (asks[0], asks[1]), dict(given), accepted, as_built=as_built)
+    with PrivateFolder() as folder, climbing.processes(folder.path) as both:
+        return climbing.match(both, (asks[0], asks[1]), dict(given), accepted, as_built=as_built)
+
+
+def image_shape(text: str) -> tuple[int, int, int]:
+    """(height, width, channels) of `28x28x1`.
+
+    Raises:
+        SpecError: the text is another.
+    """
+    sizes = text.lower().split("x")
+    if len(sizes) != 3 or not all(size.isdecimal() and 0 < int(size) <= 4096 for size in sizes):
+        raise SpecError(f"--input must be height x width x channels. Received: {text!r}. Use e.g. 28x28x1.")
+    height, width, channels = map(int, sizes)
+    return height, width, channels
+
+
+def _weights(files: Sequence[str]) -> tuple[str | None, str | None]:
+    torch = [str(Path(file).resolve()) for file in files if file.endswith(_TORCH_SUFFIXES)]
+    keras = [str(Path(file).resolve()) for file in files if file.endswith((".h5", ".keras"))]
+    for file in files:
+        if not Path(file).is_file():
+            raise SpecError(f"--weights names no file. Received: {file}.")
+    if len(torch) + len(keras) != len(files) or len(torch) > 1 or len(keras) > 1:
+        raise SpecError(f"--weights takes one .pt and one .weights.h5. Received: {', '.join(files)}.")
+    if keras and not torch:
+        raise SpecError(f"--weights copies PyTorch's weights to Keras. Received: {keras[0]} alone. Give the .pt file too.")
+    return (torch or [None])[0], (keras or [None])[0]
+
+
+def _pair(text: str) -> tuple[str, str]:
+    left, equals, right = text.partition("=")
+    if not (left and equals and right):
+        raise SpecError(f"--map must be torch.name=keras.name. Received: {text!r}.")
+    return left, right
+
+
+_RUNG = (
+    Column("rung", "rung", pick="name"),
+    Column("difference", "largest difference", -1, short="differs"),
+    Column("tolerance", "tolerance", pick=lambda rung: "exact" if rung.tolerance == 0 else f"{rung.tolerance:.0e}"),
+    Column("status", "status"),
+    Column("where", "where"),
+)
+_CAUSE = (
+    Column("cause", "cause", pick="name"),
+    Column("sentence", "what"),
+    Column("verified", "experiment"),
+    Column("where", "file and line"),
+)
+
+
+def _shape(side: str) -> Column:
+    def pick(line: Line) -> str:
+        layer = line.left if side == "left" else line.right
+        return "" if layer is None else "x".join(map(str, layer.output))
+
+    return Column(f"{side}_shape", "output", pick=pick, wide=True)
+
+
+def _layer_columns(sides: tuple[str, str]) -> tuple[Column, ...]:
+    return (
+        Column("left", f"{sides[0]}: layer", pick="left.name"),
+        _shape("left"),
+        Column("right", f"{sides[1]}: layer", pick="right.name"),
+        _shape("right"),
+        Column("inference", "differs", -1),
+        Column("training", "in training", -1),
+        Column("settings", "other settings"),
+        Column("left_where", f"{sides[0]}: line", pick="left.where", terminal=False),
+        Column("right_where", f"{sides[1]}: line", pick="right.where", terminal=False),
+    )
+
+
+def report(found: Match, words: Sequence[str]) -> Report:
+    """The report of a match."""
+    causes = [cause for rung in found.rungs for cause in rung.causes]
+    verdict = "same" if found.same else "same but for what was accepted" if found.holds else "not the same"
+    return Report(
+        title="Is my port the same?",
+        name=NAME,
+        json_file=RESULTS_FILE,
+        facts=[f"{found.names[0]}: {found.asks[0].model}; {found.names[1]}: {found.asks[1].model}"],
+        marks=[Mark("Same model", verdict, "good" if found.holds else "bad")],
+        findings=[
+            ("Is it the same model?", found.sentences),
+            ("What this match has evened out", [cause.note for cause in found.notes]),
+        ],
+        tables=[
+            Table.of("rungs", "Rungs", _RUNG, found.rungs),
+            Table.of("layers", "Layers, side by side", _layer_columns(found.names), found.lines),
+        ],
+        detail_tables=[Table.of("causes", "Causes", _CAUSE, causes)],
+        commands=[("This report:", f"{document.COMPARE} {document.shell(words)}")] if words else [],
+        values={
+            "verdict": verdict,
+            "rungs": [{**_plain(rung), "causes": [cause._asdict() for cause in rung.causes]} for rung in found.rungs],
+            "notes": [cause._asdict() for cause in found.notes],
+        },
+        exit_code=0 if found.holds else exits.RUN_FAILED,
+    )
+
+
+def _plain(rung: climbing.Rung) -> dict[str, object]:
+    return {key: value for key, value in vars(rung).items() if key != "causes"}

@@ -1,0 +1,355 @@
+"""A user's own model for `match`: built as it is, recorded layer by layer, its parameters in canonical form."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from common.matching import recording, records, user_code
+from common.matching.recording import Recorder
+from common.matching.records import Array, Ask, Layer, Opened
+from common.spec import SpecError
+
+SUPPORTED: dict[str, tuple[str, ...]] = {
+    "conv": ("Conv2d",),
+    "transposed_conv": ("ConvTranspose2d",),
+    "dense": ("Linear",),
+    "batch_norm": ("BatchNorm1d", "BatchNorm2d"),
+    "layer_norm": ("LayerNorm",),
+    "group_norm": ("GroupNorm",),
+    "max_pool": ("MaxPool2d", "max_pool2d"),
+    "average_pool": ("AvgPool2d", "avg_pool2d"),
+    "global_average_pool": ("AdaptiveAvgPool2d", "adaptive_avg_pool2d", "mean"),
+    "global_max_pool": ("AdaptiveMaxPool2d", "adaptive_max_pool2d", "amax"),
+    "activation": (
+        *("ReLU", "ReLU6", "LeakyReLU", "ELU", "SELU", "GELU", "SiLU", "Mish", "Sigmoid", "Tanh", "Softplus", "Hardswish"),
+        *("relu", "relu_", "relu6", "leaky_relu", "elu", "selu", "gelu", "silu", "mish", "sigmoid", "tanh", "softplus"),
+        *("hardswish", "Hardsigmoid", "hardsigmoid", "Softmax", "softmax", "LogSoftmax", "log_softmax"),
+    ),
+    "dropout": ("Dropout", "Dropout2d", "dropout", "dropout2d"),
+    "flatten": ("Flatten", "flatten"),
+    "padding": ("ZeroPad2d", "pad"),
+    "add": ("add", "add_", "__add__", "__iadd__", "__radd__"),
+    "concatenate": ("cat", "concat"),
+}
+"""Names of layers and functions by kind. Another layer without parameters is compared by its values."""
+
+_WITH_PARAMETERS = ("conv", "depthwise_conv", "transposed_conv", "dense", "batch_norm", "layer_norm", "group_norm")
+_ROLES = {"weight": "gamma", "bias": "beta", "running_mean": "mean", "running_var": "variance"}
+_DROPOUTS = ("dropout", "dropout2d")
+_OTHER_DROPOUTS = (
+    *("dropout1d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "bernoulli", "bernoulli_"),
+    *("rand", "randn", "rand_like", "randn_like"),
+)
+
+
+class Model:
+    """See `common.matching.records.Model`."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+        # Twin: here the type of new tensors is a setting of the process.
+        torch.set_default_dtype(torch.float64)
+        with user_code.noting_lines(nn.Module) as self._lines:
+            net = user_code.build(ask.model, nn.Module, classes=ask.classes, image=ask.image)
+        # Twin: torch makes layers before it converts them; Keras takes the type where they are made.
+        self._net: nn.Module = net.double()
+        if ask.weights is not None:
+            self._read(ask.weights)
+        self._prepare = user_code.find(ask.prepare) if ask.prepare else None
+        self._loss = user_code.find(ask.loss) if ask.loss else functional.cross_entropy
+        self._leaves = {id(layer): (name, layer) for name, layer in net.named_modules() if _is_leaf(layer)}
+        self._refuse_unsupported()
+        self._orders: dict[str, Array] = {}
+        layers, _, logits = self.forward(records.images(ask)[0], training=False)
+        self._ran = list(dict.fromkeys(layer.name.partition("#")[0] for layer in layers if layer.parameters))
+        self.opened = Opened(layers=layers, outputs=list(logits.shape[1:]), where=self._lines.get(id(net)))
+
+    def parameters(self) -> dict[str, Array]:
+        """All parameters and running statistics, in canonical form."""
+        return {name: self._canonical(name, role, layer, tensor) for name, role, layer, tensor in self._all()}
+
+    def load(self, parameters: dict[str, Array]) -> None:
+        """Set parameters, given in canonical form."""
+        with torch.no_grad():
+            for name, role, layer, tensor in self._all():
+                array = recording.to_native(parameters[name], role, self._order(name))
+                tensor.copy_(torch.from_numpy(np.ascontiguousarray(_from_canonical(array, role, layer))))
+
+    def forward(self, images: Array, *, training: bool) -> tuple[list[Layer], list[tuple[Array, Array]], Array]:
+        """Layers in order of execution, (input, output) of each, and the model's output."""
+        recorder = Recorder()
+        with torch.no_grad():
+            logits = self._run(images, recorder, training=training)
+        self._orders |= recorder.orders
+        return recorder.layers, recorder.values, logits.numpy()
+
+    def gradients(self, images: Array, labels: Array) -> tuple[float, dict[str, Array]]:
+        """(loss, gradients) in training mode."""
+        loss = self._backward(images, labels, Recorder(keep=False))
+        found: dict[str, Array] = {}
+        for name, role, layer, tensor in self._all():
+            if isinstance(tensor, nn.Parameter):
+                gradient = torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
+                found[name] = self._canonical(name, role, layer, gradient)
+        return loss, found
+
+    def start(self, rule: str) -> dict[str, Any]:
+        """Begin a training with a rule of `Ask.rules`. Returns the optimizer's settings, by names that all frameworks share."""
+        parameters = list(self._net.parameters())
+        if self._ask.optimizer:
+            with user_code.running(self._ask.optimizer):
+                self._optimizer = user_code.find(self._ask.optimizer)(parameters)
+        elif rule == "sgd":
+            self._optimizer = torch.optim.SGD(parameters, records.LEARNING_RATE[rule], records.MOMENTUM)
+        else:
+            betas = (records.BETA_1, records.BETA_2)
+            self._optimizer = torch.optim.Adam(parameters, records.LEARNING_RATE[rule], betas, records.EPSILON)
+        self._steps = 0
+        # Twin: torch's Adam adds weight decay to the gradient, Keras's takes it from the weights.
+        kind, given = type(self._optimizer).__name__.lower(), self._optimizer.defaults
+        found = {"rule": {"adamw": "adam"}.get(kind, kind), "learning_rate": given["lr"], "epsilon": given.get("eps")}
+        found |= {"weight_decay": given.get("weight_decay", 0), "coupled": kind != "adamw", "rounding": 1.0}
+        found |= dict(zip(("beta_1", "beta_2"), given.get("betas", (0, 0)), strict=True))
+        found |= {"epsilon_before_correction": False}
+        return {**found, **{key: given.get(key, 0) for key in ("momentum", "nesterov")}}
+
+    def step(self, images: Array, labels: Array) -> float:
+        """One update. Returns the loss before it."""
+        loss = self._backward(images, labels, Recorder(keep=False, step=self._steps))
+        self._optimizer.step()
+        self._steps += 1
+        return loss
+
+    def _backward(self, images: Array, labels: Array, recorder: Recorder) -> float:
+        self._net.zero_grad()
+        outputs = self._run(images, recorder, training=True)
+        with user_code.running(self._ask.loss or self._ask.model):
+            loss = self._loss(outputs, torch.from_numpy(labels))
+            loss.backward()
+        return loss.item()
+
+    def _run(self, images: Array, recorder: Recorder, *, training: bool) -> torch.Tensor:
+        with user_code.running(self._ask.prepare or self._ask.model):
+            # Twin: torch's images are NCHW.
+            given = self._prepare(images) if self._prepare else torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()
+            given = torch.as_tensor(given).double()
+        self._net.train(training)
+        functions = _Functions(recorder)
+        hooks: list[Any] = []
+        for name, layer in self._leaves.values():
+            hooks.append(layer.register_forward_pre_hook(functions.enter))
+            hooks.append(layer.register_forward_hook(self._leave(name, functions)))
+        try:
+            with user_code.running(self._ask.model), functions:
+                outputs = self._net(given)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        if not isinstance(outputs, torch.Tensor) or outputs.ndim != 2:
+            received = list(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
+            raise SpecError(f"{self._ask.model} must return one tensor [N, classes]. Received: {received}.")
+        return outputs
+
+    def _leave(self, name: str, functions: _Functions) -> Callable[[nn.Module, tuple[Any, ...], Any], None]:
+        def leave(layer: nn.Module, given: tuple[Any, ...], made: Any) -> None:
+            kind, settings = _described(layer)
+            shapes = {
+                role: list(_to_canonical(tensor.detach().numpy(), role, layer).shape) for role, tensor in _parameters(layer)
+            }
+            where = self._lines.get(id(layer))
+            functions.leave(Layer(name=name, kind=kind, settings=settings, where=where, parameters=shapes), made)
+
+        return leave
+
+    def _all(self) -> list[tuple[str, str, nn.Module, torch.Tensor]]:
+        """(name, role, layer, tensor) of each parameter of the layers that ran, in this order."""
+        layers = dict(self._leaves.values())
+        return [
+            (f"{name}.{role}", role, layers[name], tensor) for name in self._ran for role, tensor in _parameters(layers[name])
+        ]
+
+    def _order(self, name: str) -> Array | None:
+        return self._orders.get(name.rpartition(".")[0])
+
+    def _canonical(self, name: str, role: str, layer: nn.Module, tensor: torch.Tensor) -> Array:
+        array = _to_canonical(tensor.detach().numpy(), role, layer)
+        return np.array(recording.to_canonical(array, role, self._order(name)))
+
+    def _read(self, path: str) -> None:
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+            self._net.load_state_dict(state.get("state_dict", state) if isinstance(state, dict) else state)
+        except Exception as error:
+            words = " ".join(str(error).split())[:400]
+            raise SpecError(f"{path} does not fit {self._ask.model}: {words}. Give the state_dict of this model.") from error
+
+    def _refuse_unsupported(self) -> None:
+        for name, layer in self._net.named_modules():
+            own = [*layer.parameters(recurse=False), *layer.buffers(recurse=False)]
+            known = id(layer) in self._leaves and _described(layer)[0] in _WITH_PARAMETERS
+            if (own and not known) or hasattr(layer, "parametrizations"):
+                raise SpecError(
+                    f"{name or 'The model itself'} ({type(layer).__name__}, {self._lines.get(id(layer)) or 'line unknown'}) "
+                    "has parameters of its own and is not supported. Use layers of the list in docs/match.md."
+                )
+
+
+class _Functions(TorchFunctionMode):
+    """Records calls of functions that no layer makes, and gives dropout its mask."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+        self._depth = 0
+
+    def enter(self, layer: nn.Module, given: tuple[Any, ...]) -> None:
+        self._depth += 1
+        # A layer may work in place.
+        self._given = given[0].detach().clone() if given and isinstance(given[0], torch.Tensor) else None
+
+    def leave(self, layer: Layer, made: Any) -> None:
+        self._depth -= 1
+        if self._given is not None and isinstance(made, torch.Tensor):
+            self._recorder.add(layer, self._given.numpy(), made.detach().numpy().copy(), channels_first=True)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name in _OTHER_DROPOUTS:
+            raise SpecError(f"{name} draws random numbers and is not supported ({user_code.line()}). Use Dropout or Dropout2d.")
+        kind = next((kind for kind, names in SUPPORTED.items() if name in names), None)
+        tensors = args[0] if kind == "concatenate" and args else args
+        recorded = self._depth == 0 and kind is not None and self._is_layer(kind, tensors)
+        given = tensors[0].detach().clone() if recorded else None
+        made = self._drop(name, *args, **kwargs) if name in _DROPOUTS else func(*args, **kwargs)
+        if name in ("mean", "amax") and (made.ndim not in (2, 4) or made.numel() != made.shape[0] * made.shape[1]):
+            recorded = False  # over other axes than height and width
+        if recorded and given is not None and kind is not None:
+            where = user_code.line()
+            settings = _of_function(name, func, args, kwargs)
+            layer = Layer(name=f"{name.strip('_')} at {where}", kind=kind, settings=settings, where=where)
+            self._recorder.add(layer, given.numpy(), made.detach().numpy().copy(), channels_first=True)
+        return made
+
+    def _is_layer(self, kind: str, tensors: Any) -> bool:
+        floats = [each for each in tensors if isinstance(each, torch.Tensor) and each.is_floating_point()]
+        if not floats or floats[0].ndim not in (2, 4):
+            return False
+        return len(floats) > 1 if kind in ("add", "concatenate") else True
+
+    def _drop(
+        self, name: str, given: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+    ) -> torch.Tensor:
+        if not training or p == 0:
+            return given
+        shape = (*given.shape[:2], 1, 1) if name == "dropout2d" and given.ndim == 4 else tuple(given.shape)
+        kept = self._recorder.keep_mask(shape, p, channels_first=True)
+        return given * torch.from_numpy(np.ascontiguousarray(kept)).to(given.dtype) / (1 - p)
+
+
+def _is_leaf(layer: nn.Module) -> bool:
+    return not any(True for _ in layer.children()) and type(layer) is not nn.Sequential
+
+
+def _parameters(layer: nn.Module) -> list[tuple[str, torch.Tensor]]:
+    """(role, tensor) of each parameter and running statistic of a layer."""
+    kind = _described(layer)[0]
+    names = {"weight": "kernel", "bias": "bias"} if kind.endswith(("conv", "dense")) else _ROLES
+    found = ((role, getattr(layer, name, None)) for name, role in names.items())
+    return [(role, tensor) for role, tensor in found if isinstance(tensor, torch.Tensor)]
+
+
+def _to_canonical(array: Array, role: str, layer: nn.Module) -> Array:
+    """Kernels as HWIO (depthwise: height, width, channels, multiplier; transposed: HWOI), dense kernels as inputs, outputs."""
+    if role != "kernel":
+        return array
+    if _described(layer)[0] == "depthwise_conv":
+        array = array.reshape(getattr(layer, "groups", 1), -1, *array.shape[2:])
+        return array.transpose(2, 3, 0, 1)
+    return array.T if array.ndim == 2 else array.transpose(2, 3, 1, 0)
+
+
+def _from_canonical(array: Array, role: str, layer: nn.Module) -> Array:
+    if role != "kernel":
+        return array
+    if _described(layer)[0] == "depthwise_conv":
+        return array.transpose(2, 3, 0, 1).reshape(-1, 1, *array.shape[:2])
+    return array.T if array.ndim == 2 else array.transpose(3, 2, 0, 1)
+
+
+def _described(layer: nn.Module) -> tuple[str, dict[str, Any]]:
+    """(kind, settings) of a layer."""
+    match layer:
+        case nn.Conv2d():
+            padding = layer.padding
+            if isinstance(padding, str):
+                # Twin: torch's `same` allows no stride, so it needs no image size.
+                zipped = zip(layer.kernel_size, layer.dilation, strict=True)
+                padding = [recording.same_padding(1, size, 1, apart) if padding == "same" else (0, 0) for size, apart in zipped]
+            found = {
+                "kernel": list(layer.kernel_size), "stride": list(layer.stride), "dilation": list(layer.dilation),
+                "groups": layer.groups, "padding": [list(_pair(each)) for each in padding], "bias": layer.bias is not None,
+                "padding_mode": layer.padding_mode, "data_format": "channels_first",
+            }  # fmt: skip
+            return "depthwise_conv" if layer.groups == layer.in_channels > 1 else "conv", found
+        case nn.ConvTranspose2d():
+            return "transposed_conv", {"stride": list(layer.stride), "bias": layer.bias is not None}
+        case nn.Linear():
+            return "dense", {"bias": layer.bias is not None}
+        case nn.BatchNorm1d() | nn.BatchNorm2d():
+            return "batch_norm", {"epsilon": layer.eps, "momentum": layer.momentum, "biased_variance": False, "axis": -1}
+        case nn.LayerNorm() if len(layer.normalized_shape) == 1:
+            return "layer_norm", {"epsilon": layer.eps}
+        case nn.GroupNorm():
+            return "group_norm", {"epsilon": layer.eps, "groups": layer.num_groups}
+    name = type(layer).__name__
+    kind = next((kind for kind, names in SUPPORTED.items() if name in names and not name.islower()), "other")
+    given = {
+        key: value for key, value in vars(layer).items() if (not key.startswith("_") and key != "training") or kind == "dropout"
+    }
+    return kind, _settings(kind, name, given)
+
+
+def _of_function(name: str, func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+    kind = next(kind for kind, names in SUPPORTED.items() if name in names)
+    try:
+        implementation = getattr(functional, f"_{name}", func)  # of a function that chooses between two
+        bound = inspect.signature(implementation).bind(*args, **kwargs)
+        bound.apply_defaults()
+        given = {key: value for key, value in bound.arguments.items() if not isinstance(value, torch.Tensor)}
+    except (TypeError, ValueError):  # a builtin has no signature
+        given = kwargs
+    return _settings(kind, name, given)
+
+
+def _settings(kind: str, name: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Settings in the form that all frameworks share."""
+    if kind in ("max_pool", "average_pool") and "kernel_size" in given:
+        size = _pair(given["kernel_size"])
+        stride = _pair(given.get("stride") or size)
+        padding = [[each, each] for each in _pair(given.get("padding", 0))]
+        found: dict[str, Any] = {"window": list(size), "stride": list(stride), "padding": padding}
+        return {**found, "count_padding": bool(given.get("count_include_pad", True))} if kind == "average_pool" else found
+    if kind == "dropout":
+        return {"rate": given.get("p", 0.5), "active": bool(given.get("training", True))}
+    if kind == "activation":
+        function = {"logsoftmax": "log_softmax", "leakyrelu": "leaky_relu"}.get(name.lower(), name.lower().strip("_"))
+        slope = {"slope": given.get("negative_slope", 0.01)} if function == "leaky_relu" else {}
+        return {
+            "function": function,
+            **slope,
+            **({"approximate": given.get("approximate", "none")} if function == "gelu" else {}),
+        }
+    return {}
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    return (value[0], value[-1]) if isinstance(value, (tuple, list)) else (value, value)

@@ -1,0 +1,91 @@
+import numpy as np
+import pytest
+
+from common.matching import recording, user_code
+from common.matching.recording import Recorder
+from common.matching.records import Array, Ask, Layer, images
+from common.spec import SpecError
+
+IMAGE = np.random.default_rng(0).normal(size=(4, 2, 3, 5))  # NHWC
+
+
+def flat(order: str) -> Array:
+    return (IMAGE if order == "hwc" else IMAGE.transpose(0, 3, 1, 2)).reshape(4, -1)
+
+
+def recorded(order: str, *, channels_first: bool) -> Recorder:
+    recorder = Recorder()
+    native = IMAGE.transpose(0, 3, 1, 2) if channels_first else IMAGE
+    recorder.add(Layer(name="conv", kind="conv"), native, native, channels_first=channels_first)
+    recorder.add(Layer(name="dense", kind="dense"), flat(order), np.ones((4, 7)), channels_first=channels_first)
+    return recorder
+
+
+@pytest.mark.parametrize("channels_first", [True, False])
+@pytest.mark.parametrize("order", ["hwc", "chw"])
+def test_a_flattened_image_is_recorded_in_one_order_whatever_the_framework(order: str, channels_first: bool) -> None:
+    recorder = recorded(order, channels_first=channels_first)
+    assert recorder.layers[1].flattened == order
+    assert np.array_equal(recorder.values[0][1], IMAGE)
+    assert np.array_equal(recorder.values[1][0], IMAGE.reshape(4, -1))
+    kernel = np.random.default_rng(1).normal(size=(30, 7))
+    native = recording.to_native(kernel, "kernel", recorder.orders["dense"])
+    assert np.allclose(flat(order) @ native, IMAGE.reshape(4, -1) @ kernel)
+    assert np.array_equal(recording.to_canonical(native, "kernel", recorder.orders["dense"]), kernel)
+    assert np.array_equal(recording.to_native(kernel[0], "bias", recorder.orders["dense"]), kernel[0])
+
+
+def test_masks_of_dropout_are_the_same_in_every_layout_and_another_at_each_step() -> None:
+    masks: dict[bool, list[Array]] = {}
+    for first in (True, False):
+        recorder = Recorder(keep=False, step=3)
+        native = IMAGE.transpose(0, 3, 1, 2) if first else IMAGE
+        recorder.add(Layer(name="conv", kind="conv"), native, native, channels_first=first)
+        image = recorder.keep_mask(native.shape, 0.5, channels_first=first)
+        order = "chw" if first else "hwc"
+        recorder.add(Layer(name="flatten", kind="flatten"), native, flat(order), channels_first=first)
+        flattened = recorder.keep_mask((4, 30), 0.5, channels_first=first)
+        masks[first] = [image.transpose(0, 2, 3, 1) if first else image, flattened]
+        assert recorder.layers == []
+    assert np.array_equal(masks[True][0], masks[False][0])
+    assert np.array_equal(masks[True][1].reshape(4, 5, 2, 3).transpose(0, 2, 3, 1).reshape(4, -1), masks[False][1])
+    other = Recorder(step=4).keep_mask((4, 2, 3, 5), 0.5, channels_first=False)
+    assert not np.array_equal(masks[False][0], other)
+
+
+def test_a_layer_that_is_called_again_gets_a_number() -> None:
+    recorder = Recorder()
+    for _ in range(3):
+        recorder.add(Layer(name="relu", kind="activation"), IMAGE, IMAGE, channels_first=False)
+    assert [layer.name for layer in recorder.layers] == ["relu", "relu#2", "relu#3"]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [((8, 3, 2), (0, 1)), ((7, 3, 2), (1, 1)), ((8, 3, 1), (1, 1)), ((4, 3, 1, 2), (2, 2))]
+)
+def test_same_padding_is_tensorflows(given: tuple[int, ...], expected: tuple[int, int]) -> None:
+    assert recording.same_padding(*given) == expected
+
+
+def test_both_sides_draw_the_same_images_and_large_ones_are_few() -> None:
+    ask = Ask(model="a:b", image=(8, 8, 3), classes=5)
+    assert np.array_equal(images(ask)[0], images(ask.model_copy(update={"model": "c:d"}))[0])
+    assert not np.array_equal(images(ask, 1)[0], images(ask)[0])
+    assert images(ask.model_copy(update={"prepare": "a:p"}))[0].dtype == np.uint8
+    assert len(images(ask.model_copy(update={"image": (224, 224, 3)}))[1]) == 4
+
+
+def test_a_line_of_the_user_is_named() -> None:
+    class Made:
+        def __init__(self) -> None:
+            self.value = 1
+
+    with user_code.noting_lines(Made) as lines:
+        made = Made()
+    where = lines[id(made)]
+    assert where is not None and "test_recording.py:" in where
+    with (
+        pytest.raises(SpecError, match=r"a:b failed: ZeroDivisionError: division by zero \(.*test_recording\.py:\d+\)"),
+        user_code.running("a:b"),
+    ):
+        _ = 1 / 0

@@ -1,0 +1,298 @@
+"""Ports of `ports_torch` to Keras: right ones, and one for each mistake that `match` knows."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import layers
+
+CLASSES = 5
+
+
+def port(
+    *, activation: Any = "relu", norm: dict[str, Any] | None = None, first: Any = (), pool: Any = None, conv2: Any = None,
+    rate: float = 0.3, dense: dict[str, Any] | None = None, classes: int = CLASSES,
+) -> keras.Model:  # fmt: skip
+    """The right port of `Net`, but for what the arguments say."""
+    images = keras.Input((8, 8, 3))
+    x = images
+    for layer in first:
+        x = layer(x)
+    x = layers.Conv2D(4, 3, padding="same")(x)
+    if norm is not None:
+        x = layers.BatchNormalization(**norm)(x)
+    x = layers.Activation(activation)(x) if isinstance(activation, str) else activation(x)
+    x = (pool or layers.MaxPooling2D())(x)
+    if "padding" not in (conv2 or {}):
+        x = layers.ZeroPadding2D(1)(x)
+    x = layers.Conv2D(**{"filters": 6, "kernel_size": 3, "strides": 2, **(conv2 or {})})(x)
+    x = layers.Activation(activation)(x) if isinstance(activation, str) else activation(x)
+    x = layers.Dropout(rate)(layers.Flatten()(x))
+    return keras.Model(images, layers.Dense(classes, **(dense or {}))(x))
+
+
+RIGHT_NORM = {"momentum": 0.9, "epsilon": 1e-5}
+
+
+def with_norm() -> keras.Model:
+    return port(norm=RIGHT_NORM)
+
+
+class Subclassed(keras.Model):
+    """The right port of `Net` as a class, with functions of Keras and of TensorFlow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = layers.Conv2D(4, 3, padding="same")
+        self.conv2 = layers.Conv2D(6, 3, strides=2)
+        self.dropout = layers.Dropout(0.3)
+        self.dense = layers.Dense(CLASSES)
+
+    def call(self, x: Any) -> Any:
+        x = tf.nn.max_pool2d(keras.ops.relu(self.conv1(x)), 2, 2, "VALID")
+        x = tf.nn.relu(self.conv2(tf.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]])))
+        return self.dense(self.dropout(keras.ops.reshape(x, (-1, 24))))
+
+
+def sequential() -> keras.Model:
+    return keras.Sequential(
+        [
+            layers.Conv2D(4, 3, padding="same", activation="relu"),
+            layers.MaxPooling2D(),
+            layers.ZeroPadding2D(1),
+            layers.Conv2D(6, 3, strides=2, activation="relu"),
+            layers.Flatten(),
+            layers.Dropout(0.3),
+            layers.Dense(CLASSES),
+        ]
+    )
+
+
+def residual() -> keras.Model:
+    images = keras.Input((8, 8, 3))
+    x = layers.Conv2D(4, 3, padding="same", use_bias=False, activation="silu")(images)
+    y = layers.SeparableConv2D(4, 3, padding="same")(x)
+    y = layers.Activation("silu")(layers.GroupNormalization(2, epsilon=1e-5)(y))
+    x = layers.AveragePooling2D(2)(x + y)
+    x = layers.Conv2DTranspose(3, 2, strides=2)(x)
+    return keras.Model(images, layers.Dense(CLASSES)(layers.GlobalAveragePooling2D()(x)))
+
+
+def mixed() -> keras.Model:
+    return keras.Sequential(
+        [
+            keras.Input((8, 8, 3)),
+            layers.Conv2D(4, 3, use_bias=False),
+            layers.BatchNormalization(**RIGHT_NORM),
+            layers.LeakyReLU(0.25),
+            layers.SpatialDropout2D(0.2),
+            layers.AveragePooling2D(2),
+            layers.Flatten(),
+            layers.BatchNormalization(**RIGHT_NORM),
+            layers.Dense(6),
+            layers.LayerNormalization(epsilon=1e-5),
+            layers.Dense(CLASSES),
+        ]
+    )
+
+
+class Twice(keras.Model):
+    """The port of `Twice`, whose layers run in another order."""
+
+    def __init__(self, names: tuple[str, str] = ("one", "two")) -> None:
+        super().__init__()
+        self.one = layers.Conv2D(4, 3, name=names[0])
+        self.two = layers.Conv2D(4, 3, name=names[1])
+        self.after = layers.Conv2D(4, 1)
+        self.dense = layers.Dense(CLASSES)
+
+    def call(self, x: Any) -> Any:
+        right = keras.ops.mean(keras.ops.sigmoid(self.two(x)), (1, 2))
+        left = keras.ops.mean(keras.ops.tanh(self.after(self.one(x))), (1, 2))
+        return self.dense(keras.ops.concatenate([left, right], -1))
+
+
+class TwoPaths(Twice):
+    def call(self, x: Any) -> Any:
+        right = keras.ops.mean(keras.ops.sigmoid(self.two(x)), (1, 2))
+        left = keras.ops.mean(keras.ops.tanh(self.one(x)), (1, 2))
+        return self.dense(keras.ops.concatenate([left, right], -1))
+
+
+def twice_by_name() -> keras.Model:
+    return Twice(("left", "right"))
+
+
+# One mistake each.
+
+
+def other_width() -> keras.Model:
+    return port(conv2={"filters": 7})
+
+
+def without_bias() -> keras.Model:
+    return port(conv2={"use_bias": False})
+
+
+def scaled() -> keras.Model:
+    return port(first=[layers.Rescaling(1 / 127.5, offset=-1)])
+
+
+def reshaped() -> keras.Model:
+    return port(first=[layers.Reshape((3, 8, 8)), layers.Permute((2, 3, 1))])
+
+
+def wrong_axis() -> keras.Model:
+    return port(norm={**RIGHT_NORM, "axis": 1})
+
+
+def in_float32() -> keras.Model:
+    return port(dense={"dtype": "float32"})
+
+
+def same_padding() -> keras.Model:
+    return port(conv2={"padding": "same"})
+
+
+def gelu() -> keras.Model:
+    return port(activation="gelu")
+
+
+def leaky() -> keras.Model:
+    return port(activation=layers.LeakyReLU())
+
+
+def no_activation() -> keras.Model:
+    return port(activation="linear")
+
+
+def average_pool() -> keras.Model:
+    return port(pool=layers.AveragePooling2D(2))
+
+
+def default_norm() -> keras.Model:
+    return port(norm={"momentum": 0.9})
+
+
+def norm_in_inference() -> keras.Model:
+    return port(norm={**RIGHT_NORM, "trainable": False})
+
+
+def other_momentum() -> keras.Model:
+    return port(norm={"momentum": 0.1, "epsilon": 1e-5})
+
+
+def no_dropout() -> keras.Model:
+    return port(rate=0.0)
+
+
+def other_rate() -> keras.Model:
+    return port(rate=0.5)
+
+
+def softmax() -> keras.Model:
+    return port(dense={"activation": "softmax"})
+
+
+def one_class_more() -> keras.Model:
+    return port(classes=CLASSES + 1)
+
+
+def regularized() -> keras.Model:
+    return port(dense={"kernel_regularizer": keras.regularizers.L2(0.01)})
+
+
+def frozen() -> keras.Model:
+    model = port()
+    model.layers[-1].trainable = False
+    return model
+
+
+def _seeded(order: tuple[int, ...] = (2, 3, 1, 0), *, rows: bool = True) -> keras.Model:
+    """The weights of `ports_torch.seeded`, copied by hand."""
+    model = port()
+    for layer in model.layers:
+        if layer.weights:
+            kernel, bias = layer.kernel, layer.bias
+            shape = (*kernel.shape[:1:-1], *kernel.shape[:2]) if len(kernel.shape) == 4 else tuple(kernel.shape[::-1])
+            drawn = np.random.default_rng(int(np.prod(shape))).normal(0, 0.3, shape)
+            if drawn.ndim == 4:
+                kernel.assign(drawn.transpose(order))
+            elif rows:
+                kernel.assign(drawn.reshape(-1, 6, 2, 2).transpose(2, 3, 1, 0).reshape(24, -1))
+            else:
+                kernel.assign(drawn.T)
+            bias.assign(np.random.default_rng(bias.shape[0]).normal(0, 0.3, tuple(bias.shape)))
+    return model
+
+
+def seeded() -> keras.Model:
+    return _seeded()
+
+
+def seeded_without_order() -> keras.Model:
+    return _seeded(rows=False)
+
+
+def seeded_transposed() -> keras.Model:
+    return _seeded((3, 2, 1, 0))
+
+
+class Own(layers.Layer):
+    def build(self, shape: Any) -> None:
+        self.scale = self.add_weight(shape=(shape[-1],))
+
+    def call(self, x: Any) -> Any:
+        return x * self.scale
+
+
+def unsupported() -> keras.Model:
+    return port(first=[Own()])
+
+
+def random() -> keras.Model:
+    return port(first=[layers.GaussianNoise(0.1)])
+
+
+# Losses, optimizers and preparations.
+
+
+def cross_entropy(labels: Any, outputs: Any) -> Any:
+    return keras.losses.sparse_categorical_crossentropy(labels, outputs, from_logits=True)
+
+
+def of_probabilities(labels: Any, outputs: Any) -> Any:
+    return keras.losses.sparse_categorical_crossentropy(labels, tf.nn.softmax(outputs), from_logits=True)
+
+
+def from_one(labels: Any, outputs: Any) -> Any:
+    return keras.losses.categorical_crossentropy(tf.one_hot(labels - 1, CLASSES, dtype="float64"), outputs, from_logits=True)
+
+
+def summed(labels: Any, outputs: Any) -> Any:
+    return tf.reduce_sum(cross_entropy(labels, outputs))
+
+
+def adam() -> Any:
+    return keras.optimizers.Adam(1e-3)
+
+
+def adam_with_decay() -> Any:
+    return keras.optimizers.Adam(1e-3, weight_decay=0.01)
+
+
+def sgd() -> Any:
+    return keras.optimizers.SGD(0.1, momentum=0.9)
+
+
+def slower_sgd() -> Any:
+    return keras.optimizers.SGD(0.01, momentum=0.9)
+
+
+def prepare(images: Any) -> Any:
+    return images.astype("float64") / 255
+
+
+def prepare_without_scale(images: Any) -> Any:
+    return images.astype("float64")

@@ -1,0 +1,158 @@
+"""Small models in PyTorch as users write them, for `match`. Images are 8x8x3, classes 5."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+CLASSES = 5
+
+
+class Net(nn.Module):
+    """Convolutions, pooling, dropout and a dense layer, with functions for what has no weights."""
+
+    def __init__(self, activation: Callable[[Any], Any] = functional.relu, *, norm: bool = False, rate: float = 0.3) -> None:
+        super().__init__()
+        self.activation = activation
+        self.conv1 = nn.Conv2d(3, 4, 3, padding=1)
+        self.norm = nn.BatchNorm2d(4) if norm else nn.Identity()
+        self.conv2 = nn.Conv2d(4, 6, 3, stride=2, padding=1)
+        self.dropout = nn.Dropout(rate)
+        self.dense = nn.Linear(6 * 2 * 2, CLASSES)
+
+    def forward(self, x: Any) -> Any:
+        x = functional.max_pool2d(self.activation(self.norm(self.conv1(x))), 2)
+        x = self.activation(self.conv2(x))
+        return self.dense(self.dropout(torch.flatten(x, 1)))
+
+
+def with_norm() -> nn.Module:
+    return Net(norm=True)
+
+
+def with_gelu_tanh() -> nn.Module:
+    return Net(nn.GELU(approximate="tanh"))
+
+
+def with_gelu() -> nn.Module:
+    return Net(nn.GELU())
+
+
+def with_leaky() -> nn.Module:
+    return Net(nn.LeakyReLU())
+
+
+def seeded() -> nn.Module:
+    """Weights that a port can draw too."""
+    net = Net()
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.copy_(torch.from_numpy(np.random.default_rng(parameter.numel()).normal(0, 0.3, tuple(parameter.shape))))
+    return net
+
+
+class AlwaysDropping(Net):
+    """Forgets `self.training`."""
+
+    def forward(self, x: Any) -> Any:
+        x = functional.max_pool2d(functional.relu(self.conv1(x)), 2)
+        x = functional.relu(self.conv2(x))
+        return self.dense(functional.dropout(torch.flatten(x, 1), 0.3))
+
+
+class Residual(nn.Module):
+    """A residual block with separable and grouped convolutions, average pooling and a global mean."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 4, 3, padding=1, bias=False)
+        self.depthwise = nn.Conv2d(4, 4, 3, padding=1, groups=4, bias=False)
+        self.pointwise = nn.Conv2d(4, 4, 1)
+        self.norm = nn.GroupNorm(2, 4)
+        self.up = nn.ConvTranspose2d(4, 3, 2, stride=2)
+        self.dense = nn.Linear(3, CLASSES)
+        self.act = nn.SiLU(inplace=True)
+
+    def forward(self, x: Any) -> Any:
+        x = self.act(self.stem(x))
+        x = x + self.act(self.norm(self.pointwise(self.depthwise(x))))
+        x = functional.avg_pool2d(x, 2)
+        return self.dense(self.up(x).mean((2, 3)))
+
+
+def mixed() -> nn.Module:
+    """Modules alone: normalisation and dropout of images and of a flattened image."""
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3, bias=False),
+        nn.BatchNorm2d(4),
+        nn.LeakyReLU(0.25),
+        nn.Dropout2d(0.2),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+        nn.BatchNorm1d(36),
+        nn.Linear(36, 6),
+        nn.LayerNorm(6),
+        nn.Linear(6, CLASSES),
+    )
+
+
+class Twice(nn.Module):
+    """Two equal layers on two paths."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = nn.Conv2d(3, 4, 3)
+        self.after = nn.Conv2d(4, 4, 1)
+        self.right = nn.Conv2d(3, 4, 3)
+        self.dense = nn.Linear(8, CLASSES)
+
+    def forward(self, x: Any) -> Any:
+        paths = [self.after(self.left(x)).tanh().mean((2, 3)), self.right(x).sigmoid().mean((2, 3))]
+        return self.dense(torch.cat(paths, 1))
+
+
+class TwoPaths(Twice):
+    def forward(self, x: Any) -> Any:
+        return self.dense(torch.cat([self.left(x).tanh().mean((2, 3)), self.right(x).sigmoid().mean((2, 3))], 1))
+
+
+class Unsupported(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv3d(1, 1, 1)
+        self.dense = nn.Linear(192, CLASSES)
+
+    def forward(self, x: Any) -> Any:
+        return self.dense(self.conv(x[:, None]).flatten(1))
+
+
+class Broken(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Linear(7, CLASSES)
+
+    def forward(self, x: Any) -> Any:
+        return self.dense(x.flatten(1))
+
+
+def cross_entropy(outputs: Any, labels: Any) -> Any:
+    return functional.cross_entropy(outputs, labels)
+
+
+def adam(parameters: Iterable[Any]) -> Any:
+    return torch.optim.Adam(parameters, 1e-3)
+
+
+def adam_with_decay(parameters: Iterable[Any]) -> Any:
+    return torch.optim.Adam(parameters, 1e-3, weight_decay=0.01)
+
+
+def sgd(parameters: Iterable[Any]) -> Any:
+    return torch.optim.SGD(parameters, 0.1, momentum=0.9)
+
+
+def prepare(images: Any) -> Any:
+    return torch.from_numpy(images).permute(0, 3, 1, 2).double() / 255
