@@ -48,7 +48,8 @@ def measure(model: Model, ask: Ask, given: dict[str, Array] | None) -> tuple[dic
     """(the answer, arrays by name).
 
     `MODE/PLACE/in` and `MODE/PLACE/out` are values of layers, `MODE/logits` the output. `statistics/NAME` are running
-    statistics after one pass in training mode. `RULE/first/NAME` and `RULE/last/NAME` are parameters after the first and last step.
+    statistics after one pass in training mode. `RULE/first/NAME` and `RULE/last/NAME` are parameters after the first and
+    last step.
     """
     if given is not None:
         model.load(given)
