@@ -22,7 +22,7 @@ from compare.core.progress import display
 from compare.execution import executor, store
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison
-from compare.proof import ladder
+from compare.proof import ladder, timed_rows
 from compare.reporting.document import Report
 from compare.reporting.tables import Cell, Column, Table
 
@@ -137,7 +137,7 @@ def proof_seconds(
     Zero if there is none, or if it is remembered. None if nothing is known of a framework.
     """
     rows = [row for row in comparison.rows if row.unavailable is None]
-    modes = ladder.modes_of(rows)
+    modes = timed_rows.modes_of(rows)
     alone = len(request.frameworks) < 2 and modes == ["serial"]
     if not comparison.prove or not rows or rows[0].spec.part != "training" or alone:
         return 0.0

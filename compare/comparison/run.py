@@ -27,7 +27,7 @@ from compare.execution import executor, options, run_settings, store
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison, ProofRecord
 from compare.judgement import decision
-from compare.proof import claims, ladder
+from compare.proof import claims, ladder, timed_rows
 from compare.reporting import comparison_report
 from compare.reporting.comparison_report import Compared
 from compare.reporting.document import Report
@@ -256,7 +256,7 @@ def proof(comparison: Comparison, request: Request, folder: Path, watchers: Watc
     """Prove that the frameworks train the same. A proof that breaks off proves nothing; it stops no run."""
     if comparison.rows[0].spec.part != "training":
         return ProofRecord(verdict="not claimed", sentence="a part of the training was run, which learns nothing")
-    modes = ladder.modes_of(comparison.rows)
+    modes = timed_rows.modes_of(comparison.rows)
     if len(request.frameworks) < 2 and modes == ["serial"]:
         return ProofRecord(verdict="not claimed", sentence="one framework alone has nothing to be compared with")
     watchers.say("proof")
@@ -271,7 +271,7 @@ def proof(comparison: Comparison, request: Request, folder: Path, watchers: Watc
     except (LaunchError, SpecError) as error:
         return ProofRecord(verdict="not proved", sentence=f"the proof broke off: {error}")
     verdicts = {framework: {mode: proof.mode_verdict(framework, mode) for mode in modes} for framework in request.frameworks}
-    rows = ladder.row_verdicts(proof, comparison.rows)
+    rows = timed_rows.row_verdicts(proof, comparison.rows)
     others = {
         row.id: claims.WITHOUT_SWITCHES
         for row in comparison.rows

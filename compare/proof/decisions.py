@@ -273,7 +273,7 @@ def effects(
     decider: Decider,
     ties: Sequence[Tie],
 ) -> Iterator[dict[str, Array]]:
-    """What each tie adds to the gradients of a step if it alone is turned, in the order of `ties`, which is that of points."""
+    """What each tie adds to the gradients of a step if it alone is turned. `ties` are in the order of points."""
     left = list(ties)
     for chain in chains:
         for each, _, _, backward, dlogits in _passes(architecture, dict(weights), batch, chain, decider):
@@ -305,8 +305,8 @@ def rough_mean(seed: int) -> Callable[[Array], Array]:
     """Means over every axis but the last that err as plain float32 sums may, for each channel up or down as a coin falls.
 
     The error is the largest of several orders of adding, term after term among them. In any order the sum of n terms errs by at
-    most n units, and by about the root of n if rounding is random. Where many terms are equal, such as the pixels of a black
-    border, each addition rounds to the same side, and the error grows with n. Its sign depends on the order.
+    most n units, and by about the root of n if rounding is random. Equal terms, such as the pixels of a black border, all round
+    to the same side. The error then grows with n, and its sign depends on the order.
     """
     generator = np.random.default_rng(seed)
 

@@ -27,10 +27,11 @@ from compare.execution import launch
 from compare.execution.matrix import Row
 from compare.execution.store import Trajectories
 from compare.judgement import growth
-from compare.proof import claims, remembered, rungs, single_steps, tolerances
+from compare.proof import claims, remembered, rungs, single_steps, timed_rows, tolerances
 from compare.proof.certificate import Proof, Rung
 from compare.proof.differences import Arrays
 from compare.proof.recordings import Recorder, Recording
+from compare.proof.timed_rows import Timed
 from compare.proof.tolerances import Yardstick
 
 BATCH_SIZE = 16
@@ -88,7 +89,7 @@ def prove(
     parallel = [mode for mode in modes if mode != "serial"]
     timed_runs = timed_runs or {}
     every = [*(runs for runs, _ in others), timed_runs or dict.fromkeys(frameworks, timed)]
-    level, *other_levels = _levels(every)
+    level, *other_levels = timed_rows.levels(every)
     base = proof_spec(timed, _batch_size(replicas), steps, precision, level)
     remember = remember and base.model in spec.MODELS  # nobody knows all the modules that a user's own model is made of
     asked = [*parallel, *(f"{mode} of run {number}" for number, (_, own) in enumerate(others, start=2) for mode in own)]
@@ -97,7 +98,9 @@ def prove(
     ladder = _Ladder(base, tuple(frameworks), tuple(parallel), replicas, timed_alike, tuple(other_levels), out, progress)
     # What is claimed depends on the timed run itself, which the key leaves out.
     levels = level, *other_levels
-    with_switches = [name for name in frameworks if not any(_is_of(levels, name, runs.get(name, timed)) for runs in every)]
+    with_switches = [
+        name for name in frameworks if not any(timed_rows.is_of(levels, name, runs.get(name, timed)) for runs in every)
+    ]
     claimed: dict[str, Any] = {
         "not_claimed": claims.not_claimed(timed, ladder.architecture, parallel, with_switches),
         "compared_with": claims.compared_with(timed, ladder.architecture, parallel),
@@ -141,15 +144,17 @@ def prove_rows(rows: Sequence[Row], frameworks: Sequence[str], *, replicas: int,
     Raises:
         LaunchError: a twin could not record.
     """
-    *others, (timed, _) = _groups(rows).values()
-    return prove(_timed(rows), frameworks, modes_of(rows), replicas=replicas, timed_runs=timed, others=others, **options)
+    *others, (timed, _) = timed_rows.groups(rows).values()
+    return prove(
+        _timed(rows), frameworks, timed_rows.modes_of(rows), replicas=replicas, timed_runs=timed, others=others, **options
+    )
 
 
 def is_remembered(rows: Sequence[Row], frameworks: Sequence[str], *, replicas: int) -> bool:
     """Whether `prove_rows` finds a stored proof."""
-    *others, timed = (runs for runs, _ in _groups(rows).values())
-    parallel = [mode for mode in modes_of(rows) if mode != "serial"]
-    base = proof_spec(_timed(rows), _batch_size(replicas), STEPS, "float64", _levels([*others, timed])[0])
+    *others, timed = (runs for runs, _ in timed_rows.groups(rows).values())
+    parallel = [mode for mode in timed_rows.modes_of(rows) if mode != "serial"]
+    base = proof_spec(_timed(rows), _batch_size(replicas), STEPS, "float64", timed_rows.levels([*others, timed])[0])
     key = remembered.key(base, frameworks, parallel, replicas, [timed, *others])
     return base.model in spec.MODELS and remembered.load(key) is not None
 
@@ -161,68 +166,6 @@ def _batch_size(replicas: int) -> int:
 def _timed(rows: Sequence[Row]) -> Spec:
     base = rows[0].spec
     return base.with_fields(hosts=(), cores=min(base.cores, machine.available_cores()))  # the mathematics are the same here
-
-
-def row_verdicts(proof: Proof, rows: Sequence[Row]) -> dict[str, str]:
-    """The verdict on each row, by its id.
-
-    A row has the verdict on its mode if the float64 proof was made with its switches, and if rung 8 has examined its very run.
-    A run in float64, or by the frameworks' own optimizers, has no rung 8.
-    """
-    found: dict[str, str] = {}
-    for row in rows:
-        verdict: str = proof.mode_verdict(row.contestant, row.spec.variant)
-        if verdict == "proved" and not _is_of(proof.levels, row.contestant, row.spec):
-            verdict = "not claimed"
-        if verdict == "proved" and row.spec.precision == "float32" and _run(row.contestant, row.spec) not in proof.examined:
-            verdict = "not examined"
-        found[row.id] = verdict
-    return found
-
-
-def _run(framework: str, what: Spec) -> str:
-    return f"{framework} {what.digest}"
-
-
-Timed = tuple[Mapping[str, Spec], Sequence[str]]
-"""(by framework, a serial run as it is timed, parallel modes that are timed alike)."""
-
-
-def _groups(rows: Sequence[Row]) -> dict[tuple[str, int, int], tuple[dict[str, Spec], list[str]]]:
-    """The runs of rows that have the same switches, input workers and cores. Those on most cores come last."""
-    found: dict[tuple[str, int, int], tuple[dict[str, Spec], list[str]]] = {}
-    for row in sorted(rows, key=lambda row: row.spec.cores):
-        runs, modes = found.setdefault(_key(row.spec), ({}, []))
-        if row.spec.mode == "serial":
-            runs[row.contestant] = row.spec
-            continue
-        runs.setdefault(row.contestant, spec.build(spec.with_variant(row.spec.model_dump(), "serial", 1)))
-        if row.unavailable is None and row.spec.variant not in modes:
-            modes.append(row.spec.variant)
-    return found
-
-
-def _key(what: Spec) -> tuple[str, int, int]:
-    return what.switches, what.workers, what.cores
-
-
-def _levels(groups: Sequence[Mapping[str, Spec]]) -> tuple[str, ...]:
-    """The levels of switches that the float64 proof is made with, that of the last group first."""
-    found: dict[str, None] = {}
-    for runs in reversed(groups):
-        levels = {run.switches for run in runs.values()}
-        if len(levels) == 1 and all(claims.keeps_mathematics(name, run) for name, run in runs.items()):
-            found |= dict.fromkeys(levels)
-    return tuple(found) or ("usual",)
-
-
-def _is_of(levels: Sequence[str], framework: str, run: Spec) -> bool:
-    return run.switches in levels and claims.keeps_mathematics(framework, run)
-
-
-def modes_of(rows: Sequence[Row]) -> list[str]:
-    """The modes that run here, each once."""
-    return list(dict.fromkeys(row.spec.variant for row in rows if row.unavailable is None))
 
 
 @dataclass(frozen=True)
@@ -401,13 +344,13 @@ class _Ladder:
         if any(specs[name].optimizer.native for name in self.frameworks):
             return []  # two update rules, which nobody claims to be the same
         serial = {name: _few_batches(specs[name], len(self._dataset.train)) for name in self.frameworks}
-        examined = [_run(name, specs[name]) for name in self.frameworks]
+        examined = [timed_rows.run_name(name, specs[name]) for name in self.frameworks]
         parallel: list[tuple[str, Spec]] = []
         for mode in modes:
             for name in self.frameworks:
                 sides = [spec.with_variant(each[name].model_dump(), mode, self.replicas) for each in (specs, serial)]
                 own, few = map(spec.build, sides)
-                examined.append(_run(name, own))
+                examined.append(timed_rows.run_name(name, own))
                 if few.departs is None:
                     parallel.append((name, few))
         steps = replace(self._steps(f"timed-{number}", serial, parallel, teachers), examined=tuple(examined))
@@ -453,7 +396,7 @@ class _Ladder:
         parallel: Sequence[tuple[str, Spec]],
         teachers: dict[str, Recording],
     ) -> _SingleSteps:
-        """Single steps of serial runs, of which only switches may differ, and of the same runs in other modes.
+        """Single steps of serial runs and of the same runs in other modes. Only switches may differ among the serial ones.
 
         Runs of the same batches load the same states: those of the first such run, which `teachers` keeps.
         """

@@ -93,8 +93,8 @@ class Finding(NamedTuple):
 def drawn(what: Spec, architecture: Architecture, plan: Plan) -> list[int]:
     """Steps from all parts of a schedule, from 0.
 
-    In float32 the first, the last of the first epoch, which may be uneven, the first of the second epoch, the first after the
-    learning rate has changed between epochs, and the last of all. In float64 every step, or as many as `MOST_BYTES` hold.
+    In float32 the first and the last of the first epoch, which may be uneven. Also the first of the second epoch, the first
+    after the learning rate has changed, and the last of all. In float64 every step, or as many as `MOST_BYTES` hold.
     """
     total = plan.total_steps
     if what.precision == "float64":

@@ -1,6 +1,7 @@
 """Recordings that no framework made, for the ladder's own logic."""
 
 from collections.abc import Callable, Collection, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,13 @@ def recording(what: Spec, *, reverse_batches: bool = False, seed: int = 0) -> Ar
 
 def recording_of_steps(what: Spec, drawn: Sequence[int], by_referee: Collection[str] = ("float32",)) -> Arrays:
     """Single steps as `tracing.trace_steps` records them: the referee's in some precisions, made up in others."""
+    made = _recording_of_steps(what.to_json(), tuple(drawn), tuple(by_referee))
+    return {name: array.copy() for name, array in made.items()}
+
+
+@lru_cache(maxsize=4)
+def _recording_of_steps(written: str, drawn: tuple[int, ...], by_referee: tuple[str, ...]) -> Arrays:
+    what = spec.from_json(written.encode())
     architecture, draw = architecture_of(what), np.random.default_rng(0)
     plan = Plan(what, architecture, what.data.limit or 1257)
     state: Arrays = {name: array.astype(what.precision) for name, array in weights.initial(architecture, what.seed).items()}

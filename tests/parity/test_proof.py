@@ -14,7 +14,7 @@ from common.spec import Spec, SpecError
 from compare.core.errors import LaunchError
 from compare.execution import matrix
 from compare.execution.matrix import Row
-from compare.proof import ladder, tolerances
+from compare.proof import ladder, timed_rows, tolerances
 from compare.proof.certificate import Proof, Rung
 from compare.proof.differences import Arrays
 from tests.parity.made_up import Change, FakeTwins
@@ -253,7 +253,7 @@ def test_copies_of_a_pipeline_are_held_where_their_micro_batches_have_no_statist
 
 
 def test_the_timed_kernels_are_held_against_each_other_in_their_own_precision(twins: FakeTwins, tmp_path: Path) -> None:
-    raced = {name: timed(global_batch_size=32) for name in ("pytorch", "tensorflow")}
+    raced = both(global_batch_size=32)
     proof = prove(tmp_path, timed(), timed_runs=raced)
     again = [rung for rung in proof.rungs if rung.name.startswith("8 one step in float32")]
     assert {(rung.framework, rung.name.rpartition(": ")[2]) for rung in again} == {
@@ -285,7 +285,8 @@ def test_a_timed_mode_accumulation_and_workers_are_those_of_its_single_steps(twi
 
 
 def both(**fields: Any) -> dict[str, Spec]:
-    return {name: timed(**fields) for name in ("pytorch", "tensorflow")}
+    """Of small batches: the referee takes its time."""
+    return {name: timed(**{"global_batch_size": 16, **fields}) for name in ("pytorch", "tensorflow")}
 
 
 def free_running(proof: Proof) -> Rung:
@@ -294,7 +295,7 @@ def free_running(proof: Proof) -> Rung:
 
 
 def test_the_timed_run_is_followed_beside_copies_one_unit_in_the_last_place_apart(twins: FakeTwins, tmp_path: Path) -> None:
-    proof = prove(tmp_path, timed(), timed_runs=both(epochs=1, schedule={"name": "cosine"}))
+    proof = prove(tmp_path, timed(), timed_runs=both(global_batch_size=64, epochs=1, schedule={"name": "cosine"}))
     assert {(framework, what.epochs, copies) for framework, what, copies in twins.followed} == {
         ("pytorch", 1, ladder.COPIES), ("tensorflow", 1, ladder.COPIES)
     }  # fmt: skip
@@ -306,7 +307,7 @@ def test_the_timed_run_is_followed_beside_copies_one_unit_in_the_last_place_apar
 
 def test_a_large_model_is_followed_for_fewer_steps(twins: FakeTwins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ladder._Ladder, "single_steps", lambda self: [])  # the referee takes its time over this model
-    runs = both(model="mini_xception", epochs=9)
+    runs = both(model="mini_xception", global_batch_size=64, epochs=9)
     found = free_running(prove(tmp_path, timed(model="mini_xception"), timed_runs=runs))
     assert ladder.LEAST_FOLLOWED <= found.steps < 20
 
@@ -381,7 +382,7 @@ def laid_out(monkeypatch: pytest.MonkeyPatch, modes: Sequence[str] = MODES, **op
 
 def row_verdicts(tmp_path: Path, rows: Sequence[Row]) -> dict[str, str]:
     options: dict[str, Any] = {"out": tmp_path / "out", "progress": str, "steps": 5, "remember": False}
-    return ladder.row_verdicts(ladder.prove_rows(rows, ("pytorch", "tensorflow"), replicas=2, **options), rows)
+    return timed_rows.row_verdicts(ladder.prove_rows(rows, ("pytorch", "tensorflow"), replicas=2, **options), rows)
 
 
 @pytest.mark.parametrize("options", [{}, {"workers": (0, 2)}, {"levels": ("usual", "closed")}])
@@ -404,14 +405,14 @@ def test_rows_of_other_cores_workers_or_switches_do_not_inherit_a_proof_that_lac
     proved = [row for row in rows if row.spec.cores == 2]
     options: dict[str, Any] = {"out": tmp_path / "out", "progress": str, "steps": 5, "remember": False}
     proof = ladder.prove_rows(proved, ("pytorch", "tensorflow"), replicas=2, **options)
-    assert set(ladder.row_verdicts(proof, proved).values()) == {"proved"}
+    assert set(timed_rows.row_verdicts(proof, proved).values()) == {"proved"}
     others = {
         "not examined": [row for row in rows if row.spec.cores == 1] + laid_out(monkeypatch, workers=(2,)),
         "not claimed": laid_out(monkeypatch, levels=("closed",)),
     }
     for verdict, each in others.items():
         assert {proof.mode_verdict(row.contestant, row.spec.variant) for row in each} == {"proved"}
-        assert set(ladder.row_verdicts(proof, each).values()) == {verdict}
+        assert set(timed_rows.row_verdicts(proof, each).values()) == {verdict}
 
 
 def test_a_searched_level_beside_the_usual_one_is_not_claimed_and_takes_nothing_from_it(
@@ -429,7 +430,7 @@ def test_a_row_of_any_mode_is_the_run_that_its_proof_examines(
 ) -> None:
     rows = laid_out(monkeypatch, tuple(dict.fromkeys(("serial", mode))))
     for row in rows:
-        ((runs, _),) = [each for key, each in ladder._groups(rows).items() if key == ladder._key(row.spec)]
+        ((runs, _),) = [each for key, each in timed_rows.groups(rows).items() if key == timed_rows.key(row.spec)]
         assert row.spec in (
             runs[row.contestant], spec.build(spec.with_variant(runs[row.contestant].model_dump(), row.spec.variant, 2))
         )  # fmt: skip
