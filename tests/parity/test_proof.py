@@ -344,14 +344,14 @@ def test_a_race_in_float64_or_by_two_rules_has_no_rungs_of_its_own(
 
 def test_a_switch_takes_the_claim_from_its_framework_alone(twins: FakeTwins, tmp_path: Path) -> None:
     twins.described["options"] = {"graph": {"values": ["function", "xla"], "default": "function"}}
-    switched = timed(framework_options={"graph": "xla"})
-    proof = prove(tmp_path, timed(), MODES, timed_runs={"pytorch": timed(), "tensorflow": switched})
+    switched = both(framework_options={"graph": "xla"})["tensorflow"]
+    proof = prove(tmp_path, timed(), MODES, timed_runs={**both(), "tensorflow": switched})
     assert {mode: proof.mode_verdict("tensorflow", mode) for mode in MODES} == dict.fromkeys(MODES, "not claimed")
     assert {mode: proof.mode_verdict("pytorch", mode) for mode in MODES} == dict.fromkeys(MODES, "proved")
 
 
 def test_the_level_of_switches_takes_the_claim_too(twins: FakeTwins, tmp_path: Path) -> None:
-    proof = prove(tmp_path, timed(), MODES, timed_runs={"pytorch": timed(switches="plain"), "tensorflow": timed()})
+    proof = prove(tmp_path, timed(), MODES, timed_runs={**both(), "pytorch": both(switches="plain")["pytorch"]})
     assert [proof.mode_verdict(name, "serial") for name in ("pytorch", "tensorflow")] == ["not claimed", "proved"]
     assert {what.switches for _, what in twins.calls if what.precision == "float64"} == {"usual"}
 
@@ -444,7 +444,7 @@ def test_a_race_with_fewer_digits_is_shown_and_not_judged(twins: FakeTwins, tmp_
             arrays[name] = arrays[name] * np.float32(1.5)
 
     twins.changes["tensorflow", "steps"] = fewer
-    proof = prove(tmp_path, timed(), timed_runs={"pytorch": timed(), "tensorflow": timed(framework_options={"digits": "few"})})
+    proof = prove(tmp_path, timed(), timed_runs={**both(), "tensorflow": both(framework_options={"digits": "few"})["tensorflow"]})
     raced = [rung for rung in proof.rungs if rung.precision == "float32"]
     assert {(rung.framework, rung.status) for rung in raced} == {("pytorch", "passed"), ("tensorflow", "shown")}
     assert proof.verdict == "proved"

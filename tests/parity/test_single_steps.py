@@ -276,6 +276,7 @@ def test_more_than_1e_12_passes_only_where_the_referee_says_that_rounding_does_i
     assert [status(5e-13), status(1e-10)] == ["passed", "failed"]
 
 
+@pytest.mark.slow
 def test_simple_cnn_holds_1e_12_at_every_step_in_float64(tmp_path: Path) -> None:
     _assert_within_1e_12(_float64(tmp_path, "simple_cnn", "adam", ("data_parallel",), 12), 12)
 

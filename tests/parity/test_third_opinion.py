@@ -1,6 +1,7 @@
 """What `parity --referee` says of differences to the referee."""
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,12 @@ from typer.testing import CliRunner
 
 from common import spec
 from common.data.batches import Plan
+from common.models.architectures import Architecture
+from common.spec import Spec
 from common.training.tracing import group
 from compare.__main__ import app
 from compare.proof import parity, single_steps, third_opinion
+from compare.proof.differences import Arrays
 from compare.proof.third_opinion import Line
 from tests.parity.made_up import architecture_of, recording_of_steps
 
@@ -62,19 +66,26 @@ def test_a_float32_gradient_that_is_far_off_is_said_to_be_ties_or_a_fault(with_t
     assert words in said(*lines) and "simple_cnn, sgd, tensorflow: a gradient differs by 2.0e-02 (conv4.kernel)" in said(*lines)
 
 
-@pytest.mark.parametrize(("factor", "words"), [(1.0, "is no fault: rounding decided"), (1.005, "It may be a fault")])
-def test_ties_are_told_from_a_fault_by_the_gradients_themselves(factor: float, words: str) -> None:
-    """A step whose ties are decided otherwise, and the same with gradients that are a little too long."""
+@cache
+def _step_with_ties_turned() -> tuple[Spec, Architecture, Arrays, Arrays]:
+    """(spec, architecture, a recorded step, its gradients with its nearest ties decided otherwise)."""
     what = spec.build(
         {"model": "mini_xception", "precision": "float32", "steps": 1, "global_batch_size": 2, "data": {"limit": 2}}
     )
     architecture, steps = architecture_of(what), recording_of_steps(what, [0])
+    judging = single_steps.Judge(architecture, {**steps}, [0], Plan(what, architecture, 2))
+    truth = judging._truth(what, 0)
+    turned = judging._turned(what, 0, truth, [tie for tie in truth.ties if tie.nearness <= 2])
+    return what, architecture, steps, turned.step.gradients
+
+
+@pytest.mark.parametrize(("factor", "words"), [(1.0, "is no fault: rounding decided"), (1.005, "It may be a fault")])
+def test_ties_are_told_from_a_fault_by_the_gradients_themselves(factor: float, words: str) -> None:
+    """A step whose ties are decided otherwise, and the same with gradients that are a little too long."""
+    what, architecture, steps, turned = _step_with_ties_turned()
     arrays = {name: array for name, array in steps.items() if not name.startswith(("before/", "after/"))}
     arrays |= {"initial/" + name: array for name, array in group(steps, "before/0/weights/").items()}
     arrays |= {"stepped/" + name: array for name, array in group(steps, "after/0/weights/").items()}
-    judging = single_steps.Judge(architecture, {**steps}, [0], Plan(what, architecture, 2))
-    truth = judging._truth(what, 0)
-    turned = judging._turned(what, 0, truth, [tie for tie in truth.ties if tie.nearness <= 2]).step.gradients
     arrays |= {"gradient/" + name: (factor * array).astype(np.float32) for name, array in turned.items()}
     arrays["loss"] = steps["loss/0"]
     lines = third_opinion.compare(what, architecture, 2, {"pytorch": arrays}, np.float64)
