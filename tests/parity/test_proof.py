@@ -444,7 +444,9 @@ def test_a_race_with_fewer_digits_is_shown_and_not_judged(twins: FakeTwins, tmp_
             arrays[name] = arrays[name] * np.float32(1.5)
 
     twins.changes["tensorflow", "steps"] = fewer
-    proof = prove(tmp_path, timed(), timed_runs={**both(), "tensorflow": both(framework_options={"digits": "few"})["tensorflow"]})
+    proof = prove(
+        tmp_path, timed(), timed_runs={**both(), "tensorflow": both(framework_options={"digits": "few"})["tensorflow"]}
+    )
     raced = [rung for rung in proof.rungs if rung.precision == "float32"]
     assert {(rung.framework, rung.status) for rung in raced} == {("pytorch", "passed"), ("tensorflow", "shown")}
     assert proof.verdict == "proved"
