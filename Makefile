@@ -1,4 +1,4 @@
-# `make help` lists the targets. Everything runs in .venv, which `make setup` builds from requirements.lock.
+# `make help` lists the targets. Everything runs in .venv, which `make setup` builds from a lock.
 
 PYTHON ?= python3
 PRESET ?= digits
@@ -15,7 +15,7 @@ PYTEST := $(BIN)/python -m pytest
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup format check test test-all bench compare report clean
+.PHONY: another-lock help setup format check test test-all bench compare report clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,7 +25,7 @@ setup: $(STAMP) $(BIN)/convtwins ## Build .venv from the lock for this machine (
 # The stamp holds the lock that was installed, and is written last: an interrupted set-up starts again, a finished one does not.
 # An environment of requirements.lock holds all that the lock for CPUs has, so it is kept. A lock names everything: --no-deps.
 # Without --no-compile a third of the time goes to byte code, most of it of modules that nobody imports.
-$(STAMP): $(LOCK)
+$(STAMP): $(LOCK) $(shell cmp -s $(LOCK) $(STAMP) || cmp -s requirements.lock $(STAMP) || echo another-lock)
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 13) else \
 	    "Python must be 3.11 to 3.13. Received: $(PYTHON) = %d.%d. Use make PYTHON=python3.12 (or 3.11, 3.13)." % v)'
 	@if cmp -s $(LOCK) $@ || cmp -s requirements.lock $@; then touch $@; else \

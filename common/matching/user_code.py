@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import os
 import sys
 import sysconfig
 import traceback
@@ -18,7 +19,7 @@ from common.models import architectures, name_clashes
 from common.spec import SpecError
 
 _OTHERS = tuple(
-    str(Path(folder).resolve())
+    str(Path(folder).resolve()) + os.sep
     for folder in (
         *(sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")),
         *(machine.PROJECT_ROOT / package for package in name_clashes.SUITE),

@@ -26,7 +26,7 @@ def deferred() -> Generator[None]:
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, handler in reversed(before.items()):  # SIGINT last: its handler may raise, and the other must be back
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
         if arrived:
             signal.raise_signal(arrived[0])

@@ -33,7 +33,7 @@ _FLOAT32 = 1e-4
 """Tolerance of what follows from a constant that is rounded to float32."""
 
 _LAYERS, _STATISTICS, _UPDATE_NAME = "layers and parameters", "running statistics", "one update"
-PASSED, FAILED, FOLLOWS, ACCEPTED = "passed", "failed", "follows", "accepted"
+PASSED, FAILED, FOLLOWS, ACCEPTED, UNJUDGED = "passed", "failed", "follows", "accepted", "not judged"
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Rung:
     """The largest, relative to the largest value of its array."""
     tolerance: float
     status: str
-    """passed, failed, accepted (all its causes are), or follows (from a rung above)."""
+    """passed, failed, accepted (all its causes are), follows (from a rung above), or not judged (behind an accepted one)."""
     where: str = ""
     """What differs most."""
     causes: tuple[Cause, ...] = ()
@@ -83,7 +83,15 @@ class Match:
     @property
     def holds(self) -> bool:
         """Whether nothing differs but what was accepted."""
-        return all(rung.status != FAILED for rung in self.rungs)
+        return all(rung.status not in (FAILED, UNJUDGED) for rung in self.rungs)
+
+    @property
+    def _unseen(self) -> list[str]:
+        """Settings that differ without a difference in what was measured, such as a ReLU that is cut off at 6."""
+        unlike = [f"{line.left.name} ({line.settings})" for line in self.lines if line.left is not None and line.settings]
+        if not unlike:
+            return []
+        return [f"On these images. These layers have other settings, which may show on others: {', '.join(unlike)}."]
 
     @property
     def sentences(self) -> list[str]:
@@ -91,10 +99,17 @@ class Match:
         if self.same:
             return [
                 f"Yes: {self.asks[0].model} and {self.asks[1].model} are the same model. In float64 all {len(self.rungs)} "
-                f"rungs agree: outputs, gradients, updates, and {self.asks[0].steps} steps of training."
+                f"rungs agree: outputs, gradients, updates, and {self.asks[0].steps} steps of training.",
+                *self._unseen,
             ]
         failed = [rung for rung in self.rungs if rung.status in (FAILED, ACCEPTED)]
+        unjudged = [rung.name for rung in self.rungs if rung.status == UNJUDGED]
         said = ["Yes, but for what was accepted." if self.holds else f"No: they part first at: {failed[0].name}."]
+        if unjudged and all(rung.status == ACCEPTED for rung in failed):
+            said = [
+                f"Cannot tell: what was accepted changes all that follows, so these were not judged: {', '.join(unjudged)}. "
+                "Mend the port, and match again."
+            ]
         for rung in failed:
             size = f" by {rung.difference:.1e}" if math.isfinite(rung.difference) else ""
             at = f" at {rung.where}" if rung.where else ""
@@ -193,7 +208,7 @@ def match(
     alignment = align(opened[0].layers, opened[1].layers, given)
     found = Match(names, asks, [_shapes(names, alignment, opened, by_name)], [])
     if alignment.misfits or opened[0].outputs != opened[1].outputs:
-        return replace(found, rungs=_accept(found.rungs, accepted), lines=_lines(by_name, alignment))
+        return replace(found, lines=_lines(by_name, alignment))  # nothing was measured, so nothing is accepted
     own = as_built or all(ask.weights for ask in asks)
     copied = dict(starts[1])
     for one, other in {} if own else alignment.names.items():
@@ -336,16 +351,27 @@ def _settled(rungs: Sequence[Rung]) -> list[Rung]:
 
 
 def _accept(rungs: Sequence[Rung], accepted: Sequence[str]) -> list[Rung]:
-    """Rounded constants are the framework's own, and always accepted: what follows from them must be as small as float32."""
+    """Take the accepted causes for no fault, where they explain all of a difference.
+
+    Rounded constants are the framework's own, and always accepted: what follows from them must be as small as float32. What
+    follows from another accepted cause may hide a second fault. Only the steps of an accepted update are its consequence.
+    """
     found: list[Rung] = []
-    rounded = False
+    rounded, behind, rule = False, False, ""
     for rung in rungs:
         names = {cause.name for cause in rung.causes}
-        if rung.status == FAILED and names and names <= {*accepted, ROUNDED}:
+        explained = all(each.residual is None or each.residual <= rung.tolerance for each in rung.causes)
+        if rung.status == FAILED and names and (names == {ROUNDED} or (explained and names <= {*accepted, ROUNDED})):
             rung = replace(rung, status=ACCEPTED)
             rounded = rounded or names == {ROUNDED}
+            behind = True
+            rule = rung.name.removeprefix(_UPDATE_NAME) if rung.name.startswith(_UPDATE_NAME) else ""
+        elif rung.status == FAILED:
+            behind = False
         elif rung.status == FOLLOWS and rounded:
             rung = replace(rung, status=ACCEPTED if rung.difference <= _FLOAT32 else FAILED)
+        elif rung.status == FOLLOWS and behind and not (rule and rung.name.endswith(rule)):
+            rung = replace(rung, status=UNJUDGED)
         found.append(rung)
     return found
 

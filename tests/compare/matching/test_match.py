@@ -136,6 +136,15 @@ def test_what_is_accepted_does_not_fail_the_match(both: Both) -> None:
     assert adam.holds and [rung.status for rung in adam.rungs][-2:] == ["accepted", "follows"]
 
 
+def test_what_is_accepted_excuses_nothing_that_it_hides(both: Both) -> None:
+    missing = matched(both, "Net", "other_width", accept=["layer-missing"])
+    assert not missing.holds and missing.sentences[0] == "No: they part first at: layers and parameters."
+    (model,) = [case[2:4] for case in CASES if case[0] == "epsilon"]
+    behind = matched(both, *model, accept=["epsilon", "biased-variance"])
+    assert not behind.holds and behind.sentences[0].startswith("Cannot tell: what was accepted changes all that follows")
+    assert {"accepted", "not judged"} <= {rung.status for rung in behind.rungs}
+
+
 def test_normalisation_and_dropout_of_a_flattened_image_agree_in_all_but_the_biased_variance(both: Both) -> None:
     found = matched(both, "mixed", "mixed", accept=["biased-variance"])
     assert found.holds, found.sentences
