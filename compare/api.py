@@ -9,7 +9,6 @@ api.plot_loss(results)
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,10 +17,8 @@ import matplotlib as mpl
 import pandas as pd
 from matplotlib.figure import Figure
 
-from common.spec import SpecError
 from compare.core.errors import FolderError
-from compare.matching import match as matching
-from compare.matching.climbing import Match
+from compare.matching.match import match as match
 from compare.reporting import comparison_plots, comparison_report, dataframes, plots
 from compare.reporting.comparison_report import Compared
 
@@ -130,50 +127,3 @@ def plot_input(results: Results) -> Plot:
 def plot_confusion(results: Results) -> Plot:
     """The predicted classes of each class of the test split, a matrix for each row."""
     return plot(results, comparison_plots.CONFUSION)
-
-
-def match(
-    net: str | type,
-    model: str | type,
-    *,
-    image: tuple[int, int, int],
-    classes: int,
-    weights: Sequence[str] = (),
-    maps: Sequence[str] = (),
-    as_built: bool = False,
-    steps: int = 20,
-    prepare: tuple[str, str] | None = None,
-    loss: tuple[str, str] | None = None,
-    optimizer: tuple[str, str] | None = None,
-    accept: Sequence[str] = (),
-) -> Match:
-    """Compare a PyTorch model with its Keras port, each in a process of its own. The options are those of `convtwins match`.
-
-    Args:
-        net: `package.module:name` of a torch.nn.Module, its class, or a function; or the class itself.
-        model: the same of a keras.Model.
-        image: (height, width, channels).
-        classes: number of outputs.
-
-    Returns:
-        `same` and `holds` are the answer, `sentences` explain it, `rungs` and `lines` are its tables.
-
-    Raises:
-        SpecError: a model cannot be found, or is not supported.
-        LaunchError: a framework's process ends.
-    """
-    named = (_importable(net), _importable(model))
-    return matching.compare(
-        named, image, classes, weights=weights, maps=maps, as_built=as_built, steps=steps, prepare=prepare, loss=loss,
-        optimizer=optimizer, accept=accept,
-    )  # fmt: skip
-
-
-def _importable(model: str | type) -> str:
-    if isinstance(model, str):
-        return model
-    if model.__module__ == "__main__":
-        raise SpecError(
-            f"{model.__qualname__} is defined in the notebook. Another process cannot import it. Move it to a file."
-        )
-    return f"{model.__module__}:{model.__qualname__}"

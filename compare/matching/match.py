@@ -58,19 +58,20 @@ def command(
     with exits.reported(), interruptible():
         if out is not None:
             store.refuse_others(out, RESULTS_FILE, None, "match")
-        found = compare(
-            (net, model), image_shape(input_shape), classes, weights=weights or [], maps=maps or [], as_built=as_built,
-            steps=steps, prepare=prepare, loss=loss, optimizer=optimizer, accept=names(accept),
+        found = match(
+            net, model, image=image_shape(input_shape), classes=classes, weights=weights or [], maps=maps or [],
+            as_built=as_built, steps=steps, prepare=prepare, loss=loss, optimizer=optimizer, accept=names(accept),
         )  # fmt: skip
         code = report(found, sys.argv[1:]).deliver(out, as_json=as_json)
     raise typer.Exit(code)
 
 
-def compare(
-    models: tuple[str, str],
+def match(
+    net: str | type,
+    model: str | type,
+    *,
     image: tuple[int, int, int],
     classes: int,
-    *,
     weights: Sequence[str] = (),
     maps: Sequence[str] = (),
     as_built: bool = False,
@@ -81,15 +82,23 @@ def compare(
     accept: Sequence[str] = (),
     both: tuple[climbing.Process, climbing.Process] | None = None,
 ) -> Match:
-    """Compare two models. See the options of `command`.
+    """Compare a PyTorch model with its Keras port, each in a process of its own. The options are those of `convtwins match`.
 
     Args:
+        net: `package.module:name` of a torch.nn.Module, its class, or a function; or the class itself.
+        model: the same of a keras.Model.
+        image: (height, width, channels).
+        classes: number of outputs.
         both: running processes. None: they are started, and ended.
 
+    Returns:
+        `same` and `holds` are the answer, `sentences` explain it, `rungs` and `lines` are its tables.
+
     Raises:
-        SpecError: a word is wrong, or a model is refused.
+        SpecError: a word is wrong, or a model cannot be found or is not supported.
         LaunchError: a framework's process ends.
     """
+    models = _importable(net), _importable(model)
     accepted = chosen("--accept", accept, tuple(KNOWN)) if accept else []
     for name in (*models, *(prepare or ()), *(loss or ()), *(optimizer or ())):
         module, _, attribute = name.partition(":")
@@ -108,6 +117,16 @@ def compare(
         return climbing.match(both, (asks[0], asks[1]), dict(given), accepted, as_built=as_built)
     with PrivateFolder() as folder, climbing.processes(folder.path) as both:
         return climbing.match(both, (asks[0], asks[1]), dict(given), accepted, as_built=as_built)
+
+
+def _importable(model: str | type) -> str:
+    if isinstance(model, str):
+        return model
+    if model.__module__ == "__main__":
+        raise SpecError(
+            f"{model.__qualname__} is defined in the notebook. Another process cannot import it. Move it to a file."
+        )
+    return f"{model.__module__}:{model.__qualname__}"
 
 
 def image_shape(text: str) -> tuple[int, int, int]:

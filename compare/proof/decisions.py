@@ -1,7 +1,7 @@
-"""What ReLU and max-pooling decide in the referee's passes, and what changes where rounding decides otherwise.
+"""The decisions of ReLU and max-pooling in the referee's passes. Rounding may take some otherwise, and gradients then jump.
 
-A value next to zero, or two almost equal maxima, is a tie. Rounding decides it, and the gradient jumps. The leader is the pass
-in float64. Other passes decide as it did, but for the ties that are turned in them.
+A value next to zero, or two almost equal maxima, is a tie. The leader is the pass in float64. Other passes decide as it did,
+except at the ties that are turned in them.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def with_others(chosen: Any, turned: Sequence[tuple[int, int]]) -> Any:
 
 
 class _Zero:
-    """A gradient that is zero, with which nothing needs to be computed."""
+    """A zero gradient. Nothing needs to be computed with it."""
 
     __array_ufunc__ = None  # NumPy leaves sums with it to `__radd__`
 

@@ -36,7 +36,9 @@ def matched(both: Both, net: str, model: str, **options: Any) -> Match:
     for name in ("loss", "optimizer", "prepare"):
         if name in options:
             options[name] = (f"{TORCH}:{options[name][0]}", f"{KERAS}:{options[name][1]}")
-    return matching.compare((f"{TORCH}:{net}", f"{KERAS}:{model}"), IMAGE, CLASSES, **{"steps": 2, **options}, both=both)
+    return matching.match(
+        f"{TORCH}:{net}", f"{KERAS}:{model}", image=IMAGE, classes=CLASSES, **{"steps": 2, **options}, both=both
+    )
 
 
 @pytest.mark.parametrize(
@@ -196,12 +198,12 @@ def test_what_is_not_supported_is_refused_by_name_with_its_line(both: Both, net:
         ({"maps": ["conv1"]}, "--map must be torch.name=keras.name"),
         ({"accept": ["epsilom"]}, "Did you mean epsilon?"),
         ({"weights": ["absent.pt"]}, "--weights names no file"),
-        ({"models": ("net", "model:build")}, "A model or function is named package.module:name. Received: 'net'"),
+        ({"net": "net", "model": "model:build"}, "A model or function is named package.module:name. Received: 'net'"),
     ],
 )
 def test_a_wrong_word_is_refused_before_anything_starts(options: dict[str, Any], said: str) -> None:
     with pytest.raises(SpecError, match=re.escape(said)):
-        matching.compare(**{"models": ("a:b", "c:d"), "image": IMAGE, "classes": 5, **options})  # pyright: ignore[reportArgumentType]
+        matching.match(**{"net": "a:b", "model": "c:d", "image": IMAGE, "classes": 5, **options})  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("text", ["28", "28x28", "0x8x3", "axbxc"])
