@@ -31,8 +31,8 @@ _IDLE_CPU = 0.05
 _IDLE_WANTING = 0.5
 """A stuck process wants the core in less than this part of the looks. A busy one wants it always, even if it gets little."""
 _WANTING = ("R", "D", psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)
-STACKS_SECONDS = 1.0
-"""For which a process that was asked for its stacks is waited for."""
+STACKS_SECONDS = 3.0
+"""For which a process that was asked for its stacks is waited for. On busy cores it may not get a core within one."""
 
 
 class Sample(NamedTuple):
@@ -116,12 +116,21 @@ class Watched:
         self._settle()
         size = os.fstat(self._stacks.fileno()).st_size
         written = os.pread(self._stacks.fileno(), size, 0).decode(errors="replace")
-        return written or f"It did not answer in {STACKS_SECONDS:g} s: no stacks.\n"
+        if written:
+            return written
+        # Its end takes long where it has much memory, and it answers nothing meanwhile.
+        return "It has ended.\n" if self._has_ended() else f"It did not answer in {STACKS_SECONDS:g} s: no stacks.\n"
 
     def close(self) -> None:
         """Let go of its files."""
         self._marks.close()
         self._stacks.close()
+
+    def _has_ended(self) -> bool:
+        try:
+            return psutil.Process(self.pid).status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return True
 
     def _read(self) -> Marks:
         values = np.frombuffer(os.pread(self._marks.fileno(), MARKS_BYTES, 0), np.int64)
@@ -132,7 +141,7 @@ class Watched:
         size = 0
         while time.monotonic() < self._asked + STACKS_SECONDS:
             before, size = size, os.fstat(self._stacks.fileno()).st_size
-            if size and size == before:
+            if (size and size == before) or self._has_ended():
                 return
             time.sleep(0.05)
 
