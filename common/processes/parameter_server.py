@@ -154,22 +154,11 @@ class Connection:
         self._client = client
         self._server = server
         self._rank = rank
-        self._gone: int | None = None
         self._bytes = {"push": 0, "pull": 0}
         self._waiting_seconds = 0.0
         self._pushed = False
-        clients: list[str] = self._ask("join", client.id)
-        self._workers = len(clients)
-        for other, topic in enumerate(clients):
-            if other != rank:
-                client.subscribe_topic(topic, self._watch(other))
-
-    def _watch(self, other: int) -> Any:
-        def hear(event: tuple[float, Any]) -> None:
-            if event[1].get("action") == "remove-client":
-                self._gone = other
-
-        return hear
+        self._clients: list[str] = []  # of all workers, by rank
+        self._clients = self._ask("join", client.id)
 
     def load(self, values: Array, counts: list[int]) -> None:
         """Make rank 0's values the parameters; called by all workers, at the start of the run.
@@ -211,7 +200,7 @@ class Connection:
     def report(self) -> dict[str, Any]:
         """Of the run so far, as fields of its result; a step is one push and one pull of each worker."""
         moved, waited = self.sum(np.array([sum(self._bytes.values()), self._waiting_seconds]))
-        staleness = Staleness(counts=self._ask("late"), waiting_seconds=float(waited) / self._workers)
+        staleness = Staleness(counts=self._ask("late"), waiting_seconds=float(waited) / len(self._clients))
         return {"bytes_per_step": float(moved), "staleness": staleness}
 
     def close(self) -> None:
@@ -222,17 +211,26 @@ class Connection:
     def _ask(self, method: str, *arguments: Any) -> Any:
         try:
             answer = getattr(self._server, method)(self._rank, *arguments)
+            gone: int | None = None
             while True:
-                gone = self._gone
                 try:
                     return answer.result(timeout=LOST_SECONDS)
                 except TimeoutError:
                     if gone is not None:
                         raise ServerError(f"rank {gone} has left the parameter server, which waits for it") from None
+                    gone = self._departed()
         except ServerError:
             raise
         except (OSError, RuntimeError) as error:
             raise ServerError(f"the parameter server is gone ({error})") from None
+
+    def _departed(self) -> int | None:
+        # Asked, not subscribed to: a worker may leave before the scheduler has a subscription.
+        for rank, client in enumerate(self._clients):
+            events: Any = self._client.get_events(client)
+            if any(event.get("action") == "remove-client" for _, event in events):
+                return rank
+        return None
 
     @contextmanager
     def _waiting(self) -> Generator[None]:
