@@ -13,7 +13,6 @@ from common.data.batches import Plan
 from common.data.sources import Dataset
 from common.machine import heartbeat
 from common.models.weights import Weights
-from common.spec.names import RESUMABLE_MODES
 from common.training.trainer import Batch, Trainer
 
 PIXEL_STEPS = 3
@@ -33,17 +32,16 @@ def trace_steps(
 
     Returns:
         By step, from 0: ids/<step>: int64 [N]; hashes/<step>: int64 [N], of each image; loss/<step>: mean over the batch;
-        after/<step>/weights/<parameter>. Where rank 0 has it, after/<step>/slots/<slot>/<parameter>: the optimizer's state. A
-        teacher adds images/<step>, labels/<step>, masks/<step>/<dropout>, and before/<step>/ if the step before was not drawn.
+        after/<step>/weights/<parameter>; after/<step>/slots/<slot>/<parameter>: the optimizer's state. A teacher adds
+        images/<step>, labels/<step>, masks/<step>/<dropout>, and before/<step>/ if the step before was not drawn.
     """
     arrays: dict[str, npt.NDArray[Any]] = {}
-    has_slots = plan.spec.mode in RESUMABLE_MODES
     iterator: Iterator[Batch] | None = None
     position = 0
 
     def keep(prefix: str) -> None:
         arrays.update({f"{prefix}/weights/{name}": array for name, array in trainer.weights().items()})
-        for slot, values in (trainer.slots() if has_slots else {}).items():
+        for slot, values in trainer.slots().items():
             arrays.update({f"{prefix}/slots/{slot}/{name}": array for name, array in values.items()})
 
     for step in drawn:
@@ -70,8 +68,7 @@ def trace_steps(
         else:
             known, slots = state_before(teacher, step)
             trainer.load_weights(known)
-            if has_slots:
-                trainer.load_slots(slots)
+            trainer.load_slots(slots)
         loss, _ = trainer.train_step(batch, stop - start, plan.learning_rate(step))
         heartbeat.stepped()
         arrays[f"loss/{step}"] = trainer.all_reduce(trainer.fetch([loss]).astype(np.float64))

@@ -166,8 +166,7 @@ class Judge:
             within = f"; widest tolerance {max(compared, default=math.inf):.0e}"
             if empty := len(findings) - len(compared):
                 within += f"; {empty} times an array is nothing but rounding, and is not compared"
-            covers_any = aspect == "gradients" or (aspect == "weights" and counts["unkept"])
-            loose = covers_any and counts["loose"] and worst.ratio <= 1
+            loose = aspect == "gradients" and counts["loose"] and worst.ratio <= 1
             made.append(
                 rung(
                     what,
@@ -211,8 +210,7 @@ class Judge:
     def _judged(self, what: Spec, recorded: Arrays, number: int, step: int) -> tuple[list[tuple[str, Finding]], Counter[str]]:
         """(what differs at a step; how it was judged, for `_reason`)."""
         truth = self._truth(what, step)
-        kept = any(name.startswith(f"after/{step}/slots/") for name in recorded)
-        counts = Counter(ties=sum(tie.nearness <= TIE_FACTOR for tie in truth.ties), unkept=int(not kept))
+        counts = Counter(ties=sum(tie.nearness <= TIE_FACTOR for tie in truth.ties))
 
         def findings(truth: Truth) -> list[tuple[str, Finding]]:
             return list(self._findings(what, recorded, truth, number, step))
@@ -228,33 +226,26 @@ class Judge:
         either = findings(truth._replace(allowed=truth.either))
         if worst(either, "gradients", "weights") > HOPELESS:
             return either, counts
-        gradients = self._gradients(what, recorded, step)
-        decided = None if gradients is None else self.decided_otherwise(what, step, gradients)
+        decided = self.decided_otherwise(what, step, self._gradients(what, recorded, step))
         if decided is None:
             scales = _scales(self._architecture, truth.step.gradients)
             widest = max(over(limit, scales[name]) for name, limit in truth.either.gradients.items())
-            return either, counts + Counter({"unseen" if gradients is None else "many": 1, "loose": int(widest > LOOSE)})
+            return either, counts + Counter(many=1, loose=int(widest > LOOSE))
         turned, with_them = decided
         own = findings(truth._replace(step=truth.step._replace(gradients=with_them)))
         if worst(own, "gradients", "weights") < worst(found, "gradients", "weights"):
             return own, counts + Counter(turned=len(turned))
         return found, counts
 
-    def _gradients(self, what: Spec, recorded: Arrays, step: int) -> dict[str, Array] | None:
-        """The gradients of a recorded step, which its optimizer state tells, or with SGD its weights. None: nothing tells."""
-        (weights, before), (stepped, after) = state_before(self._teacher, step), state(recorded, f"after/{step}")
+    def _gradients(self, what: Spec, recorded: Arrays, step: int) -> dict[str, Array]:
+        """The gradients of a recorded step, which its optimizer state tells."""
+        (weights, before), (_, after) = state_before(self._teacher, step), state(recorded, f"after/{step}")
         settings = what.optimizer
         slot, kept, share = "buffer", settings.momentum, 1.0
         if settings.name == "adam":
             slot, kept, share = "mean", settings.beta_1, 1.0 - settings.beta_1
-        own = after.get(slot)
-        if own is None:
-            rate = learning_rates(what, **self._schedule)(step + 1)
-            if settings.name == "adam" or not rate:
-                return None
-            own = {name: (np.asarray(weights[name], np.float64) - stepped[name]) / rate for name in before[slot]}
         return {
-            name: (np.asarray(own[name], np.float64) - kept * np.asarray(before[slot][name], np.float64)) / share
+            name: (np.asarray(after[slot][name], np.float64) - kept * np.asarray(before[slot][name], np.float64)) / share
             - settings.weight_decay * np.asarray(weights[name], np.float64)
             for name in before[slot]
         }
@@ -321,15 +312,12 @@ class Judge:
             allowed = truth.allowed.gradients[name]
             rule = _Rule(settings, slots, unit)
             expected = rule.slots_after(name, weight, gradient, allowed)
-            own = {slot: recorded.get(f"after/{step}/slots/{slot}/{name}") for slot in expected}
-            kept = all(each is not None for each in own.values())
-            if kept:
-                for slot, (value, limit, share) in expected.items():
-                    scale = scales[name] if share else float(np.abs(value).max())
-                    difference = absolute(value, own[slot]) / (share or 1.0)
-                    yield "gradients", finding(f"{name}, {slot}", difference, limit / (share or 1.0), scale)
-            values = {slot: np.asarray(own[slot] if kept else value, np.float64) for slot, (value, _, _) in expected.items()}
-            moved, limit = rule.update(values, rate, number, None if kept else allowed)
+            own = {slot: np.asarray(recorded[f"after/{step}/slots/{slot}/{name}"], np.float64) for slot in expected}
+            for slot, (value, limit, share) in expected.items():
+                scale = scales[name] if share else float(np.abs(value).max())
+                difference = absolute(value, own[slot]) / (share or 1.0)
+                yield "gradients", finding(f"{name}, {slot}", difference, limit / (share or 1.0), scale)
+            moved, limit = rule.update(own, rate, number)
             difference = absolute(weight - moved, after.get(name))
             scale = float(np.abs(moved).max()) or float(np.abs(weight).max())
             yield "weights", finding(name, difference, limit + 3 * unit * np.abs(weight), scale)
@@ -349,7 +337,6 @@ class Judge:
     def _of_teacher(self, what: Spec, step: int) -> Truth:
         """What the first framework did."""
         gradients = self._gradients(what, self._teacher, step)
-        assert gradients is not None, "a teacher is serial and records its optimizer's state"
         stepped, _ = state(self._teacher, f"after/{step}")
         statistics = {name: array for name, array in stepped.items() if name not in gradients}
         scales = _scales(self._architecture, gradients)
@@ -465,28 +452,23 @@ class _Rule:
             "square": (new_square, square_error + np.finfo(np.float32).tiny, 0.0),
         }
 
-    def update(self, slots: Mapping[str, Array], rate: float, number: int, allowed: float | None) -> tuple[Array, Array]:
+    def update(self, slots: Mapping[str, Array], rate: float, number: int) -> tuple[Array, Array]:
         """What is subtracted from the weight, and the largest error.
 
         Args:
-            slots: after the step.
+            slots: after the step, those of the framework itself.
             rate: the learning rate.
             number: of the step, from 1.
-            allowed: error of the gradient. None: the slots are those of the framework itself.
         """
         given, unit = self.settings, self.unit
         if given.name == "sgd":
             moved = rate * slots["buffer"]
-            error = 0.0 if allowed is None else rate * allowed / (1 - given.momentum)
-            return moved, error + 4 * unit * np.abs(moved)
+            return moved, 4 * unit * np.abs(moved)
         corrected = 1 - given.beta_1**number, 1 - given.beta_2**number
         divisor = np.sqrt(slots["square"] / corrected[1]) + given.epsilon
         moved = rate / corrected[0] * slots["mean"] / divisor
-        error = 0.0
-        if allowed is not None:
-            error = np.minimum(allowed * (rate + np.abs(moved)) / divisor, 2 * rate)
         constants = 8 + 1 / corrected[0] + 1 / corrected[1]
-        return moved, error + constants * unit * np.abs(moved)
+        return moved, constants * unit * np.abs(moved)
 
 
 def _key(chains: list[list[Any]]) -> Any:
@@ -495,11 +477,9 @@ def _key(chains: list[list[Any]]) -> Any:
 
 def _reason(what: Spec, counts: Counter[str]) -> str:
     """Why these tolerances."""
-    unkept = "; this mode does not record the optimizer's state, so its gradients show in the weights alone"
-    unkept = unkept if counts["unkept"] else ""
     if what.precision == "float64":
         widened = f"; at {counts['widened']} steps the referee shows that rounding alone exceeds {TOLERANCE:.0e}"
-        return "rounding of float64, on each array's own scale" + (widened if counts["widened"] else "") + unkept
+        return "rounding of float64, on each array's own scale" + (widened if counts["widened"] else "")
     reason = f"{ROUNDING_FACTOR:.0f} times the referee's own float32 rounding, on each array's own scale"
     if counts["ties"]:
         reason += f"; rounding may decide {counts['ties']} ReLUs and maxima"
@@ -507,12 +487,7 @@ def _reason(what: Spec, counts: Counter[str]) -> str:
         reason += f"; it decided {counts['turned']} otherwise than in float64, and the referee took these decisions over"
     if counts["many"]:
         reason += f"; at {counts['many']} steps they are too many to try all, and the tolerance covers any decision"
-    if counts["unseen"]:
-        reason += (
-            f"; at {counts['unseen']} steps no gradient can be told from what this mode records, and the tolerance covers any "
-            "decision"
-        )
-    return reason + unkept
+    return reason
 
 
 def _chains(what: Spec, size: int) -> list[list[npt.NDArray[np.int64]]]:
