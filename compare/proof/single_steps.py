@@ -37,7 +37,7 @@ from compare.core.differences import absolute
 from compare.proof import decisions
 from compare.proof.certificate import Rung
 from compare.proof.decisions import Decider, Step, Tie
-from compare.proof.differences import Arrays, over, rung
+from compare.proof.differences import over, rung
 from compare.proof.referee import network, training
 from compare.proof.referee.layers import Array
 from compare.proof.referee.network import Batch
@@ -72,6 +72,8 @@ class Truth(NamedTuple):
     step: Step
     allowed: Step
     """With the decisions of `step`."""
+    scales: Mapping[str, float]
+    """Of each gradient, see `_scales`."""
     either: Step | None = None
     """With any decision of the ties. None: in float64."""
     ties: tuple[Tie, ...] = ()
@@ -132,7 +134,7 @@ class Judge:
         plan: of the run.
     """
 
-    def __init__(self, architecture: Architecture, teacher: Arrays, steps: Sequence[int], plan: Plan) -> None:
+    def __init__(self, architecture: Architecture, teacher: Mapping[str, Array], steps: Sequence[int], plan: Plan) -> None:
         self._architecture = architecture
         self._teacher = teacher
         self._steps = steps
@@ -140,8 +142,10 @@ class Judge:
         self._flops = work.count(architecture).backward_flops
         self._truths: dict[Any, Truth] = {}
         self._effects: dict[Any, Array] = {}
+        self._terms: dict[Any, dict[str, Array]] = {}
+        self._rounding: dict[Any, Step] = {}
 
-    def rungs(self, what: Spec, recorded: Arrays, framework: str) -> list[Rung]:
+    def rungs(self, what: Spec, recorded: Mapping[str, Array], framework: str) -> list[Rung]:
         """Rung 8 of one framework and mode.
 
         Args:
@@ -207,7 +211,9 @@ class Judge:
                     return found
         return found if len(nearest) == len(truth.ties) else None
 
-    def _judged(self, what: Spec, recorded: Arrays, number: int, step: int) -> tuple[list[tuple[str, Finding]], Counter[str]]:
+    def _judged(
+        self, what: Spec, recorded: Mapping[str, Array], number: int, step: int
+    ) -> tuple[list[tuple[str, Finding]], Counter[str]]:
         """(what differs at a step; how it was judged, for `_reason`)."""
         truth = self._truth(what, step)
         counts = Counter(ties=sum(tie.nearness <= TIE_FACTOR for tie in truth.ties))
@@ -220,7 +226,10 @@ class Judge:
 
         found = findings(truth)
         if what.precision == "float64" and worst(found) > 1:
-            return findings(self._widened(what, step, truth)), counts + Counter(widened=1)
+            truth = self._of_terms(what, step, truth)
+            found = findings(truth)
+            if worst(found) > 1:
+                return findings(self._widened(what, step, truth)), counts + Counter(widened=1)
         if truth.either is None or worst(found, "gradients", "weights") <= 1:
             return found, counts
         either = findings(truth._replace(allowed=truth.either))
@@ -228,8 +237,7 @@ class Judge:
             return either, counts
         decided = self.decided_otherwise(what, step, self._gradients(what, recorded, step))
         if decided is None:
-            scales = _scales(self._architecture, truth.step.gradients)
-            widest = max(over(limit, scales[name]) for name, limit in truth.either.gradients.items())
+            widest = max(over(limit, truth.scales[name]) for name, limit in truth.either.gradients.items())
             return either, counts + Counter(many=1, loose=int(widest > LOOSE))
         turned, with_them = decided
         own = findings(truth._replace(step=truth.step._replace(gradients=with_them)))
@@ -237,7 +245,7 @@ class Judge:
             return own, counts + Counter(turned=len(turned))
         return found, counts
 
-    def _gradients(self, what: Spec, recorded: Arrays, step: int) -> dict[str, Array]:
+    def _gradients(self, what: Spec, recorded: Mapping[str, Array], step: int) -> dict[str, Array]:
         """The gradients of a recorded step, which its optimizer state tells."""
         (weights, before), (_, after) = state_before(self._teacher, step), state(recorded, f"after/{step}")
         settings = what.optimizer
@@ -284,7 +292,9 @@ class Judge:
         self._step(step, chains, leader, np.float64)
         return truth._replace(step=self._step(step, chains, Decider(leader, turned), np.float64)[0])
 
-    def _findings(self, what: Spec, recorded: Arrays, truth: Truth, number: int, step: int) -> Iterator[tuple[str, Finding]]:
+    def _findings(
+        self, what: Spec, recorded: Mapping[str, Array], truth: Truth, number: int, step: int
+    ) -> Iterator[tuple[str, Finding]]:
         unit = _UNIT[what.precision]
         same = all(np.array_equal(recorded[f"{each}/{step}"], self._teacher[f"{each}/{step}"]) for each in ("ids", "hashes"))
         yield "batches", Finding(0.0 if same else math.inf, 0.0, "" if same else "ids or pixels", step)
@@ -305,19 +315,22 @@ class Judge:
             difference, scale = absolute(wanted, after.get(name)), float(np.abs(wanted).max())
             yield "BatchNorm statistics", finding(name, difference, truth.allowed.statistics[name] + 4 * unit * scale, scale)
         settings, rate = what.optimizer, learning_rates(what, **self._schedule)(step + 1)
-        scales = _scales(self._architecture, truth.step.gradients)
         for name, gradient in truth.step.gradients.items():
             weight = np.asarray(weights[name], np.float64)
             slots = {slot: np.asarray(values[name], np.float64) for slot, values in kept_before.items()}
             allowed = truth.allowed.gradients[name]
             rule = _Rule(settings, slots, unit)
             expected = rule.slots_after(name, weight, gradient, allowed)
-            own = {slot: np.asarray(recorded[f"after/{step}/slots/{slot}/{name}"], np.float64) for slot in expected}
+            own = {slot: recorded.get(f"after/{step}/slots/{slot}/{name}") for slot in expected}
             for slot, (value, limit, share) in expected.items():
-                scale = scales[name] if share else float(np.abs(value).max())
+                scale = truth.scales[name] if share else float(np.abs(value).max())
                 difference = absolute(value, own[slot]) / (share or 1.0)
                 yield "gradients", finding(f"{name}, {slot}", difference, limit / (share or 1.0), scale)
-            moved, limit = rule.update(own, rate, number)
+            values = {
+                slot: value if own[slot] is None else np.asarray(own[slot], np.float64)
+                for slot, (value, *_) in expected.items()
+            }
+            moved, limit = rule.update(values, rate, number)
             difference = absolute(weight - moved, after.get(name))
             scale = float(np.abs(moved).max()) or float(np.abs(weight).max())
             yield "weights", finding(name, difference, limit + 3 * unit * np.abs(weight), scale)
@@ -328,10 +341,11 @@ class Judge:
 
     def _truth(self, what: Spec, step: int) -> Truth:
         chains = self._chains(what, step)
-        key = what.precision, step, _key(chains)
+        if what.precision == "float64":
+            return self._of_teacher(what, step)  # quickly read, and too large to be kept
+        key = step, _key(chains)
         if key not in self._truths:
-            own = self._of_referee(what, step, chains) if what.precision == "float32" else self._of_teacher(what, step)
-            self._truths[key] = own
+            self._truths[key] = self._of_referee(what, step, chains)
         return self._truths[key]
 
     def _of_teacher(self, what: Spec, step: int) -> Truth:
@@ -346,17 +360,27 @@ class Judge:
             {name: TOLERANCE * scales[name] for name in gradients},
             {name: TOLERANCE * float(np.abs(array).max()) for name, array in statistics.items()},
         )
-        return Truth(Step(loss, gradients, statistics), allowed)
+        return Truth(Step(loss, gradients, statistics), allowed, scales)
+
+    def _of_terms(self, what: Spec, step: int, truth: Truth) -> Truth:
+        """The same truth of a float64 step. Biases in front of BatchNorm have the scale of what their gradients add up."""
+        biases = set(_of_no_effect(self._architecture))
+        key = step, _key(chains := self._chains(what, step))
+        if biases and key not in self._terms:
+            self._terms[key] = decisions.bias_terms(self._architecture, *self._inputs(step, np.float64), chains)
+        scales = {
+            name: max(scale, float(self._terms[key][name].max())) if name in biases else scale
+            for name, scale in truth.scales.items()
+        }
+        gradients = {name: TOLERANCE * scale for name, scale in scales.items()}
+        return truth._replace(scales=scales, allowed=truth.allowed._replace(gradients=gradients))
 
     def _widened(self, what: Spec, step: int, truth: Truth) -> Truth:
         """The same truth of a float64 step, with what rounding alone may do where that is more than the plain tolerance."""
-        key = "widened", step
-        if key not in self._truths:
-            whole = [[np.arange(len(self._teacher[f"labels/{step}"]))]]
-            self._truths[key] = self._of_referee(
-                what, step, _chains(what, len(whole[0][0])) if what.mode == "serial" else whole
-            )
-        ratio, rounding = _UNIT["float64"] / _UNIT["float32"], self._truths[key].allowed
+        key = step, _key(chains := self._chains(what, step))
+        if key not in self._rounding:
+            self._rounding[key] = self._of_referee(what, step, chains).allowed
+        ratio, rounding = _UNIT["float64"] / _UNIT["float32"], self._rounding[key]
 
         def wider(own: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
             return {name: max(limit, ratio * other[name]) for name, limit in own.items()}
@@ -402,7 +426,7 @@ class Judge:
         own = Step(loss, rounding(lambda each: each.gradients), rounding(lambda each: each.statistics))
         turned = largest(tossed, lambda each: each.gradients)
         either = own._replace(gradients={name: limit + TIE_FACTOR * turned[name] for name, limit in own.gradients.items()})
-        return Truth(true, own, either if narrow else None, ties)
+        return Truth(true, own, _scales(self._architecture, true.gradients), either if narrow else None, ties)
 
     def _step(
         self, step: int, chains: list[list[Any]], decider: Decider, dtype: Any, seed: int | None = None
@@ -507,12 +531,17 @@ def _moved(array: Array, generator: np.random.Generator) -> Array:
 
 
 def _scales(architecture: Architecture, gradients: dict[str, Array]) -> dict[str, float]:
-    """The largest component of each gradient. A bias in front of BatchNorm has the scale of its layer's kernel.
-
-    BatchNorm takes the mean away, and the bias with it. In exact arithmetic the bias has no gradient.
-    """
+    """The largest component of each gradient. A bias of no effect has the scale of its layer's kernel."""
     scales = {name: float(np.abs(gradient).max()) for name, gradient in gradients.items()}
-    for first, second in itertools.pairwise(architecture.leaves()):
-        if isinstance(second, architectures.BatchNorm) and f"{first.name}.bias" in scales:
-            scales[f"{first.name}.bias"] = scales[f"{first.name}.kernel"]
-    return scales
+    return scales | {name: scales[f"{name.removesuffix('bias')}kernel"] for name in _of_no_effect(architecture)}
+
+
+def _of_no_effect(architecture: Architecture) -> list[str]:
+    """The biases in front of BatchNorm, which takes the mean away, and the bias with it.
+
+    In exact arithmetic such a bias has no gradient: its terms add up to zero. What is left is the rounding of this sum.
+    """
+    trained = {parameter.name for parameter in architecture.parameters()}
+    leaves = itertools.pairwise(architecture.leaves())
+    biases = [f"{first.name}.bias" for first, second in leaves if isinstance(second, architectures.BatchNorm)]
+    return [name for name in biases if name in trained]

@@ -1,5 +1,6 @@
 """Rung 8: one step from the same state, with planted defects, and cases in which only rounding is left."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,14 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
+from typer.testing import CliRunner
 
 from common import spec
 from common.data.batches import Plan
 from common.spec import Spec
+from common.training.tracing import state_before
+from compare.__main__ import app
 from compare.proof import decisions, ladder, single_steps
 from compare.proof.certificate import Proof, Rung
-from compare.proof.referee import layers
-from tests.parity.made_up import architecture_of, recording_of_steps
+from compare.proof.referee import layers, network
+from tests.parity.made_up import FakeTwins, architecture_of, recording_of_steps
 from tests.parity.settings import setting
 
 PROJECT = Path(__file__).parents[2]
@@ -187,6 +191,57 @@ def test_gradients_that_the_weights_hide_are_found_in_modes_of_several_ranks(tmp
     _plant(tmp_path, "pytorch", *(f"{tmp_path}/{mode}.json:{defect}" for defect in ("nothing", TOO_LONG)))
     found = [tmp_path / "pytorch" / f"{name}.safetensors" for name in (f"{mode}-nothing", f"{mode}-{TOO_LONG}")]
     _assert_too_long_gradients_are_found(_split(mode), *map(safetensors.numpy.load_file, [teacher, *found]))
+
+
+def test_a_bias_in_front_of_batch_norm_is_judged_on_the_scale_of_what_its_gradient_adds_up() -> None:
+    """In exact arithmetic these terms add up to zero. What two frameworks make of the sum is rounding."""
+    values = {**setting("float32").model_dump(), "precision": "float64", "steps": 1, "data": {"limit": 8}}
+    what = spec.build(values)
+    architecture = architecture_of(what)
+    teacher = recording_of_steps(what, [0], ["float64"])
+    judging = single_steps.Judge(architecture, teacher, [0], Plan(what, architecture, 8))
+    weights, _ = state_before(teacher, 0)
+    images = network.scaled(teacher["images/0"], [0] * 3, [1] * 3, np.float64)
+    batch = network.Batch(images, teacher["labels/0"], [teacher["masks/0/0"]])
+    terms = decisions.bias_terms(architecture, weights, batch, [[np.arange(8)]])
+    gradients = {name: teacher[f"after/0/slots/buffer/{name}"] for name in ("conv.bias", "conv.kernel", "logits.bias")}
+    assert (
+        np.abs(gradients["conv.bias"]).max() < 1e-14 < 0.1 < terms["conv.bias"].max() / np.abs(gradients["conv.kernel"]).max()
+    )
+
+    def found(name: str, off: float) -> Rung:
+        changed = dict(teacher)
+        changed[f"after/0/slots/buffer/{name}"] = gradients[name] + off
+        return _gradients_of(judging.rungs(what, changed, "tensorflow"))
+
+    for name, scale in (("conv.bias", terms["conv.bias"].max()), ("logits.bias", np.abs(gradients["logits.bias"]).max())):
+        assert found(name, 0.9e-12 * scale).status == "passed"
+        wrong = found(name, 1.2e-12 * scale)
+        assert (wrong.status, wrong.where) == ("failed", f"{name}, buffer")
+
+
+def test_the_command_judges_every_step_of_a_large_model_too_and_keeps_no_recording(twins: FakeTwins, tmp_path: Path) -> None:
+    words = ["parity", "--single-steps", "--model", "simple_cnn", "--optimizer", "sgd,adam", "--steps", "5", "--json"]
+    words += ["--modes", "serial,data_parallel,model_averaging"]
+    done = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)["rungs"]
+    assert {rung["judged_steps"] for rung in found} == {5}
+    judged = {(rung["optimizer"], rung["mode"], rung["framework"]) for rung in found}
+    modes = [(None, "tensorflow"), ("data_parallel", "pytorch"), ("data_parallel", "tensorflow")]
+    assert judged == {(optimizer, *mode) for optimizer in ("sgd", "adam") for mode in modes}
+    assert not list((tmp_path / "out").rglob("*.safetensors"))
+
+    def change(arrays: dict[str, Any]) -> None:
+        for name in arrays:
+            if name.startswith("after/4/slots/"):
+                arrays[name] = arrays[name] * (1 + 1e-10)
+
+    twins.changes["tensorflow", "steps"] = change
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 1
+    said = " ".join(sentence for each in json.loads(done.stdout)["findings"] for sentence in each["sentences"])
+    assert "First, simple_cnn with sgd: 8 one step in float64: gradients, tensorflow, serial: 1.0e-10 at step 5" in said
 
 
 def _bfloat16(array: Any) -> Any:
