@@ -129,6 +129,8 @@ class Judgement(Frozen):
     machine: str
     kind: Kind
     paired: bool
+    one_look: bool = True
+    """The number of samples was settled beforehand. Repeats may be added to two folders of `run`: then p and intervals allow it."""
     threshold: float
     accuracy_threshold: float
     tested: int
