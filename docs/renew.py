@@ -1,7 +1,8 @@
 """Makes the example of these pages again, and all that is quoted of it: `make example`.
 
-The example is a comparison of five repeats in docs/example. Its picture is in docs/images. reading-a-report.md quotes each section
-of its report, and the notebook shows it. Numbers in the sentences beside them are yours to renew: the tests name the stale ones.
+The example is a comparison of five repeats in docs/example. Its picture is in docs/images. The notebook shows it. The page
+reading-a-report.md quotes each section of its report. Numbers in the page's sentences are yours to renew: a test names the
+stale ones.
 """
 
 from __future__ import annotations

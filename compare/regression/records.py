@@ -130,7 +130,7 @@ class Judgement(Frozen):
     kind: Kind
     paired: bool
     one_look: bool = True
-    """The number of samples was settled beforehand. Repeats may be added to two folders of `run`: then p and intervals allow it."""
+    """Whether the number of samples was settled beforehand. Repeats may be added to folders of `run`. Then intervals allow it."""
     threshold: float
     accuracy_threshold: float
     tested: int
