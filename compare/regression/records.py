@@ -130,7 +130,7 @@ class Judgement(Frozen):
     kind: Kind
     paired: bool
     one_look: bool = True
-    """Whether the number of samples was settled beforehand. Repeats may be added to folders of `run`. Then intervals allow it."""
+    """Whether the number of samples was settled beforehand. To folders of `run` repeats may be added: intervals allow it."""
     threshold: float
     accuracy_threshold: float
     tested: int
