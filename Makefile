@@ -7,7 +7,7 @@ DIR ?= $(patsubst %/,%,$(firstword $(shell ls -td results/*/ 2>/dev/null)))
 BIN := .venv/bin
 STAMP := .venv/.installed-lock
 # Without an NVIDIA driver: both frameworks without what only a GPU needs. LOCK=requirements.lock takes all.
-LOCK ?= $(if $(wildcard /proc/driver/nvidia/version),requirements.lock,locks/cpu.lock)
+LOCK ?= $(if $(wildcard /proc/driver/nvidia/version /usr/lib/wsl/lib/libcuda.so*),requirements.lock,locks/cpu.lock)
 PYTEST := $(BIN)/python -m pytest
 
 # Byte code is kept, whatever the environment says: a comparison starts a process for each run, the tests start hundreds, and
