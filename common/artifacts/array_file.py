@@ -17,10 +17,11 @@ _HEADER_BYTES = 512
 
 
 def write(path: Path, arrays: Iterable[tuple[str, npt.NDArray[Any]]], at_most: int) -> None:
-    """Write arrays by name as they come. Names differ, and there are `at_most` so many."""
+    """Write arrays by name as they come. The file is there when it is whole. Names differ, and there are `at_most` so many."""
     header: dict[str, dict[str, Any]] = {}
     room = 8 * -(-_HEADER_BYTES * (at_most + 1) // 8)
-    with path.open("wb") as file:
+    partial = path.with_suffix(".partial")
+    with partial.open("wb") as file:
         file.seek(8 + room)
         end = 0
         for name, array in arrays:
@@ -32,6 +33,7 @@ def write(path: Path, arrays: Iterable[tuple[str, npt.NDArray[Any]]], at_most: i
             raise ValueError(f"{path} has more arrays than expected, or their names are too long. Received: {len(header)}.")
         file.seek(0)
         file.write(room.to_bytes(8, "little") + written.ljust(room))  # the format allows for spaces behind the header
+    partial.replace(path)
 
 
 class Arrays(Mapping[str, npt.NDArray[Any]]):

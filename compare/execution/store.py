@@ -271,7 +271,7 @@ def claim(folder: Path, wanted: Comparison) -> Comparison:
     """Take a locked folder for a comparison, new or the same again; what a kill left half written in it is removed.
 
     Returns:
-        The comparison to go on with: the stored one where it is the same, with the larger number of repeats.
+        The comparison to go on with: the stored one where it is the same, with the larger number of repeats and their seeds.
 
     Raises:
         FolderError: the folder holds another comparison, or files of another kind.
@@ -283,12 +283,14 @@ def claim(folder: Path, wanted: Comparison) -> Comparison:
     _refuse_other(folder, _difference(stored, wanted))
     atomic_files.sweep(folder)
     argv = _with_repeats(stored.argv, wanted.repeats) if wanted.repeats > stored.repeats else stored.argv
+    argv = wanted.argv if wanted.seeds != stored.seeds else argv
     if wanted.until is not None and wanted.until != stored.until:  # the last of several values of an option counts
         argv = [*argv, "--until-decided", "--most-repeats", str(wanted.until.most_repeats)]
         argv += ["--smallest-effect", str(wanted.until.smallest_effect)]
     return stored.model_copy(
         update={
             "repeats": max(stored.repeats, wanted.repeats),
+            "seeds": wanted.seeds,
             "argv": argv,
             "target_accuracy": wanted.target_accuracy or stored.target_accuracy,
             "until": wanted.until or stored.until,
@@ -485,13 +487,20 @@ def _other_rows(stored: Comparison, rows: Sequence[Row], seeds: Sequence[int], b
     """How its rows and seeds differ from those asked for; None where it is by nothing but fields that start with `but_for`."""
     if (stored_ids := _ids(stored.rows)) != (wanted_ids := _ids(rows)):
         return f"its rows are {', '.join(stored_ids)}; asked for: {', '.join(wanted_ids)}"
-    if stored.seeds != list(seeds):
+    if not _keeps_seeds(stored, seeds):
         return f"its seeds are {_listed(stored.seeds)}; asked for: {_listed(seeds)}"
     for before, now in zip(stored.rows, rows, strict=True):
         there, asked = flat(before.spec.model_dump(mode="json")), flat(now.spec.model_dump(mode="json"))
         if any(but_for is None or not name.startswith(but_for) for name in _differing(there, asked)):
             return f"of {now.id}, {differing(there, asked)}"
     return None
+
+
+def _keeps_seeds(stored: Comparison, seeds: Sequence[int]) -> bool:
+    """Whether every repeat of a stored comparison keeps its seed, if it has these seeds from now on."""
+    if not stored.seeds or not seeds:
+        return not stored.seeds and not seeds
+    return all(stored.seeds[each % len(stored.seeds)] == seeds[each % len(seeds)] for each in range(stored.repeats))
 
 
 def differing(there: Mapping[str, Any], asked: Mapping[str, Any]) -> str | None:

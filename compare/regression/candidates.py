@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from common.frozen import Exact
-from common.machine import machine
 from common.machine.machine import Facts
 from compare.comparison.comparison_plan import Request
 from compare.core import statistics
@@ -23,7 +22,7 @@ from compare.execution.store import Comparison
 from compare.judgement import measurements
 from compare.regression import bisection, revisions
 from compare.regression.bisection import Enough, Found, Unmeasurable
-from compare.regression.revisions import BASE, HEAD, LOCK_FILE, OneSide, RevisionError
+from compare.regression.revisions import BASE, HEAD, LOCK_FILES, OneSide, RevisionError
 from compare.regression.samples import Pair
 
 KIND, RECORD_FILE = "bisection", "bisection.json"
@@ -91,28 +90,27 @@ def of_revisions(good: str, bad: str, plan: Comparison) -> Candidates:
     refused one by one.
 
     Raises:
-        RevisionError: git does not know a revision, `good` is no ancestor of `bad`, nothing changed between them, or an end
-            needs other packages.
+        RevisionError: git does not know a revision, `good` is no earlier commit of the branch of `bad`, nothing changed between
+            them, or an end needs other packages.
     """
     first, last = (revisions.commit_of(revision) for revision in (good, bad))
-    if first == last or revisions.git("merge-base", "--is-ancestor", first, last).returncode:
+    if first == last or first not in revisions.output("rev-list", "--first-parent", last).split():
         raise RevisionError(
-            f"--good must be an earlier revision than --bad, and its ancestor. Received: {good} and {bad}. Name two of one "
-            "branch."
+            f"--good must be an earlier revision than --bad, of the same branch. Received: {good} and {bad}. A commit of a "
+            "side branch stands in it as its merge: name that one."
         )
     twins = {row.framework for row in plan.rows}
-    paths = [LOCK_FILE, "common", *sorted(folder for twin, folder in launch.FRAMEWORKS.items() if twin in twins)]
+    paths = [*LOCK_FILES, "common", *sorted(folder for twin, folder in launch.FRAMEWORKS.items() if twin in twins)]
     between = ("--first-parent", "--reverse", "--format=%H %s", f"{first}..{last}", "--", *paths)
     lines = revisions.output("log", "--no-walk", "--format=%H %s", first).splitlines()
     lines += revisions.output("log", *between).splitlines()
     if len(lines) < 2:
         raise RevisionError(f"Nothing that a run uses changed from {good} to {bad} ({', '.join(paths)}). Name other revisions.")
-    lock = revisions.output("hash-object", "--", str(machine.PROJECT_ROOT / LOCK_FILE)).strip()
     found: list[Candidate] = []
     for line in lines:
         commit, _, subject = line.partition(" ")
-        own = revisions.git("rev-parse", "--verify", "--quiet", f"{commit}:{LOCK_FILE}").stdout.strip()
-        refusal = None if own == lock else f"its {LOCK_FILE} differs from that of the working tree"
+        lock = revisions.other_lock(commit)
+        refusal = None if lock is None else f"its {lock} differs from that of the working tree"
         found.append(Candidate(commit[:_SHORT], f"{commit[:_SHORT]} {subject}", commit, refusal))
     for end, word in ((found[0], good), (found[-1], bad)):
         if end.refusal:
@@ -171,7 +169,10 @@ def search(chosen: Candidates, request: Request, asked: Asked, folder: Path, sho
         code_hash=chosen.plan.code_hash,
         machine=chosen.plan.machine,
     )
-    with results_folder.claimed(folder, RECORD_FILE, record, "bisection", identity=_identity), ExitStack() as held:
+    with (
+        results_folder.claimed(folder, RECORD_FILE, record, "bisection", identity=_identity, merge=_go_on),
+        ExitStack() as held,
+    ):
         good: list[OneSide] = []  # once it is checked out
 
         def measure(earlier: int, later: int, enough: Enough) -> Ratio | None:
@@ -204,7 +205,13 @@ def search(chosen: Candidates, request: Request, asked: Asked, folder: Path, sho
 
 
 def _identity(record: Bisection) -> Mapping[str, Any]:
-    return record.model_dump(mode="json", exclude={"kind", "code_hash", "machine"})
+    # A test may stop at any number of pairs, so more may be allowed later. Each pair has a seed, one after the other.
+    own = record.model_dump(mode="json", exclude={"kind", "code_hash", "machine", "most_repeats"})
+    return own | {"seeds": record.seeds[0]}
+
+
+def _go_on(stored: Bisection, wanted: Bisection) -> Bisection:
+    return stored.model_copy(update={"most_repeats": wanted.most_repeats, "seeds": wanted.seeds})
 
 
 def _ratio(folder: Path, metric: str) -> Ratio | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import filecmp
 import json
 import os
 import shutil
@@ -36,7 +35,8 @@ BASE, HEAD = "base", "head"
 MARK_FILE = "interleaved.json"
 """Marks a folder with a `base` and a `head` that were measured in turn, so that their repeats are pairs."""
 
-LOCK_FILE = "requirements.lock"
+LOCK_FILES = ("requirements.lock", "locks/cpu.lock")
+"""`make setup` installs one of them."""
 
 _PRINT_DEFAULTS = "from common import spec; print(spec.Spec().to_json())"
 _MOST_SECONDS = 300.0
@@ -84,9 +84,9 @@ def checked_out(revision: str) -> Generator[Checkout]:
             "code. Commit or stash them."
         )
     with worktree(commit) as base:
-        if not filecmp.cmp(machine.PROJECT_ROOT / LOCK_FILE, base.root / LOCK_FILE, shallow=False):
+        if (lock := other_lock(commit)) is not None:
             raise RevisionError(
-                f"{LOCK_FILE} differs between {revision} and the working tree, so one .venv cannot run both. Measure each "
+                f"{lock} differs between {revision} and the working tree, so one .venv cannot run both. Measure each "
                 "in its own clone (make setup, .venv/bin/python -m compare run --repeats 5), and compare the folders."
             )
         yield base
@@ -108,6 +108,17 @@ def commit_of(revision: str) -> str:
             "fetch-depth: 0 of actions/checkout."
         )
     return found.stdout.strip()
+
+
+def other_lock(commit: str) -> str | None:
+    """A lock that differs at a commit from that of the working tree. One that either lacks is part of the other."""
+    for lock in LOCK_FILES:
+        path = machine.PROJECT_ROOT / lock
+        here = output("hash-object", "--", str(path)).strip() if path.exists() else None
+        there = git("rev-parse", "--verify", "--quiet", f"{commit}:{lock}").stdout.strip() or None
+        if here and there and here != there:
+            return lock
+    return None
 
 
 @contextmanager

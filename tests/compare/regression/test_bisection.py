@@ -270,6 +270,40 @@ def test_commits_that_cannot_be_measured_are_named_and_left_out(
     assert done.exit_code == 2 and "exit code 1: it does not build" in done.stderr
 
 
+def test_an_undecided_search_goes_on_with_more_pairs(
+    repository: Path, stand_in: list[tuple[str, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The runs that are there count on: no test is begun again."""
+    whole = executor.execute
+
+    def noisy(row: Row, repeat: int, folder: Path, watch: Any, code: Code) -> RunResult:
+        made_up = whole(row, repeat, folder, watch, code)
+        away = 1.6 if repeat < 5 and repeat % 2 and folder.name == "head" else 1.0
+        made_up = made.good(row, made_up.epochs[0].timed_seconds * away, repeat)
+        results.save(made_up, store.run_folder(folder, row.id, repeat))
+        return made_up
+
+    monkeypatch.setattr(executor, "execute", noisy)
+    words = ("--good", commit_of(repository, 4), *ONE_ROW, "--out", tmp_path / "out")
+    assert bisect(*words, "--most-repeats", "5").exit_code == 5
+    runs = len(stand_in)
+    done = bisect(*words, "--most-repeats", "40")
+    assert done.exit_code == 0 and "change 5" in done.stdout, done.output
+    (first,) = {repeat for _, repeat in stand_in[runs + 2 : runs + 3]}
+    assert first == 5  # after the warm-up of both sides
+    kept = json.loads((tmp_path / "out" / "bisection.json").read_text())
+    assert (kept["most_repeats"], len(kept["seeds"])) == (40, 40)
+
+
+def test_a_good_end_on_a_side_branch_is_refused(repository: Path, stand_in: list[tuple[str, int]], tmp_path: Path) -> None:
+    git(repository, "checkout", "-q", "-b", "side", commit_of(repository, 2))
+    commit(repository, "aside", {"common/aside": "1"})
+    git(repository, "checkout", "-q", "main")
+    git(repository, "merge", "-q", "--no-edit", "side")
+    done = bisect("--good", "side", *ONE_ROW, "--out", tmp_path / "out")
+    assert done.exit_code == 2 and "stands in it as its merge: name that one" in done.stderr, done.output
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [

@@ -136,6 +136,13 @@ def test_what_cannot_be_measured_in_turn_is_refused_with_what_to_do(repository: 
     assert "uncommitted changes (M state)" in said("before")
     commit(repository, "other packages", {"requirements.lock": "torch==2\n"})
     assert "requirements.lock differs between before and the working tree" in said("before")
+    git(repository, "tag", "new")
+    commit(repository, "a lock of its own for CPUs", {"locks/cpu.lock": "torch==2\n"})
+    with revisions.checked_out("new"):
+        pass  # it knew one lock only
+    git(repository, "tag", "newer")
+    commit(repository, "other packages on CPUs", {"locks/cpu.lock": "torch==3\n"})
+    assert "locks/cpu.lock differs between newer and the working tree" in said("newer")
     shutil.rmtree(repository / ".git")
     with pytest.raises(RevisionError, match="is no git checkout"), revisions.checked_out("before"):
         pass

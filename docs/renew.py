@@ -1,0 +1,76 @@
+"""Makes the example of these pages again, and all that is quoted of it: `make example`.
+
+The example is a comparison of five repeats in docs/example. Its picture is in docs/images. The notebook shows it. The page
+reading-a-report.md quotes each section of its report. Numbers in the page's sentences are yours to renew: a test names the
+stale ones.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+DOCS = Path(__file__).parent
+EXAMPLE = DOCS / "example"
+PAGE = DOCS / "reading-a-report.md"
+PICTURE = "seconds_per_epoch.png"
+RUN = ("run", "--preset", "digits", "--modes", "serial", "--cores", "1", "--repeats", "5", "--out", "example")
+_BLOCK = re.compile(r"^```\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def main() -> None:
+    """Train, and renew."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / "example"
+        _convtwins(*RUN, cwd=Path(folder))
+        shutil.rmtree(EXAMPLE, ignore_errors=True)
+        for record in (made / "compare.json", *made.glob("runs/*/result.json")):
+            copy = EXAMPLE / record.relative_to(made)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(record, copy)
+        PAGE.write_text(renewed(PAGE.read_text(), report(EXAMPLE, Path(folder) / "report")))
+        shutil.copy(Path(folder) / "report" / "plots" / PICTURE, DOCS / "images" / PICTURE)
+    subprocess.run([sys.executable, "-m", "jupyter", "execute", "--inplace", DOCS / "notebook.ipynb"], check=True)
+
+
+def report(example: Path, out: Path) -> str:
+    """What `convtwins report` prints of stored results. It writes its files into `out`, a copy."""
+    shutil.copytree(example, out)
+    return _convtwins("report", out.name, cwd=out.parent)
+
+
+def renewed(page: str, printed: str) -> str:
+    """A page with each block of it as a report prints that section today. A block's first line is the section's title.
+
+    Raises:
+        KeyError: the report has no such section.
+    """
+    sections = re.split(r"\n\n(?=\S)", "\n".join(line.rstrip() for line in printed.splitlines()))
+    # The first section has no title. It begins with the names of the model and the data.
+    titled = {_title(section): section for section in sections}
+    return _BLOCK.sub(lambda block: f"```\n{titled[_title(block[1])].rstrip()}\n```", page)
+
+
+def stale(page: str) -> set[str]:
+    """The decimal numbers in a page's sentences that none of its blocks holds."""
+    blocks = " ".join(_BLOCK.findall(page))
+    return {number for number in re.findall(r"\d+\.\d+", _BLOCK.sub("", page)) if number not in blocks}
+
+
+def _title(section: str) -> str:
+    return section.partition("\n")[0].partition(",")[0]
+
+
+def _convtwins(*arguments: str, cwd: Path) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(DOCS.parent), "COLUMNS": "120"}
+    command = [sys.executable, "-m", "compare", *arguments]
+    return subprocess.run(command, cwd=cwd, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
+if __name__ == "__main__":
+    main()
