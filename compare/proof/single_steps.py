@@ -46,6 +46,7 @@ TOLERANCE = 1e-12
 """In float64, of the largest component of each gradient and statistic."""
 MOST_BYTES = 4 * 2**30
 """Of the states of float64 steps. A large model is proved at fewer steps, spread evenly."""
+EXCEEDS = "rounding alone exceeds"
 COPIES = 3
 """Of the step in float32. BatchNorm of the first adds in eight lanes, as a vector unit does. That of the others errs as sums in
 the worst order do. See `decisions.rough_mean`."""
@@ -134,7 +135,9 @@ class Judge:
         plan: of the run.
     """
 
-    def __init__(self, architecture: Architecture, teacher: Mapping[str, Array], steps: Sequence[int], plan: Plan) -> None:
+    def __init__(
+        self, architecture: Architecture, teacher: Mapping[str, npt.NDArray[Any]], steps: Sequence[int], plan: Plan
+    ) -> None:
         self._architecture = architecture
         self._teacher = teacher
         self._steps = steps
@@ -145,7 +148,7 @@ class Judge:
         self._terms: dict[Any, dict[str, Array]] = {}
         self._rounding: dict[Any, Step] = {}
 
-    def rungs(self, what: Spec, recorded: Mapping[str, Array], framework: str) -> list[Rung]:
+    def rungs(self, what: Spec, recorded: Mapping[str, npt.NDArray[Any]], framework: str) -> list[Rung]:
         """Rung 8 of one framework and mode.
 
         Args:
@@ -212,7 +215,7 @@ class Judge:
         return found if len(nearest) == len(truth.ties) else None
 
     def _judged(
-        self, what: Spec, recorded: Mapping[str, Array], number: int, step: int
+        self, what: Spec, recorded: Mapping[str, npt.NDArray[Any]], number: int, step: int
     ) -> tuple[list[tuple[str, Finding]], Counter[str]]:
         """(what differs at a step; how it was judged, for `_reason`)."""
         truth = self._truth(what, step)
@@ -245,7 +248,7 @@ class Judge:
             return own, counts + Counter(turned=len(turned))
         return found, counts
 
-    def _gradients(self, what: Spec, recorded: Mapping[str, Array], step: int) -> dict[str, Array]:
+    def _gradients(self, what: Spec, recorded: Mapping[str, npt.NDArray[Any]], step: int) -> dict[str, Array]:
         """The gradients of a recorded step, which its optimizer state tells."""
         (weights, before), (_, after) = state_before(self._teacher, step), state(recorded, f"after/{step}")
         settings = what.optimizer
@@ -293,7 +296,7 @@ class Judge:
         return truth._replace(step=self._step(step, chains, Decider(leader, turned), np.float64)[0])
 
     def _findings(
-        self, what: Spec, recorded: Mapping[str, Array], truth: Truth, number: int, step: int
+        self, what: Spec, recorded: Mapping[str, npt.NDArray[Any]], truth: Truth, number: int, step: int
     ) -> Iterator[tuple[str, Finding]]:
         unit = _UNIT[what.precision]
         same = all(np.array_equal(recorded[f"{each}/{step}"], self._teacher[f"{each}/{step}"]) for each in ("ids", "hashes"))
@@ -502,7 +505,7 @@ def _key(chains: list[list[Any]]) -> Any:
 def _reason(what: Spec, counts: Counter[str]) -> str:
     """Why these tolerances."""
     if what.precision == "float64":
-        widened = f"; at {counts['widened']} steps the referee shows that rounding alone exceeds {TOLERANCE:.0e}"
+        widened = f"; at {counts['widened']} steps the referee shows that {EXCEEDS} {TOLERANCE:.0e}"
         return "rounding of float64, on each array's own scale" + (widened if counts["widened"] else "")
     reason = f"{ROUNDING_FACTOR:.0f} times the referee's own float32 rounding, on each array's own scale"
     if counts["ties"]:
