@@ -32,6 +32,9 @@ from common.training import inference, layers, timing, tracing, trajectories
 from common.training.loop import Diverged, Run, is_first_rank
 from common.training.trainer import Trainer
 
+_TEACHER_SECONDS = 0.05
+"""Between two looks whether a teacher's recording is there."""
+
 
 def refused(error: Exception | str) -> int:
     """Print why a command was refused, and return its exit code."""
@@ -183,6 +186,9 @@ def trace(twin: Twin, recordings: Sequence[tuple[Spec, argparse.Namespace]]) -> 
     for read, asked in recordings:
         dataset, plan, initial, trainer = _prepare(twin, read, reverse_batches=asked.reverse_batches)
         if asked.drawn is not None:
+            while asked.teacher is not None and not asked.teacher.exists():  # another process is about to record it
+                heartbeat.heartbeat()
+                time.sleep(_TEACHER_SECONDS)
             teacher = None if asked.teacher is None else safetensors.numpy.load_file(asked.teacher)
             arrays = tracing.trace_steps(trainer, plan, asked.drawn, teacher)
         elif asked.copies is not None:
@@ -190,7 +196,8 @@ def trace(twin: Twin, recordings: Sequence[tuple[Spec, argparse.Namespace]]) -> 
         else:
             arrays = tracing.trace(trainer, plan, dataset, initial, batches_too=asked.batches)
         if is_first_rank():
-            weights.save(arrays, asked.out)
+            weights.save(arrays, partial := asked.out.with_suffix(".partial"))
+            partial.replace(asked.out)  # whoever waits for it finds it whole
     if trainer is not None:
         trainer.close()
 

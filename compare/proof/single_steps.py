@@ -19,8 +19,9 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,6 +29,7 @@ import numpy.typing as npt
 
 from common import spec
 from common.data.batches import Plan
+from common.machine import machine
 from common.models import architectures, work
 from common.models.architectures import Architecture
 from common.models.sharding import shard
@@ -140,6 +142,8 @@ class Judge:
         self._flops = work.count(architecture).backward_flops
         self._truths: dict[Any, Truth] = {}
         self._effects: dict[Any, Array] = {}
+        self.stopped = False
+        """Set by another thread that waits for no verdict any more."""
 
     def rungs(self, what: Spec, recorded: Arrays, framework: str) -> list[Rung]:
         """Rung 8 of one framework and mode.
@@ -151,11 +155,12 @@ class Judge:
         """
         found: dict[str, list[Finding]] = {aspect: [] for aspect in _ASPECTS}
         counts = Counter[str]()
-        for number, step in enumerate(self._steps, start=1):
-            at_step, own = self._judged(what, recorded, number, step)
-            counts += own
-            for aspect, finding in at_step:
-                found[aspect].append(finding)
+        judged = partial(self._judged, what, recorded)
+        with ThreadPoolExecutor(machine.available_cores()) as pool:  # BLAS has one thread here, see `ladder.judging`
+            for at_step, own in pool.map(judged, range(1, len(self._steps) + 1), self._steps):
+                counts += own
+                for aspect, finding in at_step:
+                    found[aspect].append(finding)
         reason = _reason(what, counts)
         made: list[Rung] = []
         for aspect, findings in found.items():
@@ -387,9 +392,7 @@ class Judge:
         narrow = what.precision == "float32"
 
         def copies(*deciders: Decider) -> list[tuple[Step, Array]]:
-            with ThreadPoolExecutor() as pool:
-                done = [pool.submit(self._step, step, chains, own, np.float32, seed) for seed, own in enumerate(deciders)]
-                return [each.result() for each in done]
+            return [self._step(step, chains, own, np.float32, seed) for seed, own in enumerate(deciders)]
 
         rough = (Decider(leader, mean_of=decisions.rough_mean(seed)) for seed in range(COPIES - 1))
         moved = copies(Decider(leader), *rough)
@@ -421,6 +424,8 @@ class Judge:
         self, step: int, chains: list[list[Any]], decider: Decider, dtype: Any, seed: int | None = None
     ) -> tuple[Step, Array]:
         """The referee's step. With a seed, from weights and pixels that are moved by one unit in the last place."""
+        if self.stopped:
+            raise CancelledError
         return decisions.step(self._architecture, *self._inputs(step, dtype, seed), chains, decider)
 
     def _inputs(self, step: int, dtype: Any, seed: int | None = None) -> tuple[dict[str, Array], Batch]:

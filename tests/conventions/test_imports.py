@@ -16,7 +16,7 @@ PROJECT = Path(__file__).parents[2]
 GENERAL = frozenset(
     {"numpy", "pandas", "PIL", "pooch", "platformdirs", "filelock", "safetensors"}
     | {"dask", "distributed", "simplejpeg"}
-    | {"sklearn", "scipy", "psutil", "optuna", "sqlalchemy"}
+    | {"sklearn", "scipy", "threadpoolctl", "psutil", "optuna", "sqlalchemy"}
     | {"pydantic", "yaml", "typer", "rich", "matplotlib", "jinja2"}
 )
 TRACKING = frozenset(["tensorboardX", "mlflow"])
