@@ -254,8 +254,8 @@ class _Ladder:
 
         self._recorder.make(
             [
-                *(each.teacher for each in steps),
                 *self._serial_recordings.values(),
+                *(each.teacher for each in steps),
                 *(self._copies_of(self._followed, COPIES) if self._is_followed else []),
                 *(each for mode in self._claims for each in self._of_mode(mode)),
                 *(student for each in steps for student in each.others),

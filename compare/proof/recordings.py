@@ -81,7 +81,7 @@ class Recorder:
             LaunchError: a twin could not record.
         """
         wanted = list(wanted)
-        teachers = [each.teacher for each in wanted if each.teacher is not None and each.teacher not in wanted]
+        teachers = [each.teacher for each in wanted if each.teacher is not None]  # first, so that nobody waits long
         waiting: list[list[Recording]] = []
         for each in [*teachers, *wanted]:
             if self.is_made(each) or any(each in process for process in waiting):

@@ -141,6 +141,8 @@ class Judge:
         self._schedule = {"steps_per_epoch": plan.steps_per_epoch, "steps": plan.total_steps}
         self._flops = work.count(architecture).backward_flops
         self._truths: dict[Any, Truth] = {}
+        self._leaders: dict[Any, Decider] = {}
+        self._with_turned: dict[Any, Step] = {}
         self._effects: dict[Any, Array] = {}
         self.stopped = False
         """Set by another thread that waits for no verdict any more."""
@@ -284,9 +286,8 @@ class Judge:
 
         key = "effects", _key(chains), step, len(ties)
         if key not in self._effects:
-            leader = Decider()
-            self._step(step, chains, leader, np.float64)
-            each = decisions.effects(self._architecture, *self._inputs(step, np.float32), chains, Decider(leader), ties)
+            leader = self._leaders[step, _key(chains)]
+            each = decisions.effects(self._architecture, *self._inputs(step, np.float32), chains, leader.follower(), ties)
             self._effects[key] = np.stack([flat(effect) for effect in each])
         left = flat({name: gradients[name] - wanted for name, wanted in truth.step.gradients.items()})
         return decisions.explained(left, self._effects[key], ties)
@@ -294,9 +295,11 @@ class Judge:
     def _turned(self, what: Spec, step: int, truth: Truth, turned: Sequence[Tie]) -> Truth:
         """The truth of a step in which some ties are decided otherwise."""
         chains = self._chains(what, step)
-        leader = Decider()
-        self._step(step, chains, leader, np.float64)
-        return truth._replace(step=self._step(step, chains, Decider(leader, turned), np.float64)[0])
+        key = step, _key(chains), tuple(turned)
+        if key not in self._with_turned:  # often the same in several recordings
+            leader = self._leaders[step, _key(chains)]
+            self._with_turned[key] = self._step(step, chains, leader.follower(turned), np.float64)[0]
+        return truth._replace(step=self._with_turned[key])
 
     def _findings(self, what: Spec, recorded: Arrays, truth: Truth, number: int, step: int) -> Iterator[tuple[str, Finding]]:
         unit = _UNIT[what.precision]
@@ -397,6 +400,9 @@ class Judge:
         rough = (Decider(leader, mean_of=decisions.rough_mean(seed)) for seed in range(COPIES - 1))
         moved = copies(Decider(leader), *rough)
         ties = tuple(leader.ties()) if narrow else ()
+        leader.forget_values()
+        if narrow:
+            self._leaders[step, _key(chains)] = leader
         near = [tie for tie in ties if tie.nearness <= TIE_FACTOR]
         coins = np.random.default_rng(1).random(len(near)) < 0.5
         # One copy tosses a coin at each tie, the other decides the opposite.
