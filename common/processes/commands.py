@@ -186,10 +186,7 @@ def trace(twin: Twin, recordings: Sequence[tuple[Spec, argparse.Namespace]]) -> 
     for read, asked in recordings:
         dataset, plan, initial, trainer = _prepare(twin, read, reverse_batches=asked.reverse_batches)
         if asked.drawn is not None:
-            while asked.teacher is not None and not asked.teacher.exists():  # another process is about to record it
-                heartbeat.heartbeat()
-                time.sleep(_TEACHER_SECONDS)
-            teacher = None if asked.teacher is None else safetensors.numpy.load_file(asked.teacher)
+            teacher = None if asked.teacher is None else safetensors.numpy.load_file(awaited(asked.teacher))
             arrays = tracing.trace_steps(trainer, plan, asked.drawn, teacher)
         elif asked.copies is not None:
             arrays = trajectories.losses(trainer, plan, *asked.copies)
@@ -200,6 +197,14 @@ def trace(twin: Twin, recordings: Sequence[tuple[Spec, argparse.Namespace]]) -> 
             partial.replace(asked.out)  # whoever waits for it finds it whole
     if trainer is not None:
         trainer.close()
+
+
+def awaited(path: Path) -> Path:
+    """The same path, once another process has recorded the file. Whoever started both ends this one if that one fails."""
+    while not path.exists():
+        heartbeat.heartbeat()
+        time.sleep(_TEACHER_SECONDS)
+    return path
 
 
 def time_layers(twin: Twin, read: Spec, arguments: argparse.Namespace) -> int:
