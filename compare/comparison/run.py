@@ -41,26 +41,18 @@ _WITH_RESUME = ("resume", "repeats", *_UNTIL, "as_json", "dry_run", "like", "liv
 """Command parameters that do not change what is compared."""
 
 
+@options.grouped
 def command(
     context: typer.Context,
-    preset: options.PresetName = None,
-    spec_file: options.SpecFile = None,
-    data: options.Data = None,
-    model: options.Model = None,
-    batch_size: options.BatchSize = None,
-    image_size: options.ImageSize = None,
-    optimizer: options.OptimizerName = None,
-    precision: options.Precision = None,
-    frameworks: options.SomeFrameworks = None,
-    contestant: options.Contestants = None,
+    *,
+    of_spec: options.TrainingOptions,
+    compared: options.ContestantOptions,
     modes: Annotated[str | None, typer.Option(help=f"Which of {', '.join(spec.VARIANTS)}, with commas; or all.")] = None,
     replicas: Annotated[int | None, typer.Option(help="Replicas of the parallel modes. Default: 2.")] = None,
     input_: Annotated[str | None, typer.Option("--input", help=f"How batches are fed: {' or '.join(spec.INPUTS)}.")] = None,
     workers: Annotated[str | None, typer.Option(help="Input workers. Several numbers, with commas, make rows of each.")] = None,
     input_only: Annotated[bool, typer.Option("--input-only", help="Time the input path alone.")] = False,
     compute_only: Annotated[bool, typer.Option("--compute-only", help="Time the model alone, on one batch.")] = False,
-    epochs: options.Epochs = None,
-    limit: options.Limit = None,
     on_bad: options.OnBad = None,
     duplicates: options.Duplicates = None,
     repeats: Annotated[int | None, typer.Option(min=1, help="Runs of each row. Verdicts need 5.")] = None,
@@ -73,7 +65,6 @@ def command(
     smallest_effect: Annotated[
         str | None, typer.Option(help="With --until-decided: the difference that matters. Default: 5%.")
     ] = None,
-    seed: options.Seed = None,
     seeds: Annotated[
         str | None,
         typer.Option(help="A seed for each repeat, with commas, the same in all rows. The splits keep --seed."),
@@ -81,7 +72,6 @@ def command(
     target_accuracy: Annotated[
         float | None, typer.Option(help="Count the seconds until the validation accuracy is this, e.g. 0.95.")
     ] = None,
-    cores: options.Cores = None,
     hosts: options.Hosts = None,
     switches: Annotated[
         str | None,
@@ -90,7 +80,6 @@ def command(
             "commas, make rows of each."
         ),
     ] = None,
-    assignments: options.Set = None,
     out: options.Out = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs, with an estimate of their time and disk.")] = False,
     like: Annotated[
@@ -121,13 +110,11 @@ def command(
             until = asked_for(until_decided, most_repeats, smallest_effect, request.settings.until)
             request = replace(request, settings=replace(request.settings, until=until))
         else:
-            fields = options.fields(
-                data=data, model=model, batch_size=batch_size, image_size=image_size, optimizer=optimizer,
-                precision=precision, replicas=replicas, input=input_, part=_part(input_only, compute_only), epochs=epochs,
-                limit=limit, on_bad=on_bad, duplicates=duplicates, seed=seed, cores=cores,
+            own = of_spec.asked(
+                replicas=replicas, input=input_, part=_part(input_only, compute_only), on_bad=on_bad, duplicates=duplicates,
                 profile_steps=PROFILE_STEPS if profile else None, hosts=None if hosts is None else names(hosts),
             )  # fmt: skip
-            asked = run_settings.settings(preset, spec_file, fields, assignments or [])
+            asked = run_settings.settings(*own)
             if modes is not None:
                 asked = replace(asked, modes=tuple(variants(modes)))
             if switches is not None:
@@ -140,8 +127,8 @@ def command(
             if seeds is not None:
                 asked = comparison_plan.with_seeds(asked, numbers("--seeds", seeds, least=0), repeats)
             target = _judged_target(target_accuracy)
-            compared = options.contestants(frameworks, contestant, asked.contestants)
-            request = Request(asked, compared, out, proof, oversubscribe=oversubscribe, target_accuracy=target, live=live)
+            named = compared.names(asked.contestants)
+            request = Request(asked, named, out, proof, oversubscribe=oversubscribe, target_accuracy=target, live=live)
         do = partial(estimate.rehearse, like=like) if dry_run else run
         code = do(request, as_json=as_json)
     raise typer.Exit(code)

@@ -25,7 +25,9 @@ from compare.regression.records import CHOICES, metrics_named
 MOST_PAIRS = 30
 
 
+@options.grouped
 def command(
+    *,
     good: Annotated[str | None, typer.Option("--good", metavar="REV", help="A revision that is not slow yet.")] = None,
     bad: Annotated[str, typer.Option("--bad", metavar="REV", help="A later revision that is slow.")] = "HEAD",
     environments: Annotated[
@@ -39,22 +41,9 @@ def command(
     threshold: Annotated[str, typer.Option(help="Growth between the ends that is worth a search.")] = "5%",
     most_repeats: Annotated[int, typer.Option(min=VERDICT_PAIRS, help="The most pairs of runs of a test.")] = MOST_PAIRS,
     only: Annotated[str | None, typer.Option(help="The row, if there are several, e.g. 'pytorch-*'.")] = None,
-    preset: options.PresetName = None,
-    spec_file: options.SpecFile = None,
-    data: options.Data = None,
-    model: options.Model = None,
-    frameworks: options.SomeFrameworks = None,
-    contestant: options.Contestants = None,
+    of_spec: options.TrainingOptions,
+    contestants: options.ContestantOptions,
     modes: Annotated[str | None, typer.Option(help="The mode. Default: serial, or `modes` of the spec file.")] = None,
-    epochs: options.Epochs = None,
-    batch_size: options.BatchSize = None,
-    image_size: options.ImageSize = None,
-    optimizer: options.OptimizerName = None,
-    precision: options.Precision = None,
-    limit: options.Limit = None,
-    cores: options.Cores = None,
-    seed: options.Seed = None,
-    assignments: options.Set = None,
     out: options.Out = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -72,12 +61,8 @@ def command(
             raise SpecError(f"bisect needs --good REV or --environments A B ... Received: {received}. Name one of them.")
         if environments is None and others:
             raise SpecError(f"Environments need --environments. Received: {', '.join(others)}. Leave them out.")
-        fields = options.fields(
-            data=data, model=model, epochs=epochs, batch_size=batch_size, image_size=image_size, optimizer=optimizer,
-            precision=precision, limit=limit, cores=cores, seed=seed,
-        )  # fmt: skip
-        settings = requests.settings(preset, spec_file, fields, assignments, modes, most_repeats, most_repeats)
-        compared = options.contestants(frameworks, contestant, settings.contestants, elsewhere=bool(together))
+        settings = requests.settings(*of_spec.asked(), modes, most_repeats, most_repeats)
+        compared = contestants.names(settings.contestants, elsewhere=bool(together))
         folder = (out or store.new_folder("bisect")).resolve()
         asked = Asked(named[0], regress.fraction("--threshold", threshold), good, bad, together)
         found, chosen = bisect(requests.request(settings, compared, folder, only), asked, folder)

@@ -96,8 +96,8 @@ def of_revisions(good: str, bad: str, plan: Comparison) -> Candidates:
     first, last = (revisions.commit_of(revision) for revision in (good, bad))
     if first == last or first not in revisions.output("rev-list", "--first-parent", last).split():
         raise RevisionError(
-            f"--good must be an earlier revision than --bad, of the same branch. Received: {good} and {bad}. A commit of a side branch "
-            "stands in it as its merge: name that one."
+            f"--good must be an earlier revision than --bad, of the same branch. Received: {good} and {bad}. A commit of a "
+            "side branch stands in it as its merge: name that one."
         )
     twins = {row.framework for row in plan.rows}
     paths = [*LOCK_FILES, "common", *sorted(folder for twin, folder in launch.FRAMEWORKS.items() if twin in twins)]

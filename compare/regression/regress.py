@@ -36,8 +36,10 @@ _OF_STORED = ("baseline", "candidate", "threshold", "accuracy_threshold", "metri
 """Command parameters that have an effect without --interleaved and --environments."""
 
 
+@options.grouped
 def command(
     context: typer.Context,
+    *,
     baseline: Annotated[
         Path | None, typer.Argument(help="Before: a results folder, or a folder of pytest-benchmark files.")
     ] = None,
@@ -62,24 +64,11 @@ def command(
         int | None,
         typer.Option(min=1, help=f"Runs of each row and side. A verdict needs 5. Default: {PAIRS}, or as the spec says."),
     ] = None,
-    preset: options.PresetName = None,
-    spec_file: options.SpecFile = None,
-    data: options.Data = None,
-    model: options.Model = None,
-    frameworks: options.SomeFrameworks = None,
-    contestant: options.Contestants = None,
+    of_spec: options.TrainingOptions,
+    contestants: options.ContestantOptions,
     modes: Annotated[
         str | None, typer.Option(help="Which, with commas; or all. Default: serial, or `modes` of the spec file.")
     ] = None,
-    epochs: options.Epochs = None,
-    batch_size: options.BatchSize = None,
-    image_size: options.ImageSize = None,
-    optimizer: options.OptimizerName = None,
-    precision: options.Precision = None,
-    limit: options.Limit = None,
-    cores: options.Cores = None,
-    seed: options.Seed = None,
-    assignments: options.Set = None,
     profile: Annotated[
         bool, typer.Option("--profile", help="Show where a step's time changed, by the frameworks' own profilers.")
     ] = False,
@@ -122,14 +111,11 @@ def command(
             option = "--interleaved" if environments is None else "--environments"
             raise SpecError(f"{option} measures both sides itself. Received also: {baseline}. Leave one of them out.")
         else:
-            fields = options.fields(
-                data=data, model=model, epochs=epochs, batch_size=batch_size, image_size=image_size, optimizer=optimizer,
-                precision=precision, limit=limit, cores=cores, seed=seed, profile_steps=run.PROFILE_STEPS if profile else None,
-            )  # fmt: skip
-            settings = requests.settings(preset, spec_file, fields, assignments, modes, repeats, PAIRS)
+            asked = of_spec.asked(profile_steps=run.PROFILE_STEPS if profile else None)
+            settings = requests.settings(*asked, modes, repeats, PAIRS)
             folder = (out or store.new_folder("regress")).resolve()
-            compared = options.contestants(frameworks, contestant, settings.contestants, elsewhere=environments is not None)
-            judged = _interleaved(measure, settings, compared, folder, criteria, prove=proof, checks_out=revision is not None)
+            named = contestants.names(settings.contestants, elsewhere=environments is not None)
+            judged = _interleaved(measure, settings, named, folder, criteria, prove=proof, checks_out=revision is not None)
         report = regress_report.report(judged)
         if not as_json:
             terminal.stdout().print(Text(report.title, style=regress_report.style(judged)))

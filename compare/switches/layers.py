@@ -99,32 +99,21 @@ class Timed:
 RESULTS_FILE = "layers.json"
 
 
+@options.grouped
 def command(
-    model: options.Model = None,
-    frameworks: options.SomeFrameworks = None,
-    contestant: options.Contestants = None,
-    preset: options.PresetName = None,
-    spec_file: options.SpecFile = None,
-    data: options.Data = None,
-    batch_size: options.BatchSize = None,
-    image_size: options.ImageSize = None,
-    optimizer: options.OptimizerName = None,
-    precision: options.Precision = None,
+    *,
+    of_spec: options.SpecOptions,
+    compared: options.ContestantOptions,
     cores: options.Cores = None,
     repeats: Annotated[int, typer.Option(min=1, help="Processes of each framework, interleaved.")] = 3,
     calls: Annotated[int, typer.Option(min=1, help="Timed passes through each layer in a process.")] = 10,
-    assignments: options.Set = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the report. Default: print it only.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Time each layer of a model alone, forward and backward, and compare it with the limits of the machine."""
     with exits.reported():
-        named = options.contestants(frameworks, contestant, {})
-        fields = options.fields(
-            model=model, data=data, batch_size=batch_size, image_size=image_size, optimizer=optimizer, precision=precision,
-            cores=cores,
-        )  # fmt: skip
-        wanted = comparison_plan.spec_of_one("layers", preset, spec_file, fields, assignments or [])
+        named = compared.names({})
+        wanted = comparison_plan.spec_of_one("layers", *of_spec.asked(cores=cores))
         if wanted.mode != "serial":
             raise SpecError(f"layers times one replica. Received: mode {wanted.mode}. Leave it out.")
         with interruptible(), _folder(out):

@@ -61,16 +61,11 @@ class Outcome:
     """Of each configuration that is not dropped."""
 
 
+@options.grouped
 def command(
-    model: options.Model = None,
+    *,
+    of_spec: options.SpecOptions,
     frameworks: options.Frameworks = options.ALL_FRAMEWORKS,
-    preset: options.PresetName = None,
-    spec_file: options.SpecFile = None,
-    data: options.Data = None,
-    batch_size: options.BatchSize = None,
-    image_size: options.ImageSize = None,
-    optimizer: options.OptimizerName = None,
-    precision: options.Precision = None,
     only: Annotated[str | None, typer.Option(help="Switches to try, with commas. Default: all.")] = None,
     repeats: Annotated[int, typer.Option(min=2, help="Runs of each configuration, interleaved.")] = 5,
     steps: Annotated[
@@ -80,18 +75,13 @@ def command(
         float, typer.Option(min=0, help=f"Largest relative difference of a loss over {DRIFT_STEPS} steps that best may have.")
     ] = 0.1,
     cores: options.Cores = None,
-    assignments: options.Set = None,
     out: options.Out = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Search the switches that make training fastest here, and store them for `run --switches best`."""
     with exits.reported():
         named = contestants.own_twins("--frameworks", names(frameworks), launch.FRAMEWORKS)
-        fields = options.fields(
-            model=model, data=data, batch_size=batch_size, image_size=image_size, optimizer=optimizer, precision=precision,
-            cores=cores,
-        )  # fmt: skip
-        base = comparison_plan.spec_of_one("optimize", preset, spec_file, fields, assignments or [])
+        base = comparison_plan.spec_of_one("optimize", *of_spec.asked(cores=cores))
         _check(base)
         folder = out or store.new_folder("optimize", base.model)
         switches = None if only is None else names(only)
