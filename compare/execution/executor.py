@@ -30,7 +30,6 @@ class Code:
 
 
 _POLL_SECONDS = 0.25
-_REASON_LENGTH = 300
 _FULL_BYTES = 2**20
 """Free space below which a disk is full."""
 
@@ -125,13 +124,8 @@ def ending_words(code: int, log: Path, lacked_memory: bool) -> str:
         return f"{words}; out of memory: the kernel ended a process for lack of it meanwhile"
     if shutil.disk_usage(log.parent).free < _FULL_BYTES:
         return f"{words}; the disk of {log.parent} is full"
-    last = "" if code == -signal.SIGKILL else _last_line(log)  # a killed process said nothing of its end
+    last = "" if code == -signal.SIGKILL else launch.last_line(log)  # a killed process said nothing of its end
     return f"{words}: {last}" if last else words
-
-
-def _last_line(log: Path) -> str:
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")[:_REASON_LENGTH]
 
 
 def memory_kills() -> int:

@@ -27,6 +27,7 @@ from common.machine import environment, heartbeat, plugins
 from common.machine.machine import PROJECT_ROOT
 from common.machine.private_folder import PrivateFolder
 from common.processes import signals, watchdog
+from compare.core import wording
 from compare.core.errors import LaunchError
 from compare.execution import contestants
 
@@ -60,6 +61,7 @@ _POLL_SECONDS = 0.5
 """Between two looks at what is running."""
 _PROBE_SECONDS = 60.0
 _LAST_LINES = 8
+_REASON_LENGTH = 400
 
 
 DESCRIPTIONS: dict[str, dict[str, Any]] = {}
@@ -413,6 +415,12 @@ def outcome(call: Call, code: int) -> int:
 def promised(arguments: Sequence[str]) -> list[Path]:
     """The files that a command of a twin writes if it does its work."""
     return [Path(following) for word, following in itertools.pairwise(arguments) if word == "--out"]
+
+
+def last_line(log: Path) -> str:
+    """The last line of a twin's log: its reason, or what ended it. Empty if it printed nothing."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
+    return next((wording.one_line(line)[:_REASON_LENGTH] for line in reversed(lines) if line.strip()), "")
 
 
 def exit_words(code: int) -> str:

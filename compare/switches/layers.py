@@ -16,7 +16,6 @@ from common import spec
 from common.data import sources
 from common.machine import machine, rates
 from common.machine.interference import DISTURBED_FROM, cores_lost
-from common.machine.private_folder import PrivateFolder
 from common.machine.rates import Rates
 from common.models import architectures
 from common.models.architectures import Conv, DepthwiseConv, MaxPool
@@ -25,7 +24,6 @@ from common.training import layers
 from common.training.layers import Measured, Unit
 from compare.comparison import comparison_plan
 from compare.core import exits
-from compare.core.errors import LaunchError
 from compare.core.interrupt import interruptible
 from compare.core.progress import Display, display
 from compare.core.statistics import Spread, spread
@@ -179,18 +177,11 @@ def measure(wanted: Spec, frameworks: list[str], repeats: int, calls: int, shown
     shown.say("measuring what the machine can do")
     known = rates.measured(wanted.cores)
     found: dict[str, list[Measured]] = {framework: [] for framework in frameworks}
-    with PrivateFolder() as temporary:
-        path, out = temporary.path / "spec.json", temporary.path / "layers.json"
-        for repeat in range(repeats):
-            for framework in turn(frameworks, repeat):
-                shown.say(f"{framework}, process {repeat + 1} of {repeats}")
-                path.write_text(specs[framework].to_json(), encoding="utf-8")
-                words = ["layers", str(path), "--out", str(out), "--calls", str(calls)]
-                log = temporary.path / f"{framework}.txt"
-                if (code := launch.call(framework, words, log=log, hang_seconds=wanted.hang_seconds)) != 0:
-                    said = twin_client.last_line(log) or launch.exit_words(code)
-                    raise (SpecError if code == exits.USAGE else LaunchError)(f"{framework}: {said}")
-                found[framework].append(Measured.model_validate_json(out.read_bytes()))
+    for repeat in range(repeats):
+        for framework in turn(frameworks, repeat):
+            shown.say(f"{framework}, process {repeat + 1} of {repeats}")
+            made = twin_client.answer(framework, "layers", specs[framework], "--calls", str(calls))
+            found[framework].append(Measured.model_validate_json(made))
     return Timed(wanted, layers.units(architecture), known, found)
 
 
