@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from common.artifacts.schema import Metrics, RunResult
-from compare.core import statistics
+from compare.core import statistics, verdict_words
 from compare.core.statistics import SIGNIFICANCE, VERDICT_PAIRS, Judged, Ratio
 from compare.core.wording import count
 from compare.judgement.summary import family, ratio_of_seconds
@@ -56,7 +56,7 @@ class Difference:
                 f"{self.first} against {self.second}: {100 * self.mean:+z.1f} points of {self.split} accuracy, of a single seed"
             )
         said = f"{100 * self.mean:+z.1f} points of {self.split} accuracy ({100 * self.low:+z.1f} to {100 * self.high:+z.1f})"
-        return f"{self.first} against {self.second}: {said} over {self.n} seeds (p {statistics.p_words(self.p)})"
+        return f"{self.first} against {self.second}: {said} over {self.n} seeds (p {verdict_words.p_words(self.p)})"
 
 
 def differences(
@@ -195,7 +195,7 @@ def above(judged: Judged | None, words: str) -> tuple[Verdict, str]:
     """
     if judged is None:
         return UNTOLD, f"{words}: one of the two was not run here, or was too short to be timed"
-    said = f"{words}: {statistics.interval_words(judged.ratio)} times{statistics.surety(judged)}"
+    said = f"{words}: {verdict_words.interval_words(judged.ratio)} times{verdict_words.surety(judged)}"
     match judged.verdict:
         case "above":
             return "reproduced", said

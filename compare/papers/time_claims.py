@@ -6,7 +6,7 @@ import statistics as python_statistics
 
 from common.machine import machine
 from common.machine.interference import DISTURBED_FROM, cores_lost
-from compare.core import statistics, wording
+from compare.core import statistics, verdict_words, wording
 from compare.core.statistics import Judged, Ratio
 from compare.execution import store
 from compare.papers import judging, schema
@@ -46,7 +46,7 @@ def gains_more(here: Here, claim: schema.GainsMore) -> Judgement:
             rows[name] = name, _serial_of(here, name)
     ratios = {name: judging.paired(here, training, alone, row) for name, (row, alone) in rows.items()}
     known = {name: ratio for name, ratio in ratios.items() if ratio}
-    evidence = [f"{name}: {statistics.interval_words(ratio)} times as fast as serial." for name, ratio in known.items()]
+    evidence = [f"{name}: {verdict_words.interval_words(ratio)} times as fast as serial." for name, ratio in known.items()]
     if claim.table:
         table, column = claim.table
         seconds = {schema.run_name(key): row[column] for key, row in here.paper.table(table).rows.items()}
@@ -134,7 +134,7 @@ def no_gain_beyond_cores(here: Here, claim: schema.NoGainBeyondCores) -> Judgeme
     evidence: list[str] = []
     within_gains = judging.paired(here, training, claim.base, most)
     if within_gains:
-        evidence.append(f"{within[-1]} workers: {statistics.interval_words(within_gains)} times as fast as {claim.base}.")
+        evidence.append(f"{within[-1]} workers: {verdict_words.interval_words(within_gains)} times as fast as {claim.base}.")
     for count in beyond:
         gain = no_gain(ratios.get(count), judged.get(count), claim.gain)
         verdict, words = judging.undisturbed(here, training, (most, by_workers[count]), gain)
@@ -159,14 +159,14 @@ def no_gain(ratio: Ratio | None, judged: Judged | None, gain: float) -> tuple[Ve
     """More workers compared with as many as cores. `judged` compares that ratio with the gain."""
     if ratio is None or judged is None:
         return UNTOLD, "not measured"
-    said = f"{statistics.interval_words(ratio)} times as fast"
+    said = f"{verdict_words.interval_words(ratio)} times as fast"
     if not ratio.decided or ratio.high is None:
         return UNTOLD, f"{said}; too few repeats to tell"
     least = f"{100 * (gain - 1):.0f} %"
     if ratio.high < gain:
         return "reproduced", f"{said}: a gain of {least} is ruled out"
     if judged.verdict == "above":
-        return "not reproduced", f"{said}: they gain more than {least}{statistics.surety(judged)}"
+        return "not reproduced", f"{said}: they gain more than {least}{verdict_words.surety(judged)}"
     return UNTOLD, f"{said}: neither a gain of {least} nor its absence is shown"
 
 
@@ -183,7 +183,7 @@ def search_gain(here: Here, claim: schema.SearchGain) -> Judgement:
     cores = machine.available_cores()
     gains = {gain.jobs: gain.seconds for gain in tuning_findings.find(here.tuned).gains if gain.seconds}
     evidence = [
-        f"{jobs} jobs: {statistics.interval_words(each.ratio)} times as fast as 1{statistics.surety(each)}."
+        f"{jobs} jobs: {verdict_words.interval_words(each.ratio)} times as fast as 1{verdict_words.surety(each)}."
         for jobs, each in gains.items()
     ]
     if cores < claim.jobs and not here.setting.gpus:

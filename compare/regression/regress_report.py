@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from compare.core.statistics import CONFIDENCE, VERDICT_PAIRS, Spread, p_words, resolution_words
+from compare.core.statistics import CONFIDENCE, VERDICT_PAIRS, Spread
+from compare.core.verdict_words import p_words, resolution_words
 from compare.core.wording import percent
 from compare.judgement.measurements import METRICS
 from compare.regression.records import ACCURACY, EXIT_OK, EXIT_REGRESSION, UNDECIDED, Change, Judgement, heading
