@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from common.artifacts.schema import RunResult
 from compare.core import wording
-from compare.core.differences import relative_difference
+from compare.core.differences import FLOAT32_TOLERANCE, relative_difference
 from compare.execution import matrix
 from compare.execution.matrix import Row
 from compare.execution.store import Stored
@@ -17,7 +17,7 @@ from compare.judgement.row_figures import Summary
 
 SCORES_DIFFER = 1e-3
 """Relative difference of the last losses. From here on, the scores of two runs differ visibly."""
-FIRST_STEP_TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
+FIRST_STEP_TOLERANCE = {"float32": FLOAT32_TOLERANCE, "float64": 1e-12}
 """Relative difference of the first losses of the timed runs, before any update: rounding, and no more."""
 
 
@@ -30,7 +30,7 @@ def is_comparable(stored: Stored, summaries: Sequence[Summary]) -> bool:
             hashes.append({run.order_hash for run in as_long} - {None})
     repeats = [same_seed for each in stored.runs.values() for same_seed in _by_seed(list(each.values()))]
     known = [[run.first_step_loss for run in each if run.first_step_loss is not None] for each in repeats]
-    alike = all(relative_difference(min(losses), max(losses)) <= FIRST_STEP_TOLERANCE["float32"] for losses in known if losses)
+    alike = all(relative_difference(min(losses), max(losses)) <= FLOAT32_TOLERANCE for losses in known if losses)
     same_training = not any(pair.is_other_training for _, pair in growths(stored))
     agree = all(_agrees(summary) for summary in summaries)
     return alike and same_training and all(len(each) <= 1 for each in hashes) and agree

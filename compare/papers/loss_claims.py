@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from compare.core.differences import relative_difference
+from compare.core.differences import FLOAT32_TOLERANCE, relative_difference
 from compare.core.wording import count
 from compare.execution import launch
 from compare.papers import judging, schema
 from compare.papers.here import Here
 from compare.papers.judging import UNTOLD, Judgement
 from compare.papers.plan import CORRECTED
-from compare.proof import tolerances
 
 Losses = dict[int, list[float]]
 """Repeat: losses."""
@@ -86,7 +85,7 @@ def other_losses(here: Here, claim: schema.OtherLosses) -> Judgement:
         _of_batch_norm(here, training, parallel),
         *([] if faithful else [claim.remark_on_cores]),
     ]
-    noise = tolerances.FIRST_FLOAT32_TOLERANCE
+    noise = FLOAT32_TOLERANCE
     if rounding := _rounding(here):
         noise = max(noise, judging.SURELY * rounding)
         evidence.append(
