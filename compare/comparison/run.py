@@ -21,7 +21,7 @@ from compare.core import exits
 from compare.core.errors import LaunchError
 from compare.core.interrupt import SIGNALLED, Interrupted, interruptible
 from compare.core.option_parsing import given_besides, levels, names, numbers, variants
-from compare.core.progress import Display, Watchers, display
+from compare.core.progress import Display, display
 from compare.core.until_decided import asked_for
 from compare.execution import executor, options, run_settings, store
 from compare.execution.matrix import Row
@@ -205,19 +205,18 @@ def _do(request: Request) -> _Done:
         with store.locked(folder):
             comparison = _with_rates(store.claim(folder, wanted), shown)
             store.write_plan(folder, comparison)
-            live = Live(folder if request.live else None, f"{comparison.rows[0].spec.model} on {comparison.data_name}")
-            watchers = Watchers(shown, live)
+            live = Live(shown, folder if request.live else None, f"{comparison.rows[0].spec.model} on {comparison.data_name}")
             try:
                 try:
                     if request.prove:  # also for a folder that holds a proof: earlier proofs are remembered
-                        proved = proof(comparison, request, folder, watchers)
+                        proved = proof(comparison, request, folder, live)
                         comparison = comparison.model_copy(update={"proof": proved})
                         store.write_plan(folder, comparison)
                         comparison_plan.refuse_changed_environments(comparison)
-                    unsealed = run_all(comparison, folder, watchers)
+                    unsealed = run_all(comparison, folder, live)
                 except Interrupted as interruption:
                     code = interruption.exit_code
-                watchers.say("report")
+                live.say("report")
                 made = comparison_report.read(folder, unsealed)
                 report = comparison_report.report(made, folder)
                 unwritten = report.write(folder)
@@ -239,21 +238,21 @@ def _with_rates(comparison: Comparison, shown: Display) -> Comparison:
     return comparison.model_copy(update={"rates": comparison.rates | found})
 
 
-def proof(comparison: Comparison, request: Request, folder: Path, watchers: Watchers) -> ProofRecord:
+def proof(comparison: Comparison, request: Request, folder: Path, shown: Display) -> ProofRecord:
     """Prove that the frameworks train the same. A proof that breaks off proves nothing; it stops no run."""
     if comparison.rows[0].spec.part != "training":
         return ProofRecord(verdict="not claimed", sentence="a part of the training was run, which learns nothing")
     modes = timed_rows.modes_of(comparison.rows)
     if len(request.frameworks) < 2 and modes == ["serial"]:
         return ProofRecord(verdict="not claimed", sentence="one framework alone has nothing to be compared with")
-    watchers.say("proof")
+    shown.say("proof")
     try:
         proof = ladder.prove_rows(
             comparison.rows,
             request.frameworks,
             replicas=request.settings.replicas,
             out=folder / "proof",
-            progress=watchers.say,
+            progress=shown.say,
         )
     except (LaunchError, SpecError) as error:
         return ProofRecord(verdict="not proved", sentence=f"the proof broke off: {error}")
@@ -278,7 +277,7 @@ def proof(comparison: Comparison, request: Request, folder: Path, watchers: Watc
     )
 
 
-def run_all(comparison: Comparison, folder: Path, watchers: Watchers) -> list[tuple[str, RunResult]]:
+def run_all(comparison: Comparison, folder: Path, shown: Display) -> list[tuple[str, RunResult]]:
     """Make every run of a comparison that has no good result in its folder yet. Until it is decided, repeats are added.
 
     Returns:
@@ -287,12 +286,12 @@ def run_all(comparison: Comparison, folder: Path, watchers: Watchers) -> list[tu
     Raises:
         Interrupted: some runs were made. Their results are in the folder.
     """
-    unsealed = _run_jobs(comparison, comparison_plan.jobs(comparison, folder), folder, watchers)
+    unsealed = _run_jobs(comparison, comparison_plan.jobs(comparison, folder), folder, shown)
     while not unsealed and _may_be_decided(comparison, folder):
         comparison = comparison.model_copy(update={"repeats": comparison.repeats + 1})
         store.write_plan(folder, comparison)
         added = [job for job in comparison_plan.jobs(comparison, folder) if job[1] == comparison.repeats - 1]
-        unsealed = _run_jobs(comparison, added, folder, watchers)
+        unsealed = _run_jobs(comparison, added, folder, shown)
     return unsealed
 
 
@@ -305,18 +304,18 @@ def _may_be_decided(comparison: Comparison, folder: Path) -> bool:
 
 
 def _run_jobs(
-    comparison: Comparison, jobs: Sequence[tuple[Row, int]], folder: Path, watchers: Watchers
+    comparison: Comparison, jobs: Sequence[tuple[Row, int]], folder: Path, shown: Display
 ) -> list[tuple[str, RunResult]]:
-    watchers.plan([row.id for row, _ in jobs])
+    shown.plan([row.id for row, _ in jobs])
     unsealed: list[tuple[str, RunResult]] = []
     most = comparison.until.most_repeats if comparison.until else comparison.repeats
     for row, repeat in jobs:
         label = f"{row.id} ({repeat + 1} of {'at most ' if comparison.until else ''}{most})" if most > 1 else row.id
-        watchers.begin(row.id, label)
-        result = executor.execute(row, repeat, folder, watchers.watch)
+        shown.begin(row.id, label)
+        result = executor.execute(row, repeat, folder, shown.watch)
         if not (store.run_folder(folder, row.id, repeat) / results.RESULT_FILE).exists():
             unsealed.append((row.id, result))
-        watchers.end(result)
+        shown.end(result)
     return unsealed
 
 

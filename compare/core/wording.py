@@ -34,6 +34,14 @@ def count(number: float, one: str, many: str = "") -> str:
     return f"{number:{',' if isinstance(number, int) else 'g'}} {one if number == 1 else many or f'{one}s'}"
 
 
+def clock_words(seconds: float, *, hours: bool = False) -> str:
+    """`2:05` of 125 seconds. With `hours`, `1:02:05` of an hour or more."""
+    minutes, rest = divmod(round(seconds), 60)
+    if hours and minutes >= 60:
+        return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+    return f"{minutes}:{rest:02d}"
+
+
 def percent(part: float, digits: int = 0) -> str:
     """`95 %` of 0.95."""
     return f"{100 * part:.{digits}f} %"
