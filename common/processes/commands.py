@@ -24,7 +24,7 @@ from common.data.preprocessing import job as scan_job
 from common.data.preprocessing import scaling
 from common.machine import heartbeat, machine
 from common.matching import serving as matching
-from common.models import architectures, weights
+from common.models import architectures, user_code, weights
 from common.processes import ranks, serving
 from common.processes.twin import EXIT_DATA_REFUSED, EXIT_FAILED, EXIT_OK, EXIT_TERMINATED, EXIT_USAGE, Job, Twin
 from common.spec import Spec
@@ -227,6 +227,6 @@ def _prepare(twin: Twin, read: Spec, *, reverse_batches: bool) -> tuple[sources.
     if "RANK" in os.environ:
         package = sys.modules[twin.describe.__module__.rpartition(".")[0]]
         folders = [machine.PROJECT_ROOT / "common", *map(Path, package.__path__)]
-        code = machine.code_digest([*folders, *architectures.user_folders(read.model)])
+        code = machine.code_digest([*folders, *user_code.folders(read.model)])
         ranks.agree(trainer, {"data": dataset.content_hash, "code": code})
     return dataset, plan, initial, trainer
