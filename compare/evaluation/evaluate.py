@@ -11,7 +11,7 @@ import typer
 from common import spec
 from compare.comparison import comparison_plan
 from compare.core import exits
-from compare.core.interrupt import Interrupted, interruptible
+from compare.core.interrupt import interruptible
 from compare.core.option_parsing import names
 from compare.core.progress import display
 from compare.evaluation import evaluation_report, final_training
@@ -49,15 +49,11 @@ def command(
         fields, tuned_on = final_training.read_tuned(tuned, named) if tuned is not None else ({}, None)
         asked = Evaluation(values=wanted, frameworks=named, tuned=fields, tuned_on=tuned_on, repeats=repeats)
         folder = out or store.new_folder("evaluate", str(wanted.get("model", spec.Spec.model_fields["model"].default)))
-        try:
-            with interruptible(), ExitStack() as lock:
-                with display() as shown:
-                    made = final_training.evaluate(asked, folder, shown, lock)
-                    report = evaluation_report.report(made, final_training.data_of(made).test.images)
-                code = report.deliver(folder, as_json=as_json)
-        except Interrupted as interruption:
-            interruption.words = f"Interrupted. The same command with --out {folder} goes on."
-            raise
+        with interruptible(f"Interrupted. The same command with --out {folder} goes on."), ExitStack() as lock:
+            with display() as shown:
+                made = final_training.evaluate(asked, folder, shown, lock)
+                report = evaluation_report.report(made, final_training.data_of(made).test.images)
+            code = report.deliver(folder, as_json=as_json)
     raise typer.Exit(code)
 
 

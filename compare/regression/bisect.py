@@ -13,7 +13,7 @@ from common.spec import SpecError
 from compare.comparison import comparison_plan
 from compare.comparison.comparison_plan import Request
 from compare.core import exits, terminal, wording
-from compare.core.interrupt import Interrupted, interruptible
+from compare.core.interrupt import interruptible
 from compare.core.progress import display
 from compare.core.statistics import VERDICT_PAIRS
 from compare.execution import options, store
@@ -80,19 +80,16 @@ def bisect(request: Request, asked: Asked, folder: Path) -> tuple[Found, Candida
         SpecError, DataRefused, LaunchError, FolderError: nothing was measured, or an end cannot be.
         Interrupted: finished runs are in the folder.
     """
-    try:
-        with interruptible(), display(Console(stderr=True)) as shown:
-            if asked.environments:
-                chosen = candidates.of_environments(asked.environments, request, shown)
-            else:
-                request = revisions.with_absolute_path(request)
-                chosen = candidates.of_revisions(asked.good or "", asked.bad, comparison_plan.judged(request, shown))
-            if len(chosen.rows) > 1:
-                raise SpecError(
-                    f"bisect follows one row. Received: {', '.join(row.id for row in chosen.rows)}. Choose with --frameworks, "
-                    "--modes and --only."
-                )
-            return candidates.search(chosen, request, asked, folder, shown), chosen
-    except Interrupted as interruption:
-        interruption.words = f"Interrupted. Finished runs are in {folder}. The same command with --out {folder} continues."
-        raise
+    words = f"Interrupted. Finished runs are in {folder}. The same command with --out {folder} continues."
+    with interruptible(words), display(Console(stderr=True)) as shown:
+        if asked.environments:
+            chosen = candidates.of_environments(asked.environments, request, shown)
+        else:
+            request = revisions.with_absolute_path(request)
+            chosen = candidates.of_revisions(asked.good or "", asked.bad, comparison_plan.judged(request, shown))
+        if len(chosen.rows) > 1:
+            raise SpecError(
+                f"bisect follows one row. Received: {', '.join(row.id for row in chosen.rows)}. Choose with --frameworks, "
+                "--modes and --only."
+            )
+        return candidates.search(chosen, request, asked, folder, shown), chosen

@@ -18,7 +18,7 @@ from common.spec import SpecError
 from compare.comparison import run
 from compare.core import exits, terminal
 from compare.core.errors import FolderError, LaunchError
-from compare.core.interrupt import Interrupted, interruptible
+from compare.core.interrupt import interruptible
 from compare.core.option_parsing import given_besides
 from compare.core.presets import Preset
 from compare.core.progress import Display, display
@@ -184,13 +184,10 @@ def _interleaved(
     checks_out: bool,
 ) -> Judgement:
     request = requests.request(settings, frameworks, folder, criteria.only, prove=prove)
-    try:
-        with interruptible(), display(Console(stderr=True)) as shown:
-            measure(request, folder, shown)
-    except Interrupted as interruption:
-        removed = "The other checkout is removed. " if checks_out else ""
-        interruption.words = f"Interrupted. {removed}Finished runs are in {folder}."
-        raise
+    removed = "The other checkout is removed. " if checks_out else ""
+    words = f"Interrupted. {removed}Finished runs are in {folder}."
+    with interruptible(words), display(Console(stderr=True)) as shown:
+        measure(request, folder, shown)
     return judge_stored(folder, None, criteria)
 
 

@@ -22,7 +22,7 @@ from common.models import architectures, work
 from common.spec import Spec, SpecError
 from compare.comparison import comparison_plan
 from compare.core import exits
-from compare.core.interrupt import Interrupted, interruptible
+from compare.core.interrupt import interruptible
 from compare.core.option_parsing import chosen, names
 from compare.core.progress import Display, display
 from compare.execution import best_switches, code_digest, contestants, launch, options, results_folder, store
@@ -86,13 +86,10 @@ def command(
         folder = out or store.new_folder("optimize", base.model)
         switches = None if only is None else names(only)
         request = Request(spec=base, switches=switches, rounds=repeats, steps=steps, max_loss_drift=max_loss_drift)
-        with interruptible(), ExitStack() as lock:
-            try:
-                with display() as shown:
-                    outcomes = _search(request, named, folder, shown, lock)
-            except Interrupted as interruption:
-                interruption.words = f"Interrupted. To continue, run the same command with --out {folder}."
-                raise
+        words = f"Interrupted. To continue, run the same command with --out {folder}."
+        with interruptible(words), ExitStack() as lock:
+            with display() as shown:
+                outcomes = _search(request, named, folder, shown, lock)
             code = report(outcomes, folder).deliver(folder, as_json=as_json)
     raise typer.Exit(code)
 

@@ -80,13 +80,13 @@ def command(
                 **choices,
             )
         folder = out or store.new_folder("tune", settings.model)
-        with interruptible(), ExitStack() as lock:
+        words = f"Interrupted. Finished trials are saved. Resume with: tune --out {folder} --resume"
+        with interruptible(words), ExitStack() as lock:
             try:
                 tuned = tuner.tune(settings, folder, lock)
-            except Interrupted as interruption:
+            except Interrupted:
                 if (folder / tuner.RECORD_FILE).exists():
                     tuning_report.report(tuner.read(folder), folder).write(folder)
-                interruption.words = f"Interrupted. Finished trials are saved. Resume with: tune --out {folder} --resume"
                 raise
             code = tuning_report.report(tuned, folder).deliver(folder, as_json=as_json)
     raise typer.Exit(code)
