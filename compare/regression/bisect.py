@@ -64,7 +64,7 @@ def command(
         settings = requests.settings(*of_spec.asked(), modes, most_repeats, most_repeats)
         compared = contestants.names(settings.contestants, elsewhere=bool(together))
         folder = (out or store.new_folder("bisect")).resolve()
-        asked = Asked(named[0], regress.fraction("--threshold", threshold), good, bad, together)
+        asked = Asked(named[0], regress.threshold_of("--threshold", threshold), good, bad, together)
         found, chosen = bisect(requests.request(settings, compared, folder, only), asked, folder)
         report = bisect_report.report(found, chosen, asked)
         if not as_json:

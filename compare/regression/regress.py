@@ -19,7 +19,7 @@ from compare.comparison import run
 from compare.core import exits, terminal
 from compare.core.errors import FolderError, LaunchError
 from compare.core.interrupt import interruptible
-from compare.core.option_parsing import given_besides
+from compare.core.option_parsing import fraction, given_besides
 from compare.core.presets import Preset
 from compare.core.progress import Display, display
 from compare.execution import options, store
@@ -83,8 +83,8 @@ def command(
     """
     with exits.reported(), _errors_in(markdown):
         criteria = Criteria(
-            threshold=fraction("--threshold", threshold),
-            accuracy_threshold=fraction("--accuracy-threshold", accuracy_threshold),
+            threshold=threshold_of("--threshold", threshold),
+            accuracy_threshold=threshold_of("--accuracy-threshold", accuracy_threshold),
             metrics=None if metric is None else tuple(metrics_named(metric)),
             only=only,
         )
@@ -157,17 +157,13 @@ def _are_interleaved(before: Measured, now: Measured) -> bool:
     return (base.name, head.name) == (BASE, HEAD) and base.parent == head.parent and (base.parent / MARK_FILE).exists()
 
 
-def fraction(option: str, text: str) -> float:
-    """`5%` or `0.05` as 0.05.
+def threshold_of(option: str, text: str) -> float:
+    """The fraction that an option names.
 
     Raises:
         SpecError: it is no number, or below zero.
     """
-    number = text.strip()
-    try:
-        value = float(number.removesuffix("%")) / (100.0 if number.endswith("%") else 1.0)
-    except ValueError:
-        value = math.nan
+    value = fraction(text)
     if not (math.isfinite(value) and value >= 0.0):
         raise SpecError(f"{option} must be a fraction of at least 0. Received: {text!r}. Use e.g. 5% or 0.05.")
     return value
