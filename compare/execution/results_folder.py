@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -15,6 +15,20 @@ from compare.execution import store
 
 _Work = TypeVar("_Work", bound=BaseModel)
 """A record of planned work, with `code_hash` and `machine`."""
+
+
+def held(
+    folder: Path | None, file: str, kind: str | None, what: str, *, own: Collection[str] = ()
+) -> AbstractContextManager[None]:
+    """Hold the folder of a report, if there is one. See `store.refuse_others`.
+
+    Raises:
+        FolderError: it holds something else.
+    """
+    if folder is None:
+        return nullcontext()
+    store.refuse_others(folder, file, kind, what, own=own)
+    return store.locked(folder)
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -27,7 +26,7 @@ from compare.core import exits
 from compare.core.interrupt import interruptible
 from compare.core.progress import Display, display
 from compare.core.statistics import Spread, spread
-from compare.execution import contestants, launch, options, store, twin_client
+from compare.execution import contestants, launch, options, results_folder, twin_client
 from compare.execution.interleaving import turn
 from compare.judgement.verdict_sentences import DISTURBED
 from compare.reporting import document
@@ -114,23 +113,11 @@ def command(
         wanted = comparison_plan.spec_of_one("layers", *of_spec.asked(cores=cores))
         if wanted.mode != "serial":
             raise SpecError(f"layers times one replica. Received: mode {wanted.mode}. Leave it out.")
-        with interruptible(), _folder(out):
+        with interruptible(), results_folder.held(out, RESULTS_FILE, None, "timing of layers", own=document.files_of()):
             with display() as shown:
                 timed = measure(wanted, named, repeats, calls, shown)
             code = report(timed).deliver(out, as_json=as_json)
     raise typer.Exit(code)
-
-
-def _folder(out: Path | None) -> AbstractContextManager[None]:
-    """Lock the folder of the results, if there is one.
-
-    Raises:
-        FolderError: it holds something else.
-    """
-    if out is None:
-        return nullcontext()
-    store.refuse_others(out, RESULTS_FILE, None, "timing of layers", own=document.files_of())
-    return store.locked(out)
 
 
 def report(timed: Timed) -> Report:
