@@ -352,5 +352,5 @@ def test_a_folder_without_parallel_runs_is_refused(fake_twins: pytest.MonkeyPatc
     done = compare("scaling", "--stored", tmp_path / "out")
     assert (done.exit_code, done.stderr) == (
         2,
-        "The folder holds no parallel run. Choose one that compare scaling has filled.\n",
+        "The folder holds no parallel run. Choose one that `scaling` has filled.\n",
     )
