@@ -425,12 +425,7 @@ def last_line(log: Path) -> str:
 
 def exit_words(code: int) -> str:
     """An exit code in words: `exit code 1`, or `killed by SIGKILL`."""
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return f"killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"killed by signal {-code}"
+    return f"exit code {code}" if code >= 0 else f"killed by {signals.name(-code)}"
 
 
 def _command(name: str, arguments: Sequence[str]) -> list[str]:
