@@ -7,12 +7,11 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.text import Text
 
 from common.spec import SpecError
 from compare.comparison import comparison_plan
 from compare.comparison.comparison_plan import Request
-from compare.core import exits, terminal, wording
+from compare.core import exits
 from compare.core.interrupt import interruptible
 from compare.core.progress import display
 from compare.core.statistics import VERDICT_PAIRS
@@ -66,10 +65,7 @@ def command(
         folder = (out or store.new_folder("bisect")).resolve()
         asked = Asked(named[0], regress.threshold_of("--threshold", threshold), good, bad, together)
         found, chosen = bisect(requests.request(settings, compared, folder, only), asked, folder)
-        report = bisect_report.report(found, chosen, asked)
-        if not as_json:
-            terminal.stdout().print(Text(wording.one_line(report.title), style="bold"), soft_wrap=True)
-        code = report.deliver(folder, as_json=as_json)
+        code = bisect_report.report(found, chosen, asked).deliver(folder, as_json=as_json)
     raise typer.Exit(code)
 
 

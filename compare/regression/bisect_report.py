@@ -49,6 +49,7 @@ def report(found: Found, chosen: Candidates, asked: Asked) -> Report:
     suspects = [chosen.each[place].identity for place in found.suspects]
     return Report(
         title=title,
+        headline="bold",
         name="bisect",
         json_file="bisect.json",
         overline="Which change made it slower?",

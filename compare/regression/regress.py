@@ -11,12 +11,11 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.text import Text
 
 from common.data.sources import DataRefused
 from common.spec import SpecError
 from compare.comparison import run
-from compare.core import exits, terminal
+from compare.core import exits
 from compare.core.errors import FolderError, LaunchError
 from compare.core.interrupt import interruptible
 from compare.core.option_parsing import fraction, given_besides
@@ -117,8 +116,6 @@ def command(
             named = contestants.names(settings.contestants, elsewhere=environments is not None)
             judged = _interleaved(measure, settings, named, folder, criteria, prove=proof, checks_out=revision is not None)
         report = regress_report.report(judged)
-        if not as_json:
-            terminal.stdout().print(Text(report.title, style=regress_report.style(judged)))
         code = report.deliver(folder, as_json=as_json)
         if markdown is not None and (unwritten := _append(markdown, report.to_markdown())):
             typer.echo(unwritten, err=True)

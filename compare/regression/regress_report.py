@@ -24,6 +24,7 @@ def report(judged: Judgement) -> Report:
     bad, decided = judged.verdicts.count("regression"), judged.exit_code in (EXIT_OK, EXIT_REGRESSION)
     return Report(
         title=headline(judged),
+        headline=_style(judged),
         name="regress",
         json_file="regress.json",
         overline="Did a change make it slower?",
@@ -58,7 +59,7 @@ def headline(judged: Judgement) -> str:
     )
 
 
-def style(judged: Judgement) -> str:
+def _style(judged: Judgement) -> str:
     """The colour of the headline."""
     if judged.exit_code == EXIT_REGRESSION:
         return "bold red"
