@@ -31,7 +31,7 @@ TESTS_FAILED = 1
 """pytest's exit code. A part that was interrupted has another."""
 
 SAME_EXAMPLES = "--hypothesis-seed=0"
-"""Made-up inputs of properties are the same at every run of the suite, so that red means changed. Plain pytest draws new ones."""
+"""Made-up inputs are the same at every run of the suite, so that red means changed. Plain pytest draws new ones."""
 TWO_FILES_AT_ONCE = ("-n", "2", "--dist", "loadfile")
 """Where most of the time is waiting for processes that start."""
 # The longest first, so that none is left to run alone in the end.
