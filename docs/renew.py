@@ -1,7 +1,8 @@
 """Makes the example of these pages again, and all that is quoted of it: `make example`.
 
-The example is a comparison of five repeats in docs/example. Its picture is in docs/images. reading-a-report.md quotes each section
-of its report, and the notebook shows it. Numbers in the sentences beside them are yours to renew: the tests name the stale ones.
+The example is a comparison of five repeats in docs/example. Its picture is in docs/images. The notebook shows it. The page
+reading-a-report.md quotes each section of its report. Numbers in the page's sentences are yours to renew: a test names the
+stale ones.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from pathlib import Path
 
@@ -34,7 +36,9 @@ def main() -> None:
             shutil.copy(record, copy)
         PAGE.write_text(renewed(PAGE.read_text(), report(EXAMPLE, Path(folder) / "report")))
         shutil.copy(Path(folder) / "report" / "plots" / PICTURE, DOCS / "images" / PICTURE)
-    subprocess.run([sys.executable, "-m", "jupyter", "execute", "--inplace", DOCS / "notebook.ipynb"], check=True)
+    # Jupyter is in an environment of its own, and the notebook needs what is in this one.
+    environment = {**os.environ, "PYTHONPATH": sysconfig.get_path("purelib")}
+    subprocess.run(["jupyter", "execute", "--inplace", DOCS / "notebook.ipynb"], env=environment, check=True)
 
 
 def report(example: Path, out: Path) -> str:

@@ -1,7 +1,7 @@
 """Each CNN as plain data, which both twins build and neither owns.
 
 An architecture is a tree of layers with every number written out: widths, strides, explicit padding, BatchNorm
-constants, initialisers. The frameworks' defaults differ (see the traps in the design), so every choice is made here,
+constants, initialisers. The frameworks' defaults differ, so every choice is made here,
 once. Sizes are height and width in pixels, images are NHWC, kernels HWIO.
 """
 

@@ -14,6 +14,8 @@ from scipy import special
 from common.frozen import Frozen
 from compare.core import looking
 
+LEAST_PAIRS = 3
+"""Below this many pairs there is no interval, where repeats may be added."""
 VERDICT_PAIRS = 5
 """Below this many pairs no verdict is given: a t-interval over fewer is too wide, a bootstrap raises false alarms."""
 
@@ -217,6 +219,11 @@ def critical(freedom: float, pairs: int | None) -> float:
     return float(special.stdtrit(freedom, 1.0 - outside / 2))
 
 
+def corrected_p(estimate: Estimate, pairs: int | None) -> float:
+    """Two-sided p of a mean. `pairs` as for `least_found`."""
+    return estimate.p if pairs is None else looking.corrected(estimate.p, pairs)
+
+
 def critical_smaller(freedom: float, pairs: int) -> float:
     """How far a mean must be from an effect that matters, in standard errors, to be surely smaller. `pairs` are looked at."""
     return float(special.stdtrit(freedom, 1.0 - looking.SMALLER.level(pairs, SIGNIFICANCE)))
@@ -237,12 +244,12 @@ def unpaired_ratio(first: Sequence[float], second: Sequence[float]) -> Ratio | N
 
 
 def _as_ratio(logarithm: Estimate, n: int, *, one_look: bool = False) -> Ratio:
-    if n < (2 if one_look else 3):
+    if n < (2 if one_look else LEAST_PAIRS):
         return Ratio(value=math.exp(logarithm.mean), low=None, high=None, n=n)
-    half = critical(logarithm.freedom, None if one_look else n) * logarithm.error
+    looks = None if one_look else n
+    half = critical(logarithm.freedom, looks) * logarithm.error
     low, high = (exp(logarithm.mean + side * half) for side in (-1.0, 1.0))
-    p = logarithm.p if one_look else looking.corrected(logarithm.p, n)
-    return Ratio(value=math.exp(logarithm.mean), low=low, high=high, n=n, p=p)
+    return Ratio(value=math.exp(logarithm.mean), low=low, high=high, n=n, p=corrected_p(logarithm, looks))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

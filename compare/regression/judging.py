@@ -9,7 +9,20 @@ from collections.abc import Callable, Iterator, Sequence
 from common.machine import machine
 from compare.core import wording
 from compare.core.errors import FolderError
-from compare.core.statistics import SIGNIFICANCE, VERDICT_PAIRS, Estimate, Ratio, exp, holm, of_differences, of_samples, spread
+from compare.core.statistics import (
+    LEAST_PAIRS,
+    SIGNIFICANCE,
+    VERDICT_PAIRS,
+    Estimate,
+    Ratio,
+    corrected_p,
+    critical,
+    exp,
+    holm,
+    of_differences,
+    of_samples,
+    spread,
+)
 from compare.judgement.measurements import SECONDS, Measured
 from compare.regression import facts
 from compare.regression.records import ACCURACY, Change, Criteria, Judgement, OperationChange, Side, Verdict
@@ -41,13 +54,15 @@ def judge(baseline: Measured, candidate: Measured, criteria: Criteria, *, paired
     )
     pairs = [Pair(baseline.subjects[each], candidate.subjects[each], paired) for each in ids if each in candidate.subjects]
     _refuse_other_work(baseline, candidate, pairs, criteria)
-    changes = _changes(pairs, criteria)
+    one_look = paired or candidate.kind == "benchmarks"
+    changes = _changes(pairs, criteria, one_look=one_look)
     return Judgement(
         baseline=_side(baseline),
         candidate=_side(candidate),
         machine=candidate.machine_name,
         kind=candidate.kind,
         paired=paired,
+        one_look=one_look,
         threshold=criteria.threshold,
         accuracy_threshold=criteria.accuracy_threshold,
         tested=sum(change.adjusted_p is not None for change in changes),
@@ -136,15 +151,15 @@ def _operations(pairs: Sequence[Pair]) -> Iterator[OperationChange]:
                 yield OperationChange(id=now.id, name=now.name, operation=operation, baseline=was, candidate=is_)
 
 
-def _changes(pairs: Sequence[Pair], criteria: Criteria) -> list[Change]:
+def _changes(pairs: Sequence[Pair], criteria: Criteria, *, one_look: bool) -> list[Change]:
     """Every figure of both sides, judged as one family."""
-    found = [change for pair in pairs for change in _compared(pair, criteria)]
+    found = [change for pair in pairs for change in _compared(pair, criteria, one_look=one_look)]
     tested = [place for place, each in enumerate(found) if each.change.n >= VERDICT_PAIRS and each.method != "none"]
     adjusted = dict(zip(tested, holm([found[place].change.p or 0.0 for place in tested]), strict=True))
     return [_judged(change, adjusted.get(place), criteria) for place, change in enumerate(found)]
 
 
-def _compared(pair: Pair, criteria: Criteria) -> Iterator[Change]:
+def _compared(pair: Pair, criteria: Criteria, *, one_look: bool) -> Iterator[Change]:
     """The changes of one row or benchmark, not yet judged. Seconds and MiB are compared as logarithms, so as ratios."""
     for metric in [SECONDS] if pair.before.spec is None else criteria.judged:
         before, now = pair.samples(metric)
@@ -154,13 +169,14 @@ def _compared(pair: Pair, criteria: Criteria) -> Iterator[Change]:
         paired = [b - a for a, b in zip(first, second, strict=True)] if pair.paired else []
         estimate = of_differences(paired) if pair.paired else of_samples(first, second)
         inert = len({*before, *now}) == 1 and min(len(before), len(now)) >= VERDICT_PAIRS
-        change = _change(pair, metric, "paired" if pair.paired else "Welch", before, now, estimate, exp)
+        method = "paired" if pair.paired else "Welch"
+        change = _change(pair, metric, method, before, now, estimate, exp, one_look=one_look)
         yield change.model_copy(update={"method": "none", "verdict": "no change shown"}) if inert else change
     if pair.tests_accuracy:
         before, now = map(list, zip(*pair.by_seed.values(), strict=True))
         image = 1.0 / next(iter(pair.now.tests.values())).num_examples
         estimate = of_differences([b - a for a, b in zip(before, now, strict=True)], rounding=image)
-        yield _change(pair, ACCURACY, "paired by seed", before, now, estimate, float)
+        yield _change(pair, ACCURACY, "paired by seed", before, now, estimate, float, one_look=one_look)
 
 
 def _change(
@@ -171,14 +187,19 @@ def _change(
     now: Sequence[float],
     estimate: Estimate,
     scale: Callable[[float], float],
+    *,
+    one_look: bool,
 ) -> Change:
     """A change that is not yet judged. `scale` turns the estimate into the figure that is shown."""
     was, is_ = spread(before), spread(now)
     assert was is not None and is_ is not None  # the values are finite, and not none
-    known = math.isfinite(estimate.error)
-    low, high = (scale(estimate.mean + side * estimate.half) for side in (-1.0, 1.0)) if known else (None, None)
     number = min(len(before), len(now))
-    ratio = Ratio(value=scale(estimate.mean), low=low, high=high, n=number, p=estimate.p if known else None)
+    looks = None if one_look else number
+    known = math.isfinite(estimate.error) and (one_look or number >= LEAST_PAIRS)
+    half = critical(estimate.freedom, looks) * estimate.error if known else math.nan
+    low, high = (scale(estimate.mean + side * half) for side in (-1.0, 1.0)) if known else (None, None)
+    p = corrected_p(estimate, looks) if known else None
+    ratio = Ratio(value=scale(estimate.mean), low=low, high=high, n=number, p=p)
     return Change(id=pair.now.id, name=pair.now.name, metric=metric, method=method, baseline=was, candidate=is_, change=ratio)
 
 

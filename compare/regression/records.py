@@ -129,6 +129,8 @@ class Judgement(Frozen):
     machine: str
     kind: Kind
     paired: bool
+    one_look: bool = True
+    """Whether the number of samples was settled beforehand. To folders of `run` repeats may be added: intervals allow it."""
     threshold: float
     accuracy_threshold: float
     tested: int

@@ -183,7 +183,8 @@ def _method(judged: Judgement) -> list[str]:
             f"{percent_words(judged.accuracy_threshold)} of accuracy. With {percent(CONFIDENCE)} confidence none of the "
             f"{judged.tested} tested figures is called better or worse by chance (Holm). Each interval is that of "
             f"its figure alone. A figure that is the same number in every run is not tested."
-            f"{resolution_words(tested, judged.tested, one_look=True)}"
+            f"{'' if judged.one_look else ' This holds however often repeats are added.'}"
+            f"{resolution_words(tested, judged.tested, one_look=judged.one_look)}"
         )
     if judged.kind == "benchmarks":
         lines.append(

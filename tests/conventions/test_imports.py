@@ -1,4 +1,4 @@
-"""Holds every import of the project against the design's table, without importing anything."""
+"""Holds every import of the project against the table of CONTRIBUTING.md, without importing anything."""
 
 import ast
 import graphlib

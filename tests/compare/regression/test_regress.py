@@ -168,10 +168,24 @@ def test_a_metric_that_was_asked_for_and_not_measured_is_no_pass(tmp_path: Path)
     assert done.exit_code == 2 and "holds seconds alone. Received: --metric epoch_seconds" in done.stderr
 
 
+def test_two_folders_have_one_interval_and_one_p_in_regress_and_report(tmp_path: Path) -> None:
+    """Repeats may be added to both folders. A test with one look would find differences too often."""
+    noise = (1.0, 1.06, 0.94, 1.03, 0.97, 1.01)
+    judged = judge(kept.folder(tmp_path / "a", BOTH, noise=noise[:5]), kept.folder(tmp_path / "b", BOTH, noise=noise))
+    change = next(each for each in judged.changes if each.metric == "epoch_seconds")
+    shown = statistics.unpaired_ratio(noise, noise[:5])
+    assert shown is not None and change.change.p == pytest.approx(shown.p)
+    assert (change.change.low, change.change.high) == pytest.approx((shown.low, shown.high))
+    looked = statistics.of_samples([math.log(each) for each in noise[:5]], [math.log(each) for each in noise])
+    assert change.change.p is not None and change.change.p > looked.p
+    said = [line for _, lines in regress_report.sentences(judged) for line in lines]
+    assert any("however often repeats are added" in line for line in said)
+
+
 def test_one_low_p_among_many_figures_is_no_regression(tmp_path: Path) -> None:
     noise = (1.0, 1.06, 0.94, 1.03, 0.97)
     before = kept.folder(tmp_path / "before", BOTH, noise=noise)
-    now = kept.folder(tmp_path / "now", {**BOTH, "pytorch": 4.0 * 1.077}, noise=noise)
+    now = kept.folder(tmp_path / "now", {**BOTH, "pytorch": 4.0 * 1.085}, noise=noise)
     alone = judge(before, now, metrics=("epoch_seconds", "wall_seconds"), only="pytorch*")
     assert verdicts(alone) == ["no change shown"] and alone.tested == 2
     (change,) = (change for change in alone.changes if change.metric == "epoch_seconds")
