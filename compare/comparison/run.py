@@ -196,7 +196,7 @@ class _Done(NamedTuple):
 
 def _do(request: Request) -> _Done:
     """Start or resume a comparison. Prints its progress, not its results."""
-    code, unsealed = 0, list[tuple[str, RunResult]]()
+    code, unwritten_runs = 0, list[tuple[str, RunResult]]()
     with interruptible(), display() as shown:
         if request.out is not None:
             store.refuse_used(request.out, request.lay_out(request.settings, request.frameworks), request.settings.seeds)
@@ -208,16 +208,11 @@ def _do(request: Request) -> _Done:
             live = Live(shown, folder if request.live else None, f"{comparison.rows[0].spec.model} on {comparison.data_name}")
             try:
                 try:
-                    if request.prove:  # also for a folder that holds a proof: earlier proofs are remembered
-                        proved = proof(comparison, request, folder, live)
-                        comparison = comparison.model_copy(update={"proof": proved})
-                        store.write_plan(folder, comparison)
-                        comparison_plan.refuse_changed_environments(comparison)
-                    unsealed = run_all(comparison, folder, live)
+                    unwritten_runs = run_all(_proved(comparison, request, folder, live), folder, live)
                 except Interrupted as interruption:
                     code = interruption.exit_code
                 live.say("report")
-                made = comparison_report.read(folder, unsealed)
+                made = comparison_report.read(folder, unwritten_runs)
                 report = comparison_report.report(made, folder)
                 unwritten = report.write(folder)
             except BaseException:
@@ -225,6 +220,16 @@ def _do(request: Request) -> _Done:
                 raise
             live.finish("Interrupted." if code else "All runs have ended.")
     return _Done(made, report, folder, code, unwritten)
+
+
+def _proved(comparison: Comparison, request: Request, folder: Path, shown: Display) -> Comparison:
+    """The comparison with its proof, if one was asked for. Also in a folder that holds a proof: proofs are remembered."""
+    if not request.prove:
+        return comparison
+    comparison = comparison.model_copy(update={"proof": proof(comparison, request, folder, shown)})
+    store.write_plan(folder, comparison)
+    comparison_plan.refuse_changed_environments(comparison)
+    return comparison
 
 
 def _with_rates(comparison: Comparison, shown: Display) -> Comparison:
@@ -286,13 +291,13 @@ def run_all(comparison: Comparison, folder: Path, shown: Display) -> list[tuple[
     Raises:
         Interrupted: some runs were made. Their results are in the folder.
     """
-    unsealed = _run_jobs(comparison, comparison_plan.jobs(comparison, folder), folder, shown)
-    while not unsealed and _may_be_decided(comparison, folder):
+    unwritten = _run_jobs(comparison, comparison_plan.jobs(comparison, folder), folder, shown)
+    while not unwritten and _may_be_decided(comparison, folder):
         comparison = comparison.model_copy(update={"repeats": comparison.repeats + 1})
         store.write_plan(folder, comparison)
         added = [job for job in comparison_plan.jobs(comparison, folder) if job[1] == comparison.repeats - 1]
-        unsealed = _run_jobs(comparison, added, folder, shown)
-    return unsealed
+        unwritten = _run_jobs(comparison, added, folder, shown)
+    return unwritten
 
 
 def _may_be_decided(comparison: Comparison, folder: Path) -> bool:
@@ -307,16 +312,16 @@ def _run_jobs(
     comparison: Comparison, jobs: Sequence[tuple[Row, int]], folder: Path, shown: Display
 ) -> list[tuple[str, RunResult]]:
     shown.plan([row.id for row, _ in jobs])
-    unsealed: list[tuple[str, RunResult]] = []
+    unwritten: list[tuple[str, RunResult]] = []
     most = comparison.until.most_repeats if comparison.until else comparison.repeats
     for row, repeat in jobs:
         label = f"{row.id} ({repeat + 1} of {'at most ' if comparison.until else ''}{most})" if most > 1 else row.id
         shown.begin(row.id, label)
         result = executor.execute(row, repeat, folder, shown.watch)
         if not (store.run_folder(folder, row.id, repeat) / results.RESULT_FILE).exists():
-            unsealed.append((row.id, result))
+            unwritten.append((row.id, result))
         shown.end(result)
-    return unsealed
+    return unwritten
 
 
 def _judged_target(accuracy: float | None) -> float | None:

@@ -384,23 +384,29 @@ def call_each(following: Callable[[], Call | None], ended: Callable[[Call, int],
                 return
             for one in list(running):
                 each, process, dog = one
-                hang = None
-                try:
-                    process.wait(_POLL_SECONDS / len(running))
-                except subprocess.TimeoutExpired:
-                    if (hang := _hang(process, dog, each.log.with_suffix(".stacks"))) is None:
-                        continue
-                stop(process)
-                running.remove(one)
-                if hang is not None:
-                    with each.log.open("a", encoding="utf-8") as file:
-                        file.write(f"{hang}\n")
-                ended(each, outcome(each, process.returncode))
+                if _has_ended(each, process, dog, _POLL_SECONDS / len(running)):
+                    running.remove(one)
+                    ended(each, outcome(each, process.returncode))
     except BaseException:
         with contextlib.ExitStack() as stopping:  # a signal ends the waiting for one, and the others are stopped all the same
             for _, process, _ in running:
                 stopping.callback(stop, process, grace_seconds=INTERRUPTED_GRACE_SECONDS)
         raise
+
+
+def _has_ended(each: Call, process: Started, dog: watchdog.Watchdog, seconds: float) -> bool:
+    """Wait for a twin, but no longer than so many seconds. One that hangs is stopped, and its log says how it hung."""
+    hang = None
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        if (hang := _hang(process, dog, each.log.with_suffix(".stacks"))) is None:
+            return False
+    stop(process)
+    if hang is not None:
+        with each.log.open("a", encoding="utf-8") as file:
+            file.write(f"{hang}\n")
+    return True
 
 
 def outcome(call: Call, code: int) -> int:
