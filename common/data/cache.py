@@ -157,7 +157,7 @@ def _built(place: Path, build: Callable[[BinaryIO], Side]) -> Entry | None:
         with (partial / "data").open("wb") as file:
             side = build(file)
             sync(file)
-        seal(partial, side, data_sha256=sha256_of_file(partial / "data"))
+        finish(partial, side, data_sha256=sha256_of_file(partial / "data"))
     return _entry(place)
 
 
@@ -251,7 +251,7 @@ def building(place: Path) -> Generator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def seal(folder: Path, side: Side, **more: str) -> None:
+def finish(folder: Path, side: Side, **more: str) -> None:
     """Write arrays and record of the large file in `folder`. A kill in between leaves a torn entry, never a wrong one."""
     arrays = io.BytesIO()
     np.savez(arrays, allow_pickle=False, **side.arrays)

@@ -1,4 +1,4 @@
-"""The fastest switches that `compare optimize` has found, by machine, framework and model."""
+"""The fastest switches that `convtwins optimize` has found, by machine, framework and model."""
 
 from __future__ import annotations
 

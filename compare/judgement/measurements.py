@@ -1,4 +1,4 @@
-"""Stored measurements in one form: results folders of `compare run` and files of pytest-benchmark."""
+"""Stored measurements in one form: results folders of `convtwins run` and files of pytest-benchmark."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def checked_out(revision: str) -> Generator[Checkout]:
         if (lock := other_lock(commit)) is not None:
             raise RevisionError(
                 f"{lock} differs between {revision} and the working tree, so one .venv cannot run both. Measure each "
-                "in its own clone (make setup, .venv/bin/python -m compare run --repeats 5), and compare the folders."
+                "in its own clone (make setup, .venv/bin/convtwins run --repeats 5), and compare the folders."
             )
         yield base
 

@@ -76,7 +76,7 @@ def command(
         common = spec.build(values)  # refuses unknown fields
         source = _source(wanted, size, data, common.paths.cache_dir)
         gpus = 0 if common.device == "cpu" else _gpus(wanted.gpu_frameworks)
-        made = plan(wanted, Setting(size, source, gpus, values, made_up=data is None and size == SMOKE))
+        made = plan(wanted, Setting(size, source, gpus, values, synthetic=data is None and size == SMOKE))
         settings: dict[str, Any] = {"paper": wanted.name, "scale": size, "source": source, "gpus": gpus, "values": values}
         settings["rows"] = [row.spec.model_dump(mode="json") for each in made.trainings for row in each.rows]
         settings["repeats"] = [each.repeats for each in made.trainings]
