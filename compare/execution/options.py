@@ -135,7 +135,7 @@ class SpecOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions(SpecOptions):
-    """Also how long, on how many cores and by which seed."""
+    """The spec with its length, cores and seed."""
 
     epochs: Epochs = None
     limit: Limit = None
