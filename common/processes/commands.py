@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors.numpy
 
 from common import spec
-from common.artifacts import checkpoint, event_log, results, schema
+from common.artifacts import array_file, checkpoint, event_log, results, schema
 from common.data import sources
 from common.data.batches import Plan
 from common.data.preprocessing import job as scan_job
@@ -183,9 +182,16 @@ def trace(twin: Twin, recordings: Sequence[tuple[Spec, argparse.Namespace]]) -> 
     for read, asked in recordings:
         dataset, plan, initial, trainer = _prepare(twin, read, reverse_batches=asked.reverse_batches)
         if asked.drawn is not None:
-            teacher = None if asked.teacher is None else safetensors.numpy.load_file(asked.teacher)
-            arrays = tracing.trace_steps(trainer, plan, asked.drawn, teacher)
-        elif asked.copies is not None:
+            teacher = None if asked.teacher is None else array_file.Arrays(asked.teacher)
+            recorded = tracing.trace_steps(trainer, plan, asked.drawn, teacher)
+            if is_first_rank():
+                most = 6 * (len(asked.drawn) + 1) * (len(initial) + 2)  # weights and two slots, before a step and after it
+                array_file.write(asked.out, recorded, most)
+            else:
+                for _ in recorded:  # it gathers together with the first rank
+                    pass
+            continue
+        if asked.copies is not None:
             arrays = trajectories.losses(trainer, plan, *asked.copies)
         else:
             arrays = tracing.trace(trainer, plan, dataset, initial, batches_too=asked.batches)
