@@ -33,6 +33,13 @@ def initial(architecture: Architecture, seed: int) -> Weights:
     return {parameter.name: _draw(parameter, seed) for parameter in architecture.parameters()}
 
 
+def split(values: npt.NDArray[Any], architecture: Architecture) -> Weights:
+    """The trainable parameters by name, from one vector of them in canonical order."""
+    trainable = [parameter for parameter in architecture.parameters() if parameter.trainable]
+    parts = np.split(values, np.cumsum([parameter.size for parameter in trainable])[:-1])
+    return {parameter.name: part.reshape(parameter.shape) for parameter, part in zip(trainable, parts, strict=True)}
+
+
 def digest(weights: Mapping[str, npt.NDArray[np.floating]]) -> str:
     """SHA-256 over names, shapes and float64 values, in order of name."""
     sha256 = hashlib.sha256()

@@ -14,17 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors.numpy
 
 from common import spec
-from common.artifacts import checkpoint, event_log, results, schema
+from common.artifacts import array_file, checkpoint, event_log, results, schema
 from common.data import sources
 from common.data.batches import Plan
 from common.data.preprocessing import job as scan_job
 from common.data.preprocessing import scaling
 from common.machine import heartbeat, machine
 from common.matching import serving as matching
-from common.models import architectures, weights
+from common.models import architectures, user_code, weights
 from common.processes import ranks, serving
 from common.processes.twin import EXIT_DATA_REFUSED, EXIT_FAILED, EXIT_OK, EXIT_TERMINATED, EXIT_USAGE, Job, Twin
 from common.spec import Spec
@@ -186,15 +185,22 @@ def trace(twin: Twin, recordings: Sequence[tuple[Spec, argparse.Namespace]]) -> 
     for read, asked in recordings:
         dataset, plan, initial, trainer = _prepare(twin, read, reverse_batches=asked.reverse_batches)
         if asked.drawn is not None:
-            teacher = None if asked.teacher is None else safetensors.numpy.load_file(awaited(asked.teacher))
-            arrays = tracing.trace_steps(trainer, plan, asked.drawn, teacher)
-        elif asked.copies is not None:
+            teacher = None if asked.teacher is None else array_file.Arrays(awaited(asked.teacher))
+            recorded = tracing.trace_steps(trainer, plan, asked.drawn, teacher)
+            if is_first_rank():
+                most = 6 * (len(asked.drawn) + 1) * (len(initial) + 2)  # weights and two slots, before a step and after it
+                array_file.write(partial := asked.out.with_suffix(".partial"), recorded, most)
+                partial.replace(asked.out)  # whoever waits for it finds it whole
+            else:
+                for _ in recorded:  # it gathers together with the first rank
+                    pass
+            continue
+        if asked.copies is not None:
             arrays = trajectories.losses(trainer, plan, *asked.copies)
         else:
             arrays = tracing.trace(trainer, plan, dataset, initial, batches_too=asked.batches)
         if is_first_rank():
-            weights.save(arrays, partial := asked.out.with_suffix(".partial"))
-            partial.replace(asked.out)  # whoever waits for it finds it whole
+            weights.save(arrays, asked.out)
     if trainer is not None:
         trainer.close()
 
@@ -239,6 +245,6 @@ def _prepare(twin: Twin, read: Spec, *, reverse_batches: bool) -> tuple[sources.
     if "RANK" in os.environ:
         package = sys.modules[twin.describe.__module__.rpartition(".")[0]]
         folders = [machine.PROJECT_ROOT / "common", *map(Path, package.__path__)]
-        code = machine.code_digest([*folders, *architectures.user_folders(read.model)])
+        code = machine.code_digest([*folders, *user_code.folders(read.model)])
         ranks.agree(trainer, {"data": dataset.content_hash, "code": code})
     return dataset, plan, initial, trainer

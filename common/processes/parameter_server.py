@@ -142,6 +142,16 @@ class Server:
             self._pulled[rank] = self._updates
             return self._values.copy()  # the next update must not change what is still being sent
 
+    async def slots(self, rank: int) -> dict[str, Array]:
+        """What the rule keeps for all parameters, by slot. For recordings, never while a step is timed."""
+        return {slot: kept.copy() for slot, (kept,) in self._rule.slots().items()}
+
+    async def load_slots(self, rank: int, values: dict[str, Array]) -> None:
+        """Take rank 0's slots; all workers wait until they are here."""
+        for slot, (kept,) in self._rule.slots().items() if rank == 0 else ():
+            kept[:] = values[slot]
+        await self.gather(rank, None)
+
     async def late(self, rank: int) -> list[int]:
         """Pushes by the number of updates between the worker's pull and the update that its push became."""
         return [self._late[updates] for updates in range(max(self._late, default=-1) + 1)]
@@ -188,6 +198,14 @@ class Connection:
         self._bytes["pull"] = values.nbytes
         self._pushed = False
         return values
+
+    def slots(self) -> dict[str, Array]:
+        """What the server's rule keeps for all parameters, [count] by slot. For recordings."""
+        return self._ask("slots")
+
+    def load_slots(self, values: dict[str, Array]) -> None:
+        """Make rank 0's values the slots; called by all workers."""
+        self._ask("load_slots", values if self._rank == 0 else {})
 
     def sum(self, values: Array) -> Array:
         """The sum over workers, the same in each."""

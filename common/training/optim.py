@@ -51,6 +51,10 @@ class SGD:
             buffer += _decayed(gradient, variable, self._settings)
             variable -= learning_rate * buffer
 
+    def slots(self) -> dict[str, list[Array]]:
+        """What is kept between updates: for each slot an array of each variable."""
+        return {"buffer": self._buffers}
+
 
 class Adam:
     """Kingma & Ba 2015, epsilon added after the bias correction; weight decay is added to g.
@@ -78,6 +82,10 @@ class Adam:
             denominator /= correction_2**0.5
             denominator += self._settings.epsilon
             variable -= learning_rate / correction_1 * mean / denominator
+
+    def slots(self) -> dict[str, list[Array]]:
+        """What is kept between updates: for each slot an array of each variable."""
+        return {"mean": self._means, "square": self._squares}
 
 
 def _decayed(gradient: Array, variable: Array, settings: spec.Optimizer) -> Array:

@@ -13,7 +13,6 @@ from common.data.batches import Plan
 from common.data.sources import Dataset
 from common.machine import heartbeat
 from common.models.weights import Weights
-from common.spec.names import RESUMABLE_MODES
 from common.training.trainer import Batch, Trainer
 
 PIXEL_STEPS = 3
@@ -22,7 +21,7 @@ PIXEL_STEPS = 3
 
 def trace_steps(
     trainer: Trainer, plan: Plan, drawn: Sequence[int], teacher: Mapping[str, npt.NDArray[Any]] | None
-) -> dict[str, npt.NDArray[Any]]:
+) -> Iterator[tuple[str, npt.NDArray[Any]]]:
     """Do single steps of the plan and record them. The steps between them are not done, but their input is read.
 
     Args:
@@ -31,20 +30,19 @@ def trace_steps(
         teacher: a recording of the same steps, whose states are loaded. None: go on from step to step, and record the states
             and the batches for others. Mode serial.
 
-    Returns:
-        By step, from 0: ids/<step>: int64 [N]; hashes/<step>: int64 [N], of each image; loss/<step>: mean over the batch;
-        after/<step>/weights/<parameter>. Where rank 0 has it, after/<step>/slots/<slot>/<parameter>: the optimizer's state. A
-        teacher adds images/<step>, labels/<step>, masks/<step>/<dropout>, and before/<step>/ if the step before was not drawn.
+    Yields:
+        Arrays by name, as soon as they are there. By step, from 0: ids/<step>: int64 [N]; hashes/<step>: int64 [N], of each
+        image; loss/<step>: mean over the batch; after/<step>/weights/<parameter>; after/<step>/slots/<slot>/<parameter>: the
+        optimizer's state. A teacher adds images/<step>, labels/<step>, masks/<step>/<dropout>, and before/<step>/ if the step
+        before was not drawn. At last pixel_mean and pixel_std.
     """
-    arrays: dict[str, npt.NDArray[Any]] = {}
-    has_slots = plan.spec.mode in RESUMABLE_MODES
     iterator: Iterator[Batch] | None = None
     position = 0
 
-    def keep(prefix: str) -> None:
-        arrays.update({f"{prefix}/weights/{name}": array for name, array in trainer.weights().items()})
-        for slot, values in (trainer.slots() if has_slots else {}).items():
-            arrays.update({f"{prefix}/slots/{slot}/{name}": array for name, array in values.items()})
+    def kept(prefix: str) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+        yield from ((f"{prefix}/weights/{name}", array) for name, array in trainer.weights().items())
+        for slot, values in trainer.slots().items():
+            yield from ((f"{prefix}/slots/{slot}/{name}", array) for name, array in values.items())
 
     for step in drawn:
         epoch, step_in_epoch = divmod(step, plan.steps_per_epoch)
@@ -60,25 +58,27 @@ def trace_steps(
         own = np.zeros((2, stop - start), np.int64)
         hashes = [int.from_bytes(_sha256(image).tobytes()[:7]) for image in np.asarray(batch.images)]
         own[:, low - start : high - start] = np.asarray(batch.ids), hashes
-        arrays[f"ids/{step}"], arrays[f"hashes/{step}"] = trainer.all_reduce(own[0]), trainer.all_reduce(own[1])
+        yield f"ids/{step}", trainer.all_reduce(own[0])
+        yield f"hashes/{step}", trainer.all_reduce(own[1])
         if teacher is None:
-            arrays |= {f"images/{step}": np.asarray(batch.images), f"labels/{step}": np.asarray(batch.labels)}
-            arrays |= {f"masks/{step}/{index}": np.asarray(mask) for index, mask in enumerate(batch.masks)}
+            yield f"images/{step}", np.asarray(batch.images)
+            yield f"labels/{step}", np.asarray(batch.labels)
+            yield from ((f"masks/{step}/{index}", np.asarray(mask)) for index, mask in enumerate(batch.masks))
             if step - 1 not in drawn:
-                arrays[f"before/{step}/drawn"] = np.array(step)
-                keep(f"before/{step}")
+                yield f"before/{step}/drawn", np.array(step)
+                yield from kept(f"before/{step}")
         else:
             known, slots = state_before(teacher, step)
             trainer.load_weights(known)
-            if has_slots:
-                trainer.load_slots(slots)
+            trainer.load_slots(slots)
         loss, _ = trainer.train_step(batch, stop - start, plan.learning_rate(step))
         heartbeat.stepped()
-        arrays[f"loss/{step}"] = trainer.all_reduce(trainer.fetch([loss]).astype(np.float64))
+        yield f"loss/{step}", trainer.all_reduce(trainer.fetch([loss]).astype(np.float64))
         trainer.share_statistics()
-        keep(f"after/{step}")
+        yield from kept(f"after/{step}")
     mean, deviation = plan.scaling.mean, plan.scaling.std
-    return arrays | {"pixel_mean": np.array(mean, np.float64), "pixel_std": np.array(deviation, np.float64)}
+    yield "pixel_mean", np.array(mean, np.float64)
+    yield "pixel_std", np.array(deviation, np.float64)
 
 
 def state(recording: Mapping[str, npt.NDArray[Any]], prefix: str) -> tuple[Weights, dict[str, Weights]]:
@@ -97,7 +97,7 @@ def state_before(teacher: Mapping[str, npt.NDArray[Any]], step: int) -> tuple[We
 
 def group(arrays: Mapping[str, npt.NDArray[Any]], prefix: str) -> dict[str, npt.NDArray[Any]]:
     """The arrays whose names begin with a prefix, under the rest of their names."""
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+    return {name.removeprefix(prefix): arrays[name] for name in arrays if name.startswith(prefix)}
 
 
 def trace(

@@ -215,7 +215,7 @@ class Trainer:
         self._load_optimizer_state(groups["optimizer"])
 
     def slots(self) -> dict[str, Weights]:
-        """The optimizer's arrays for each trainable parameter, by slot and canonical name. Modes that can resume only."""
+        """The optimizer's arrays for each trainable parameter, by slot and canonical name; gathered as `weights` are."""
         found: dict[str, list[npt.NDArray[Any]]] = {}
         for path, array in self._optimizer_state().items():
             slot, _, index = path.partition("/")

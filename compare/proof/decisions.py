@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from common.models.architectures import Architecture, Layer, MaxPool, ReLU, Residual
+from common.models.architectures import Architecture, Conv, Dense, Layer, MaxPool, ReLU, Residual
 from compare.proof.referee import layers, network
 from compare.proof.referee.layers import Array, Backward
 from compare.proof.referee.network import Batch, Network
@@ -208,12 +208,22 @@ class _Pass(Network):
         """By point: (dL/dy, x, decisions, layer)."""
         self.injected: dict[int, Array] = {}
         """By point: what is added to dL/dx."""
+        self.bias_terms: dict[str, Array] = {}
+        """Of each bias: the sum of |dL/dy|, by channel. The gradient is the sum of dL/dy."""
 
     def _layer(self, layer: Layer, x: Array) -> tuple[Array, Backward]:
         y, backward = super()._layer(layer, x)
         if isinstance(layer, ReLU | MaxPool | Residual):
             return y, backward  # inside, something may be injected
-        return y, lambda dy: (dy, {}) if dy is _ZERO else backward(dy)
+
+        def watched(dy: Array) -> tuple[Array, dict[str, Array]]:
+            if dy is _ZERO:
+                return dy, {}
+            if isinstance(layer, Conv | Dense):
+                self.bias_terms[f"{layer.name}.bias"] = np.abs(dy).reshape(-1, dy.shape[-1]).sum(0)
+            return backward(dy)
+
+        return y, watched
 
     def relu(self, x: Array) -> tuple[Array, Backward]:
         number, chosen = self._decider.decide(x)
@@ -274,6 +284,19 @@ def step(
         if number == 0:
             statistics = {name: array for name, array in state.items() if name not in total}
     return Step(loss, total, statistics), np.array(losses)
+
+
+def bias_terms(
+    architecture: Architecture, weights: dict[str, Array], batch: Batch, chains: list[list[Any]]
+) -> dict[str, Array]:
+    """By bias: the sum of the absolute values that its gradient adds up, by channel. See `step`."""
+    total: dict[str, Array] = {}
+    decider = Decider()
+    for chain in chains:
+        for each, _, _, backward, dlogits in _passes(architecture, dict(weights), batch, chain, decider):
+            backward(dlogits)
+            total |= {name: total.get(name, 0) + terms for name, terms in each.bias_terms.items()}
+    return total
 
 
 def effects(

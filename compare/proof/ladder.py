@@ -155,6 +155,42 @@ def prove_rows(rows: Sequence[Row], frameworks: Sequence[str], *, replicas: int,
     )
 
 
+def every_step(
+    what: Spec,
+    frameworks: Sequence[str],
+    modes: Sequence[str],
+    *,
+    replicas: int,
+    out: Path,
+    progress: Callable[[str], None],
+    steps: int = STEPS,
+) -> list[Rung]:
+    """Rung 8 in float64 alone, at each of the steps, of all synchronous modes that claim serial's mathematics.
+
+    Args:
+        what: gives model, data, optimizer and batch size.
+        modes, replicas, out, progress: see `prove`. A recording is deleted when it has been judged: it may be large.
+
+    Raises:
+        LaunchError: a twin could not record.
+    """
+    base = proof_spec(what, what.global_batch_size, steps, "float64")
+    parallel = tuple(mode for mode in modes if mode != "serial")
+    ladder = _Ladder(base, tuple(frameworks), parallel, replicas, (), (), out, progress, every_step=True)
+    found: list[Rung] = []
+    with judging():
+        for each in ladder.single_steps():
+            ladder.recorder.make([each.teacher])
+            at_once = max(2, single_steps.MOST_BYTES // ladder.recorder.path(each.teacher).stat().st_size)
+            for start in range(0, len(each.others), at_once):
+                some = each.others[start : start + at_once]
+                ladder.recorder.make(some)
+                found += ladder.judged(replace(each, others=some))
+                ladder.recorder.forget(some)
+            ladder.recorder.forget([each.teacher])
+    return found
+
+
 def is_remembered(rows: Sequence[Row], frameworks: Sequence[str], *, replicas: int) -> bool:
     """Whether `prove_rows` finds a stored proof."""
     *others, timed = (runs for runs, _ in timed_rows.groups(rows).values())
@@ -230,10 +266,12 @@ class _Ladder:
     _rungs: dict[Path, Future[list[Rung]]] = field(default_factory=dict[Path, Future[list[Rung]]])
     """Of float32 steps, by recording. Those of timed runs are judged while other recordings are made."""
     _teachers_shown: set[str] = field(default_factory=set[str])
+    every_step: bool = False
+    """Float64 steps of a large model too."""
 
     def __post_init__(self) -> None:
         self._first_rate = self.base.optimizer.learning_rate
-        self._recorder = Recorder(self.out, self.progress)
+        self.recorder = Recorder(self.out, self.progress)
         self._judging = ThreadPoolExecutor(1)
 
     def close(self) -> None:
@@ -248,11 +286,11 @@ class _Ladder:
 
         def judge_ahead() -> None:
             for each in steps:
-                if each.examined and self._recorder.is_made(each.teacher):  # `settle` cannot change what is timed
-                    for recorded in filter(self._recorder.is_made, (each.teacher, *each.others)):
+                if each.examined and self.recorder.is_made(each.teacher):  # `settle` cannot change what is timed
+                    for recorded in filter(self.recorder.is_made, (each.teacher, *each.others)):
                         self._judge(each, recorded)
 
-        self._recorder.make(
+        self.recorder.make(
             [
                 *self._serial_recordings.values(),
                 *(each.teacher for each in steps),
@@ -327,7 +365,7 @@ class _Ladder:
         found: list[Rung] = []
         for split in self._of_mode(mode):
             name = split.framework
-            sides = name, self._serial(_uneven_label(claim.micro_batches), name), self._recorder.arrays(split)
+            sides = name, self._serial(_uneven_label(claim.micro_batches), name), self.recorder.arrays(split)
             compared = rungs.compare_mode(claim.parallel, self.architecture, *sides, None)
             if tolerances.may_be_rounding(compared, tolerances.strict_steps(claim.parallel, self.architecture)):
                 yardstick = self._uneven_yardstick(claim.micro_batches)
@@ -438,7 +476,7 @@ class _Ladder:
         base = serial[first]
         available = len(self._dataset.train)
         plan = Plan(base, self.architecture, min(base.data.limit or available, available))
-        drawn = single_steps.drawn(base, self.architecture, plan)
+        drawn = list(range(plan.total_steps)) if self.every_step else single_steps.drawn(base, self.architecture, plan)
         options = "--drawn", ",".join(map(str, drawn))
         label = f"single-steps-{base.precision}-{label}"
         own = Recording(label, first, base, options)
@@ -460,10 +498,10 @@ class _Ladder:
             self._teachers_shown.add(first.label)
             futures = [self._judge(steps, each) for each in (*own, *steps.others)]
             found += [rung for each in futures for rung in each.result()]
-        else:  # its states may fill the memory
-            judge = single_steps.Judge(self.architecture, self._recorder.arrays(first), steps.drawn, steps.plan)
+        else:
+            judge = self._judge_of(steps)
             for student in steps.others:
-                found += judge.rungs(student.what, self._recorder.arrays(student), student.framework)
+                found += judge.rungs(student.what, self.recorder.opened(student), student.framework)
         found = [rung.model_copy(update={"name": rung.name + steps.addition}) for rung in found]
         # Other batches, and what is not finite, are no matter of digits.
         return [
@@ -477,14 +515,18 @@ class _Ladder:
 
     def _judge(self, steps: _SingleSteps, recorded: Recording) -> Future[list[Rung]]:
         """The rungs of one recording of float32 steps, which another thread finds."""
-        path, first = self._recorder.path(recorded), steps.teacher
+        path = self.recorder.path(recorded)
         if path not in self._rungs:
-            if first.label not in self._judges:
-                teacher = self._recorder.arrays(first)
-                self._judges[first.label] = single_steps.Judge(self.architecture, teacher, steps.drawn, steps.plan)
-            judge, what, name = self._judges[first.label], recorded.what, recorded.framework
-            self._rungs[path] = self._judging.submit(lambda: judge.rungs(what, self._recorder.arrays(recorded), name))
+            judge, what, name = self._judge_of(steps), recorded.what, recorded.framework
+            self._rungs[path] = self._judging.submit(lambda: judge.rungs(what, self.recorder.opened(recorded), name))
         return self._rungs[path]
+
+    def _judge_of(self, steps: _SingleSteps) -> single_steps.Judge:
+        label = steps.teacher.label
+        if label not in self._judges:
+            teacher = self.recorder.opened(steps.teacher)  # states of float64 steps may fill the memory
+            self._judges[label] = single_steps.Judge(self.architecture, teacher, steps.drawn, steps.plan)
+        return self._judges[label]
 
     def trajectories(self) -> tuple[list[Rung], Trajectories | None]:
         """The timed serial run as it goes, in its own precision, and copies that tell how far rounding carries it.
@@ -525,8 +567,8 @@ class _Ladder:
 
     def _follow(self, steps: int, copies: int) -> Trajectories:
         wanted = self._copies_of(steps, copies)
-        self._recorder.make(wanted)
-        losses = {each.framework: self._recorder.arrays(each)["losses"] for each in wanted}
+        self.recorder.make(wanted)
+        losses = {each.framework: self.recorder.arrays(each)["losses"] for each in wanted}
         plain = {name: [list(map(float, each)) for each in found] for name, found in losses.items()}
         return Trajectories(cores=wanted[0].what.cores, steps=steps, losses=plain)
 
@@ -539,8 +581,8 @@ class _Ladder:
         return {(label, name): Recording(label, name, what) for label, what in wanted.items() for name in self.frameworks}
 
     def _serial(self, label: str, framework: str) -> Arrays:
-        self._recorder.make(self._serial_recordings.values())
-        return self._recorder.arrays(self._serial_recordings[label, framework])
+        self.recorder.make(self._serial_recordings.values())
+        return self.recorder.arrays(self._serial_recordings[label, framework])
 
     @cached_property
     def _yardstick(self) -> Yardstick:
@@ -566,9 +608,9 @@ class _Ladder:
 
     def _measure(self, what: Spec, label: str, ordered: str) -> Yardstick:
         reordered = [Recording(label, name, what, ("--reverse-batches",)) for name in self.frameworks]
-        self._recorder.make(reordered)
+        self.recorder.make(reordered)
         strict_steps = tolerances.STRICT_STEPS if what.accumulation == 1 else tolerances.STRICT_STEPS_IN_PARTS
-        pairs = [(self._serial(ordered, each.framework), self._recorder.arrays(each)) for each in reordered]
+        pairs = [(self._serial(ordered, each.framework), self.recorder.arrays(each)) for each in reordered]
         return tolerances.measure_yardstick(pairs, strict_steps)
 
 

@@ -25,6 +25,7 @@ from compare.execution.matrix import Row
 from compare.execution.options import OPTIMIZERS
 from compare.proof import ladder, third_opinion
 from compare.proof.certificate import Proof, Rung
+from compare.proof.single_steps import TOLERANCE
 from compare.proof.third_opinion import Line
 from compare.reporting import document
 from compare.reporting.document import Mark, Report
@@ -38,8 +39,10 @@ _WITH_SPEC = (
 """Command parameters that go with a spec file or a preset, which says everything else."""
 
 
+@options.grouped
 def command(
     context: typer.Context,
+    *,
     spec_file: options.SpecFile = None,
     preset: options.PresetName = None,
     model: Annotated[
@@ -57,12 +60,15 @@ def command(
     replicas: Annotated[
         int | None, typer.Option(min=2, help="Replicas of those modes. Default: 2, or as the spec says.")
     ] = None,
-    frameworks: options.SomeFrameworks = None,
-    contestant: options.Contestants = None,
+    compared: options.ContestantOptions,
     seed: Annotated[int, typer.Option(help="Of weights, order and augmentation.")] = 0,
     assignments: options.Set = None,
     referee: Annotated[
         bool, typer.Option("--referee", help="Compare both frameworks with a third training in plain NumPy instead.")
+    ] = False,
+    single_steps: Annotated[
+        bool,
+        typer.Option("--single-steps", help="Judge float64 single steps alone, every one of them, within 1e-12 in each mode."),
     ] = False,
     out: Annotated[
         Path | None, typer.Option(help="Keep report, specs, recordings and logs here. Default: nothing is kept.")
@@ -88,13 +94,13 @@ def command(
                     f"--spec and --preset say what is run. Received also: {', '.join(others)}. Use --set field=value instead."
                 )
             settings = run_settings.settings(preset, spec_file, {}, assignments or [])
-            named = options.contestants(frameworks, contestant, settings.contestants)
+            named = compared.names(settings.contestants)
             asked = list(settings.modes) if modes is None else variants(modes)
             replicas = replicas or settings.replicas
             rows = matrix.rows(settings.values, named, asked, replicas, settings.workers)
             specs = [rows[0].spec]
         else:
-            named = options.contestants(frameworks, contestant, {})
+            named = compared.names({})
             specs = [
                 _spec(name, rule, data, image_size, precision, seed, assignments or [])
                 for name, rule in itertools.product(
@@ -108,9 +114,17 @@ def command(
                 matrix.judge([matrix.row(name, name, each) for name in own], {name: launch.describe(name) for name in own})
         if out is not None:
             store.refuse_others(out, RESULTS_FILE, None, "proof", own=(*spec.MODELS, *(each.model for each in specs)))
+        if referee and single_steps:
+            raise SpecError("--referee and --single-steps make two reports. Use one of them.")
         if referee:
             each = [third_opinion.spec_of(each) for each in specs]
             made = referee_report(third_opinion.judge(each, named, folder, progress))
+        elif single_steps:
+            found = [
+                ladder.every_step(each, named, asked, replicas=replicas or 2, out=folder, progress=progress, steps=steps)
+                for each in specs
+            ]
+            made = single_steps_report([rung for rungs in found for rung in rungs])
         else:
             if len(named) < 2 and asked == ["serial"]:
                 raise SpecError(
@@ -142,6 +156,9 @@ _RUNG = (
 )
 
 
+_STEPS = (*_RUNG[:3], Column("mode", "mode", pick=lambda rung: rung.mode or "serial"), *_RUNG[3:])
+
+
 def report(specs: Sequence[Spec], proofs: Sequence[Proof]) -> Report:
     """One line a rung: the largest difference, the step where it stood, the tolerance and its reason."""
     rungs: list[Rung] = [rung for proof in proofs for rung in proof.rungs]
@@ -159,6 +176,46 @@ def report(specs: Sequence[Spec], proofs: Sequence[Proof]) -> Report:
         commands=[_again()],
         values={"verdict": verdict, "rungs": plain},
         exit_code=0 if verdict == "proved" else exits.RUN_FAILED,
+    )
+
+
+def single_steps_report(rungs: Sequence[Rung]) -> Report:
+    """Every float64 single step: the largest difference of each model, optimizer and mode."""
+    failed = [rung for rung in rungs if rung.status != "passed"]
+    verdict = "not proved" if failed or not rungs else "proved"
+    said = [f"{len(rungs) - len(failed)} of {len(rungs)} comparisons hold {TOLERANCE:.0e} at each of their steps."]
+    if failed:
+        first = failed[0]
+        said.append(
+            f"First, {first.model} with {first.optimizer}: {first.name}, {first.framework}, {first.mode or 'serial'}: "
+            f"{first.max_relative_difference:.1e} at step {first.step} ({first.where})."
+        )
+    by_mode: dict[tuple[str, str], dict[str, list[Rung]]] = {}
+    for rung in rungs:
+        by_mode.setdefault((rung.model, rung.optimizer), {}).setdefault(rung.mode or "serial", []).append(rung)
+
+    def worst(found: list[Rung] | None) -> float | None:
+        return max((rung.max_relative_difference for rung in found), default=None) if found else None
+
+    columns = [Column("model", "model", pick="0.0"), Column("optimizer", "optimizer", pick="0.1")]
+    for mode in dict.fromkeys(rung.mode or "serial" for rung in rungs):
+        columns.append(Column(mode, mode, -1, pick=lambda item, mode=mode: worst(item[1].get(mode))))
+    plain = [json.loads(rung.model_dump_json()) for rung in rungs]
+    return Report(
+        title="Single steps in float64",
+        name=NAME,
+        json_file=RESULTS_FILE,
+        marks=[Mark("Single steps", verdict, "bad" if verdict != "proved" else "good")],
+        findings=[("Does each step agree?", said)],
+        tables=[
+            Table.of(
+                "single-steps", "Largest difference of any loss, gradient, weight and statistic", columns, by_mode.items()
+            ),
+            Table.of("rungs", "Single steps by aspect", _STEPS, rungs),
+        ],
+        commands=[_again()],
+        values={"verdict": verdict, "rungs": plain},
+        exit_code=exits.RUN_FAILED if verdict != "proved" else 0,
     )
 
 

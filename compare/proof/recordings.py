@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import safetensors.numpy
 
+from common.artifacts import array_file
 from common.machine import machine
 from common.processes.entry import OF_THE_PROCESS
 from common.spec import Spec
@@ -67,6 +68,21 @@ class Recorder:
         """
         self.make([wanted])
         return safetensors.numpy.load_file(self.path(wanted))
+
+    def opened(self, wanted: Recording) -> array_file.Arrays:
+        """The same, but each array is read when it is asked for.
+
+        Raises:
+            LaunchError: the twin could not record.
+        """
+        self.make([wanted])
+        return array_file.Arrays(self.path(wanted))
+
+    def forget(self, made: Iterable[Recording]) -> None:
+        """Delete recordings that have been judged."""
+        for each in made:
+            del self._made[self.path(each)]
+            self.path(each).unlink()
 
     def make(self, wanted: Iterable[Recording], made: Callable[[], object] = lambda: None) -> None:
         """Make those recordings that are not there yet.

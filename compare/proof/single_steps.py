@@ -39,7 +39,7 @@ from compare.core.differences import absolute
 from compare.proof import decisions
 from compare.proof.certificate import Rung
 from compare.proof.decisions import Decider, Step, Tie
-from compare.proof.differences import Arrays, over, rung
+from compare.proof.differences import over, rung
 from compare.proof.referee import network, training
 from compare.proof.referee.layers import Array
 from compare.proof.referee.network import Batch
@@ -74,6 +74,8 @@ class Truth(NamedTuple):
     step: Step
     allowed: Step
     """With the decisions of `step`."""
+    scales: Mapping[str, float]
+    """Of each gradient, see `_scales`."""
     either: Step | None = None
     """With any decision of the ties. None: in float64."""
     ties: tuple[Tie, ...] = ()
@@ -134,7 +136,7 @@ class Judge:
         plan: of the run.
     """
 
-    def __init__(self, architecture: Architecture, teacher: Arrays, steps: Sequence[int], plan: Plan) -> None:
+    def __init__(self, architecture: Architecture, teacher: Mapping[str, Array], steps: Sequence[int], plan: Plan) -> None:
         self._architecture = architecture
         self._teacher = teacher
         self._steps = steps
@@ -144,10 +146,12 @@ class Judge:
         self._leaders: dict[Any, Decider] = {}
         self._with_turned: dict[Any, Step] = {}
         self._effects: dict[Any, Array] = {}
+        self._terms: dict[Any, dict[str, Array]] = {}
+        self._rounding: dict[Any, Step] = {}
         self.stopped = False
         """Set by another thread that waits for no verdict any more."""
 
-    def rungs(self, what: Spec, recorded: Arrays, framework: str) -> list[Rung]:
+    def rungs(self, what: Spec, recorded: Mapping[str, Array], framework: str) -> list[Rung]:
         """Rung 8 of one framework and mode.
 
         Args:
@@ -173,8 +177,7 @@ class Judge:
             within = f"; widest tolerance {max(compared, default=math.inf):.0e}"
             if empty := len(findings) - len(compared):
                 within += f"; {empty} times an array is nothing but rounding, and is not compared"
-            covers_any = aspect == "gradients" or (aspect == "weights" and counts["unkept"])
-            loose = covers_any and counts["loose"] and worst.ratio <= 1
+            loose = aspect == "gradients" and counts["loose"] and worst.ratio <= 1
             made.append(
                 rung(
                     what,
@@ -215,11 +218,12 @@ class Judge:
                     return found
         return found if len(nearest) == len(truth.ties) else None
 
-    def _judged(self, what: Spec, recorded: Arrays, number: int, step: int) -> tuple[list[tuple[str, Finding]], Counter[str]]:
+    def _judged(
+        self, what: Spec, recorded: Mapping[str, Array], number: int, step: int
+    ) -> tuple[list[tuple[str, Finding]], Counter[str]]:
         """(what differs at a step; how it was judged, for `_reason`)."""
         truth = self._truth(what, step)
-        kept = any(name.startswith(f"after/{step}/slots/") for name in recorded)
-        counts = Counter(ties=sum(tie.nearness <= TIE_FACTOR for tie in truth.ties), unkept=int(not kept))
+        counts = Counter(ties=sum(tie.nearness <= TIE_FACTOR for tie in truth.ties))
 
         def findings(truth: Truth) -> list[tuple[str, Finding]]:
             return list(self._findings(what, recorded, truth, number, step))
@@ -229,39 +233,34 @@ class Judge:
 
         found = findings(truth)
         if what.precision == "float64" and worst(found) > 1:
-            return findings(self._widened(what, step, truth)), counts + Counter(widened=1)
+            truth = self._of_terms(what, step, truth)
+            found = findings(truth)
+            if worst(found) > 1:
+                return findings(self._widened(what, step, truth)), counts + Counter(widened=1)
         if truth.either is None or worst(found, "gradients", "weights") <= 1:
             return found, counts
         either = findings(truth._replace(allowed=truth.either))
         if worst(either, "gradients", "weights") > HOPELESS:
             return either, counts
-        gradients = self._gradients(what, recorded, step)
-        decided = None if gradients is None else self.decided_otherwise(what, step, gradients)
+        decided = self.decided_otherwise(what, step, self._gradients(what, recorded, step))
         if decided is None:
-            scales = _scales(self._architecture, truth.step.gradients)
-            widest = max(over(limit, scales[name]) for name, limit in truth.either.gradients.items())
-            return either, counts + Counter({"unseen" if gradients is None else "many": 1, "loose": int(widest > LOOSE)})
+            widest = max(over(limit, truth.scales[name]) for name, limit in truth.either.gradients.items())
+            return either, counts + Counter(many=1, loose=int(widest > LOOSE))
         turned, with_them = decided
         own = findings(truth._replace(step=truth.step._replace(gradients=with_them)))
         if worst(own, "gradients", "weights") < worst(found, "gradients", "weights"):
             return own, counts + Counter(turned=len(turned))
         return found, counts
 
-    def _gradients(self, what: Spec, recorded: Arrays, step: int) -> dict[str, Array] | None:
-        """The gradients of a recorded step, which its optimizer state tells, or with SGD its weights. None: nothing tells."""
-        (weights, before), (stepped, after) = state_before(self._teacher, step), state(recorded, f"after/{step}")
+    def _gradients(self, what: Spec, recorded: Mapping[str, Array], step: int) -> dict[str, Array]:
+        """The gradients of a recorded step, which its optimizer state tells."""
+        (weights, before), (_, after) = state_before(self._teacher, step), state(recorded, f"after/{step}")
         settings = what.optimizer
         slot, kept, share = "buffer", settings.momentum, 1.0
         if settings.name == "adam":
             slot, kept, share = "mean", settings.beta_1, 1.0 - settings.beta_1
-        own = after.get(slot)
-        if own is None:
-            rate = learning_rates(what, **self._schedule)(step + 1)
-            if settings.name == "adam" or not rate:
-                return None
-            own = {name: (np.asarray(weights[name], np.float64) - stepped[name]) / rate for name in before[slot]}
         return {
-            name: (np.asarray(own[name], np.float64) - kept * np.asarray(before[slot][name], np.float64)) / share
+            name: (np.asarray(after[slot][name], np.float64) - kept * np.asarray(before[slot][name], np.float64)) / share
             - settings.weight_decay * np.asarray(weights[name], np.float64)
             for name in before[slot]
         }
@@ -301,7 +300,9 @@ class Judge:
             self._with_turned[key] = self._step(step, chains, leader.follower(turned), np.float64)[0]
         return truth._replace(step=self._with_turned[key])
 
-    def _findings(self, what: Spec, recorded: Arrays, truth: Truth, number: int, step: int) -> Iterator[tuple[str, Finding]]:
+    def _findings(
+        self, what: Spec, recorded: Mapping[str, Array], truth: Truth, number: int, step: int
+    ) -> Iterator[tuple[str, Finding]]:
         unit = _UNIT[what.precision]
         same = all(np.array_equal(recorded[f"{each}/{step}"], self._teacher[f"{each}/{step}"]) for each in ("ids", "hashes"))
         yield "batches", Finding(0.0 if same else math.inf, 0.0, "" if same else "ids or pixels", step)
@@ -322,7 +323,6 @@ class Judge:
             difference, scale = absolute(wanted, after.get(name)), float(np.abs(wanted).max())
             yield "BatchNorm statistics", finding(name, difference, truth.allowed.statistics[name] + 4 * unit * scale, scale)
         settings, rate = what.optimizer, learning_rates(what, **self._schedule)(step + 1)
-        scales = _scales(self._architecture, truth.step.gradients)
         for name, gradient in truth.step.gradients.items():
             weight = np.asarray(weights[name], np.float64)
             slots = {slot: np.asarray(values[name], np.float64) for slot, values in kept_before.items()}
@@ -330,14 +330,15 @@ class Judge:
             rule = _Rule(settings, slots, unit)
             expected = rule.slots_after(name, weight, gradient, allowed)
             own = {slot: recorded.get(f"after/{step}/slots/{slot}/{name}") for slot in expected}
-            kept = all(each is not None for each in own.values())
-            if kept:
-                for slot, (value, limit, share) in expected.items():
-                    scale = scales[name] if share else float(np.abs(value).max())
-                    difference = absolute(value, own[slot]) / (share or 1.0)
-                    yield "gradients", finding(f"{name}, {slot}", difference, limit / (share or 1.0), scale)
-            values = {slot: np.asarray(own[slot] if kept else value, np.float64) for slot, (value, _, _) in expected.items()}
-            moved, limit = rule.update(values, rate, number, None if kept else allowed)
+            for slot, (value, limit, share) in expected.items():
+                scale = truth.scales[name] if share else float(np.abs(value).max())
+                difference = absolute(value, own[slot]) / (share or 1.0)
+                yield "gradients", finding(f"{name}, {slot}", difference, limit / (share or 1.0), scale)
+            values = {
+                slot: value if own[slot] is None else np.asarray(own[slot], np.float64)
+                for slot, (value, *_) in expected.items()
+            }
+            moved, limit = rule.update(values, rate, number)
             difference = absolute(weight - moved, after.get(name))
             scale = float(np.abs(moved).max()) or float(np.abs(weight).max())
             yield "weights", finding(name, difference, limit + 3 * unit * np.abs(weight), scale)
@@ -348,16 +349,16 @@ class Judge:
 
     def _truth(self, what: Spec, step: int) -> Truth:
         chains = self._chains(what, step)
-        key = what.precision, step, _key(chains)
+        if what.precision == "float64":
+            return self._of_teacher(what, step)  # quickly read, and too large to be kept
+        key = step, _key(chains)
         if key not in self._truths:
-            own = self._of_referee(what, step, chains) if what.precision == "float32" else self._of_teacher(what, step)
-            self._truths[key] = own
+            self._truths[key] = self._of_referee(what, step, chains)
         return self._truths[key]
 
     def _of_teacher(self, what: Spec, step: int) -> Truth:
         """What the first framework did."""
         gradients = self._gradients(what, self._teacher, step)
-        assert gradients is not None, "a teacher is serial and records its optimizer's state"
         stepped, _ = state(self._teacher, f"after/{step}")
         statistics = {name: array for name, array in stepped.items() if name not in gradients}
         scales = _scales(self._architecture, gradients)
@@ -367,17 +368,27 @@ class Judge:
             {name: TOLERANCE * scales[name] for name in gradients},
             {name: TOLERANCE * float(np.abs(array).max()) for name, array in statistics.items()},
         )
-        return Truth(Step(loss, gradients, statistics), allowed)
+        return Truth(Step(loss, gradients, statistics), allowed, scales)
+
+    def _of_terms(self, what: Spec, step: int, truth: Truth) -> Truth:
+        """The same truth of a float64 step. Biases in front of BatchNorm have the scale of what their gradients add up."""
+        biases = set(_of_no_effect(self._architecture))
+        key = step, _key(chains := self._chains(what, step))
+        if biases and key not in self._terms:
+            self._terms[key] = decisions.bias_terms(self._architecture, *self._inputs(step, np.float64), chains)
+        scales = {
+            name: max(scale, float(self._terms[key][name].max())) if name in biases else scale
+            for name, scale in truth.scales.items()
+        }
+        gradients = {name: TOLERANCE * scale for name, scale in scales.items()}
+        return truth._replace(scales=scales, allowed=truth.allowed._replace(gradients=gradients))
 
     def _widened(self, what: Spec, step: int, truth: Truth) -> Truth:
         """The same truth of a float64 step, with what rounding alone may do where that is more than the plain tolerance."""
-        key = "widened", step
-        if key not in self._truths:
-            whole = [[np.arange(len(self._teacher[f"labels/{step}"]))]]
-            self._truths[key] = self._of_referee(
-                what, step, _chains(what, len(whole[0][0])) if what.mode == "serial" else whole
-            )
-        ratio, rounding = _UNIT["float64"] / _UNIT["float32"], self._truths[key].allowed
+        key = step, _key(chains := self._chains(what, step))
+        if key not in self._rounding:
+            self._rounding[key] = self._of_referee(what, step, chains).allowed
+        ratio, rounding = _UNIT["float64"] / _UNIT["float32"], self._rounding[key]
 
         def wider(own: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
             return {name: max(limit, ratio * other[name]) for name, limit in own.items()}
@@ -424,7 +435,7 @@ class Judge:
         own = Step(loss, rounding(lambda each: each.gradients), rounding(lambda each: each.statistics))
         turned = largest(tossed, lambda each: each.gradients)
         either = own._replace(gradients={name: limit + TIE_FACTOR * turned[name] for name, limit in own.gradients.items()})
-        return Truth(true, own, either if narrow else None, ties)
+        return Truth(true, own, _scales(self._architecture, true.gradients), either if narrow else None, ties)
 
     def _step(
         self, step: int, chains: list[list[Any]], decider: Decider, dtype: Any, seed: int | None = None
@@ -476,28 +487,23 @@ class _Rule:
             "square": (new_square, square_error + np.finfo(np.float32).tiny, 0.0),
         }
 
-    def update(self, slots: Mapping[str, Array], rate: float, number: int, allowed: float | None) -> tuple[Array, Array]:
+    def update(self, slots: Mapping[str, Array], rate: float, number: int) -> tuple[Array, Array]:
         """What is subtracted from the weight, and the largest error.
 
         Args:
-            slots: after the step.
+            slots: after the step, those of the framework itself.
             rate: the learning rate.
             number: of the step, from 1.
-            allowed: error of the gradient. None: the slots are those of the framework itself.
         """
         given, unit = self.settings, self.unit
         if given.name == "sgd":
             moved = rate * slots["buffer"]
-            error = 0.0 if allowed is None else rate * allowed / (1 - given.momentum)
-            return moved, error + 4 * unit * np.abs(moved)
+            return moved, 4 * unit * np.abs(moved)
         corrected = 1 - given.beta_1**number, 1 - given.beta_2**number
         divisor = np.sqrt(slots["square"] / corrected[1]) + given.epsilon
         moved = rate / corrected[0] * slots["mean"] / divisor
-        error = 0.0
-        if allowed is not None:
-            error = np.minimum(allowed * (rate + np.abs(moved)) / divisor, 2 * rate)
         constants = 8 + 1 / corrected[0] + 1 / corrected[1]
-        return moved, error + constants * unit * np.abs(moved)
+        return moved, constants * unit * np.abs(moved)
 
 
 def _key(chains: list[list[Any]]) -> Any:
@@ -506,11 +512,9 @@ def _key(chains: list[list[Any]]) -> Any:
 
 def _reason(what: Spec, counts: Counter[str]) -> str:
     """Why these tolerances."""
-    unkept = "; this mode does not record the optimizer's state, so its gradients show in the weights alone"
-    unkept = unkept if counts["unkept"] else ""
     if what.precision == "float64":
         widened = f"; at {counts['widened']} steps the referee shows that rounding alone exceeds {TOLERANCE:.0e}"
-        return "rounding of float64, on each array's own scale" + (widened if counts["widened"] else "") + unkept
+        return "rounding of float64, on each array's own scale" + (widened if counts["widened"] else "")
     reason = f"{ROUNDING_FACTOR:.0f} times the referee's own float32 rounding, on each array's own scale"
     if counts["ties"]:
         reason += f"; rounding may decide {counts['ties']} ReLUs and maxima"
@@ -518,12 +522,7 @@ def _reason(what: Spec, counts: Counter[str]) -> str:
         reason += f"; it decided {counts['turned']} otherwise than in float64, and the referee took these decisions over"
     if counts["many"]:
         reason += f"; at {counts['many']} steps they are too many to try all, and the tolerance covers any decision"
-    if counts["unseen"]:
-        reason += (
-            f"; at {counts['unseen']} steps no gradient can be told from what this mode records, and the tolerance covers any "
-            "decision"
-        )
-    return reason + unkept
+    return reason
 
 
 def _chains(what: Spec, size: int) -> list[list[npt.NDArray[np.int64]]]:
@@ -543,12 +542,17 @@ def _moved(array: Array, generator: np.random.Generator) -> Array:
 
 
 def _scales(architecture: Architecture, gradients: dict[str, Array]) -> dict[str, float]:
-    """The largest component of each gradient. A bias in front of BatchNorm has the scale of its layer's kernel.
-
-    BatchNorm takes the mean away, and the bias with it. In exact arithmetic the bias has no gradient.
-    """
+    """The largest component of each gradient. A bias of no effect has the scale of its layer's kernel."""
     scales = {name: float(np.abs(gradient).max()) for name, gradient in gradients.items()}
-    for first, second in itertools.pairwise(architecture.leaves()):
-        if isinstance(second, architectures.BatchNorm) and f"{first.name}.bias" in scales:
-            scales[f"{first.name}.bias"] = scales[f"{first.name}.kernel"]
-    return scales
+    return scales | {name: scales[f"{name.removesuffix('bias')}kernel"] for name in _of_no_effect(architecture)}
+
+
+def _of_no_effect(architecture: Architecture) -> list[str]:
+    """The biases in front of BatchNorm, which takes the mean away, and the bias with it.
+
+    In exact arithmetic such a bias has no gradient: its terms add up to zero. What is left is the rounding of this sum.
+    """
+    trained = {parameter.name for parameter in architecture.parameters()}
+    leaves = itertools.pairwise(architecture.leaves())
+    biases = [f"{first.name}.bias" for first, second in leaves if isinstance(second, architectures.BatchNorm)]
+    return [name for name in biases if name in trained]

@@ -90,8 +90,8 @@ def of_revisions(good: str, bad: str, plan: Comparison) -> Candidates:
     refused one by one.
 
     Raises:
-        RevisionError: git does not know a revision, `good` is no earlier commit of the branch of `bad`, nothing changed between them, or an end
-            needs other packages.
+        RevisionError: git does not know a revision, `good` is no earlier commit of the branch of `bad`, nothing changed between
+            them, or an end needs other packages.
     """
     first, last = (revisions.commit_of(revision) for revision in (good, bad))
     if first == last or first not in revisions.output("rev-list", "--first-parent", last).split():

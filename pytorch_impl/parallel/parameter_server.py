@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from common.data.sources import Split
-from common.models.weights import Weights
+from common.models.weights import Weights, split
 from common.processes import parameter_server, rendezvous
 from common.training.communication import server_bytes, statistics_payload_bytes
 from common.training.trainer import Batch, ComputeAndExchange, StepBreakdown, Update
@@ -100,8 +100,22 @@ class ParameterServer(Trainer):
 
     def load_weights(self, values: Weights) -> None:
         weights.load(self._model, self._architecture, values)
+        self._server.load(self._trainable()[0], self._outgoing.counts)
+
+    # The server holds the optimizer, of one vector of all parameters.
+
+    def _optimizer_state(self) -> dict[str, npt.NDArray[Any]]:
+        return {f"{slot}/0": values for slot, values in self._server.slots().items()}
+
+    def _load_optimizer_state(self, values: dict[str, npt.NDArray[Any]]) -> None:
+        self._server.load_slots({path.removesuffix("/0"): array for path, array in values.items()})
+
+    def _trainable(self) -> list[npt.NDArray[Any]]:
         own = [weights.flattened(name, parameter.detach()) for name, parameter in self._parameters.items()]
-        self._server.load(torch.cat(own).cpu().numpy(), self._outgoing.counts)
+        return [torch.cat(own).cpu().numpy()]
+
+    def _by_name(self, arrays: list[npt.NDArray[Any]]) -> Weights:
+        return split(arrays[0], self._architecture)
 
 
 class _Workers:

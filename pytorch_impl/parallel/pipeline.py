@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -16,6 +16,7 @@ from torch import distributed
 from common.artifacts.schema import StepParts
 from common.data.sources import Split
 from common.models import stages
+from common.models.architectures import Parameter
 from common.models.weights import Weights
 from common.training.trainer import Batch, Update
 from pytorch_impl import device, input, models, train, weights
@@ -182,16 +183,27 @@ class Pipeline(Trainer):
         self.share_statistics()
 
     def weights(self) -> Weights:
-        own = weights.extract(self._model, self._stage.architecture)
+        return self._gathered(weights.extract(self._model, self._stage.architecture), self._architecture.parameters())
+
+    def _by_name(self, arrays: list[npt.NDArray[Any]]) -> Weights:
+        own = weights.extract_gradients(self._model, self._stage.architecture, list(map(torch.from_numpy, arrays)))
+        return self._gathered(own, [parameter for parameter in self._architecture.parameters() if parameter.trainable])
+
+    def _gathered(self, own: Weights, wanted: Iterable[Parameter]) -> Weights:
+        """These parameters of the model, in order. Each is sent by the rank whose stage has it."""
+        holders = {
+            parameter.name: stage.index
+            for stage in stages.cut(self._architecture, self._stage.number)
+            for parameter in stage.architecture.parameters()
+        }
         found: Weights = {}
-        for stage in stages.cut(self._architecture, self._stage.number):
-            for parameter in stage.architecture.parameters():
-                values = torch.empty(parameter.shape, dtype=device.dtype(self._spec), device=self._device)
-                if stage.index == self._stage.index:
-                    values = self._tensor(own[parameter.name]).contiguous()  # memory is sent as it lies
-                distributed.broadcast(values, group=self._group, group_src=stage.index)
-                found[parameter.name] = values.cpu().numpy()
-        return {parameter.name: found[parameter.name] for parameter in self._architecture.parameters()}
+        for parameter in wanted:
+            values = torch.empty(parameter.shape, dtype=device.dtype(self._spec), device=self._device)
+            if parameter.name in own:
+                values = self._tensor(own[parameter.name]).contiguous()  # memory is sent as it lies
+            distributed.broadcast(values, group=self._group, group_src=holders[parameter.name])
+            found[parameter.name] = values.cpu().numpy()
+        return found
 
     def num_values(self) -> tuple[int, int]:
         own = torch.tensor(models.num_values(self._model), device=self._device)

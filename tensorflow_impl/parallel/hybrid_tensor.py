@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import keras
+import numpy.typing as npt
 import tensorflow as tf
 
 from common.data.sources import Split
@@ -79,3 +80,7 @@ class HybridTensor(TensorParallel):
     def load_weights(self, values: Weights) -> None:
         for model in self._models:
             weights.load(model, self._architecture, values)
+
+    def _load_optimizer_state(self, values: dict[str, npt.NDArray[Any]]) -> None:
+        for optimizer in self._optimizers:
+            optimizer.load_state(values)

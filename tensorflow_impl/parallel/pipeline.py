@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import keras
@@ -158,6 +159,42 @@ class Pipeline(Trainer):
         for part in self._copies[0]:
             found |= weights.extract(part.model, part.stage.architecture)
         return {parameter.name: found[parameter.name] for parameter in self._architecture.parameters()}
+
+    # Twin: the arrays of all stages, one stage after another. torch has a rank for each stage.
+
+    def _optimizer_state(self) -> dict[str, npt.NDArray[Any]]:
+        found: dict[str, npt.NDArray[Any]] = {}
+        for part, own in self._places(self._copies[0]):
+            kept = part.optimizer.state()
+            slots = {path.rpartition("/")[0] for path in kept}
+            found |= {f"{slot}/{place}": kept[f"{slot}/{index}"] for slot in slots for index, place in enumerate(own)}
+        return found
+
+    def _load_optimizer_state(self, values: dict[str, npt.NDArray[Any]]) -> None:
+        slots = {path.rpartition("/")[0] for path in values}
+        for copy in self._copies:
+            for part, own in self._places(copy):
+                part.optimizer.load_state(
+                    {f"{slot}/{index}": values[f"{slot}/{place}"] for slot in slots for index, place in enumerate(own)}
+                )
+
+    def _trainable(self) -> list[npt.NDArray[Any]]:
+        return [variable.numpy() for part in self._copies[0] for variable in part.model.trainable_variables]
+
+    def _by_name(self, arrays: list[npt.NDArray[Any]]) -> Weights:
+        found: Weights = {}
+        for part, own in self._places(self._copies[0]):
+            values = [tf.constant(arrays[place]) for place in own]
+            found |= weights.extract_gradients(part.model, part.stage.architecture, values)
+        return found
+
+    def _places(self, copy: list[_Placed]) -> Iterator[tuple[_Placed, range]]:
+        """(stage, indices of its trainable variables in the list of all stages')."""
+        start = 0
+        for part in copy:
+            stop = start + len(part.model.trainable_variables)
+            yield part, range(start, stop)
+            start = stop
 
     def num_values(self) -> tuple[int, int]:
         counts = np.sum([models.num_values(part.model) for part in self._copies[0]], axis=0)

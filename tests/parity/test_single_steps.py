@@ -1,5 +1,6 @@
 """Rung 8: one step from the same state, with planted defects, and cases in which only rounding is left."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,14 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
+from typer.testing import CliRunner
 
 from common import spec
 from common.data.batches import Plan
 from common.spec import Spec
+from common.training.tracing import state_before
+from compare.__main__ import app
 from compare.proof import decisions, ladder, single_steps
 from compare.proof.certificate import Proof, Rung
-from compare.proof.referee import layers
-from tests.parity.made_up import architecture_of, recording_of_steps
+from compare.proof.referee import layers, network
+from tests.parity.made_up import FakeTwins, architecture_of, recording_of_steps
 from tests.parity.settings import setting
 
 PROJECT = Path(__file__).parents[2]
@@ -38,6 +42,9 @@ DEFECTS = [
     ("tensorflow", "batch_norm_momentum_means_old", "BatchNorm statistics"),
 ]
 LENET = "tests.parity.lenet"
+TOO_LONG = "gradients_are_a_billionth_too_long"
+OF_STAGES_AND_SLICES = ("pipeline", "tensor_parallel", "hybrid_tensor")
+"""Modes that TensorFlow has in one process."""
 Recordings = Callable[[str, str], dict[str, Any]]
 
 
@@ -45,6 +52,24 @@ def _spec(**fields: Any) -> Spec:
     schedule = {"name": "step", "step_size": 1, "gamma": 0.5}
     values = {**setting("float32").model_dump(), "steps": 8, "data": {"limit": EXAMPLES}, "schedule": schedule}
     return spec.build({**values, **fields})
+
+
+def _split(mode: str) -> Spec:
+    """In float64, at a learning rate at which a small error of the gradients drowns in the rounding of the weights."""
+    values = {"model": "simple_cnn", "precision": "float64", "optimizer": {"name": "sgd", "learning_rate": 1e-9}}
+    values |= {"global_batch_size": 8, "data": {"limit": EXAMPLES}, "steps": 4}
+    return spec.build(spec.with_variant(values, mode, 2))
+
+
+def _write(folder: Path, name: str, what: Spec, *options: str) -> None:
+    (folder / f"{name}.json").write_text(what.to_json(), encoding="utf-8")
+    (folder / f"{name}.options").write_text(" ".join(["--drawn", ",".join(map(str, _drawn(what))), *options]), encoding="utf-8")
+
+
+def _plant(folder: Path, framework: str, *jobs: str) -> None:
+    command = [sys.executable, "-m", "tests.planted.plant", framework, str(folder / framework), *jobs]
+    done = subprocess.run(command, cwd=PROJECT, check=False, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 def _lenet(optimizer: str) -> Spec:
@@ -69,23 +94,19 @@ def _judge(what: Spec, teacher: dict[str, Any]) -> single_steps.Judge:
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recordings:
     folder = tmp_path_factory.mktemp("steps")
     lenets = {f"{optimizer}-": _lenet(optimizer) for optimizer in ("sgd", "adam")}
-    for prefix, what in {"": _spec(), **lenets}.items():
-        drawn = _drawn(what)
-        words = ["--drawn", ",".join(map(str, drawn))]
-        teacher = folder / "pytorch" / f"{prefix}teacher-nothing.safetensors"
-        for name, options in (("teacher", words), ("pupil", [*words, "--teacher", str(teacher)])):
-            (folder / f"{prefix}{name}.json").write_text(what.to_json(), encoding="utf-8")
-            (folder / f"{prefix}{name}.options").write_text(" ".join(options), encoding="utf-8")
+    for prefix, what in {"": _spec(), **lenets, "split-": _split("serial")}.items():
+        _write(folder, f"{prefix}teacher", what)
+        _write(folder, f"{prefix}pupil", what, "--teacher", str(folder / "pytorch" / f"{prefix}teacher-nothing.safetensors"))
+    for mode in OF_STAGES_AND_SLICES:
+        _write(folder, mode, _split(mode), "--teacher", str(folder / "pytorch" / "split-teacher-nothing.safetensors"))
     for framework in ("pytorch", "tensorflow"):
-        out = folder / framework
-        out.mkdir()
+        (folder / framework).mkdir()
         planted = [f"{folder}/pupil.json:{defect}" for own, defect, _ in DEFECTS if own == framework]
         prefixes = ("", *lenets)
-        first = [f"{folder}/{prefix}teacher.json:nothing" for prefix in prefixes] if framework == "pytorch" else []
-        words = [*first, *planted, *(f"{folder}/{prefix}pupil.json:nothing" for prefix in prefixes)]
-        command = [sys.executable, "-m", "tests.planted.plant", framework, str(out), *words]
-        done = subprocess.run(command, cwd=PROJECT, check=False, capture_output=True, text=True, timeout=600)
-        assert done.returncode == 0, done.stderr[-3000:]
+        own = [f"{folder}/{prefix}teacher.json:nothing" for prefix in (*prefixes, "split-")]
+        if framework == "tensorflow":
+            own = [f"{folder}/{mode}.json:{defect}" for mode in OF_STAGES_AND_SLICES for defect in ("nothing", TOO_LONG)]
+        _plant(folder, framework, *own, *planted, *(f"{folder}/{prefix}pupil.json:nothing" for prefix in prefixes))
     return lambda framework, name: safetensors.numpy.load_file(folder / framework / f"{name}.safetensors")
 
 
@@ -138,6 +159,89 @@ def test_a_lenet_with_batch_norm_is_not_failed_for_rounding(recorded: Recordings
         for rung in judging.rungs(what, recorded(framework, f"{optimizer}-{name}-nothing"), framework)
     ]
     assert {rung.status for rung in found} == {"passed"}, [rung for rung in found if rung.status != "passed"]
+
+
+def _assert_too_long_gradients_are_found(
+    what: Spec, teacher: dict[str, Any], clean: dict[str, Any], wrong: dict[str, Any]
+) -> None:
+    judging = _judge(what, teacher)
+    assert {rung.status for rung in judging.rungs(what, clean, "clean")} == {"passed"}
+    by_aspect = {rung.name.rpartition(": ")[2]: rung for rung in judging.rungs(what, wrong, "wrong")}
+    assert by_aspect["gradients"].status == "failed" and 1e-10 < by_aspect["gradients"].max_relative_difference < 1e-8
+    assert by_aspect["weights"].status == "passed"
+    for name in clean:
+        if "/weights/" in name:
+            np.testing.assert_allclose(clean[name], wrong[name], rtol=0, atol=2**-53)
+
+
+@pytest.mark.parametrize("mode", OF_STAGES_AND_SLICES)
+def test_gradients_that_the_weights_hide_are_found_in_modes_that_divide_the_model(recorded: Recordings, mode: str) -> None:
+    found = [recorded("tensorflow", f"{mode}-{defect}") for defect in ("nothing", TOO_LONG)]
+    _assert_too_long_gradients_are_found(_split(mode), recorded("pytorch", "split-teacher-nothing"), *found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", [*OF_STAGES_AND_SLICES, "hybrid_pipeline", "multi_process"])
+def test_gradients_that_the_weights_hide_are_found_in_modes_of_several_ranks(tmp_path: Path, mode: str) -> None:
+    (tmp_path / "pytorch").mkdir()
+    teacher = tmp_path / "pytorch" / "teacher-nothing.safetensors"
+    _write(tmp_path, "teacher", _split("serial"))
+    _write(tmp_path, mode, _split(mode), "--teacher", str(teacher))
+    _plant(tmp_path, "pytorch", f"{tmp_path}/teacher.json:nothing")
+    _plant(tmp_path, "pytorch", *(f"{tmp_path}/{mode}.json:{defect}" for defect in ("nothing", TOO_LONG)))
+    found = [tmp_path / "pytorch" / f"{name}.safetensors" for name in (f"{mode}-nothing", f"{mode}-{TOO_LONG}")]
+    _assert_too_long_gradients_are_found(_split(mode), *map(safetensors.numpy.load_file, [teacher, *found]))
+
+
+def test_a_bias_in_front_of_batch_norm_is_judged_on_the_scale_of_what_its_gradient_adds_up() -> None:
+    """In exact arithmetic these terms add up to zero. What two frameworks make of the sum is rounding."""
+    values = {**setting("float32").model_dump(), "precision": "float64", "steps": 1, "data": {"limit": 8}}
+    what = spec.build(values)
+    architecture = architecture_of(what)
+    teacher = recording_of_steps(what, [0], ["float64"])
+    judging = single_steps.Judge(architecture, teacher, [0], Plan(what, architecture, 8))
+    weights, _ = state_before(teacher, 0)
+    images = network.scaled(teacher["images/0"], [0] * 3, [1] * 3, np.float64)
+    batch = network.Batch(images, teacher["labels/0"], [teacher["masks/0/0"]])
+    terms = decisions.bias_terms(architecture, weights, batch, [[np.arange(8)]])
+    gradients = {name: teacher[f"after/0/slots/buffer/{name}"] for name in ("conv.bias", "conv.kernel", "logits.bias")}
+    assert (
+        np.abs(gradients["conv.bias"]).max() < 1e-14 < 0.1 < terms["conv.bias"].max() / np.abs(gradients["conv.kernel"]).max()
+    )
+
+    def found(name: str, off: float) -> Rung:
+        changed = dict(teacher)
+        changed[f"after/0/slots/buffer/{name}"] = gradients[name] + off
+        return _gradients_of(judging.rungs(what, changed, "tensorflow"))
+
+    for name, scale in (("conv.bias", terms["conv.bias"].max()), ("logits.bias", np.abs(gradients["logits.bias"]).max())):
+        assert found(name, 0.9e-12 * scale).status == "passed"
+        wrong = found(name, 1.2e-12 * scale)
+        assert (wrong.status, wrong.where) == ("failed", f"{name}, buffer")
+
+
+def test_the_command_judges_every_step_of_a_large_model_too_and_keeps_no_recording(twins: FakeTwins, tmp_path: Path) -> None:
+    words = ["parity", "--single-steps", "--model", "simple_cnn", "--optimizer", "sgd,adam", "--steps", "5", "--json"]
+    words += ["--modes", "serial,data_parallel,model_averaging"]
+    done = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)["rungs"]
+    assert {rung["judged_steps"] for rung in found} == {5}
+    judged = {(rung["optimizer"], rung["mode"], rung["framework"]) for rung in found}
+    modes = [(None, "tensorflow"), ("data_parallel", "pytorch"), ("data_parallel", "tensorflow")]
+    assert judged == {(optimizer, *mode) for optimizer in ("sgd", "adam") for mode in modes}
+    assert not list((tmp_path / "out").rglob("*.safetensors"))
+
+    def change(arrays: dict[str, Any]) -> None:
+        for name in arrays:
+            if name.startswith("after/4/slots/"):
+                arrays[name] = arrays[name] * (1 + 1e-10)
+
+    twins.changes["tensorflow", "steps"] = change
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 1
+    said = " ".join(sentence for each in json.loads(done.stdout)["findings"] for sentence in each["sentences"])
+    assert "First, simple_cnn with sgd: 8 one step in float64: gradients, tensorflow, serial: 1.0e-10 at step 5" in said
 
 
 def _bfloat16(array: Any) -> Any:

@@ -74,6 +74,15 @@ def adam_epsilon_before_correction(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(optim.Adam, "apply", apply)
 
 
+def gradients_are_a_billionth_too_long(patch: pytest.MonkeyPatch) -> None:
+    apply = optim.SGD.apply
+
+    def longer(self: optim.SGD, gradients: list[torch.Tensor], learning_rate: float, step: int) -> None:
+        apply(self, [gradient * (1 + 1e-9) for gradient in gradients], learning_rate, step)
+
+    patch.setattr(optim.SGD, "apply", longer)
+
+
 def adam_epsilon_of_keras(patch: pytest.MonkeyPatch) -> None:
     _optimizer_with(patch, epsilon=1e-7)
 

@@ -91,6 +91,15 @@ def adam_epsilon_before_correction(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(tf.raw_ops, "ResourceApplyAdam", unscaled)
 
 
+def gradients_are_a_billionth_too_long(patch: pytest.MonkeyPatch) -> None:
+    apply = optim.SGD.apply
+
+    def longer(self: optim.SGD, gradients: list[tf.Tensor], learning_rate: tf.Tensor, step: tf.Tensor) -> None:
+        apply(self, [gradient * (1 + 1e-9) for gradient in gradients], learning_rate, step)
+
+    patch.setattr(optim.SGD, "apply", longer)
+
+
 def optimizer_of_keras(patch: pytest.MonkeyPatch) -> None:
     """Momentum through float32, the learning rate in the buffer, decoupled weight decay: three defects in one."""
     build = optim.build

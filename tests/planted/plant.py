@@ -29,7 +29,7 @@ Plant = Callable[[pytest.MonkeyPatch], Any]
 def main(framework: str, out: Path, jobs: list[str]) -> int:
     module, plants = _twin(framework)
     specs = {name: spec.from_json(Path(name).read_bytes()) for name, _ in map(_parted, jobs)}
-    if "RANK" not in os.environ and any(each.mode == "multi_process" for each in specs.values()):
+    if "RANK" not in os.environ and any(map(module.rendezvous.environments, specs.values())):
         return _in_ranks(module, framework, out, jobs, specs)
     # Threads and devices can be set once a process: those of a parallel mode serve serial runs too.
     widest = max(specs.values(), key=lambda each: each.replicas)

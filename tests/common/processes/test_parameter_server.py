@@ -67,6 +67,28 @@ def test_a_synchronous_update_is_one_from_the_sum_of_all_shares_in_the_order_of_
     assert asyncio.run(server.late(0)) == [3]
 
 
+@pytest.mark.parametrize("name", ["sgd", "adam"])
+def test_what_the_rule_keeps_can_be_read_and_is_set_by_the_first_rank(name: str) -> None:
+    """For recordings of single steps."""
+    server = Server(spec.Optimizer.model_validate({"name": name}), AS_THEY_ARE, 2, synchronous=True, staleness=None)
+
+    async def work(rank: int) -> Any:
+        await server.push(rank, [np.array([1.0 + rank, 4.0])], 0.5)
+        kept = await server.slots(rank)
+        await server.load_slots(rank, {slot: 2 * values for slot, values in kept.items()} if rank == 0 else {})
+        return kept, await server.slots(rank)
+
+    (kept, doubled), (_, same) = run(server, np.zeros(2), work, work)
+    if name == "sgd":
+        np.testing.assert_array_equal(kept["buffer"], [3.0, 8.0])
+    else:
+        np.testing.assert_allclose(kept["mean"], [0.3, 0.8])
+        np.testing.assert_allclose(kept["square"], [0.009, 0.064])
+    for slot, values in kept.items():
+        np.testing.assert_array_equal(doubled[slot], 2 * values)
+        np.testing.assert_array_equal(same[slot], 2 * values)
+
+
 def test_compressed_shares_are_added_up_in_full() -> None:
     chosen = AS_THEY_ARE.model_copy(update={"compression": "float16"})
     server = Server(SGD, chosen, 2, synchronous=True, staleness=None)

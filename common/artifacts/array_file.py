@@ -1,0 +1,55 @@
+"""Safetensors files that are larger than memory: written and read one array at a time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import safetensors
+
+_NAMES = {"float64": "F64", "float32": "F32", "int64": "I64", "int32": "I32", "uint8": "U8", "bool": "BOOL"}
+_HEADER_BYTES = 512
+"""Kept free for each array's entry."""
+
+
+def write(path: Path, arrays: Iterable[tuple[str, npt.NDArray[Any]]], at_most: int) -> None:
+    """Write arrays by name as they come. The file is there when it is whole. Names differ, and there are `at_most` so many."""
+    header: dict[str, dict[str, Any]] = {}
+    room = 8 * -(-_HEADER_BYTES * (at_most + 1) // 8)
+    partial = path.with_suffix(".partial")
+    with partial.open("wb") as file:
+        file.seek(8 + room)
+        end = 0
+        for name, array in arrays:
+            start, end = end, end + array.nbytes
+            header[name] = {"dtype": _NAMES[array.dtype.name], "shape": array.shape, "data_offsets": [start, end]}
+            file.write(np.ascontiguousarray(array).data)
+        written = json.dumps(header).encode()
+        if len(written) > room:
+            raise ValueError(f"{path} has more arrays than expected, or their names are too long. Received: {len(header)}.")
+        file.seek(0)
+        file.write(room.to_bytes(8, "little") + written.ljust(room))  # the format allows for spaces behind the header
+    partial.replace(path)
+
+
+class Arrays(Mapping[str, npt.NDArray[Any]]):
+    """The arrays of a safetensors file, each read when it is asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self._file: Any = safetensors.safe_open(path, "numpy")
+        self._names = dict.fromkeys(self._file.keys())
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        if name not in self._names:
+            raise KeyError(name)
+        return self._file.get_tensor(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)

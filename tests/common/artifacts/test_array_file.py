@@ -1,0 +1,36 @@
+"""Files of arrays that are written and read one array at a time."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from common.artifacts import array_file
+
+ARRAYS = {
+    "matrix": np.arange(6.0).reshape(2, 3).T,
+    "nothing": np.zeros((0, 2), np.float32),
+    "number": np.array(7),
+    "pixels": np.arange(8, dtype=np.uint8).reshape(2, 2, 2),
+    "mask": np.array([True, False]),
+}
+
+
+def test_an_array_file_is_a_safetensors_file(tmp_path: Path) -> None:
+    path = tmp_path / "arrays.safetensors"
+    array_file.write(path, iter(ARRAYS.items()), len(ARRAYS))
+    whole, opened = safetensors.numpy.load_file(path), array_file.Arrays(path)
+    assert whole.keys() == opened.keys() == ARRAYS.keys() and len(opened) == 5
+    for name, array in ARRAYS.items():
+        for found in (whole[name], opened[name]):
+            assert found.dtype == array.dtype and found.reshape(array.shape).tolist() == array.tolist()
+    assert opened.get("other") is None
+    with pytest.raises(KeyError, match="other"):
+        opened["other"]
+
+
+def test_more_arrays_than_there_is_room_for_are_refused(tmp_path: Path) -> None:
+    many = ((f"{'long' * 20}/{number}", np.zeros(1)) for number in range(20))
+    with pytest.raises(ValueError, match=r"has more arrays than expected, or their names are too long\. Received: 20\."):
+        array_file.write(tmp_path / "arrays.safetensors", many, 2)
