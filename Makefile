@@ -15,7 +15,7 @@ PYTEST := $(BIN)/python -m pytest
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: another-lock help setup format check test test-all bench compare report example clean
+.PHONY: another-lock help setup format check test test-all bench compare report docs example clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -76,8 +76,17 @@ report: setup ## Tables and plots again from stored results (DIR=results/..., el
 	@test -n "$(DIR)" || { echo "There are no results to report. Run make compare, or give DIR=<folder of a comparison>." >&2; exit 2; }
 	$(BIN)/convtwins report "$(DIR)"
 
-example: setup ## Train the example of docs again (five repeats, idle cores), and renew the page, the picture and the notebook that show it
-	$(BIN)/python docs/renew.py
+docs: setup .venv-docs/.installed ## The pages as a site, in site/. Every link is checked.
+	.venv-docs/bin/mkdocs build
+
+# An environment of its own: what makes the site needs no framework, and may need other versions.
+.venv-docs/.installed: requirements-docs.txt
+	$(BIN)/python -m venv .venv-docs
+	.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-docs.txt
+	touch $@
+
+example: setup .venv-docs/.installed ## Train the example of docs again (five repeats, idle cores), and renew the page, the picture and the notebook that show it
+	PATH="$(CURDIR)/.venv-docs/bin:$$PATH" $(BIN)/python docs/renew.py
 
 clean: ## Remove caches and build leftovers; results, .benchmarks and .venv stay
 	rm -rf .pytest_cache .ruff_cache .hypothesis .coverage build dist *.egg-info

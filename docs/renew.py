@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from pathlib import Path
 
@@ -35,7 +36,9 @@ def main() -> None:
             shutil.copy(record, copy)
         PAGE.write_text(renewed(PAGE.read_text(), report(EXAMPLE, Path(folder) / "report")))
         shutil.copy(Path(folder) / "report" / "plots" / PICTURE, DOCS / "images" / PICTURE)
-    subprocess.run([sys.executable, "-m", "jupyter", "execute", "--inplace", DOCS / "notebook.ipynb"], check=True)
+    # Jupyter is in an environment of its own, and the notebook needs what is in this one.
+    environment = {**os.environ, "PYTHONPATH": sysconfig.get_path("purelib")}
+    subprocess.run(["jupyter", "execute", "--inplace", DOCS / "notebook.ipynb"], env=environment, check=True)
 
 
 def report(example: Path, out: Path) -> str:

@@ -12,9 +12,10 @@ from torch import nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from common.matching import recording, records, user_code
+from common.matching import recording, records
 from common.matching.recording import Recorder
 from common.matching.records import Array, Ask, Layer, Opened
+from common.models import user_code
 from common.spec import SpecError
 
 SUPPORTED: dict[str, tuple[str, ...]] = {

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from common.models import architectures
+from common.models import architectures, user_code
 from common.models.architectures import Architecture, Layer
 from common.models.stages import Stage
 from pytorch_impl import batch_norm
@@ -40,7 +40,7 @@ def build(architecture: Architecture, precision: str, group: ReplicaGroup | None
             norm_layer=lambda channels: batch_norm.build(architectures.BatchNorm("", channels), group),
         )
     else:
-        builder = architectures.user_builder(architecture.name, "pytorch")
+        builder = user_code.builder(architecture.name, "pytorch")
         model = builder(architecture, precision, group) if builder else _Network(architecture, group)
     if arithmetic in _ARITHMETIC:
         _autocast(model, _ARITHMETIC[arithmetic])

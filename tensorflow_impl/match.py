@@ -10,9 +10,10 @@ import numpy as np
 import tensorflow as tf
 from keras import layers
 
-from common.matching import recording, records, user_code
+from common.matching import recording, records
 from common.matching.recording import Recorder
 from common.matching.records import Array, Ask, Layer, Opened
+from common.models import user_code
 from common.spec import SpecError
 
 SUPPORTED: dict[str, tuple[str, ...]] = {

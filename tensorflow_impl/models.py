@@ -8,7 +8,7 @@ from typing import Any, cast
 import keras
 import tensorflow as tf
 
-from common.models import architectures
+from common.models import architectures, user_code
 from common.models.architectures import Architecture, Layer
 from common.models.stages import Stage
 from tensorflow_impl import batch_norm
@@ -35,7 +35,7 @@ def build(
     """
     # Twin: Keras takes every layer's precision from here. torch converts the finished model.
     keras.config.set_dtype_policy(_ARITHMETIC.get(arithmetic, precision))
-    builder = architectures.user_builder(architecture.name, "tensorflow")
+    builder = user_code.builder(architecture.name, "tensorflow")
     if builder:
         return _in_precision(builder(architecture, precision, group), precision)
     size = architecture.image_size

@@ -30,6 +30,8 @@ FAILED_FOLDERS = PROJECT / ".pytest_cache" / "failed"
 TESTS_FAILED = 1
 """pytest's exit code. A part that was interrupted has another."""
 
+SAME_EXAMPLES = "--hypothesis-seed=0"
+"""Made-up inputs are the same at every run of the suite, so that red means changed. Plain pytest draws new ones."""
 TWO_FILES_AT_ONCE = ("-n", "2", "--dist", "loadfile")
 """Where most of the time is waiting for processes that start."""
 # The longest first, so that none is left to run alone in the end.
@@ -96,7 +98,7 @@ def run(part: str, markers: str, running: list[subprocess.Popen[str]]) -> Ended:
     with PrivateFolder() as folder:
         temporary, of_tests = folder.path / "t", folder.path / "p"  # short names, because sockets lie there
         temporary.mkdir()
-        command = [sys.executable, "-m", "pytest", "-m", markers, "--basetemp", str(of_tests), *PARTS[part]]
+        command = [sys.executable, "-m", "pytest", "-m", markers, SAME_EXAMPLES, "--basetemp", str(of_tests), *PARTS[part]]
         process = subprocess.Popen(
             command,
             cwd=PROJECT,

@@ -144,18 +144,21 @@ def fetch(root: Path, kind: str, key: str, build: Callable[[BinaryIO], Side]) ->
     if entry is None:
         place.parent.mkdir(parents=True, exist_ok=True)
         with lock(place):
-            entry = _entry(place)  # another process may have built it while this one waited
-            if entry is None:
-                with building(place) as partial:
-                    with (partial / "data").open("wb") as file:
-                        side = build(file)
-                        sync(file)
-                    seal(partial, side, data_sha256=sha256_of_file(partial / "data"))
-                entry = _entry(place)
+            entry = _entry(place) or _built(place, build)  # another process may have built it while this one waited
     if entry is None:
         raise OSError(f"{place} cannot be read back after it was written")
     mark_used(place / "entry.json")
     return entry
+
+
+def _built(place: Path, build: Callable[[BinaryIO], Side]) -> Entry | None:
+    """A new entry, or None if it cannot be read back."""
+    with building(place) as partial:
+        with (partial / "data").open("wb") as file:
+            side = build(file)
+            sync(file)
+        finish(partial, side, data_sha256=sha256_of_file(partial / "data"))
+    return _entry(place)
 
 
 def facts(place: Path) -> Mapping[str, Any]:
@@ -248,7 +251,7 @@ def building(place: Path) -> Generator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def seal(folder: Path, side: Side, **more: str) -> None:
+def finish(folder: Path, side: Side, **more: str) -> None:
     """Write arrays and record of the large file in `folder`. A kill in between leaves a torn entry, never a wrong one."""
     arrays = io.BytesIO()
     np.savez(arrays, allow_pickle=False, **side.arrays)

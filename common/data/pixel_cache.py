@@ -124,7 +124,7 @@ class PixelCache:
                 rows.finish()
                 cache.sync(file)
             sha256[missing] = rows.sha256
-            cache.seal(folder, _side_of(sha256, self.facts))
+            cache.finish(folder, _side_of(sha256, self.facts))
 
     def _read(self, *, mend: bool = False) -> _Stored | None:
         """The pixels, or None if they are missing or torn.
@@ -141,7 +141,7 @@ class PixelCache:
                 return None
             if not is_untouched:
                 side = _side_of(_verified(images, side.arrays["sha256"]), side.facts)
-                cache.seal(self.place, side)
+                cache.finish(self.place, side)
         except cache.TORN:
             return None
         return _Stored(images, side)

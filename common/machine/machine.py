@@ -66,6 +66,12 @@ def keep_freed_memory() -> bool:
     return all(libc.mallopt(parameter, value) for parameter, value in settings)
 
 
+def give_freed_memory_back() -> None:
+    """Give freed pages back to the kernel now."""
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def available_cores() -> int:
     """CPU cores that this process may use, by its affinity."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -8,29 +8,18 @@ once. Sizes are height and width in pixels, images are NHWC, kernels HWIO.
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import math
-import os
-import signal
-import traceback
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from types import ModuleType
-from typing import Any, Literal, NoReturn
+from typing import Literal
 
-from common.models import name_clashes
+from common.models import user_code
 from common.spec import MODELS, SpecError
 
 Padding = tuple[tuple[int, int], tuple[int, int]]
 """((top, bottom), (left, right)) in pixels."""
 
 Initializer = Literal["zeros", "ones", "glorot_uniform", "kaiming_normal_fan_in", "kaiming_normal_fan_out", "uniform_fan_in"]
-
-_EXIT = os._exit
-_TERMINATED = 128 + signal.SIGTERM
-"""Exit code of a twin that ends by that signal."""
 
 
 @dataclass(frozen=True)
@@ -185,14 +174,16 @@ def resolve(model: str, num_classes: int, image_size: int) -> Architecture:
     """
     if model in MODELS:
         return {"simple_cnn": simple_cnn, "mini_xception": mini_xception, "resnet18": resnet18}[model](num_classes, image_size)
-    module = user_module(model)
+    module = user_code.module(model)
     if not callable(getattr(module, "architecture", None)):
         raise SpecError(f"model {model} must define architecture(num_classes, image_size). Received: a module without it.")
-    with kept_running(model):
+    with user_code.kept_running(model):
         try:
             architecture = module.architecture(num_classes, image_size)
         except Exception as error:
-            raise SpecError(f"model {model} failed in architecture(): {_told(error)}. Mend the module.") from error
+            raise SpecError(
+                f"model {model} failed in architecture(): {user_code.described(error)}. Mend the module."
+            ) from error
     if not isinstance(architecture, Architecture):
         raise SpecError(
             f"model {model}: architecture() must return a common.models.architectures.Architecture. "
@@ -208,69 +199,6 @@ def resolve(model: str, num_classes: int, image_size: int) -> Architecture:
         )
     output_shape(architecture.layers, (image_size, image_size, 3), model)
     return dataclasses.replace(architecture, name=model)  # by it the twins find the module's own builders
-
-
-def user_module(model: str) -> ModuleType:
-    """Import a user's model module by its dotted name."""
-    with kept_running(model):
-        try:
-            module = importlib.import_module(model)
-        except ImportError as error:
-            raise SpecError(
-                name_clashes.clash(model, error)
-                or f"model {model} cannot be imported ({error}). Use {', '.join(MODELS)}, or a module on PYTHONPATH that "
-                "defines architecture."
-            ) from None
-        except Exception as error:
-            raise SpecError(f"model {model} cannot be imported: {_told(error)}. Mend the module.") from error
-    if (clash := name_clashes.clash(model, None)) is not None:
-        raise SpecError(clash)
-    return module
-
-
-def user_builder(model: str, framework: str) -> Callable[..., Any] | None:
-    """`build_<framework>(architecture, precision, group)` of a user's model module. None: the architecture is enough."""
-    if model in MODELS or "." not in model:
-        return None
-    builder = getattr(user_module(model), f"build_{framework}", None)
-    return builder and kept_running(model)(builder)
-
-
-@contextmanager
-def kept_running(model: str) -> Generator[None]:
-    """Run a user's own code. It may not end the process: exit code 0 would look like a success.
-
-    Raises:
-        SpecError: it called `sys.exit` or `os._exit`.
-    """
-    process = os.getpid()
-
-    def refuse(status: int) -> NoReturn:
-        if os.getpid() != process:  # a forked child may end
-            _EXIT(status)
-        raise SystemExit(status)
-
-    os._exit = refuse
-    try:
-        yield
-    except SystemExit as ending:
-        if ending.code == _TERMINATED:
-            raise
-        raise SpecError(f"model {model} ends the process: {_told(ending)}. Take that out of the module.") from ending
-    finally:
-        os._exit = _EXIT
-
-
-def user_folders(model: str) -> list[Path]:
-    """The package of a user's own model; none for the suite's models."""
-    return [] if model in MODELS else [Path(str(user_module(model).__file__)).parent]
-
-
-def _told(error: BaseException) -> str:
-    """What went wrong, and where in the user's own code."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
-    where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}{where}"
 
 
 def output_shape(layers: tuple[Layer, ...], shape: tuple[int, ...], model: str) -> tuple[int, ...]:

@@ -71,7 +71,7 @@ def _add_trace_options(parser: argparse.ArgumentParser) -> None:
         help="record these single steps, from 0, instead of a run",
     )
     parser.add_argument(
-        "--teacher", type=Path, metavar="FILE", help="load the state before each drawn step from this recording"
+        "--teacher", type=Path, metavar="FILE", help="load the state before each drawn step from this recording; wait for it"
     )
     parser.add_argument("--reverse-batches", action="store_true", help="sum in another order: the yardstick")
     parser.add_argument("--batches", action="store_true", help="also the batches of all steps, and the weights after them")

@@ -23,13 +23,16 @@ from common.data.preprocessing import job as scan_job
 from common.data.preprocessing import scaling
 from common.machine import heartbeat, machine
 from common.matching import serving as matching
-from common.models import architectures, weights
+from common.models import architectures, user_code, weights
 from common.processes import ranks, serving
 from common.processes.twin import EXIT_DATA_REFUSED, EXIT_FAILED, EXIT_OK, EXIT_TERMINATED, EXIT_USAGE, Job, Twin
 from common.spec import Spec
 from common.training import inference, layers, timing, tracing, trajectories
 from common.training.loop import Diverged, Run, is_first_rank
 from common.training.trainer import Trainer
+
+_TEACHER_SECONDS = 0.05
+"""Between two looks whether a teacher's recording is there."""
 
 
 def refused(error: Exception | str) -> int:
@@ -182,11 +185,12 @@ def trace(twin: Twin, recordings: Sequence[tuple[Spec, argparse.Namespace]]) -> 
     for read, asked in recordings:
         dataset, plan, initial, trainer = _prepare(twin, read, reverse_batches=asked.reverse_batches)
         if asked.drawn is not None:
-            teacher = None if asked.teacher is None else array_file.Arrays(asked.teacher)
+            teacher = None if asked.teacher is None else array_file.Arrays(awaited(asked.teacher))
             recorded = tracing.trace_steps(trainer, plan, asked.drawn, teacher)
             if is_first_rank():
                 most = 6 * (len(asked.drawn) + 1) * (len(initial) + 2)  # weights and two slots, before a step and after it
-                array_file.write(asked.out, recorded, most)
+                array_file.write(partial := asked.out.with_suffix(".partial"), recorded, most)
+                partial.replace(asked.out)  # whoever waits for it finds it whole
             else:
                 for _ in recorded:  # it gathers together with the first rank
                     pass
@@ -199,6 +203,14 @@ def trace(twin: Twin, recordings: Sequence[tuple[Spec, argparse.Namespace]]) -> 
             weights.save(arrays, asked.out)
     if trainer is not None:
         trainer.close()
+
+
+def awaited(path: Path) -> Path:
+    """The same path, once another process has recorded the file. Whoever started both ends this one if that one fails."""
+    while not path.exists():
+        heartbeat.heartbeat()
+        time.sleep(_TEACHER_SECONDS)
+    return path
 
 
 def time_layers(twin: Twin, read: Spec, arguments: argparse.Namespace) -> int:
@@ -233,6 +245,6 @@ def _prepare(twin: Twin, read: Spec, *, reverse_batches: bool) -> tuple[sources.
     if "RANK" in os.environ:
         package = sys.modules[twin.describe.__module__.rpartition(".")[0]]
         folders = [machine.PROJECT_ROOT / "common", *map(Path, package.__path__)]
-        code = machine.code_digest([*folders, *architectures.user_folders(read.model)])
+        code = machine.code_digest([*folders, *user_code.folders(read.model)])
         ranks.agree(trainer, {"data": dataset.content_hash, "code": code})
     return dataset, plan, initial, trainer

@@ -11,6 +11,14 @@ ENDING = (signal.SIGINT, signal.SIGTERM)
 """Those that ask a command to end."""
 
 
+def name(number: int) -> str:
+    """`SIGKILL`, or `signal 34` of a real-time signal, which has no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 @contextmanager
 def deferred() -> Generator[None]:
     """Let SIGINT and SIGTERM wait for the end of the block. There the handlers from before get the first that arrived.

@@ -219,9 +219,4 @@ def _end(running: Sequence[Running]) -> None:
 
 
 def _words(code: int) -> str:
-    if code >= 0:
-        return f"ended with exit code {code}"
-    try:
-        return f"was ended by {signal.Signals(-code).name}"
-    except ValueError:  # a real-time signal has no name
-        return f"was ended by signal {-code}"
+    return f"ended with exit code {code}" if code >= 0 else f"was ended by {signals.name(-code)}"

@@ -95,9 +95,7 @@ def checked(value: Any) -> Any:
             if isinstance(each, dict):
                 inner = list(cast(dict[Any, Any], each).values())
                 for name in cast(dict[Any, Any], each):
-                    if not isinstance(name, str):  # to YAML, 1 and no are none
-                        raise PlainValuesError(f"it has a field without a name. Received: {name!r}")
-                    _check_letters(name)
+                    _check_name(name)
             pending += [(item, depth + 1) for item in inner]
         elif isinstance(each, str):
             _check_letters(each)
@@ -116,6 +114,12 @@ def _apart(value: Any) -> Any:
 def _check_size(length: int) -> None:
     if length > MAX_BYTES:
         raise PlainValuesError(f"it is longer than {MAX_BYTES:,} bytes")
+
+
+def _check_name(name: Any) -> None:
+    if not isinstance(name, str):  # to YAML, 1 and no are none
+        raise PlainValuesError(f"it has a field without a name. Received: {name!r}")
+    _check_letters(name)
 
 
 def _check_letters(text: str) -> None:

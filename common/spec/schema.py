@@ -101,7 +101,7 @@ class Spec(Finite):
     switches: Literal["plain", "usual", "closed", "best"] = "usual"
     """For what `framework_options` does not name. plain: the framework's own defaults. usual: each framework as it is mostly
     used, within the core budget. closed: also the same memory layout and graph class in both, where the mode allows it.
-    best: as `compare optimize` found it fastest here; `compare` writes these into `framework_options`. The others are usual."""
+    best: as `convtwins optimize` found it fastest here; `run` writes these into `framework_options`. The others are usual."""
     framework_options: dict[str, Any] = {}
     """The framework's own switches, by the names that its `describe` lists."""
     paths: Paths = Paths()  # pyright: ignore[reportCallIssue]

@@ -281,11 +281,12 @@ def _sentences(plain: Mapping[str, Any]) -> list[str]:
     kept, checkpoints = plain["num_bytes"] / 2**20, plain["checkpoint_bytes"] / 2**20
     about = "nothing is known of their time"
     if unknown < number:
-        about = f"about {_minutes(plain['seconds'])}{f', and {unknown} of which nothing is known' if unknown else ''}"
+        besides = f", and {unknown} of which nothing is known" if unknown else ""
+        about = f"about {wording.clock_words(plain['seconds'])} min{besides}"
         about += f"; {kept:.1f} MiB of disk, and {checkpoints:.1f} for checkpoints meanwhile"
     sentences = [f"{wording.count(number, 'run')}: {about}."]
     if plain["most_repeats"]:
-        most = "" if plain["most_seconds"] is None else f", which take about {_minutes(plain['most_seconds'])}"
+        most = "" if plain["most_seconds"] is None else f", which take about {wording.clock_words(plain['most_seconds'])} min"
         sentences.append(
             "Repeats are added until every question is decided (--until-decided): at most "
             f"{plain['most_repeats']} of each row{most}."
@@ -300,18 +301,14 @@ def _sentences(plain: Mapping[str, Any]) -> list[str]:
         if proof is None:
             about = "Nothing is known of its time."
         elif proof:
-            about = f"It takes about {_minutes(proof)}, so all takes about {_minutes(proof + plain['seconds'])}."
+            alone, all_of_it = map(wording.clock_words, (proof, proof + plain["seconds"]))
+            about = f"It takes about {alone} min, so all takes about {all_of_it} min."
         else:
             about = "It takes no time: there is nothing to prove, or it is remembered."
         sentences.append(f"The proof comes before the runs. {about}")
     if plain["profile"]:
         sentences.append("The profile after each run, and its trace, are not counted.")
     return [*sentences, "No results folder was touched."]
-
-
-def _minutes(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes}:{rest:02d} min"
 
 
 def _length(row: Row, num_train: int) -> tuple[int, int]:

@@ -21,7 +21,7 @@ from compare.core import exits
 from compare.core.errors import LaunchError
 from compare.core.interrupt import SIGNALLED, Interrupted, interruptible
 from compare.core.option_parsing import given_besides, levels, names, numbers, variants
-from compare.core.progress import Display, Watchers, display
+from compare.core.progress import Display, display
 from compare.core.until_decided import asked_for
 from compare.execution import executor, options, run_settings, store
 from compare.execution.matrix import Row
@@ -41,26 +41,18 @@ _WITH_RESUME = ("resume", "repeats", *_UNTIL, "as_json", "dry_run", "like", "liv
 """Command parameters that do not change what is compared."""
 
 
+@options.grouped
 def command(
     context: typer.Context,
-    preset: options.PresetName = None,
-    spec_file: options.SpecFile = None,
-    data: options.Data = None,
-    model: options.Model = None,
-    batch_size: options.BatchSize = None,
-    image_size: options.ImageSize = None,
-    optimizer: options.OptimizerName = None,
-    precision: options.Precision = None,
-    frameworks: options.SomeFrameworks = None,
-    contestant: options.Contestants = None,
+    *,
+    of_spec: options.TrainingOptions,
+    compared: options.ContestantOptions,
     modes: Annotated[str | None, typer.Option(help=f"Which of {', '.join(spec.VARIANTS)}, with commas; or all.")] = None,
     replicas: Annotated[int | None, typer.Option(help="Replicas of the parallel modes. Default: 2.")] = None,
     input_: Annotated[str | None, typer.Option("--input", help=f"How batches are fed: {' or '.join(spec.INPUTS)}.")] = None,
     workers: Annotated[str | None, typer.Option(help="Input workers. Several numbers, with commas, make rows of each.")] = None,
     input_only: Annotated[bool, typer.Option("--input-only", help="Time the input path alone.")] = False,
     compute_only: Annotated[bool, typer.Option("--compute-only", help="Time the model alone, on one batch.")] = False,
-    epochs: options.Epochs = None,
-    limit: options.Limit = None,
     on_bad: options.OnBad = None,
     duplicates: options.Duplicates = None,
     repeats: Annotated[int | None, typer.Option(min=1, help="Runs of each row. Verdicts need 5.")] = None,
@@ -73,7 +65,6 @@ def command(
     smallest_effect: Annotated[
         str | None, typer.Option(help="With --until-decided: the difference that matters. Default: 5%.")
     ] = None,
-    seed: options.Seed = None,
     seeds: Annotated[
         str | None,
         typer.Option(help="A seed for each repeat, with commas, the same in all rows. The splits keep --seed."),
@@ -81,7 +72,6 @@ def command(
     target_accuracy: Annotated[
         float | None, typer.Option(help="Count the seconds until the validation accuracy is this, e.g. 0.95.")
     ] = None,
-    cores: options.Cores = None,
     hosts: options.Hosts = None,
     switches: Annotated[
         str | None,
@@ -90,7 +80,6 @@ def command(
             "commas, make rows of each."
         ),
     ] = None,
-    assignments: options.Set = None,
     out: options.Out = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs, with an estimate of their time and disk.")] = False,
     like: Annotated[
@@ -121,13 +110,11 @@ def command(
             until = asked_for(until_decided, most_repeats, smallest_effect, request.settings.until)
             request = replace(request, settings=replace(request.settings, until=until))
         else:
-            fields = options.fields(
-                data=data, model=model, batch_size=batch_size, image_size=image_size, optimizer=optimizer,
-                precision=precision, replicas=replicas, input=input_, part=_part(input_only, compute_only), epochs=epochs,
-                limit=limit, on_bad=on_bad, duplicates=duplicates, seed=seed, cores=cores,
+            own = of_spec.asked(
+                replicas=replicas, input=input_, part=_part(input_only, compute_only), on_bad=on_bad, duplicates=duplicates,
                 profile_steps=PROFILE_STEPS if profile else None, hosts=None if hosts is None else names(hosts),
             )  # fmt: skip
-            asked = run_settings.settings(preset, spec_file, fields, assignments or [])
+            asked = run_settings.settings(*own)
             if modes is not None:
                 asked = replace(asked, modes=tuple(variants(modes)))
             if switches is not None:
@@ -140,8 +127,8 @@ def command(
             if seeds is not None:
                 asked = comparison_plan.with_seeds(asked, numbers("--seeds", seeds, least=0), repeats)
             target = _judged_target(target_accuracy)
-            compared = options.contestants(frameworks, contestant, asked.contestants)
-            request = Request(asked, compared, out, proof, oversubscribe=oversubscribe, target_accuracy=target, live=live)
+            named = compared.names(asked.contestants)
+            request = Request(asked, named, out, proof, oversubscribe=oversubscribe, target_accuracy=target, live=live)
         do = partial(estimate.rehearse, like=like) if dry_run else run
         code = do(request, as_json=as_json)
     raise typer.Exit(code)
@@ -209,7 +196,7 @@ class _Done(NamedTuple):
 
 def _do(request: Request) -> _Done:
     """Start or resume a comparison. Prints its progress, not its results."""
-    code, unsealed = 0, list[tuple[str, RunResult]]()
+    code, unwritten_runs = 0, list[tuple[str, RunResult]]()
     with interruptible(), display() as shown:
         if request.out is not None:
             store.refuse_used(request.out, request.lay_out(request.settings, request.frameworks), request.settings.seeds)
@@ -218,20 +205,14 @@ def _do(request: Request) -> _Done:
         with store.locked(folder):
             comparison = _with_rates(store.claim(folder, wanted), shown)
             store.write_plan(folder, comparison)
-            live = Live(folder if request.live else None, f"{comparison.rows[0].spec.model} on {comparison.data_name}")
-            watchers = Watchers(shown, live)
+            live = Live(shown, folder if request.live else None, f"{comparison.rows[0].spec.model} on {comparison.data_name}")
             try:
                 try:
-                    if request.prove:  # also for a folder that holds a proof: earlier proofs are remembered
-                        proved = proof(comparison, request, folder, watchers)
-                        comparison = comparison.model_copy(update={"proof": proved})
-                        store.write_plan(folder, comparison)
-                        comparison_plan.refuse_changed_environments(comparison)
-                    unsealed = run_all(comparison, folder, watchers)
+                    unwritten_runs = run_all(_proved(comparison, request, folder, live), folder, live)
                 except Interrupted as interruption:
                     code = interruption.exit_code
-                watchers.say("report")
-                made = comparison_report.read(folder, unsealed)
+                live.say("report")
+                made = comparison_report.read(folder, unwritten_runs)
                 report = comparison_report.report(made, folder)
                 unwritten = report.write(folder)
             except BaseException:
@@ -239,6 +220,16 @@ def _do(request: Request) -> _Done:
                 raise
             live.finish("Interrupted." if code else "All runs have ended.")
     return _Done(made, report, folder, code, unwritten)
+
+
+def _proved(comparison: Comparison, request: Request, folder: Path, shown: Display) -> Comparison:
+    """The comparison with its proof, if one was asked for. Also in a folder that holds a proof: proofs are remembered."""
+    if not request.prove:
+        return comparison
+    comparison = comparison.model_copy(update={"proof": proof(comparison, request, folder, shown)})
+    store.write_plan(folder, comparison)
+    comparison_plan.refuse_changed_environments(comparison)
+    return comparison
 
 
 def _with_rates(comparison: Comparison, shown: Display) -> Comparison:
@@ -252,21 +243,21 @@ def _with_rates(comparison: Comparison, shown: Display) -> Comparison:
     return comparison.model_copy(update={"rates": comparison.rates | found})
 
 
-def proof(comparison: Comparison, request: Request, folder: Path, watchers: Watchers) -> ProofRecord:
+def proof(comparison: Comparison, request: Request, folder: Path, shown: Display) -> ProofRecord:
     """Prove that the frameworks train the same. A proof that breaks off proves nothing; it stops no run."""
     if comparison.rows[0].spec.part != "training":
         return ProofRecord(verdict="not claimed", sentence="a part of the training was run, which learns nothing")
     modes = timed_rows.modes_of(comparison.rows)
     if len(request.frameworks) < 2 and modes == ["serial"]:
         return ProofRecord(verdict="not claimed", sentence="one framework alone has nothing to be compared with")
-    watchers.say("proof")
+    shown.say("proof")
     try:
         proof = ladder.prove_rows(
             comparison.rows,
             request.frameworks,
             replicas=request.settings.replicas,
             out=folder / "proof",
-            progress=watchers.say,
+            progress=shown.say,
         )
     except (LaunchError, SpecError) as error:
         return ProofRecord(verdict="not proved", sentence=f"the proof broke off: {error}")
@@ -291,7 +282,7 @@ def proof(comparison: Comparison, request: Request, folder: Path, watchers: Watc
     )
 
 
-def run_all(comparison: Comparison, folder: Path, watchers: Watchers) -> list[tuple[str, RunResult]]:
+def run_all(comparison: Comparison, folder: Path, shown: Display) -> list[tuple[str, RunResult]]:
     """Make every run of a comparison that has no good result in its folder yet. Until it is decided, repeats are added.
 
     Returns:
@@ -300,13 +291,13 @@ def run_all(comparison: Comparison, folder: Path, watchers: Watchers) -> list[tu
     Raises:
         Interrupted: some runs were made. Their results are in the folder.
     """
-    unsealed = _run_jobs(comparison, comparison_plan.jobs(comparison, folder), folder, watchers)
-    while not unsealed and _may_be_decided(comparison, folder):
+    unwritten = _run_jobs(comparison, comparison_plan.jobs(comparison, folder), folder, shown)
+    while not unwritten and _may_be_decided(comparison, folder):
         comparison = comparison.model_copy(update={"repeats": comparison.repeats + 1})
         store.write_plan(folder, comparison)
         added = [job for job in comparison_plan.jobs(comparison, folder) if job[1] == comparison.repeats - 1]
-        unsealed = _run_jobs(comparison, added, folder, watchers)
-    return unsealed
+        unwritten = _run_jobs(comparison, added, folder, shown)
+    return unwritten
 
 
 def _may_be_decided(comparison: Comparison, folder: Path) -> bool:
@@ -318,19 +309,19 @@ def _may_be_decided(comparison: Comparison, folder: Path) -> bool:
 
 
 def _run_jobs(
-    comparison: Comparison, jobs: Sequence[tuple[Row, int]], folder: Path, watchers: Watchers
+    comparison: Comparison, jobs: Sequence[tuple[Row, int]], folder: Path, shown: Display
 ) -> list[tuple[str, RunResult]]:
-    watchers.plan([row.id for row, _ in jobs])
-    unsealed: list[tuple[str, RunResult]] = []
+    shown.plan([row.id for row, _ in jobs])
+    unwritten: list[tuple[str, RunResult]] = []
     most = comparison.until.most_repeats if comparison.until else comparison.repeats
     for row, repeat in jobs:
         label = f"{row.id} ({repeat + 1} of {'at most ' if comparison.until else ''}{most})" if most > 1 else row.id
-        watchers.begin(row.id, label)
-        result = executor.execute(row, repeat, folder, watchers.watch)
+        shown.begin(row.id, label)
+        result = executor.execute(row, repeat, folder, shown.watch)
         if not (store.run_folder(folder, row.id, repeat) / results.RESULT_FILE).exists():
-            unsealed.append((row.id, result))
-        watchers.end(result)
-    return unsealed
+            unwritten.append((row.id, result))
+        shown.end(result)
+    return unwritten
 
 
 def _judged_target(accuracy: float | None) -> float | None:

@@ -23,7 +23,9 @@ from compare.reporting.document import Report
 MODES = "multi_process"
 
 
+@options.grouped
 def command(
+    *,
     modes: Annotated[
         str | None, typer.Option(help=f"Which of {', '.join(spec.VARIANTS)}, with commas; or all. Default: {MODES}.")
     ] = None,
@@ -36,22 +38,13 @@ def command(
     network: Annotated[
         str, typer.Option(help="10Gbit, 100Gbit, nvlink, or ALPHA,BETA in seconds and seconds per byte.")
     ] = "10Gbit",
-    preset: options.PresetName = None,
-    spec_file: options.SpecFile = None,
-    data: options.Data = None,
-    model: options.Model = None,
-    batch_size: options.BatchSize = None,
-    image_size: options.ImageSize = None,
-    optimizer: options.OptimizerName = None,
-    precision: options.Precision = None,
+    of_spec: options.SpecOptions,
     hosts: options.Hosts = None,
-    frameworks: options.SomeFrameworks = None,
-    contestant: options.Contestants = None,
+    contestants: options.ContestantOptions,
     epochs: Annotated[int | None, typer.Option(help="Passes over the training split. Default: 2.")] = None,
     limit: options.Limit = None,
     repeats: Annotated[int | None, typer.Option(min=1, help="Runs of each row. Intervals need 3, verdicts 5.")] = None,
     cores: Annotated[int | None, typer.Option(help="CPU cores to scale over. Default: all.")] = None,
-    assignments: options.Set = None,
     out: options.Out = None,
     stored: Annotated[
         Path | None, typer.Option(help="Measure nothing: read this results folder of an earlier scaling.")
@@ -70,18 +63,15 @@ def command(
 
         if stored is not None:
             raise typer.Exit(view(comparison_report.read(stored), stored).deliver(stored, as_json=as_json))
-        fields = options.fields(
-            data=data, model=model, batch_size=batch_size, image_size=image_size, optimizer=optimizer, precision=precision,
-            epochs=epochs, limit=limit, cores=cores, hosts=None if hosts is None else names(hosts),
-        )  # fmt: skip
-        settings = run_settings.settings(preset, spec_file, fields, assignments or [])
+        asked = of_spec.asked(epochs=epochs, limit=limit, cores=cores, hosts=None if hosts is None else names(hosts))
+        settings = run_settings.settings(*asked)
         settings = run_settings.with_matrix(settings, modes, MODES, repeats, 1)
         if workers is not None:
             settings = replace(settings, workers=numbers("--workers", workers, least=0))
         sizes = tuple(size for size in numbers("--replicas", replicas, least=1) if size != 1)
-        asked = chosen("--kinds", names(kinds), scaling_rows.KINDS)
-        lay_out = partial(scaling_rows.rows, sizes=sizes, kinds=[kind for kind in scaling_rows.KINDS if kind in asked])
-        compared = options.contestants(frameworks, contestant, settings.contestants)
-        request = run.Request(settings, compared, out, prove=False, lay_out=lay_out, oversubscribe=True)
+        wanted = chosen("--kinds", names(kinds), scaling_rows.KINDS)
+        lay_out = partial(scaling_rows.rows, sizes=sizes, kinds=[kind for kind in scaling_rows.KINDS if kind in wanted])
+        named = contestants.names(settings.contestants)
+        request = run.Request(settings, named, out, prove=False, lay_out=lay_out, oversubscribe=True)
         code = run.run(request, as_json=as_json, view=view)
     raise typer.Exit(code)

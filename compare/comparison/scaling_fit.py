@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from common.artifacts.schema import RunResult
@@ -10,11 +10,11 @@ from common.frozen import Frozen
 from common.training.compression import SUMMABLE
 from compare.comparison.scaling_rows import KINDS, Kind
 from compare.core.errors import FolderError
-from compare.core.statistics import Ratio, Spread, spread
+from compare.core.statistics import Ratio, Spread
 from compare.execution.matrix import Row
 from compare.execution.store import Stored
 from compare.judgement import scaling_laws
-from compare.judgement.row_figures import oversubscribed
+from compare.judgement.row_figures import Summary
 from compare.judgement.run_figures import images_per_second, spread_median
 from compare.judgement.scaling_laws import Compute, Network, SerialFraction, Topology
 from compare.judgement.summary import accelerated, measured, pairs_of_seconds, ratio_of_seconds, serial_of, summarize
@@ -98,7 +98,7 @@ class Projected(Frozen):
 
 
 class Scaling(Frozen):
-    """The complete result of `compare scaling`."""
+    """The complete result of `convtwins scaling`."""
 
     points: list[Point]
     laws: list[Law]
@@ -120,26 +120,27 @@ def read(stored: Stored, wish: Wish) -> Scaling:
     Raises:
         FolderError: it holds no such rows.
     """
-    doubted = {summary.id for summary in summarize(stored) if summary.in_doubt}
-    points = [_point(stored, row, doubted) for row in stored.comparison.rows if row.spec.mode != "serial"]
+    summaries = {summary.id: summary for summary in summarize(stored)}
+    points = [_point(stored, row, summaries) for row in stored.comparison.rows if row.spec.mode != "serial"]
     if not points:
-        raise FolderError("The folder holds no parallel run. Choose one that compare scaling has filled.")
+        raise FolderError("The folder holds no parallel run. Choose one that `scaling` has filled.")
     groups = _fed_alike(stored)
+    crowded = {point.id for point in points if point.oversubscribed}
     return Scaling(
         points=points,
         laws=_laws(stored, points),
-        checks=[check for rows in groups for mode in EXCHANGES for check in _checks(stored, rows, mode)],
+        checks=[check for rows in groups for mode in EXCHANGES for check in _checks(stored, rows, mode, crowded)],
         projected=[each for rows in groups for each in _projected(stored, rows, wish)],
     )
 
 
-def _point(stored: Stored, row: Row, doubted: Collection[str]) -> Point:
-    wanted, device = row.spec, _device(stored, row)
+def _point(stored: Stored, row: Row, summaries: Mapping[str, Summary]) -> Point:
+    wanted, summary = row.spec, summaries[row.id]
     whole, part = wanted.global_batch_size, wanted.per_replica_batch_size
     against = ((1, _base_batch(stored)), (wanted.cores, whole), (1, part))
     bases = [serial_of(stored.comparison, row, cores=cores, batch=batch) for cores, batch in against]
     one_core, same_cores, same_batch = (ratio_of_seconds(stored, slow=base, fast=row) if base else None for base in bases)
-    resources = wanted.replicas if accelerated(device) else wanted.cores
+    resources = wanted.replicas if accelerated(summary.device) else wanted.cores
     return Point(
         id=row.id,
         contestant=row.contestant,
@@ -147,13 +148,13 @@ def _point(stored: Stored, row: Row, doubted: Collection[str]) -> Point:
         kind=_kind(stored, row),
         replicas=wanted.replicas,
         cores=wanted.cores,
-        oversubscribed=oversubscribed(wanted.replicas, wanted.cores, device),
+        oversubscribed=summary.oversubscribed,
         global_batch_size=whole,
         per_replica_batch_size=part,
         workers=wanted.workers,
-        status=_status(stored, row),
-        in_doubt=any(each.id in doubted for each in (row, *filter(None, bases))),
-        images_per_second=spread([images_per_second(result) for result in measured(stored, row).values()]),
+        status=summary.status,
+        in_doubt=any(summaries[each.id].in_doubt for each in (row, *filter(None, bases))),
+        images_per_second=summary.images_per_second,
         speedup_one_core=one_core,
         speedup_same_cores=same_cores,
         speedup_same_batch=same_batch,
@@ -170,20 +171,6 @@ def _base_batch(stored: Stored) -> int | None:
 def _kind(stored: Stored, row: Row) -> Kind:
     """A row is a weak run if its batch has grown with the replicas."""
     return "strong" if _base_batch(stored) in (None, row.spec.global_batch_size) else "weak"
-
-
-def _device(stored: Stored, row: Row) -> str | None:
-    return next((result.device for result in measured(stored, row).values() if result.device), None)
-
-
-def _status(stored: Stored, row: Row) -> str:
-    if row.unavailable:
-        return row.unavailable.partition(":")[0]
-    found = stored.runs[row.id].values()
-    bad = [result.status for result in found if result.status != "ok"]
-    if bad or len(found) == stored.comparison.repeats:
-        return bad[0] if bad else "ok"
-    return "incomplete" if found else "not run"
 
 
 def _laws(stored: Stored, points: Sequence[Point]) -> list[Law]:
@@ -256,13 +243,13 @@ def _payload_bytes(stored: Stored, rows: Sequence[Row]) -> float:
     return comparison.trainable_values * {"float32": 4.0, "float64": 8.0}[comparison.rows[0].spec.precision]
 
 
-def _checks(stored: Stored, alike: Sequence[Row], mode: str) -> Iterator[Check]:
-    """The largest run of a mode against the model fitted on its smaller runs, for rows with the same input."""
-    own = [
-        row
-        for row in alike
-        if row.spec.variant == mode and not oversubscribed(row.spec.replicas, row.spec.cores, _device(stored, row))
-    ]
+def _checks(stored: Stored, alike: Sequence[Row], mode: str, crowded: Collection[str]) -> Iterator[Check]:
+    """The largest run of a mode against the model fitted on its smaller runs, for rows with the same input.
+
+    Args:
+        crowded: ids of rows with more replicas than cores, which are left out.
+    """
+    own = [row for row in alike if row.spec.variant == mode and row.id not in crowded]
     compute, runs = _compute(stored, alike), _step_seconds(stored, own)
     if compute is None or not runs:
         return

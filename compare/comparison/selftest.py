@@ -19,11 +19,12 @@ from common.machine.private_folder import PrivateFolder
 from common.spec import SpecError
 from compare.comparison import run
 from compare.comparison.comparison_plan import Request
-from compare.core import exits, statistics
+from compare.core import exits, statistics, verdict_words
 from compare.core.option_parsing import names
 from compare.core.presets import Preset
-from compare.core.statistics import VERDICT_PAIRS, Judged, Ratio, interval_words, paired_ratio, verdicts
+from compare.core.statistics import VERDICT_PAIRS, Judged, Ratio, paired_ratio, verdicts
 from compare.core.until_decided import UntilDecided
+from compare.core.verdict_words import interval_words
 from compare.core.wording import percent
 from compare.execution import contestants, launch, options, store
 from compare.execution.matrix import Row
@@ -394,13 +395,13 @@ def judge_pairs(made: Compared, wanted: int, seed: int) -> Selftest:
         ),
         add(
             what="the same run against itself, all pairs",
-            found=f"{math.expm1(bias.mean):+.2%} (p {statistics.p_words(bias.p)})",
+            found=f"{math.expm1(bias.mean):+.2%} (p {verdict_words.p_words(bias.p)})",
             required=f"p at least {LEAST_P:g}",
             passed=bias.p >= LEAST_P,
         ),
         add(
             what=f"drift: the means of {STRETCH} successive pairs differ",
-            found=f"p {statistics.p_words(drift_p)}",
+            found=f"p {verdict_words.p_words(drift_p)}",
             required=f"p at least {LEAST_DRIFT_P:g}",
             passed=drift_p >= LEAST_DRIFT_P,
         ),
@@ -517,8 +518,8 @@ def _check(contestant: str, other: str, judged: Judged | None) -> Check:
     equal = other == "equal-2"
     found, passed = "no times: a run failed", False
     if judged is not None:
-        said = statistics.word(judged, above="slower", below="faster", neither="no difference shown")
-        found = f"{interval_words(judged.ratio)} times the seconds: {said}{statistics.surety(judged)}"
+        said = verdict_words.word(judged, above="slower", below="faster", neither="no difference shown")
+        found = f"{interval_words(judged.ratio)} times the seconds: {said}{verdict_words.surety(judged)}"
         passed = (judged.ratio.p or 0.0) >= LEAST_P if equal else judged.verdict == "above"
     return Check(
         where=contestant,

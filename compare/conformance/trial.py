@@ -107,5 +107,4 @@ def last_line(said: str) -> str:
 
 
 def some(found: Sequence[str]) -> str:
-    more = f" and {len(found) - _MOST_SHOWN} more" if len(found) > _MOST_SHOWN else ""
-    return ", ".join(found[:_MOST_SHOWN]) + more or "none"
+    return wording.listed(found, _MOST_SHOWN)

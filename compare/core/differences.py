@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+FLOAT32_TOLERANCE = 1e-5
+"""Relative, of the first losses of the same training in float32: rounding, and no more."""
+
 
 def relative(ours: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> npt.NDArray[np.floating]:
     """Each difference, on the scale of the larger of its two values."""

@@ -27,12 +27,13 @@ class Interrupted(BaseException):
 
 
 @contextmanager
-def interruptible(*, to_the_end: bool = False) -> Generator[None]:
+def interruptible(words: str = _WORDS, *, to_the_end: bool = False) -> Generator[None]:
     """Turn the first SIGINT or SIGTERM into Interrupted. Later signals are ignored until the outermost block has ended.
 
     So a command says once that it was interrupted, also if the signal comes twice, as `timeout` sends it.
 
     Args:
+        words: the last line of a command that is interrupted within the block.
         to_the_end: the process ends after the block. Then later signals are ignored until it has ended.
     """
 
@@ -42,7 +43,12 @@ def interruptible(*, to_the_end: bool = False) -> Generator[None]:
         raise Interrupted(number)
 
     with _handled_by(interrupt, to_the_end=to_the_end):
-        yield
+        try:
+            yield
+        except Interrupted as interruption:
+            if words != _WORDS:
+                interruption.words = words
+            raise
 
 
 @contextmanager

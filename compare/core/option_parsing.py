@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Collection, Sequence
 
 import typer
@@ -78,6 +79,15 @@ def numbers(option: str, text: str, *, least: int) -> tuple[int, ...]:
             use = ",".join(examples)
             raise SpecError(f"{option} must be whole numbers of at least {least}. Received: {shown(word)}. Use e.g. {use}.")
     return tuple(map(int, words))
+
+
+def fraction(text: str) -> float:
+    """`5%`, `5 %` or `0.05` as 0.05. NaN: it is no number."""
+    number = text.strip()
+    try:
+        return float(number.removesuffix("%")) / (100.0 if number.endswith("%") else 1.0)
+    except ValueError:
+        return math.nan
 
 
 def given_besides(context: typer.Context, allowed: Collection[str]) -> list[str]:

@@ -3,72 +3,45 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from common.artifacts.schema import RunResult
+from compare.core.wording import clock_words
 
 _REFRESH_PER_SECOND = 2  # drawing takes CPU time from the runs that are measured
 
 
-class Watcher(Protocol):
-    """A listener to the progress of a comparison."""
+class Terminal(NamedTuple):
+    """What a display draws on."""
 
-    def say(self, text: str) -> None: ...
-    def plan(self, jobs: Sequence[str]) -> None: ...
-    def begin(self, name: str, label: str) -> None: ...
-    def watch(self, events: list[dict[str, Any]]) -> None: ...
-    def end(self, result: RunResult) -> None: ...
-
-
-class Watchers:
-    """Passes every call on to several listeners."""
-
-    def __init__(self, *watchers: Watcher) -> None:
-        self._watchers = watchers
-
-    def say(self, text: str) -> None:
-        """Report what happens before and after the runs."""
-        for watcher in self._watchers:
-            watcher.say(text)
-
-    def plan(self, jobs: Sequence[str]) -> None:
-        """The planned runs in order, by the name of their row. The repeats of a row take about the same time."""
-        for watcher in self._watchers:
-            watcher.plan(jobs)
-
-    def begin(self, name: str, label: str) -> None:
-        """A run starts."""
-        for watcher in self._watchers:
-            watcher.begin(name, label)
-
-    def watch(self, events: list[dict[str, Any]]) -> None:
-        """The running run's events so far."""
-        for watcher in self._watchers:
-            watcher.watch(events)
-
-    def end(self, result: RunResult) -> None:
-        """The run has ended."""
-        for watcher in self._watchers:
-            watcher.end(result)
+    progress: Progress
+    whole: TaskID
+    now: TaskID
 
 
 class Display:
-    """One line for the whole comparison and one for its current step."""
+    """One line for the whole comparison and one for its current step.
 
-    def __init__(self, progress: Progress, whole: TaskID, now: TaskID) -> None:
-        self._progress, self._whole, self._now = progress, whole, now
+    Args:
+        clock: in seconds.
+    """
+
+    def __init__(self, terminal: Terminal, clock: Callable[[], float]) -> None:
+        self.terminal = terminal
+        self._progress, self._whole, self._now = terminal
+        self.clock = clock
         self._jobs: Sequence[str] = ()
         self._seconds: dict[str, list[float]] = {}
         self._name = self._label = ""
-        self._started = time.monotonic()
+        self._started = clock()
 
     def say(self, text: str) -> None:
-        """Show what happens before the runs start."""
+        """Show what happens before and after the runs."""
         self._progress.update(self._now, description=text, total=None, facts="")
 
     def plan(self, jobs: Sequence[str]) -> None:
@@ -78,7 +51,7 @@ class Display:
 
     def begin(self, name: str, label: str) -> None:
         """A run starts."""
-        self._name, self._label, self._started = name, label, time.monotonic()
+        self._name, self._label, self._started = name, label, self.clock()
         self._progress.reset(self._now, description=label, total=None, facts="starting")
 
     def watch(self, events: list[dict[str, Any]]) -> None:
@@ -90,7 +63,7 @@ class Display:
             facts = f"epoch {epochs[-1]['epoch']}/{total:.0f}"
             if train := epochs[-1]["train"]:
                 facts += f"  loss {train['loss']:.4f}  accuracy {train['accuracy']:.4f}"
-            elapsed = time.monotonic() - self._started
+            elapsed = self.clock() - self._started
             resumed = next((event["epochs"] for event in events if event.get("event") == "resume"), 0)
             if own := len(epochs) - resumed:
                 self._show_left({**self._seconds, self._name: [elapsed * (total - resumed) / own]}, elapsed)
@@ -98,7 +71,7 @@ class Display:
 
     def end(self, result: RunResult | None = None) -> None:
         """The run has ended. The tables show its result. Outside a terminal, a line reports it."""
-        seconds = time.monotonic() - self._started
+        seconds = self.clock() - self._started
         self._seconds.setdefault(self._name, []).append(seconds)
         self._progress.advance(self._whole)
         self._jobs = self._jobs[1:]
@@ -106,13 +79,17 @@ class Display:
         if self._progress.disable:
             status = "" if result is None or result.status == "ok" else f", {result.status}"
             left = (
-                f"{len(self._jobs)} left, about {_clock(time_left(self._jobs, self._seconds))}" if self._jobs else "none left"
+                f"{len(self._jobs)} left, about {clock_words(time_left(self._jobs, self._seconds))}"
+                if self._jobs
+                else "none left"
             )
-            self._progress.console.print(f"{self._label}{status}: {_clock(seconds)}; {left}.", markup=False, soft_wrap=True)
+            self._progress.console.print(
+                f"{self._label}{status}: {clock_words(seconds)}; {left}.", markup=False, soft_wrap=True
+            )
 
     def _show_left(self, seconds: dict[str, list[float]], elapsed: float) -> None:
         left = max(time_left(self._jobs, seconds) - elapsed, 0.0)
-        self._progress.update(self._whole, facts=f"about {_clock(left)} left")
+        self._progress.update(self._whole, facts=f"about {clock_words(left)} left")
 
 
 def time_left(jobs: Sequence[str], seconds: dict[str, list[float]]) -> float:
@@ -141,9 +118,4 @@ def display(console: Console | None = None) -> Generator[Display]:
     with progress:
         whole = progress.add_task("runs", visible=False, facts="")
         now = progress.add_task("starting", total=None, facts="")
-        yield Display(progress, whole, now)
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes}:{rest:02d}"
+        yield Display(Terminal(progress, whole, now), time.monotonic)

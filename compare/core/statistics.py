@@ -13,7 +13,6 @@ from scipy import special
 
 from common.frozen import Frozen
 from compare.core import looking
-from compare.core.wording import percent
 
 LEAST_PAIRS = 3
 """Below this many pairs there is no interval, where repeats may be added."""
@@ -338,13 +337,6 @@ def _verdict(ratio: Ratio, p: float | None, smaller_p: float) -> Verdict:
     return "no difference that matters" if smaller_p < SIGNIFICANCE else "no difference shown"
 
 
-def word(judged: Judged, *, above: str, below: str, neither: str) -> str:
-    """The verdict in the words of its subject. The other verdicts read the same for all."""
-    if judged.verdict == "no difference that matters":
-        return f"no difference of {percent_words(judged.smallest_effect or 0.0)} or more"
-    return {"above": above, "below": below, "no difference shown": neither}.get(judged.verdict, judged.verdict)
-
-
 def chance_of(confusion: Sequence[Sequence[int]]) -> float:
     """The accuracy of always naming the most frequent class. Rows of the matrix are true classes."""
     counts = list(map(sum, confusion))
@@ -355,52 +347,6 @@ def is_no_better_than(chance: float, accuracy: float, num_examples: int) -> bool
     """Whether so many examples do not show that an accuracy is above that of guessing (binomial test, one-sided)."""
     correct = round(accuracy * num_examples)
     return float(special.bdtrc(correct - 1, num_examples, chance)) > SIGNIFICANCE
-
-
-def percent_words(fraction: float) -> str:
-    """`5 %`, `2.5 %`."""
-    return f"{float(f'{100 * fraction:.3g}'):g} %"
-
-
-def faster(seconds: Judged, first: str, second: str) -> str:
-    """Which of two is faster, in words, and how surely.
-
-    Args:
-        seconds: seconds of `second` over seconds of `first`.
-    """
-    ratio = seconds.ratio
-    quick, slow, times = (first, second, ratio) if ratio.value >= 1.0 else (second, first, inverse(ratio))
-    if seconds.verdict == "too few repeats to tell":
-        return f"{seconds.verdict} ({ratio.n} of {VERDICT_PAIRS}); {quick} is {times.value:.2f} times as fast as {slow} here"
-    if seconds.verdict not in ("above", "below"):
-        said = word(seconds, above="", below="", neither=seconds.verdict)
-        return f"{said} between {first} and {second}; {first} is {range_words(ratio)} times as fast{surety(seconds)}"
-    return f"{quick} is {range_words(times)} times as fast as {slow}{hardly(seconds)}{surety(seconds)}"
-
-
-def hardly(judged: Judged) -> str:
-    """`, by less than 1 %` if the whole interval of a verdict is so near to one, else an empty text."""
-    low, high = judged.ratio.low, judged.ratio.high
-    if judged.verdict not in ("above", "below") or low is None or high is None:
-        return ""
-    return f", by less than {percent(MARGIN)}" if low > 1.0 / (1.0 + MARGIN) and high < 1.0 + MARGIN else ""
-
-
-def pays(speedup: Judged | None) -> str | None:
-    """Whether a mode pays, given its speed-up over serial on the same cores. None if that is unknown."""
-    return None if speedup is None else word(speedup, above="pays", below="does not pay", neither="no gain shown")
-
-
-def surety(judged: Judged) -> str:
-    """` (p = 0.012 among 4 comparisons)`, the end of a sentence. Empty if nothing was tested."""
-    p = judged.smaller_p if judged.verdict == "no difference that matters" else judged.p
-    if p is None or judged.ratio.p is None:
-        return ""
-    if judged.family == 1:
-        return f" (p {p_words(p)})"
-    alone = judged.verdict == "no difference shown" and judged.ratio.p < SIGNIFICANCE
-    by_itself = f"; {p_words(judged.ratio.p).removeprefix('= ')} by itself" if alone else ""
-    return f" (p {p_words(p)} among {judged.family} comparisons{by_itself})"
 
 
 def resolution(ratios: Sequence[Ratio], comparisons: int, *, one_look: bool = False) -> float | None:
@@ -414,39 +360,6 @@ def resolution(ratios: Sequence[Ratio], comparisons: int, *, one_look: bool = Fa
     return math.expm1(float(np.median(found))) if found else None
 
 
-def resolution_words(ratios: Sequence[Ratio], comparisons: int, *, one_look: bool = False) -> str:
-    """` At the noise that they met, ...`, the end of a paragraph on what was tested. Empty if that is unknown."""
-    least = resolution(ratios, comparisons, one_look=one_look)
-    if least is None:
-        return ""
-    difference = f"{float(f'{100 * least:.2g}'):g} %"
-    return (
-        f" At the noise that they met, a difference of {difference} is found in {percent(POWER)} of cases. "
-        "This is an average over what the noise may truly be."
-    )
-
-
-def family_words(
-    judged: Sequence[Judged], tests: str = "paired t-tests on the logarithms of the ratios of repeats"
-) -> str | None:
-    """How the verdicts of a family were reached, in sentences. None if none was tested.
-
-    Args:
-        tests: what its p-values come from.
-    """
-    tested = [each for each in judged if each.p is not None]
-    if not tested:
-        return None
-    level, number = percent(CONFIDENCE), tested[0].family
-    end = f" This holds however often repeats are added.{resolution_words([each.ratio for each in tested], number)}"
-    if number == 1:
-        return f"One comparison was tested, at {level} ({tests}).{end}"
-    return (
-        f"{number} comparisons make one family: with {level} confidence no difference that it names is false ({tests}, "
-        f"Holm-corrected). Each interval is that of its comparison alone.{end}"
-    )
-
-
 def inverse(ratio: Ratio) -> Ratio:
     """The inverse ratio."""
     return Ratio(
@@ -456,32 +369,6 @@ def inverse(ratio: Ratio) -> Ratio:
         n=ratio.n,
         p=ratio.p,
     )
-
-
-def range_words(ratio: Ratio) -> str:
-    """`1.58 to 1.66`, or the value alone if there is no interval."""
-    if ratio.low is None or ratio.high is None:
-        return f"{ratio.value:.2f}"
-    digits = _digits(ratio.low, ratio.high)
-    return f"{ratio.low:.{digits}f} to {ratio.high:.{digits}f}"
-
-
-def interval_words(ratio: Ratio) -> str:
-    """`1.62 (1.58 to 1.66)`, or the value alone if there is no interval."""
-    if ratio.low is None or ratio.high is None:
-        return f"{ratio.value:.2f}"
-    return f"{ratio.value:.{_digits(ratio.low, ratio.high)}f} ({range_words(ratio)})"
-
-
-def _digits(low: float, high: float) -> int:
-    """Enough digits to show each bound on its own side of 1: at least two."""
-    seen = (digits for digits in range(2, 7) if 1.0 not in (round(low, digits), round(high, digits)))
-    return next(seen, 2)
-
-
-def p_words(p: float) -> str:
-    """`= 0.012`, or `< 0.001`."""
-    return "< 0.001" if p < 0.001 else f"= {p:.3f}"
 
 
 def _positive(value: float) -> bool:

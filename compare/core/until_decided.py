@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from common.frozen import Frozen
 from common.spec import SpecError
+from compare.core.option_parsing import fraction
 from compare.core.statistics import VERDICT_PAIRS
 
 _FIELDS = ("until_decided", "most_repeats", "smallest_effect")
@@ -49,13 +49,12 @@ def asked_for(asked: bool, most: int | None, smallest: str | None, before: Until
         return None
     if most is not None and most < VERDICT_PAIRS:
         raise SpecError(f"--most-repeats must be at least {VERDICT_PAIRS}: a verdict needs as many. Received: {most}. Use 30.")
-    given = {"most_repeats": most, "smallest_effect": None if smallest is None else _fraction(smallest)}
+    given = {"most_repeats": most, "smallest_effect": None if smallest is None else _effect(smallest)}
     return (before or UntilDecided()).model_copy(update={name: value for name, value in given.items() if value is not None})
 
 
-def _fraction(text: str) -> float:
-    found = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*(%?)", text.strip())
-    value = float(found[1]) / (100.0 if found[2] else 1.0) if found else 0.0
+def _effect(text: str) -> float:
+    value = fraction(text)
     if not 0.0 < value < 1.0:
         raise SpecError(
             f"--smallest-effect must be a percentage or a fraction, above 0 and below 100 %. Received: {text!r}. "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 
 _CONTROL = re.compile(
     r"(?:\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff])+"
@@ -32,6 +33,26 @@ def one_line(text: str) -> str:
 def count(number: float, one: str, many: str = "") -> str:
     """`1 core`, `2,000 images`, `2.5 epochs`, `3 classes`. `many` is the plural if it does not end in s alone."""
     return f"{number:{',' if isinstance(number, int) else 'g'}} {one if number == 1 else many or f'{one}s'}"
+
+
+def listed(names: Iterable[str], most: int = 3) -> str:
+    """`a, b, c and 2 more`. `none` of none."""
+    found = list(names)
+    more = f" and {len(found) - most} more" if len(found) > most else ""
+    return f"{', '.join(found[:most]) or 'none'}{more}"
+
+
+def versions(found: Mapping[str, str]) -> str:
+    """`torch 2.14.1, numpy 2.3.5`."""
+    return ", ".join(f"{name} {version}" for name, version in found.items())
+
+
+def clock_words(seconds: float, *, hours: bool = False) -> str:
+    """`2:05` of 125 seconds. With `hours`, `1:02:05` of an hour or more."""
+    minutes, rest = divmod(round(seconds), 60)
+    if hours and minutes >= 60:
+        return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+    return f"{minutes}:{rest:02d}"
 
 
 def percent(part: float, digits: int = 0) -> str:

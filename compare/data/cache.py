@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from common.data import cache
 from common.data.sources import cifar10, fashion_mnist, synthetic_leaves
-from compare.core import exits, terminal, wording
-from compare.reporting import tables
+from compare.core import exits, wording
+from compare.reporting.document import Report
 from compare.reporting.tables import Column, Table
 
 DEFAULT_DAYS = 30.0
@@ -56,19 +52,9 @@ def command(
 ) -> None:
     """List the cache folder, or remove items that were not used for long."""
     root = cache.folder(None if cache_dir is None else str(cache_dir))
-    try:
+    with exits.reported():
         items = cleared(root) if clear else pruned(root, older_than) if prune else found(root)
-    except OSError as error:
-        print(
-            f"{root} cannot be read or written. Received: {error}. Check it, or choose another --cache-dir.",
-            file=sys.stderr,
-        )
-        raise typer.Exit(exits.RUN_FAILED) from None
-    if as_json:
-        typer.echo(json.dumps(to_plain(root, items), indent=1))
-    else:
-        console = terminal.stdout()
-        print_to(console, root, items)
+        report(root, items).show(None, as_json=as_json)
 
 
 def found(root: Path) -> list[Item]:
@@ -115,45 +101,36 @@ def cleared(root: Path) -> list[Item]:
     return items
 
 
-def to_plain(root: Path, items: list[Item]) -> dict[str, Any]:
-    """The list, JSON-ready."""
-    return {
-        "cache_dir": str(root),
-        "num_bytes": sum(item.num_bytes for item in items if item.status != "removed"),
-        "removed_bytes": sum(item.num_bytes for item in items if item.status == "removed"),
-        "items": [
-            {**asdict(item), "last_used": datetime.fromtimestamp(item.last_used, UTC).isoformat(timespec="seconds")}
-            for item in items
-        ],
-    }
+_COLUMNS = (
+    Column("kind", "what"),
+    Column("source", "source", fold=40, pick=lambda item: wording.one_line(item.source)),
+    Column("detail", "detail", fold=30),
+    Column("mib", "MiB", 1, pick=lambda item: item.num_bytes / 2**20),
+    Column("used", "last used (UTC)", pick=lambda item: f"{datetime.fromtimestamp(item.last_used, UTC):%Y-%m-%d %H:%M}"),
+    Column("status", "status"),
+)
 
 
-def print_to(console: Console, root: Path, items: list[Item]) -> None:
-    """For a reader on a terminal."""
-    plain = to_plain(root, items)
-    columns = (
-        Column("kind", "what"),
-        Column("source", "source", fold=40),
-        Column("detail", "detail", fold=30),
-        Column("mib", "MiB", 1),
-        Column("used", "last used (UTC)"),
-        Column("status", "status"),
+def report(root: Path, items: Sequence[Item]) -> Report:
+    """The list, and what it takes on the disk."""
+    num_bytes = sum(item.num_bytes for item in items if item.status != "removed")
+    removed_bytes = sum(item.num_bytes for item in items if item.status == "removed")
+    removed = f", {removed_bytes / 2**20:,.1f} MiB removed" if removed_bytes else ""
+    return Report(
+        title="Cache",
+        facts=[f"{root}: {num_bytes / 2**20:,.1f} MiB{removed}"],
+        tables=[Table.of("cache", "Cache", _COLUMNS, items)] if items else [],
+        elsewhere="--json",
+        values={
+            "cache_dir": str(root),
+            "num_bytes": num_bytes,
+            "removed_bytes": removed_bytes,
+            "items": [
+                {**asdict(item), "last_used": datetime.fromtimestamp(item.last_used, UTC).isoformat(timespec="seconds")}
+                for item in items
+            ],
+        },
     )
-    rows: list[dict[str, tables.Cell]] = [
-        {
-            "kind": item.kind,
-            "source": wording.one_line(item.source),
-            "detail": item.detail,
-            "mib": item.num_bytes / 2**20,
-            "used": f"{datetime.fromtimestamp(item.last_used, UTC):%Y-%m-%d %H:%M}",
-            "status": item.status,
-        }
-        for item in items
-    ]
-    if rows:
-        tables.print_all(console, [Table("cache", "Cache", columns, rows)], where="--json")
-    removed = f", {plain['removed_bytes'] / 2**20:,.1f} MiB removed" if plain["removed_bytes"] else ""
-    console.print(Text(f"{root}: {plain['num_bytes'] / 2**20:,.1f} MiB{removed}"), soft_wrap=True)
 
 
 def _entries(root: Path) -> Iterator[Item]:

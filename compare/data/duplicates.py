@@ -30,24 +30,16 @@ _PART_BITS = 64 // _PARTS
 Ids = NDArray[np.int64]
 
 
-@dataclass(frozen=True, eq=False)
-class Pair:
-    """Two examples that look nearly the same."""
-
-    first: int
-    second: int
-    distance: int
-    """Number of different bits of their hashes, both ways together."""
-
-
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, kw_only=True)
 class NearTwins:
+    rule: str = RULE
     images: int
     """Number of images with a near twin."""
     pairs: int
     pairs_across_splits: int
-    examples: list[Pair]
-    """Some of the pairs: first those across splits, then the nearest."""
+    named: list[tuple[str, str, int]]
+    """Some of the pairs, with the number of different bits of their hashes, both ways together: first those across splits,
+    then the nearest."""
 
 
 def exact(digests: Sequence[bytes]) -> list[list[int]]:
@@ -81,14 +73,17 @@ def difference_hashes(images: Images) -> NDArray[np.uint64]:
     return np.concatenate([np.zeros((0, 2), np.uint64), *hashes])
 
 
-def near(hashes: NDArray[np.uint64], digests: Sequence[bytes], splits: Ids, max_examples: int = 20) -> NearTwins:
+def near(
+    hashes: NDArray[np.uint64], digests: Sequence[bytes], splits: Ids, names: Sequence[str], max_named: int = 20
+) -> NearTwins:
     """Find near twins without comparing all pairs of images.
 
     Args:
         hashes: uint64 [N, 2], see `difference_hashes`.
         digests: [N], equal for equal pixels. Such images are duplicates, not near twins.
         splits: [N], split of each image as a small number.
-        max_examples: at most so many pairs are named.
+        names: [N], of each image.
+        max_named: at most so many pairs are named.
     """
     values, of_image = np.unique(hashes, axis=0, return_inverse=True)
     members: list[list[int]] = [[] for _ in values]
@@ -106,7 +101,7 @@ def near(hashes: NDArray[np.uint64], digests: Sequence[bytes], splits: Ids, max_
         products = counts[left] * counts[right]
         products_across = products - (by_split[left] * by_split[right]).sum(axis=1)
         pairs, across = pairs + int(products.sum()), across + int(products_across.sum())
-        order = np.lexsort((distances, products_across == 0))[:max_examples]
+        order = np.lexsort((distances, products_across == 0))[:max_named]
         for place in order.tolist():
             one, other = _named(members[left[place]], members[right[place]], splits)
             candidates.append((bool(splits[one] == splits[other]), int(distances[place]), one, other))
@@ -126,8 +121,8 @@ def near(hashes: NDArray[np.uint64], digests: Sequence[bytes], splits: Ids, max_
         one, other = _named(first, second, splits)
         candidates.append((bool(splits[one] == splits[other]), 0, one, other))
     candidates.sort()
-    named = [Pair(min(one, other), max(one, other), distance) for _, distance, one, other in candidates[:max_examples]]
-    return NearTwins(images, pairs, across, named)
+    named = [(names[min(one, other)], names[max(one, other)], distance) for _, distance, one, other in candidates[:max_named]]
+    return NearTwins(images=images, pairs=pairs, pairs_across_splits=across, named=named)
 
 
 def _hashes(images: NDArray[np.uint8]) -> NDArray[np.uint64]:

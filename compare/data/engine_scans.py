@@ -26,8 +26,6 @@ from compare.execution.interleaving import turn
 LOGS = "logs"
 """Folder of the processes' logs, in the folder of the results."""
 
-_REASON_LENGTH = 300  # characters
-
 
 @dataclass
 class Row:
@@ -160,7 +158,7 @@ def _scan(row: Row, scheduler: str, folder: Path, log: Path) -> None:
     try:
         row.scans.append(Scan.model_validate_json(result.read_bytes()))
     except (OSError, pydantic.ValidationError):
-        lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+        last = launch.last_line(log)
         words = launch.exit_words(code) if code else "ended without a result"
         row.status = "killed" if code < 0 else "failed"
-        row.reason = wording.one_line(f"{words}: {lines[-1][:_REASON_LENGTH]}" if lines else words)
+        row.reason = f"{words}: {last}" if last else words

@@ -88,16 +88,6 @@ class ExactDuplicates:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NearDuplicates:
-    rule: str
-    images: int
-    pairs: int
-    pairs_across_splits: int
-    named: list[tuple[str, str, int]]
-    """Up to 20 pairs with their number of different bits: first those across splits, then the nearest."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Exploration:
     """Everything that was found in a data set."""
 
@@ -117,7 +107,7 @@ class Exploration:
     files: FileFacts | None
     """None if the source holds no image files."""
     exact: ExactDuplicates
-    near: NearDuplicates | None
+    near: NearTwins | None
     """None if the images could not be resized to one size."""
     notes: list[str] = field(default_factory=list)
 
@@ -301,16 +291,9 @@ def _exact(examples: _Examples) -> ExactDuplicates:
     )
 
 
-def _near(dataset: Dataset, examples: _Examples) -> NearDuplicates:
+def _near(dataset: Dataset, examples: _Examples) -> NearTwins:
     hashes = np.concatenate([duplicates.difference_hashes(getattr(dataset, split).images) for split in _SPLITS])
-    found: NearTwins = duplicates.near(hashes, examples.digests, examples.splits, MAX_NAMED)
-    return NearDuplicates(
-        rule=duplicates.RULE,
-        images=found.images,
-        pairs=found.pairs,
-        pairs_across_splits=found.pairs_across_splits,
-        named=[(examples.names[pair.first], examples.names[pair.second], pair.distance) for pair in found.examples],
-    )
+    return duplicates.near(hashes, examples.digests, examples.splits, examples.names, MAX_NAMED)
 
 
 def _file_facts(manifest: Manifest) -> FileFacts:

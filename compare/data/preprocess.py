@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,7 +15,7 @@ from compare.core.option_parsing import names, numbers
 from compare.core.progress import display
 from compare.data.engine_scans import LOGS, Request, run
 from compare.data.preprocess_report import KIND, NAME, RESULTS_FILE, report
-from compare.execution import contestants, launch, store
+from compare.execution import contestants, launch, results_folder
 from compare.reporting import document
 
 
@@ -42,7 +41,7 @@ def command(
     with exits.reported(), interruptible():
         values = {"data": {"source": data, "limit": limit, **({"on_bad": on_bad} if on_bad else {})}, "seed": seed}
         request = _judged(engines, workers, scheduler, repeats, values, assignments or [])
-        with _folder(out):
+        with results_folder.held(out, RESULTS_FILE, KIND, KIND, own=(LOGS, *document.files_of(NAME))):
             with display() as shown:
                 outcome = run(request, shown, out)
             code = report(outcome).deliver(out, as_json=as_json)
@@ -60,11 +59,3 @@ def _judged(
         )
     wanted = spec.build(spec.overlay(values, spec.parse_assignments(assignments)))
     return Request(tuple(named), counts, scheduler, repeats, wanted)
-
-
-def _folder(out: Path | None) -> AbstractContextManager[None]:
-    """Lock the folder of the results, if there is one."""
-    if out is None:
-        return nullcontext()
-    store.refuse_others(out, RESULTS_FILE, KIND, KIND, own=(LOGS, *document.files_of(NAME)))
-    return store.locked(out)

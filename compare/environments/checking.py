@@ -10,7 +10,7 @@ import pydantic
 
 from common.frozen import Frozen
 from common.machine import environment
-from compare.core import exits
+from compare.core import exits, wording
 from compare.core.errors import LaunchError
 from compare.environments import creating
 from compare.execution import contestants, launch
@@ -158,9 +158,9 @@ _LISTED = (
 _TWINS = (
     Column("twin", "twin"),
     Column("here", "here", fold=60),
-    Column("versions", "versions", pick=lambda each: _listed(each.versions)),
+    Column("versions", "versions", pick=lambda each: wording.versions(each.versions)),
     Column("devices", "devices", pick=lambda each: ", ".join(each.devices)),
-    Column("libraries", "libraries", pick=lambda each: _listed(each.libraries)),
+    Column("libraries", "libraries", pick=lambda each: wording.versions(each.libraries)),
 )
 
 
@@ -193,7 +193,3 @@ def report(found: Checked) -> Report:
         values={"environment": found.model_dump(mode="json"), "fault": found.fault},
         exit_code=exits.RUN_FAILED if found.fault else 0,
     )
-
-
-def _listed(versions: dict[str, str]) -> str:
-    return ", ".join(f"{name} {version}" for name, version in versions.items())

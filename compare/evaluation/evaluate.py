@@ -11,7 +11,7 @@ import typer
 from common import spec
 from compare.comparison import comparison_plan
 from compare.core import exits
-from compare.core.interrupt import Interrupted, interruptible
+from compare.core.interrupt import interruptible
 from compare.core.option_parsing import names
 from compare.core.progress import display
 from compare.evaluation import evaluation_report, final_training
@@ -22,11 +22,10 @@ EPOCHS, PATIENCE = 30, 5
 """Epochs of a final training, by default."""
 
 
+@options.grouped
 def command(
-    preset: options.PresetName = None,
-    spec_file: options.SpecFile = None,
-    data: options.Data = None,
-    model: options.Model = None,
+    *,
+    of_spec: options.SpecOptions,
     frameworks: options.Frameworks = options.ALL_FRAMEWORKS,
     tuned: Annotated[
         Path | None, typer.Option(metavar="DIR", help="The best fields of a tuning: its folder, or a file of fields.")
@@ -35,46 +34,26 @@ def command(
     patience: Annotated[
         int, typer.Option(min=0, help="Training ends after this many epochs without a better one. 0: it never ends early.")
     ] = PATIENCE,
-    batch_size: options.BatchSize = None,
-    image_size: options.ImageSize = None,
-    optimizer: options.OptimizerName = None,
-    precision: options.Precision = None,
     limit: options.Limit = None,
     seed: options.Seed = None,
     repeats: Annotated[int, typer.Option(min=1, help="Trainings of each framework, each with its own seed.")] = 1,
     cores: options.Cores = None,
-    assignments: options.Set = None,
     out: options.Out = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Train every framework to its best validation epoch, and score that epoch on the test split in every way."""
     with exits.reported():
-        given = options.fields(
-            data=data,
-            model=model,
-            epochs=epochs,
-            batch_size=batch_size,
-            image_size=image_size,
-            optimizer=optimizer,
-            precision=precision,
-            limit=limit,
-            seed=seed,
-            cores=cores,
-        )
-        wanted = settings(preset, spec_file, {"best_epoch.patience": patience or None, **given}, assignments or [])
+        own = {"best_epoch.patience": patience or None, "epochs": epochs, "limit": limit, "seed": seed, "cores": cores}
+        wanted = settings(*of_spec.asked(**own))
         named = tuple(contestants.own_twins("--frameworks", names(frameworks), launch.FRAMEWORKS))
         fields, tuned_on = final_training.read_tuned(tuned, named) if tuned is not None else ({}, None)
         asked = Evaluation(values=wanted, frameworks=named, tuned=fields, tuned_on=tuned_on, repeats=repeats)
         folder = out or store.new_folder("evaluate", str(wanted.get("model", spec.Spec.model_fields["model"].default)))
-        try:
-            with interruptible(), ExitStack() as lock:
-                with display() as shown:
-                    made = final_training.evaluate(asked, folder, shown, lock)
-                    report = evaluation_report.report(made, final_training.data_of(made).test.images)
-                code = report.deliver(folder, as_json=as_json)
-        except Interrupted as interruption:
-            interruption.words = f"Interrupted. The same command with --out {folder} goes on."
-            raise
+        with interruptible(f"Interrupted. The same command with --out {folder} goes on."), ExitStack() as lock:
+            with display() as shown:
+                made = final_training.evaluate(asked, folder, shown, lock)
+                report = evaluation_report.report(made, final_training.data_of(made).test.images)
+            code = report.deliver(folder, as_json=as_json)
     raise typer.Exit(code)
 
 

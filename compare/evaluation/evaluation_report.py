@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 from common.data.dataset import Images
 from common.training import scores
 from common.training.scores import BINS, CHANCE
 from compare.core.statistics import CONFIDENCE, SIGNIFICANCE
-from compare.core.wording import percent
+from compare.core.wording import listed, percent
 from compare.evaluation import evaluation_plots, evaluation_tables
 from compare.evaluation.evaluation_tables import is_guessing
 from compare.evaluation.scoring import Evaluated, Model, Pair
@@ -164,8 +163,8 @@ def _cautions(made: Evaluated) -> list[str]:
             said.append(f"{contestant}: the best epoch was the last one; a longer training may be better.")
     if unseen := [name for name, images in zip(made.shown_class_names, made.supports, strict=False) if not images]:
         said.append(
-            f"The test split has no image of {_listed(unseen)}: the 0 of {'it' if len(unseen) == 1 else 'them'} is in the "
-            "macro averages."
+            f"The test split has no image of {listed(unseen, _WORST_SAID)}: the 0 of {'it' if len(unseen) == 1 else 'them'} is "
+            "in the macro averages."
         )
     if made.tuned_on not in (None, made.data_hash):
         said.append(
@@ -196,10 +195,6 @@ def _schedule_words(made: Evaluated, contestant: str) -> str | None:
         f"{contestant}: from epoch {spent} on the learning rate was {_SPENT:g} of the first or less, by schedule.step_size "
         f"{size} and gamma {gamma:g}. Steps are counted in epochs: those that suit a short trial end a long training early."
     )
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:_WORST_SAID]) + (f" and {len(names) - _WORST_SAID} more" if len(names) > _WORST_SAID else "")
 
 
 def _name(model: Model, made: Evaluated) -> str:

@@ -12,7 +12,7 @@ from compare.core.statistics import Spread, chance_of, is_no_better_than, spread
 from compare.core.wording import percent
 from compare.evaluation.scoring import Evaluated
 from compare.judgement.row_figures import GUESSING
-from compare.reporting.tables import Column, Table, value_at
+from compare.reporting.tables import Column, Table, value_at, with_rows
 
 
 def documents(made: Evaluated) -> list[Table]:
@@ -20,23 +20,20 @@ def documents(made: Evaluated) -> list[Table]:
     return [
         scores_table(made),
         class_table(made),
-        *_filled(agreement_table(made), crossing_table(made), confused_table(made), calibration_table(made)),
+        *with_rows([agreement_table(made), crossing_table(made), confused_table(made), calibration_table(made)]),
         *(table for contestant in made.scored for table in confusion_tables(made, contestant)),
     ]
 
 
 def on_terminal(made: Evaluated) -> list[Table]:
     """The tables that are printed."""
-    return _filled(scores_table(made), agreement_table(made), crossing_table(made), class_table(made), confused_table(made))
+    every = scores_table(made), agreement_table(made), crossing_table(made), class_table(made), confused_table(made)
+    return with_rows(every)
 
 
 def is_guessing(found: Scores) -> bool:
     """Whether the accuracy is not shown to be better than always naming the most frequent class."""
     return is_no_better_than(chance_of(found.confusion), found.accuracy, found.num_examples)
-
-
-def _filled(*made: Table) -> list[Table]:
-    return [table for table in made if table.rows]
 
 
 def _over_trainings(made: Evaluated, contestant: str, path: str) -> Spread | None:

@@ -20,7 +20,7 @@ from compare.comparison import comparison_plan, run
 from compare.core import errors
 from compare.core.errors import FolderError
 from compare.core.presets import Preset
-from compare.core.progress import Display, Watchers
+from compare.core.progress import Display
 from compare.evaluation import scoring
 from compare.evaluation.scoring import KIND, LOGITS_FOLDER, TRAINING_FOLDER, Evaluated
 from compare.execution import contestants, launch, store
@@ -139,7 +139,7 @@ def _trained(settings: Evaluation, folder: Path, shown: Display) -> Stored:
     with store.locked(folder):
         comparison = store.claim(folder, wanted)
         store.write_plan(folder, comparison)
-        run.run_all(comparison, folder, Watchers(shown))
+        run.run_all(comparison, folder, shown)
         shown.say("report of the training")
         compared = comparison_report.read(folder)
         if unwritten := comparison_report.report(compared, folder).write(folder):

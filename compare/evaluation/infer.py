@@ -12,7 +12,7 @@ from common.artifacts import trained
 from common.machine import machine
 from common.training import inference
 from compare.core import exits
-from compare.core.interrupt import Interrupted, interruptible
+from compare.core.interrupt import interruptible
 from compare.core.option_parsing import names, numbers
 from compare.core.progress import display
 from compare.evaluation import inference_report, inference_timing
@@ -45,12 +45,8 @@ def command(
             seconds=seconds,
         )
         folder = out or store.new_folder("infer", found.card.model)
-        try:
-            with interruptible(), ExitStack() as lock:
-                with display() as shown:
-                    made = inference_timing.measure(settings, checkpoint, found, folder, shown, lock)
-                code = inference_report.report(made).deliver(folder, as_json=as_json)
-        except Interrupted as interruption:
-            interruption.words = f"Interrupted. The same command with --out {folder} goes on."
-            raise
+        with interruptible(f"Interrupted. The same command with --out {folder} goes on."), ExitStack() as lock:
+            with display() as shown:
+                made = inference_timing.measure(settings, checkpoint, found, folder, shown, lock)
+            code = inference_report.report(made).deliver(folder, as_json=as_json)
     raise typer.Exit(code)

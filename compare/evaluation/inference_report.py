@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from common.machine.interference import DISTURBED_FROM
 from common.training import inference
-from compare.core import statistics
+from compare.core import verdict_words
 from compare.evaluation.inference_timing import CALLS_FOR_P99, Inferred, cell_name
 from compare.judgement.verdict_sentences import NO_FINDING
 from compare.reporting import document, plots
@@ -77,9 +77,9 @@ def findings(made: Inferred) -> list[tuple[str, list[str]]]:
         first, second = pair.split(" and ")
         held_to = place.split(", batch")[0]
         lost = max(made.cores_lost.get(f"{contestant}, {held_to}", 0.0) for contestant in (first, second))
-        told = f"{statistics.faster(judged, first, second)}."
+        told = f"{verdict_words.faster(judged, first, second)}."
         faster.append(f"{place}: {told if lost <= DISTURBED_FROM else f'{first} against {second}: no finding.{NO_FINDING}'}")
-    family = statistics.family_words(made.verdicts)
+    family = verdict_words.family_words(made.verdicts)
     devices = ", ".join(f"{contestant}: {device}" for contestant, device in made.devices.items())
     surety = [*([family] if family else []), f"Times hold for this machine, these versions and this model ({devices})."]
     cautions = [f"{name}: {reason}" for name, reason in made.failures.items()]

@@ -170,15 +170,6 @@ def _run_all(
     return found, failures
 
 
-def read(folder: Path) -> Inferred:
-    """The record of a measurement.
-
-    Raises:
-        FolderError: there is none, or it cannot be read.
-    """
-    return store.read_record(folder / RECORD_FILE, Inferred, "a measurement of inference")
-
-
 def _stored(path: Path) -> Latencies | None:
     try:
         return Latencies.model_validate_json(path.read_bytes())

@@ -1,4 +1,4 @@
-"""The fastest switches that `compare optimize` has found, by machine, framework and model."""
+"""The fastest switches that `convtwins optimize` has found, by machine, framework and model."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from common.frozen import Frozen
 from common.machine import machine
 from common.machine.machine import Facts
 from common.spec import Device, Spec, SpecError
+from compare.core import wording
 from compare.core.statistics import Ratio
 
 SCHEMA_VERSION = 1
@@ -101,8 +102,8 @@ def load(framework: str, model: str, description: Mapping[str, Any], cache_dir: 
     )
     if found.schema_version != SCHEMA_VERSION or found.versions != description["versions"]:
         raise SpecError(
-            f"switches best were found for {model} with other versions of {framework} ({_listed(found.versions)}). Here: "
-            f"{_listed(description['versions'])}. {again}"
+            f"switches best were found for {model} with other versions of {framework} ({wording.versions(found.versions)}). "
+            f"Here: {wording.versions(description['versions'])}. {again}"
         )
     return found
 
@@ -124,7 +125,3 @@ def options(run: Spec, framework: str, description: Mapping[str, Any]) -> tuple[
 
     fitting = {name: value for name, value in found.options.items() if name in known and fits(name, value)}
     return fitting, found.budget
-
-
-def _listed(versions: Mapping[str, str]) -> str:
-    return ", ".join(f"{package} {version}" for package, version in versions.items())

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 
 from common.machine import machine
-from common.models import architectures
+from common.models import user_code
 from compare.execution import contestants, launch
 
 
@@ -17,5 +17,5 @@ def of(names: Sequence[str], model: str) -> str:
     # Somebody else's twin lies where only its own interpreter finds it, and each interpreter may have another version.
     others = [launch.probe(name)["code"] for (twin, _), name in subjects.items() if twin not in launch.FRAMEWORKS]
     folders = [machine.PROJECT_ROOT / folder for folder in ("common", *own)]
-    digest = machine.code_digest([*folders, *architectures.user_folders(model)])
+    digest = machine.code_digest([*folders, *user_code.folders(model)])
     return hashlib.sha256(" ".join([digest, *others]).encode()).hexdigest() if others else digest

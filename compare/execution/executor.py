@@ -30,7 +30,6 @@ class Code:
 
 
 _POLL_SECONDS = 0.25
-_REASON_LENGTH = 300
 _FULL_BYTES = 2**20
 """Free space below which a disk is full."""
 
@@ -55,18 +54,18 @@ def execute(row: Row, repeat: int, folder: Path, watch: Watch, code: Code | None
             with signals.deferred():
                 process = launch.start(row.contestant, arguments, log=log, root=code.root if code else None)
         except OSError as error:
-            return _unsealed(row, repeat, f"it cannot be started: {error}")
+            return _not_stored(row, repeat, f"it cannot be started: {error}")
         hang = _wait(process, row.spec.hang_seconds, directory, watch)
     except BaseException:
         if process is not None:
             launch.stop(process, grace_seconds=launch.INTERRUPTED_GRACE_SECONDS)
-            _seal(row, repeat, folder, "killed", "interrupted")
+            _finish(row, repeat, folder, "killed", "interrupted")
         raise
     launch.stop(process)
     if hang is not None:
-        return _seal(row, repeat, folder, "killed", hang)
+        return _finish(row, repeat, folder, "killed", hang)
     status: Status = "killed" if process.returncode < 0 else "failed"
-    made = _seal(row, repeat, folder, status, ending_words(process.returncode, log, memory_kills() > kills))
+    made = _finish(row, repeat, folder, status, ending_words(process.returncode, log, memory_kills() > kills))
     if made.status == "ok":
         for attempt in store.attempts(directory):
             checkpoint.remove(attempt)
@@ -87,14 +86,14 @@ def _wait(process: launch.Started, hang_seconds: float, directory: Path, watch: 
     return launch.wait(process, poll_seconds=_POLL_SECONDS, watch=look, hang_seconds=hang_seconds, folder=directory)
 
 
-def _seal(row: Row, repeat: int, folder: Path, status: Status, reason: str) -> RunResult:
+def _finish(row: Row, repeat: int, folder: Path, status: Status, reason: str) -> RunResult:
     """The run's own result if it wrote one for this spec, else one made from its events."""
     try:
-        sealed = store.finished(folder, row, repeat)
+        stored = store.finished(folder, row, repeat)
     except ResultError as error:
-        sealed, reason = None, f"{reason}; {error}"
-    if sealed is not None:
-        return sealed
+        stored, reason = None, f"{reason}; {error}"
+    if stored is not None:
+        return stored
     directory = store.run_folder(folder, row.id, repeat)
     first_steps = (event for event in event_log.read_events(directory) if event.get("event") == "first_step")
     made = RunResult(
@@ -109,11 +108,11 @@ def _seal(row: Row, repeat: int, folder: Path, status: Status, reason: str) -> R
     try:
         results.save(made, directory)
     except OSError as error:
-        return _unsealed(row, repeat, f"{reason}; its result cannot be written: {error}")
+        return _not_stored(row, repeat, f"{reason}; its result cannot be written: {error}")
     return made
 
 
-def _unsealed(row: Row, repeat: int, reason: str) -> RunResult:
+def _not_stored(row: Row, repeat: int, reason: str) -> RunResult:
     print(f"{row.id}, repeat {repeat + 1}: {reason}", file=sys.stderr)
     return RunResult(framework=row.framework, spec=row.spec, status="failed", reason=reason, repeat=repeat)
 
@@ -125,13 +124,8 @@ def ending_words(code: int, log: Path, lacked_memory: bool) -> str:
         return f"{words}; out of memory: the kernel ended a process for lack of it meanwhile"
     if shutil.disk_usage(log.parent).free < _FULL_BYTES:
         return f"{words}; the disk of {log.parent} is full"
-    last = "" if code == -signal.SIGKILL else _last_line(log)  # a killed process said nothing of its end
+    last = "" if code == -signal.SIGKILL else launch.last_line(log)  # a killed process said nothing of its end
     return f"{words}: {last}" if last else words
-
-
-def _last_line(log: Path) -> str:
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")[:_REASON_LENGTH]
 
 
 def memory_kills() -> int:

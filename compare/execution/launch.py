@@ -27,6 +27,7 @@ from common.machine import environment, heartbeat, plugins
 from common.machine.machine import PROJECT_ROOT
 from common.machine.private_folder import PrivateFolder
 from common.processes import signals, watchdog
+from compare.core import wording
 from compare.core.errors import LaunchError
 from compare.execution import contestants
 
@@ -60,6 +61,7 @@ _POLL_SECONDS = 0.5
 """Between two looks at what is running."""
 _PROBE_SECONDS = 60.0
 _LAST_LINES = 8
+_REASON_LENGTH = 400
 
 
 DESCRIPTIONS: dict[str, dict[str, Any]] = {}
@@ -382,23 +384,29 @@ def call_each(following: Callable[[], Call | None], ended: Callable[[Call, int],
                 return
             for one in list(running):
                 each, process, dog = one
-                hang = None
-                try:
-                    process.wait(_POLL_SECONDS / len(running))
-                except subprocess.TimeoutExpired:
-                    if (hang := _hang(process, dog, each.log.with_suffix(".stacks"))) is None:
-                        continue
-                stop(process)
-                running.remove(one)
-                if hang is not None:
-                    with each.log.open("a", encoding="utf-8") as file:
-                        file.write(f"{hang}\n")
-                ended(each, outcome(each, process.returncode))
+                if _has_ended(each, process, dog, _POLL_SECONDS / len(running)):
+                    running.remove(one)
+                    ended(each, outcome(each, process.returncode))
     except BaseException:
         with contextlib.ExitStack() as stopping:  # a signal ends the waiting for one, and the others are stopped all the same
             for _, process, _ in running:
                 stopping.callback(stop, process, grace_seconds=INTERRUPTED_GRACE_SECONDS)
         raise
+
+
+def _has_ended(each: Call, process: Started, dog: watchdog.Watchdog, seconds: float) -> bool:
+    """Wait for a twin, but no longer than so many seconds. One that hangs is stopped, and its log says how it hung."""
+    hang = None
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        if (hang := _hang(process, dog, each.log.with_suffix(".stacks"))) is None:
+            return False
+    stop(process)
+    if hang is not None:
+        with each.log.open("a", encoding="utf-8") as file:
+            file.write(f"{hang}\n")
+    return True
 
 
 def outcome(call: Call, code: int) -> int:
@@ -415,14 +423,15 @@ def promised(arguments: Sequence[str]) -> list[Path]:
     return [Path(following) for word, following in itertools.pairwise(arguments) if word == "--out"]
 
 
+def last_line(log: Path) -> str:
+    """The last line of a twin's log: its reason, or what ended it. Empty if it printed nothing."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
+    return next((wording.one_line(line)[:_REASON_LENGTH] for line in reversed(lines) if line.strip()), "")
+
+
 def exit_words(code: int) -> str:
     """An exit code in words: `exit code 1`, or `killed by SIGKILL`."""
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return f"killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"killed by signal {-code}"
+    return f"exit code {code}" if code >= 0 else f"killed by {signals.name(-code)}"
 
 
 def _command(name: str, arguments: Sequence[str]) -> list[str]:

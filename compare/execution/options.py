@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -97,3 +101,84 @@ def fields(**options: Any) -> dict[str, Any]:
         found |= {f"optimizer.{field}": value for field, value in OPTIMIZERS[name].items()}
         del found["optimizer"]
     return found
+
+
+_BESIDE_FIELDS = ("preset", "spec_file", "assignments")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpecOptions:
+    """A group of options, see `grouped`: the spec of what is run."""
+
+    preset: PresetName = None
+    spec_file: SpecFile = None
+    data: Data = None
+    model: Model = None
+    batch_size: BatchSize = None
+    image_size: ImageSize = None
+    optimizer: OptimizerName = None
+    precision: Precision = None
+    assignments: Set = None
+
+    def asked(self, **others: Any) -> tuple[str | None, Path | None, dict[str, Any], list[str]]:
+        """(preset, spec file, fields, assignments) as `run_settings.settings` takes them.
+
+        Args:
+            others: options of the command's own, as `fields` takes them.
+
+        Raises:
+            SpecError: the optimizer is unknown.
+        """
+        own = {each.name: getattr(self, each.name) for each in dataclasses.fields(self) if each.name not in _BESIDE_FIELDS}
+        return self.preset, self.spec_file, fields(**own, **others), self.assignments or []
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions(SpecOptions):
+    """The spec with its length, cores and seed."""
+
+    epochs: Epochs = None
+    limit: Limit = None
+    cores: Cores = None
+    seed: Seed = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContestantOptions:
+    """A group of options: what is compared."""
+
+    frameworks: SomeFrameworks = None
+    contestant: Contestants = None
+
+    def names(self, in_file: Mapping[str, Any], *, elsewhere: bool = False) -> list[str]:
+        """Enter the contestants and return their names, see `contestants`."""
+        return contestants(self.frameworks, self.contestant, in_file, elsewhere=elsewhere)
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """Let a command take groups of options: a parameter whose type is a dataclass stands for the options of its fields."""
+    parameters: list[inspect.Parameter] = []
+    groups: dict[str, Any] = {}
+    for each in inspect.signature(command, eval_str=True).parameters.values():
+        if not dataclasses.is_dataclass(each.annotation):
+            parameters.append(each)
+            continue
+        groups[each.name] = each.annotation
+        types = get_type_hints(each.annotation, include_extras=True)
+        parameters += [
+            inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=types[field.name])
+            for field in dataclasses.fields(each.annotation)
+        ]
+
+    @functools.wraps(command)
+    def called(**given: Any) -> None:
+        made = {
+            name: group(**{field.name: given.pop(field.name) for field in dataclasses.fields(group)})
+            for name, group in groups.items()
+        }
+        command(**given, **made)
+
+    # Where typer looks for the options of a command.
+    vars(called)["__signature__"] = inspect.Signature(parameters)
+    called.__annotations__ = {each.name: each.annotation for each in parameters}
+    return called

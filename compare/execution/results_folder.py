@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -17,6 +17,20 @@ _Work = TypeVar("_Work", bound=BaseModel)
 """A record of planned work, with `code_hash` and `machine`."""
 
 
+def held(
+    folder: Path | None, file: str, kind: str | None, what: str, *, own: Collection[str] = ()
+) -> AbstractContextManager[None]:
+    """Hold the folder of a report, if there is one. See `store.refuse_others`.
+
+    Raises:
+        FolderError: it holds something else.
+    """
+    if folder is None:
+        return nullcontext()
+    store.refuse_others(folder, file, kind, what, own=own)
+    return store.locked(folder)
+
+
 @contextmanager
 def claimed(
     folder: Path,
@@ -26,6 +40,7 @@ def claimed(
     *,
     identity: Callable[[_Work], Mapping[str, Any]],
     merge: Callable[[_Work, _Work], _Work] | None = None,
+    is_begun: Callable[[], bool] = lambda: True,
     own: Collection[str] = (),
 ) -> Generator[_Work]:
     """Hold a folder for a command's work: a new folder, or one with the same work, which is resumed.
@@ -39,6 +54,7 @@ def claimed(
         what: names the work in messages, e.g. `tuning`.
         identity: fields that must be equal to resume, besides code and machine.
         merge: makes the record to go on with from (stored, wanted). None: the stored one.
+        is_begun: whether the stored work has done anything. Other work may replace work that has not.
         own: names that may be there without a record.
 
     Yields:
@@ -51,7 +67,7 @@ def claimed(
     with store.locked(folder):
         record = wanted
         store.refuse_others(folder, file, getattr(wanted, "kind", None), what, own=own)
-        if path.exists():
+        if path.exists() and is_begun():
             stored = store.read_record(path, type(wanted), f"a {what}")
             then, now = cast(Any, stored), cast(Any, wanted)
             ground = store.other_ground((then.code_hash, now.code_hash), (then.machine, now.machine))

@@ -1,4 +1,4 @@
-"""Calls to a twin about a trained model, each in a process of its own."""
+"""Calls to a twin about a model or a trained model, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import typer
 from common.artifacts.trained import Trained
 from common.machine.private_folder import PrivateFolder
 from common.models.weights import WeightsError
+from common.spec import Spec, SpecError
 from common.training import inference
-from compare.core import exits, wording
+from compare.core import exits
 from compare.core.errors import LaunchError
 from compare.execution import launch
 
 OwnModel = Annotated[
     str | None, typer.Option("--model", help="Your own package.module that the checkpoint may name and import.")
 ]
-_REASON_LENGTH = 400
 
 
 def call(framework: str, words: Sequence[str | Path], log: Path) -> None:
@@ -39,16 +39,27 @@ def call(framework: str, words: Sequence[str | Path], log: Path) -> None:
     code = launch.call(framework, [str(word) for word in words], log=log)
     if code == 0:
         return
-    last = last_line(log)
+    last = launch.last_line(log)
     if code == exits.USAGE:
         raise WeightsError(last)
     raise LaunchError(f"{framework} cannot {words[0]} ({launch.exit_words(code)}): {last}")
 
 
-def last_line(log: Path) -> str:
-    """The last line of a twin's log: its reason, or what ended it. Empty if it printed nothing."""
-    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    return wording.one_line(lines[-1])[:_REASON_LENGTH] if lines else ""
+def answer(framework: str, command: str, about: Spec, *options: str) -> bytes:
+    """What a command of a twin writes about a spec.
+
+    Raises:
+        SpecError: the twin refuses the spec. The message is the twin's.
+        LaunchError: it fails.
+    """
+    with PrivateFolder() as temporary:
+        path, out, log = (temporary.path / name for name in ("spec.json", "answer", "log.txt"))
+        path.write_text(about.to_json(), encoding="utf-8")
+        words = [command, str(path), "--out", str(out), *options]
+        if (code := launch.call(framework, words, log=log, hang_seconds=about.hang_seconds)) != 0:
+            said = launch.last_line(log) or launch.exit_words(code)
+            raise (SpecError if code == exits.USAGE else LaunchError)(f"{framework}: {said}")
+        return out.read_bytes()
 
 
 def logits(framework: str, path: Path, model: Trained, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.floating]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compare.core import wording
-from compare.core.statistics import Judged, percent_words
+from compare.core.statistics import Judged
+from compare.core.verdict_words import percent_words
 from compare.execution.store import Comparison
 
 _DECIDED = ("above", "below", "no difference that matters")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pydantic import Field
 
 from common.frozen import Frozen
-from compare.core import statistics, wording
+from compare.core import verdict_words, wording
 from compare.core.statistics import Judged
 from compare.execution.matrix import Row
 from compare.execution.store import Stored
@@ -51,7 +51,7 @@ class Findings(Frozen, serialize_by_alias=True):
 def findings(stored: Stored, summaries: Sequence[Summary]) -> Findings:
     comparable = sameness.is_comparable(stored, summaries)
     judged = family(stored, summaries) if comparable else Family([], {})
-    surety = (decision.sentence(stored.comparison, judged.judged), statistics.family_words(judged.judged))
+    surety = (decision.sentence(stored.comparison, judged.judged), verdict_words.family_words(judged.judged))
     return Findings(
         sameness=sameness.sentences(stored, summaries),
         comparable=comparable,

@@ -8,11 +8,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from compare.core.differences import relative
+from compare.core.differences import FLOAT32_TOLERANCE, relative
 from compare.execution.store import Trajectories
 
-ROUNDING = 1e-5
-"""Relative. As of the first losses, see `sameness.FIRST_STEP_TOLERANCE`. Less is rounding, whatever the copies do."""
 CERTAIN = 1000.0
 CERTAIN_STEPS = 3
 """In the first steps rounding has hardly grown. Losses that differ there by so many times the limit are no rounding."""
@@ -93,4 +91,4 @@ def limits(copies: Trajectories) -> Losses:
         for other in range(one)
     ]
     largest = np.max([np.where(np.isfinite(each), each, 0.0) for each in distances], axis=0)
-    return np.maximum(MARGIN * np.maximum.accumulate(largest), ROUNDING)
+    return np.maximum(MARGIN * np.maximum.accumulate(largest), FLOAT32_TOLERANCE)  # less is rounding, whatever the copies do

@@ -1,4 +1,4 @@
-"""Stored measurements in one form: results folders of `compare run` and files of pytest-benchmark."""
+"""Stored measurements in one form: results folders of `convtwins run` and files of pytest-benchmark."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ from compare.core.statistics import Spread, spread
 from compare.execution import store
 from compare.execution.matrix import Row
 from compare.execution.store import Stored
-from compare.judgement import cautions
+from compare.judgement import cautions, sameness
 from compare.judgement.row_figures import Summary
-from compare.judgement.run_figures import epoch_seconds, images_per_second, steps_needed, times_in_doubt
-from compare.judgement.sameness import FIRST_STEP_TOLERANCE
+from compare.judgement.run_figures import epoch_seconds, images_per_second, steps_needed, timed_steps, times_in_doubt
 from compare.judgement.summary import measured, summarize
 
 Kind = Literal["comparison", "benchmarks"]
@@ -273,7 +272,7 @@ def _row(stored: Stored, row: Row, summary: Summary) -> Subject:
         status=summary.status,
         reason=summary.reason,
         parity=summary.parity,
-        first_step_agrees=_agrees(summary),
+        first_step_agrees=sameness.agrees(summary),
         device=summary.device,
         hashes={
             "initial weights": sorted({run.weights_hash for run in runs if run.weights_hash}),
@@ -298,11 +297,6 @@ def _operations(runs: Sequence[RunResult]) -> dict[str, Spread]:
     profiled = sum(run.top_operations is not None for run in runs)
     # Others are among the longest by chance: in a disturbed run, for example.
     return {name: _spread(values) for name, values in found.items() if 2 * len(values) > profiled}
-
-
-def _agrees(summary: Summary) -> bool | None:
-    difference = summary.first_step_difference
-    return None if difference is None else difference <= FIRST_STEP_TOLERANCE[summary.precision]
 
 
 def _benchmarks(path: Path) -> Measured:
@@ -396,5 +390,4 @@ def _spread(values: dict[int, float]) -> Spread:
 
 def _paced(run: RunResult, pick: Callable[[RunResult], float]) -> float | None:
     """A figure of the timed batches. None if they are too few to show a steady pace."""
-    timed_steps = sum(epoch.timed_steps for epoch in run.epochs)
-    return pick(run) if timed_steps >= max(steps_needed(run.spec), 1) else None
+    return pick(run) if timed_steps(run) >= max(steps_needed(run.spec), 1) else None

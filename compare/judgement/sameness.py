@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from common.artifacts.schema import RunResult
 from compare.core import wording
-from compare.core.differences import relative_difference
+from compare.core.differences import FLOAT32_TOLERANCE, relative_difference
 from compare.execution import matrix
 from compare.execution.matrix import Row
 from compare.execution.store import Stored
@@ -17,7 +17,7 @@ from compare.judgement.row_figures import Summary
 
 SCORES_DIFFER = 1e-3
 """Relative difference of the last losses. From here on, the scores of two runs differ visibly."""
-FIRST_STEP_TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
+FIRST_STEP_TOLERANCE = {"float32": FLOAT32_TOLERANCE, "float64": 1e-12}
 """Relative difference of the first losses of the timed runs, before any update: rounding, and no more."""
 
 
@@ -30,9 +30,9 @@ def is_comparable(stored: Stored, summaries: Sequence[Summary]) -> bool:
             hashes.append({run.order_hash for run in as_long} - {None})
     repeats = [same_seed for each in stored.runs.values() for same_seed in _by_seed(list(each.values()))]
     known = [[run.first_step_loss for run in each if run.first_step_loss is not None] for each in repeats]
-    alike = all(relative_difference(min(losses), max(losses)) <= FIRST_STEP_TOLERANCE["float32"] for losses in known if losses)
+    alike = all(relative_difference(min(losses), max(losses)) <= FLOAT32_TOLERANCE for losses in known if losses)
     same_training = not any(pair.is_other_training for _, pair in growths(stored))
-    agree = all(_agrees(summary) for summary in summaries)
+    agree = all(agrees(summary) is not False for summary in summaries)
     return alike and same_training and all(len(each) <= 1 for each in hashes) and agree
 
 
@@ -52,9 +52,10 @@ def _by_length(runs: Sequence[RunResult]) -> list[list[RunResult]]:
     return [[run for run in runs if len(run.epochs) == length] for length in lengths]
 
 
-def _agrees(summary: Summary) -> bool:
-    tolerance = FIRST_STEP_TOLERANCE[summary.precision]
-    return summary.first_step_difference is None or summary.first_step_difference <= tolerance
+def agrees(summary: Summary) -> bool | None:
+    """Whether its first losses are those of the other frameworks. None: they are not known."""
+    difference = summary.first_step_difference
+    return None if difference is None else difference <= FIRST_STEP_TOLERANCE[summary.precision]
 
 
 def sentences(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
@@ -75,9 +76,9 @@ def sentences(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
         what = f"differ between the frameworks by at most {worst.first_step_difference:.1e} (relative; {worst.mode})"
         if not worst.first_step_difference:
             what = "are the same number in all frameworks"
-        agrees = "agrees" if all(map(_agrees, known)) else "DOES NOT AGREE: figures do not compare"
+        verdict = "agrees" if all(map(agrees, known)) else "DOES NOT AGREE: figures do not compare"
         tolerance = FIRST_STEP_TOLERANCE[worst.precision]
-        found.append(f"Timed configuration: {agrees}: the first {worst.precision} losses {what}, tolerance {tolerance:.0e}.")
+        found.append(f"Timed configuration: {verdict}: the first {worst.precision} losses {what}, tolerance {tolerance:.0e}.")
         found += _trajectories(stored)
     fewer = {
         f"{row.contestant} with {switch}"

@@ -15,7 +15,8 @@ from common.artifacts.schema import EpochRecord, Metrics, Noise, Phases, RunResu
 from common.models.stages import idle_fraction
 from common.spec import Spec
 from compare.core.differences import relative_difference
-from compare.core.statistics import Judged, Ratio, Spread, chance_of, paired_ratio, pays, spread, spread_with_later, verdicts
+from compare.core.statistics import Judged, Ratio, Spread, chance_of, paired_ratio, spread, spread_with_later, verdicts
+from compare.core.verdict_words import pays
 from compare.execution import matrix, store
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison, Stored

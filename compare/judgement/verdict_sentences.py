@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from compare.core import statistics, wording
+from compare.core import verdict_words, wording
 from compare.core.statistics import VERDICT_PAIRS, Judged
 from compare.execution.matrix import Row
 from compare.execution.store import Stored
@@ -54,7 +54,7 @@ def of_contestants(stored: Stored, judged: Family) -> list[str]:
     for (first, second, seconds), switches in zip(judged.contestants, _settings(stored, pairs), strict=True):
         kind = division(stored, _row(stored, first), _row(stored, second))
         conditions = _conditions(stored, first, switches, kind, mode=_mode(stored, first))
-        said = statistics.faster(seconds, first.contestant, second.contestant)
+        said = verdict_words.faster(seconds, first.contestant, second.contestant)
         verdicts.append(_verdict(said, f"{first.contestant} against {second.contestant}", conditions, first, second))
     return _sentences(verdicts, ": ")
 
@@ -76,13 +76,13 @@ def of_modes(stored: Stored, summaries: Sequence[Summary], judged: Family) -> li
 
 
 def _pays(summary: Summary, speedup: Judged) -> str:
-    times = f"{statistics.interval_words(speedup.ratio)} times as fast as serial on {wording.count(summary.cores, 'core')}"
+    times = f"{verdict_words.interval_words(speedup.ratio)} times as fast as serial on {wording.count(summary.cores, 'core')}"
     if speedup.verdict == "too few repeats to tell":
         pairs = f"({speedup.ratio.n} of {VERDICT_PAIRS})"
         return f"{summary.name}: too few repeats to tell {pairs}; it is {times} here"
-    word = statistics.pays(speedup)
+    word = verdict_words.pays(speedup)
     said = f"{summary.name} {word}: it" if speedup.verdict in ("above", "below") else f"{summary.name}: {word}; it"
-    return f"{said} is {times}{statistics.surety(speedup)}"
+    return f"{said} is {times}{verdict_words.surety(speedup)}"
 
 
 def _sentences(verdicts: Sequence[_Verdict], separator: str) -> list[str]:

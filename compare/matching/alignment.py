@@ -24,7 +24,7 @@ class Alignment:
     """Names of layers that stand for each other, in the left model's order of execution."""
     names: dict[str, str]
     """The same of layers with parameters alone."""
-    misfits: list[tuple[Layer | None, Layer | None]]
+    incompatible: list[tuple[Layer | None, Layer | None]]
     """Layers with parameters that have no counterpart, first beside first."""
 
 
@@ -43,7 +43,7 @@ def align(left: Sequence[Layer], right: Sequence[Layer], given: Mapping[str, str
     names = _given(ours, theirs, given)
     ours = [each for each in ours if each.name not in names]
     theirs = [each for each in theirs if each.name not in names.values()]
-    misfits: list[tuple[Layer | None, Layer | None]] = []
+    incompatible: list[tuple[Layer | None, Layer | None]] = []
     if Counter(map(signature, ours)) == Counter(map(signature, theirs)):
         names |= _fitting(ours, theirs)
     else:
@@ -54,10 +54,10 @@ def align(left: Sequence[Layer], right: Sequence[Layer], given: Mapping[str, str
                 names |= {one.name: other.name for one, other in zip(mine, others, strict=True)}
             else:
                 for place in range(max(len(mine), len(others))):
-                    misfits.append((_at(mine, place), _at(others, place)))
+                    incompatible.append((_at(mine, place), _at(others, place)))
     order = [each.name for each in left]
     names = dict(sorted(names.items(), key=lambda pair: order.index(pair[0])))
-    return Alignment(_with_others(left, right, names), names, misfits)
+    return Alignment(_with_others(left, right, names), names, incompatible)
 
 
 def with_parameters(layers: Sequence[Layer]) -> list[Layer]:

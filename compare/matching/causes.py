@@ -432,7 +432,7 @@ _OF_SPLIT: tuple[Callable[[Split], Iterator[Cause]], ...] = (
 def of_layers(sides: tuple[str, str], alignment: Alignment, layers: Sequence[Mapping[str, Layer]]) -> list[Cause]:
     """Causes why parameters do not fit each other."""
     found: list[Cause] = []
-    for left, right in alignment.misfits:
+    for left, right in alignment.incompatible:
         where = ", ".join(each.where for each in (left, right) if each is not None and each.where)
         axis = (right.settings if right is not None else {}).get("axis", -1)
         if axis != -1 and right is not None:

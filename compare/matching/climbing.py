@@ -207,7 +207,7 @@ def match(
     by_name = [{each.name: each for each in side.layers} for side in opened]
     alignment = align(opened[0].layers, opened[1].layers, given)
     found = Match(names, asks, [_shapes(names, alignment, opened, by_name)], [])
-    if alignment.misfits or opened[0].outputs != opened[1].outputs:
+    if alignment.incompatible or opened[0].outputs != opened[1].outputs:
         return replace(found, lines=_lines(by_name, alignment))  # nothing was measured, so nothing is accepted
     own = as_built or all(ask.weights for ask in asks)
     copied = dict(starts[1])
@@ -401,7 +401,7 @@ def _lines(layers: Sequence[Mapping[str, Layer]], alignment: Alignment, sides: t
                 differences[place] = apart(sides[0].values(mode, one)[1], sides[1].values(mode, other)[1])
         ours, theirs = layers[0][one], layers[1][other]
         found.append(Line(ours, theirs, differences[0], differences[1], _settings(ours, theirs)))
-    found += [Line(one, other, None, None) for one, other in alignment.misfits]
+    found += [Line(one, other, None, None) for one, other in alignment.incompatible]
     named = [{each.name for line in found if (each := (line.left, line.right)[place]) is not None} for place in (0, 1)]
     found += [Line(each, None, None, None) for each in layers[0].values() if each.name not in named[0]]
     found += [Line(None, each, None, None) for each in layers[1].values() if each.name not in named[1]]

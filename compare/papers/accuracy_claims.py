@@ -5,7 +5,7 @@ from __future__ import annotations
 from compare.execution import launch
 from compare.papers import judging, schema
 from compare.papers.here import Here
-from compare.papers.judging import UNTOLD, Difference, Judgement
+from compare.papers.judging import CANNOT_TELL, Difference, Judgement
 from compare.papers.plan import AS_IT_WAS, CORRECTED
 
 
@@ -63,4 +63,4 @@ def more_accurate(here: Here, claim: schema.AccuracyDifference) -> Judgement:
     proof = report.stored.comparison.proof if report else None
     if proof and proof.verdict == "proved":
         evidence.append("The proof says that both are the same training. Only rounding is left to tell them apart.")
-    return verdict if verdict == was else UNTOLD, evidence
+    return verdict if verdict == was else CANNOT_TELL, evidence

@@ -123,7 +123,7 @@ def _is_plain(text: str) -> bool:
 def command(paper: Paper, setting: Setting, scale: Scale) -> str:
     """The command that reproduces a paper at that scale, with the settings used here."""
     words = ["reproduce", paper.argument, "--scale", scale]
-    if not setting.made_up:
+    if not setting.synthetic:
         words += ["--data", setting.source]
     for field_name, value in flat(dict(setting.values)).items():
         plain = isinstance(value, str) and _is_plain(value)

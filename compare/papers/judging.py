@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from common.artifacts.schema import Metrics, RunResult
-from compare.core import statistics
+from compare.core import statistics, verdict_words
 from compare.core.statistics import SIGNIFICANCE, VERDICT_PAIRS, Judged, Ratio
 from compare.core.wording import count
 from compare.judgement.summary import family, ratio_of_seconds
@@ -16,7 +16,7 @@ from compare.papers.here import Here
 from compare.papers.plan import CORRECTED
 
 Verdict = Literal["reproduced", "not reproduced", "contradicted by the paper's own table", "cannot be told here"]
-UNTOLD: Verdict = "cannot be told here"
+CANNOT_TELL: Verdict = "cannot be told here"
 CONTRADICTED: Verdict = "contradicted by the paper's own table"
 
 Judgement = tuple[Verdict, list[str]]
@@ -56,7 +56,7 @@ class Difference:
                 f"{self.first} against {self.second}: {100 * self.mean:+z.1f} points of {self.split} accuracy, of a single seed"
             )
         said = f"{100 * self.mean:+z.1f} points of {self.split} accuracy ({100 * self.low:+z.1f} to {100 * self.high:+z.1f})"
-        return f"{self.first} against {self.second}: {said} over {self.n} seeds (p {statistics.p_words(self.p)})"
+        return f"{self.first} against {self.second}: {said} over {self.n} seeds (p {verdict_words.p_words(self.p)})"
 
 
 def differences(
@@ -114,7 +114,7 @@ def more_accurate(difference: Difference | None, points: float) -> tuple[Verdict
         points: published lead, in hundredths, above 0. If the interval rules it out, the claim is not reproduced.
     """
     if difference is None or not (difference.decided and difference.learned):
-        return UNTOLD, _untold(difference)
+        return CANNOT_TELL, _why_not(difference)
     if difference.p < SIGNIFICANCE and difference.low > 0:
         return "reproduced", difference.words
     if difference.p < SIGNIFICANCE and difference.high < 0:
@@ -124,7 +124,7 @@ def more_accurate(difference: Difference | None, points: float) -> tuple[Verdict
             "not reproduced",
             f"{difference.words}: no lead shown, and one of the {points:.2g} that were published is ruled out",
         )
-    return UNTOLD, f"{difference.words}: no difference shown"
+    return CANNOT_TELL, f"{difference.words}: no difference shown"
 
 
 def loses(difference: Difference | None, points: float) -> tuple[Verdict, str]:
@@ -136,26 +136,26 @@ def loses(difference: Difference | None, points: float) -> tuple[Verdict, str]:
         points: in hundredths, above 0.
     """
     if difference is None or not (difference.decided and difference.learned):
-        return UNTOLD, _untold(difference)
+        return CANNOT_TELL, _why_not(difference)
     surely = difference.p < SIGNIFICANCE
     if not difference.low <= -points / 100 <= difference.high:
         loss = "a loss, but " if surely and difference.high < 0 else ""
-        return UNTOLD, f"{difference.words}: {loss}not the {points:g} that were published"
+        return CANNOT_TELL, f"{difference.words}: {loss}not the {points:g} that were published"
     if surely:
         return "reproduced", f"{difference.words}, which holds the {points:g} that were published"
-    return UNTOLD, f"{difference.words}, which holds a loss of {points:g}, and none as well"
+    return CANNOT_TELL, f"{difference.words}, which holds a loss of {points:g}, and none as well"
 
 
 def loses_none(difference: Difference | None) -> tuple[Verdict, str]:
     """Whether the first of two is at most a point less accurate."""
     if difference is None or not (difference.decided and difference.learned):
-        return UNTOLD, _untold(difference)
+        return CANNOT_TELL, _why_not(difference)
     if difference.p < SIGNIFICANCE and difference.high < 0:
         small = f", though less than {100 * EQUIVALENT:g} point" if difference.low > -EQUIVALENT else ""
         return "not reproduced", f"{difference.words}: it loses{small}"
     if difference.low > -EQUIVALENT:
         return "reproduced", f"{difference.words}: a loss of {100 * EQUIVALENT:g} point or more is ruled out"
-    return UNTOLD, f"{difference.words}: neither a loss nor its absence is shown"
+    return CANNOT_TELL, f"{difference.words}: neither a loss nor its absence is shown"
 
 
 def pair(here: Here, framework: str) -> tuple[str, str]:
@@ -184,7 +184,7 @@ def gains_more(first: Ratio, second: Ratio) -> Verdict:
     first_low, first_high, second_low, second_high = (end or 0.0 for end in (first.low, first.high, second.low, second.high))
     if first_low > max(second_high, 1.0):
         return "reproduced"
-    return "not reproduced" if first_high < max(second_low, 1.0) else UNTOLD
+    return "not reproduced" if first_high < max(second_low, 1.0) else CANNOT_TELL
 
 
 def above(judged: Judged | None, words: str) -> tuple[Verdict, str]:
@@ -194,15 +194,15 @@ def above(judged: Judged | None, words: str) -> tuple[Verdict, str]:
         words: names the ratio, e.g. `data_parallel x2 over serial`.
     """
     if judged is None:
-        return UNTOLD, f"{words}: one of the two was not run here, or was too short to be timed"
-    said = f"{words}: {statistics.interval_words(judged.ratio)} times{statistics.surety(judged)}"
+        return CANNOT_TELL, f"{words}: one of the two was not run here, or was too short to be timed"
+    said = f"{words}: {verdict_words.interval_words(judged.ratio)} times{verdict_words.surety(judged)}"
     match judged.verdict:
         case "above":
             return "reproduced", said
         case "below":
             return "not reproduced", said
         case _:
-            return UNTOLD, f"{said}: {judged.verdict}"
+            return CANNOT_TELL, f"{said}: {judged.verdict}"
 
 
 def paired(here: Here, training: str, slow: str, fast: str) -> Ratio | None:
@@ -216,7 +216,7 @@ def paired(here: Here, training: str, slow: str, fast: str) -> Ratio | None:
 
 def undisturbed(here: Here, training: str, rows: Sequence[str], judged: tuple[Verdict, str]) -> tuple[Verdict, str]:
     """A verdict on times of these rows. There is none if other work disturbed a row, or may have."""
-    return (UNTOLD, f"{judged[1]}. {said.removesuffix('.')}") if (said := doubt(here, training, rows)) else judged
+    return (CANNOT_TELL, f"{judged[1]}. {said.removesuffix('.')}") if (said := doubt(here, training, rows)) else judged
 
 
 def sound(here: Here, judged: tuple[Verdict, str]) -> tuple[Verdict, str]:
@@ -255,7 +255,7 @@ def budget(here: Here, training: str) -> str:
     )
 
 
-def _untold(difference: Difference | None) -> str:
+def _why_not(difference: Difference | None) -> str:
     if difference is None:
         return "one of the two was not run here"
     if not difference.decided:
@@ -268,7 +268,7 @@ def joined(verdicts: Iterable[Verdict]) -> Verdict:
     known = set(verdicts)
     if "not reproduced" in known:
         return "not reproduced"
-    return "reproduced" if known == {"reproduced"} else UNTOLD
+    return "reproduced" if known == {"reproduced"} else CANNOT_TELL
 
 
 def corrected_row(here: Here, run: str) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from compare.core.differences import relative_difference
+from compare.core.differences import FLOAT32_TOLERANCE, relative_difference
 from compare.core.wording import count
 from compare.execution import launch
 from compare.papers import judging, schema
 from compare.papers.here import Here
-from compare.papers.judging import UNTOLD, Judgement
+from compare.papers.judging import CANNOT_TELL, Judgement
 from compare.papers.plan import CORRECTED
-from compare.proof import tolerances
 
 Losses = dict[int, list[float]]
 """Repeat: losses."""
@@ -50,18 +49,18 @@ def same_losses(here: Here, claim: schema.SameLosses) -> Judgement:
     names = [row.id for each in here.plan.faithful for row in each.rows if row.spec.workers]
     gaps = [gap for name in names for gap in _gaps(base, _losses(here, training, name))]
     if not gaps:
-        return UNTOLD, ["The runs were not all made."]
+        return CANNOT_TELL, ["The runs were not all made."]
     said = f"{count(len(gaps), 'training loss', 'training losses')} of epochs with workers, compared with serial's: "
     if not any(gaps):
         if missing := [name for name in names if not here.runs(training, name)]:
-            return UNTOLD, [f"{said}all the same number. There is no run of {', '.join(missing)}."]
+            return CANNOT_TELL, [f"{said}all the same number. There is no run of {', '.join(missing)}."]
         return "reproduced", [f"{said}all the same number."]
     own = _own_gap(base)
     evidence = [f"{said}the largest relative difference is {max(gaps):.1e}."]
     if own == 0.0:
         return "not reproduced", [*evidence, "Repeats of serial have all the same losses."]
     known = "There is one repeat of serial" if own is None else f"Repeats of serial differ by up to {own:.1e} among themselves"
-    return UNTOLD, [*evidence, f"{known}: this device may not repeat itself."]
+    return CANNOT_TELL, [*evidence, f"{known}: this device may not repeat itself."]
 
 
 def other_losses(here: Here, claim: schema.OtherLosses) -> Judgement:
@@ -74,9 +73,9 @@ def other_losses(here: Here, claim: schema.OtherLosses) -> Judgement:
     first = _gaps(_first_loss(here, training, alone), _first_loss(here, training, parallel))
     gaps = _gaps(serial, _losses(here, training, parallel))
     if not first or not gaps:
-        return UNTOLD, ["The runs were not all made."]
+        return CANNOT_TELL, ["The runs were not all made."]
     if not faithful and (unsound := judging.unsound(here)):
-        return UNTOLD, [unsound]
+        return CANNOT_TELL, [unsound]
     summary = here.summary(training, parallel)
     how = summary.implementation if summary else None
     evidence = [
@@ -86,7 +85,7 @@ def other_losses(here: Here, claim: schema.OtherLosses) -> Judgement:
         _of_batch_norm(here, training, parallel),
         *([] if faithful else [claim.remark_on_cores]),
     ]
-    noise = tolerances.FIRST_FLOAT32_TOLERANCE
+    noise = FLOAT32_TOLERANCE
     if rounding := _rounding(here):
         noise = max(noise, judging.SURELY * rounding)
         evidence.append(
@@ -100,7 +99,7 @@ def other_losses(here: Here, claim: schema.OtherLosses) -> Judgement:
     changed = [gap > noise for gap in first]
     if all(changed):
         return "reproduced", evidence
-    return (UNTOLD if any(changed) else "not reproduced"), evidence
+    return (CANNOT_TELL if any(changed) else "not reproduced"), evidence
 
 
 def _of_batch_norm(here: Here, training: str, row: str) -> str:

@@ -38,7 +38,7 @@ class Setting:
     """GPUs that every framework of the paper sees here."""
     values: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Spec fields for all runs. They override the paper's."""
-    made_up: bool = False
+    synthetic: bool = False
     """Whether the data are the paper's synthetic ones, by default."""
 
     def overlaid(self, *fields: Fields) -> dict[str, Any]:

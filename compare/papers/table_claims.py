@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from compare.papers import judging, schema
 from compare.papers.cells import found
 from compare.papers.here import Here
-from compare.papers.judging import UNTOLD, Judgement
+from compare.papers.judging import CANNOT_TELL, Judgement
 from compare.papers.plan import CORRECTED
 
 
@@ -20,7 +20,7 @@ def not_judged(here: Here, claim: schema.NotJudged) -> Judgement:
     seconds = {run: here.epoch_seconds(run, images) for run in (claim.slow, *claim.fast)}
     known = [f"{paper.runs[run].title}: {each:.1f} s" for run, each in seconds.items() if each is not None]
     pace = f"An epoch of {images:,} images here, at the pace of {here.setting.scale}: {', '.join(known)}."
-    return UNTOLD, [
+    return CANNOT_TELL, [
         f"Its tables give {slow / max(fast):.1f} to {slow / min(fast):.1f} times.",
         *([pace] if known else []),
         *([] if here.setting.gpus else ["Here is no GPU beside the CPU either."]),
@@ -54,7 +54,7 @@ def ordering(here: Here, claim: schema.Ordering) -> Judgement:
         if all(measures.values()):
             evidence.append(f"Here: {_by_run(here, {run: f'{value:.4f}' for run, value in measures.items()})}.")
     firsts = [sorted(order, key=lambda run: -order[run])[: len(claim.first)] for order in orders]
-    return (UNTOLD if list(claim.first) in firsts else judging.CONTRADICTED), evidence
+    return (CANNOT_TELL if list(claim.first) in firsts else judging.CONTRADICTED), evidence
 
 
 def _span(seconds: Sequence[float]) -> str:

@@ -6,12 +6,12 @@ import statistics as python_statistics
 
 from common.machine import machine
 from common.machine.interference import DISTURBED_FROM, cores_lost
-from compare.core import statistics, wording
+from compare.core import statistics, verdict_words, wording
 from compare.core.statistics import Judged, Ratio
 from compare.execution import store
 from compare.papers import judging, schema
 from compare.papers.here import Here
-from compare.papers.judging import UNTOLD, Judgement, Verdict
+from compare.papers.judging import CANNOT_TELL, Judgement, Verdict
 from compare.papers.plan import AS_IT_WAS, CORRECTED
 from compare.tuning import tuning_findings
 
@@ -28,7 +28,7 @@ def faster_than(here: Here, claim: schema.FasterThan) -> Judgement:
     verdict, words = judging.undisturbed(here, CORRECTED, (run, than), judged)
     evidence = [judging.sentence(words)]
     if here.setting.gpus < claim.gpus:
-        return UNTOLD, [_needs_gpus(claim.gpus), *evidence]
+        return CANNOT_TELL, [_needs_gpus(claim.gpus), *evidence]
     return verdict, evidence
 
 
@@ -46,7 +46,7 @@ def gains_more(here: Here, claim: schema.GainsMore) -> Judgement:
             rows[name] = name, _serial_of(here, name)
     ratios = {name: judging.paired(here, training, alone, row) for name, (row, alone) in rows.items()}
     known = {name: ratio for name, ratio in ratios.items() if ratio}
-    evidence = [f"{name}: {statistics.interval_words(ratio)} times as fast as serial." for name, ratio in known.items()]
+    evidence = [f"{name}: {verdict_words.interval_words(ratio)} times as fast as serial." for name, ratio in known.items()]
     if claim.table:
         table, column = claim.table
         seconds = {schema.run_name(key): row[column] for key, row in here.paper.table(table).rows.items()}
@@ -59,15 +59,15 @@ def gains_more(here: Here, claim: schema.GainsMore) -> Judgement:
             row = judging.pair(here, here.paper.runs[claim.than].framework)[0]
             words = "replicas on CPU cores over serial on as many"
             evidence.append(judging.sentence(judging.above(judging.speedup(here, CORRECTED, row), words)[1]))
-        return UNTOLD, [_needs_gpus(claim.gpus), *evidence]
+        return CANNOT_TELL, [_needs_gpus(claim.gpus), *evidence]
     if claim.than not in known:
-        return UNTOLD, [f"{claim.than} was not run, or failed.", *evidence]
+        return CANNOT_TELL, [f"{claim.than} was not run, or failed.", *evidence]
     if doubt:
-        return UNTOLD, evidence
+        return CANNOT_TELL, evidence
     best = max((known[name] for name in claim.runs if name in known), key=lambda ratio: ratio.value, default=None)
     missing = claim.corrected and len(known) < len(ratios)
     if best is None or missing or not all(ratio.decided for ratio in known.values()):
-        return UNTOLD, [*evidence, "There are too few repeats to tell."]
+        return CANNOT_TELL, [*evidence, "There are too few repeats to tell."]
     return judging.gains_more(best, known[claim.than]), evidence
 
 
@@ -82,9 +82,9 @@ def scans_scale_more(here: Here, claim: schema.ScansScaleMore) -> Judgement:
     engines = (claim.than_engine, claim.engine)
     rows = {(engine, workers): here.scan(engine, workers) for engine in engines for workers in (1, most)}
     if not all(rows.values()):
-        return UNTOLD, ["The scans were not all made."]
+        return CANNOT_TELL, ["The scans were not all made."]
     if most == 1:
-        return UNTOLD, ["No scan was made by more than one worker."]
+        return CANNOT_TELL, ["No scan was made by more than one worker."]
     made = {key: row for key, row in rows.items() if row}
     seconds = {key: [scan["seconds"] for scan in row["scans"]] for key, row in made.items()}
     gains = {engine: [a / b for a, b in zip(seconds[engine, 1], seconds[engine, most], strict=True)] for engine in engines}
@@ -98,7 +98,7 @@ def scans_scale_more(here: Here, claim: schema.ScansScaleMore) -> Judgement:
         cores_lost(scan["cores_of_others"], min(row["workers"], cores), known) for row in made.values() for scan in row["scans"]
     )
     tasks = min(row["tasks"] for row in made.values())
-    untold = [
+    unclear = [
         *([f"It needs the {claim.cores} cores of the paper: here are {cores}."] if cores < claim.cores else []),
         *([f"No more than {tasks} of the {most} workers had work: there are no more tasks."] if tasks < most else []),
         *([f"Other work took up to {lost:.2f} cores from a scan."] if lost > DISTURBED_FROM else []),
@@ -106,8 +106,8 @@ def scans_scale_more(here: Here, claim: schema.ScansScaleMore) -> Judgement:
     ]
     medians = ", ".join(f"{engine} {python_statistics.median(each):.2f} times" for engine, each in gains.items())
     paces = ", ".join(f"{engine} x1 {python_statistics.median(seconds[engine, 1]):.2f} s" for engine in engines)
-    return UNTOLD if untold else verdict, [
-        *untold,
+    return CANNOT_TELL if unclear else verdict, [
+        *unclear,
         f"With {most} workers on {wording.count(cores, 'core')}: {medians}; the paper had {claim.cores} cores.",
         judging.sentence(words),
         f"What scales from a slower start gains more: {paces}.",
@@ -124,7 +124,7 @@ def no_gain_beyond_cores(here: Here, claim: schema.NoGainBeyondCores) -> Judgeme
     by_workers = {row.spec.workers: row.id for each in here.plan.faithful for row in each.rows if row.spec.workers}
     within, beyond = ([count for count in sorted(by_workers) if (count <= cores) is inside] for inside in (True, False))
     if not within or not beyond:
-        return UNTOLD, [f"There are no runs with workers up to and beyond the {cores} cores here."]
+        return CANNOT_TELL, [f"There are no runs with workers up to and beyond the {cores} cores here."]
     most = by_workers[within[-1]]
     run = [count for count in beyond if here.runs(training, by_workers[count])]
     ratios = {count: ratio for count in run if (ratio := judging.paired(here, training, most, by_workers[count]))}
@@ -134,7 +134,7 @@ def no_gain_beyond_cores(here: Here, claim: schema.NoGainBeyondCores) -> Judgeme
     evidence: list[str] = []
     within_gains = judging.paired(here, training, claim.base, most)
     if within_gains:
-        evidence.append(f"{within[-1]} workers: {statistics.interval_words(within_gains)} times as fast as {claim.base}.")
+        evidence.append(f"{within[-1]} workers: {verdict_words.interval_words(within_gains)} times as fast as {claim.base}.")
     for count in beyond:
         gain = no_gain(ratios.get(count), judged.get(count), claim.gain)
         verdict, words = judging.undisturbed(here, training, (most, by_workers[count]), gain)
@@ -148,26 +148,29 @@ def no_gain_beyond_cores(here: Here, claim: schema.NoGainBeyondCores) -> Judgeme
     if silent:
         return "not reproduced", evidence
     if within[-1] < cores:  # a gain up to there shows nothing about more workers than cores
-        return UNTOLD, [*evidence, f"There are no runs with as many workers as the {cores} cores here."]
+        return CANNOT_TELL, [*evidence, f"There are no runs with as many workers as the {cores} cores here."]
     joined = judging.joined(verdicts)
     if joined != "not reproduced" and run and not _surely_gains(within_gains):
-        return UNTOLD, [*evidence, "Workers up to the cores show no gain either. So these runs do not wait for their input."]
+        return CANNOT_TELL, [
+            *evidence,
+            "Workers up to the cores show no gain either. So these runs do not wait for their input.",
+        ]
     return joined, evidence
 
 
 def no_gain(ratio: Ratio | None, judged: Judged | None, gain: float) -> tuple[Verdict, str]:
     """More workers compared with as many as cores. `judged` compares that ratio with the gain."""
     if ratio is None or judged is None:
-        return UNTOLD, "not measured"
-    said = f"{statistics.interval_words(ratio)} times as fast"
+        return CANNOT_TELL, "not measured"
+    said = f"{verdict_words.interval_words(ratio)} times as fast"
     if not ratio.decided or ratio.high is None:
-        return UNTOLD, f"{said}; too few repeats to tell"
+        return CANNOT_TELL, f"{said}; too few repeats to tell"
     least = f"{100 * (gain - 1):.0f} %"
     if ratio.high < gain:
         return "reproduced", f"{said}: a gain of {least} is ruled out"
     if judged.verdict == "above":
-        return "not reproduced", f"{said}: they gain more than {least}{statistics.surety(judged)}"
-    return UNTOLD, f"{said}: neither a gain of {least} nor its absence is shown"
+        return "not reproduced", f"{said}: they gain more than {least}{verdict_words.surety(judged)}"
+    return CANNOT_TELL, f"{said}: neither a gain of {least} nor its absence is shown"
 
 
 def warned(here: Here, training: str, row: str, warning: str) -> bool:
@@ -178,25 +181,25 @@ def warned(here: Here, training: str, row: str, warning: str) -> bool:
 
 def search_gain(here: Here, claim: schema.SearchGain) -> Judgement:
     if here.tuned is None:
-        return UNTOLD, ["Nothing was searched."]
+        return CANNOT_TELL, ["Nothing was searched."]
     stated = here.paper.table(claim.table).figure("speedup", claim.jobs)
     cores = machine.available_cores()
     gains = {gain.jobs: gain.seconds for gain in tuning_findings.find(here.tuned).gains if gain.seconds}
     evidence = [
-        f"{jobs} jobs: {statistics.interval_words(each.ratio)} times as fast as 1{statistics.surety(each)}."
+        f"{jobs} jobs: {verdict_words.interval_words(each.ratio)} times as fast as 1{verdict_words.surety(each)}."
         for jobs, each in gains.items()
     ]
     if cores < claim.jobs and not here.setting.gpus:
         needed = f"{claim.jobs} jobs need {claim.jobs} cores, or a GPU that is idle otherwise: here are {cores}."
-        return UNTOLD, [needed, *evidence]
+        return CANNOT_TELL, [needed, *evidence]
     gain = gains.get(claim.jobs)
     if gain is None or not gain.ratio.decided or gain.ratio.low is None or gain.ratio.high is None:
-        return UNTOLD, [*evidence, "There are too few repeats to tell."]
+        return CANNOT_TELL, [*evidence, "There are too few repeats to tell."]
     if disturbed := tuning_findings.disturbed(here.tuned):
-        return UNTOLD, [*evidence, f"Other work disturbed {wording.count(len(disturbed), 'search', 'searches')}."]
+        return CANNOT_TELL, [*evidence, f"Other work disturbed {wording.count(len(disturbed), 'search', 'searches')}."]
     if gain.verdict == "above" and gain.ratio.low <= stated <= gain.ratio.high:
         return "reproduced", [*evidence, f"That holds the {stated:g} times."]
     if gain.verdict == "below":
         return "not reproduced", evidence
     shown = "A gain, but not the" if gain.verdict == "above" else "It does not tell a gain of the"
-    return UNTOLD, [*evidence, f"{shown} {stated:g} times."]
+    return CANNOT_TELL, [*evidence, f"{shown} {stated:g} times."]

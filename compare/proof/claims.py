@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from common import spec
-from common.models import architectures
+from common.models import user_code
 from common.models.architectures import Architecture
 from common.spec import Spec
 from compare.execution import contestants, launch
@@ -89,5 +89,5 @@ def reduced(framework: str, timed: Spec) -> list[str]:
 
 def has_own_builders(model: str) -> bool:
     """Whether a user's model builds its networks itself, so that its architecture may not say all that they compute."""
-    module = architectures.user_module(model)
+    module = user_code.module(model)
     return any(hasattr(module, f"build_{framework}") for framework in launch.FRAMEWORKS)

@@ -148,6 +148,17 @@ class Decider:
             found += ties
         return found
 
+    def follower(self, turned: Sequence[Tie] = ()) -> Decider:
+        """Takes this one's decisions and measures nothing."""
+        found = Decider(self, turned)
+        found._measures = False
+        return found
+
+    def forget_values(self) -> None:
+        """Keep the decisions alone, which are small."""
+        for point in self.points:
+            point.values = np.zeros(0)
+
     def decide(self, x: Array, layer: MaxPool | None = None) -> tuple[int, Any]:
         """(number of this point; which values pass a ReLU, or which value each window of a pooling takes)."""
         number, self._next = self._next, self._next + 1

@@ -6,14 +6,18 @@ rung by rung. Float64 proves sameness, because only rounding is left there.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+from threadpoolctl import threadpool_limits
 
 from common import spec
 from common.data import sources
@@ -109,16 +113,17 @@ def prove(
         progress("proof remembered: same code, versions, machine and spec")
         return proof.model_copy(update=claimed)
     start = time.perf_counter()
-    ladder.record()
-    if ladder.settle():
+    with judging(), contextlib.closing(ladder):
         ladder.record()
-    single = ladder.single_steps()
-    climbed = [
-        *ladder.twins(),
-        *(rung for mode in parallel for rung in ladder.mode(mode)),
-        *(rung for steps in single for rung in ladder.judged(steps)),
-    ]
-    followed, copies = ladder.trajectories()
+        if ladder.settle():
+            ladder.record()
+        single = ladder.single_steps()
+        climbed = [
+            *ladder.twins(),
+            *(rung for mode in parallel for rung in ladder.mode(mode)),
+            *(rung for steps in single for rung in ladder.judged(steps)),
+        ]
+        followed, copies = ladder.trajectories()
     made_at = datetime.now(UTC).isoformat(timespec="seconds")
     proof = Proof(
         rungs=[*climbed, *followed],
@@ -173,15 +178,16 @@ def every_step(
     parallel = tuple(mode for mode in modes if mode != "serial")
     ladder = _Ladder(base, tuple(frameworks), parallel, replicas, (), (), out, progress, every_step=True)
     found: list[Rung] = []
-    for each in ladder.single_steps():
-        ladder.recorder.make([each.teacher])
-        at_once = max(2, single_steps.MOST_BYTES // ladder.recorder.path(each.teacher).stat().st_size)
-        for start in range(0, len(each.others), at_once):
-            some = each.others[start : start + at_once]
-            ladder.recorder.make(some)
-            found += ladder.judged(replace(each, others=some))
-            ladder.recorder.forget(some)
-        ladder.recorder.forget([each.teacher])
+    with judging():
+        for each in ladder.single_steps():
+            ladder.recorder.make([each.teacher])
+            at_once = max(2, single_steps.MOST_BYTES // ladder.recorder.path(each.teacher).stat().st_size)
+            for start in range(0, len(each.others), at_once):
+                some = each.others[start : start + at_once]
+                ladder.recorder.make(some)
+                found += ladder.judged(replace(each, others=some))
+                ladder.recorder.forget(some)
+            ladder.recorder.forget([each.teacher])
     return found
 
 
@@ -192,6 +198,17 @@ def is_remembered(rows: Sequence[Row], frameworks: Sequence[str], *, replicas: i
     base = proof_spec(_timed(rows), _batch_size(replicas), STEPS, "float64", timed_rows.levels([*others, timed])[0])
     key = remembered.key(base, frameworks, parallel, replicas, [timed, *others])
     return base.model in spec.MODELS and remembered.load(key) is not None
+
+
+@contextlib.contextmanager
+def judging() -> Generator[None]:
+    """What the referee needs to be quick: threads that share out the steps, and not each product of small matrices."""
+    machine.keep_freed_memory()
+    try:
+        with threadpool_limits(1, "blas"):
+            yield
+    finally:
+        machine.give_freed_memory_back()
 
 
 def _batch_size(replicas: int) -> int:
@@ -245,17 +262,34 @@ class _Ladder:
     progress: Callable[[str], None]
     _yardsticks: dict[int, Yardstick] = field(default_factory=dict[int, Yardstick])
     _judges: dict[str, single_steps.Judge] = field(default_factory=dict[str, single_steps.Judge])
-    """Of single steps, by the teacher's label."""
+    """Of float32 steps, by the teacher's label."""
+    _rungs: dict[Path, Future[list[Rung]]] = field(default_factory=dict[Path, Future[list[Rung]]])
+    """Of float32 steps, by recording. Those of timed runs are judged while other recordings are made."""
+    _teachers_shown: set[str] = field(default_factory=set[str])
     every_step: bool = False
     """Float64 steps of a large model too."""
 
     def __post_init__(self) -> None:
         self._first_rate = self.base.optimizer.learning_rate
         self.recorder = Recorder(self.out, self.progress)
+        self._judging = ThreadPoolExecutor(1)
+
+    def close(self) -> None:
+        """Judge no more."""
+        for judge in self._judges.values():
+            judge.stopped = True
+        self._judging.shutdown(wait=False, cancel_futures=True)
 
     def record(self) -> None:
         """Make ahead what the rungs will need, in as few processes as possible."""
         steps = self.single_steps()
+
+        def judge_ahead() -> None:
+            for each in steps:
+                if each.examined and self.recorder.is_made(each.teacher):  # `settle` cannot change what is timed
+                    for recorded in filter(self.recorder.is_made, (each.teacher, *each.others)):
+                        self._judge(each, recorded)
+
         self.recorder.make(
             [
                 *self._serial_recordings.values(),
@@ -263,7 +297,8 @@ class _Ladder:
                 *(self._copies_of(self._followed, COPIES) if self._is_followed else []),
                 *(each for mode in self._claims for each in self._of_mode(mode)),
                 *(student for each in steps for student in each.others),
-            ]
+            ],
+            judge_ahead,
         )
 
     @cached_property
@@ -458,14 +493,15 @@ class _Ladder:
     def judged(self, steps: _SingleSteps) -> list[Rung]:
         """The rungs of single steps."""
         first, found = steps.teacher, list[Rung]()
-        judge = self._judges.get(first.label)
-        if judge is None:
-            teacher = self.recorder.opened(first)  # states of float64 steps may fill the memory
-            judge = self._judges[first.label] = single_steps.Judge(self.architecture, teacher, steps.drawn, steps.plan)
-            if first.what.precision == "float32":
-                found += judge.rungs(first.what, teacher, first.framework)
-        for student in steps.others:
-            found += judge.rungs(student.what, self.recorder.opened(student), student.framework)
+        if first.what.precision == "float32":
+            own = [] if first.label in self._teachers_shown else [first]
+            self._teachers_shown.add(first.label)
+            futures = [self._judge(steps, each) for each in (*own, *steps.others)]
+            found += [rung for each in futures for rung in each.result()]
+        else:
+            judge = self._judge_of(steps)
+            for student in steps.others:
+                found += judge.rungs(student.what, self.recorder.opened(student), student.framework)
         found = [rung.model_copy(update={"name": rung.name + steps.addition}) for rung in found]
         # Other batches, and what is not finite, are no matter of digits.
         return [
@@ -476,6 +512,21 @@ class _Ladder:
             else rung
             for rung in found
         ]
+
+    def _judge(self, steps: _SingleSteps, recorded: Recording) -> Future[list[Rung]]:
+        """The rungs of one recording of float32 steps, which another thread finds."""
+        path = self.recorder.path(recorded)
+        if path not in self._rungs:
+            judge, what, name = self._judge_of(steps), recorded.what, recorded.framework
+            self._rungs[path] = self._judging.submit(lambda: judge.rungs(what, self.recorder.opened(recorded), name))
+        return self._rungs[path]
+
+    def _judge_of(self, steps: _SingleSteps) -> single_steps.Judge:
+        label = steps.teacher.label
+        if label not in self._judges:
+            teacher = self.recorder.opened(steps.teacher)  # states of float64 steps may fill the memory
+            self._judges[label] = single_steps.Judge(self.architecture, teacher, steps.drawn, steps.plan)
+        return self._judges[label]
 
     def trajectories(self) -> tuple[list[Rung], Trajectories | None]:
         """The timed serial run as it goes, in its own precision, and copies that tell how far rounding carries it.

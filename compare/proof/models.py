@@ -12,13 +12,12 @@ from rich.table import Table
 
 from common import spec
 from common.data import sources
-from common.machine.private_folder import PrivateFolder
 from common.models import architectures, work
 from common.models.architectures import Architecture
-from compare.core import errors, exits
+from compare.core import exits
 from compare.core.interrupt import interruptible
 from compare.core.option_parsing import each_once, names
-from compare.execution import contestants, launch
+from compare.execution import contestants, launch, twin_client
 
 
 def command(
@@ -54,7 +53,7 @@ def command(
 
 def summarize(architecture: Architecture, wanted: spec.Spec, frameworks: list[str]) -> dict[str, Any]:
     """The architecture's layers with their FLOPs, and beside them what each framework says that it has built."""
-    built = {framework: _built(framework, wanted) for framework in frameworks}
+    built: dict[str, dict[str, Any]] = {name: json.loads(twin_client.answer(name, "models", wanted)) for name in frameworks}
     by_layer = {framework: {layer["name"]: layer for layer in summary["layers"]} for framework, summary in built.items()}
     first = by_layer[frameworks[0]]
     layers: list[dict[str, Any]] = []
@@ -111,16 +110,3 @@ def show(summary: dict[str, Any], console: Console) -> None:
         console.print(f"{side}: {total['values']:,} values, {total['trainable_values']:,} of them trainable", highlight=False)
     same = "the same in all" if summary["same"] else "NOT THE SAME"
     console.print(f"forward pass of one image: {summary['flops']:,} FLOPs; layers and values: {same}\n", highlight=False)
-
-
-def _built(framework: str, wanted: spec.Spec) -> dict[str, Any]:
-    with PrivateFolder() as temporary:
-        path, log, out = (temporary.path / name for name in ("spec.json", "log.txt", "summary.json"))
-        path.write_text(wanted.to_json(), encoding="utf-8")
-        code = launch.call(framework, ["models", str(path), "--out", str(out)], log=log)
-        if code != 0:
-            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-            raise errors.LaunchError(
-                f"{framework} could not build {wanted.model} ({launch.exit_words(code)}): {' '.join(lines[-1:])}"
-            )
-        return json.loads(out.read_text(encoding="utf-8"))

@@ -39,8 +39,10 @@ _WITH_SPEC = (
 """Command parameters that go with a spec file or a preset, which says everything else."""
 
 
+@options.grouped
 def command(
     context: typer.Context,
+    *,
     spec_file: options.SpecFile = None,
     preset: options.PresetName = None,
     model: Annotated[
@@ -58,8 +60,7 @@ def command(
     replicas: Annotated[
         int | None, typer.Option(min=2, help="Replicas of those modes. Default: 2, or as the spec says.")
     ] = None,
-    frameworks: options.SomeFrameworks = None,
-    contestant: options.Contestants = None,
+    compared: options.ContestantOptions,
     seed: Annotated[int, typer.Option(help="Of weights, order and augmentation.")] = 0,
     assignments: options.Set = None,
     referee: Annotated[
@@ -93,13 +94,13 @@ def command(
                     f"--spec and --preset say what is run. Received also: {', '.join(others)}. Use --set field=value instead."
                 )
             settings = run_settings.settings(preset, spec_file, {}, assignments or [])
-            named = options.contestants(frameworks, contestant, settings.contestants)
+            named = compared.names(settings.contestants)
             asked = list(settings.modes) if modes is None else variants(modes)
             replicas = replicas or settings.replicas
             rows = matrix.rows(settings.values, named, asked, replicas, settings.workers)
             specs = [rows[0].spec]
         else:
-            named = options.contestants(frameworks, contestant, {})
+            named = compared.names({})
             specs = [
                 _spec(name, rule, data, image_size, precision, seed, assignments or [])
                 for name, rule in itertools.product(

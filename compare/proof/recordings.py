@@ -84,17 +84,23 @@ class Recorder:
             del self._made[self.path(each)]
             self.path(each).unlink()
 
-    def make(self, wanted: Iterable[Recording]) -> None:
-        """Make those recordings that are not there yet, each after its teacher.
+    def make(self, wanted: Iterable[Recording], made: Callable[[], object] = lambda: None) -> None:
+        """Make those recordings that are not there yet.
+
+        A process starts once those have started that record its teachers. It imports meanwhile, and then waits for their files.
+
+        Args:
+            wanted: recordings.
+            made: called whenever some have been made.
 
         Raises:
             LaunchError: a twin could not record.
         """
         wanted = list(wanted)
-        teachers = [each.teacher for each in wanted if each.teacher is not None and each.teacher not in wanted]
+        teachers = [each.teacher for each in wanted if each.teacher is not None]  # first, so that nobody waits long
         waiting: list[list[Recording]] = []
         for each in [*teachers, *wanted]:
-            if self._is_made(each) or any(each in process for process in waiting):
+            if self.is_made(each) or any(each in process for process in waiting):
                 continue
             for process in waiting:
                 if process[0].process == each.process:
@@ -107,7 +113,8 @@ class Recorder:
         def following() -> launch.Call | None:
             for process in waiting:
                 outside = [each.teacher for each in process if each.teacher is not None and each.teacher not in process]
-                if all(map(self._is_made, outside)):
+                recorded = [each for process in started.values() for each in process]
+                if all(self.is_made(each) or each in recorded for each in outside):
                     waiting.remove(process)
                     call = self._call(process)
                     started[call.log] = process
@@ -123,6 +130,7 @@ class Recorder:
                     + "\n".join(lines[-3:])
                 )
             self._made.update({self.path(each): each for each in process})
+            made()
 
         launch.call_each(following, ended, at_once=1 if self._has_gpu(waiting) else min(2, machine.available_cores()))
         if waiting:
@@ -133,7 +141,8 @@ class Recorder:
         names = {process[0].framework for process in processes}
         return any(device["kind"] != "cpu" for name in names for device in launch.describe(name).get("devices", ()))
 
-    def _is_made(self, wanted: Recording) -> bool:
+    def is_made(self, wanted: Recording) -> bool:
+        """Whether a recording is there."""
         return self._made.get(self.path(wanted)) == wanted
 
     def _call(self, process: list[Recording]) -> launch.Call:

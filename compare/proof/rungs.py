@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from common.models.architectures import Architecture
 from common.spec import Spec
-from compare.core.differences import absolute, relative
+from compare.core.differences import FLOAT32_TOLERANCE, absolute, relative
 from compare.judgement.growth import Growth
 from compare.proof import tolerances
 from compare.proof.certificate import Rung
@@ -192,7 +192,7 @@ def _last_logits(
         if math.isfinite(difference):
             values["status"] = "shown"
         reason = "shown: rounding grows with the steps"
-        return rung(what, name, difference, None, tolerances.FIRST_FLOAT32_TOLERANCE, reason, **values)
+        return rung(what, name, difference, None, FLOAT32_TOLERANCE, reason, **values)
     limit, reason = tolerances.LOGITS_TOLERANCE, "rounding of float64, summed over the steps"
     settings = what.optimizer
     if settings.name == "adam" and architecture.has_batch_norm and not settings.weight_decay:

@@ -19,8 +19,9 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,6 +29,7 @@ import numpy.typing as npt
 
 from common import spec
 from common.data.batches import Plan
+from common.machine import machine
 from common.models import architectures, work
 from common.models.architectures import Architecture
 from common.models.sharding import shard
@@ -144,9 +146,13 @@ class Judge:
         self._schedule = {"steps_per_epoch": plan.steps_per_epoch, "steps": plan.total_steps}
         self._flops = work.count(architecture).backward_flops
         self._truths: dict[Any, Truth] = {}
+        self._leaders: dict[Any, Decider] = {}
+        self._with_turned: dict[Any, Step] = {}
         self._effects: dict[Any, Array] = {}
         self._terms: dict[Any, dict[str, Array]] = {}
         self._rounding: dict[Any, Step] = {}
+        self.stopped = False
+        """Set by another thread that waits for no verdict any more."""
 
     def rungs(self, what: Spec, recorded: Mapping[str, npt.NDArray[Any]], framework: str) -> list[Rung]:
         """Rung 8 of one framework and mode.
@@ -158,11 +164,12 @@ class Judge:
         """
         found: dict[str, list[Finding]] = {aspect: [] for aspect in _ASPECTS}
         counts = Counter[str]()
-        for number, step in enumerate(self._steps, start=1):
-            at_step, own = self._judged(what, recorded, number, step)
-            counts += own
-            for aspect, finding in at_step:
-                found[aspect].append(finding)
+        judged = partial(self._judged, what, recorded)
+        with ThreadPoolExecutor(machine.available_cores()) as pool:  # BLAS has one thread here, see `ladder.judging`
+            for at_step, own in pool.map(judged, range(1, len(self._steps) + 1), self._steps):
+                counts += own
+                for aspect, finding in at_step:
+                    found[aspect].append(finding)
         reason = _reason(what, counts)
         made: list[Rung] = []
         for aspect, findings in found.items():
@@ -281,9 +288,8 @@ class Judge:
 
         key = "effects", _key(chains), step, len(ties)
         if key not in self._effects:
-            leader = Decider()
-            self._step(step, chains, leader, np.float64)
-            each = decisions.effects(self._architecture, *self._inputs(step, np.float32), chains, Decider(leader), ties)
+            leader = self._leaders[step, _key(chains)]
+            each = decisions.effects(self._architecture, *self._inputs(step, np.float32), chains, leader.follower(), ties)
             self._effects[key] = np.stack([flat(effect) for effect in each])
         left = flat({name: gradients[name] - wanted for name, wanted in truth.step.gradients.items()})
         return decisions.explained(left, self._effects[key], ties)
@@ -291,9 +297,11 @@ class Judge:
     def _turned(self, what: Spec, step: int, truth: Truth, turned: Sequence[Tie]) -> Truth:
         """The truth of a step in which some ties are decided otherwise."""
         chains = self._chains(what, step)
-        leader = Decider()
-        self._step(step, chains, leader, np.float64)
-        return truth._replace(step=self._step(step, chains, Decider(leader, turned), np.float64)[0])
+        key = step, _key(chains), tuple(turned)
+        if key not in self._with_turned:  # often the same in several recordings
+            leader = self._leaders[step, _key(chains)]
+            self._with_turned[key] = self._step(step, chains, leader.follower(turned), np.float64)[0]
+        return truth._replace(step=self._with_turned[key])
 
     def _findings(
         self, what: Spec, recorded: Mapping[str, npt.NDArray[Any]], truth: Truth, number: int, step: int
@@ -401,13 +409,14 @@ class Judge:
         narrow = what.precision == "float32"
 
         def copies(*deciders: Decider) -> list[tuple[Step, Array]]:
-            with ThreadPoolExecutor() as pool:
-                done = [pool.submit(self._step, step, chains, own, np.float32, seed) for seed, own in enumerate(deciders)]
-                return [each.result() for each in done]
+            return [self._step(step, chains, own, np.float32, seed) for seed, own in enumerate(deciders)]
 
         rough = (Decider(leader, mean_of=decisions.rough_mean(seed)) for seed in range(COPIES - 1))
         moved = copies(Decider(leader), *rough)
         ties = tuple(leader.ties()) if narrow else ()
+        leader.forget_values()
+        if narrow:
+            self._leaders[step, _key(chains)] = leader
         near = [tie for tie in ties if tie.nearness <= TIE_FACTOR]
         coins = np.random.default_rng(1).random(len(near)) < 0.5
         # One copy tosses a coin at each tie, the other decides the opposite.
@@ -435,6 +444,8 @@ class Judge:
         self, step: int, chains: list[list[Any]], decider: Decider, dtype: Any, seed: int | None = None
     ) -> tuple[Step, Array]:
         """The referee's step. With a seed, from weights and pixels that are moved by one unit in the last place."""
+        if self.stopped:
+            raise CancelledError
         return decisions.step(self._architecture, *self._inputs(step, dtype, seed), chains, decider)
 
     def _inputs(self, step: int, dtype: Any, seed: int | None = None) -> tuple[dict[str, Array], Batch]:

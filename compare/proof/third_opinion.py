@@ -91,7 +91,8 @@ def judge(specs: Sequence[Spec], frameworks: Sequence[str], out: Path, progress:
         for label, run, dtype in wanted:
             progress(f"referee: {what.model}, {what.optimizer.name}, {run.steps} steps in {np.dtype(dtype).name}")
             made = {name: recorder.arrays(Recording(label, name, run, ("--batches",))) for name in frameworks}
-            lines += compare(run, architecture, len(dataset.train.labels), made, dtype)
+            with ladder.judging():
+                lines += compare(run, architecture, len(dataset.train.labels), made, dtype)
     return lines
 
 

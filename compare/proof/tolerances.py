@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from common.models.architectures import Architecture
 from common.spec import Spec
-from compare.core.differences import relative
+from compare.core.differences import FLOAT32_TOLERANCE, relative
 from compare.proof.certificate import Rung
 from compare.proof.differences import Arrays, scaled
 
@@ -19,7 +19,6 @@ LOSS_TOLERANCE = 1e-12
 PARALLEL_TOLERANCE = 1e-10
 LOGITS_TOLERANCE = 1e-9
 """Ten times that of losses. A loss is a mean over a batch. Of some hundred logits the farthest one counts."""
-FIRST_FLOAT32_TOLERANCE = 1e-5
 DEEP_FLOAT32_TOLERANCE = 1e-4
 """Of single logits, which add up the rounding of every layer: some hundred times that of one number."""
 GRADIENT_NOISE = 1e-13
@@ -66,7 +65,7 @@ def loss_limits(
     """([steps] the largest relative difference of each loss, infinite if it is only shown; why)."""
     if what.precision == "float32":
         limits = np.full(steps, np.inf)
-        limits[0] = FIRST_FLOAT32_TOLERANCE
+        limits[0] = FLOAT32_TOLERANCE
         return limits, "rounding of float32 at the first step; later steps are shown"
     limits = np.full(steps, LOSS_TOLERANCE)
     limits[strict_steps:] = later

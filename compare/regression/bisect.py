@@ -7,13 +7,12 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.text import Text
 
 from common.spec import SpecError
 from compare.comparison import comparison_plan
 from compare.comparison.comparison_plan import Request
-from compare.core import exits, terminal, wording
-from compare.core.interrupt import Interrupted, interruptible
+from compare.core import exits
+from compare.core.interrupt import interruptible
 from compare.core.progress import display
 from compare.core.statistics import VERDICT_PAIRS
 from compare.execution import options, store
@@ -25,7 +24,9 @@ from compare.regression.records import CHOICES, metrics_named
 MOST_PAIRS = 30
 
 
+@options.grouped
 def command(
+    *,
     good: Annotated[str | None, typer.Option("--good", metavar="REV", help="A revision that is not slow yet.")] = None,
     bad: Annotated[str, typer.Option("--bad", metavar="REV", help="A later revision that is slow.")] = "HEAD",
     environments: Annotated[
@@ -39,22 +40,9 @@ def command(
     threshold: Annotated[str, typer.Option(help="Growth between the ends that is worth a search.")] = "5%",
     most_repeats: Annotated[int, typer.Option(min=VERDICT_PAIRS, help="The most pairs of runs of a test.")] = MOST_PAIRS,
     only: Annotated[str | None, typer.Option(help="The row, if there are several, e.g. 'pytorch-*'.")] = None,
-    preset: options.PresetName = None,
-    spec_file: options.SpecFile = None,
-    data: options.Data = None,
-    model: options.Model = None,
-    frameworks: options.SomeFrameworks = None,
-    contestant: options.Contestants = None,
+    of_spec: options.TrainingOptions,
+    contestants: options.ContestantOptions,
     modes: Annotated[str | None, typer.Option(help="The mode. Default: serial, or `modes` of the spec file.")] = None,
-    epochs: options.Epochs = None,
-    batch_size: options.BatchSize = None,
-    image_size: options.ImageSize = None,
-    optimizer: options.OptimizerName = None,
-    precision: options.Precision = None,
-    limit: options.Limit = None,
-    cores: options.Cores = None,
-    seed: options.Seed = None,
-    assignments: options.Set = None,
     out: options.Out = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -72,19 +60,12 @@ def command(
             raise SpecError(f"bisect needs --good REV or --environments A B ... Received: {received}. Name one of them.")
         if environments is None and others:
             raise SpecError(f"Environments need --environments. Received: {', '.join(others)}. Leave them out.")
-        fields = options.fields(
-            data=data, model=model, epochs=epochs, batch_size=batch_size, image_size=image_size, optimizer=optimizer,
-            precision=precision, limit=limit, cores=cores, seed=seed,
-        )  # fmt: skip
-        settings = requests.settings(preset, spec_file, fields, assignments, modes, most_repeats, most_repeats)
-        compared = options.contestants(frameworks, contestant, settings.contestants, elsewhere=bool(together))
+        settings = requests.settings(*of_spec.asked(), modes, most_repeats, most_repeats)
+        compared = contestants.names(settings.contestants, elsewhere=bool(together))
         folder = (out or store.new_folder("bisect")).resolve()
-        asked = Asked(named[0], regress.fraction("--threshold", threshold), good, bad, together)
+        asked = Asked(named[0], regress.threshold_of("--threshold", threshold), good, bad, together)
         found, chosen = bisect(requests.request(settings, compared, folder, only), asked, folder)
-        report = bisect_report.report(found, chosen, asked)
-        if not as_json:
-            terminal.stdout().print(Text(wording.one_line(report.title), style="bold"), soft_wrap=True)
-        code = report.deliver(folder, as_json=as_json)
+        code = bisect_report.report(found, chosen, asked).deliver(folder, as_json=as_json)
     raise typer.Exit(code)
 
 
@@ -95,19 +76,16 @@ def bisect(request: Request, asked: Asked, folder: Path) -> tuple[Found, Candida
         SpecError, DataRefused, LaunchError, FolderError: nothing was measured, or an end cannot be.
         Interrupted: finished runs are in the folder.
     """
-    try:
-        with interruptible(), display(Console(stderr=True)) as shown:
-            if asked.environments:
-                chosen = candidates.of_environments(asked.environments, request, shown)
-            else:
-                request = revisions.with_absolute_path(request)
-                chosen = candidates.of_revisions(asked.good or "", asked.bad, comparison_plan.judged(request, shown))
-            if len(chosen.rows) > 1:
-                raise SpecError(
-                    f"bisect follows one row. Received: {', '.join(row.id for row in chosen.rows)}. Choose with --frameworks, "
-                    "--modes and --only."
-                )
-            return candidates.search(chosen, request, asked, folder, shown), chosen
-    except Interrupted as interruption:
-        interruption.words = f"Interrupted. Finished runs are in {folder}. The same command with --out {folder} continues."
-        raise
+    words = f"Interrupted. Finished runs are in {folder}. The same command with --out {folder} continues."
+    with interruptible(words), display(Console(stderr=True)) as shown:
+        if asked.environments:
+            chosen = candidates.of_environments(asked.environments, request, shown)
+        else:
+            request = revisions.with_absolute_path(request)
+            chosen = candidates.of_revisions(asked.good or "", asked.bad, comparison_plan.judged(request, shown))
+        if len(chosen.rows) > 1:
+            raise SpecError(
+                f"bisect follows one row. Received: {', '.join(row.id for row in chosen.rows)}. Choose with --frameworks, "
+                "--modes and --only."
+            )
+        return candidates.search(chosen, request, asked, folder, shown), chosen

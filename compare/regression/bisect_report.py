@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compare.core import statistics
+from compare.core import verdict_words
 from compare.core.statistics import SIGNIFICANCE
 from compare.core.wording import count, percent
 from compare.regression.bisection import Found, Trial
@@ -49,6 +49,7 @@ def report(found: Found, chosen: Candidates, asked: Asked) -> Report:
     suspects = [chosen.each[place].identity for place in found.suspects]
     return Report(
         title=title,
+        headline="bold",
         name="bisect",
         json_file="bisect.json",
         overline="Which change made it slower?",
@@ -96,7 +97,7 @@ def _sentences(found: Found, titles: list[str], figure: str, threshold: float) -
         )
     elif found.outcome == "no regression":
         title = f"No regression between the ends: at {titles[-1]}, {figure} is {times} as large."
-        lines.append(f"It grew by less than {statistics.percent_words(threshold)}, or fell. There is nothing to search for.")
+        lines.append(f"It grew by less than {verdict_words.percent_words(threshold)}, or fell. There is nothing to search for.")
     else:
         title = f"CANNOT TELL: {last.ratio.n if last.ratio else 0} pairs do not decide about {titles[last.later]}."
         lines.append(f"Beside {titles[last.earlier]}, {figure} is {_times(last)} as large. The border is {last.border:.3f}.")
@@ -116,4 +117,4 @@ def _sentences(found: Found, titles: list[str], figure: str, threshold: float) -
 def _times(trial: Trial | None) -> str:
     if trial is None or trial.ratio is None:
         return "unknown"
-    return f"{statistics.interval_words(trial.ratio)} times"
+    return f"{verdict_words.interval_words(trial.ratio)} times"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import fnmatch
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from common.machine import machine
+from compare.core import wording
 from compare.core.errors import FolderError
 from compare.core.statistics import (
     LEAST_PAIRS,
@@ -112,7 +113,7 @@ def _refuse_other_work(baseline: Measured, candidate: Measured, pairs: Sequence[
     if not pairs:
         what = "rows" if baseline.kind == "comparison" else "benchmarks"
         chosen = f" that match {criteria.only}" if criteria.only else ""
-        received = f"{_listed(baseline.subjects)} and {_listed(candidate.subjects)}"
+        received = f"{wording.listed(baseline.subjects)} and {wording.listed(candidate.subjects)}"
         raise FolderError(f"{both} have no {what} in common{chosen}. Received: {received}. Measure the same.")
     for before, now in ((pair.before, pair.now) for pair in pairs):
         if before.device != now.device and before.device and now.device:
@@ -139,12 +140,6 @@ def _refuse_other_work(baseline: Measured, candidate: Measured, pairs: Sequence[
                 raise FolderError(
                     f"{now.name} did other work: {what}: {was} before, {is_} now. Measure revisions that read the data alike."
                 )
-
-
-def _listed(subjects: Iterable[str]) -> str:
-    names = list(subjects)
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f"{', '.join(names[:3]) or 'none'}{more}"
 
 
 def _operations(pairs: Sequence[Pair]) -> Iterator[OperationChange]:

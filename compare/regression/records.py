@@ -122,7 +122,7 @@ class Side(Frozen):
 
 
 class Judgement(Frozen):
-    """The complete result of `compare regress`."""
+    """The complete result of `convtwins regress`."""
 
     baseline: Side
     candidate: Side

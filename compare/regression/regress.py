@@ -11,15 +11,14 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.text import Text
 
 from common.data.sources import DataRefused
 from common.spec import SpecError
 from compare.comparison import run
-from compare.core import exits, terminal
+from compare.core import exits
 from compare.core.errors import FolderError, LaunchError
-from compare.core.interrupt import Interrupted, interruptible
-from compare.core.option_parsing import given_besides
+from compare.core.interrupt import interruptible
+from compare.core.option_parsing import fraction, given_besides
 from compare.core.presets import Preset
 from compare.core.progress import Display, display
 from compare.execution import options, store
@@ -36,8 +35,10 @@ _OF_STORED = ("baseline", "candidate", "threshold", "accuracy_threshold", "metri
 """Command parameters that have an effect without --interleaved and --environments."""
 
 
+@options.grouped
 def command(
     context: typer.Context,
+    *,
     baseline: Annotated[
         Path | None, typer.Argument(help="Before: a results folder, or a folder of pytest-benchmark files.")
     ] = None,
@@ -62,24 +63,11 @@ def command(
         int | None,
         typer.Option(min=1, help=f"Runs of each row and side. A verdict needs 5. Default: {PAIRS}, or as the spec says."),
     ] = None,
-    preset: options.PresetName = None,
-    spec_file: options.SpecFile = None,
-    data: options.Data = None,
-    model: options.Model = None,
-    frameworks: options.SomeFrameworks = None,
-    contestant: options.Contestants = None,
+    of_spec: options.TrainingOptions,
+    contestants: options.ContestantOptions,
     modes: Annotated[
         str | None, typer.Option(help="Which, with commas; or all. Default: serial, or `modes` of the spec file.")
     ] = None,
-    epochs: options.Epochs = None,
-    batch_size: options.BatchSize = None,
-    image_size: options.ImageSize = None,
-    optimizer: options.OptimizerName = None,
-    precision: options.Precision = None,
-    limit: options.Limit = None,
-    cores: options.Cores = None,
-    seed: options.Seed = None,
-    assignments: options.Set = None,
     profile: Annotated[
         bool, typer.Option("--profile", help="Show where a step's time changed, by the frameworks' own profilers.")
     ] = False,
@@ -94,8 +82,8 @@ def command(
     """
     with exits.reported(), _errors_in(markdown):
         criteria = Criteria(
-            threshold=fraction("--threshold", threshold),
-            accuracy_threshold=fraction("--accuracy-threshold", accuracy_threshold),
+            threshold=threshold_of("--threshold", threshold),
+            accuracy_threshold=threshold_of("--accuracy-threshold", accuracy_threshold),
             metrics=None if metric is None else tuple(metrics_named(metric)),
             only=only,
         )
@@ -122,17 +110,12 @@ def command(
             option = "--interleaved" if environments is None else "--environments"
             raise SpecError(f"{option} measures both sides itself. Received also: {baseline}. Leave one of them out.")
         else:
-            fields = options.fields(
-                data=data, model=model, epochs=epochs, batch_size=batch_size, image_size=image_size, optimizer=optimizer,
-                precision=precision, limit=limit, cores=cores, seed=seed, profile_steps=run.PROFILE_STEPS if profile else None,
-            )  # fmt: skip
-            settings = requests.settings(preset, spec_file, fields, assignments, modes, repeats, PAIRS)
+            asked = of_spec.asked(profile_steps=run.PROFILE_STEPS if profile else None)
+            settings = requests.settings(*asked, modes, repeats, PAIRS)
             folder = (out or store.new_folder("regress")).resolve()
-            compared = options.contestants(frameworks, contestant, settings.contestants, elsewhere=environments is not None)
-            judged = _interleaved(measure, settings, compared, folder, criteria, prove=proof, checks_out=revision is not None)
+            named = contestants.names(settings.contestants, elsewhere=environments is not None)
+            judged = _interleaved(measure, settings, named, folder, criteria, prove=proof, checks_out=revision is not None)
         report = regress_report.report(judged)
-        if not as_json:
-            terminal.stdout().print(Text(report.title, style=regress_report.style(judged)))
         code = report.deliver(folder, as_json=as_json)
         if markdown is not None and (unwritten := _append(markdown, report.to_markdown())):
             typer.echo(unwritten, err=True)
@@ -171,17 +154,13 @@ def _are_interleaved(before: Measured, now: Measured) -> bool:
     return (base.name, head.name) == (BASE, HEAD) and base.parent == head.parent and (base.parent / MARK_FILE).exists()
 
 
-def fraction(option: str, text: str) -> float:
-    """`5%` or `0.05` as 0.05.
+def threshold_of(option: str, text: str) -> float:
+    """The fraction that an option names.
 
     Raises:
         SpecError: it is no number, or below zero.
     """
-    number = text.strip()
-    try:
-        value = float(number.removesuffix("%")) / (100.0 if number.endswith("%") else 1.0)
-    except ValueError:
-        value = math.nan
+    value = fraction(text)
     if not (math.isfinite(value) and value >= 0.0):
         raise SpecError(f"{option} must be a fraction of at least 0. Received: {text!r}. Use e.g. 5% or 0.05.")
     return value
@@ -198,13 +177,10 @@ def _interleaved(
     checks_out: bool,
 ) -> Judgement:
     request = requests.request(settings, frameworks, folder, criteria.only, prove=prove)
-    try:
-        with interruptible(), display(Console(stderr=True)) as shown:
-            measure(request, folder, shown)
-    except Interrupted as interruption:
-        removed = "The other checkout is removed. " if checks_out else ""
-        interruption.words = f"Interrupted. {removed}Finished runs are in {folder}."
-        raise
+    removed = "The other checkout is removed. " if checks_out else ""
+    words = f"Interrupted. {removed}Finished runs are in {folder}."
+    with interruptible(words), display(Console(stderr=True)) as shown:
+        measure(request, folder, shown)
     return judge_stored(folder, None, criteria)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from compare.core.statistics import CONFIDENCE, VERDICT_PAIRS, Spread, p_words, resolution_words
+from compare.core.statistics import CONFIDENCE, VERDICT_PAIRS, Spread
+from compare.core.verdict_words import p_words, percent_words, resolution_words
 from compare.core.wording import percent
 from compare.judgement.measurements import METRICS
 from compare.regression.records import ACCURACY, EXIT_OK, EXIT_REGRESSION, UNDECIDED, Change, Judgement, heading
@@ -23,6 +24,7 @@ def report(judged: Judgement) -> Report:
     bad, decided = judged.verdicts.count("regression"), judged.exit_code in (EXIT_OK, EXIT_REGRESSION)
     return Report(
         title=headline(judged),
+        headline=_style(judged),
         name="regress",
         json_file="regress.json",
         overline="Did a change make it slower?",
@@ -52,12 +54,12 @@ def headline(judged: Judgement) -> str:
     unsure = judged.num_not_ruled_out
     return (
         f"No regression shown: none of {len(judged.verdicts)} figures is significantly worse and beyond its threshold "
-        f"({_percent(judged.threshold)} of seconds and MiB, {_percent(judged.accuracy_threshold)} of accuracy)"
+        f"({percent_words(judged.threshold)} of seconds and MiB, {percent_words(judged.accuracy_threshold)} of accuracy)"
         f"{f'; {unsure} of them may be, and more repeats would tell' if unsure else ''}."
     )
 
 
-def style(judged: Judgement) -> str:
+def _style(judged: Judgement) -> str:
     """The colour of the headline."""
     if judged.exit_code == EXIT_REGRESSION:
         return "bold red"
@@ -177,8 +179,8 @@ def _method(judged: Judgement) -> list[str]:
     if judged.tested:
         tested = [change.change for change in judged.changes if change.adjusted_p is not None and not change.is_accuracy]
         lines.append(
-            f"A regression is significantly worse, by more than {_percent(judged.threshold)} of seconds or MiB, or "
-            f"{_percent(judged.accuracy_threshold)} of accuracy. With {percent(CONFIDENCE)} confidence none of the "
+            f"A regression is significantly worse, by more than {percent_words(judged.threshold)} of seconds or MiB, or "
+            f"{percent_words(judged.accuracy_threshold)} of accuracy. With {percent(CONFIDENCE)} confidence none of the "
             f"{judged.tested} tested figures is called better or worse by chance (Holm). Each interval is that of "
             f"its figure alone. A figure that is the same number in every run is not tested."
             f"{'' if judged.one_look else ' This holds however often repeats are added.'}"
@@ -207,7 +209,3 @@ def _spread_words(spread: Spread) -> str:
         f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}" for value in (spread.median, spread.low, spread.high)
     )
     return f"{median} ({low} to {high})"
-
-
-def _percent(part: float) -> str:
-    return f"{100 * part:.3g} %"

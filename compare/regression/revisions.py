@@ -23,7 +23,7 @@ from common.spec import SpecError
 from compare.comparison import comparison_plan, run
 from compare.comparison.run import Request
 from compare.core.errors import LaunchError
-from compare.core.progress import Display, Watchers
+from compare.core.progress import Display
 from compare.execution import contestants, executor, launch, store
 from compare.execution.contestants import Contestant
 from compare.execution.executor import Code
@@ -87,7 +87,7 @@ def checked_out(revision: str) -> Generator[Checkout]:
         if (lock := other_lock(commit)) is not None:
             raise RevisionError(
                 f"{lock} differs between {revision} and the working tree, so one .venv cannot run both. Measure each "
-                "in its own clone (make setup, .venv/bin/python -m compare run --repeats 5), and compare the folders."
+                "in its own clone (make setup, .venv/bin/convtwins run --repeats 5), and compare the folders."
             )
         yield base
 
@@ -162,7 +162,7 @@ def measure(revision: str, request: Request, out: Path, shown: Display) -> None:
         rows = runnable(head)
         before = side_of(base, revision, head, rows)
         if request.prove:
-            head = head.model_copy(update={"proof": run.proof(head, request, out / HEAD, Watchers(shown))})
+            head = head.model_copy(update={"proof": run.proof(head, request, out / HEAD, shown)})
         now = OneSide(head, Code(machine.PROJECT_ROOT, lambda row: row.spec.to_json()))
         in_turn(revision, rows, {BASE: before, HEAD: now}, out, {"revision": revision}, shown)
 
@@ -206,7 +206,7 @@ def measure_environments(pythons: tuple[str, str], request: Request, out: Path, 
         head = sides[HEAD]
         if request.prove:
             contestants.enter(head.contestants)
-            proof = run.proof(head.plan, request, out / HEAD, Watchers(shown))
+            proof = run.proof(head.plan, request, out / HEAD, shown)
             sides[HEAD] = replace(head, plan=head.plan.model_copy(update={"proof": proof}))
         in_turn(pythons[0], runnable(head.plan), sides, out, {"environments": list(pythons)}, shown)
 

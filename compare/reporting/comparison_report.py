@@ -63,17 +63,17 @@ class Compared:
         return exits.RUN_FAILED if bad or refuted or not self.findings.comparable else 0
 
 
-def read(folder: Path, unsealed: Sequence[tuple[str, RunResult]] = ()) -> Compared:
+def read(folder: Path, unwritten: Sequence[tuple[str, RunResult]] = ()) -> Compared:
     """Read a results folder and judge it.
 
     Args:
-        unsealed: (row id, result) of runs whose result could not be written, as on a full disk. The report gives their reasons.
+        unwritten: (row id, result) of runs whose result could not be written, as on a full disk. The report says why.
 
     Raises:
         FolderError: the folder holds no comparison.
     """
     stored = store.read(folder)
-    for row_id, result in unsealed:
+    for row_id, result in unwritten:
         stored.runs[row_id].setdefault(result.repeat, result)
     summaries = summarize(stored)
     return Compared(stored, summaries, findings(stored, summaries))

@@ -73,6 +73,8 @@ class Report:
     """
 
     title: str
+    headline: str | None = None
+    """Style of the title on the terminal. None: only a report on several steps shows it there."""
     name: str = "report"
     """Stem of its .md and .html files."""
     json_file: str | None = None
@@ -133,8 +135,8 @@ class Report:
             typer.echo(self.to_json())
             return
         console = terminal.stdout()
-        if self.sections:
-            console.print(Text(wording.one_line(self.title), style="bold"), soft_wrap=True)
+        if self.headline or self.sections:
+            console.print(Text(wording.one_line(self.title), style=self.headline or "bold"), soft_wrap=True)
         for line in self.facts:
             console.print(Text(wording.one_line(line)), overflow="ignore", crop=False)  # a path is not broken
         for line in self.first_sentences:

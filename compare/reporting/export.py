@@ -13,6 +13,7 @@ import typer
 
 from common.artifacts.schema import Metrics, RunResult
 from common.machine.machine import INSTALLED
+from common.spec import SpecError
 from compare.core import exits, wording
 from compare.core.errors import FolderError
 from compare.execution import store
@@ -27,28 +28,21 @@ _MLFLOW_PARAMS = 100
 """Parameters that MLflow takes at once."""
 
 
-class ExportError(ValueError):
-    """The export is not possible. The message says why, and what to do."""
-
-
 def command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The results folder of a comparison.")],
     to: Annotated[str, typer.Option(help="tensorboard: event files; mlflow: a store in SQLite.")],
     out: Annotated[Path, typer.Option(help="Write here: a new or an empty folder.")],
 ) -> None:
     """Write the runs of a comparison as TensorBoard event files, or into an MLflow store."""
-    try:
+    with exits.reported():
         if to not in TOOLS:
-            raise ExportError(f"--to is unknown. Received: {to!r}. Use {' or '.join(TOOLS)}.")
+            raise SpecError(f"--to is unknown. Received: {to!r}. Use {' or '.join(TOOLS)}.")
         stored = store.read(folder)
         store.refuse_others(out, None, None, "export")  # runs would be in it twice
-        count = export(stored, to, out)
-    except (ExportError, FolderError) as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(exits.USAGE) from None
-    except OSError as error:
-        typer.echo(f"{out} cannot be written ({error}). Free space, or choose another --out.", err=True)
-        raise typer.Exit(exits.USAGE) from None
+        try:
+            count = export(stored, to, out)
+        except OSError as error:
+            raise FolderError(f"{out} cannot be written ({error}). Free space, or choose another --out.") from None
     typer.echo(f"{wording.count(count, 'run')} written. Look at them with: {_VIEWERS[to].format(out=out)}")
 
 
@@ -59,13 +53,13 @@ def export(stored: Stored, to: str, out: Path) -> int:
         Number of runs.
 
     Raises:
-        ExportError: the tool's package is not installed.
+        SpecError: the tool's package is not installed.
     """
     runs = [(f"{row_id}-r{repeat}", run) for row_id, repeats in stored.runs.items() for repeat, run in sorted(repeats.items())]
     try:
         TOOLS[to](stored, runs, out)
     except ModuleNotFoundError as error:
-        raise ExportError(
+        raise SpecError(
             f"--to {to} needs {error.name}, which is not installed. Install the extras for tracking: "
             + ("pip install 'convtwins[tracking]'" if INSTALLED else f".venv/bin/python -m pip install -r {EXTRAS_FILE}")
         ) from None

@@ -7,7 +7,7 @@ its own cost.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -16,7 +16,8 @@ from typing import Any
 from common.artifacts import atomic_files
 from common.artifacts.schema import RunResult
 from compare.core import wording
-from compare.core.progress import time_left
+from compare.core.progress import Display, time_left
+from compare.core.wording import clock_words
 from compare.reporting import page, tables
 from compare.reporting.plots import COLOURS
 
@@ -39,58 +40,54 @@ class _Run:
     seconds: float | None = None
 
 
-class Live:
-    """live.html in the folder of a comparison. A failed write is tried again and stops no run.
+class Live(Display):
+    """A display that also draws live.html in the folder of a comparison. A failed write is tried again and stops no run.
 
     Args:
+        shown: draws on the terminal until now.
         folder: of the comparison. None: no page is drawn.
         title: above the page.
-        clock: in seconds.
     """
 
-    def __init__(self, folder: Path | None, title: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, shown: Display, folder: Path | None, title: str) -> None:
+        super().__init__(shown.terminal, shown.clock)
         self._path = folder / PAGE_FILE if folder else None
         self._title = wording.one_line(title)
-        self._clock = clock
         self._said = ""
-        self._jobs: Sequence[str] = ()
         self._total = 0
         self._runs: list[_Run] = []
-        self._seconds: dict[str, list[float]] = {}
-        self._started = self._run_started = clock()
+        self._begun = self.clock()
         self._drawn = -SECONDS
         self._cost_seconds = 0.0
         self._drawings = 0
         self._reported = True
 
     def say(self, text: str) -> None:
-        """Show what happens before and after the runs."""
+        super().say(text)
         self._said = text
         self._draw(at_once=True)
 
     def plan(self, jobs: Sequence[str]) -> None:
-        """Set the runs to come, in order, by the name of their row."""
-        self._jobs, self._total, self._said = jobs, len(jobs), ""
+        super().plan(jobs)
+        self._total, self._said = len(jobs), ""
         self._draw(at_once=True)
 
     def begin(self, name: str, label: str) -> None:
-        """A run starts."""
-        self._run_started = self._clock()
+        super().begin(name, label)
         self._runs.append(_Run(name, label))
         self._draw()
 
     def watch(self, events: list[dict[str, Any]]) -> None:
-        """Show the running run's events."""
+        super().watch(events)
         self._runs[-1].epochs = [event for event in events if event.get("event") == "epoch"]
         self._draw()
 
-    def end(self, result: RunResult) -> None:
-        """The run has ended. Some of its epochs may not have been watched."""
+    def end(self, result: RunResult | None = None) -> None:
+        super().end(result)
         run = self._runs[-1]
-        run.epochs = [epoch.model_dump() for epoch in result.epochs]
-        run.status, run.seconds = result.status, self._clock() - self._run_started
-        self._seconds.setdefault(run.name, []).append(run.seconds)
-        self._jobs = self._jobs[1:]
+        run.seconds = self._seconds[run.name][-1]
+        if result is not None:  # some of its epochs may not have been watched
+            run.status, run.epochs = result.status, [epoch.model_dump() for epoch in result.epochs]
         self._draw()
 
     def finish(self, said: str, *, reported: bool = True) -> None:
@@ -99,29 +96,31 @@ class Live:
         self._draw(at_once=True, finished=said)
 
     def _draw(self, *, at_once: bool = False, finished: str | None = None) -> None:
-        if self._path is None or (not at_once and self._clock() - self._drawn < SECONDS):
+        if self._path is None or (not at_once and self.clock() - self._drawn < SECONDS):
             return
         before = time.thread_time()
         try:
             atomic_files.write_atomically(self._path, self._html(finished))
         except OSError:
             pass  # the runs report a full disk; the next drawing may succeed
-        self._drawn = self._clock()
+        self._drawn = self.clock()
         self._drawings += 1
         self._cost_seconds += time.thread_time() - before
 
     def _html(self, finished: str | None) -> str:
-        now = self._clock()
-        running = 0.0 if finished or not self._runs or self._runs[-1].seconds is not None else now - self._run_started
+        now = self.clock()
+        running = 0.0 if finished or not self._runs or self._runs[-1].seconds is not None else now - self._started
         left = max(time_left(self._jobs, self._seconds) - running, 0.0)
         done = self._total - len(self._jobs)
         cost = f"{self._cost_seconds:.2f} s of CPU in {wording.count(self._drawings, 'drawing')}"
         marks = [
             {"what": "Runs", "said": f"{done} of {self._total}" if self._total else "not begun", "tone": ""},
-            {"what": "Elapsed", "said": _clock(now - self._started), "tone": ""},
+            {"what": "Elapsed", "said": clock_words(now - self._begun, hours=True), "tone": ""},
         ]
         if not finished:
-            marks.append({"what": "Left, about", "said": _clock(left) if self._seconds else "not known yet", "tone": ""})
+            marks.append(
+                {"what": "Left, about", "said": clock_words(left, hours=True) if self._seconds else "not known yet", "tone": ""}
+            )
         return page.render(
             "live.html.jinja",
             scripted=False,
@@ -205,9 +204,3 @@ def _colour(number: int) -> str:
 
 def _number(value: Any, digits: int) -> str:
     return f"{value:.{digits}f}" if isinstance(value, int | float) else tables.MISSING
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from common.machine import machine
 from compare.core.differences import relative_difference
 from compare.core.errors import FolderError
-from compare.core.statistics import VERDICT_PAIRS, Judged, Ratio, family_words, interval_words, surety, unpaired_ratio, verdicts
+from compare.core.statistics import VERDICT_PAIRS, Judged, Ratio, unpaired_ratio, verdicts
+from compare.core.verdict_words import family_words, interval_words, surety
 from compare.execution import store
 from compare.judgement import conditions
 from compare.judgement.findings import pairs

@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +15,6 @@ from common import spec
 from common.data import sources
 from common.machine import machine, rates
 from common.machine.interference import DISTURBED_FROM, cores_lost
-from common.machine.private_folder import PrivateFolder
 from common.machine.rates import Rates
 from common.models import architectures
 from common.models.architectures import Conv, DepthwiseConv, MaxPool
@@ -25,11 +23,10 @@ from common.training import layers
 from common.training.layers import Measured, Unit
 from compare.comparison import comparison_plan
 from compare.core import exits
-from compare.core.errors import LaunchError
 from compare.core.interrupt import interruptible
 from compare.core.progress import Display, display
 from compare.core.statistics import Spread, spread
-from compare.execution import contestants, launch, options, store, twin_client
+from compare.execution import contestants, launch, options, results_folder, twin_client
 from compare.execution.interleaving import turn
 from compare.judgement.verdict_sentences import DISTURBED
 from compare.reporting import document
@@ -99,51 +96,28 @@ class Timed:
 RESULTS_FILE = "layers.json"
 
 
+@options.grouped
 def command(
-    model: options.Model = None,
-    frameworks: options.SomeFrameworks = None,
-    contestant: options.Contestants = None,
-    preset: options.PresetName = None,
-    spec_file: options.SpecFile = None,
-    data: options.Data = None,
-    batch_size: options.BatchSize = None,
-    image_size: options.ImageSize = None,
-    optimizer: options.OptimizerName = None,
-    precision: options.Precision = None,
+    *,
+    of_spec: options.SpecOptions,
+    compared: options.ContestantOptions,
     cores: options.Cores = None,
     repeats: Annotated[int, typer.Option(min=1, help="Processes of each framework, interleaved.")] = 3,
     calls: Annotated[int, typer.Option(min=1, help="Timed passes through each layer in a process.")] = 10,
-    assignments: options.Set = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the report. Default: print it only.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Time each layer of a model alone, forward and backward, and compare it with the limits of the machine."""
     with exits.reported():
-        named = options.contestants(frameworks, contestant, {})
-        fields = options.fields(
-            model=model, data=data, batch_size=batch_size, image_size=image_size, optimizer=optimizer, precision=precision,
-            cores=cores,
-        )  # fmt: skip
-        wanted = comparison_plan.spec_of_one("layers", preset, spec_file, fields, assignments or [])
+        named = compared.names({})
+        wanted = comparison_plan.spec_of_one("layers", *of_spec.asked(cores=cores))
         if wanted.mode != "serial":
             raise SpecError(f"layers times one replica. Received: mode {wanted.mode}. Leave it out.")
-        with interruptible(), _folder(out):
+        with interruptible(), results_folder.held(out, RESULTS_FILE, None, "timing of layers", own=document.files_of()):
             with display() as shown:
                 timed = measure(wanted, named, repeats, calls, shown)
             code = report(timed).deliver(out, as_json=as_json)
     raise typer.Exit(code)
-
-
-def _folder(out: Path | None) -> AbstractContextManager[None]:
-    """Lock the folder of the results, if there is one.
-
-    Raises:
-        FolderError: it holds something else.
-    """
-    if out is None:
-        return nullcontext()
-    store.refuse_others(out, RESULTS_FILE, None, "timing of layers", own=document.files_of())
-    return store.locked(out)
 
 
 def report(timed: Timed) -> Report:
@@ -190,18 +164,11 @@ def measure(wanted: Spec, frameworks: list[str], repeats: int, calls: int, shown
     shown.say("measuring what the machine can do")
     known = rates.measured(wanted.cores)
     found: dict[str, list[Measured]] = {framework: [] for framework in frameworks}
-    with PrivateFolder() as temporary:
-        path, out = temporary.path / "spec.json", temporary.path / "layers.json"
-        for repeat in range(repeats):
-            for framework in turn(frameworks, repeat):
-                shown.say(f"{framework}, process {repeat + 1} of {repeats}")
-                path.write_text(specs[framework].to_json(), encoding="utf-8")
-                words = ["layers", str(path), "--out", str(out), "--calls", str(calls)]
-                log = temporary.path / f"{framework}.txt"
-                if (code := launch.call(framework, words, log=log, hang_seconds=wanted.hang_seconds)) != 0:
-                    said = twin_client.last_line(log) or launch.exit_words(code)
-                    raise (SpecError if code == exits.USAGE else LaunchError)(f"{framework}: {said}")
-                found[framework].append(Measured.model_validate_json(out.read_bytes()))
+    for repeat in range(repeats):
+        for framework in turn(frameworks, repeat):
+            shown.say(f"{framework}, process {repeat + 1} of {repeats}")
+            made = twin_client.answer(framework, "layers", specs[framework], "--calls", str(calls))
+            found[framework].append(Measured.model_validate_json(made))
     return Timed(wanted, layers.units(architecture), known, found)
 
 

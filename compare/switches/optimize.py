@@ -22,7 +22,7 @@ from common.models import architectures, work
 from common.spec import Spec, SpecError
 from compare.comparison import comparison_plan
 from compare.core import exits
-from compare.core.interrupt import Interrupted, interruptible
+from compare.core.interrupt import interruptible
 from compare.core.option_parsing import chosen, names
 from compare.core.progress import Display, display
 from compare.execution import best_switches, code_digest, contestants, launch, options, results_folder, store
@@ -61,16 +61,11 @@ class Outcome:
     """Of each configuration that is not dropped."""
 
 
+@options.grouped
 def command(
-    model: options.Model = None,
+    *,
+    of_spec: options.SpecOptions,
     frameworks: options.Frameworks = options.ALL_FRAMEWORKS,
-    preset: options.PresetName = None,
-    spec_file: options.SpecFile = None,
-    data: options.Data = None,
-    batch_size: options.BatchSize = None,
-    image_size: options.ImageSize = None,
-    optimizer: options.OptimizerName = None,
-    precision: options.Precision = None,
     only: Annotated[str | None, typer.Option(help="Switches to try, with commas. Default: all.")] = None,
     repeats: Annotated[int, typer.Option(min=2, help="Runs of each configuration, interleaved.")] = 5,
     steps: Annotated[
@@ -80,29 +75,21 @@ def command(
         float, typer.Option(min=0, help=f"Largest relative difference of a loss over {DRIFT_STEPS} steps that best may have.")
     ] = 0.1,
     cores: options.Cores = None,
-    assignments: options.Set = None,
     out: options.Out = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Search the switches that make training fastest here, and store them for `run --switches best`."""
     with exits.reported():
         named = contestants.own_twins("--frameworks", names(frameworks), launch.FRAMEWORKS)
-        fields = options.fields(
-            model=model, data=data, batch_size=batch_size, image_size=image_size, optimizer=optimizer, precision=precision,
-            cores=cores,
-        )  # fmt: skip
-        base = comparison_plan.spec_of_one("optimize", preset, spec_file, fields, assignments or [])
+        base = comparison_plan.spec_of_one("optimize", *of_spec.asked(cores=cores))
         _check(base)
         folder = out or store.new_folder("optimize", base.model)
         switches = None if only is None else names(only)
         request = Request(spec=base, switches=switches, rounds=repeats, steps=steps, max_loss_drift=max_loss_drift)
-        with interruptible(), ExitStack() as lock:
-            try:
-                with display() as shown:
-                    outcomes = _search(request, named, folder, shown, lock)
-            except Interrupted as interruption:
-                interruption.words = f"Interrupted. To continue, run the same command with --out {folder}."
-                raise
+        words = f"Interrupted. To continue, run the same command with --out {folder}."
+        with interruptible(words), ExitStack() as lock:
+            with display() as shown:
+                outcomes = _search(request, named, folder, shown, lock)
             code = report(outcomes, folder).deliver(folder, as_json=as_json)
     raise typer.Exit(code)
 

@@ -24,8 +24,10 @@ _WITH_RESUME = ("resume", "out", "as_json", "storage")
 """Command parameters that do not change what is searched."""
 
 
+@options.grouped
 def command(
     context: typer.Context,
+    *,
     space: Annotated[Path | None, typer.Option(help="YAML file: ranges by field of the spec. Default: docs/tuning.md.")] = None,
     sampler: Annotated[str, typer.Option(help=f"Proposes settings: {', '.join(SAMPLERS)}.")] = "tpe",
     trials: Annotated[int, typer.Option(min=1, help="Trials of each search.")] = 20,
@@ -38,19 +40,11 @@ def command(
     objective: Annotated[str, typer.Option(help=f"Score on the validation split: {', '.join(OBJECTIVES)}.")] = "loss",
     repeats: Annotated[int, typer.Option(min=1, help="Of each search, with other sampler seeds. Verdicts need 5.")] = 1,
     frameworks: options.Frameworks = options.ALL_FRAMEWORKS,
-    preset: options.PresetName = None,
-    spec_file: options.SpecFile = None,
-    data: options.Data = None,
-    model: options.Model = None,
+    of_spec: options.SpecOptions,
     epochs: Annotated[int | None, typer.Option(help=f"Epochs of each trial. Default: {EPOCHS}.")] = None,
-    batch_size: options.BatchSize = None,
-    image_size: options.ImageSize = None,
-    optimizer: options.OptimizerName = None,
-    precision: options.Precision = None,
     limit: options.Limit = None,
     cores: Annotated[int | None, typer.Option(help="CPU cores of all jobs together. Default: all.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the sampler, and of every trial.")] = None,
-    assignments: options.Set = None,
     storage: Annotated[
         str | None, typer.Option(help="URL of a database, e.g. postgresql://... Default: tuning.db in the folder.")
     ] = None,
@@ -66,11 +60,7 @@ def command(
         if resume:
             settings = _stored_settings(context, out, storage)
         else:
-            fields = options.fields(
-                data=data, model=model, epochs=epochs, batch_size=batch_size, image_size=image_size, optimizer=optimizer,
-                precision=precision, limit=limit, cores=cores, seed=seed,
-            )  # fmt: skip
-            values = comparison_plan.values_of_one(preset, spec_file, fields, assignments or [])
+            values = comparison_plan.values_of_one(*of_spec.asked(epochs=epochs, limit=limit, cores=cores, seed=seed))
             if values.get("epochs") is None and values.get("steps") is None:
                 values["epochs"] = EPOCHS
             known = (("sampler", sampler, SAMPLERS), ("pruner", pruner, PRUNERS), ("objective", objective, OBJECTIVES))
@@ -90,13 +80,13 @@ def command(
                 **choices,
             )
         folder = out or store.new_folder("tune", settings.model)
-        with interruptible(), ExitStack() as lock:
+        words = f"Interrupted. Finished trials are saved. Resume with: tune --out {folder} --resume"
+        with interruptible(words), ExitStack() as lock:
             try:
                 tuned = tuner.tune(settings, folder, lock)
-            except Interrupted as interruption:
+            except Interrupted:
                 if (folder / tuner.RECORD_FILE).exists():
                     tuning_report.report(tuner.read(folder), folder).write(folder)
-                interruption.words = f"Interrupted. Finished trials are saved. Resume with: tune --out {folder} --resume"
                 raise
             code = tuning_report.report(tuned, folder).deliver(folder, as_json=as_json)
     raise typer.Exit(code)

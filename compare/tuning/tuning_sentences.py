@@ -6,7 +6,8 @@ import statistics as python_statistics
 
 from common.machine.interference import DISTURBED_FROM
 from compare.core.differences import relative_difference
-from compare.core.statistics import VERDICT_PAIRS, Judged, family_words, hardly, interval_words, surety, word
+from compare.core.statistics import VERDICT_PAIRS, Judged
+from compare.core.verdict_words import family_words, hardly, interval_words, surety, word
 from compare.core.wording import count, percent
 from compare.judgement.verdict_sentences import DISTURBED
 from compare.tuning.optuna_study import random_trials

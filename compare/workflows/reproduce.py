@@ -76,7 +76,7 @@ def command(
         common = spec.build(values)  # refuses unknown fields
         source = _source(wanted, size, data, common.paths.cache_dir)
         gpus = 0 if common.device == "cpu" else _gpus(wanted.gpu_frameworks)
-        made = plan(wanted, Setting(size, source, gpus, values, made_up=data is None and size == SMOKE))
+        made = plan(wanted, Setting(size, source, gpus, values, synthetic=data is None and size == SMOKE))
         settings: dict[str, Any] = {"paper": wanted.name, "scale": size, "source": source, "gpus": gpus, "values": values}
         settings["rows"] = [row.spec.model_dump(mode="json") for each in made.trainings for row in each.rows]
         settings["repeats"] = [each.repeats for each in made.trainings]
@@ -217,7 +217,6 @@ _COLUMNS = (
 def _duration(plan: Plan, rows: list[dict[str, Cell]], scans: float | None) -> str:
     seconds = [row["seconds"] for row in rows]
     total = sum(each for each in seconds if isinstance(each, float)) + (scans or 0.0)
-    minutes, rest = divmod(round(total), 60)
     not_counted = [
         *(["the scans"] if plan.scans and scans is None else []),
         *(["the proof"] if plan.corrected.prove else []),
@@ -225,7 +224,7 @@ def _duration(plan: Plan, rows: list[dict[str, Cell]], scans: float | None) -> s
     ]
     besides = f" Not counted: {', '.join(not_counted)}." if not_counted else ""
     what = f"training and {round(scans / 60)} min of scans in them" if scans else "training"
-    return f"About {minutes}:{rest:02d} min of {what}, by the first steps of each kind.{besides}"
+    return f"About {wording.clock_words(total)} min of {what}, by the first steps of each kind.{besides}"
 
 
 def _departures(plan: Plan, made: Comparison) -> list[str]:

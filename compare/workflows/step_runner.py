@@ -19,7 +19,7 @@ from common.machine import machine
 from common.machine.machine import Facts
 from compare.core.errors import FolderError, LaunchError
 from compare.core.interrupt import Interrupted
-from compare.execution import code_digest, store
+from compare.execution import code_digest, results_folder, store
 from compare.reporting import tables
 from compare.reporting.document import COMPARE, SET_UP, Mark, Report, Section, shell
 from compare.reporting.tables import Column, Table
@@ -137,8 +137,14 @@ def run_steps(
         DataRefused: at the step that reads the data; earlier steps are kept.
     """
     done: list[Done] = []
-    with store.locked(folder):
-        record = _claim(folder, wanted)
+    with results_folder.claimed(
+        folder,
+        f"{wanted.kind}.json",
+        wanted,
+        wanted.kind,
+        identity=lambda record: record.settings,
+        is_begun=lambda: any(folder.glob(f"*/{STEP_FILE}")),
+    ) as record:
 
         def made() -> Report:
             # A step that only reads the others runs each time, and has no time of its own.
@@ -200,30 +206,6 @@ def _stored(path: Path) -> Done | None:
         typer.echo(f"{error} The step is done again.", err=True)
         return None
     return None if done.exit_code else done
-
-
-def _claim(folder: Path, wanted: Record) -> Record:
-    """Claim and lock the folder: a new one, one of the same run, or one of another run that has done nothing yet.
-
-    Raises:
-        FolderError: it holds another run, or other files.
-    """
-    kind = wanted.kind
-    path = folder / f"{kind}.json"
-    store.refuse_others(folder, path.name, kind, kind)
-    if not path.exists() or not any(folder.glob(f"*/{STEP_FILE}")):
-        records.write(path, wanted)
-        return wanted
-    stored = store.read_record(path, Record, f"a {kind}")
-    if difference := _difference(stored, wanted):
-        raise FolderError(f"{folder} holds another {kind} ({difference}). Choose another --out, or remove it.")
-    return stored
-
-
-def _difference(stored: Record, wanted: Record) -> str | None:
-    there, asked = (store.flat(each.settings) for each in (stored, wanted))
-    ground = store.other_ground((stored.code_hash, wanted.code_hash), (stored.machine, wanted.machine))
-    return store.differing(there, asked) or ground
 
 
 def marks(done: Sequence[Done], steps: int) -> list[Mark]:

@@ -13,7 +13,7 @@ from compare.comparison import comparison_plan, run
 from compare.core import exits, wording
 from compare.core.errors import FolderError, LaunchError
 from compare.core.presets import Preset
-from compare.core.progress import Watchers, display
+from compare.core.progress import display
 from compare.data import data, data_report, engine_scans, exploration, preprocess_report
 from compare.evaluation import evaluation_report, final_training
 from compare.evaluation.final_training import Evaluation
@@ -124,7 +124,7 @@ def _prove(study: Study, folder: Path, passed: Passed) -> Made:
     _refuse_other_data(study, passed)
     request = _request(study, folder)
     with display() as shown:
-        proof = run.proof(comparison_plan.judged(request, shown), request, folder, Watchers(shown))
+        proof = run.proof(comparison_plan.judged(request, shown), request, folder, shown)
     part = Section(
         name="prove",
         title="Is it the same training?",

@@ -32,7 +32,8 @@ from rich.table import Table
 from common import spec
 from compare.comparison import run
 from compare.core.presets import Preset
-from compare.core.statistics import VERDICT_PAIRS, Estimate, Ratio, interval_words, of_differences, paired_ratio
+from compare.core.statistics import VERDICT_PAIRS, Estimate, Ratio, of_differences, paired_ratio
+from compare.core.verdict_words import interval_words
 from compare.execution import launch
 from compare.execution.best_switches import Best
 from compare.execution.interleaving import turn

@@ -21,10 +21,14 @@ def pixels(name: str, width: int = 8, height: int = 8) -> NDArray[np.uint8]:
     return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
 
 
-def image(name: str, width: int = 8, height: int = 8, image_format: str = "PNG") -> bytes:
+def saved(picture: Image.Image, image_format: str = "PNG", **options: object) -> bytes:
     file = io.BytesIO()
-    Image.fromarray(pixels(name, width, height)).save(file, image_format)
+    picture.save(file, image_format, **options)
     return file.getvalue()
+
+
+def image(name: str, width: int = 8, height: int = 8, image_format: str = "PNG") -> bytes:
+    return saved(Image.fromarray(pixels(name, width, height)), image_format)
 
 
 def tree(*folders: str, images: int = 4) -> dict[str, bytes]:

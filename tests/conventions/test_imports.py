@@ -16,7 +16,7 @@ PROJECT = Path(__file__).parents[2]
 GENERAL = frozenset(
     {"numpy", "pandas", "PIL", "pooch", "platformdirs", "filelock", "safetensors"}
     | {"dask", "distributed", "simplejpeg"}
-    | {"sklearn", "scipy", "psutil", "optuna", "sqlalchemy"}
+    | {"sklearn", "scipy", "threadpoolctl", "psutil", "optuna", "sqlalchemy"}
     | {"pydantic", "yaml", "typer", "rich", "matplotlib", "jinja2"}
 )
 TRACKING = frozenset(["tensorboardX", "mlflow"])
@@ -65,8 +65,7 @@ Files beside the folders stand above all of them.
 """
 
 OPAQUE = {
-    ("common/models/architectures.py", "importlib.import_module"): "a user's own model module, named in the spec",
-    ("common/matching/user_code.py", "importlib.import_module"): "a user's own module, named on the command line",
+    ("common/models/user_code.py", "importlib.import_module"): "a user's own module, named in the spec or on the command line",
     ("common/machine/environment.py", "importlib.import_module"): "a twin's package, which says the versions that it supports",
     ("common/processes/plugin.py", "runpy.run_module"): "a twin that an installed package brings, named on the command line",
     ("compare/__main__.py", "importlib.import_module"): "a command's own module, one of those listed there",

@@ -1,11 +1,16 @@
 """The recordings of a proof: which files each process is to write."""
 
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from threadpoolctl import threadpool_info
 
 from common import spec
+from common.processes import commands
 from compare.execution import launch
+from compare.proof import ladder
 from compare.proof.recordings import Recorder, Recording
 from tests.parity.made_up import FakeTwins
 
@@ -37,3 +42,52 @@ def test_a_process_promises_just_the_recordings_that_are_read(
     recorder = Recorder(tmp_path, lambda text: None)
     recorder.make(wanted)
     assert sorted(promised) == sorted(recorder.path(each) for each in wanted)
+
+
+def test_a_process_starts_while_its_teacher_records_and_never_before(
+    twins: FakeTwins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serial = spec.build({"steps": 2})
+    drawn = ("--drawn", "0,1")
+    teacher = Recording("teacher", "pytorch", serial, drawn)
+    pupils = [Recording("pupil", "tensorflow", serial, drawn, teacher), Recording("pupil", "pytorch", serial, drawn, teacher)]
+    started: list[str] = []
+    ended_before: list[int] = []
+    made: list[bool] = []
+
+    def call_each(
+        following: Callable[[], launch.Call | None], ended: Callable[[launch.Call, int], object], at_once: int = 1
+    ) -> None:
+        running: list[launch.Call] = []
+        while (wanted := following()) is not None:
+            running.append(wanted)
+            started.append(wanted.log.stem)
+            ended_before.append(len(made))
+        for each in running:
+            ended(each, twins.call(each))
+
+    monkeypatch.setattr(launch, "call_each", call_each)
+    recorder = Recorder(tmp_path, lambda text: None)
+    recorder.make(pupils, lambda: made.append(recorder.is_made(teacher)))
+    assert started == ["teacher-pytorch", "pupil-tensorflow"]  # the process of the teacher makes one pupil too
+    assert ended_before == [0, 0] and made == [True, True]
+
+
+def test_a_twin_waits_for_the_recording_of_its_teacher(tmp_path: Path) -> None:
+    path = tmp_path / "teacher"
+    timer = threading.Timer(0.2, path.touch)
+    timer.start()
+    assert not path.exists() and commands.awaited(path) == path and path.exists()
+    timer.join()
+
+
+def test_blas_has_one_thread_while_the_referee_judges() -> None:
+    """So its float32 copies, and the tolerances that they give, are the same on any number of cores."""
+
+    def threads() -> list[int]:
+        return [each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"]
+
+    before = threads()
+    with ladder.judging():
+        assert set(threads()) == {1}
+    assert threads() == before

@@ -7,12 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common.data.decoding import decode
 from common.data.preprocessing import job, scan
 from common.data.preprocessing.job import Scan
-from common.data.preprocessing.sums import Sums, from_array
+from common.data.preprocessing.sums import from_array
 from common.data.sources import Encoded
-from tests.common.data.preprocessing.made_up_scan import jpeg, packed, png, repeated
+from tests.common.data.preprocessing.made_up_scan import jpeg, oracle, packed, png, repeated
 from tests.twins.adapters import Twin
 
 PROJECT = Path(__file__).parents[2]
@@ -23,10 +22,6 @@ def mixed(tmp_path: Path) -> Encoded:
     """Plain JPEGs of the size wanted and of another, a grey one, and PNGs."""
     contents = [jpeg(0), jpeg(1, size_px=40), jpeg(2, mode="L"), png(3), png(4, size_px=31)]
     return repeated(packed(tmp_path / "packed", contents, [True, True, True, False, False]), 30)
-
-
-def oracle(encoded: Encoded) -> Sums:
-    return scan.array_sums(np.stack([decode.decode(encoded.content(index), 24) for index in range(len(encoded))]))
 
 
 def scan_in_process(framework: str, encoded: Encoded, image_size: int, workers: int, folder: Path) -> Scan:
@@ -54,7 +49,7 @@ def test_a_scan_finds_the_canonical_sums_with_any_number_of_workers(
     framework: str, mixed: Encoded, tmp_path: Path, workers: int
 ) -> None:
     made = scan_in_process(framework, mixed, 24, workers, tmp_path)
-    assert made.sums == oracle(mixed)
+    assert made.sums == oracle(mixed, 24)
     assert made.images == len(mixed)
     assert min(made.import_seconds, made.start_seconds, made.seconds, made.peak_memory_mib) > 0
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from common.models import architectures
+from common.models import architectures, user_code
 from common.models import weights as drawn
 from common.models.architectures import Architecture, Layer
 from jax_impl import batch_norm
@@ -62,7 +62,7 @@ def user_builder(architecture: Architecture) -> Any | None:
     """`build_<framework>(architecture, precision, group)` of a user's model module; None: the architecture is enough."""
     if architecture.name in architectures.MODELS or "." not in architecture.name:
         return None
-    return getattr(architectures.user_module(architecture.name), "build_jax", None)
+    return getattr(user_code.module(architecture.name), "build_jax", None)
 
 
 def summarize(architecture: Architecture) -> dict[str, Any]:

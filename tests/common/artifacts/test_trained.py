@@ -11,7 +11,7 @@ import safetensors.numpy
 
 from common.artifacts import checked_arrays, trained
 from common.artifacts.trained import Card
-from common.models import architectures, weights
+from common.models import architectures, user_code, weights
 from common.models.weights import WeightsError
 
 OWN = "tests.twins.own_plain_model"
@@ -95,7 +95,7 @@ def test_a_card_that_does_not_fit_is_refused(fields: dict[str, Any], said: str, 
 
 def test_a_module_that_only_a_file_names_is_never_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path / "a.safetensors", model=OWN, image_size=12)
-    monkeypatch.setattr(architectures, "user_module", lambda model: os.abort())
+    monkeypatch.setattr(user_code, "module", lambda model: os.abort())
     with pytest.raises(WeightsError, match=f"Say --model {OWN}"):
         trained.load(path)
     monkeypatch.undo()

@@ -23,15 +23,9 @@ from common.data.sources import DataRefused, image_folder, load, load_files, loa
 from common.data.sources.archives import Tar
 from common.data.sources.file_source import Folder
 from common.spec import Data
-from tests.common.made_up_data import image, pixels, tree, write_folder, write_tar, write_zip
+from tests.common.made_up_data import image, pixels, saved, tree, write_folder, write_tar, write_zip
 
 GOOD = tree("cat", "dog", images=6)
-
-
-def saved(picture: Image.Image, image_format: str, **options: object) -> bytes:
-    file = io.BytesIO()
-    picture.save(file, image_format, **options)
-    return file.getvalue()
 
 
 def png_header(width: int, height: int) -> bytes:

@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
 
-from common.matching import recording, user_code
+from common.matching import recording
 from common.matching.recording import Recorder
 from common.matching.records import Array, Ask, Layer, images
+from common.models import user_code
 from common.spec import SpecError
 
 IMAGE = np.random.default_rng(0).normal(size=(4, 2, 3, 5))  # NHWC

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from common.models import architectures
+from common.models import architectures, user_code
 from common.spec import SpecError
 
 
@@ -38,12 +38,12 @@ def test_a_module_that_ends_the_process_is_refused_with_its_line(
     model = own_module(where.format(ending))
     with pytest.raises(SpecError, match=r"model ending\.net ends the process: SystemExit: .*net\.py, line \d\)\. Take"):
         architectures.resolve(model, 3, 8)
-    assert os._exit is architectures._EXIT
+    assert os._exit is user_code._EXIT
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_builder_that_ends_the_process_is_refused(own_module: Callable[[str], str], ending: str) -> None:
-    builder = architectures.user_builder(own_module(f"def build_pytorch(*_):\n    {ending}"), "pytorch")
+    builder = user_code.builder(own_module(f"def build_pytorch(*_):\n    {ending}"), "pytorch")
     assert builder is not None
     with pytest.raises(SpecError, match="ends the process"):
         builder(None, "float32", None)
@@ -51,9 +51,9 @@ def test_a_builder_that_ends_the_process_is_refused(own_module: Callable[[str], 
 
 def test_a_process_that_a_module_forks_may_end(own_module: Callable[[str], str]) -> None:
     model = own_module("child = os.fork()\nif not child:\n    os._exit(0)\nended = os.waitpid(child, 0)[1]")
-    assert architectures.user_module(model).__dict__["ended"] == 0
+    assert user_code.module(model).__dict__["ended"] == 0
 
 
 def test_a_signal_ends_a_twin_also_while_it_imports_a_module(own_module: Callable[[str], str]) -> None:
     with pytest.raises(SystemExit):
-        architectures.user_module(own_module(f"sys.exit({128 + signal.SIGTERM})"))
+        user_code.module(own_module(f"sys.exit({128 + signal.SIGTERM})"))

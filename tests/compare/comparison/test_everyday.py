@@ -13,24 +13,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from common import spec
 from common.data import cache as store
 from compare import api, doctor
-from compare.__main__ import app
 from compare.comparison import estimate
 from compare.core.errors import FolderError
 from compare.execution import launch
 from compare.reporting import comparison_plots
 from tests.compare import made
+from tests.compare.command_line import compare
 from tests.compare.conftest import behave
 
 QUICK = ("--frameworks", "left,right", "--cores", "2", "--no-proof", "--modes", "serial", "--limit", "256")
-
-
-def compare(*arguments: str | Path) -> Any:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 # doctor

@@ -15,11 +15,9 @@ from typing import Any
 
 import psutil
 import pytest
-from typer.testing import CliRunner
 
 from common.artifacts import results, schema
 from common.spec import Spec
-from compare.__main__ import app
 from compare.comparison import comparison_plan, run
 from compare.core import errors
 from compare.core.interrupt import Interrupted
@@ -28,13 +26,10 @@ from compare.execution import executor, launch, matrix, run_settings, store
 from compare.execution.matrix import Row
 from compare.proof import certificate, ladder
 from tests.compare import made
+from tests.compare.command_line import compare
 from tests.compare.conftest import behave
 
 QUICK = ("--frameworks", "left,right", "--cores", "2", "--no-proof", "--modes", "serial")
-
-
-def compare(*arguments: str | Path) -> Any:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def compare_quick(out: Path, *arguments: str) -> Any:

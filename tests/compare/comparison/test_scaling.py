@@ -9,25 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
-from typer.testing import CliRunner
 
 from common.artifacts.schema import Noise
 from common.machine import machine
 from common.spec import SpecError
-from compare.__main__ import app
 from compare.comparison import scaling_fit, scaling_report, scaling_rows
 from compare.core import statistics
 from compare.core.presets import Preset
 from compare.execution import store
 from compare.judgement import scaling_laws
 from compare.judgement.scaling_laws import Network
+from tests.compare.command_line import compare
 from tests.compare.conftest import behave
 
 ARGUMENTS = ("scaling", "--frameworks", "left,right", "--modes", "multi_process", "--replicas", "1,2,4")
-
-
-def compare(*arguments: str | Path) -> Any:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def test_amdahl_finds_the_serial_fraction_that_made_the_speedups() -> None:
@@ -352,5 +347,5 @@ def test_a_folder_without_parallel_runs_is_refused(fake_twins: pytest.MonkeyPatc
     done = compare("scaling", "--stored", tmp_path / "out")
     assert (done.exit_code, done.stderr) == (
         2,
-        "The folder holds no parallel run. Choose one that compare scaling has filled.\n",
+        "The folder holds no parallel run. Choose one that `scaling` has filled.\n",
     )

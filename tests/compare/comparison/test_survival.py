@@ -18,14 +18,13 @@ from typing import Any
 
 import psutil
 import pytest
-from typer.testing import CliRunner
 
 from common.artifacts import atomic_files, checkpoint, event_log, results
 from common.artifacts.schema import EpochRecord, RunResult
-from compare.__main__ import app
 from compare.core import errors
 from compare.execution import launch, store
 from tests.compare import made
+from tests.compare.command_line import compare
 from tests.compare.conftest import behave
 from tests.compare.twins import deadly
 
@@ -248,10 +247,6 @@ def test_the_lock_of_a_killed_comparison_is_free(tmp_path: Path) -> None:
 
 
 # Going on.
-
-
-def compare(*arguments: str | Path) -> Any:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def fake_comparison(folder: Path, frameworks: str = "left,right") -> Any:

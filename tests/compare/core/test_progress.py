@@ -1,11 +1,9 @@
 import io
-from unittest.mock import MagicMock, call
 
 import pytest
 from rich.console import Console
 
 from compare.core import progress
-from compare.core.progress import Display, Watchers
 from tests.compare import made
 
 
@@ -52,13 +50,3 @@ def test_a_pipe_has_a_line_for_each_run_that_ends_with_how_many_are_left_and_how
             shown.watch([])
             shown.end(result)
     assert output.getvalue() == "a (1 of 2): 1:02; 1 left, about 1:02.\na (2 of 2), killed: 0:10; none left.\n"
-
-
-def test_watchers_are_all_told_the_same_in_the_same_order() -> None:
-    told = [MagicMock(spec=Display), MagicMock(spec=Display)]
-    watchers = Watchers(*told)
-    result = made.good(made.row("pytorch"), 1.0)
-    calls = [call.say("proof"), call.plan(["a"]), call.begin("a", "a (1 of 1)"), call.watch([{}]), call.end(result)]
-    for name, arguments, _ in calls:
-        getattr(watchers, name)(*arguments)
-    assert [watcher.mock_calls for watcher in told] == [calls, calls]

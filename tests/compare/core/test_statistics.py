@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from compare.core import looking, statistics
+from compare.core import looking, statistics, verdict_words
 from compare.core.statistics import Judged, Ratio, paired_ratio, spread, verdicts
 
 
@@ -169,7 +169,7 @@ EQUAL = ratio(1.0, 0.9, 1.1, 5, p=0.9)
     ],
 )
 def test_a_verdict_is_never_stronger_than_its_data(ratios: list[Ratio], words: str) -> None:
-    assert statistics.faster(judged(*ratios), "a", "b") == words
+    assert verdict_words.faster(judged(*ratios), "a", "b") == words
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_a_verdict_is_never_stronger_than_its_data(ratios: list[Ratio], words: s
     [(None, None), (FEW, "too few repeats to tell"), (QUICK, "pays"), (UNSHOWN, "no gain shown"), (SLOW, "does not pay")],
 )
 def test_a_mode_pays_only_where_the_interval_lies_above_one(found: Ratio | None, said: str | None) -> None:
-    assert statistics.pays(found and judged(found)) == said
+    assert verdict_words.pays(found and judged(found)) == said
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_a_mode_pays_only_where_the_interval_lies_above_one(found: Ratio | None,
     [(1.2, 1.3, "1.20 to 1.30"), (0.9, 1.1, "0.90 to 1.10"), (0.998, 1.001, "0.998 to 1.001"), (1.0, 1.0, "1.00 to 1.00")],
 )
 def test_a_range_has_the_digits_that_tell_its_bounds_from_one(low: float, high: float, said: str) -> None:
-    assert statistics.range_words(ratio(1.0, low, high, 5)) == said
+    assert verdict_words.range_words(ratio(1.0, low, high, 5)) == said
 
 
 @pytest.mark.parametrize(("pairs", "comparisons"), [(5, 1), (5, 8), (6, 8), (30, 3)])
@@ -203,7 +203,7 @@ def test_the_difference_that_a_family_finds_is_that_of_its_middle_ratio() -> Non
     logs = [math.log(first) for first, _ in pairs[1]]
     expected = math.expm1(statistics.least_found(float(stats.sem(logs)), 4, 3, 5))
     assert statistics.resolution(ratios, 3) == pytest.approx(expected)
-    words = statistics.family_words(verdicts([(str(number), each) for number, each in enumerate(ratios)]))
+    words = verdict_words.family_words(verdicts([(str(number), each) for number, each in enumerate(ratios)]))
     assert words is not None and words.endswith(
         f"a difference of {float(f'{100 * expected:.2g}'):g} % is found in 90 % of cases. "
         "This is an average over what the noise may truly be."
@@ -212,11 +212,11 @@ def test_the_difference_that_a_family_finds_is_that_of_its_middle_ratio() -> Non
 
 
 def test_the_size_of_the_family_is_said() -> None:
-    assert statistics.family_words(verdicts([("a", FEW)])) is None
-    one = statistics.family_words(verdicts([("b", QUICK)]))
+    assert verdict_words.family_words(verdicts([("a", FEW)])) is None
+    one = verdict_words.family_words(verdicts([("b", QUICK)]))
     assert one is not None and one.startswith("One comparison was tested, at 95 %")
     assert "This holds however often repeats are added." in one
-    two = statistics.family_words(verdicts([("a", SLOW), ("b", QUICK)]))
+    two = verdict_words.family_words(verdicts([("a", SLOW), ("b", QUICK)]))
     assert two is not None and two.startswith(
         "2 comparisons make one family: with 95 % confidence no difference that it names is false"
     )
@@ -252,6 +252,6 @@ def test_a_family_of_equal_rows_is_called_equal_only_if_every_correction_allows_
     equal = ratio(1.0, 0.96, 1.04, 6, p=0.9)
     alone, *many = (verdicts([("a", equal)] * number, smallest_effect=0.05)[0] for number in (1, 8))
     assert alone.verdict == "no difference that matters" and many[0].verdict == "no difference shown"
-    said = statistics.faster(alone, "a", "b")
+    said = verdict_words.faster(alone, "a", "b")
     assert said.startswith("no difference of 5 % or more between a and b; a is 0.96 to 1.04 times as fast (p = 0.0")
-    assert statistics.pays(alone) == "no difference of 5 % or more"
+    assert verdict_words.pays(alone) == "no difference of 5 % or more"

@@ -197,6 +197,10 @@ def test_exact_duplicates_of_arrays_are_those_of_the_sources_own_pixels(tmp_path
     assert resized["exact"] == whole["exact"]
 
 
+NUMBERS = list(map(str, range(30_000)))
+"""Names of images."""
+
+
 def smooth(seed: int, size: int = 48) -> NDArray[np.uint8]:
     coarse = np.random.default_rng(seed).integers(0, 256, (5, 5, 3), dtype=np.uint8)
     return np.asarray(Image.fromarray(coarse).resize((size, size), Image.Resampling.BICUBIC))
@@ -221,8 +225,8 @@ def test_a_copy_that_was_changed_a_little_is_a_near_twin_and_another_image_is_no
     images = np.concatenate([images, np.stack([CHANGES[change](images[place]) for place in range(5)])])
     splits = np.array([0] * 40 + [1] * 5)
     hashes = duplicates.difference_hashes(images)
-    found = duplicates.near(hashes, duplicates.pixel_digests(images), splits)
-    assert {(pair.first, pair.second) for pair in found.examples} == {(place, 40 + place) for place in range(5)}
+    found = duplicates.near(hashes, duplicates.pixel_digests(images), splits, NUMBERS)
+    assert {pair[:2] for pair in found.named} == {(str(place), str(40 + place)) for place in range(5)}
     assert (found.images, found.pairs, found.pairs_across_splits) == (10, 5, 5)
 
 
@@ -248,20 +252,21 @@ def test_near_twins_are_those_that_a_comparison_of_all_pairs_finds(seed: int) ->
     splits = generator.integers(0, 3, 150)
     apart = np.bitwise_count(hashes[:, np.newaxis] ^ hashes[np.newaxis])
     twins = (apart <= 2).all(axis=2) & (np.array(digests)[:, np.newaxis] != np.array(digests)[np.newaxis])
-    found = duplicates.near(hashes, digests, splits)
+    found = duplicates.near(hashes, digests, splits, NUMBERS)
     across = twins & (splits[:, np.newaxis] != splits)
     assert found.pairs == np.triu(twins).sum() > 0
     assert found.images == twins.any(axis=1).sum() and found.pairs_across_splits == np.triu(across).sum()
-    for pair in found.examples:
-        assert twins[pair.first, pair.second] and pair.distance == apart[pair.first, pair.second].sum()
-    within = [bool(splits[pair.first] == splits[pair.second]) for pair in found.examples]
+    named = [(int(first), int(second), distance) for first, second, distance in found.named]
+    for first, second, distance in named:
+        assert twins[first, second] and distance == apart[first, second].sum()
+    within = [bool(splits[first] == splits[second]) for first, second, _ in named]
     assert within == sorted(within) and len(within) == min(20, found.pairs)
 
 
 def test_thousands_of_plain_images_do_not_take_the_square_of_their_number() -> None:
     blank = np.zeros((30_000, 2), np.uint64)
     digests = [bytes([place % 250, place // 250]) for place in range(30_000)]
-    found = duplicates.near(blank, digests, np.zeros(30_000, np.int64))
+    found = duplicates.near(blank, digests, np.zeros(30_000, np.int64), NUMBERS)
     assert (found.images, found.pairs) == (30_000, 30_000 * 29_999 // 2)
 
 

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from compare.__main__ import app
 from compare.core.errors import FolderError
 from compare.environments import checking, creating
 from compare.environments.checking import Checked, Subject
 from compare.execution import contestants, launch
+from tests.compare.command_line import compare
 
 _UV = """#!{python}
 import json, pathlib, sys, venv
@@ -55,10 +54,6 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", str(path.parent), prepend=":")
     return tmp_path / "calls"
-
-
-def compare(*arguments: str | Path) -> Any:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def test_an_environment_is_made_from_a_lock_listed_and_checked(calls: Path, tmp_path: Path) -> None:

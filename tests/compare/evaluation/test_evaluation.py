@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from PIL import Image
 from rich.console import Console
-from typer.testing import CliRunner
 
 from common import spec
 from common.artifacts import atomic_files, trained
@@ -24,7 +23,6 @@ from common.models.weights import WeightsError
 from common.spec import SpecError
 from common.training import inference, scores
 from common.training.scores import Agreement
-from compare.__main__ import app
 from compare.core.errors import FolderError
 from compare.core.progress import display
 from compare.evaluation import convert, evaluation_report, evaluation_tables, final_training, inference_timing, predict
@@ -34,6 +32,7 @@ from compare.execution import launch, store
 from compare.reporting.document import Report
 from compare.tuning import tuner
 from compare.tuning.records import Best, Plan, Trial, Tuned, Tuning
+from tests.compare.command_line import compare
 from tests.compare.twins import learner, linear
 
 MODEL = "tests.compare.twins.linear"
@@ -91,10 +90,6 @@ def checkpoint(tmp_path: Path) -> Path:
     )  # fmt: skip
     trained.save(card, weights.initial(network, 3), path)
     return path
-
-
-def compare(*words: str | Path) -> Any:
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 def test_an_evaluation_trains_scores_and_writes_everything_and_does_nothing_twice(

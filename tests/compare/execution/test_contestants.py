@@ -7,15 +7,12 @@ import sysconfig
 import venv
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from common.artifacts.schema import Environment, RunResult
 from common.machine import environment
 from common.spec import SpecError
-from compare.__main__ import app
 from compare.comparison import run
 from compare.core.errors import LaunchError
 from compare.execution import code_digest, contestants, launch, store
@@ -24,6 +21,7 @@ from compare.execution.store import ProofRecord
 from compare.judgement import environments
 from compare.reporting import comparison_report
 from tests.compare import made
+from tests.compare.command_line import compare
 
 TWINS = ("pytorch", "tensorflow")
 
@@ -55,10 +53,6 @@ def script(path: Path, text: str) -> Path:
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return path
-
-
-def compare(*arguments: str | Path) -> Any:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 @pytest.mark.parametrize(

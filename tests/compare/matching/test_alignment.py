@@ -20,7 +20,7 @@ def test_layers_without_parameters_are_paired_between_those_that_have_some() -> 
     left = [conv("a"), plain("relu", "activation"), plain("pool", "max_pool"), conv("b", 5), plain("drop", "dropout")]
     right = [plain("pad", "padding"), conv("x"), plain("act", "activation"), plain("mean", "average_pool"), conv("y", 5)]
     found = align(left, right, {})
-    assert found.names == {"a": "x", "b": "y"} and found.misfits == []
+    assert found.names == {"a": "x", "b": "y"} and found.incompatible == []
     assert found.pairs == [("a", "x"), ("relu", "act"), ("pool", "mean"), ("b", "y")]
 
 
@@ -29,11 +29,11 @@ def test_names_that_agree_count_more_than_order() -> None:
     assert found.names == {"block.one": "block_one", "block.two": "block_two"}
 
 
-def test_a_layer_of_another_shape_is_a_misfit_beside_its_place() -> None:
+def test_a_layer_of_another_shape_is_incompatible_beside_its_place() -> None:
     found = align([conv("a"), conv("b", 5), conv("c", 6)], [conv("x"), conv("y", 7), conv("z", 6)], {})
     assert found.names == {"a": "x", "c": "z"}
-    assert [(one and one.name, other and other.name) for one, other in found.misfits] == [("b", "y")]
-    (missing,) = align([conv("a"), conv("b", 5)], [conv("x")], {}).misfits
+    assert [(one and one.name, other and other.name) for one, other in found.incompatible] == [("b", "y")]
+    (missing,) = align([conv("a"), conv("b", 5)], [conv("x")], {}).incompatible
     assert missing == (conv("b", 5), None)
 
 

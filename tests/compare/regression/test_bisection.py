@@ -29,8 +29,9 @@ from compare.execution.matrix import Row
 from compare.regression import bisection
 from compare.regression.bisection import Enough, Found, Unmeasurable
 from tests.compare import made
+from tests.compare.regression.repository import git
 from tests.compare.regression.test_regress_for_real import PARTS, PLANTED
-from tests.compare.regression.test_revisions import commit, git, spec_module, worktrees
+from tests.compare.regression.test_revisions import commit, spec_module, worktrees
 
 # The rate of wrong answers, in made-up measurements.
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from compare.execution import launch
+from tests.compare.regression.repository import git
 
 PARTS = ("common", "compare", "pytorch_impl", "tensorflow_impl")
 PLANTED = Path("pytorch_impl/train.py")
@@ -19,11 +20,6 @@ EXTRA = """\
                 model(input.scale(images, next(model.parameters()).dtype, self.scaling), *masks)
 """
 """Three more forward passes a step in one twin, whose results nobody uses."""
-
-
-def git(folder: Path, *words: str) -> str:
-    settings = ("-c", "user.name=Somebody", "-c", "user.email=nobody@example.org", "-c", "commit.gpgsign=false")
-    return subprocess.run(["git", *settings, *words], cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
 
 
 @pytest.fixture

@@ -27,13 +27,9 @@ from compare.execution.matrix import Row
 from compare.regression import revisions
 from compare.regression.revisions import RevisionError
 from tests.compare import made
+from tests.compare.regression.repository import git
 
 SPEC_MODULE = "class Spec:\n    def to_json(self):\n        return {!r}\n"
-
-
-def git(folder: Path, *words: str) -> str:
-    settings = ("-c", "user.name=Somebody", "-c", "user.email=nobody@example.org", "-c", "commit.gpgsign=false")
-    return subprocess.run(["git", *settings, *words], cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def commit(folder: Path, what: str, files: dict[str, str]) -> None:

@@ -3,18 +3,12 @@ import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from compare.__main__ import app
 from compare.execution import store
 from tests.compare import made
-
-
-def compare(*arguments: str | Path) -> Any:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+from tests.compare.command_line import compare
 
 
 def records(path: Path) -> Iterator[bytes]:

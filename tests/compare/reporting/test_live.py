@@ -1,9 +1,12 @@
+import io
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from compare.core.progress import display
 from compare.reporting import live
 from compare.reporting.live import SECONDS, Live
 from tests.compare import made
@@ -15,6 +18,12 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+def live_page(folder: Path | None, clock: Clock | None = None) -> Live:
+    with display(Console(file=io.StringIO())) as shown:
+        shown.clock = clock or Clock()
+        return Live(shown, folder, "T")
 
 
 def an_epoch(number: int, loss: float) -> dict[str, Any]:
@@ -29,7 +38,7 @@ def text_of(path: Path) -> str:
 
 def test_the_page_is_drawn_at_most_once_in_so_many_seconds(tmp_path: Path) -> None:
     clock = Clock()
-    shown = Live(tmp_path, "T", clock=clock)
+    shown = live_page(tmp_path, clock)
     shown.plan(["a", "b"])
     shown.begin("a", "a (1 of 2)")
     for second in range(21):
@@ -41,13 +50,13 @@ def test_the_page_is_drawn_at_most_once_in_so_many_seconds(tmp_path: Path) -> No
 
 def test_the_page_shows_progress_curves_and_the_time_left_and_then_points_to_the_report(tmp_path: Path) -> None:
     clock = Clock()
-    shown = Live(tmp_path, "T", clock=clock)
+    shown = live_page(tmp_path, clock)
     shown.say("Before the runs.")
     assert "Runs not begun Elapsed 0:00" in text_of(tmp_path / live.PAGE_FILE)
     shown.plan(["a", "a", "b"])
     assert "Before the runs." not in text_of(tmp_path / live.PAGE_FILE)
     shown.begin("a", "a (1 of 2)")
-    shown.watch([{"event": "start"}, an_epoch(1, 0.5)])
+    shown.watch([{"event": "start", "total_epochs": 2}, an_epoch(1, 0.5)])
     clock.now = 60.0
     shown.end(made.good(made.row("pytorch"), 2.0))
     shown.begin("a", "a (2 of 2)")
@@ -62,10 +71,12 @@ def test_the_page_shows_progress_curves_and_the_time_left_and_then_points_to_the
     assert "report " not in text_of(path).partition("Interrupted.")[0]
     assert "refresh" not in path.read_text("utf-8") and 'href="report.html"' in path.read_text("utf-8")
     assert "Interrupted." in text_of(path) and "a (2 of 2) killed" in text_of(path)
+    on_terminal = shown.terminal.progress.console.file
+    assert isinstance(on_terminal, io.StringIO) and "a (1 of 2): 1:00; 2 left, about 2:00." in on_terminal.getvalue()
 
 
 def test_where_no_report_was_written_the_page_points_to_none_and_loads_itself_no_more(tmp_path: Path) -> None:
-    shown = Live(tmp_path, "T")
+    shown = live_page(tmp_path)
     shown.finish("Broken off by an error.", reported=False)
     page = (tmp_path / live.PAGE_FILE).read_text("utf-8")
     assert "Broken off by an error." in page and "report.html" not in page and 'http-equiv="refresh"' not in page
@@ -73,7 +84,7 @@ def test_where_no_report_was_written_the_page_points_to_none_and_loads_itself_no
 
 def test_before_the_first_epoch_the_page_says_so_and_shows_no_empty_plot_or_table(tmp_path: Path) -> None:
     clock = Clock()
-    shown = Live(tmp_path, "T", clock=clock)
+    shown = live_page(tmp_path, clock)
     path = tmp_path / live.PAGE_FILE
     said = "No epoch has ended yet: curves begin with the first one."
     shown.plan(["a"])
@@ -82,18 +93,18 @@ def test_before_the_first_epoch_the_page_says_so_and_shows_no_empty_plot_or_tabl
     shown.begin("a", "a")
     assert said in text_of(path) and "a running" in text_of(path)
     clock.now = 2 * SECONDS
-    shown.watch([{"event": "start"}, an_epoch(1, 0.5)])
+    shown.watch([{"event": "start", "total_epochs": 2}, an_epoch(1, 0.5)])
     assert said not in text_of(path) and "over 1 epoch " in text_of(path)
 
 
 def test_a_part_alone_has_no_curves_and_no_page_where_none_is_wanted(tmp_path: Path) -> None:
-    shown = Live(tmp_path, "T", clock=Clock())
+    shown = live_page(tmp_path)
     shown.plan(["a"])
     shown.begin("a", "a")
     shown.watch([{"event": "epoch", "epoch": 1, "train": None, "validation": None, "timed_seconds": 2.0}])
     shown.finish("All runs have ended.")
     assert "<polyline" not in (tmp_path / live.PAGE_FILE).read_text("utf-8")
-    nowhere = Live(None, "T")
+    nowhere = live_page(None)
     nowhere.plan(["a"])
     nowhere.finish("")
     assert nowhere._drawings == 0
@@ -104,7 +115,7 @@ def test_a_page_that_cannot_be_written_stops_nothing(tmp_path: Path, monkeypatch
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("compare.reporting.live.atomic_files.write_atomically", full)
-    shown = Live(tmp_path, "T")
+    shown = live_page(tmp_path)
     shown.plan(["a"])
     shown.finish("All runs have ended.")
     assert list(tmp_path.iterdir()) == []

@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
-from typer.testing import CliRunner
 
-from compare.__main__ import app
 from compare.core import errors, looking
 from compare.core.statistics import Ratio, unpaired_ratio
 from compare.execution import store
@@ -19,10 +17,7 @@ from compare.reporting import side_by_side
 from compare.reporting.comparison_report import read
 from compare.reporting.document import Report
 from tests.compare import made
-
-
-def compare(*arguments: str | Path) -> Any:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+from tests.compare.command_line import compare
 
 
 def faster(stored: Stored, times: float, **comparison: Any) -> Stored:

@@ -138,7 +138,7 @@ def test_cells_that_a_larger_scale_fills_have_its_command_and_those_of_a_run_tha
     assert here.beyond(paper, setting, 4) == f"after epoch 4 of scale quick; all: {command}"
     assert here.beyond(paper, setting, 0) == "the run failed here: see the cautions"
     assert here.beyond(paper, Setting("full", "digits", 0), 4) == "after epoch 4 of scale full"
-    assert "--data" not in here.beyond(paper, Setting("smoke", "digits", 0, made_up=True), 1)
+    assert "--data" not in here.beyond(paper, Setting("smoke", "digits", 0, synthetic=True), 1)
     given = [word.split("=", 1)[1].strip("'") for word in re.findall(r"--set (\S+)", here.command(paper, setting, "full"))]
     assert spec.parse_assignments([f"steps={given[0]}"]) == {"steps": None}
 
@@ -160,7 +160,7 @@ def test_data_of_as_many_other_classes_are_not_the_reports(name: str, known: str
 
 
 def test_a_cell_after_the_epochs_of_a_scale_that_needs_gpus_has_the_command_of_a_scale_with_so_many() -> None:
-    found = Here(plan(schema.find(PLANT), Setting("smoke", "leaves", 0, made_up=True)), {}, {})
+    found = Here(plan(schema.find(PLANT), Setting("smoke", "leaves", 0, synthetic=True)), {}, {})
     assert found.why_not_run("data_parallel", 1).endswith("plant-disease-resnet18 --scale smoke")
     assert found.why_not_run("data_parallel", 2).endswith("plant-disease-resnet18 --scale full")
     assert found.why_not_run("workers-4").endswith("plant-disease-resnet18 --scale quick")

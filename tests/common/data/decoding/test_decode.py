@@ -8,13 +8,7 @@ from PIL import Image
 
 from common.data.decoding import decode
 from common.data.sources import DataRefused
-from tests.common.made_up_data import image, pixels
-
-
-def saved(picture: Image.Image, image_format: str = "PNG", **options: object) -> bytes:
-    file = io.BytesIO()
-    picture.save(file, image_format, **options)
-    return file.getvalue()
+from tests.common.made_up_data import image, pixels, saved
 
 
 def test_lossless_formats_give_the_exact_pixels():

@@ -7,6 +7,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from common.data.decoding import decode
+from common.data.preprocessing import scan
+from common.data.preprocessing.sums import Sums
 from common.data.sources import Encoded
 
 
@@ -35,3 +38,9 @@ def packed(path: Path, contents: Sequence[bytes], plain: Sequence[bool] | None =
 def repeated(encoded: Encoded, times: int) -> Encoded:
     """The same files again and again, without a byte more on the disk."""
     return encoded.take(np.tile(np.arange(len(encoded)), times))
+
+
+def oracle(encoded: Encoded, image_size: int) -> Sums:
+    """The sums over all images, decoded one by one."""
+    images = [decode.decode(encoded.content(index), image_size) for index in range(len(encoded))]
+    return scan.array_sums(np.stack(images))

@@ -7,16 +7,13 @@ from pathlib import Path
 
 import dask.config
 import distributed
-import numpy as np
 import pytest
 
-from common.data.decoding import decode
 from common.data.preprocessing import dask_scan, scan
 from common.data.preprocessing.dask_scan import SchedulerError
-from common.data.preprocessing.sums import Sums
 from common.data.sources import Encoded
 from tests.common.data.preprocessing.made_up_cluster import Cluster
-from tests.common.data.preprocessing.made_up_scan import jpeg, packed, repeated
+from tests.common.data.preprocessing.made_up_scan import jpeg, oracle, packed, repeated
 from tests.common.processes import deadly
 
 
@@ -27,15 +24,11 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Encoded:
     return repeated(packed(tmp_path / "packed", [jpeg(seed) for seed in range(20)]), 30)
 
 
-def oracle(encoded: Encoded) -> Sums:
-    return scan.array_sums(np.stack([decode.decode(encoded.content(index), 24) for index in range(len(encoded))]))
-
-
 def test_a_cluster_finds_the_same_sums(cluster: Cluster, files: Encoded) -> None:
     assert len(scan.parts(files)) > 20
     for workers in (1, 2):
         with dask_scan.scanning(files, 24, workers, cluster.address) as run:
-            assert run() == oracle(files)
+            assert run() == oracle(files, 24)
 
 
 def test_a_cluster_is_left_as_it_was(cluster: Cluster, files: Encoded) -> None:
@@ -72,7 +65,7 @@ def test_a_scheduler_that_does_not_answer_is_refused_soon(files: Encoded, monkey
 @pytest.mark.slow
 def test_processes_find_the_same_sums(files: Encoded) -> None:
     with dask_scan.scanning(files, 24, 2, "processes") as run:
-        assert run() == oracle(files)
+        assert run() == oracle(files, 24)
 
 
 @pytest.mark.slow
@@ -82,7 +75,7 @@ def test_a_worker_killed_ten_times_in_the_middle_costs_only_time(
     deaths = plant_deaths(files, 10)
     monkeypatch.setattr(dask_scan, "file_sums", deadly.sums)
     with dask_scan.scanning(files, 24, 2, cluster.address) as run:
-        assert run() == oracle(files)
+        assert run() == oracle(files, 24)
     assert len(list(deaths.iterdir())) == 10
 
 

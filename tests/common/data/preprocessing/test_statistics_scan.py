@@ -12,10 +12,9 @@ import simplejpeg
 from common.data.decoding import decode
 from common.data.preprocessing import dask_scan, job, scan
 from common.data.preprocessing.job import Scan
-from common.data.preprocessing.sums import Sums
 from common.data.sources import DataRefused, Encoded, load_files
 from common.spec import Data
-from tests.common.data.preprocessing.made_up_scan import jpeg, packed, png, repeated
+from tests.common.data.preprocessing.made_up_scan import jpeg, oracle, packed, png, repeated
 
 PROJECT = Path(__file__).parents[4]
 
@@ -26,11 +25,6 @@ def mixed(tmp_path: Path) -> Encoded:
     contents = [jpeg(0), jpeg(1, size_px=40), jpeg(2, mode="L"), png(3), png(4, size_px=31), jpeg(5) + b"after its end"]
     contents.append(jpeg(6)[:-2] + bytes(8) + jpeg(6)[-2:])  # bytes before the last marker, which readers pass over
     return packed(tmp_path / "packed", contents, [True, True, True, False, False, True, True])
-
-
-def oracle(encoded: Encoded, image_size: int) -> Sums:
-    images = [decode.decode(encoded.content(index), image_size) for index in range(len(encoded))]
-    return scan.array_sums(np.stack(images))
 
 
 def test_one_of_these_files_is_decoded_by_the_shared_rule_after_all(mixed: Encoded) -> None:

@@ -6,17 +6,23 @@ import functools
 import importlib
 import inspect
 import os
+import signal
 import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, NoReturn
 
 from common.machine import machine
-from common.models import architectures, name_clashes
-from common.spec import SpecError
+from common.models import name_clashes
+from common.spec import MODELS, SpecError
+
+_EXIT = os._exit
+_TERMINATED = 128 + signal.SIGTERM
+"""Exit code of a twin that ends by that signal."""
 
 _OTHERS = tuple(
     str(Path(folder).resolve()) + os.sep
@@ -27,17 +33,85 @@ _OTHERS = tuple(
 )
 
 
+def module(model: str) -> ModuleType:
+    """Import a user's model module by its dotted name."""
+    with kept_running(model):
+        try:
+            found = importlib.import_module(model)
+        except ImportError as error:
+            raise SpecError(
+                name_clashes.clash(model, error)
+                or f"model {model} cannot be imported ({error}). Use {', '.join(MODELS)}, or a module on PYTHONPATH that "
+                "defines architecture."
+            ) from None
+        except Exception as error:
+            raise SpecError(f"model {model} cannot be imported: {described(error)}. Mend the module.") from error
+    if (clash := name_clashes.clash(model, None)) is not None:
+        raise SpecError(clash)
+    return found
+
+
+def builder(model: str, framework: str) -> Callable[..., Any] | None:
+    """`build_<framework>(architecture, precision, group)` of a user's model module. None: the architecture is enough."""
+    if model in MODELS or "." not in model:
+        return None
+    found = getattr(module(model), f"build_{framework}", None)
+    return found and kept_running(model)(found)
+
+
+def folders(model: str) -> list[Path]:
+    """The package of a user's own model; none for the suite's models."""
+    return [] if model in MODELS else [Path(str(module(model).__file__)).parent]
+
+
+@contextmanager
+def kept_running(model: str) -> Generator[None]:
+    """Run a user's own code. It may not end the process: exit code 0 would look like a success.
+
+    Raises:
+        SpecError: it called `sys.exit` or `os._exit`.
+    """
+    process = os.getpid()
+
+    def refuse(status: int) -> NoReturn:
+        if os.getpid() != process:  # a forked child may end
+            _EXIT(status)
+        raise SystemExit(status)
+
+    os._exit = refuse
+    try:
+        yield
+    except SystemExit as ending:
+        if ending.code == _TERMINATED:
+            raise
+        raise SpecError(f"model {model} ends the process: {described(ending)}. Take that out of the module.") from ending
+    finally:
+        os._exit = _EXIT
+
+
+def described(error: BaseException) -> str:
+    """What went wrong, and where in the user's own code."""
+    frame = _own_frame(error)
+    return f"{type(error).__name__}: {error}{f' ({frame.filename}, line {frame.lineno})' if frame else ''}"
+
+
+def _own_frame(error: BaseException) -> traceback.FrameSummary | None:
+    """Where in the user's own code an error arose."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_others(frame.filename)]
+    return frames[-1] if frames else None
+
+
 def find(name: str) -> Any:
     """The object `package.module:name`.
 
     Raises:
         SpecError: it cannot be found, or importing its module fails.
     """
-    module, _, attribute = name.partition(":")
+    place, _, attribute = name.partition(":")
     with running(name):
-        found = importlib.import_module(module)
+        found = importlib.import_module(place)
     if not hasattr(found, attribute):
-        raise SpecError(f"{module} has no {attribute}. Received: {name}. Name a class or function of {found.__file__}.")
+        raise SpecError(f"{place} has no {attribute}. Received: {name}. Name a class or function of {found.__file__}.")
     return getattr(found, attribute)
 
 
@@ -76,15 +150,15 @@ def running(name: str) -> Generator[None]:
     Raises:
         SpecError: it raised. The message names its file and line.
     """
-    with architectures.kept_running(name):
+    with kept_running(name):
         try:
             yield
         except SpecError:
             raise
         except Exception as error:
             said = name_clashes.clash(name.partition(":")[0], error) if isinstance(error, ImportError) else None
-            frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_others(frame.filename)]
-            where = f" ({shown(frames[-1].filename, frames[-1].lineno or 0)})" if frames else ""
+            frame = _own_frame(error)
+            where = f" ({shown(frame.filename, frame.lineno or 0)})" if frame else ""
             words = " ".join(str(error).split())[:600]
             raise SpecError(said or f"{name} failed: {type(error).__name__}: {words}{where}.") from error
 

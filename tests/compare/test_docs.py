@@ -1,0 +1,112 @@
+"""The pages say what is: links lead somewhere, commands and tests exist, and what is quoted of a report is in it."""
+
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+
+from compare.__main__ import app
+
+PROJECT = Path(__file__).parents[2]
+PAGES = sorted([PROJECT / "README.md", PROJECT / "CONTRIBUTING.md", *(PROJECT / "docs").glob("**/*.md")])
+_CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+_TESTS = {
+    name
+    for path in (*PROJECT.glob("tests/**/*.py"), *PROJECT.glob("plugins/**/*.py"))
+    for name in re.findall(r"def (test_\w+)", path.read_text())
+}
+
+
+def renew() -> Any:
+    """docs/renew.py, which is in no package."""
+    spec = importlib.util.spec_from_file_location("renew", PROJECT / "docs" / "renew.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def anchors(page: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.*)$", _CODE.sub("", page.read_text()), re.MULTILINE)
+    plain = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title) for title in titles)
+    return {re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-") for title in plain}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT)))
+def test_links_lead_somewhere_and_named_tests_exist(page: Path) -> None:
+    text = _CODE.sub("", page.read_text())
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        path, _, anchor = target.partition("#")
+        if re.match(r"[a-z]+:", target):
+            continue
+        there = page.parent / path if path else page
+        assert there.exists(), target
+        assert not anchor or anchor in anchors(there), target
+    for name in re.findall(r"`(test_\w+)`", text):
+        assert name in _TESTS or list(PROJECT.glob(f"tests/**/{name}.py")), name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT)))
+def test_commands_exist_with_their_options(page: Path) -> None:
+    group: Any = typer.main.get_command(app)
+    for line in re.findall(r"(?<![\w/.-])(?:\.venv/bin/)?convtwins +([a-z][^`|#&>\n]+)", page.read_text()):
+        first, *rest = shlex.split(line.replace("\\", "").replace("'", " "))
+        command = group.get_command(None, first)
+        if command is None:  # a word of a sentence
+            assert not any(word.startswith("--") for word in rest), line
+            continue
+        if hasattr(command, "commands"):
+            command = command.commands[rest[0]] if rest and rest[0] in command.commands else command
+        known = {option for each in command.params for option in (*each.opts, *each.secondary_opts)} | {"--help", "-h"}
+        used = {word.partition("=")[0] for word in rest if word.startswith("--") and "<" not in word}
+        assert used <= known, f"{line}: {used - known}"
+
+
+def test_the_page_that_reads_a_report_quotes_the_report_of_today(tmp_path: Path) -> None:
+    made = renew()
+    page = made.PAGE.read_text()
+    assert page == made.renewed(page, made.report(made.EXAMPLE, tmp_path / "report")), "run `make example`"
+    assert made.stale(page) == set(), "numbers in sentences that no block holds"
+
+
+def test_a_stale_number_and_a_missing_section_are_named() -> None:
+    made = renew()
+    page = "It takes 1.52 s.\n\n```\nSpeed-up\nold 1.53\n```\n"
+    assert made.stale(page) == {"1.52"}
+    assert made.renewed(page, "of all\n\nSpeed-up\nnew 1.52   \n\nReport: here\n") == page.replace("old 1.53", "new 1.52")
+    with pytest.raises(KeyError, match="Speed-up"):
+        made.renewed(page, "of all\n\nAccuracy\n")
+
+
+@pytest.mark.slow
+def test_the_site_is_built_and_a_broken_link_ends_the_build(tmp_path: Path) -> None:
+    mkdocs = shutil.which("mkdocs", path=f"{PROJECT / '.venv-docs' / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    if mkdocs is None:
+        pytest.skip("mkdocs is not installed: `make docs` installs it")
+    shutil.copytree(PROJECT / "docs", tmp_path / "docs")
+    for name in ("mkdocs.yml", "compare", "common", ".venv"):
+        (tmp_path / name).symlink_to(PROJECT / name)
+    command = [mkdocs, "build", "--site-dir", tmp_path / "site"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for made in ("reference/commands/index.html", "reference/python/index.html", "example/report.html"):
+        assert (tmp_path / "site" / made).stat().st_size > 10_000
+    with (tmp_path / "docs" / "clock.md").open("a") as page:
+        page.write("\n[nowhere](nowhere.md)\n")
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "nowhere.md" in done.stderr
+
+
+def test_the_citation_names_this_version() -> None:
+    cited = yaml.safe_load((PROJECT / "CITATION.cff").read_text())
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    assert (cited["version"], cited["license"]) == (project["version"], project["license"])
