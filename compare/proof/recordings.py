@@ -97,9 +97,9 @@ class Recorder:
             LaunchError: a twin could not record.
         """
         wanted = list(wanted)
-        teachers = [each.teacher for each in wanted if each.teacher is not None]  # first, so that nobody waits long
+        teachers = [each.teacher for each in wanted if each.teacher is not None]
         waiting: list[list[Recording]] = []
-        for each in [*teachers, *wanted]:
+        for each in [*(teacher for teacher in teachers if teacher not in wanted), *wanted]:
             if self.is_made(each) or any(each in process for process in waiting):
                 continue
             for process in waiting:
@@ -116,7 +116,7 @@ class Recorder:
                 recorded = [each for process in started.values() for each in process]
                 if all(self.is_made(each) or each in recorded for each in outside):
                     waiting.remove(process)
-                    call = self._call(process)
+                    call = self._call(process, teachers)
                     started[call.log] = process
                     return call
             return None
@@ -145,11 +145,11 @@ class Recorder:
         """Whether a recording is there."""
         return self._made.get(self.path(wanted)) == wanted
 
-    def _call(self, process: list[Recording]) -> launch.Call:
+    def _call(self, process: list[Recording], teachers: Sequence[Recording]) -> launch.Call:
         framework, what = process[0].framework, process[0].what
         self._progress(f"proof: {what.model}, {what.optimizer.name}, {_labels(process)}, {framework}")
         words: list[str] = []
-        for each in process:
+        for each in sorted(process, key=lambda each: each not in teachers):  # others wait for a teacher
             own = claims.proved_switches(framework, each.what)
             place = self.path(each)
             place.parent.mkdir(parents=True, exist_ok=True)
