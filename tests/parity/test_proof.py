@@ -536,7 +536,8 @@ def test_a_recording_of_an_earlier_proof_is_never_judged(
     monkeypatch.setattr(twins, "call", lambda asked: 0)
     with pytest.raises(
         LaunchError,
-        match=r"pytorch could not record serial(.|\n)*It ended with exit code 0 and has not written single-steps-float64-1-parts-pytorch.safetensors",
+        match=r"pytorch could not record serial(.|\n)*It ended with exit code 0 and has not written "
+        r"single-steps-float64-1-parts-pytorch.safetensors",
     ):
         prove(tmp_path, timed())
 
