@@ -1,10 +1,13 @@
 """The report as a reader opens it: in a real browser, from a file, without a network."""
 
+import io
 import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from compare.core.progress import display
 from compare.reporting import live, side_by_side
 from compare.reporting.comparison_report import read
 from tests.browser.chromium import Chromium
@@ -146,11 +149,12 @@ def test_two_comparisons_side_by_side_are_as_safe(browser: Chromium, page: Path,
 
 
 def test_the_live_page_shows_curves_and_loads_itself_again(browser: Chromium, tmp_path: Path) -> None:
-    shown = live.Live(tmp_path, made.HOSTILE[0])
-    shown.plan(["a", "b"])
-    shown.begin("a", made.HOSTILE[1])
-    shown.end(made.good(made.row("pytorch"), 1.0))
-    shown.finish("All runs have ended.")
+    with display(Console(file=io.StringIO())) as terminal:
+        shown = live.Live(terminal, tmp_path, made.HOSTILE[0])
+        shown.plan(["a", "b"])
+        shown.begin("a", made.HOSTILE[1])
+        shown.end(made.good(made.row("pytorch"), 1.0))
+        shown.finish("All runs have ended.")
     browser.open(tmp_path / live.PAGE_FILE)
     assert browser.complaints == [] and browser.evaluate("document.images.length + document.scripts.length") == 0
     assert browser.evaluate("document.querySelectorAll('.plot polyline').length") == 2
