@@ -7,6 +7,7 @@ stale ones.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -17,6 +18,10 @@ import tempfile
 from pathlib import Path
 
 DOCS = Path(__file__).parent
+sys.path.append(str(DOCS.parent))
+
+from common.artifacts import atomic_files  # noqa: E402
+
 EXAMPLE = DOCS / "example"
 PAGE = DOCS / "reading-a-report.md"
 PICTURE = "seconds_per_epoch.png"
@@ -33,12 +38,19 @@ def main() -> None:
         for record in (made / "compare.json", *made.glob("runs/*/result.json")):
             copy = EXAMPLE / record.relative_to(made)
             copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(record, copy)
+            copy.write_text(without_paths(record.read_text()))
         PAGE.write_text(renewed(PAGE.read_text(), report(EXAMPLE, Path(folder) / "report")))
         shutil.copy(Path(folder) / "report" / "plots" / PICTURE, DOCS / "images" / PICTURE)
     # Jupyter is in an environment of its own, and the notebook needs what is in this one.
-    environment = {**os.environ, "PYTHONPATH": sysconfig.get_path("purelib")}
+    environment = {**os.environ, "PYTHONPATH": sysconfig.get_path("purelib"), "PYTHONWARNINGS": "ignore"}
     subprocess.run(["jupyter", "execute", "--inplace", DOCS / "notebook.ipynb"], env=environment, check=True)
+
+
+def without_paths(record: str) -> str:
+    """A stored record with this checkout's folder called /convtwins, and its checksum made anew."""
+    values = json.loads(record.replace(str(DOCS.parent), "/convtwins"))
+    values.pop("sha256", None)
+    return atomic_files.with_checksum(json.dumps(values))
 
 
 def report(example: Path, out: Path) -> str:
