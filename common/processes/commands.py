@@ -189,8 +189,7 @@ def trace(twin: Twin, recordings: Sequence[tuple[Spec, argparse.Namespace]]) -> 
             recorded = tracing.trace_steps(trainer, plan, asked.drawn, teacher)
             if is_first_rank():
                 most = 6 * (len(asked.drawn) + 1) * (len(initial) + 2)  # weights and two slots, before a step and after it
-                array_file.write(partial := asked.out.with_suffix(".partial"), recorded, most)
-                partial.replace(asked.out)  # whoever waits for it finds it whole
+                array_file.write(asked.out, recorded, most)
             else:
                 for _ in recorded:  # it gathers together with the first rank
                     pass

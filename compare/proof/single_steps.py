@@ -295,7 +295,7 @@ class Judge:
         return decisions.explained(left, self._effects[key], ties)
 
     def _turned(self, what: Spec, step: int, truth: Truth, turned: Sequence[Tie]) -> Truth:
-        """The truth of a step in which some ties are decided otherwise."""
+        """The truth of a step, with some ties decided otherwise."""
         chains = self._chains(what, step)
         key = step, _key(chains), tuple(turned)
         if key not in self._with_turned:  # often the same in several recordings

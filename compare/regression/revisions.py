@@ -112,13 +112,8 @@ def commit_of(revision: str) -> str:
 
 def other_lock(commit: str) -> str | None:
     """A lock that differs at a commit from that of the working tree. One that either lacks is part of the other."""
-    for lock in LOCK_FILES:
-        path = machine.PROJECT_ROOT / lock
-        here = output("hash-object", "--", str(path)).strip() if path.exists() else None
-        there = git("rev-parse", "--verify", "--quiet", f"{commit}:{lock}").stdout.strip() or None
-        if here and there and here != there:
-            return lock
-    return None
+    changed = output("diff", "--name-only", "--relative", "--diff-filter=M", commit, "--", *LOCK_FILES)
+    return changed.partition("\n")[0] or None
 
 
 @contextmanager
