@@ -77,7 +77,7 @@ def attack(ports: Iterable[int], marker: Path) -> list[Answer]:
     messages.append((b"\0" * 64 + function).hex())
     command = [sys.executable, "-I", "-S", "-c", _ATTACK]
     given = json.dumps([list(ports), messages])
-    done = subprocess.run(command, input=given, check=False, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, input=given, check=False, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return [Answer(*each) for each in json.loads(done.stdout)]
 

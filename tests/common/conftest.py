@@ -30,12 +30,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             stack.callback(process.terminate)
         wait_for(folder / "scheduler.json")
         with distributed.Client(scheduler_file=str(folder / "scheduler.json"), set_as_default=False) as client:
-            client.wait_for_workers(2, timeout=60)
+            client.wait_for_workers(2, timeout=300)
             yield Cluster(client)
 
 
 def wait_for(file: Path) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not file.exists():
         assert time.monotonic() < deadline, "the scheduler did not start"
         time.sleep(0.05)

@@ -48,7 +48,7 @@ def test_only_the_folders_of_failed_tests_stay_and_their_place_is_said(tmp_path:
             assert False
         """,
     )
-    said, _ = process.communicate(timeout=120)
+    said, _ = process.communicate(timeout=300)
     assert process.returncode == 1 and "FAILED: made" in said
     assert list((tmp_path / "temporary").iterdir()) == []
     assert f"The folders of failed tests are in {tmp_path / 'failed'} until the next run." in said
@@ -71,6 +71,6 @@ def test_nothing_stays_of_a_suite_that_is_ended(number: signal.Signals, tmp_path
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.05)
     process.send_signal(number)
-    process.communicate(timeout=120)
+    process.communicate(timeout=300)
     assert list((tmp_path / "temporary").iterdir()) == []
     assert not (tmp_path / "failed").exists()

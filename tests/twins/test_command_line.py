@@ -54,7 +54,7 @@ NAMES = [*list(MODES)[:-1], pytest.param("hybrid_tensor", marks=pytest.mark.slow
 REFUSED = {"data": {"source": "tests/twins"}}  # a folder that holds no image
 ENDLESS = {**MODES["multi_process"], "epochs": 1_000_000}
 
-SECONDS = 240
+SECONDS = 300
 """How long any process may take on a machine that has much else to do."""
 
 
@@ -453,7 +453,7 @@ def test_the_clock_starts_with_the_process() -> None:
     command = [sys.executable, "-c", "from common.training import timing; print(timing.process_started())"]
     started = float(subprocess.run(command, cwd=PROJECT, capture_output=True, check=True, timeout=SECONDS).stdout)
     # The kernel counts in hundredths of a second; how long it takes to start a process depends on who else does.
-    assert before - 0.02 < started < before + 1.0
+    assert before - 0.02 < started < before + 10.0
 
 
 @pytest.mark.parametrize("fields", [{"cores": 1}, pytest.param(MODES["multi_process"], marks=pytest.mark.slow)])
@@ -470,6 +470,6 @@ def assert_refused(result: RunResult) -> None:
 
 
 def assert_gone(ranks: list[psutil.Process]) -> None:
-    _, alive = psutil.wait_procs(ranks, timeout=20)
+    _, alive = psutil.wait_procs(ranks, timeout=300)
     assert len(ranks) == 2
     assert not alive

@@ -88,7 +88,7 @@ def test_gpus_are_hidden_before_the_framework_looks_for_them(framework: str, tmp
         ["serve-trials", "--cores", "1", "--device", device],
     ):
         command = [sys.executable, "-c", _HIDDEN, framework, *words]
-        ended = subprocess.run(command, env=found, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+        ended = subprocess.run(command, env=found, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
         assert ended.stderr.split("\n")[-2] == visible
 
 

@@ -85,7 +85,8 @@ def test_the_command_times_every_unit(framework: str, tmp_path: Path) -> None:
     subprocess.run(command, check=True)
     made_of = Measured.model_validate_json(out.read_bytes())
     assert len(made_of.seconds) == len(layers.units(made.resolve("simple_cnn"))) and min(made_of.seconds) > 0.0
-    assert made_of.whole_seconds > max(made_of.seconds) / 2 and made_of.device == "cpu" and made_of.versions
+    # A median of two calls may hold a pause of the machine: it is compared with the shortest alone.
+    assert made_of.whole_seconds > min(made_of.seconds) and made_of.device == "cpu" and made_of.versions
 
     path.write_text(spec.build({"mode": "data_parallel", "replicas": 2}).to_json(), "utf-8")
     refused = subprocess.run(command, stderr=subprocess.PIPE, text=True)

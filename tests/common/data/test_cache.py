@@ -499,7 +499,7 @@ print(sources.load(Data(source={str(pets)!r}), seed=0, cache_dir={str(tmp_path /
     processes = [
         subprocess.Popen([sys.executable, "-c", script], cwd=project, stdout=subprocess.PIPE, text=True) for _ in range(3)
     ]
-    hashes = {process.communicate(timeout=120)[0] for process in processes}
+    hashes = {process.communicate(timeout=300)[0] for process in processes}
     assert [process.returncode for process in processes] == [0, 0, 0]
     assert len(hashes) == 1 and len(list(tmp_path.glob("*.build"))) == 1
 

@@ -105,7 +105,7 @@ def test_a_dask_listener_lets_go_of_a_stranger_that_says_nothing(monkeypatch: py
         async with listen("convtwins://127.0.0.1:0", lambda comm: None, **RunSecurity().get_listen_args("worker")) as listener:
             _, _, port = listener.listen_address.rpartition(":")
             reader, writer = await asyncio.open_connection("127.0.0.1", int(port))
-            received = await asyncio.wait_for(reader.read(), 10)
+            received = await asyncio.wait_for(reader.read(), 300)
             writer.close()
             return received
 

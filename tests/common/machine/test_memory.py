@@ -44,7 +44,7 @@ print(json.dumps([before, own, both]))
 @pytest.mark.skipif(machine.proportional_memory_mib() is None, reason="the system has no PSS")
 def test_a_mapping_that_two_processes_share_counts_once_in_pss_and_twice_in_rss() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", PAIR], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3], timeout=60
+        [sys.executable, "-c", PAIR], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3], timeout=300
     )
     before, own, both = json.loads(done.stdout)
     (pss_of_one, rss_of_one), (pss, rss) = (

@@ -45,7 +45,7 @@ class Talk:
         self.ask(trial=name, spec=values, judged=judged)
 
     def hear(self) -> dict[str, Any]:
-        return json.loads(self._told.get(timeout=30))
+        return json.loads(self._told.get(timeout=300))
 
     def hear_until_end(self) -> list[dict[str, Any]]:
         heard = [self.hear()]

@@ -56,7 +56,7 @@ def run(code: str, ranks: int) -> Failure | None:
 
 
 def noted(folder: Path, count: int) -> list[int]:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while len(pids := [int(path.name) for path in folder.iterdir()]) < count:
         assert time.monotonic() < deadline, "the processes did not start"
         time.sleep(0.02)
@@ -64,7 +64,7 @@ def noted(folder: Path, count: int) -> list[int]:
 
 
 def assert_gone(pids: list[int]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while alive := [pid for pid in pids if runs(pid)]:
         assert time.monotonic() < deadline, f"still running: {alive}"
         time.sleep(0.02)

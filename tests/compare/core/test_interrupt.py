@@ -57,7 +57,7 @@ def test_an_interrupt_ends_the_twin_says_so_and_leaves_no_temporary_folder(
 ) -> None:
     process, twin = with_its_twin(tmp_path, *command)
     process.send_signal(number)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=300)
     assert (process.returncode, said.splitlines()[-1]) == (code, b"Interrupted.")
     assert list((tmp_path / "temporary").iterdir()) == []
     assert not psutil.pid_exists(twin) or psutil.Process(twin).status() == psutil.STATUS_ZOMBIE
@@ -68,7 +68,7 @@ def test_what_a_killed_command_leaves_is_removed_by_the_next(tmp_path: Path) -> 
     process, twin = with_its_twin(tmp_path, "models", "--model", "simple_cnn")
     process.kill()
     process.communicate()
-    psutil.wait_procs([psutil.Process(twin)] if psutil.pid_exists(twin) else [], timeout=60)
+    psutil.wait_procs([psutil.Process(twin)] if psutil.pid_exists(twin) else [], timeout=300)
     left = list((tmp_path / "temporary").glob("*/spec.json"))
     assert len(left) == 1
     PrivateFolder(tmp_path / "temporary").remove()
@@ -123,6 +123,6 @@ def test_an_interrupt_where_a_command_has_nothing_to_tidy_up_ends_with_one_line(
     for _ in range(3):  # as `timeout` and an impatient user send it
         process.send_signal(signal.SIGINT)
         time.sleep(0.005)
-    printed, said = process.communicate(timeout=60)
+    printed, said = process.communicate(timeout=300)
     os.close(writing)
     assert (process.returncode, printed, said) == (130, b"", b"Interrupted.\n")

@@ -130,7 +130,7 @@ print(numpy.asarray(dataset.train.images).sum() > 0 and (again is None or len(ag
         items = listed(root, "--prune", "--older-than", 0)
         assert [item["status"] for item in items["decoded images"]] == ["in use"]
         assert [item["status"] for item in items["checked files"]] == (["in use"] if loading == "streaming" else ["removed"])
-        assert process.communicate("\n", timeout=60)[0] == "True\n"
+        assert process.communicate("\n", timeout=300)[0] == "True\n"
     assert {item["status"] for item in listed(root, "--prune", "--older-than", 0)["decoded images"]} == {"removed"}
 
 

@@ -291,7 +291,7 @@ def test_an_interrupt_ends_all_that_was_started(data: Path, tmp_path: Path, numb
     )
     environment = {**os.environ, "FAKE_SCAN_BEHAVIOUR": '{"left-1": "hang"}', "FAKE_SCAN_PIDS": str(pids)}
     process = subprocess.Popen([sys.executable, "-c", script], cwd=launch.PROJECT_ROOT, env=environment)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not (pids.exists() and pids.read_text()) and time.monotonic() < deadline:
         time.sleep(0.05)
     started = [int(pid) for pid in pids.read_text().split()]

@@ -237,7 +237,7 @@ def _parent(folder: Path, started: Path, **environment: str) -> tuple[subprocess
     """A process that has started the twin, and what the twin has written then."""
     environment = {**os.environ, "PYTHONPATH": f"{launch.PROJECT_ROOT}:{folder}", **environment}
     process = subprocess.Popen([sys.executable, "-c", PARENT], env=environment, cwd=folder)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while not (started.exists() and started.read_text().strip()):
         assert time.monotonic() < deadline, "the twin did not start"
         time.sleep(0.05)
@@ -245,7 +245,7 @@ def _parent(folder: Path, started: Path, **environment: str) -> tuple[subprocess
 
 
 def _wait_for_pids(path: Path) -> list[int]:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while not (path.exists() and path.read_text().strip()):
         assert time.monotonic() < deadline, "the twin did not start"
         time.sleep(0.05)
@@ -253,7 +253,7 @@ def _wait_for_pids(path: Path) -> list[int]:
 
 
 def _assert_gone(pids: list[int]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while alive := [pid for pid in pids if _runs(pid)]:
         assert time.monotonic() < deadline, f"still running: {alive}"
         time.sleep(0.05)

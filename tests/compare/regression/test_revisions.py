@@ -111,7 +111,7 @@ def test_ctrl_c_leaves_no_checkout_behind(repository: Path, tmp_path: Path) -> N
     root = Path(process.stdout.readline().strip())
     assert (root / "state").exists()
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=20) == 130
+    assert process.wait(timeout=300) == 130
     process.stdout.close()
     assert not root.parent.exists() and worktrees(repository) == 1
 

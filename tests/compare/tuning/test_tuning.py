@@ -36,7 +36,7 @@ SPACE = {
     "optimizer.momentum": {"low": 0.0, "high": 0.9},
 }
 VALUES: dict[str, Any] = {"epochs": 2, "data": {"limit": 128}, "cores": 1, "global_batch_size": 128}
-SECONDS = 120
+SECONDS = 300
 
 DRIVER = Path(__file__).parents[1] / "twins" / "tune.py"
 

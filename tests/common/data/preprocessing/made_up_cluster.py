@@ -23,7 +23,7 @@ class Cluster:
 
     def workers(self) -> dict[str, int]:
         """The pid of each worker by its address, once there are two, as they come back a while after they were killed."""
-        self.client.wait_for_workers(2, timeout=60)
+        self.client.wait_for_workers(2, timeout=300)
         pids: Any = self.client.run(os.getpid, on_error="ignore")
         return pids
 

@@ -105,7 +105,7 @@ def test_equal_seeds_give_equal_bytes_on_any_number_of_cores_and_others_do_not(t
         f"synthetic_leaves.make(Path({str(tmp_path / 'c')!r}), synthetic_leaves.Leaves(classes=5, images=45, size=48, seed=5))"
     )
     one_core = [sys.executable, "-c", f"import os; os.sched_setaffinity(0, [{min(os.sched_getaffinity(0))}]); {script}"]
-    subprocess.run(one_core, cwd=Path(__file__).parents[4], check=True, timeout=120)
+    subprocess.run(one_core, cwd=Path(__file__).parents[4], check=True, timeout=300)
     a, b, c = (files(tmp_path / folder) for folder in "abc")
     assert a == c
     assert a.keys() == b.keys() and all(a[name] != b[name] for name in a)
