@@ -47,7 +47,7 @@ EPOCHS = 30
 SETTINGS = ("--modes", "serial", "--cores", "1", "--no-proof", "--limit", "256")
 LEARNED = (*SETTINGS, "--epochs", str(EPOCHS), "--set", "checkpoint_seconds=0")
 SECONDS = 300
-INTERRUPT_SECONDS = 30.0
+INTERRUPT_SECONDS = 5.0
 
 
 def started(kind: str, *words: str | Path, **environment: str) -> subprocess.Popen[str]:
