@@ -364,13 +364,19 @@ def call(name: str, arguments: Sequence[str], *, log: Path, hang_seconds: float 
     return codes[0]
 
 
-def call_each(following: Callable[[], Call | None], ended: Callable[[Call, int], object], at_once: int = 1) -> None:
+def call_each(
+    following: Callable[[], Call | None],
+    ended: Callable[[Call, int], object],
+    at_once: int = 1,
+    meanwhile: Callable[[], object] = lambda: None,
+) -> None:
     """Start twins and wait for all. Nothing of them is left running, whatever happens.
 
     Args:
         following: the next call, or None if there is none before another has ended.
         ended: gets each call with its exit code, see `call`. If it raises, the other twins are stopped.
         at_once: how many side by side. More than one is for work that nobody times.
+        meanwhile: called a few times a second.
     """
     running: list[tuple[Call, Started, watchdog.Watchdog]] = []
     try:
@@ -387,6 +393,7 @@ def call_each(following: Callable[[], Call | None], ended: Callable[[Call, int],
                 if _has_ended(each, process, dog, _POLL_SECONDS / len(running)):
                     running.remove(one)
                     ended(each, outcome(each, process.returncode))
+            meanwhile()
     except BaseException:
         with contextlib.ExitStack() as stopping:  # a signal ends the waiting for one, and the others are stopped all the same
             for _, process, _ in running:

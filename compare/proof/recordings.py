@@ -91,7 +91,7 @@ class Recorder:
 
         Args:
             wanted: recordings.
-            made: called whenever some have been made.
+            made: called whenever some have been made. Their process may go on to make others.
 
         Raises:
             LaunchError: a twin could not record.
@@ -129,10 +129,17 @@ class Recorder:
                     f"{call.framework} could not record {_labels(process)} ({launch.exit_words(code)}). See {call.log}.\n"
                     + "\n".join(lines[-3:])
                 )
-            self._made.update({self.path(each): each for each in process})
-            made()
+            written()
 
-        launch.call_each(following, ended, at_once=1 if self._has_gpu(waiting) else min(2, machine.available_cores()))
+        def written() -> None:
+            """Note what lies in its place. A twin puts a recording there when it is whole."""
+            there = {self.path(each): each for process in started.values() for each in process if self.path(each).exists()}
+            if not there.keys() <= self._made.keys():
+                self._made.update(there)
+                made()
+
+        at_once = 1 if self._has_gpu(waiting) else min(2, machine.available_cores())
+        launch.call_each(following, ended, at_once, meanwhile=written)
         if waiting:
             raise LaunchError(f"{_labels(waiting[0])} of {waiting[0][0].framework} waits for a recording that waits for it.")
 

@@ -139,7 +139,7 @@ class FakeTwins:
         return {"framework": framework, **self.described}
 
     def call_each(
-        self, following: Callable[[], launch.Call | None], ended: Callable[[launch.Call, int], object], at_once: int = 1
+        self, following: Callable[[], launch.Call | None], ended: Callable[[launch.Call, int], object], *_: Any, **__: Any
     ) -> None:
         while (wanted := following()) is not None:
             ended(wanted, launch.outcome(wanted, self.call(wanted)))

@@ -56,7 +56,10 @@ def test_a_process_starts_while_its_teacher_records_and_never_before(
     made: list[bool] = []
 
     def call_each(
-        following: Callable[[], launch.Call | None], ended: Callable[[launch.Call, int], object], at_once: int = 1
+        following: Callable[[], launch.Call | None],
+        ended: Callable[[launch.Call, int], object],
+        at_once: int,
+        meanwhile: Callable[[], object],
     ) -> None:
         running: list[launch.Call] = []
         while (wanted := following()) is not None:
@@ -64,7 +67,10 @@ def test_a_process_starts_while_its_teacher_records_and_never_before(
             started.append(wanted.log.stem)
             ended_before.append(len(made))
         for each in running:
-            ended(each, twins.call(each))
+            code = twins.call(each)
+            meanwhile()  # its files are there, and it has not ended
+            meanwhile()
+            ended(each, code)
 
     monkeypatch.setattr(launch, "call_each", call_each)
     recorder = Recorder(tmp_path, lambda text: None)
