@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from common.models.architectures import Architecture, Conv, Dense, Layer, MaxPool, ReLU, Residual
+from common.models.architectures import Architecture, BatchNorm, Conv, Dense, DepthwiseConv, Layer, MaxPool, ReLU, Residual
 from compare.proof.referee import layers, network
 from compare.proof.referee.layers import Array, Backward
 from compare.proof.referee.network import Batch, Network
@@ -208,8 +208,8 @@ class _Pass(Network):
         """By point: (dL/dy, x, decisions, layer)."""
         self.injected: dict[int, Array] = {}
         """By point: what is added to dL/dx."""
-        self.bias_terms: dict[str, Array] = {}
-        """Of each bias: the sum of |dL/dy|, by channel. The gradient is the sum of dL/dy."""
+        self.terms: dict[str, Array] | None = None
+        """Of each parameter: the sum of the absolute values that its gradient adds up. None: not asked for."""
 
     def _layer(self, layer: Layer, x: Array) -> tuple[Array, Backward]:
         y, backward = super()._layer(layer, x)
@@ -219,11 +219,20 @@ class _Pass(Network):
         def watched(dy: Array) -> tuple[Array, dict[str, Array]]:
             if dy is _ZERO:
                 return dy, {}
-            if isinstance(layer, Conv | Dense):
-                self.bias_terms[f"{layer.name}.bias"] = np.abs(dy).reshape(-1, dy.shape[-1]).sum(0)
+            if self.terms is not None:
+                self.terms |= {f"{layer.name}.{role}": terms for role, terms in self._terms(layer, x, y, dy).items()}
             return backward(dy)
 
         return y, watched
+
+    def _terms(self, layer: Layer, x: Array, y: Array, dy: Array) -> dict[str, Array]:
+        if isinstance(layer, Conv | DepthwiseConv | Dense):
+            return super()._layer(layer, np.abs(x))[1](np.abs(dy))[1]
+        if not isinstance(layer, BatchNorm):
+            return {}
+        gamma, axes = self._of(layer, "gamma"), tuple(range(dy.ndim - 1))
+        normal = np.divide(y - self._of(layer, "beta"), gamma, out=np.zeros_like(y), where=gamma != 0)
+        return {"gamma": np.abs(dy * normal).sum(axes), "beta": np.abs(dy).sum(axes)}
 
     def relu(self, x: Array) -> tuple[Array, Backward]:
         number, chosen = self._decider.decide(x)
@@ -286,16 +295,17 @@ def step(
     return Step(loss, total, statistics), np.array(losses)
 
 
-def bias_terms(
+def terms(
     architecture: Architecture, weights: dict[str, Array], batch: Batch, chains: list[list[Any]]
 ) -> dict[str, Array]:
-    """By bias: the sum of the absolute values that its gradient adds up, by channel. See `step`."""
+    """By parameter: the sum of the absolute values that its gradient adds up. See `step`."""
     total: dict[str, Array] = {}
     decider = Decider()
     for chain in chains:
         for each, _, _, backward, dlogits in _passes(architecture, dict(weights), batch, chain, decider):
+            each.terms = {}
             backward(dlogits)
-            total |= {name: total.get(name, 0) + terms for name, terms in each.bias_terms.items()}
+            total |= {name: total.get(name, 0) + own for name, own in each.terms.items()}
     return total
 
 

@@ -25,7 +25,7 @@ from compare.execution.matrix import Row
 from compare.execution.options import OPTIMIZERS
 from compare.proof import ladder, third_opinion
 from compare.proof.certificate import Proof, Rung
-from compare.proof.single_steps import EXCEEDS, TOLERANCE
+from compare.proof.single_steps import OF_TERMS, TOLERANCE
 from compare.proof.third_opinion import Line
 from compare.reporting import document
 from compare.reporting.document import Mark, Report
@@ -183,16 +183,16 @@ def single_steps_report(rungs: Sequence[Rung]) -> Report:
     """Every float64 single step: the difference nearest to its limit, of each model, optimizer and mode."""
     failed = [rung for rung in rungs if rung.status != "passed"]
     verdict = "not proved" if failed or not rungs else "proved"
-    widened = [rung for rung in rungs if EXCEEDS in rung.reason]
+    of_terms = [rung for rung in rungs if OF_TERMS in rung.reason]
     said = [f"{len(rungs) - len(failed)} of {len(rungs)} comparisons passed."]
-    if widened:
-        models = ", ".join(sorted({f"{rung.model} with {rung.optimizer}" for rung in widened}))
+    if of_terms:
+        models = ", ".join(sorted({f"{rung.model} with {rung.optimizer}" for rung in of_terms}))
         said.append(
-            f"{len(widened)} are of runs with steps that exceed {TOLERANCE:.0e} and needed the wider bound of the referee's "
-            f"rounding: {models}. Their reasons say at how many steps."
+            f"In {len(of_terms)} some gradients differ by more than {TOLERANCE:.0e} of their largest component, and are judged "
+            f"{OF_TERMS}: {models}. The reasons below name these arrays and say at how many steps."
         )
     elif not failed:
-        said.append(f"The wider bound of the referee's rounding was needed at no step, so all hold {TOLERANCE:.0e}.")
+        said.append(f"All hold {TOLERANCE:.0e} of each array's largest component.")
     if failed:
         first = failed[0]
         said.append(

@@ -9,8 +9,9 @@ step again in plain float32, from weights and pixels moved by one unit in the la
 sums do. A framework may be `ROUNDING_FACTOR` times as far from the truth as the farthest of these copies. ReLU and max-pooling
 decide in them as they do in float64. Where rounding decided otherwise, the referee takes the decision over (see `decisions`).
 
-In float64 each step is compared with that of the first framework, within `TOLERANCE`. Where that fails, the referee says what
-rounding alone may do: the error of its float32 copies, times the ratio of the two units in the last place.
+In float64 each step is compared with that of the first framework, within `TOLERANCE`. The scale of a gradient is its largest
+component. Where that fails, it is the largest sum of absolute values that a component adds up, as the referee finds them: where
+they cancel, the sum has fewer digits than its terms, in whatever order it is taken.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -48,7 +49,7 @@ TOLERANCE = 1e-12
 """In float64, of the largest component of each gradient and statistic."""
 MOST_BYTES = 4 * 2**30
 """Of the states of float64 steps. A large model is proved at fewer steps, spread evenly."""
-EXCEEDS = "rounding alone exceeds"
+OF_TERMS = "on the scale of what they add up"
 COPIES = 3
 """Of the step in float32. BatchNorm of the first adds in eight lanes, as a vector unit does. That of the others errs as sums in
 the worst order do. See `decisions.rough_mean`."""
@@ -93,6 +94,11 @@ class Finding(NamedTuple):
     @property
     def ratio(self) -> float:
         return self.difference / self.tolerance if self.tolerance else (math.inf if self.difference else 0.0)
+
+    @property
+    def array(self) -> str:
+        """Its name, without the optimizer's slot."""
+        return self.where.partition(",")[0]
 
 
 def drawn(what: Spec, architecture: Architecture, plan: Plan) -> list[int]:
@@ -150,7 +156,6 @@ class Judge:
         self._with_turned: dict[Any, Step] = {}
         self._effects: dict[Any, Array] = {}
         self._terms: dict[Any, dict[str, Array]] = {}
-        self._rounding: dict[Any, Step] = {}
         self.stopped = False
         """Set by another thread that waits for no verdict any more."""
 
@@ -170,7 +175,6 @@ class Judge:
                 counts += own
                 for aspect, finding in at_step:
                     found[aspect].append(finding)
-        reason = _reason(what, counts)
         made: list[Rung] = []
         for aspect, findings in found.items():
             if not findings:
@@ -180,6 +184,7 @@ class Judge:
             within = f"; widest tolerance {max(compared, default=math.inf):.0e}"
             if empty := len(findings) - len(compared):
                 within += f"; {empty} times an array is nothing but rounding, and is not compared"
+            reason = _reason(what, counts, aspect)
             loose = aspect == "gradients" and counts["loose"] and worst.ratio <= 1
             made.append(
                 rung(
@@ -236,10 +241,8 @@ class Judge:
 
         found = findings(truth)
         if what.precision == "float64" and worst(found) > 1:
-            truth = self._of_terms(what, step, truth)
-            found = findings(truth)
-            if worst(found) > 1:
-                return findings(self._widened(what, step, truth)), counts + Counter(widened=1)
+            beyond = {finding.array for aspect, finding in found if aspect == "gradients" and finding.ratio > 1}
+            return findings(self._of_terms(what, step, truth, beyond)), counts + Counter(beyond)
         if truth.either is None or worst(found, "gradients", "weights") <= 1:
             return found, counts
         either = findings(truth._replace(allowed=truth.either))
@@ -373,35 +376,15 @@ class Judge:
         )
         return Truth(Step(loss, gradients, statistics), allowed, scales)
 
-    def _of_terms(self, what: Spec, step: int, truth: Truth) -> Truth:
-        """The same truth of a float64 step. Biases in front of BatchNorm have the scale of what their gradients add up."""
-        biases = set(_of_no_effect(self._architecture))
+    def _of_terms(self, what: Spec, step: int, truth: Truth, arrays: Collection[str]) -> Truth:
+        """The same truth of a float64 step. The gradients of these arrays have the scale of what they add up."""
         key = step, _key(chains := self._chains(what, step))
-        if biases and key not in self._terms:
-            self._terms[key] = decisions.bias_terms(self._architecture, *self._inputs(step, np.float64), chains)
-        scales = {
-            name: max(scale, float(self._terms[key][name].max())) if name in biases else scale
-            for name, scale in truth.scales.items()
-        }
+        if key not in self._terms:
+            self._terms[key] = decisions.terms(self._architecture, *self._inputs(step, np.float64), chains)
+        terms = {name: float(self._terms[key][name].max()) for name in arrays}
+        scales = truth.scales | {name: max(truth.scales[name], sums) for name, sums in terms.items()}
         gradients = {name: TOLERANCE * scale for name, scale in scales.items()}
         return truth._replace(scales=scales, allowed=truth.allowed._replace(gradients=gradients))
-
-    def _widened(self, what: Spec, step: int, truth: Truth) -> Truth:
-        """The same truth of a float64 step, with what rounding alone may do where that is more than the plain tolerance."""
-        key = step, _key(chains := self._chains(what, step))
-        if key not in self._rounding:
-            self._rounding[key] = self._of_referee(what, step, chains).allowed
-        ratio, rounding = _UNIT["float64"] / _UNIT["float32"], self._rounding[key]
-
-        def wider(own: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-            return {name: max(limit, ratio * other[name]) for name, limit in own.items()}
-
-        allowed = Step(
-            max(truth.allowed.loss, ratio * rounding.loss),
-            wider(truth.allowed.gradients, rounding.gradients),
-            wider(truth.allowed.statistics, rounding.statistics),
-        )
-        return truth._replace(allowed=allowed)
 
     def _of_referee(self, what: Spec, step: int, chains: list[list[Any]]) -> Truth:
         leader = Decider()
@@ -513,11 +496,12 @@ def _key(chains: list[list[Any]]) -> Any:
     return tuple(tuple(map(bytes, chain)) for chain in chains)
 
 
-def _reason(what: Spec, counts: Counter[str]) -> str:
+def _reason(what: Spec, counts: Counter[str], aspect: str) -> str:
     """Why these tolerances."""
     if what.precision == "float64":
-        widened = f"; at {counts['widened']} steps the referee shows that {EXCEEDS} {TOLERANCE:.0e}"
-        return "rounding of float64, on each array's own scale" + (widened if counts["widened"] else "")
+        arrays = [f"{name} at {steps}" for name, steps in sorted(counts.items()) if "." in name]
+        of_terms = f"; judged {OF_TERMS}: {', '.join(arrays)} steps" if arrays and aspect == "gradients" else ""
+        return "rounding of float64, on each array's own scale" + of_terms
     reason = f"{ROUNDING_FACTOR:.0f} times the referee's own float32 rounding, on each array's own scale"
     if counts["ties"]:
         reason += f"; rounding may decide {counts['ties']} ReLUs and maxima"
