@@ -354,7 +354,12 @@ def _is_drawing(path: str) -> bool:
 
 
 def _drawing(path: Path, name: str) -> str:
-    return svg.svg(path.read_text("utf-8"), name.replace("_", " "))
+    """A plot, and the same with a logarithmic axis in a template, which only a script shows."""
+    name = name.replace("_", " ")
+    drawn = svg.svg(path.read_text("utf-8"), name)
+    if (other := path.with_stem(path.stem + plots.LOGARITHMIC)).exists():
+        drawn += f"<template>{svg.svg(other.read_text('utf-8'), f'{name}, logarithmic axis')}</template>"
+    return drawn
 
 
 def _photograph(folder: Path, path: str) -> tuple[str, str]:

@@ -26,8 +26,11 @@ _HEADING = 12
 """Characters of a line of a heading."""
 _LONG_WORD, _PART = 16, 8
 """Longer words may be broken in the legend and the caption, after every so many characters."""
-_LETTER_PT = {**dict.fromkeys("ijlft.,:;!'|/()[]- ", 3.4), **dict.fromkeys(ascii_uppercase + "=+<>&#$?", 6.9)}
-_LETTER_PT |= dict.fromkeys("mwMW%@\\~^", 9.0)
+_LETTER_PT = {
+    letter: width
+    for letters, width in (("ijlft.,:;!'|/()[]- ", 3.4), (ascii_uppercase + "=+<>&#$?", 6.9), ("mwMW%@\\~^", 9.0))
+    for letter in letters
+}
 """Widths of letters in Computer Modern at 8 pt, no less than they are. Other ASCII letters take 4.8, all else 9."""
 _LATEX = {
     **{letter: rf"\{letter}" for letter in "&%$#_{}"},
