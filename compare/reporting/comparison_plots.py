@@ -100,7 +100,7 @@ def _seconds(figure: Figure, summaries: Sequence[Summary]) -> Drawn:
         hatch = {"hatch": "////", "edgecolor": "white", "linewidth": 0} if summary.disturbed else {}
         said = f"{summary.name}: {{}} s per epoch"
         _bar(axis, place, seconds.median, summary.contestant, said, ends, color=colour, **hatch)
-    _name_rows(axis, [summary.name for summary, _ in timed])
+    name_rows(axis, [summary.name for summary, _ in timed])
     disturbed = "; hatched: other work disturbed it" if any(summary.disturbed for summary, _ in timed) else ""
     axis.set(title=f"Seconds per epoch (median; whiskers: 25 % to 75 % quantile{disturbed})", xlabel="seconds")
     return timed != [] and "x"
@@ -124,7 +124,7 @@ def _speedup(figure: Figure, summaries: Sequence[Summary]) -> Drawn:
             said = f"{summary.name}: {{}} times as fast as {base}"
             _bar(axis, y, ratio.value, series, said, ends, height=0.38, color=COLOURS[index], label=series)
     axis.axvline(1.0, color="black", linewidth=1)
-    _name_rows(axis, [summary.name for summary in compared])
+    name_rows(axis, [summary.name for summary in compared])
     axis.set(title="Speed-up by seconds per epoch (whiskers: 95 % interval, from 5 repeats on)", xlabel="times as fast")
     _legend(figure, axis, ncols=2)
     return compared != [] and "x"
@@ -138,7 +138,7 @@ def _efficiency(figure: Figure, summaries: Sequence[Summary]) -> Drawn:
         colour = _colour(summary, compared)
         _bar(axis, place, summary.parallel_efficiency or 0.0, summary.contestant, said, color=colour)
     axis.axvline(1.0, color="black", linewidth=1)
-    _name_rows(axis, [summary.name for summary in compared])
+    name_rows(axis, [summary.name for summary in compared])
     axis.set(title="Parallel efficiency (speed-up over the ratio of resources; 1: nothing is lost)", xlabel="efficiency")
     return bool(compared)
 
@@ -155,7 +155,7 @@ def _phases(figure: Figure, summaries: Sequence[Summary]) -> Drawn:
             plots.mark(bar, name, [f"{row}, {name}: {pick(phases):.2f} s"])
             end += pick(phases)
         _label(axis, end, end, place)
-    _name_rows(axis, [name for name, _ in timed])
+    name_rows(axis, [name for name, _ in timed])
     axis.set(title="Wall seconds by phase", xlabel="seconds")
     _legend(figure, axis, ncols=4, fontsize=9)
     return bool(timed)
@@ -304,7 +304,8 @@ def _label(axis: Axes, value: float, x: float, y: float) -> Annotation:
     return axis.annotate(f"{value:.2f}", (x, y), (6, 0), textcoords="offset points", va="center", fontsize=9, bbox=box)
 
 
-def _name_rows(axis: Axes, names: Sequence[str]) -> None:
+def name_rows(axis: Axes, names: Sequence[str]) -> None:
+    """Names of rows from top to bottom, beside a figure that is high enough for them."""
     figure = axis.get_figure(root=True)
     assert figure is not None
     figure.set_figheight(max(figure.get_figheight(), 2 + 0.3 * len(names)))
