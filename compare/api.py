@@ -18,8 +18,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from compare.core.errors import FolderError
+from compare.execution import cells
 from compare.matching.match import match as match
-from compare.reporting import comparison_plots, comparison_report, dataframes, plots
+from compare.reporting import comparison_plots, comparison_report, dataframes, matrix_report, plots, tables
 from compare.reporting.comparison_report import Compared
 
 
@@ -61,8 +62,18 @@ class Results:
         return [sentence for _, sentences in comparison_report.sections(self.compared) for sentence in sentences]
 
 
-def load(folder: str | Path) -> Results:
-    """Read the results folder of a comparison, finished or not.
+@dataclass(frozen=True)
+class Matrix:
+    """A stored matrix: several comparisons."""
+
+    cells: dict[str, Results]
+    """By name. Cells without a run are not in it."""
+    who_wins_where: pd.DataFrame
+    """The first table of its report: one line for each configuration of each cell. `times_value` is the ratio."""
+
+
+def load(folder: str | Path) -> Results | Matrix:
+    """Read the results folder of a comparison or a matrix, finished or not.
 
     Raises:
         FolderError: the folder holds no comparison, or is no path.
@@ -71,7 +82,12 @@ def load(folder: str | Path) -> Results:
         path = Path(folder)
     except TypeError:
         raise FolderError(f"folder must be a path. Received: {folder!r}. Name the folder that `run` printed.") from None
-    return Results(comparison_report.read(path))
+    if not cells.holds(path):
+        return Results(comparison_report.read(path))
+    made = matrix_report.read(path)
+    table = tables.to_plain(matrix_report.wins_table(made.plan, matrix_report.wins(made)))
+    won = pd.json_normalize(table["rows"], sep="_")
+    return Matrix({name: Results(compared) for name, compared in made.compared.items()}, won)
 
 
 def plot(results: Results, name: str) -> Plot:

@@ -23,6 +23,8 @@ from compare.core.presets import Preset
 from compare.core.progress import Display
 from compare.core.statistics import VERDICT_PAIRS
 from compare.execution import code_digest, contestants, launch, matrix, run_settings, store
+from compare.execution.cells import MatrixPlan
+from compare.execution.contestants import Contestant
 from compare.execution.interleaving import turn
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison
@@ -60,8 +62,18 @@ def stored_request(folder: Path, repeats: int | None = None) -> Request:
         FolderError: the folder holds no comparison, or brings an interpreter of its own.
     """
     stored = store.read_plan(folder)
-    contestants.enter(stored.contestants)
-    for each in stored.contestants:
+    enter(stored.contestants, folder)
+    return of_rows(stored.rows, stored, folder, repeats)
+
+
+def enter(stored: Sequence[Contestant], folder: Path) -> None:
+    """Enter the contestants of a results folder.
+
+    Raises:
+        FolderError: the folder brings an interpreter of its own.
+    """
+    contestants.enter(stored)
+    for each in stored:
         if each.python is None or each.python == sys.executable:
             continue
         places = (Path(each.python), Path(each.python).parent)  # the program of a virtual environment is a link
@@ -71,23 +83,27 @@ def stored_request(folder: Path, repeats: int | None = None) -> Request:
                 "--contestant, and a new folder with --out."
             )
         typer.echo(f"The folder's plan starts {each.python!r} for {each.name}.", err=True)
-    parallel = [row.spec for row in stored.rows if row.spec.mode != "serial"]
+
+
+def of_rows(rows: Sequence[Row], plan: Comparison | MatrixPlan, out: Path | None, repeats: int | None = None) -> Request:
+    """The request of rows that are laid out already, with the settings of a plan."""
+    parallel = [row.spec for row in rows if row.spec.mode != "serial"]
     copies = [each.data_replicas if each.mode == "hybrid" else each.replicas for each in parallel]
     settings = Preset(
         replicas=min(copies, default=Preset().replicas),
-        repeats=stored.repeats if repeats is None else repeats,
-        seeds=tuple(stored.seeds),
-        until=stored.until,
+        repeats=plan.repeats if repeats is None else repeats,
+        seeds=tuple(plan.seeds),
+        until=plan.until,
     )
-    rows = [row.model_copy(update={"unavailable": None}) for row in stored.rows]
+    anew = [row.model_copy(update={"unavailable": None}) for row in rows]
     return Request(
         settings,
         list(dict.fromkeys(row.contestant for row in rows)),
-        folder,
-        stored.prove,
-        lay_out=lambda settings, frameworks: rows,
-        oversubscribe=stored.oversubscribe,
-        target_accuracy=stored.target_accuracy,
+        out,
+        plan.prove,
+        lay_out=lambda settings, frameworks: anew,
+        oversubscribe=plan.oversubscribe,
+        target_accuracy=plan.target_accuracy,
     )
 
 
@@ -145,13 +161,12 @@ def with_seeds(settings: Preset, seeds: tuple[int, ...], repeats: int | None) ->
     return replace(settings, values=values, seeds=seeds, repeats=max(settings.repeats, len(seeds)))
 
 
-def judged(request: Request, shown: Display) -> Comparison:
-    """Check every run against the frameworks, the machine and the data before the first one starts.
+def check_repeats(settings: Preset) -> Preset:
+    """The settings, with enough repeats for a verdict if they are added until it is decided.
 
     Raises:
-        SpecError, DataRefused, LaunchError: something is refused.
+        SpecError: there are too many.
     """
-    settings = request.settings
     if settings.repeats > store.MOST_REPEATS:
         raise SpecError(f"A row has at most {store.MOST_REPEATS} runs. Received: {settings.repeats}. Ask for fewer.")
     if (until := settings.until) is not None:
@@ -161,6 +176,16 @@ def judged(request: Request, shown: Display) -> Comparison:
                 f"--most-repeats must be from --repeats to {store.MOST_REPEATS}. Received: {until.most_repeats} for "
                 f"{settings.repeats} repeats. Use {max(settings.repeats, 30)}."
             )
+    return settings
+
+
+def judged(request: Request, shown: Display) -> Comparison:
+    """Check every run against the frameworks, the machine and the data before the first one starts.
+
+    Raises:
+        SpecError, DataRefused, LaunchError: something is refused.
+    """
+    settings = check_repeats(request.settings)
     rows = request.lay_out(settings, request.frameworks)
     shown.say("asking the frameworks what they can do here")
     with launch.asked(request.frameworks) as answer:

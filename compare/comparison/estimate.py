@@ -64,18 +64,27 @@ def rehearse(request: Request, *, as_json: bool, like: Path | None) -> int:
     Raises:
         SpecError, DataRefused, LaunchError, FolderError: as `run`.
     """
+    say_what_is_measured(like)
+    return rehearsed(request, like).deliver(None, as_json=as_json)
+
+
+def say_what_is_measured(like: Path | None) -> None:
     if like is None:
         typer.echo(
             "Training a few steps of one row of each framework. --from DIR takes times from results and measures nothing.",
             err=True,
         )
+
+
+def rehearsed(request: Request, like: Path | None) -> Report:
+    """The report that `rehearse` prints."""
     with interruptible(), display() as shown:
         wanted = comparison_plan.judged(request, shown)
         known = by_contestant(wanted.rows, shown.say) if like is None else stored(like)
         jobs = comparison_plan.jobs(wanted, request.out)
         estimates = estimate(wanted, jobs, known)
         proof = proof_seconds(wanted, request, known) if jobs else 0.0
-    return report(estimates, wanted, measured=like is None, proof=proof).deliver(None, as_json=as_json)
+    return report(estimates, wanted, measured=like is None, proof=proof)
 
 
 def estimate(

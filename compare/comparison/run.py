@@ -15,15 +15,17 @@ from common.artifacts import results
 from common.artifacts.schema import RunResult
 from common.machine import rates
 from common.spec import SpecError
-from compare.comparison import comparison_plan, estimate
+from compare.comparison import comparison_plan, estimate, matrix_run
 from compare.comparison.comparison_plan import Request
 from compare.core import exits
 from compare.core.errors import LaunchError
 from compare.core.interrupt import SIGNALLED, Interrupted, interruptible
 from compare.core.option_parsing import given_besides, levels, names, numbers, variants
+from compare.core.presets import Preset
 from compare.core.progress import Display, display
-from compare.core.until_decided import asked_for
-from compare.execution import executor, options, run_settings, store
+from compare.core.until_decided import UntilDecided, asked_for
+from compare.execution import cells, executor, options, run_settings, store
+from compare.execution.cells import MatrixPlan
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison, ProofRecord
 from compare.judgement import decision
@@ -45,7 +47,7 @@ _WITH_RESUME = ("resume", "repeats", *_UNTIL, "as_json", "dry_run", "like", "liv
 def command(
     context: typer.Context,
     *,
-    of_spec: options.TrainingOptions,
+    of_spec: options.MatrixOptions,
     compared: options.ContestantOptions,
     modes: Annotated[str | None, typer.Option(help=f"Which of {', '.join(spec.VARIANTS)}, with commas; or all.")] = None,
     replicas: Annotated[int | None, typer.Option(help="Replicas of the parallel modes. Default: 2.")] = None,
@@ -104,33 +106,43 @@ def command(
     with exits.reported():
         if like is not None and not dry_run:
             raise SpecError(f"--from goes with --dry-run. Received: {like} without it. Add --dry-run, or leave it out.")
+        until_of = partial(asked_for, until_decided, most_repeats, smallest_effect)
+        request: Request | MatrixPlan
         if resume is not None:
             _only_with_resume(context)
-            request = replace(comparison_plan.stored_request(resume, repeats), live=live)
-            until = asked_for(until_decided, most_repeats, smallest_effect, request.settings.until)
-            request = replace(request, settings=replace(request.settings, until=until))
+            request, out = _stored(resume, repeats, until_of, live=live), resume
         else:
             own = of_spec.asked(
                 replicas=replicas, input=input_, part=_part(input_only, compute_only), on_bad=on_bad, duplicates=duplicates,
                 profile_steps=PROFILE_STEPS if profile else None, hosts=None if hosts is None else names(hosts),
             )  # fmt: skip
-            asked = run_settings.settings(*own)
-            if modes is not None:
-                asked = replace(asked, modes=tuple(variants(modes)))
-            if switches is not None:
-                asked = replace(asked, levels=tuple(levels(switches)))
-            if workers is not None:
-                asked = replace(asked, workers=numbers("--workers", workers, least=0))
-            asked = replace(asked, until=asked_for(until_decided, most_repeats, smallest_effect, asked.until))
-            if repeats is not None:
-                asked = replace(asked, repeats=repeats)
-            if seeds is not None:
-                asked = comparison_plan.with_seeds(asked, numbers("--seeds", seeds, least=0), repeats)
+            asked_cells = run_settings.of_cells(*own)
+            named = compared.names(asked_cells[0][1].contestants)
             target = _judged_target(target_accuracy)
-            named = compared.names(asked.contestants)
-            request = Request(asked, named, out, proof, oversubscribe=oversubscribe, target_accuracy=target, live=live)
-        do = partial(estimate.rehearse, like=like) if dry_run else run
-        code = do(request, as_json=as_json)
+
+            def requested(asked: Preset) -> Request:
+                if modes is not None:
+                    asked = replace(asked, modes=tuple(variants(modes)))
+                if switches is not None:
+                    asked = replace(asked, levels=tuple(levels(switches)))
+                if workers is not None:
+                    asked = replace(asked, workers=numbers("--workers", workers, least=0))
+                asked = replace(asked, until=until_of(asked.until))
+                if repeats is not None:
+                    asked = replace(asked, repeats=repeats)
+                if seeds is not None:
+                    asked = comparison_plan.with_seeds(asked, numbers("--seeds", seeds, least=0), repeats)
+                return Request(asked, named, out, proof, oversubscribe=oversubscribe, target_accuracy=target, live=live)
+
+            requests = [(labels, requested(asked)) for labels, asked in asked_cells]
+            request = matrix_run.planned(requests) if requests[0][0] else requests[0][1]
+        if isinstance(request, MatrixPlan) and dry_run:
+            code = matrix_run.rehearse(request, out, as_json=as_json, like=like)
+        elif isinstance(request, MatrixPlan):
+            code = matrix_run.run_all(request, out, within, live=live, as_json=as_json)
+        else:
+            do = partial(estimate.rehearse, like=like) if dry_run else run
+            code = do(request, as_json=as_json)
     raise typer.Exit(code)
 
 
@@ -322,6 +334,18 @@ def _run_jobs(
             unwritten.append((row.id, result))
         shown.end(result)
     return unwritten
+
+
+def _stored(
+    folder: Path, repeats: int | None, until_of: Callable[[UntilDecided | None], UntilDecided | None], *, live: bool
+) -> Request | MatrixPlan:
+    """What made a results folder, with the options that `--resume` takes."""
+    if cells.holds(folder):
+        plan = matrix_run.stored(folder, repeats)
+        return plan.model_copy(update={"until": until_of(plan.until)})
+    request = comparison_plan.stored_request(folder, repeats)
+    settings = replace(request.settings, until=until_of(request.settings.until))
+    return replace(request, settings=settings, live=live)
 
 
 def _judged_target(accuracy: float | None) -> float | None:

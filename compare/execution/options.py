@@ -8,14 +8,14 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, cast, get_type_hints
 
 import typer
 
 from common import spec
 from common.data import sources
 from compare.core import presets
-from compare.core.option_parsing import chosen, names
+from compare.core.option_parsing import chosen, names, numbers
 from compare.execution import contestants as named_contestants
 from compare.execution import launch
 
@@ -96,18 +96,41 @@ def fields(**options: Any) -> dict[str, Any]:
         SpecError: `optimizer` is unknown.
     """
     found = {_FIELDS.get(name, name): value for name, value in options.items()}
-    if (optimizer := found.get("optimizer")) is not None:
-        name = chosen("--optimizer", [optimizer], tuple(OPTIMIZERS))[0]
-        found |= {f"optimizer.{field}": value for field, value in OPTIMIZERS[name].items()}
-        del found["optimizer"]
+    if (optimizer := found.pop("optimizer", None)) is not None:
+        named = chosen("--optimizer", optimizer if isinstance(optimizer, list) else [optimizer], tuple(OPTIMIZERS))
+        one = {f"optimizer.{field}": value for field, value in OPTIMIZERS[named[0]].items()}
+        found |= one if len(named) == 1 else {"optimizer": [OPTIMIZERS[name] for name in named]}
     return found
 
 
 _BESIDE_FIELDS = ("preset", "spec_file", "assignments")
 
 
+class _Asked:
+    """A group of options that has some of the spec."""
+
+    preset: str | None
+    spec_file: Path | None
+    assignments: list[str] | None
+
+    def asked(self, **others: Any) -> tuple[str | None, Path | None, dict[str, Any], list[str]]:
+        """(preset, spec file, fields, assignments) as `run_settings.settings` takes them.
+
+        Args:
+            others: options of the command's own, as `fields` takes them.
+
+        Raises:
+            SpecError: the optimizer is unknown.
+        """
+        return self.preset, self.spec_file, fields(**self._own(), **others), self.assignments or []
+
+    def _own(self) -> dict[str, Any]:
+        own = dataclasses.fields(cast(Any, self))
+        return {each.name: getattr(self, each.name) for each in own if each.name not in _BESIDE_FIELDS}
+
+
 @dataclass(frozen=True, kw_only=True)
-class SpecOptions:
+class SpecOptions(_Asked):
     """A group of options, see `grouped`: the spec of what is run."""
 
     preset: PresetName = None
@@ -120,18 +143,6 @@ class SpecOptions:
     precision: Precision = None
     assignments: Set = None
 
-    def asked(self, **others: Any) -> tuple[str | None, Path | None, dict[str, Any], list[str]]:
-        """(preset, spec file, fields, assignments) as `run_settings.settings` takes them.
-
-        Args:
-            others: options of the command's own, as `fields` takes them.
-
-        Raises:
-            SpecError: the optimizer is unknown.
-        """
-        own = {each.name: getattr(self, each.name) for each in dataclasses.fields(self) if each.name not in _BESIDE_FIELDS}
-        return self.preset, self.spec_file, fields(**own, **others), self.assignments or []
-
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions(SpecOptions):
@@ -141,6 +152,43 @@ class TrainingOptions(SpecOptions):
     limit: Limit = None
     cores: Cores = None
     seed: Seed = None
+
+
+_SEVERAL = "Several, with commas, make a matrix."
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatrixOptions(_Asked):
+    """The same as TrainingOptions, where some may have several values. `cells.AXES` names their fields."""
+
+    preset: PresetName = None
+    spec_file: SpecFile = None
+    data: Annotated[str | None, typer.Option(help=f"{_DATA}. {_SEVERAL}")] = None
+    model: Annotated[str | None, typer.Option(help=f"{_MODEL}. {_SEVERAL}")] = None
+    batch_size: Annotated[
+        str | None, typer.Option(help=f"Images of a step, over all replicas. Default: 64. {_SEVERAL}", metavar="INTEGER,...")
+    ] = None
+    image_size: Annotated[
+        str | None, typer.Option(help=f"Resize images to this many pixels. {_SEVERAL}", metavar="INTEGER,...")
+    ] = None
+    optimizer: Annotated[str | None, typer.Option(help=f"sgd (0.05, momentum 0.9) or adam (1e-3). {_SEVERAL}")] = None
+    precision: Annotated[str | None, typer.Option(help=f"float32 or float64. {_SEVERAL}")] = None
+    assignments: Set = None
+    epochs: Epochs = None
+    limit: Limit = None
+    cores: Cores = None
+    seed: Seed = None
+
+    def _own(self) -> dict[str, Any]:
+        own = super()._own()
+        for name in ("batch_size", "image_size", "model", "data", "optimizer", "precision"):
+            text = own[name]
+            if text is None or (name == "data" and Path(text).exists()):  # a path may have commas
+                continue
+            numbered = name in ("batch_size", "image_size")
+            listed: list[Any] = [*numbers(f"--{name.replace('_', '-')}", text, least=1)] if numbered else names(text)
+            own[name] = listed[0] if len(listed) == 1 else listed or text
+        return own
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,13 +12,28 @@ from common.spec import VARIANTS, SpecError
 from compare.core import presets, until_decided
 from compare.core.option_parsing import chosen, names, variants
 from compare.core.presets import Preset
+from compare.execution import cells
 
 OF_THE_MATRIX = ("modes", "repeats")
 """Fields of a spec file that are no fields of a single run. Commands that look at one run pass over them."""
 
 
 def settings(preset: str | None, spec_file: Path | None, options: Mapping[str, Any], assignments: list[str]) -> Preset:
-    """The preset or spec file with the options over it, and `--set` over these."""
+    """The preset or spec file with the options over it, and `--set` over these.
+
+    Raises:
+        SpecError: something is refused, e.g. several values where only a matrix has them.
+    """
+    ((labels, one), *_) = of_cells(preset, spec_file, options, assignments)
+    if labels:
+        raise SpecError(f"Only run takes several values. Received: a list for {', '.join(labels)}. Name one of them.")
+    return one
+
+
+def of_cells(
+    preset: str | None, spec_file: Path | None, options: Mapping[str, Any], assignments: list[str]
+) -> list[tuple[dict[str, str], Preset]]:
+    """(labels, settings) of each cell, see `cells.expand`."""
     if preset is not None and spec_file is not None:
         raise SpecError(f"--preset and --spec exclude each other. Received: {preset} and {spec_file}. Use one of them.")
     settings = presets.preset(preset) if preset is not None else Preset()
@@ -36,7 +51,7 @@ def settings(preset: str | None, spec_file: Path | None, options: Mapping[str, A
             if asked.get(field) is not None:
                 values = {name: value for name, value in values.items() if name != other}
         values = spec.overlay(values, asked)
-    return _with_modes(replace(settings, values=values))
+    return [(labels, _with_modes(replace(settings, values=own))) for labels, own in cells.expand(values)]
 
 
 def with_matrix(settings: Preset, modes: str | None, usual: str, repeats: int | None, usual_repeats: int) -> Preset:

@@ -8,6 +8,8 @@ from compare.core.wording import shortened, visible
 from compare.judgement.row_figures import Summary
 from compare.reporting.tables import RUN, Cell, Column, Table
 
+_SHORT_NAME = 4
+"""A class with a longer name has its id over a column on paper."""
 _CLASS_NAME = 28
 """Characters of a class's name around a matrix."""
 
@@ -49,7 +51,7 @@ def confusion_table(summaries: Sequence[Summary], class_names: Sequence[str]) ->
         class_names: by class id.
     """
     names = named(class_names, max((len(summary.confusion or []) for summary in summaries), default=0))
-    columns = (*RUN, Column("class", "true class"), *(Column(f"predicted {name}", name) for name in names))
+    columns = (*RUN, Column("class", "true class"), *(_predicted(label, name) for label, name in enumerate(names)))
     rows: list[dict[str, Cell]] = [
         _run_cells(summary)
         | {"class": names[label]}
@@ -58,7 +60,11 @@ def confusion_table(summaries: Sequence[Summary], class_names: Sequence[str]) ->
         for label, counts in enumerate(summary.confusion or [])
     ]
     note = "Test split, examples of all repeats. Rows are the true class, columns what it was taken for."
-    return [Table("confusion", "Confusion", columns, rows, note=note)] if rows else []
+    return [Table("confusion", "Confusion", columns, rows, note=note, apart=tuple(each.key for each in RUN))] if rows else []
+
+
+def _predicted(label: int, name: str) -> Column:
+    return Column(f"predicted {name}", name, short=str(label) if len(name) > _SHORT_NAME else "")
 
 
 def named(class_names: Sequence[str], number: int) -> list[str]:

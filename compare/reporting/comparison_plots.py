@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Annotation
 from matplotlib.ticker import MaxNLocator
 
 from common.artifacts.schema import Phases
@@ -18,6 +19,9 @@ from compare.judgement.row_figures import Summary
 from compare.judgement.summary import FAILURES
 from compare.reporting import class_tables, plots
 from compare.reporting.plots import COLOURS, LINE_STYLES, MARKERS, Drawing
+
+Drawn = bool | Literal["x", "y"]
+"""What a `Drawing` returns."""
 
 CONFUSION = "confusion"
 """The plot that also shows class names."""
@@ -37,7 +41,7 @@ def drawings(summaries: Sequence[Summary], class_names: Sequence[str] = ()) -> d
         class_names: by class id. Classes beyond them are shown by id.
     """
 
-    def drawing(name: str, figure: Figure) -> bool:
+    def drawing(name: str, figure: Figure) -> Drawn:
         drawn = draw(name, figure, summaries, class_names)
         if absent := left_out(summaries):
             figure.text(0.01, -0.02, f"Left out: {absent}", fontsize=8, va="top")
@@ -51,8 +55,8 @@ def names() -> tuple[str, ...]:
     return (*_PLOTS, CONFUSION)
 
 
-def draw(name: str, figure: Figure, summaries: Sequence[Summary], class_names: Sequence[str] = ()) -> bool:
-    """Draw one plot into a figure, within SETTINGS. False: there is nothing to show."""
+def draw(name: str, figure: Figure, summaries: Sequence[Summary], class_names: Sequence[str] = ()) -> Drawn:
+    """Draw one plot into a figure, within SETTINGS. Returns what a `Drawing` does."""
     drawn = [summary for summary in summaries if shown(summary)]
     if name == CONFUSION:
         return draw_confusion(figure, {each.name: each.confusion for each in drawn if each.confusion}, class_names)
@@ -69,7 +73,7 @@ def left_out(summaries: Sequence[Summary]) -> str:
     return ", ".join(f"{summary.name} ({summary.status})" for summary in summaries if not shown(summary))
 
 
-def _curves(what: str, figure: Figure, summaries: Sequence[Summary]) -> bool:
+def _curves(what: str, figure: Figure, summaries: Sequence[Summary]) -> Drawn:
     axes: list[Axes] = list(figure.subplots(1, 2, sharey=True))
     anything = False
     for axis, split, field in ((axes[0], "training", f"train_{what}"), (axes[1], "validation", f"validation_{what}")):
@@ -77,28 +81,32 @@ def _curves(what: str, figure: Figure, summaries: Sequence[Summary]) -> bool:
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         for summary, style in zip(summaries, _styles(summaries), strict=True):
             points = [(epoch.epoch, value) for epoch in summary.epochs if (value := getattr(epoch, field)) is not None]
-            axis.plot([x for x, _ in points], [y for _, y in points], label=summary.name, **style)
+            (line,) = axis.plot([x for x, _ in points], [y for _, y in points], label=summary.name, **style)
+            said = [f"{summary.name}, epoch {x}: {split} {what} {y:.4f}" for x, y in points if math.isfinite(y)]
+            plots.mark(line, summary.name, said)
             anything = anything or bool(points)
     axes[0].set_ylabel(what)
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
-    return anything
+    return anything and ("y" if what == "loss" else True)
 
 
-def _seconds(figure: Figure, summaries: Sequence[Summary]) -> bool:
+def _seconds(figure: Figure, summaries: Sequence[Summary]) -> Drawn:
     timed = [(summary, summary.epoch_seconds) for summary in summaries if summary.epoch_seconds]
     axis: Axes = figure.subplots()
     for place, (summary, seconds) in enumerate(timed):
-        spread = [[seconds.median - seconds.low], [seconds.high - seconds.median]]
+        ends = (seconds.low, seconds.high) if seconds.n > 1 else None
         colour = _colour(summary, [each for each, _ in timed])
-        axis.barh(place, seconds.median, color=colour, xerr=spread if seconds.n > 1 else None, capsize=3)
-        _label(axis, seconds.median, seconds.high, place)
-    _name_rows(axis, [summary.name for summary, _ in timed])
-    axis.set(title="Seconds per epoch (median; whiskers: 25 % to 75 % quantile)", xlabel="seconds")
-    return bool(timed)
+        hatch = {"hatch": "////", "edgecolor": "white", "linewidth": 0} if summary.disturbed else {}
+        said = f"{summary.name}: {{}} s per epoch"
+        _bar(axis, place, seconds.median, summary.contestant, said, ends, color=colour, **hatch)
+    name_rows(axis, [summary.name for summary, _ in timed])
+    disturbed = "; hatched: other work disturbed it" if any(summary.disturbed for summary, _ in timed) else ""
+    axis.set(title=f"Seconds per epoch (median; whiskers: 25 % to 75 % quantile{disturbed})", xlabel="seconds")
+    return timed != [] and "x"
 
 
-def _speedup(figure: Figure, summaries: Sequence[Summary]) -> bool:
+def _speedup(figure: Figure, summaries: Sequence[Summary]) -> Drawn:
     against: tuple[tuple[str, Callable[[Summary], Ratio | None]], ...] = (
         ("serial on 1 core", lambda summary: summary.speedup_one_core),
         ("serial on the same cores", lambda summary: summary.speedup_same_cores),
@@ -109,42 +117,45 @@ def _speedup(figure: Figure, summaries: Sequence[Summary]) -> bool:
         for place, summary in enumerate(compared):
             if (ratio := pick(summary)) is None:
                 continue
-            whiskers, end = None, ratio.value
+            ends = None
             if ratio.low is not None and ratio.high is not None and ratio.decided:
-                whiskers, end = [[ratio.value - ratio.low], [ratio.high - ratio.value]], ratio.high
-            y = place + 0.2 * (2 * index - 1)
-            axis.barh(y, ratio.value, 0.38, color=COLOURS[index], label=f"against {base}", xerr=whiskers, capsize=3)
-            _label(axis, ratio.value, end, y)
+                ends = ratio.low, ratio.high
+            series, y = f"against {base}", place + 0.2 * (2 * index - 1)
+            said = f"{summary.name}: {{}} times as fast as {base}"
+            _bar(axis, y, ratio.value, series, said, ends, height=0.38, color=COLOURS[index], label=series)
     axis.axvline(1.0, color="black", linewidth=1)
-    _name_rows(axis, [summary.name for summary in compared])
+    name_rows(axis, [summary.name for summary in compared])
     axis.set(title="Speed-up by seconds per epoch (whiskers: 95 % interval, from 5 repeats on)", xlabel="times as fast")
     _legend(figure, axis, ncols=2)
-    return bool(compared)
+    return compared != [] and "x"
 
 
-def _efficiency(figure: Figure, summaries: Sequence[Summary]) -> bool:
+def _efficiency(figure: Figure, summaries: Sequence[Summary]) -> Drawn:
     compared = [summary for summary in summaries if summary.parallel_efficiency is not None]
     axis: Axes = figure.subplots()
     for place, summary in enumerate(compared):
-        efficiency = summary.parallel_efficiency or 0.0
-        axis.barh(place, efficiency, color=_colour(summary, compared))
-        _label(axis, efficiency, efficiency, place)
+        said = f"{summary.name}: parallel efficiency {{}}"
+        colour = _colour(summary, compared)
+        _bar(axis, place, summary.parallel_efficiency or 0.0, summary.contestant, said, color=colour)
     axis.axvline(1.0, color="black", linewidth=1)
-    _name_rows(axis, [summary.name for summary in compared])
+    name_rows(axis, [summary.name for summary in compared])
     axis.set(title="Parallel efficiency (speed-up over the ratio of resources; 1: nothing is lost)", xlabel="efficiency")
     return bool(compared)
 
 
-def _phases(figure: Figure, summaries: Sequence[Summary]) -> bool:
+def _phases(figure: Figure, summaries: Sequence[Summary]) -> Drawn:
     timed = [(summary.name, summary.phases) for summary in summaries if summary.phases]
     axis: Axes = figure.subplots()
-    for place, (_, phases) in enumerate(timed):
+    for place, (row, phases) in enumerate(timed):
         end = 0.0
         for name, (colour, hatch, pick) in _PHASES.items():
-            axis.barh(place, pick(phases), left=end, color=colour, label=name, hatch=hatch, edgecolor="white", linewidth=0)
+            (bar,) = axis.barh(
+                place, pick(phases), left=end, color=colour, label=name, hatch=hatch, edgecolor="white", linewidth=0
+            )
+            plots.mark(bar, name, [f"{row}, {name}: {pick(phases):.2f} s"])
             end += pick(phases)
         _label(axis, end, end, place)
-    _name_rows(axis, [name for name, _ in timed])
+    name_rows(axis, [name for name, _ in timed])
     axis.set(title="Wall seconds by phase", xlabel="seconds")
     _legend(figure, axis, ncols=4, fontsize=9)
     return bool(timed)
@@ -163,7 +174,7 @@ _PHASES: dict[str, tuple[str, str | None, Callable[[Phases], float]]] = {
 """Colour, hatch and seconds of each phase, stacked in this order. The wait for input is part of the training."""
 
 
-def _input(figure: Figure, summaries: Sequence[Summary]) -> bool:
+def _input(figure: Figure, summaries: Sequence[Summary]) -> Drawn:
     timed = [summary for summary in summaries if summary.part == "input" and summary.images_per_second]
     workers = sorted({summary.workers for summary in timed})
     if len(workers) < 2:
@@ -175,7 +186,7 @@ def _input(figure: Figure, summaries: Sequence[Summary]) -> bool:
         own = sorted((summary for summary in timed if summary.fed_name == name), key=lambda summary: summary.workers)
         contestant = contestants.index(own[0].contestant)
         rates = [summary.images_per_second.median for summary in own if summary.images_per_second]
-        axis.plot(
+        (line,) = axis.plot(
             [workers.index(summary.workers) for summary in own],
             rates,
             label=name,
@@ -183,10 +194,11 @@ def _input(figure: Figure, summaries: Sequence[Summary]) -> bool:
             linestyle=LINE_STYLES[contestant % len(LINE_STYLES)],
             marker=MARKERS[contestant % len(MARKERS)],
         )
+        plots.mark(line, name, [f"{summary.name}: {rate:.0f} images/s" for summary, rate in zip(own, rates, strict=True)])
     axis.set_xticks(range(len(workers)), [str(number) if number else "inline" for number in workers])
     axis.set(title="Images per second of the input alone (median)", xlabel="input workers", ylabel="images/s", ylim=(0, None))
     figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9)
-    return True
+    return "y"
 
 
 def draw_confusion(figure: Figure, confusions: Mapping[str, Sequence[Sequence[int]]], class_names: Sequence[str]) -> bool:
@@ -229,7 +241,7 @@ def draw_confusion(figure: Figure, confusions: Mapping[str, Sequence[Sequence[in
     return True
 
 
-_PLOTS: dict[str, Callable[[Figure, Sequence[Summary]], bool]] = {
+_PLOTS: dict[str, Callable[[Figure, Sequence[Summary]], Drawn]] = {
     "loss": partial(_curves, "loss"),
     "accuracy": partial(_curves, "accuracy"),
     "seconds_per_epoch": _seconds,
@@ -273,14 +285,27 @@ def _legend(figure: Figure, axis: Axes, **options: Any) -> None:
     figure.legend(unique.values(), unique.keys(), loc="outside lower center", frameon=False, **options)
 
 
-def _label(axis: Axes, value: float, x: float, y: float) -> None:
+def _bar(
+    axis: Axes, y: float, value: float, series: str, said: str, ends: tuple[float, float] | None = None, **options: Any
+) -> None:
+    """A bar of a series, with whiskers and its value. `said` has a place for the value."""
+    whiskers = [[value - ends[0]], [ends[1] - value]] if ends else None
+    bars = axis.barh(y, value, xerr=whiskers, capsize=3, **options)
+    interval = f" ({ends[0]:.3f} to {ends[1]:.3f})" if ends else ""
+    plots.mark(bars[0], series, [said.format(f"{value:.3f}{interval}")])
+    for other in (*(bars.errorbar.get_children() if bars.errorbar else ()), _label(axis, value, ends[1] if ends else value, y)):
+        plots.mark(other, series)
+
+
+def _label(axis: Axes, value: float, x: float, y: float) -> Annotation:
     """Write a bar's value after its end."""
     axis.margins(x=0.12)  # room for the value of the longest one
     box = {"facecolor": "white", "edgecolor": "none", "pad": 1.0, "alpha": 0.8}
-    axis.annotate(f"{value:.2f}", (x, y), (6, 0), textcoords="offset points", va="center", fontsize=9, bbox=box)
+    return axis.annotate(f"{value:.2f}", (x, y), (6, 0), textcoords="offset points", va="center", fontsize=9, bbox=box)
 
 
-def _name_rows(axis: Axes, names: Sequence[str]) -> None:
+def name_rows(axis: Axes, names: Sequence[str]) -> None:
+    """Names of rows from top to bottom, beside a figure that is high enough for them."""
     figure = axis.get_figure(root=True)
     assert figure is not None
     figure.set_figheight(max(figure.get_figheight(), 2 + 0.3 * len(names)))

@@ -37,7 +37,8 @@ RESULTS_FILE = "results.json"
 
 _FRAMES = {"runs": dataframes.runs, "epochs": dataframes.epochs}
 """Written beside the tables, for other tools."""
-_FIRST, _CURVES = ("comparison", "accuracy"), ("loss", "accuracy")
+_MAIN, _PACE, _CURVES = "comparison", "seconds_per_epoch", ("loss", "accuracy")
+"""Table and plot of the page's first screen, and the plots of its curves."""
 _PROOF, _CLASSES, _FOLDED = ("proof", "claims"), ("classes",), ("seconds", "epochs")
 _FACTS = {"memory_mib": "memory MiB", "dirty": "uncommitted changes"}
 """Names of facts of the machine that a reader would not understand."""
@@ -139,26 +140,28 @@ def _page_values(compared: Compared, folder: Path, made: Sequence[Table], drawn:
     """Values of the comparison's own page. It shows confusion as tables."""
     comparison = compared.stored.comparison
     grids = {table.name: table for table in made}
-    folded = [name for name in grids if name in (*_FIRST[:1], *_FOLDED) or name.startswith("epoch_")]
-    apart = {*_FIRST, *_PROOF, *_CLASSES, *folded}
+    folded = [name for name in grids if name in (_MAIN, *_FOLDED) or name.startswith("epoch_")]
+    apart = {"accuracy", *_PROOF, *_CLASSES, *folded}
     pictures = {name: picture for name, picture in drawn.items() if name != comparison_plots.CONFUSION}
     heats = [_heat(summary, comparison.class_names) for summary in compared.summaries if summary.confusion]
     title = wording.one_line(f"{comparison.rows[0].spec.model} on {comparison.data_name}")
     return {
         "title": title,
         "overline": "Comparison of frameworks",
-        "facts": [
-            wording.one_line(fact).removeprefix(f"{title}, ") for fact in (*facts(compared), *compared.findings.divisions)
-        ],
+        "facts": [wording.one_line(fact).removeprefix(f"{title}, ") for fact in facts(compared)],
+        "answer": list(map(wording.one_line, _answer(compared.findings))),
+        "pace": [pictures[_PACE]] if _PACE in pictures else [],
+        "main_table": page.grid(_narrow(grids[_MAIN])) if _MAIN in grids else None,
+        "divisions": list(map(wording.one_line, compared.findings.divisions)),
         "said": [(title, list(map(wording.one_line, said))) for title, said in sections(compared)[1:]],
         "sameness": list(map(wording.one_line, compared.findings.sameness)),
         "proof_is_open": compared.exit_code != 0,
         "contents": _contents(pictures, heats),
         "proof": page.grid(_without(grids["proof"], _IN_THE_RUNG)) if "proof" in grids else None,
         "claims": page.grid(grids["claims"]) if "claims" in grids else None,
-        "results": [page.grid(_narrow(grids[name])) for name in _FIRST if name in grids],
+        "results": [page.grid(_narrow(grids["accuracy"]))] if "accuracy" in grids else [],
         "curves": [pictures[name] for name in _CURVES if name in pictures],
-        "times": [picture for name, picture in pictures.items() if name not in _CURVES],
+        "times": [picture for name, picture in pictures.items() if name not in (_PACE, *_CURVES)],
         "left_out": comparison_plots.left_out(compared.summaries),
         "timed": [page.grid(table) for name, table in grids.items() if name not in apart],
         "heats": heats,
@@ -167,6 +170,13 @@ def _page_values(compared: Compared, folder: Path, made: Sequence[Table], drawn:
         "specs": [(row.id, row.spec.to_json()) for row in comparison.rows],
         "run_commands": run_commands(compared, folder),
     }
+
+
+def _answer(found: Findings) -> list[str]:
+    """The first two verdicts, and the conditions that all share."""
+    sentences = found.contestants or found.modes
+    shared = sentences[:1] if sentences[:1] and sentences[0].startswith("All with ") else []
+    return [*sentences[len(shared) :][:2], *shared]
 
 
 def _marks(compared: Compared) -> list[Mark]:

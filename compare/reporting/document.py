@@ -18,7 +18,7 @@ from rich.text import Text
 from common.artifacts import atomic_files
 from common.machine import machine
 from compare.core import exits, terminal, wording
-from compare.reporting import page, plots, svg, tables
+from compare.reporting import latex, page, plots, svg, tables
 from compare.reporting.plots import Drawing
 from compare.reporting.tables import ELSEWHERE, Table
 
@@ -29,6 +29,9 @@ SET_UP = () if machine.INSTALLED else (("Its environment:", "make setup"),)
 PYTHON = sys.executable if machine.INSTALLED else ".venv/bin/python"
 SUITE_ON_PATH = ("env", f"PYTHONPATH={machine.PROJECT_ROOT}") if machine.INSTALLED else ()
 """Before a command that starts a module of the suite."""
+
+_FORMS: Mapping[str, Callable[[Table], str]] = {"md": tables.to_markdown, "csv": tables.to_csv, "tex": latex.to_latex}
+"""Files of a table, by suffix."""
 
 Findings = Sequence[tuple[str, Sequence[str]]]
 """Sentences under headings."""
@@ -158,7 +161,8 @@ class Report:
             written = self._table_files()
             self._remove_tables_of_before(folder, kept={table.name for table in written})
             for table in written:
-                tables.write(table, folder / TABLES_FOLDER)
+                for suffix, form in _FORMS.items():
+                    atomic_files.write_atomically(folder / TABLES_FOLDER / f"{table.name}.{suffix}", form(table))
             drawn = plots.write_all(self.drawings, folder / PLOTS_FOLDER)
             for path, content in self.files.items():
                 atomic_files.write_atomically(folder / path, content)
@@ -258,7 +262,8 @@ class Report:
             return
         for name in {table.name for table in before.tables} & others:
             if Path(name).name == name:  # whoever wrote it: no other folder's files
-                tables.remove(name, folder / TABLES_FOLDER)
+                for suffix in _FORMS:
+                    (folder / TABLES_FOLDER / f"{name}.{suffix}").unlink(missing_ok=True)
 
 
 class _Named(BaseModel):
@@ -349,7 +354,12 @@ def _is_drawing(path: str) -> bool:
 
 
 def _drawing(path: Path, name: str) -> str:
-    return svg.svg(path.read_text("utf-8"), name.replace("_", " "))
+    """A plot, and the same with a logarithmic axis in a template, which only a script shows."""
+    name = name.replace("_", " ")
+    drawn = svg.svg(path.read_text("utf-8"), name)
+    if (other := path.with_stem(path.stem + plots.LOGARITHMIC)).exists():
+        drawn += f"<template>{svg.svg(other.read_text('utf-8'), f'{name}, logarithmic axis')}</template>"
+    return drawn
 
 
 def _photograph(folder: Path, path: str) -> tuple[str, str]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib as mpl
+from matplotlib.artist import Artist
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.font_manager import get_font
@@ -36,8 +38,12 @@ SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
 }
 
-Drawing = Callable[[Figure], bool]
-"""Draws into a figure of 9 x 5 inches, within SETTINGS. Returns whether there is something to show."""
+LOGARITHMIC = "_log"
+"""Behind the name of a plot: the same with a logarithmic axis, which the page can show instead."""
+
+Drawing = Callable[[Figure], bool | Literal["x", "y"]]
+"""Draws into a figure of 9 x 5 inches, within SETTINGS. Returns whether there is something to show. An axis: so there is, and
+its values may also be drawn on a logarithmic scale."""
 
 
 def write_all(drawings: Mapping[str, Drawing], folder: Path) -> list[Path]:
@@ -54,12 +60,38 @@ def write_all(drawings: Mapping[str, Drawing], folder: Path) -> list[Path]:
         for name, drawing in drawings.items():
             figure = Figure(figsize=(9, 5), layout="constrained")
             FigureCanvasAgg(figure)
-            if drawing(figure):
+            drawn = drawing(figure)
+            if drawn:
                 files += save(figure, folder, name)
             else:
-                for path in _files(folder, name):
-                    path.unlink(missing_ok=True)
+                for suffix in FORMATS:
+                    (folder / f"{name}.{suffix}").unlink(missing_ok=True)
+            if isinstance(drawn, str):
+                _rescale(figure, drawn)
+                save(figure, folder, name + LOGARITHMIC, formats=("svg",))
+            else:
+                (folder / f"{name}{LOGARITHMIC}.svg").unlink(missing_ok=True)
     return files
+
+
+def mark(artist: Artist, series: str, labels: Sequence[str] = ()) -> None:
+    """Let the page show and hide an artist with its series, and say what its points are. Call it once for each artist.
+
+    Args:
+        labels: of each point that has a marker, or of the artist itself.
+    """
+    said = {"series": wording.one_line(series), "labels": list(map(wording.one_line, labels))}
+    artist.set_gid(json.dumps(said))
+
+
+def _rescale(figure: Figure, name: str) -> None:
+    for axes in figure.axes:
+        if name == "y":
+            axes.set_yscale("log")
+        else:
+            axes.set_xscale("log")
+            low, high = axes.get_xlim()
+            axes.set_xlim(low / 2, high)  # a logarithmic axis has no zero where bars could begin
 
 
 def labels(class_names: Sequence[str]) -> list[str]:
@@ -69,9 +101,9 @@ def labels(class_names: Sequence[str]) -> list[str]:
     return [name if known >= set(map(ord, name)) else f"class {number}" for number, name in enumerate(names)]
 
 
-def save(figure: Figure, folder: Path, name: str) -> list[Path]:
-    """Write one plot in every format. Each file is written whole or not at all. Call it within SETTINGS."""
-    files = _files(folder, name)
+def save(figure: Figure, folder: Path, name: str, formats: Sequence[str] = FORMATS) -> list[Path]:
+    """Write one plot in these formats. Each file is written whole or not at all. Call it within SETTINGS."""
+    files = [folder / f"{name}.{suffix}" for suffix in formats]
     _write_powers_plainly(figure)
     figure.draw_without_rendering()  # layout takes as long as drawing: once for all formats
     figure.set_layout_engine("none")
@@ -101,7 +133,3 @@ def _write_powers_plainly(figure: Figure) -> None:
             ):
                 if isinstance(own, LogFormatterMathtext):
                     replace(_Plain(axis.get_transform().base, own.labelOnlyBase))  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def _files(folder: Path, name: str) -> list[Path]:
-    return [folder / f"{name}.{suffix}" for suffix in FORMATS]

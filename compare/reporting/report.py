@@ -9,18 +9,20 @@ import typer
 
 from compare.core import exits
 from compare.core.errors import FolderError
-from compare.execution import store
-from compare.reporting import comparison_report, document, side_by_side
+from compare.execution import cells, store
+from compare.reporting import comparison_report, document, matrix_report, side_by_side
 
 
 def command(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The results folder of a comparison.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The results folder of a comparison or a matrix.")],
     other: Annotated[Path | None, typer.Argument(metavar="[OTHER]", help="A second one, shown beside it.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write here. Default: DIR. Of two folders, nothing is written.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Make the page, tables and plots of a comparison again from its stored results; or put two side by side."""
     with exits.reported():
+        if cells.holds(folder):
+            raise typer.Exit(_of_matrix(folder, other, out, as_json=as_json))
         compared = comparison_report.read(folder)
         if other is not None:
             code = side_by_side.report((folder, other), (compared, comparison_report.read(other)), out).deliver(
@@ -33,3 +35,15 @@ def command(
                 store.refuse_others(out, comparison_report.RESULTS_FILE, None, "report", own=document.files_of())
             code = comparison_report.report(compared, folder, out).deliver(out or folder, as_json=as_json)
     raise typer.Exit(code)
+
+
+def _of_matrix(folder: Path, other: Path | None, out: Path | None, *, as_json: bool) -> int:
+    if other is not None:
+        raise FolderError(
+            f"A matrix has no report beside another. Received: {folder} and {other}. Name two of their subfolders."
+        )
+    if out is not None and out.resolve() == folder.resolve():
+        out = None
+    if out is not None:
+        store.refuse_others(out, matrix_report.RESULTS_FILE, cells.KIND, "report of a matrix", own=document.files_of())
+    return matrix_report.report(matrix_report.read(folder), folder, out).deliver(out or folder, as_json=as_json)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from xml.etree import ElementTree
 
@@ -15,6 +16,7 @@ def svg(source: str, name: str) -> str:
     """An `<svg>` element for a page.
 
     The page's policy forbids `style` attributes. Each of their properties becomes an attribute, which means the same.
+    What `plots.mark` has said becomes `data-` attributes, which the page's script reads.
 
     Args:
         source: an SVG file as matplotlib writes it.
@@ -23,6 +25,9 @@ def svg(source: str, name: str) -> str:
     root = ElementTree.fromstring(source)
     prefix = re.sub(r"\W+", "-", name)
     _strip(root)
+    marks = [
+        (element, json.loads(element.attrib.pop("id"))) for element in root.iter() if element.get("id", "").startswith("{")
+    ]
     hatches = {id(part) for element in root.iter() if element.tag.endswith("pattern") for part in element.iter()}
     for element in root.iter():
         colours = {} if id(element) in hatches else _COLOURS
@@ -34,6 +39,11 @@ def svg(source: str, name: str) -> str:
                 given[key.strip()] = value.strip()
         element.attrib.clear()
         element.attrib.update({key: _of_page(key, colours.get(value, value), prefix) for key, value in given.items()})
+    for element, said in marks:
+        element.set("data-series", said["series"])
+        points = [part for part in element.iter() if part.tag == "use"] or [element]
+        for point, label in zip(points, said["labels"], strict=False):
+            point.set("data-label", label)
     for size in ("width", "height", "version"):
         root.attrib.pop(size, None)
     root.attrib |= {"role": "img", "aria-label": name}

@@ -1,4 +1,4 @@
-"""Tables as plain data, and that data as terminal text, Markdown, CSV, LaTeX and JSON.
+"""Tables as plain data, and that data as terminal text, Markdown, CSV and JSON.
 
 `Table.of` makes the rows from its columns: each column picks its own cell from an item.
 """
@@ -12,7 +12,6 @@ import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -23,7 +22,6 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from common.artifacts import atomic_files
 from compare.core.statistics import Ratio, Spread
 from compare.core.wording import one_line, shortened
 
@@ -36,23 +34,10 @@ _WIDE = 110
 """A terminal of this many characters shows the wide columns too."""
 _LEAST_WORD = 16
 """Words are not shortened below this many characters."""
-_LATEX = {
-    **{letter: rf"\{letter}" for letter in "&%$#_{}"},
-    **{letter: f"{{{letter}}}" for letter in "[]*"},  # would belong to the end of the row before them
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "`": r"\textasciigrave{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    '"': r"\textquotedbl{}",
-}
 _MARKDOWN = re.compile(r"[\\|`*_<>\[\]#&~$]|:(?=//)|(?<=\bwww)\.", re.IGNORECASE)
 """Includes what GitHub interprets: entities, formulas, and addresses that become links."""
 _FORMULA = re.compile(r"""(^|[;,"])(\s*)(?=[-=+@\uff1d\uff0b\uff0d\uff20])""")
 """Where a spreadsheet would read a formula: at the start of a cell, also if `;` separates cells."""
-_LIGATURE = re.compile(r"([-',])(?=\1)")
 
 
 @dataclass(frozen=True)
@@ -89,6 +74,8 @@ class Table:
     rows: list[dict[str, Cell]]
     spreads_on_terminal: bool = True
     note: str = ""
+    apart: tuple[str, ...] = ()
+    """Keys of columns. A paper has a table of its own for each of their values."""
 
     def __post_init__(self) -> None:
         for field in ("title", "note"):  # they may hold text from outside, such as an exception's
@@ -138,7 +125,7 @@ def to_rich(table: Table, width: int) -> Group:
     for (column, _), room in zip(shown, _widths(shown, width), strict=True):
         made.add_column(
             Text(column.short or column.heading),
-            justify="left" if _is_text(table, column) else "right",
+            justify="left" if is_text(table, column) else "right",
             no_wrap=_is_whole(column),
             width=room,
         )
@@ -234,7 +221,7 @@ def _fitting(table: Table, width: int) -> list[tuple[Column, list[str]]]:
     by_width = sorted(range(len(shown)), key=lambda place: _least_width(*shown[place]), reverse=True)
     for place in by_width:
         column, cells = shown[place]
-        if (excess := _excess(shown, width)) > 0 and _is_text(table, column):
+        if (excess := _excess(shown, width)) > 0 and is_text(table, column):
             room = max(_LEAST_WORD, _least_width(column, cells) - excess)
             shown[place] = column, [_with_short_words(cell, room) for cell in cells]
     while _excess(shown, width) > 0 and len(shown) > 1:
@@ -279,25 +266,13 @@ def _is_whole(column: Column) -> bool:
     return column.key in {each.key for each in RUN} or column.key == "parity"
 
 
-def write(table: Table, folder: Path) -> None:
-    """Write a table in every form: Markdown, CSV and LaTeX."""
-    for suffix, form in _FORMS.items():
-        atomic_files.write_atomically(folder / f"{table.name}.{suffix}", form(table))
-
-
-def remove(name: str, folder: Path) -> None:
-    """Remove every form of a table."""
-    for suffix in _FORMS:
-        (folder / f"{name}.{suffix}").unlink(missing_ok=True)
-
-
 def to_markdown(table: Table) -> str:
     """A GitHub-flavoured Markdown table under its heading."""
     lines = [
         f"### {escaped(table.title)}",
         "",
         _markdown_row([column.heading for column in table.columns]),
-        _markdown_row(["---" if _is_text(table, column) else "---:" for column in table.columns], escape=False),
+        _markdown_row(["---" if is_text(table, column) else "---:" for column in table.columns], escape=False),
         *(_markdown_row([written(row.get(column.key), column) for column in table.columns]) for row in table.rows),
     ]
     if table.note:
@@ -339,35 +314,6 @@ def frame_to_csv(frame: pd.DataFrame) -> str:
     return safe.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC)
 
 
-def to_latex(table: Table) -> str:
-    r"""A floating table for a paper, with the columns that a terminal shows. A page is no wider.
-
-    It needs `\usepackage[T1]{fontenc}` and `\usepackage{booktabs}`. Names in other scripts than Latin need XeLaTeX or
-    LuaLaTeX. An interval is written `1.62 (1.58--1.66)`.
-    """
-    columns = [column for column in table.columns if column.terminal]
-    layout = "".join("l" if _is_text(table, column) else "r" for column in columns)
-    caption = escaped_latex(f"{table.title}. {table.note}".rstrip())
-    lines = [
-        r"\begin{table}",
-        r"\centering",
-        rf"\caption{{{caption}}}",
-        rf"\label{{tab:{table.name.replace('_', '-')}}}",
-        rf"\begin{{tabular}}{{{layout}}}",
-        r"\toprule",
-        _latex_row([escaped_latex(column.heading) for column in columns]),
-        r"\midrule",
-        *(_latex_row([_latex_cell(row.get(column.key), column) for column in columns]) for row in table.rows),
-        r"\bottomrule",
-        r"\end{tabular}",
-        r"\end{table}",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-_FORMS: dict[str, Callable[[Table], str]] = {"md": to_markdown, "csv": to_csv, "tex": to_latex}
-
-
 def to_plain(table: Table) -> dict[str, Any]:
     """The table for JSON. Numbers that JSON lacks become null."""
     return {
@@ -403,23 +349,8 @@ def escaped(text: str) -> str:
     return _MARKDOWN.sub(r"\\\g<0>", one_line(text))
 
 
-def escaped_latex(text: str) -> str:
-    """Text as one line of LaTeX, without commands, ligatures, or an option of the row before."""
-    return _LIGATURE.sub(r"\1{}", "".join(_LATEX.get(letter, letter) for letter in one_line(text)))
-
-
-def _latex_row(cells: Sequence[str]) -> str:
-    return rf"{' & '.join(cells)} \\"
-
-
-def _latex_cell(cell: Cell, column: Column) -> str:
-    if cell is None:
-        return "--"
-    text = written(cell, column)
-    return text.replace(" to ", "--") if isinstance(cell, Spread | Ratio) else escaped_latex(text)
-
-
-def _is_text(table: Table, column: Column) -> bool:
+def is_text(table: Table, column: Column) -> bool:
+    """Whether any of its cells is text."""
     return any(isinstance(row.get(column.key), str) for row in table.rows)
 
 

@@ -11,6 +11,7 @@ from compare.core.progress import display
 from compare.reporting import live, side_by_side
 from compare.reporting.comparison_report import read
 from tests.browser.chromium import Chromium
+from tests.browser.conftest import write
 from tests.compare import made
 
 
@@ -48,7 +49,7 @@ def test_hostile_names_are_shown_and_do_nothing(browser: Chromium, page: Path) -
 def test_tables_sort_by_click_and_key_and_come_back(browser: Chromium, page: Path) -> None:
     browser.open(page)
     browser.evaluate(
-        "table = document.querySelector('#results ~ .scroll table'); "
+        "table = document.querySelector('header > .scroll table'); "
         "column = [...table.tHead.rows[0].cells].findIndex(head => head.textContent.includes('seconds per epoch')); "
         "head = table.tHead.rows[0].cells[column]; "
         "shown = () => [...table.tBodies[0].rows].map(row => Number(row.cells[column].dataset.value)); undefined"
@@ -69,7 +70,7 @@ def test_tables_sort_by_click_and_key_and_come_back(browser: Chromium, page: Pat
 def test_what_is_missing_stays_below_however_a_table_is_sorted(browser: Chromium, page: Path) -> None:
     browser.open(page)
     browser.evaluate(
-        "table = document.querySelector('#results ~ .scroll table'); "
+        "table = document.querySelector('header > .scroll table'); "
         "column = [...table.tHead.rows[0].cells].findIndex(head => head.textContent.includes('same cores')); "
         "missing = () => [...table.tBodies[0].rows].map(row => 'missing' in row.cells[column].dataset); undefined"
     )
@@ -158,3 +159,108 @@ def test_the_live_page_shows_curves_and_loads_itself_again(browser: Chromium, tm
     browser.open(tmp_path / live.PAGE_FILE)
     assert browser.complaints == [] and browser.evaluate("document.images.length + document.scripts.length") == 0
     assert browser.evaluate("document.querySelectorAll('.plot polyline').length") == 2
+
+
+def _chart(browser: Chromium, name: str) -> None:
+    browser.evaluate(
+        f"figure = document.querySelector('.plot svg[aria-label=\"{name}\"]').closest('figure'); "
+        "figure.scrollIntoView({behavior: 'instant'}); "
+        "said = () => figure.querySelector('output').textContent; "
+        "marks = () => [...figure.querySelectorAll('[data-label]')].filter(mark => mark.getClientRects().length); "
+        "named = text => [...figure.querySelectorAll('button')].find(each => each.textContent === text); undefined"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "mark", "words"),
+    [("seconds per epoch", "[data-label]", "pytorch serial, 2 cores: 4.000 s per epoch"),
+     ("loss", "use[data-label]", "pytorch serial, 2 cores, epoch 1: training loss 1.0000")],
+)  # fmt: skip
+def test_a_chart_says_the_value_under_the_pointer(browser: Chromium, page: Path, name: str, mark: str, words: str) -> None:
+    browser.open(page)
+    _chart(browser, name)
+    box = f"figure.querySelector({mark!r}).getBoundingClientRect()"
+    # A marker of one of several equal curves: the last one drawn is on top, its value the same.
+    x, y = browser.evaluate(f"(() => {{ const box = {box}; return [box.x + box.width / 2, box.y + box.height / 2] }})()")
+    browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+    assert browser.evaluate("said()").split(",")[-1].split(":")[-1] == words.split(":")[-1]
+    assert browser.evaluate("getComputedStyle(figure.querySelector('output')).display") == "block"
+    browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=1, y=1)
+    assert browser.evaluate("said()") == ""
+    assert browser.complaints == []
+
+
+def test_a_chart_in_focus_says_its_values_by_the_arrow_keys(browser: Chromium, page: Path) -> None:
+    browser.open(page)
+    _chart(browser, "loss")
+    browser.evaluate("figure.focus()")
+    assert browser.evaluate("said()") == "pytorch serial, 2 cores, epoch 1: training loss 1.0000"
+    browser.press("ArrowRight", 39)
+    assert browser.evaluate("said()") == "pytorch serial, 2 cores, epoch 2: training loss 0.5000"
+    for _ in range(2):
+        browser.press("ArrowLeft", 37)
+    assert browser.evaluate("said()") == "tensorflow data_parallel x2, epoch 2: validation loss 0.5000"
+    browser.evaluate("figure.blur()")
+    assert browser.evaluate("said()") == ""
+
+
+def test_a_series_of_a_chart_goes_and_comes_back(browser: Chromium, page: Path) -> None:
+    browser.open(page)
+    _chart(browser, "seconds per epoch")
+    shown = "marks().map(mark => mark.dataset.series)"
+    assert browser.evaluate(shown) == ["pytorch"] * 2 + ["tensorflow"] * 2
+    browser.evaluate("named('pytorch').click()")
+    assert browser.evaluate(shown) == ["tensorflow"] * 2
+    assert browser.evaluate("named('pytorch').ariaPressed") == "false"
+    browser.evaluate("figure.focus()")
+    assert browser.evaluate("said()").startswith("tensorflow serial")
+    browser.evaluate("named('logarithmic axis').click()")
+    assert browser.evaluate(shown) == ["tensorflow"] * 2
+    browser.evaluate("named('pytorch').click()")
+    assert len(browser.evaluate(shown)) == 4
+
+
+def test_a_chart_changes_between_a_linear_and_a_logarithmic_axis(browser: Chromium, page: Path) -> None:
+    browser.open(page)
+    _chart(browser, "seconds per epoch")
+    ends = "[...figure.querySelectorAll('[data-label]')].map(mark => mark.getBoundingClientRect().width)"
+    linear = browser.evaluate(ends)
+    assert linear[0] / linear[1] == pytest.approx(2.0, rel=0.02)  # 4 s against 2 s
+    browser.evaluate("named('logarithmic axis').click()")
+    logarithmic = browser.evaluate(ends)
+    assert logarithmic[0] / logarithmic[1] != pytest.approx(2.0, rel=0.1)
+    assert browser.evaluate("figure.querySelectorAll('svg').length") == 1
+    browser.evaluate("named('logarithmic axis').click()")
+    assert browser.evaluate(ends) == linear
+    assert browser.complaints == []
+    assert browser.evaluate("[...document.querySelectorAll('.plot:has(template)')].length") == 3
+
+
+def test_charts_have_no_button_on_paper_or_without_their_script(browser: Chromium, page: Path) -> None:
+    browser.open(page)
+    assert browser.count(".controls button") > 10
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    try:
+        assert browser.evaluate("[...document.querySelectorAll('.controls')].every(each => !each.getClientRects().length)")
+        assert browser.evaluate("[...document.querySelectorAll('.plot svg')].every(each => each.getClientRects().length)")
+    finally:
+        browser.call("Emulation.setEmulatedMedia", media="")
+    browser.call("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        browser.open(page)
+        assert browser.count(".controls, output") == 0 and browser.count(".plot svg") == 5
+    finally:
+        browser.call("Emulation.setScriptExecutionDisabled", value=False)
+
+
+def test_hostile_names_in_a_chart_are_text(browser: Chromium, tmp_path: Path) -> None:
+    stored = made.hostile()
+    rows = [row.model_copy(update={"contestant": made.HOSTILE[number]}) for number, row in enumerate(stored.comparison.rows)]
+    hostile = stored.model_copy(update={"comparison": stored.comparison.model_copy(update={"rows": rows})})
+    browser.open(write(hostile, tmp_path))
+    _chart(browser, "seconds per epoch")
+    assert made.HOSTILE[1] in browser.evaluate("[...figure.querySelectorAll('button')].map(each => each.textContent)")
+    browser.evaluate("figure.focus()")
+    assert browser.evaluate("said()").startswith(f"{made.HOSTILE[0]} serial")
+    assert browser.evaluate("[document.scripts.length, document.images.length]") == [1, 0]
+    assert browser.evaluate("document.title") != "run" and browser.complaints == []

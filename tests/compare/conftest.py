@@ -1,5 +1,5 @@
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -49,8 +49,8 @@ def deliveries(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-def _save_nothing(figure: Figure, folder: Path, name: str) -> list[Path]:
-    files = [folder / f"{name}.{suffix}" for suffix in plots.FORMATS]
+def _save_nothing(figure: Figure, folder: Path, name: str, formats: Sequence[str] = plots.FORMATS) -> list[Path]:
+    files = [folder / f"{name}.{suffix}" for suffix in formats]
     for path in files:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text('<svg xmlns="http://www.w3.org/2000/svg"/>' if path.suffix == ".svg" else "")

@@ -34,3 +34,60 @@ for (const table of document.querySelectorAll("table.sortable")) {
     });
   });
 }
+
+// Charts show the value under the pointer, or with the figure in focus and the arrow keys. Buttons switch series and axis.
+const STEPS = { ArrowRight: 1, ArrowLeft: -1 };
+
+for (const figure of document.querySelectorAll(".plot")) {
+  const scales = [figure.querySelector("svg"), figure.querySelector("template")?.content.firstElementChild].filter(Boolean);
+  const parts = scales.flatMap((svg) => [...svg.querySelectorAll("[data-series]")]);
+  const series = new Set(parts.map((part) => part.dataset.series));
+  if (!series.size) continue;
+  const value = figure.appendChild(document.createElement("output"));
+  const controls = figure.appendChild(document.createElement("div"));
+  controls.className = "controls";
+  let current;
+
+  const marks = () => [...figure.querySelectorAll("[data-label]")].filter((mark) => !mark.closest(".off"));
+  const show = (mark) => {
+    current?.classList.remove("current");
+    current = mark;
+    value.textContent = mark?.dataset.label ?? "";
+    if (!mark) return;
+    mark.classList.add("current");
+    const box = mark.getBoundingClientRect();
+    const own = figure.getBoundingClientRect();
+    const left = Math.min(box.right - own.left + 6, figure.clientWidth - value.offsetWidth - 6);
+    value.style.left = `${Math.max(left, 0) + figure.scrollLeft}px`;
+    value.style.top = `${Math.max(box.top - own.top - value.offsetHeight - 6, 0)}px`;
+  };
+
+  const button = (text, pressed, act) => {
+    const made = controls.appendChild(document.createElement("button"));
+    made.type = "button";
+    made.textContent = text;
+    made.setAttribute("aria-pressed", pressed);
+    made.addEventListener("click", () => {
+      show();
+      act(made.getAttribute("aria-pressed") !== "true");
+      made.setAttribute("aria-pressed", made.getAttribute("aria-pressed") !== "true");
+    });
+  };
+
+  for (const name of series.size > 1 ? series : []) {
+    const own = parts.filter((part) => part.dataset.series === name);
+    button(name, true, (on) => own.forEach((part) => part.classList.toggle("off", !on)));
+  }
+  if (scales.length > 1) button("logarithmic axis", false, (on) => scales[+!on].replaceWith(scales[+on]));
+  figure.addEventListener("pointerover", (event) => show(event.target.closest("[data-label]")));
+  figure.addEventListener("pointerleave", () => show());
+  figure.addEventListener("blur", () => show());
+  figure.addEventListener("focus", () => show(marks()[0]));
+  figure.addEventListener("keydown", (event) => {
+    const step = STEPS[event.key];
+    if (!step || event.target !== figure) return;
+    event.preventDefault();
+    const shown = marks();
+    show(shown.at((shown.indexOf(current) + step) % shown.length));
+  });
+}

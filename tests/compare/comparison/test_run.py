@@ -53,6 +53,7 @@ def test_a_comparison_runs_every_row_and_writes_everything(fake_twins: pytest.Mo
         }
     names = ("loss", "accuracy", "seconds_per_epoch", "speedup", "efficiency", "phases")
     drawn = {f"{name}.{suffix}" for name in names for suffix in ("png", "svg")}
+    drawn |= {f"{name}_log.svg" for name in ("loss", "seconds_per_epoch", "speedup")}
     assert {path.name for path in (out / "plots").iterdir()} == drawn
     assert (out / "report.md").exists() and (out / "report.html").exists()
     assert all((out / "tables" / f"comparison.{suffix}").exists() for suffix in ("csv", "md", "tex"))

@@ -9,7 +9,7 @@ from compare.core import wording
 from compare.evaluation import predict
 from compare.evaluation.scoring import Evaluated
 from compare.judgement.summary import summarize
-from compare.reporting import class_tables, tables
+from compare.reporting import class_tables, latex, tables
 from tests.compare import made
 from tests.compare.twins import linear
 
@@ -56,7 +56,7 @@ def test_every_table_shows_names_in_this_way() -> None:
     assert Evaluated.model_construct(class_names=list(NAMES)).shown_class_names == list(SHOWN)
 
 
-@pytest.mark.parametrize("form", [tables.to_csv, tables.to_latex, tables.to_markdown])
+@pytest.mark.parametrize("form", [tables.to_csv, latex.to_latex, tables.to_markdown])
 def test_no_file_holds_a_control_character(form: object) -> None:
     assert callable(form)
     for table in (predictions(), *compared()):

@@ -138,7 +138,10 @@ def test_a_plot_with_nothing_left_to_show_is_removed_and_other_files_stay(tmp_pa
     write(summarize(made.troubled()), tmp_path)
     (tmp_path / "scaling.png").touch()
     write(summarize(made.repeated()), tmp_path)
-    assert {path.stem for path in tmp_path.iterdir()} == {*NAMES, "scaling"}
+    logarithmic = {f"{name}{plots.LOGARITHMIC}" for name in ("loss", "seconds_per_epoch", "speedup")}
+    assert {path.stem for path in tmp_path.iterdir()} == {*NAMES, "scaling", *logarithmic}
+    plots.write_all(dict.fromkeys(NAMES, lambda figure: False), tmp_path)
+    assert [path.stem for path in tmp_path.iterdir()] == ["scaling"]
 
 
 def test_a_plot_that_does_not_fit_on_the_disk_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import os
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -42,7 +41,7 @@ def test_the_terminal_shows_good_failed_and_missing_rows(
     comparison_report.report(_report(getattr(made, kind)()), Path("out")).show(Path("out"), as_json=False)
     printed = "".join(f"{line.rstrip()}\n" for line in capsys.readouterr().out.splitlines())
     assert max(map(len, printed.splitlines())) <= width
-    _assert_golden(f"{kind}_{width}.txt", printed)
+    assert_golden(f"{kind}_{width}.txt", printed)
 
 
 def test_a_log_has_one_field_a_line_where_a_table_does_not_fit(
@@ -52,7 +51,7 @@ def test_a_log_has_one_field_a_line_where_a_table_does_not_fit(
     monkeypatch.setenv("COLUMNS", "80")
     comparison_report.report(compared, Path("out")).show(Path("out"), as_json=False)
     printed = "".join(f"{line.rstrip()}\n" for line in capsys.readouterr().out.splitlines())
-    _assert_golden("troubled_log.txt", printed)
+    assert_golden("troubled_log.txt", printed)
     for table in comparison_tables.on_terminal(compared.summaries):
         for column in table.columns if tables.is_cut(table, 80) else ():
             for row in table.rows if column.terminal else ():
@@ -83,11 +82,11 @@ def test_markdown_shows_every_column_with_spreads(kind: str) -> None:
     written = "\n".join(
         tables.to_markdown(table) for table in comparison_tables.documents(_report(getattr(made, kind)()).summaries)
     )
-    _assert_golden(f"{kind}.md", written)
+    assert_golden(f"{kind}.md", written)
 
 
 def test_csv_keeps_full_precision_and_low_and_high() -> None:
-    _assert_golden("repeated_speedup.csv", tables.to_csv(comparison_tables.speedup_table(_report(made.repeated()).summaries)))
+    assert_golden("repeated_speedup.csv", tables.to_csv(comparison_tables.speedup_table(_report(made.repeated()).summaries)))
 
 
 def test_csv_runs_no_formula_and_keeps_every_row_on_its_line() -> None:
@@ -108,32 +107,6 @@ def test_frames_run_no_formula_either_and_keep_numbers() -> None:
     frame = pd.DataFrame({"text": ["=1+1", "@x\t", "plain"], "number": [-1.5, 0.1, float("nan")]})
     assert tables.frame_to_csv(frame) == '"text","number"\n"\'=1+1",-1.5\n"\'@x",0.1\n"plain",""\n'
     assert tables.frame_to_csv(pd.DataFrame([])) == "\n"
-
-
-def test_latex_writes_intervals_and_numbers_as_a_paper_does() -> None:
-    _assert_golden("repeated_speedup.tex", tables.to_latex(comparison_tables.speedup_table(_report(made.repeated()).summaries)))
-
-
-@pytest.mark.parametrize(
-    ("text", "written"),
-    [
-        ("50 % of a_b & #1 {x}", r"50 \% of a\_b \& \#1 \{x\}"),
-        (r"\input{/etc/passwd}$x^2$~", r"\textbackslash{}input\{/etc/passwd\}\$x\textasciicircum{}2\$\textasciitilde{}"),
-        ('<b> | "q" `', r"\textless{}b\textgreater{} \textbar{} \textquotedbl{}q\textquotedbl{} \textasciigrave{}"),
-        ("[2cm] * --epochs ''", r"{[}2cm{]} {*} -{}-epochs '{}'"),
-        ("1 (2 to 3)\n\x1b[31m", "1 (2 to 3)"),  # text is no interval
-    ],
-)
-def test_latex_takes_no_command_from_outside(text: str, written: str) -> None:
-    table = tables.Table("t", "T", (tables.Column("a", "a"),), [{"a": text}])
-    assert f"\n{written} \\\\\n" in tables.to_latex(table)
-
-
-@given(st.text())
-def test_latex_has_no_special_letter_that_is_not_escaped(text: str) -> None:
-    written = tables.escaped_latex(text)
-    left = re.sub(r"\\text\w+\{\}|\\[&%$#_{}]|\{[][*]\}|(?<=[-',])\{\}", "", written)
-    assert not set(left) & set('\\&%$#_{}~^<>|"`\n\r\t') and not re.search("--|''|,,", written)
 
 
 def test_precision_and_recall_are_those_of_scikit_learn() -> None:
@@ -258,13 +231,13 @@ def test_the_terminal_shows_where_a_steps_time_goes(width: int) -> None:
     Console(file=output, width=width, highlight=False).print(tables.to_rich(table, width))
     printed = "".join(f"{line.rstrip()}\n" for line in [*output.getvalue().splitlines(), table.note])
     assert max(map(len, printed.splitlines()[:-1])) <= width
-    _assert_golden(f"profiled_{width}.txt", printed)
+    assert_golden(f"profiled_{width}.txt", printed)
 
 
 def test_markdown_and_json_show_where_a_steps_time_goes() -> None:
     stored = made.profiled()
     (table,) = [table for table in comparison_tables.documents(summarize(stored)) if table.name == "step_parts"]
-    _assert_golden("profiled.md", tables.to_markdown(table))
+    assert_golden("profiled.md", tables.to_markdown(table))
     everything = json.loads(comparison_report.report(_report(stored), Path("out")).to_json())
     (plain,) = [table for table in everything["tables"] if table["name"] == "step_parts"]
     assert plain["rows"][1]["communication_exposed_milliseconds"] == 6.25
@@ -323,14 +296,14 @@ def test_the_terminal_shows_the_longest_operations_of_both_frameworks_side_by_si
     Console(file=output, width=width, highlight=False).print(tables.to_rich(table, width))
     printed = "".join(f"{line.rstrip()}\n" for line in output.getvalue().splitlines())
     assert max(map(len, printed.splitlines())) <= width
-    _assert_golden(f"operations_{width}.txt", printed)
+    assert_golden(f"operations_{width}.txt", printed)
 
 
 def test_each_mode_has_a_table_of_its_longest_operations() -> None:
     stored = made.profiled()
     (table,) = [table for table in comparison_tables.documents(summarize(stored)) if table.name.startswith("operations")]
     assert table.name == "operations_data_parallel-2"
-    _assert_golden("operations.md", tables.to_markdown(table))
+    assert_golden("operations.md", tables.to_markdown(table))
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -343,13 +316,13 @@ def test_the_terminal_shows_seeds_a_target_and_the_limit(width: int) -> None:
             console.print(tables.to_rich(table, width))
     for sentence in report_of.findings.scores:
         console.print(sentence)
-    _assert_golden(f"observed_{width}.txt", "".join(f"{line.rstrip()}\n" for line in output.getvalue().splitlines()))
+    assert_golden(f"observed_{width}.txt", "".join(f"{line.rstrip()}\n" for line in output.getvalue().splitlines()))
 
 
 def test_markdown_shows_seeds_a_target_the_limit_and_noise() -> None:
     wanted = ("accuracy", "time_to_accuracy", "limit", "noise")
     made_tables = [table for table in comparison_tables.documents(summarize(made.observed())) if table.name in wanted]
-    _assert_golden("observed.md", "\n".join(map(tables.to_markdown, made_tables)))
+    assert_golden("observed.md", "\n".join(map(tables.to_markdown, made_tables)))
 
 
 def test_many_epochs_are_thinned_on_the_terminal_with_first_and_last_kept() -> None:
@@ -382,7 +355,7 @@ def _report(stored: Stored) -> Compared:
     return Compared(stored, summaries, findings(stored, summaries))
 
 
-def _assert_golden(name: str, text: str) -> None:
+def assert_golden(name: str, text: str) -> None:
     path = GOLDEN / name
     if os.environ.get("UPDATE_GOLDEN"):
         path.parent.mkdir(exist_ok=True)
