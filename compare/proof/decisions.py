@@ -295,9 +295,7 @@ def step(
     return Step(loss, total, statistics), np.array(losses)
 
 
-def terms(
-    architecture: Architecture, weights: dict[str, Array], batch: Batch, chains: list[list[Any]]
-) -> dict[str, Array]:
+def terms(architecture: Architecture, weights: dict[str, Array], batch: Batch, chains: list[list[Any]]) -> dict[str, Array]:
     """By parameter: the sum of the absolute values that its gradient adds up. See `step`."""
     total: dict[str, Array] = {}
     decider = Decider()
