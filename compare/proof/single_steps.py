@@ -382,7 +382,7 @@ class Judge:
         if key not in self._terms:
             self._terms[key] = decisions.terms(self._architecture, *self._inputs(step, np.float64), chains)
         terms = {name: float(self._terms[key][name].max()) for name in arrays}
-        scales = truth.scales | {name: max(truth.scales[name], sums) for name, sums in terms.items()}
+        scales = {**truth.scales, **{name: max(truth.scales[name], sums) for name, sums in terms.items()}}
         gradients = {name: TOLERANCE * scale for name, scale in scales.items()}
         return truth._replace(scales=scales, allowed=truth.allowed._replace(gradients=gradients))
 
