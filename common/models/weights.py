@@ -51,8 +51,10 @@ def digest(weights: Mapping[str, npt.NDArray[np.floating]]) -> str:
 
 
 def save(weights: Mapping[str, npt.NDArray[Any]], path: Path, metadata: dict[str, str] | None = None) -> None:
-    """Write a safetensors file."""
-    safetensors.numpy.save_file({name: np.ascontiguousarray(array) for name, array in weights.items()}, path, metadata)
+    """Write a safetensors file. It is there when it is whole."""
+    partial = path.with_suffix(".partial")
+    safetensors.numpy.save_file({name: np.ascontiguousarray(array) for name, array in weights.items()}, partial, metadata)
+    partial.replace(path)
 
 
 def load(path: Path, architecture: Architecture) -> Weights:

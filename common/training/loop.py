@@ -359,12 +359,13 @@ class Run:
             validation, _ = evaluate(trainer, dataset.validation, self._spec.global_batch_size)
         if not math.isfinite(validation.loss):
             raise Diverged(f"validation loss is {validation.loss} after epoch {epoch}; try a smaller optimizer.learning_rate")
+        begins = [float(at) for at in begun[untimed:]]
         seen = Evidence(
             seconds=timer.seconds,
             own_seconds=timer.own_seconds,
             meeting_seconds=timer.meeting_seconds,
             late_seconds=late,
-            begun_before=timer.started_at - min((at for at in map(float, begun[untimed:]) if at), default=timer.started_at),
+            begun_before=timer.started_at - min(begins, default=timer.started_at) if all(begins) else math.inf,
             clock_stepped=timer.clock_stepped,
             compilations=timer.compilations,
             updates=trainer.updates - (first_step + steps),

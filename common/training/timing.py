@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -68,7 +69,8 @@ class Evidence(NamedTuple):
     late_seconds: float
     """How long the losses were waited for when the clock had stopped."""
     begun_before: float
-    """How long before the clock started the input began to make a timed batch, in seconds. Of the earliest such batch."""
+    """How long before the clock started the input began to make a timed batch, in seconds. Of the earliest such batch. It is
+    infinite if a batch does not say when it was begun."""
     clock_stepped: float
     """By how many seconds the system's time was set meanwhile. Begin times are in it."""
     compilations: float
@@ -120,7 +122,9 @@ class Audit:
                 (self._is_always_late(rank), self._late_words(rank)),
                 (
                     begun_before > RESOLUTION_SECONDS,
-                    f"a batch was begun {each.begun_before:.3f} s before the clock started{in_rank}",
+                    f"a batch was begun {each.begun_before:.3f} s before the clock started{in_rank}"
+                    if math.isfinite(each.begun_before)
+                    else f"a batch does not say when it was begun{in_rank}",
                 ),
                 (each.compilations > 0, f"a graph, or kernels for a batch size, were built in the timed steps{in_rank}"),
                 (each.updates != 0, f"{each.updates:+.0f} updates beyond the planned ones{in_rank}"),

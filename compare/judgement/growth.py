@@ -12,8 +12,7 @@ from compare.core.differences import FLOAT32_TOLERANCE, relative
 from compare.execution.store import Trajectories
 
 CERTAIN = 1000.0
-CERTAIN_STEPS = 3
-"""In the first steps rounding has hardly grown. Losses that differ there by so many times the limit are no rounding."""
+"""Losses that differ by so many times the limit of their step are no rounding."""
 MARGIN = 2.0
 """Times the copies' distance. The largest distance of a few copies is smaller than that of many."""
 
@@ -41,9 +40,9 @@ class Growth(NamedTuple):
 
     @property
     def is_other_training(self) -> bool:
-        """Whether the first steps differ by more than any rounding."""
-        few = min(self.judged, CERTAIN_STEPS)
-        return bool((self.differences[:few] > CERTAIN * self.limits[:few]).any()) or not np.isfinite(self.differences).all()
+        """Whether a step differs by more than any rounding."""
+        beyond = self.differences[: self.judged] > CERTAIN * self.limits[: self.judged]
+        return bool(beyond.any()) or not np.isfinite(self.differences).all()
 
     def at(self, step: int) -> str:
         return f"{self.differences[step - 1]:.1e} at step {step}"
@@ -66,10 +65,13 @@ class Growth(NamedTuple):
                 return f"NOT ROUNDING: {more}"
             kernels = "The kernels round by more than one unit, or compute something else: see the proof of single steps."
             return f"Not shown to be rounding: {more} {kernels}"
-        limit = f"limit {self.limits[self.judged - 1]:.1e}, twice their distance"
-        said = (
-            f"Rounding: copies of the serial run whose weights start one unit in the last place apart differ as much ({limit})."
+        last, copies = (
+            self.limits[self.judged - 1],
+            "copies of the serial run whose weights start one unit in the last place apart",
         )
+        said = f"Rounding: {copies} differ as much (limit {last:.1e}, twice their distance)."
+        if last <= FLOAT32_TOLERANCE:
+            said = f"Rounding: less than {FLOAT32_TOLERANCE:.0e}. In {copies} it does not grow beyond that."
         if self.judged < len(self.differences):
             said += f" Copies were followed for {self.judged} steps."
         return said

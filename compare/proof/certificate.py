@@ -35,6 +35,9 @@ class Rung(Frozen):
     """The parameter, file or step with the largest difference."""
     judged_steps: int | None = None
     """Of a rung over steps: how many have a tolerance."""
+    of_terms: dict[str, float] = {}
+    """Gradients that differ by more than the tolerance, and are judged on the scale of what each component adds up. By
+    parameter: the largest difference, relative to the largest component."""
 
 
 class Proof(Frozen):
@@ -55,6 +58,8 @@ class Proof(Frozen):
     """None: the timed runs are no two float32 runs of one rule."""
     examined: list[str] = []
     """Framework and digest of each timed run whose single steps were recorded."""
+    shown: list[str] = []
+    """Those of them whose float32 gradients are shown and not judged."""
     levels: list[str] = ["usual"]
     """Levels of switches that the float64 rungs were made with."""
 
@@ -102,4 +107,6 @@ class Proof(Frozen):
         if {mode, framework} & self.not_claimed.keys() or not (twins if mode == "serial" else own):
             return "not claimed"
         # A mode equals its own serial run. It is the same training only if the serial runs of the frameworks are.
-        return "not proved" if any(rung.status == "failed" for rung in (*twins, *own)) else "proved"
+        if any(rung.status == "failed" for rung in (*twins, *own)):
+            return "not proved"
+        return "proved" if any(rung.status == "passed" for rung in own or twins) else "not claimed"

@@ -96,8 +96,7 @@ def prove(
     level, *other_levels = timed_rows.levels(every)
     base = proof_spec(timed, _batch_size(replicas), steps, precision, level)
     remember = remember and base.model in spec.MODELS  # nobody knows all the modules that a user's own model is made of
-    asked = [*parallel, *(f"{mode} of run {number}" for number, (_, own) in enumerate(others, start=2) for mode in own)]
-    key = remembered.key(base, frameworks, asked, replicas, [timed_runs, *(runs for runs, _ in others)])
+    key = _key(base, frameworks, replicas, (timed_runs, parallel), others)
     timed_alike: tuple[Timed, ...] = ((timed_runs, parallel), *others) if timed_runs else ()
     ladder = _Ladder(base, tuple(frameworks), tuple(parallel), replicas, timed_alike, tuple(other_levels), out, progress)
     # What is claimed depends on the timed run itself, which the key leaves out.
@@ -118,11 +117,13 @@ def prove(
         if ladder.settle():
             ladder.record()
         single = ladder.single_steps()
-        climbed = [
-            *ladder.twins(),
-            *(rung for mode in parallel for rung in ladder.mode(mode)),
-            *(rung for steps in single for rung in ladder.judged(steps)),
-        ]
+        climbed = [*ladder.twins(), *(rung for mode in parallel for rung in ladder.mode(mode))]
+        examined: dict[str, bool] = {}
+        for each in single:
+            judged = ladder.judged(each)
+            climbed += judged
+            shown = {(rung.framework, rung.mode) for rung in judged if rung.status == "shown" and ": gradients" in rung.name}
+            examined |= {run: of_run in shown for run, of_run in each.examined.items()}
         followed, copies = ladder.trajectories()
     made_at = datetime.now(UTC).isoformat(timespec="seconds")
     proof = Proof(
@@ -130,7 +131,8 @@ def prove(
         seconds=time.perf_counter() - start,
         made_at=made_at,
         trajectories=copies,
-        examined=[run for steps in single for run in steps.examined],
+        examined=list(examined),
+        shown=[run for run, is_shown in examined.items() if is_shown],
         levels=list(levels),
         **claimed,
     )
@@ -193,11 +195,18 @@ def every_step(
 
 def is_remembered(rows: Sequence[Row], frameworks: Sequence[str], *, replicas: int) -> bool:
     """Whether `prove_rows` finds a stored proof."""
-    *others, timed = (runs for runs, _ in timed_rows.groups(rows).values())
+    *others, (timed, _) = timed_rows.groups(rows).values()
     parallel = [mode for mode in timed_rows.modes_of(rows) if mode != "serial"]
-    base = proof_spec(_timed(rows), _batch_size(replicas), STEPS, "float64", timed_rows.levels([*others, timed])[0])
-    key = remembered.key(base, frameworks, parallel, replicas, [timed, *others])
-    return base.model in spec.MODELS and remembered.load(key) is not None
+    level = timed_rows.levels([*(runs for runs, _ in others), timed])[0]
+    base = proof_spec(_timed(rows), _batch_size(replicas), STEPS, "float64", level)
+    return (
+        base.model in spec.MODELS and remembered.load(_key(base, frameworks, replicas, (timed, parallel), others)) is not None
+    )
+
+
+def _key(base: Spec, frameworks: Sequence[str], replicas: int, timed: Timed, others: Sequence[Timed]) -> str:
+    modes = [*timed[1], *(f"{mode} of run {number}" for number, (_, own) in enumerate(others, start=2) for mode in own)]
+    return remembered.key(base, frameworks, modes, replicas, [timed[0], *(runs for runs, _ in others)])
 
 
 @contextlib.contextmanager
@@ -239,8 +248,8 @@ class _SingleSteps:
     others: tuple[Recording, ...]
     drawn: list[int]
     plan: Plan
-    examined: tuple[str, ...] = ()
-    """The timed runs that these steps are of."""
+    examined: Mapping[str, tuple[str, str | None]] = field(default_factory=dict[str, tuple[str, str | None]])
+    """The timed runs that these steps are of, and the framework and mode of their rungs."""
     shown: Mapping[str, str] = field(default_factory=dict[str, str])
     """Contestant: why its rungs prove nothing."""
     addition: str = ""
@@ -416,16 +425,18 @@ class _Ladder:
         if any(specs[name].optimizer.native for name in self.frameworks):
             return []  # two update rules, which nobody claims to be the same
         serial = {name: _few_batches(specs[name], len(self._dataset.train)) for name in self.frameworks}
-        examined = [timed_rows.run_name(name, specs[name]) for name in self.frameworks]
+        examined: dict[str, tuple[str, str | None]] = {
+            timed_rows.run_name(name, specs[name]): (name, None) for name in self.frameworks
+        }
         parallel: list[tuple[str, Spec]] = []
         for mode in modes:
             for name in self.frameworks:
                 sides = [spec.with_variant(each[name].model_dump(), mode, self.replicas) for each in (specs, serial)]
                 own, few = map(spec.build, sides)
-                examined.append(timed_rows.run_name(name, own))
+                examined[timed_rows.run_name(name, own)] = name, own.variant
                 if few.departs is None:
                     parallel.append((name, few))
-        steps = replace(self._steps(f"timed-{number}", serial, parallel, teachers), examined=tuple(examined))
+        steps = replace(self._steps(f"timed-{number}", serial, parallel, teachers), examined=examined)
         if self.base.model not in spec.MODELS and claims.has_own_builders(self.base.model):
             reason = "shown: the model has builders of its own, and the referee knows only its architecture"
             steps = replace(steps, shown=dict.fromkeys(self.frameworks, reason))

@@ -183,13 +183,14 @@ def single_steps_report(rungs: Sequence[Rung]) -> Report:
     """Every float64 single step: the difference nearest to its limit, of each model, optimizer and mode."""
     failed = [rung for rung in rungs if rung.status != "passed"]
     verdict = "not proved" if failed or not rungs else "proved"
-    of_terms = [rung for rung in rungs if OF_TERMS in rung.reason]
+    of_terms = [rung for rung in rungs if rung.of_terms]
     said = [f"{len(rungs) - len(failed)} of {len(rungs)} comparisons passed."]
     if of_terms:
         models = ", ".join(sorted({f"{rung.model} with {rung.optimizer}" for rung in of_terms}))
+        largest = max(difference for rung in of_terms for difference in rung.of_terms.values())
         said.append(
-            f"In {len(of_terms)} some gradients differ by more than {TOLERANCE:.0e} of their largest component, and are judged "
-            f"{OF_TERMS}: {models}. The reasons below name these arrays and say at how many steps."
+            f"In {len(of_terms)} some gradients differ by more than {TOLERANCE:.0e} of their largest component (up to "
+            f"{largest:.1e}), and are judged {OF_TERMS}: {models}. The reasons below name these arrays and their steps."
         )
     elif not failed:
         said.append(f"All hold {TOLERANCE:.0e} of each array's largest component.")

@@ -134,7 +134,7 @@ class Recorder:
         def written() -> None:
             """Note what lies in its place. A twin puts a recording there when it is whole."""
             there = {self.path(each): each for process in started.values() for each in process if self.path(each).exists()}
-            if not there.keys() <= self._made.keys():
+            if not there.items() <= self._made.items():  # one may lie in the place of another
                 self._made.update(there)
                 made()
 

@@ -10,8 +10,9 @@ sums do. A framework may be `ROUNDING_FACTOR` times as far from the truth as the
 decide in them as they do in float64. Where rounding decided otherwise, the referee takes the decision over (see `decisions`).
 
 In float64 each step is compared with that of the first framework, within `TOLERANCE`. The scale of a gradient is its largest
-component. Where that fails, it is the largest sum of absolute values that a component adds up, as the referee finds them: where
-they cancel, the sum has fewer digits than its terms, in whatever order it is taken.
+component. Where that fails, it is for each component the sum of the absolute values that it adds up, as the referee finds them.
+Where they cancel, the sum has fewer digits than its terms, in whatever order it is taken. What the layers behind it rounded is
+not among these terms. It has to fit in as well.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ from common.models.architectures import Architecture
 from common.models.sharding import shard
 from common.spec import Spec
 from common.training.tracing import group, state, state_before
+from compare.core import wording
 from compare.core.differences import absolute
-from compare.proof import decisions
+from compare.proof import claims, decisions
 from compare.proof.certificate import Rung
 from compare.proof.decisions import Decider, Step, Tie
 from compare.proof.differences import over, rung
@@ -49,7 +51,7 @@ TOLERANCE = 1e-12
 """In float64, of the largest component of each gradient and statistic."""
 MOST_BYTES = 4 * 2**30
 """Of the states of float64 steps. A large model is proved at fewer steps, spread evenly."""
-OF_TERMS = "on the scale of what they add up"
+OF_TERMS = "on the scale of what each component adds up"
 COPIES = 3
 """Of the step in float32. BatchNorm of the first adds in eight lanes, as a vector unit does. That of the others errs as sums in
 the worst order do. See `decisions.rough_mean`."""
@@ -64,7 +66,7 @@ COMPONENTS = 100_000
 HOPELESS = 10.0
 """Times the tolerance that covers any decision of the ties. What differs by more is not explained by them."""
 LOOSE = 1e-3
-"""Of an array's scale. A tolerance that covers any decision and is larger than this proves little: the rung is shown."""
+"""Of an array's scale. A larger tolerance proves little. The rung names it, and is shown if it covers any decision."""
 
 _UNIT = {"float32": 2.0**-24, "float64": 2.0**-53}
 _ASPECTS = ("batches", "losses", "gradients", "weights", "BatchNorm statistics")
@@ -99,6 +101,17 @@ class Finding(NamedTuple):
     def array(self) -> str:
         """Its name, without the optimizer's slot."""
         return self.where.partition(",")[0]
+
+
+class _Found(NamedTuple):
+    """What differs at one step, and how it was judged."""
+
+    differences: list[tuple[str, Finding]]
+    """(aspect, difference)."""
+    counts: Counter[str]
+    """Of ties, and of steps with too many of them."""
+    of_terms: Mapping[str, float] = {}
+    """Gradients judged by `OF_TERMS`: the difference on the scale of the largest component."""
 
 
 def drawn(what: Spec, architecture: Architecture, plan: Plan) -> list[int]:
@@ -169,22 +182,29 @@ class Judge:
         """
         found: dict[str, list[Finding]] = {aspect: [] for aspect in _ASPECTS}
         counts = Counter[str]()
+        of_terms: dict[str, list[float]] = {}
         judged = partial(self._judged, what, recorded)
         with ThreadPoolExecutor(machine.available_cores()) as pool:  # BLAS has one thread here, see `ladder.judging`
-            for at_step, own in pool.map(judged, range(1, len(self._steps) + 1), self._steps):
-                counts += own
-                for aspect, finding in at_step:
+            for at_step in pool.map(judged, range(1, len(self._steps) + 1), self._steps):
+                counts += at_step.counts
+                for aspect, finding in at_step.differences:
                     found[aspect].append(finding)
+                for name, difference in at_step.of_terms.items():
+                    of_terms.setdefault(name, []).append(difference)
         made: list[Rung] = []
         for aspect, findings in found.items():
             if not findings:
                 continue
             worst = max(findings, key=lambda finding: finding.ratio)
-            compared = [finding.tolerance for finding in findings if finding.tolerance < 1]
-            within = f"; widest tolerance {max(compared, default=math.inf):.0e}"
-            if empty := len(findings) - len(compared):
-                within += f"; {empty} times an array is nothing but rounding, and is not compared"
-            reason = _reason(what, counts, aspect)
+            reason = _reason(what, counts) + _widest(findings)
+            own_scale = {name: max(differences) for name, differences in of_terms.items()} if aspect == "gradients" else {}
+            if own_scale:
+                steps = ", ".join(
+                    f"{name} at {wording.count(len(of_terms[name]), 'step')} (up to {own_scale[name]:.1e} of its "
+                    "largest component)"
+                    for name in sorted(own_scale)
+                )
+                reason += f"; judged {OF_TERMS}: {steps}"
             loose = aspect == "gradients" and counts["loose"] and worst.ratio <= 1
             made.append(
                 rung(
@@ -193,14 +213,13 @@ class Judge:
                     worst.difference,
                     worst.where or None,
                     worst.tolerance,
-                    "ids and pixels are equal or not"
-                    if aspect == "batches"
-                    else ("shown: " if loose else "") + reason + within,
+                    "ids and pixels are equal or not" if aspect == "batches" else ("shown: " if loose else "") + reason,
                     step=worst.step + 1,
                     steps=self._schedule["steps"],
                     judged_steps=len(self._steps),
                     framework=framework,
                     mode=None if what.mode == "serial" else what.variant,
+                    of_terms=own_scale,
                     **({"status": "shown"} if loose else {}),
                 )
             )
@@ -226,10 +245,7 @@ class Judge:
                     return found
         return found if len(nearest) == len(truth.ties) else None
 
-    def _judged(
-        self, what: Spec, recorded: Mapping[str, npt.NDArray[Any]], number: int, step: int
-    ) -> tuple[list[tuple[str, Finding]], Counter[str]]:
-        """(what differs at a step; how it was judged, for `_reason`)."""
+    def _judged(self, what: Spec, recorded: Mapping[str, npt.NDArray[Any]], number: int, step: int) -> _Found:
         truth = self._truth(what, step)
         counts = Counter(ties=sum(tie.nearness <= TIE_FACTOR for tie in truth.ties))
 
@@ -241,22 +257,30 @@ class Judge:
 
         found = findings(truth)
         if what.precision == "float64" and worst(found) > 1:
-            beyond = {finding.array for aspect, finding in found if aspect == "gradients" and finding.ratio > 1}
-            return findings(self._of_terms(what, step, truth, beyond)), counts + Counter(beyond)
+            beyond: dict[str, float] = {}
+            for aspect, finding in found:
+                if aspect == "gradients" and 1 < finding.ratio < math.inf:
+                    beyond[finding.array] = max(beyond.get(finding.array, 0.0), finding.difference)
+            if beyond and self._is_known(what):
+                return _Found(findings(self._of_terms(what, step, truth, beyond)), counts, beyond)
         if truth.either is None or worst(found, "gradients", "weights") <= 1:
-            return found, counts
+            return _Found(found, counts)
         either = findings(truth._replace(allowed=truth.either))
         if worst(either, "gradients", "weights") > HOPELESS:
-            return either, counts
+            return _Found(either, counts)
         decided = self.decided_otherwise(what, step, self._gradients(what, recorded, step))
         if decided is None:
             widest = max(over(limit, truth.scales[name]) for name, limit in truth.either.gradients.items())
-            return either, counts + Counter(many=1, loose=int(widest > LOOSE))
+            return _Found(either, counts + Counter(many=1, loose=int(widest > LOOSE)))
         turned, with_them = decided
         own = findings(truth._replace(step=truth.step._replace(gradients=with_them)))
         if worst(own, "gradients", "weights") < worst(found, "gradients", "weights"):
-            return own, counts + Counter(turned=len(turned))
-        return found, counts
+            return _Found(own, counts + Counter(turned=len(turned)))
+        return _Found(found, counts)
+
+    def _is_known(self, what: Spec) -> bool:
+        """Whether the referee knows the model. One with builders of its own may compute more than its architecture says."""
+        return what.model in spec.MODELS or not claims.has_own_builders(what.model)
 
     def _gradients(self, what: Spec, recorded: Mapping[str, npt.NDArray[Any]], step: int) -> dict[str, Array]:
         """The gradients of a recorded step, which its optimizer state tells."""
@@ -315,6 +339,8 @@ class Judge:
 
         def finding(where: str, difference: Array, allowed: Any, scale: float) -> Finding:
             allowed = np.broadcast_to(allowed, difference.shape)
+            if not (np.isfinite(difference).all() and np.isfinite(allowed).all() and math.isfinite(scale)):
+                return Finding(math.inf, 0.0, where, step)
             if what.precision == "float64":
                 allowed = np.maximum(allowed, TOLERANCE * scale)
             ratio = np.divide(difference, allowed, out=np.where(difference > 0, np.inf, 0.0), where=allowed > 0)
@@ -377,14 +403,13 @@ class Judge:
         return Truth(Step(loss, gradients, statistics), allowed, scales)
 
     def _of_terms(self, what: Spec, step: int, truth: Truth, arrays: Collection[str]) -> Truth:
-        """The same truth of a float64 step. The gradients of these arrays have the scale of what they add up."""
-        key = step, _key(chains := self._chains(what, step))
-        if key not in self._terms:
-            self._terms[key] = decisions.terms(self._architecture, *self._inputs(step, np.float64), chains)
-        terms = {name: float(self._terms[key][name].max()) for name in arrays}
-        scales = {**truth.scales, **{name: max(truth.scales[name], sums) for name, sums in terms.items()}}
-        gradients = {name: TOLERANCE * scale for name, scale in scales.items()}
-        return truth._replace(scales=scales, allowed=truth.allowed._replace(gradients=gradients))
+        """The same truth of a float64 step. Each component of these arrays' gradients may err by what it adds up."""
+        known = self._terms.setdefault((step, _key(chains := self._chains(what, step))), {})
+        if any(name not in known for name in arrays):  # those of all arrays are as large as the model
+            terms = decisions.terms(self._architecture, *self._inputs(step, np.float64), chains)
+            known |= {name: terms[name] for name in arrays}
+        gradients = truth.allowed.gradients | {name: TOLERANCE * known[name] for name in arrays}
+        return truth._replace(allowed=truth.allowed._replace(gradients=gradients))
 
     def _of_referee(self, what: Spec, step: int, chains: list[list[Any]]) -> Truth:
         leader = Decider()
@@ -496,12 +521,24 @@ def _key(chains: list[list[Any]]) -> Any:
     return tuple(tuple(map(bytes, chain)) for chain in chains)
 
 
-def _reason(what: Spec, counts: Counter[str], aspect: str) -> str:
+def _widest(findings: Sequence[Finding]) -> str:
+    """How wide the tolerances are, as a part of a reason."""
+    compared = [finding for finding in findings if finding.tolerance < 1]
+    if not compared:
+        return "; every array is nothing but rounding, and is not compared"
+    widest = max(compared, key=lambda finding: finding.tolerance)
+    said = f"; widest tolerance {widest.tolerance:.0e}" + (f" ({widest.where})" if widest.where else "")
+    if loose := sum(finding.tolerance > LOOSE for finding in compared):
+        said += f", one of {loose} above {LOOSE:.0e}, which prove little of their arrays"
+    if empty := len(findings) - len(compared):
+        said += f"; {empty} times an array is nothing but rounding, and is not compared"
+    return said
+
+
+def _reason(what: Spec, counts: Counter[str]) -> str:
     """Why these tolerances."""
     if what.precision == "float64":
-        arrays = [f"{name} at {steps}" for name, steps in sorted(counts.items()) if "." in name]
-        of_terms = f"; judged {OF_TERMS}: {', '.join(arrays)} steps" if arrays and aspect == "gradients" else ""
-        return "rounding of float64, on each array's own scale" + of_terms
+        return "rounding of float64, on each array's own scale"
     reason = f"{ROUNDING_FACTOR:.0f} times the referee's own float32 rounding, on each array's own scale"
     if counts["ties"]:
         reason += f"; rounding may decide {counts['ties']} ReLUs and maxima"

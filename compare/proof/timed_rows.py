@@ -10,6 +10,9 @@ from compare.execution.matrix import Row
 from compare.proof import claims
 from compare.proof.certificate import Proof
 
+IN_FLOAT64 = "proved in float64"
+"""The verdict on a row whose own float32 steps are shown and not judged."""
+
 Timed = tuple[Mapping[str, Spec], Sequence[str]]
 """(by framework, a serial run as it is timed, parallel modes that are timed alike)."""
 
@@ -18,15 +21,17 @@ def row_verdicts(proof: Proof, rows: Sequence[Row]) -> dict[str, str]:
     """The verdict on each row, by its id.
 
     A row has the verdict on its mode if the float64 proof was made with its switches, and if rung 8 has examined its very run.
-    A run in float64, or by the frameworks' own optimizers, has no rung 8.
+    If the gradients of that run are shown and not judged, the row is proved in float64 alone. A run in float64, or by the
+    frameworks' own optimizers, has no rung 8.
     """
     found: dict[str, str] = {}
     for row in rows:
         verdict: str = proof.mode_verdict(row.contestant, row.spec.variant)
         if verdict == "proved" and not is_of(proof.levels, row.contestant, row.spec):
             verdict = "not claimed"
-        if verdict == "proved" and row.spec.precision == "float32" and run_name(row.contestant, row.spec) not in proof.examined:
-            verdict = "not examined"
+        if verdict == "proved" and row.spec.precision == "float32":
+            run = run_name(row.contestant, row.spec)
+            verdict = "not examined" if run not in proof.examined else IN_FLOAT64 if run in proof.shown else "proved"
         found[row.id] = verdict
     return found
 

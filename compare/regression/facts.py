@@ -78,7 +78,7 @@ def _parity_verdict(before: str, now: str) -> Verdict:
     if now == "proved":
         return "better" if before == "not proved" else "no change shown"
     if before == "proved":
-        return "cannot tell" if now == "not examined" else "regression"
+        return "cannot tell" if now in ("not examined", "proved in float64") else "regression"
     return "cannot tell" if now == "not proved" != before else "no change shown"
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,8 @@ def test_the_free_running_losses_are_of_a_learning_rate_at_which_the_loss_falls(
     proof = prove(tmp_path, timed(), steps=50)
     (losses,) = [rung for rung in proof.rungs if rung.name == "5 losses"]
     assert twins.calls[-1][1].optimizer.learning_rate == pytest.approx(rate)
+    rates = [what.optimizer.learning_rate for framework, what in twins.calls if (framework, what.mode) == ("pytorch", "serial")]
+    assert len(rates) == len(set(rates)), "a recording is made once at each rate"
     assert losses.status == "passed" and (f", at learning rate {rate:g}" in (losses.where or "")) == (rate < 0.0125)
 
 
@@ -300,7 +303,7 @@ def test_the_timed_run_is_followed_beside_copies_one_unit_in_the_last_place_apar
         ("pytorch", 1, ladder.COPIES), ("tensorflow", 1, ladder.COPIES)
     }  # fmt: skip
     found = free_running(proof)
-    assert (found.status, found.steps) == ("shown", 20) and found.reason.startswith("Rounding: copies")
+    assert (found.status, found.steps) == ("shown", 20) and found.reason.startswith("Rounding: less than 1e-05.")
     assert proof.trajectories is not None
     assert [len(each) for each in proof.trajectories.losses.values()] == [1 + ladder.COPIES] * 2
 
@@ -312,15 +315,18 @@ def test_a_large_model_is_followed_for_fewer_steps(twins: FakeTwins, tmp_path: P
     assert ladder.LEAST_FOLLOWED <= found.steps < 20
 
 
-def test_losses_of_one_framework_made_wrong_from_step_2_on_refute_the_proof(twins: FakeTwins, tmp_path: Path) -> None:
+@pytest.mark.parametrize("first", [2, 4, 12])
+def test_losses_of_one_framework_made_wrong_from_a_step_on_refute_the_proof(
+    twins: FakeTwins, tmp_path: Path, first: int
+) -> None:
     def wrong(arrays: Arrays) -> None:
-        arrays["loss"][:, 1:] *= np.linspace(1.17, 1.44, arrays["loss"].shape[1] - 1)
+        arrays["loss"][:, first - 1 :] *= np.linspace(1.17, 1.44, arrays["loss"].shape[1] - first + 1)
 
     twins.changes["tensorflow", "trajectory"] = wrong
     proof = prove(tmp_path, timed(), timed_runs=both())
     found = free_running(proof)
-    assert (proof.verdict, found.status, found.step) == ("not proved", "failed", 2)
-    assert found.reason.startswith("NOT ROUNDING: from step 2 on") and "Rounding:" not in found.reason
+    assert (proof.verdict, found.status, found.step) == ("not proved", "failed", first)
+    assert found.reason.startswith(f"NOT ROUNDING: from step {first} on") and "Rounding:" not in found.reason
 
 
 def test_more_copies_are_made_only_where_a_few_do_not_explain_the_difference(twins: FakeTwins, tmp_path: Path) -> None:
@@ -395,6 +401,22 @@ def test_every_row_is_proved_by_single_steps_of_its_very_run(
     stepped = {(name, run.variant, run.cores, run.workers, run.switches) for name, run in twins.stepped}
     wanted = {(row.contestant, row.spec.variant, row.spec.cores, row.spec.workers, row.spec.switches) for row in rows}
     assert wanted <= stepped
+
+
+def test_a_row_whose_own_float32_gradients_are_only_shown_is_proved_in_float64_alone(
+    twins: FakeTwins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged = ladder._Ladder.judged
+
+    def few_digits(climbing: Any, steps: Any) -> list[Rung]:
+        return judged(climbing, replace(steps, shown={"tensorflow": "shown: why"} if steps.examined else {}))
+
+    monkeypatch.setattr(ladder._Ladder, "judged", few_digits)
+    rows = laid_out(monkeypatch)
+    found = row_verdicts(tmp_path, rows)
+    assert {(row.contestant, found[row.id]) for row in rows} == {
+        ("pytorch", "proved"), ("tensorflow", "proved in float64")
+    }  # fmt: skip
 
 
 def test_rows_of_other_cores_workers_or_switches_do_not_inherit_a_proof_that_lacks_them(

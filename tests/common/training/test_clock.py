@@ -345,6 +345,8 @@ def test_seconds_within_the_slack_and_counts_as_planned_are_no_defect(name: str)
         "doubled step": {"updates": 1},
         "work moved into evaluation": {"moved": 1},
     }
+    unstamped = Audit().defects([SOUND._replace(begun_before=float("inf"))])
+    assert unstamped == {"queue filled off the clock": "queue filled off the clock: a batch does not say when it was begun"}
     epochs = 3 if name == "missing synchronisation" else 1
     (found,) = [audit.defects([SOUND, SOUND._replace(**planted[name])]) for _ in range(epochs)][-1].items()
     assert found[0] == name and "rank 1" in found[1]

@@ -399,7 +399,7 @@ def _stand_in(verdict: str, *, remembered: bool = False) -> Any:
         return SimpleNamespace(
             verdict=verdict, sentence=f"losses agree within 3e-15{', remembered' * remembered}", rungs=[rung],
             not_claimed={"data_parallel": "why not"}, compared_with={"pipeline": "serial in parts"},
-            mode_verdict=lambda framework, mode: verdict, levels=["usual"], examined=examined,
+            mode_verdict=lambda framework, mode: verdict, levels=["usual"], examined=examined, shown=[],
             remembered=remembered, trajectories=None,
         )  # fmt: skip
 

@@ -78,6 +78,17 @@ def test_a_wrong_loss_is_named_from_its_first_step_wherever_it_begins(first_step
     assert found.beyond == first_step and "Rounding:" not in found.explained
 
 
+@pytest.mark.parametrize("first_step", [2, 4, 10])
+def test_losses_far_beyond_what_copies_do_are_other_training_wherever_they_begin(first_step: int) -> None:
+    assert growth.between(losses(), planted(losses(0.5), first_step), copies()).is_other_training
+
+
+def test_a_difference_below_the_floor_is_not_said_to_be_that_of_the_copies() -> None:
+    near = Trajectories(cores=2, steps=STEPS, losses={name: [losses(), losses()] for name in ("a", "b")})
+    found = growth.between(losses(), losses(1e-3), near).explained
+    assert found.startswith("Rounding: less than 1e-05.") and "differ as much" not in found
+
+
 def test_without_copies_nothing_is_called_rounding() -> None:
     one, _ = said(stored({1: losses(0.5), 2: losses(0.5)}, with_copies=False))
     assert one.endswith("No copies of the run were made: nothing says whether this is rounding.")
