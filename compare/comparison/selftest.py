@@ -409,8 +409,9 @@ def judge_pairs(made: Compared, wanted: int, seed: int) -> Selftest:
             add(
                 what=f"equal runs called different at any of {VERDICT_PAIRS} to {MOST} repeats: {SEQUENCES:,} sequences of "
                 f"blocks of {BLOCK} real pairs{how}",
-                found=f"{percent(alarms / SEQUENCES, 2)}, surely below {percent(bound, 2)}; any pairs: {percent(other, 2)}",
-                required=f"surely at most {percent(MOST_ALARMS)}",
+                found=f"{percent(alarms / SEQUENCES, 2)}; below {percent(bound, 2)} of these pairs, "
+                f"below {percent(other, 2)} of any pairs",
+                required=f"at most {percent(MOST_ALARMS)} of these pairs",
                 passed=bound <= MOST_ALARMS,
             )
             for how, alarms, other in (
