@@ -79,9 +79,11 @@ def test_ctrl_c_ends_the_runs_keeps_what_had_ended_and_the_same_call_goes_on(
             time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGINT)
 
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what is in the background without it
     threading.Thread(target=press, daemon=True).start()
     with pytest.raises(KeyboardInterrupt, match=r"Interrupted\. To continue, run the same command with --out "):
         run(QUICK, out=out)
+    signal.signal(signal.SIGINT, before)
     with pytest.raises(ProcessLookupError):
         os.kill(int(pids.read_text().split()[0]), 0)
     assert list(api.load(out).runs.status) == ["ok", "killed"]
