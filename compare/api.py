@@ -1,7 +1,10 @@
-"""Results in a notebook: `load(DIR)` gives pandas data frames, `plot_*` the report's plots as figures. `match` compares a port.
+"""Comparisons and their results in a notebook.
+
+`run(spec)` runs a comparison, `load(DIR)` reads a stored one. Both give pandas data frames. `plot_*` are the report's plots as
+figures. `match` compares a port.
 
 from compare import api
-results = api.load("results/20260101-120000-simple_cnn-digits")
+results = api.run({"data": {"source": "digits"}, "modes": ["serial"], "repeats": 5})
 results.epochs.groupby(["framework", "mode"]).seconds.median()
 api.plot_loss(results)
 """
@@ -9,14 +12,19 @@ api.plot_loss(results)
 from __future__ import annotations
 
 import io
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import pandas as pd
 from matplotlib.figure import Figure
 
+from common.spec import Spec
+from compare.comparison import run_process
 from compare.core.errors import FolderError
 from compare.execution import cells
 from compare.matching.match import match as match
@@ -38,6 +46,12 @@ class Results:
     """A stored comparison."""
 
     compared: Compared
+    folder: Path
+
+    @property
+    def exit_code(self) -> int:
+        """That of `run`: 1 if a run failed or is missing, or the proof failed. Else 0."""
+        return self.compared.exit_code
 
     @cached_property
     def runs(self) -> pd.DataFrame:
@@ -66,10 +80,43 @@ class Results:
 class Matrix:
     """A stored matrix: several comparisons."""
 
+    folder: Path
     cells: dict[str, Results]
     """By name. Cells without a run are not in it."""
     who_wins_where: pd.DataFrame
     """The first table of its report: one line for each configuration of each cell. `times_value` is the ratio."""
+    refused: dict[str, str]
+    """Why each cell that could not begin was refused, by name."""
+
+
+def run(
+    spec: Spec | Mapping[str, Any] | str | os.PathLike[str],
+    *,
+    out: str | os.PathLike[str] | None = None,
+    frameworks: Sequence[str] | None = None,
+    proof: bool = True,
+) -> Results | Matrix:
+    """Run what `convtwins run --spec` runs, in a process of its own, and load it.
+
+    A folder that holds the same comparison is resumed. A run that fails is a row with its status: see `Results.exit_code`.
+
+    Args:
+        spec: the path of a spec file, or what it holds: fields as a mapping, or a `Spec`. Of a `Spec`, the fields that were
+            set count. Lists of models, data and the like make a matrix.
+        out: the results folder. Default: one named by time under `results`.
+        frameworks: names of those to compare. Default: all, or the contestants of the spec.
+        proof: whether to prove first that the frameworks train the same.
+
+    Raises:
+        SpecError: a field is refused.
+        DataRefused: the data is missing, not clean, or too little.
+        FolderError: the folder cannot be used: another command works in it, or it holds other work.
+        WeightsError: the initial weights cannot be used.
+        LaunchError: a framework cannot be started.
+        OSError: the disk is full.
+        KeyboardInterrupt: it was interrupted. The same call with the same `out` continues.
+    """
+    return load(run_process.call(spec, out, frameworks, proof=proof))
 
 
 def load(folder: str | Path) -> Results | Matrix:
@@ -83,11 +130,16 @@ def load(folder: str | Path) -> Results | Matrix:
     except TypeError:
         raise FolderError(f"folder must be a path. Received: {folder!r}. Name the folder that `run` printed.") from None
     if not cells.holds(path):
-        return Results(comparison_report.read(path))
+        return Results(comparison_report.read(path), path)
     made = matrix_report.read(path)
     table = tables.to_plain(matrix_report.wins_table(made.plan, matrix_report.wins(made)))
     won = pd.json_normalize(table["rows"], sep="_")
-    return Matrix({name: Results(compared) for name, compared in made.compared.items()}, won)
+    return Matrix(
+        folder=path,
+        cells={name: Results(compared, path / name) for name, compared in made.compared.items()},
+        who_wins_where=won,
+        refused={cell.name: cell.failure for cell in made.plan.cells if cell.failure is not None},
+    )
 
 
 def plot(results: Results, name: str) -> Plot:

@@ -16,6 +16,7 @@ from common.spec import Spec
 from compare.core import exits
 from compare.core.option_parsing import chosen
 from compare.core.until_decided import UntilDecided
+from compare.execution.cells import AXES
 from compare.execution.store import Comparison
 from compare.reporting.document import to_json
 
@@ -42,11 +43,22 @@ _CHECKSUM = {"type": "string", "description": "SHA-256 of all other values, as J
 
 def schemas() -> dict[str, dict[str, Any]]:
     """By name: what `--spec` reads, and the records of a run and of a comparison with their checksum."""
-    made = {"spec": SPEC_FILE.model_json_schema()}
+    made = {"spec": _with_lists(SPEC_FILE.model_json_schema())}
     for name, record in (("result", RunResult), ("comparison", Comparison)):
         made[name] = record.model_json_schema(mode="serialization")
         made[name]["properties"]["sha256"] = _CHECKSUM
     return {name: {"$schema": _DIALECT, **schema} for name, schema in made.items()}
+
+
+def _with_lists(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a spec file, where the fields of a matrix may be lists."""
+    for field in AXES:
+        group, _, leaf = field.rpartition(".")
+        fields = schema["$defs"][schema["properties"][group]["$ref"].rpartition("/")[2]] if group else schema
+        one = fields["properties"][leaf]
+        beside = {name: one.pop(name) for name in ("default", "description", "title") if name in one}
+        fields["properties"][leaf] = {"anyOf": [one, {"type": "array", "items": one, "minItems": 1}], **beside}
+    return schema
 
 
 def command(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -50,6 +50,8 @@ class Request:
     """The time to accuracy ends at this validation accuracy."""
     live: bool = False
     """Whether to keep a live page up to date during the runs."""
+    argv: Sequence[str] = field(default_factory=lambda: sys.argv[1:])
+    """Words behind `convtwins` that repeat it."""
 
 
 def stored_request(folder: Path, repeats: int | None = None) -> Request:
@@ -104,6 +106,7 @@ def of_rows(rows: Sequence[Row], plan: Comparison | MatrixPlan, out: Path | None
         lay_out=lambda settings, frameworks: anew,
         oversubscribe=plan.oversubscribe,
         target_accuracy=plan.target_accuracy,
+        argv=plan.argv,
     )
 
 
@@ -199,7 +202,7 @@ def judged(request: Request, shown: Display) -> Comparison:
     architecture = architectures.resolve(run_spec.model, len(dataset.class_names), dataset.image_size)
     planned = Comparison(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        argv=sys.argv[1:],
+        argv=list(request.argv),
         rows=rows,
         repeats=settings.repeats,
         data_name=dataset.name,

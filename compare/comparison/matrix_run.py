@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -42,7 +41,7 @@ def planned(requests: Sequence[tuple[dict[str, str], Request]]) -> MatrixPlan:
     names = cells.names([labels for labels, _ in requests])
     return MatrixPlan(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        argv=sys.argv[1:],
+        argv=list(first.argv),
         code_hash=code_digest.of(first.frameworks, laid_out[0][0].spec.model),
         machine=machine.describe(),
         cells=[
@@ -58,11 +57,14 @@ def planned(requests: Sequence[tuple[dict[str, str], Request]]) -> MatrixPlan:
     )
 
 
-def run_all(wanted: MatrixPlan, out: Path | None, within: Within, *, live: bool, as_json: bool) -> int:
-    """Run every comparison of a matrix that has not ended yet, and print one report. A refused one does not stop the others.
+def run_all(
+    wanted: MatrixPlan, folder: Path, within: Within, deliver: Callable[[Report, Path], int], *, live: bool = False
+) -> int:
+    """Run every comparison of a matrix that has not ended yet, and make one report. A refused one does not stop the others.
 
     Args:
         within: runs one comparison in its folder, see `run.within`.
+        deliver: writes the report to the folder. Returns the exit code.
 
     Returns:
         The exit code: 0; 1 if a run failed or a comparison was refused; 130 or 143 if it was interrupted.
@@ -70,7 +72,7 @@ def run_all(wanted: MatrixPlan, out: Path | None, within: Within, *, live: bool,
     Raises:
         SpecError, DataRefused, LaunchError, FolderError: no comparison could begin.
     """
-    folder, code = out or store.new_folder(cells.KIND), 0
+    code = 0
     with (
         interruptible(),
         results_folder.claimed(
@@ -87,10 +89,7 @@ def run_all(wanted: MatrixPlan, out: Path | None, within: Within, *, live: bool,
             plan = _run_cells(plan, folder, within, live=live)
         except Interrupted as interruption:
             code = interruption.exit_code
-        made = matrix_report.report(matrix_report.read(folder), folder)
-        done = made.deliver(folder, as_json=as_json)
-    if code:
-        typer.echo(f"Interrupted. To continue, run the same command with --out {folder}, or run --resume {folder}.", err=True)
+        done = deliver(matrix_report.report(matrix_report.read(folder), folder), folder)
     return code or done
 
 

@@ -23,6 +23,7 @@ from compare.core.interrupt import SIGNALLED, Interrupted, interruptible
 from compare.core.option_parsing import given_besides, levels, names, numbers, variants
 from compare.core.presets import Preset
 from compare.core.progress import Display, display
+from compare.core.until_decided import FIELDS as UNTIL_FIELDS
 from compare.core.until_decided import UntilDecided, asked_for
 from compare.execution import cells, executor, options, run_settings, store
 from compare.execution.cells import MatrixPlan
@@ -38,8 +39,7 @@ from compare.reporting.live import Live
 PROFILE_STEPS = 20
 """Profiled steps of the segment that `--profile` adds to a run."""
 
-_UNTIL = ("until_decided", "most_repeats", "smallest_effect")
-_WITH_RESUME = ("resume", "repeats", *_UNTIL, "as_json", "dry_run", "like", "live")
+_WITH_RESUME = ("resume", "repeats", *UNTIL_FIELDS, "as_json", "dry_run", "like", "live")
 """Command parameters that do not change what is compared."""
 
 
@@ -139,7 +139,10 @@ def command(
         if isinstance(request, MatrixPlan) and dry_run:
             code = matrix_run.rehearse(request, out, as_json=as_json, like=like)
         elif isinstance(request, MatrixPlan):
-            code = matrix_run.run_all(request, out, within, live=live, as_json=as_json)
+            folder = out or store.new_folder(cells.KIND)
+            code = matrix_run.run_all(request, folder, within, partial(Report.deliver, as_json=as_json), live=live)
+            if code > SIGNALLED:
+                typer.echo(f"Interrupted. {_goes_on(folder)}", err=True)
         else:
             do = partial(estimate.rehearse, like=like) if dry_run else run
             code = do(request, as_json=as_json)
@@ -174,6 +177,38 @@ def run(request: Request, *, as_json: bool, view: Callable[[Compared, Path], Rep
     if made.code:
         typer.echo(f"Interrupted. {_goes_on(made.folder)}", err=True)
     return made.code or code
+
+
+def quietly(request: Request | MatrixPlan, out: Path | None) -> Path:
+    """Do a whole comparison or matrix, and write its report. Nothing of it is printed on stdout.
+
+    Returns:
+        Its folder.
+
+    Raises:
+        SpecError, DataRefused, LaunchError, FolderError: nothing was trained.
+        OSError: a result or the report could not be written.
+        Interrupted: results of the runs that had ended are in the folder.
+    """
+    if isinstance(request, MatrixPlan):
+        folder = out or store.new_folder(cells.KIND)
+        code = matrix_run.run_all(request, folder, within, _write)
+    else:
+        made = _do(request)
+        folder, code = made.folder, made.code
+        if made.unwritten and not code:
+            raise OSError(made.unwritten)
+    if code:
+        interruption = Interrupted(code - SIGNALLED)
+        interruption.words = f"Interrupted. {_goes_on(folder)}"
+        raise interruption
+    return folder
+
+
+def _write(report: Report, folder: Path) -> int:
+    if unwritten := report.write(folder):
+        raise OSError(unwritten)
+    return 0
 
 
 def within(request: Request, folder: Path) -> tuple[Compared, int]:

@@ -10,7 +10,7 @@ from common.spec import SpecError
 from compare.core.option_parsing import fraction
 from compare.core.statistics import VERDICT_PAIRS
 
-_FIELDS = ("until_decided", "most_repeats", "smallest_effect")
+FIELDS = ("until_decided", "most_repeats", "smallest_effect")
 
 
 class UntilDecided(Frozen):
@@ -27,8 +27,8 @@ def of_fields(values: Mapping[str, Any]) -> tuple[dict[str, Any], UntilDecided |
     Raises:
         SpecError: a field has no possible value.
     """
-    others = {name: value for name, value in values.items() if name not in _FIELDS}
-    asked, most, smallest = (values.get(name) for name in _FIELDS)
+    others = {name: value for name, value in values.items() if name not in FIELDS}
+    asked, most, smallest = (values.get(name) for name in FIELDS)
     if asked not in (None, True, False):
         raise SpecError(f"until_decided must be true or false. Received: {asked!r}. Use true.")
     if most is not None and type(most) is not int:

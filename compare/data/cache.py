@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from common.data import cache
-from common.data.sources import cifar10, fashion_mnist, synthetic_leaves
+from common.data.sources import cifar10, fashion_mnist, public_sets, synthetic_leaves
 from compare.core import exits, wording
 from compare.reporting.document import Report
 from compare.reporting.tables import Column, Table
@@ -21,7 +21,7 @@ from compare.reporting.tables import Column, Table
 DEFAULT_DAYS = 30.0
 
 
-_ENTRIES = {"decoded": "decoded images", "scanned": "checked files", "divided": "splits"}
+_ENTRIES = {"decoded": "decoded images", "scanned": "checked files", "divided": "splits", public_sets.KIND: "public data sets"}
 _SMALL = {"hashes": "content hashes", "statistics": "means and deviations", "proofs": "proofs", "best": "best switches"}
 _DOWNLOADS = (cifar10.BINARY.name, cifar10.PYTHON.name, *cifar10.FOLDERS, fashion_mnist.FOLDER)
 _HOUR, _DAY = 3_600.0, 86_400.0

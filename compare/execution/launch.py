@@ -442,10 +442,20 @@ def exit_words(code: int) -> str:
 
 
 def _command(name: str, arguments: Sequence[str]) -> list[str]:
-    twin = ["-m", *module(contestants.named(name).twin), *arguments]
+    return _tied(interpreter(name), ["-m", *module(contestants.named(name).twin), *arguments])
+
+
+def _tied(python: str, words: Sequence[str]) -> list[str]:
+    """A command whose process ends with this one, where the system can do that."""
     if sys.platform != "linux":
-        return [interpreter(name), *twin]
-    return [interpreter(name), "-I", "-S", "-c", _TIED_TO_PARENT, str(os.getpid()), *twin]
+        return [python, *words]
+    return [python, "-I", "-S", "-c", _TIED_TO_PARENT, str(os.getpid()), *words]
+
+
+def of_suite(name: str) -> subprocess.Popen[str]:
+    """Start a module of the suite. Its stdin and stdout are pipes, and it ends with this process."""
+    command = _tied(sys.executable, ["-m", name])
+    return subprocess.Popen(command, env=_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def _shown(name: str) -> str:

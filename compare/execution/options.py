@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, cast, get_type_hints
@@ -27,7 +28,7 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 }
 """What `--optimizer` stands for."""
 
-_DATA = f"{', '.join(sources.NAMES)}, or an image folder or archive"
+_DATA = f"{', '.join(sources.NAMES)}, torchvision:NAME, tfds:NAME, huggingface:NAME, or an image folder or archive"
 _MODEL = f"{', '.join(spec.MODELS)}, or package.module of your own"
 
 Frameworks = Annotated[str, typer.Option(help=f"Which, with commas: {', '.join(launch.FRAMEWORKS)}.")]
@@ -187,8 +188,21 @@ class MatrixOptions(_Asked):
                 continue
             numbered = name in ("batch_size", "image_size")
             listed: list[Any] = [*numbers(f"--{name.replace('_', '-')}", text, least=1)] if numbered else names(text)
+            if name == "data":
+                listed = _with_settings(listed)
             own[name] = listed[0] if len(listed) == 1 else listed or text
         return own
+
+
+def _with_settings(words: Sequence[str]) -> list[str]:
+    """The sources among the words between commas. `name=value` is a setting of the source before it."""
+    sources: list[str] = []
+    for word in words:
+        if sources and re.match(r"\w+=", word):
+            sources[-1] += f",{word}"
+        else:
+            sources.append(word)
+    return sources
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,15 +31,19 @@ def settings(preset: str | None, spec_file: Path | None, options: Mapping[str, A
 
 
 def of_cells(
-    preset: str | None, spec_file: Path | None, options: Mapping[str, Any], assignments: list[str]
+    preset: str | None, spec_file: Path | Mapping[str, Any] | None, options: Mapping[str, Any], assignments: list[str]
 ) -> list[tuple[dict[str, str], Preset]]:
-    """(labels, settings) of each cell, see `cells.expand`."""
+    """(labels, settings) of each cell, see `cells.expand`.
+
+    Args:
+        spec_file: its path, or the values that it would hold.
+    """
     if preset is not None and spec_file is not None:
         raise SpecError(f"--preset and --spec exclude each other. Received: {preset} and {spec_file}. Use one of them.")
     settings = presets.preset(preset) if preset is not None else Preset()
     values = settings.values
     if spec_file is not None:
-        values, until = until_decided.of_fields(spec.read_values(spec_file))
+        values, until = until_decided.of_fields(spec_file if isinstance(spec_file, Mapping) else spec.read_values(spec_file))
         named = values.pop("contestants", None) or {}
         if not isinstance(named, dict):
             raise SpecError(f"contestants must be a group of them. Received: {named!r}. Write {{NAME: {{twin: pytorch}}}}.")

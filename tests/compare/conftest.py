@@ -13,6 +13,8 @@ from compare.reporting import plots
 from compare.reporting.document import Report
 from tests.compare.twins import fake
 
+FAKES = {"left": "tests.compare.twins.left", "right": "tests.compare.twins.right"}
+
 
 @pytest.fixture
 def fake_twins(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[pytest.MonkeyPatch]:
@@ -21,10 +23,10 @@ def fake_twins(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) 
     Their plots are empty, which saves half of the time, but where the test is marked `drawn`.
     """
     if request.node.get_closest_marker("drawn") is None:
-        monkeypatch.setattr(plots, "save", _save_nothing)
-    monkeypatch.setattr(launch, "FRAMEWORKS", {"left": "tests.compare.twins.left", "right": "tests.compare.twins.right"})
+        monkeypatch.setattr(plots, "save", save_nothing)
+    monkeypatch.setattr(launch, "FRAMEWORKS", dict(FAKES))
     monkeypatch.setattr(machine, "available_cores", lambda: 4)
-    monkeypatch.setattr(rates, "measured", _rates)
+    monkeypatch.setattr(rates, "measured", measured_rates)
     # As they describe themselves when asked, which takes a process each.
     launch.DESCRIPTIONS.clear()
     launch.DESCRIPTIONS.update({framework: fake.describe(framework, {}) for framework in launch.FRAMEWORKS})
@@ -49,7 +51,7 @@ def deliveries(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-def _save_nothing(figure: Figure, folder: Path, name: str, formats: Sequence[str] = plots.FORMATS) -> list[Path]:
+def save_nothing(figure: Figure, folder: Path, name: str, formats: Sequence[str] = plots.FORMATS) -> list[Path]:
     files = [folder / f"{name}.{suffix}" for suffix in formats]
     for path in files:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -57,7 +59,7 @@ def _save_nothing(figure: Figure, folder: Path, name: str, formats: Sequence[str
     return files
 
 
-def _rates(cores: int) -> Rates:
+def measured_rates(cores: int) -> Rates:
     """Of a machine that gains from every core."""
     return Rates(cores=cores, float32_gflops=100.0 * cores, float64_gflops=50.0 * cores, copy_gb_per_second=10.0 * cores)
 

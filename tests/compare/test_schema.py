@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from common.spec import Spec
 from compare.__main__ import app
+from compare.execution import cells
 from compare.schema import schemas
 from tests.compare import made
 
@@ -39,6 +40,15 @@ def test_a_spec_file_has_the_fields_of_a_run_and_of_the_matrix() -> None:
     written = json.loads(Spec.model_validate({}).to_json()) | {"modes": ["serial"], "repeats": 5}
     assert unknown(written, schema, schema) == []
     assert unknown({"optimizer": {"lr": 0.1}, "batch": 3}, schema, schema) == [".batch", ".optimizer.lr"]
+
+
+@pytest.mark.parametrize("field", cells.AXES)
+def test_a_field_of_a_matrix_may_be_a_list_of_what_it_may_be(field: str) -> None:
+    *group, leaf = field.split(".")
+    schema = schemas()["spec"]
+    fields = schema["$defs"]["Data"] if group else schema
+    one, several = fields["properties"][leaf]["anyOf"]
+    assert several == {"type": "array", "items": one, "minItems": 1} and {"type", "$ref", "enum", "anyOf"} & one.keys()
 
 
 @pytest.mark.parametrize(("which", "path"), [("comparison", "compare.json"), ("result", "runs/*/result.json")])

@@ -67,6 +67,8 @@ Files beside the folders stand above all of them.
 OPAQUE = {
     ("common/models/user_code.py", "importlib.import_module"): "a user's own module, named in the spec or on the command line",
     ("common/machine/environment.py", "importlib.import_module"): "a twin's package, which says the versions that it supports",
+    ("common/data/sources/public_set_process.py", "importlib.import_module"): "the package of a public set, in a process that "
+    "reads it and does nothing else",
     ("common/processes/plugin.py", "runpy.run_module"): "a twin that an installed package brings, named on the command line",
     ("compare/__main__.py", "importlib.import_module"): "a command's own module, one of those listed there",
 }

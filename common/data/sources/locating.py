@@ -10,7 +10,7 @@ from pathlib import Path
 
 from common.data import cache
 from common.data.dataset import DataRefused
-from common.data.sources import archives, cifar10, fashion_mnist, synthetic_leaves
+from common.data.sources import archives, cifar10, fashion_mnist, public_sets, synthetic_leaves
 from common.data.sources.file_source import FileSource, Folder
 from common.machine import plugins
 
@@ -35,6 +35,9 @@ def locate(source: str, cache_folder: Path) -> tuple[str, FileSource] | None:
         folder = synthetic_leaves.locate(wanted, cache_folder)
         cache.mark_used(folder)
         return str(wanted), Folder(folder)
+    if public_sets.is_source(source):
+        public = public_sets.parse(source)
+        return public.title, _at(public_sets.locate(public, cache_folder))
     if re.fullmatch(r"[\w-]+", source) and source in (brought := plugins.installed(plugins.DATASETS)):
         return source, _at(_brought(brought[source], cache_folder))
     try:
@@ -87,7 +90,8 @@ def _unknown(source: str, path: Path) -> DataRefused:
     hint = f" (did you mean {close[0]}?)" if close else ""
     return DataRefused(
         f"data.source is no known name, and there is no such file or folder. Received: {source!r}. Use {' or '.join(names)}, "
-        f"or the path of an image folder or an archive of one{hint}."
+        f"{', '.join(f'{each}:NAME' for each in public_sets.PACKAGES)}, or the path of an image folder or an archive of "
+        f"one{hint}."
     )
 
 

@@ -23,7 +23,7 @@ from common.data.decoding import decode
 from common.data.decoding.encoded import Encoded
 from common.data.decoding.images import Decoded, rows_of
 from common.data.pixel_cache import PixelCache, PixelFile
-from common.data.sources import digits, image_folder, scanned, splits
+from common.data.sources import digits, image_folder, public_sets, scanned, splits
 from common.data.sources.locating import NAMES, locate
 from common.data.sources.manifest import Manifest
 from common.data.sources.scanned import Scanned
@@ -295,7 +295,7 @@ def _streamed(source: _Source, data: Data) -> Encoded | None:
 
 def _allows_duplicates(data: Data) -> bool:
     # Everybody has the same published data sets. What their splits share is noted, not refused.
-    return data.duplicates == "allow" or data.source in NAMES
+    return data.duplicates == "allow" or data.source in NAMES or public_sets.is_published(data.source)
 
 
 def _divide(

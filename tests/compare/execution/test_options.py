@@ -36,3 +36,16 @@ def test_a_group_gives_the_fields_of_the_spec_with_those_of_the_command() -> Non
     }  # fmt: skip
     with pytest.raises(SpecError, match="--optimizer names something unknown"):
         options.SpecOptions(optimizer="lion").asked()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("leaves:classes=3,images=60", "leaves:classes=3,images=60"),
+        ("digits,tfds:mnist,root=/d,download=yes", ["digits", "tfds:mnist,root=/d,download=yes"]),
+        ("images=3", "images=3"),
+    ],
+)
+def test_a_setting_belongs_to_the_source_before_it(text: str, expected: Any) -> None:
+    _, _, fields, _ = options.MatrixOptions(data=text).asked()
+    assert fields["data.source"] == expected

@@ -1,0 +1,158 @@
+"""Data sets by their names in other packages: `torchvision:CIFAR10`, `tfds:mnist`, `huggingface:owner/name`.
+
+The package reads a set in a process of its own, which writes the images to an archive of class folders in the cache. From then
+on the archive is the source, and nothing needs the package.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from common.data import cache
+from common.data.cache import Entry, Side
+from common.data.dataset import DataRefused
+from common.data.sources import public_set_process
+from common.data.sources.file_source import Folder
+
+KIND = "public"
+"""Folder of the archives in the cache."""
+PACKAGES = {"torchvision": "torchvision.datasets", "tfds": "tensorflow_datasets", "huggingface": "datasets"}
+"""Module of each package, by the word before the colon."""
+
+_VERSION = 1
+"""Raise it when `public_set_process` writes other archives."""
+_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*(/[\w.-]+)*(:\d+(\.\d+)*)?")
+_ANSWERS = {"yes": True, "no": False}
+_OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+# Reading needs no GPU. TensorFlow would take all of its memory.
+_ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublicSet:
+    """What stands in a source, e.g. `torchvision:EMNIST,split=letters,root=/data,download=yes`."""
+
+    source: str
+    package: str
+    name: str
+    """In the package. Empty: it is at `path`."""
+    path: Path | None = None
+    """Of a set that the package has written."""
+    download: bool = False
+    settings: dict[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def title(self) -> str:
+        return f"{self.package}:{self.name or (self.path or Path()).name}"
+
+
+def is_source(source: str) -> bool:
+    """Whether a source is a set of another package."""
+    return source.partition(":")[0] in PACKAGES and ":" in source
+
+
+def is_published(source: str) -> bool:
+    """Whether everybody has the same set: it has a name, and is no folder of the user."""
+    return is_source(source) and parse(source).path is None
+
+
+def parse(source: str) -> PublicSet:
+    """Read `PACKAGE:NAME,setting=value,...`. A path in place of the name is a set that the package wrote there.
+
+    Raises:
+        DataRefused: the name or a setting has no possible form.
+    """
+    package, _, rest = source.partition(":")
+    subject, *parts = rest.split(",")
+    settings: dict[str, str] = {}
+    for part in parts:
+        name, equals, value = part.partition("=")
+        if not (name.isidentifier() and equals and value) or name in settings:
+            raise _refused(source, "a setting has the form name=value, and stands once", part, "e.g. root=/data")
+        settings[name] = value
+    said = settings.pop("download", "no")
+    if said not in _ANSWERS:
+        raise _refused(source, "download is yes or no", said, "download=yes to let the package download it")
+    is_path = subject.startswith(("/", "./", "../", "~"))
+    if not is_path and not _NAME.fullmatch(subject):
+        raise _refused(source, "a name is missing", subject, f"e.g. {package}:NAME, or {package}:/path/of/a/set")
+    path = Path(os.path.expanduser(subject)).absolute() if is_path else None  # noqa: PTH111  `~name` of nobody is no error
+    if path is not None and not path.is_dir():
+        raise _refused(source, "there is no such folder", str(path), "the folder that the package wrote")
+    return PublicSet(
+        source=source,
+        package=package,
+        name="" if is_path else subject,
+        path=path,
+        download=_ANSWERS[said],
+        settings=settings,
+    )
+
+
+def locate(wanted: PublicSet, cache_folder: Path) -> Path:
+    """The archive of a set in the cache. A missing one is made by the package.
+
+    Raises:
+        DataRefused: the package is missing, has no such set, or the set has no class for each image.
+        OSError: the cache folder cannot be written.
+    """
+
+    def build(file: BinaryIO) -> Side:
+        facts = _read(wanted, Path(file.name))
+        return Side({}, {"source": wanted.title, **facts})
+
+    key = cache.key(
+        package=wanted.package,
+        name=wanted.name,
+        settings=wanted.settings,
+        path=None if wanted.path is None else (str(wanted.path), Folder(wanted.path).fingerprint()[0]),
+        version=_VERSION,
+    )
+    entry: Entry = cache.fetch(cache_folder, KIND, key, build)
+    return entry.data
+
+
+def _read(wanted: PublicSet, out: Path) -> dict[str, Any]:
+    """Let the package write its set. Returns the facts of the archive."""
+    print(f"reading {wanted.title} once, into {out.parent.parent}", file=sys.stderr)
+    root = {"root": str(cache.torch_home() / "datasets")} if wanted.package == "torchvision" else {}
+    asked = {
+        "source": wanted.source,
+        "package": wanted.package,
+        "module": PACKAGES[wanted.package],
+        "name": wanted.name,
+        "path": None if wanted.path is None else str(wanted.path),
+        "download": wanted.download,
+        "settings": root | wanted.settings,
+        "out": str(out),
+    }
+    python = os.environ.get(public_set_process.PYTHON) or sys.executable
+    done = subprocess.run(
+        [python, "-P", public_set_process.__file__],
+        env={**os.environ, **_ENVIRONMENT, **({} if wanted.download else _OFFLINE)},
+        input=json.dumps(asked),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    try:
+        answer = json.loads(done.stdout)
+    except ValueError:
+        raise DataRefused(
+            f"data.source {wanted.source} ended {PACKAGES[wanted.package]} (exit code {done.returncode}). Received: no answer; "
+            "its stderr says why. Make room, or use a smaller set."
+        ) from None
+    if "refused" in answer:
+        raise DataRefused(answer["refused"])
+    return answer
+
+
+def _refused(source: str, what: str, received: str, use: str) -> DataRefused:
+    return DataRefused(f"data.source {source} is refused: {what}. Received: {received!r}. Use {use}.")

@@ -1,0 +1,139 @@
+"""A comparison in a process of its own, for `api.run`: `call` starts the process, `main` is what it runs.
+
+A Python session may live for days. A fresh process sees the user's model and the environments as they are now, takes Ctrl-C as
+the command does, and shares no state with the session.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from common.data.sources import DataRefused
+from common.models.weights import WeightsError
+from common.spec import Spec, SpecError, plain_values
+from compare.comparison import matrix_run, run
+from compare.comparison.comparison_plan import Request
+from compare.core import until_decided
+from compare.core.errors import FolderError, LaunchError
+from compare.core.interrupt import Interrupted, interruptible
+from compare.execution import launch, options, run_settings
+
+_ERRORS = {each.__name__: each for each in (SpecError, FolderError, WeightsError, DataRefused, LaunchError, OSError)}
+_INTERRUPTED = Interrupted.__name__
+
+
+def call(
+    spec: Spec | Mapping[str, Any] | str | os.PathLike[str],
+    out: str | os.PathLike[str] | None,
+    frameworks: Sequence[str] | None,
+    *,
+    proof: bool,
+) -> Path:
+    """Run a comparison or a matrix as `convtwins run --spec` does, in a process of its own.
+
+    Args:
+        spec: as a file holds it, or the file's path.
+
+    Returns:
+        The results folder.
+
+    Raises:
+        SpecError, FolderError, WeightsError, DataRefused, LaunchError, OSError: as the command says it.
+        KeyboardInterrupt: it was interrupted. What had ended is in the folder.
+    """
+    asked = {
+        "spec": stated(spec),
+        "out": None if out is None else os.fspath(out),
+        "frameworks": None if frameworks is None else list(frameworks),
+        "proof": proof,
+    }
+    with launch.of_suite(__name__) as process:
+        try:
+            try:
+                answer, _ = process.communicate(json.dumps(asked))
+            except KeyboardInterrupt:  # the process may have it too, and ignores a second one
+                process.send_signal(signal.SIGINT)
+                answer, _ = process.communicate()
+        finally:
+            process.kill()
+    try:
+        told = json.loads(answer)
+    except ValueError:
+        ending = launch.exit_words(process.returncode)
+        raise LaunchError(f"The process of the comparison ended without an answer ({ending}). Its stderr says why.") from None
+    if "folder" in told:
+        return Path(told["folder"])
+    raise (KeyboardInterrupt if told["error"] == _INTERRUPTED else _ERRORS[told["error"]])(told["words"])
+
+
+def main() -> None:
+    """Read from stdin what to run, run it, and say on stdout where it is or why not."""
+    with os.fdopen(os.dup(1), "w") as answer:
+        os.dup2(2, 1)  # a user's model may print
+        try:
+            with interruptible(to_the_end=True):
+                told = {"folder": str(_run(**json.load(sys.stdin)))}
+        except Interrupted as interruption:
+            told = {"error": _INTERRUPTED, "words": interruption.words}
+        except tuple(_ERRORS.values()) as error:
+            name = next(name for name, each in _ERRORS.items() if isinstance(error, each))
+            told = {"error": name, "words": str(error)}
+        json.dump(told, answer)
+
+
+def _run(spec: dict[str, Any] | str, out: str | None, frameworks: list[str] | None, *, proof: bool) -> Path:
+    asked = run_settings.of_cells(None, Path(spec) if isinstance(spec, str) else spec, {}, [])
+    named = options.contestants(None if frameworks is None else ",".join(frameworks), None, asked[0][1].contestants)
+    argv = ["run", *(["--spec", spec] if isinstance(spec, str) else option_words(spec))]
+    argv += ["--frameworks", ",".join(named)] if frameworks is not None else []
+    argv += ["--out", out] if out is not None else []
+    argv += [] if proof else ["--no-proof"]
+    folder = None if out is None else Path(out)
+    requests = [(labels, Request(each, named, folder, proof, argv=argv)) for labels, each in asked]
+    return run.quietly(matrix_run.planned(requests) if requests[0][0] else requests[0][1], folder)
+
+
+def stated(spec: Any) -> dict[str, Any] | str:
+    """The fields that a spec states, as JSON has them, or the path of its file."""
+    if isinstance(spec, str | os.PathLike):
+        return os.fspath(cast(str, spec))
+    values = spec.model_dump(mode="json", exclude_unset=True) if isinstance(spec, Spec) else spec
+    if not isinstance(values, Mapping):
+        raise SpecError(f"spec must be fields or the path of a file. Received: {spec!r}. Use e.g. {{'model': 'simple_cnn'}}.")
+    try:
+        return plain_values.from_json(json.dumps(dict(cast(Mapping[str, Any], values)), default=os.fspath))
+    except (TypeError, ValueError) as error:
+        raise SpecError(
+            f"spec must hold plain values. Received: {error}. Use text, numbers, true, false, None, lists and mappings."
+        ) from None
+
+
+def option_words(values: Mapping[str, Any]) -> list[str]:
+    """Options of `run` that say the same as a spec file of these values."""
+    words: list[str] = []
+    for name, value in values.items():
+        option = f"--{name.replace('_', '-')}"
+        if name == "contestants":
+            for each, fields in (value or {}).items():
+                python = f"@{fields['python']}" if fields.get("python") else ""
+                switches = [f",{switch}={json.dumps(set_to)}" for switch, set_to in fields.get("switches", {}).items()]
+                words += ["--contestant", "".join([each, "=", fields["twin"], python, *switches])]
+        elif name == "modes" and isinstance(value, list):
+            words += [option, ",".join(cast(list[str], value))]
+        elif name == until_decided.FIELDS[0]:
+            words += [option] if value else []
+        elif name in (*run_settings.OF_THE_MATRIX, *until_decided.FIELDS):
+            words += [option, str(value)] if value is not None else []
+        else:
+            words += ["--set", f"{name}={json.dumps(value)}"]
+    return words
+
+
+if __name__ == "__main__":
+    main()

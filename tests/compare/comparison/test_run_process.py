@@ -1,0 +1,194 @@
+"""A comparison from Python: the same runs, folder, sentences and errors as `run --spec`."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from common import spec
+from common.data.sources import DataRefused
+from common.spec import Spec, SpecError
+from compare import api
+from compare.comparison import run_process
+from compare.core.errors import FolderError, LaunchError
+from compare.execution import launch, run_settings
+from compare.schema import SPEC_FILE
+from tests.compare.command_line import compare
+from tests.compare.conftest import behave
+
+QUICK: dict[str, Any] = {"modes": ["serial"], "cores": 1, "epochs": 3}
+run = partial(api.run, frameworks=("left", "right"), proof=False)
+
+
+@pytest.fixture
+def fakes(fake_twins: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """The fake twins, in the process that `api.run` starts too."""
+    start = launch.of_suite
+    fake_twins.setattr(launch, "of_suite", lambda name: start("tests.compare.twins.fake_comparison"))
+    return fake_twins
+
+
+@pytest.fixture
+def inside(fake_twins: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., dict[str, Any]]:
+    """What the process of `api.run` answers. It runs in this one."""
+
+    def answer(asked_for: Any, out: Path | None = None, frameworks: Any = ("left", "right")) -> dict[str, Any]:
+        asked = {"spec": run_process.stated(asked_for), "out": out and str(out), "frameworks": frameworks, "proof": False}
+        fake_twins.setattr(sys, "stdin", io.StringIO(json.dumps(asked)))
+        run_process.main()
+        return json.loads(capfd.readouterr().out)
+
+    return answer
+
+
+def test_a_mapping_runs_as_a_file_does_and_its_command_is_the_same_again(fakes: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    behave(fakes, right__serial__1="crash")
+    results = run(QUICK | {"data": {"limit": 256}}, out=out)
+    assert isinstance(results, api.Results) and results.folder == out and results.exit_code == 1
+    assert dict(results.runs.groupby(["framework", "status"]).size()) == {("left", "ok"): 1, ("right", "failed"): 1}
+    assert (out / "report.html").exists() and results.runs.equals(api.load(out).runs)
+    left = (out / "runs" / "left-serial-1core-r0" / "result.json").stat().st_mtime_ns
+    behave(fakes)
+    done = compare(*results.compared.stored.comparison.argv)
+    assert done.exit_code == 0, done.output
+    assert (out / "runs" / "left-serial-1core-r0" / "result.json").stat().st_mtime_ns == left
+    assert set(api.load(out).runs.status) == {"ok"}
+
+
+def test_ctrl_c_ends_the_runs_keeps_what_had_ended_and_the_same_call_goes_on(
+    fakes: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    behave(fakes, right__serial__1="hang")
+    pids = out / "runs" / "right-serial-1core-r0" / "pids"
+
+    def press() -> None:
+        while not (pids.exists() and pids.read_text()):
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what is in the background without it
+    threading.Thread(target=press, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt, match=r"Interrupted\. To continue, run the same command with --out "):
+        run(QUICK, out=out)
+    signal.signal(signal.SIGINT, before)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pids.read_text().split()[0]), 0)
+    assert list(api.load(out).runs.status) == ["ok", "killed"]
+    behave(fakes)
+    said = capfd.readouterr()
+    assert said.out == "" and "left-serial-1core" in said.err
+    assert set(run(str(_file(tmp_path, QUICK)), out=out).runs.status) == {"ok"}
+    assert "left-serial-1core" not in capfd.readouterr().err
+
+
+def test_lists_make_a_matrix_and_a_refused_cell_is_told(inside: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    several = QUICK | {"data": {"source": [str(tmp_path / "nowhere"), "digits"]}}
+    assert inside(several, tmp_path / "out") == {"folder": str(tmp_path / "out")}
+    made = api.load(tmp_path / "out")
+    assert isinstance(made, api.Matrix) and list(made.cells) == ["digits"] and len(made.who_wins_where) == 1
+    assert list(made.refused) == ["nowhere"] and "nowhere" in made.refused["nowhere"]
+    assert made.cells["digits"].folder == tmp_path / "out" / "digits"
+
+
+def _file(folder: Path, values: Any) -> Path:
+    path = folder / "run.yaml"
+    path.write_text(yaml.safe_dump(values))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("values", "error", "code"),
+    [
+        ({"lr": 0.1}, SpecError, 2),
+        ({"model": "no.such"}, SpecError, 2),
+        ({"modes": ["paralel"]}, SpecError, 2),
+        ({"contestants": {"a": {"twin": "left"}, "b": {"twin": "lift"}}}, SpecError, 2),
+        ({"data": {"source": "/nowhere"}}, DataRefused, 4),
+        (QUICK, FolderError, 2),
+        (QUICK | {"contestants": {"a": {"twin": "left", "python": "/nowhere/python"}}}, LaunchError, 1),
+    ],
+)
+def test_errors_are_those_of_the_command_in_its_sentences(
+    inside: Callable[..., dict[str, Any]], tmp_path: Path, values: Any, error: type[Exception], code: int
+) -> None:
+    if error is FolderError:
+        (tmp_path / "other.txt").touch()
+    out = tmp_path if error is FolderError else tmp_path / "out"
+    told = inside(values, out, None)
+    done = compare("run", "--spec", _file(tmp_path / "..", values), "--no-proof", "--out", out)
+    assert done.exit_code == code and told == {"error": error.__name__, "words": done.stderr.rstrip("\n")}
+
+
+@pytest.mark.parametrize("error", [SpecError, FolderError, DataRefused, LaunchError, OSError, KeyboardInterrupt])
+def test_an_answer_becomes_the_error_of_its_name(monkeypatch: pytest.MonkeyPatch, error: type[BaseException]) -> None:
+    name = "Interrupted" if error is KeyboardInterrupt else error.__name__
+    _answers(monkeypatch, json.dumps({"error": name, "words": "It is late."}))
+    with pytest.raises(error, match=r"^It is late\.$") as raised:
+        run({})
+    assert raised.type is error
+
+
+def test_a_process_that_dies_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    _answers(monkeypatch, "")
+    with pytest.raises(LaunchError, match=r"ended without an answer \(exit code 3\)"):
+        run({})
+
+
+def _answers(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+    command = [sys.executable, "-I", "-S", "-c", f"import sys; sys.stdin.read(); print({answer!r}); sys.exit(3)"]
+
+    def start(name: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    monkeypatch.setattr(launch, "of_suite", start)
+
+
+@pytest.mark.parametrize("refused", [5, None, [1], {"epochs": {1, 2}}, {"model": object()}])
+def test_a_spec_that_is_none_is_refused_before_a_process_starts(monkeypatch: pytest.MonkeyPatch, refused: Any) -> None:
+    monkeypatch.delattr(launch, "of_suite")
+    with pytest.raises(SpecError, match=r"Received: .*\. Use "):
+        run(refused)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"model": "resnet18", "steps": 3, "optimizer": {"name": "adam", "learning_rate": 1e-5}, "precision": "float64"},
+        {"modes": ["serial", "pipeline"], "repeats": 5, "until_decided": True, "most_repeats": 9, "smallest_effect": "3%"},
+        {"contestants": {"a": {"twin": "left"}, "b": {"twin": "left", "switches": {"left_switch": "quick"}}}},
+        {"data": {"source": Path("images"), "image_size": (32, 64)}, "repeats": None},
+        {"mode": "data_parallel", "replicas": 4, "checkpoint_seconds": None},
+    ],
+)
+def test_the_recorded_command_means_what_the_values_mean(fake_twins: pytest.MonkeyPatch, values: dict[str, Any]) -> None:
+    stated = run_process.stated(values)
+    assert isinstance(stated, dict)
+    seen: list[Any] = []
+    fake_twins.setattr("compare.comparison.run.Request", lambda *fields, **others: seen.append(fields[:2]) or 1 / 0)
+    expected = run_settings.of_cells(None, stated, {}, [])
+    compare("run", *run_process.option_words(stated))
+    settings, names = seen[0]
+    assert spec.build(settings.values) == spec.build(expected[0][1].values)
+    for field in ("modes", "replicas", "repeats", "until"):
+        assert getattr(settings, field) == getattr(expected[0][1], field)
+    assert names == list(values.get("contestants", launch.FRAMEWORKS))
+
+
+@pytest.mark.parametrize("kind", [Spec, SPEC_FILE])
+def test_a_spec_object_stands_for_the_fields_that_were_set(kind: type[Spec]) -> None:
+    own = {"repeats": 5} if kind is SPEC_FILE else {}
+    values = {"model": "resnet18", "steps": 4, "data": {"source": "leaves"}, **own}
+    assert run_process.stated(kind.model_validate(values)) == values

@@ -1,0 +1,17 @@
+"""The process of `api.run`, with the two fake twins on a machine of four cores."""
+
+import pytest
+
+from common.machine import machine, rates
+from compare.comparison import run_process
+from compare.execution import launch
+from compare.reporting import plots
+from tests.compare import conftest
+
+if __name__ == "__main__":
+    patch = pytest.MonkeyPatch()
+    patch.setattr(plots, "save", conftest.save_nothing)
+    patch.setattr(launch, "FRAMEWORKS", conftest.FAKES)
+    patch.setattr(machine, "available_cores", lambda: 4)
+    patch.setattr(rates, "measured", conftest.measured_rates)
+    run_process.main()
