@@ -29,6 +29,7 @@ from compare.execution.matrix import Row
 from compare.regression import bisection
 from compare.regression.bisection import Enough, Found, Unmeasurable
 from tests.compare import made
+from tests.compare.regression.conftest import upgrade
 from tests.compare.regression.repository import git
 from tests.compare.regression.test_regress_for_real import PARTS, PLANTED
 from tests.compare.regression.test_revisions import commit, spec_module, worktrees
@@ -351,6 +352,22 @@ def test_the_first_slow_environment_is_found(
     assert json.loads(done.stdout)["first_bad"] == str(pythons[2])
     done = bisect("--environments", pythons[0], *words)
     assert done.exit_code == 2 and "takes two or more, each once" in done.stderr
+    contestants.leave()
+
+
+def test_a_bisection_does_not_go_on_in_another_environment(
+    recorded: list[tuple[str, str]], interpreters: Callable[[int], list[Path]], tmp_path: Path
+) -> None:
+    pythons = interpreters(2)
+    words = ["--environments", *pythons, "--contestant", "it=left", "--out", tmp_path / "out", "--json"]
+    done = bisect(*words)
+    assert done.exit_code == 0 and json.loads(done.stdout)["first_bad"] == str(pythons[1]), done.output
+    runs = len(recorded)
+    upgrade(pythons[1])
+    launch.DESCRIPTIONS.clear()
+    done = bisect(*words)
+    assert done.exit_code == 2 and "holds another bisection (distributions_hashes is" in done.stderr, done.output
+    assert len(recorded) == runs
     contestants.leave()
 
 
