@@ -18,7 +18,7 @@ from compare.core.errors import LaunchError
 from compare.execution import code_digest, contestants, launch, store
 from compare.execution.contestants import Contestant
 from compare.execution.store import ProofRecord
-from compare.judgement import environments
+from compare.judgement import environments, measurements
 from compare.reporting import comparison_report
 from tests.compare import made
 from tests.compare.command_line import compare
@@ -423,12 +423,18 @@ def test_a_report_says_in_which_environments_two_contestants_differ_and_names_ru
     found = comparison_report.read(folder)
     assert found.findings.environments == ["pytorch against tensorflow: torch 2.14.1 against not there."]
     caution = f"{first}, repeat 2: ANOTHER ENVIRONMENT than before the proof: numpy was 2.4.6, now 2.4.7."
-    assert caution in found.findings.troubles
+    assert caution in found.findings.troubles and measurements.read(folder).elsewhere == [caution]
     text = comparison_report.report(found, folder).to_markdown()
     assert "In what do the environments differ?" in text and "| torch | 2.14.1 |" in text
-    with_gpus = comparison.model_copy(update={"machine": comparison.machine | {"gpus": ["A"]}})
-    said = environments.sentences(store.Stored(comparison=with_gpus, runs=runs, set_aside=[]))
+    said = environments.sentences(environments.counted(comparison.environments, {"gpus": ["A"]}))
     assert said == ["pytorch against tensorflow: torch 2.14.1 against not there; CUDA 13.0 against 12.5."]
+
+
+def test_without_a_gpu_libraries_for_gpus_do_not_count_and_all_others_do() -> None:
+    libraries = {"NVIDIA driver": "580", "CUDA": "13.0", "cuDNN": "9.1", "NCCL": "2.1"}
+    found = environments.counted({"a": made_up(**libraries, oneDNN="3.7"), "b": made_up(CUDA="12.5", oneDNN="3.9")}, {})
+    assert environments.sentences(found) == ["a against b: oneDNN 3.7 against 3.9."]
+    assert environments.differences(found) == [{"what": "oneDNN", "a": "3.7", "b": "3.9"}]
 
 
 def made_up(*distributions: str, python: str = "3.11.7", **libraries: str) -> Environment:

@@ -362,6 +362,7 @@ def test_a_bisection_does_not_go_on_in_another_environment(
     words = ["--environments", *pythons, "--contestant", "it=left", "--out", tmp_path / "out", "--json"]
     done = bisect(*words)
     assert done.exit_code == 0 and json.loads(done.stdout)["first_bad"] == str(pythons[1]), done.output
+    assert json.loads(done.stdout)["environments"] == [f"{pythons[0]} against {pythons[1]}: newer 0.0 against 1.0."]
     runs = len(recorded)
     upgrade(pythons[1])
     launch.DESCRIPTIONS.clear()

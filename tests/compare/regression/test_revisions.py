@@ -414,6 +414,9 @@ def test_the_proof_of_an_upgrade_compares_both_environments_and_none_passes_unpr
     proof = store.read_plan(out / "head").proof
     assert proof is not None and proof.mode_verdicts == {"it": {"serial": "not proved"}}
     assert proof.row_verdicts == {"it-serial-4cores": "not proved"}
+    assert found["environments"] == ["baseline's it against candidate's it: newer 0.0 against 1.0."]
+    assert found["differences"] == [{"what": "newer", "baseline's it": "0.0", "candidate's it": "1.0"}]
+    assert "## In what do the environments differ?" in (out / "regress.md").read_text()
     (fact,) = (each for each in found["facts"] if each["what"] == "same training in both frameworks")
     assert (fact["candidate"], fact["verdict"]) == ("not proved", "cannot tell")
     contestants.leave()
