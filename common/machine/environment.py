@@ -22,6 +22,12 @@ from common.machine import plugins
 PYTHONS = ("3.11", "3.14")
 """The lowest version of Python that is supported, and the first later one that is not. A test compares pyproject.toml."""
 
+NEEDED = (
+    "numpy", "pillow", "pooch", "platformdirs", "filelock", "safetensors", "dask", "distributed", "simplejpeg", "scikit-learn",
+    "scipy", "psutil", "pydantic", "pyyaml",
+)  # fmt: skip
+"""Distributions that `common` imports, so every twin. Those of locks/common.txt, by normalised name."""
+
 _DISTRIBUTION = re.compile(r"(?P<name>.+?)-(?P<version>[^-]+)(-py[\d.]+[^-]*)?\.(dist|egg)-info")
 _VARIANTS = ("", "-cpu")
 """Endings of a distribution's name that bring the same package."""
@@ -138,11 +144,16 @@ def main(words: Sequence[str]) -> None:
         package = importlib.import_module(brought[twin].module if colon else words[0].partition(".")[0])
         supported = getattr(package, "SUPPORTED", {})
     refusal = unsupported(supported, {name: version(name, installed) for name in supported})
+    needed = {name: installed.get(name) for name in NEEDED}
+    missing = [name for name, found in needed.items() if found is None]
+    if refusal is None and missing:
+        refusal = f"It has no {', '.join(missing)}, and every twin needs what locks/common.txt names. Install it there."
     if package is None:
         refusal = f"It has no twin {twin}. Install a package with an entry point {twin} in the group {group}."
     found = {
         **describe(),
         "refusal": refusal,
+        "needed": needed,
         "installed": any(version(name, installed) for name in list(supported)[:1]),
         "code": plugins.code_digest(package) if package is not None and colon else None,
         "brought": list(plugins.installed(plugins.TWINS)) if "--clashes" in words else None,

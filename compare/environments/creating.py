@@ -90,6 +90,12 @@ def create(name: str, lock: Path, folder: Path, python: str | None = None, *, no
                 f"The environment {name} cannot be made from {lock} ({launch.exit_words(code)}). See {log}.\n"
                 + "\n".join(lines[-_LAST_LINES:])
             )
+        contestants.enter([Contestant(name=name, twin=base.twin, python=str(target))])
+        if missing := [each for each, version in launch.inspect(name)["needed"].items() if version is None]:
+            raise LaunchError(
+                f"The environment {name} would run no twin: {lock} installs no {', '.join(missing)}. Add what locks/common.txt "
+                "names (-r common.txt), and lock again."
+            )
         found = Made(
             lock=str(lock.absolute()),
             lock_hash=hashlib.sha256(content).hexdigest(),
