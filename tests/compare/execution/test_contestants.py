@@ -1,6 +1,7 @@
 """Contestants: how they are named, and which are refused before anything is trained."""
 
 import json
+import re
 import stat
 import sys
 import sysconfig
@@ -122,6 +123,7 @@ def test_the_command_line_goes_over_the_spec_file_and_may_name_its_contestants()
         (None, ["a=pytorch", "a=tensorflow"], "Two contestants are named a"),
         (["pytorch"], ["pytorch=pytorch,x=1"], "Two contestants are named pytorch"),
         (None, ["a=pytroch"], "The twin of a names something unknown. Received: 'pytroch'.* Did you mean pytorch"),
+        (None, ["pytorch=tensorflow"], "pytorch is the name of another twin. Received: pytorch=tensorflow"),
         (["b"], ["a=pytorch"], "--frameworks names something unknown. Received: 'b'"),
     ],
 )
@@ -276,6 +278,47 @@ def test_a_framework_outside_the_supported_versions_is_refused(bare: Path, versi
     (site,) = bare.parents[1].glob("lib/python*/site-packages")
     (site / f"torch-{version}.dist-info").mkdir()
     assert f"torch {version} is not supported" in refused(bare)
+
+
+@pytest.mark.parametrize(
+    ("twin", "reason"),
+    [
+        ("pytroch", "It has no twin pytroch. Install a package.* Did you mean pytorch?"),
+        ("dask", "It has no twin dask. Install a"),
+    ],
+)
+def test_a_twin_that_another_interpreter_does_not_have_is_refused(bare: Path, twin: str, reason: str) -> None:
+    assert re.search(reason, refused(bare, twin))
+
+
+def test_a_framework_that_is_missing_here_is_refused_before_anything_is_imported_and_the_doctor_asks_the_others(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fake_twins.setitem(launch.FRAMEWORKS, "tensorflow", "tensorflow_impl")
+    fake_twins.setattr(launch, "_Short", None)  # nothing is started
+    there = {name: version for name, version in environment.distributions().items() if not name.startswith("tensorflow")}
+    fake_twins.setattr(environment, "distributions", lambda: there)
+    done = compare("run", "--out", tmp_path / "out")
+    said = " ".join(done.output.split())
+    assert done.exit_code == 1 and "tensorflow cannot run here: tensorflow is not installed." in said
+    assert "Install convtwins[tensorflow], or choose others with --frameworks." in said
+    with launch.asked(["tensorflow", "left"], each_apart=True) as answer:
+        assert answer("left")["framework"] == "left"
+        with pytest.raises(LaunchError, match="tensorflow is not installed"):
+            answer("tensorflow")
+
+
+def test_a_twin_of_a_package_beside_the_suite_is_held_to_its_versions_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "third_impl").mkdir()
+    (tmp_path / "third_impl" / "__init__.py").write_text('SUPPORTED = {"numpy": ("99", "100")}\n')
+    (tmp_path / "third-1.0.dist-info").mkdir()
+    (tmp_path / "third-1.0.dist-info" / "entry_points.txt").write_text("[convtwins.twins]\nthird = third_impl\n")
+    (tmp_path / "third-1.0.dist-info" / "METADATA").write_text("Name: third\nVersion: 1.0\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(LaunchError, match=r"numpy \S+ is not supported. Use a version from 99 on"):
+        launch.describe("third")
 
 
 def test_a_framework_that_dies_on_import_is_refused(linked: Path, tmp_path: Path) -> None:
@@ -494,6 +537,6 @@ def test_two_distributions_that_own_the_same_file_clash(bare: Path) -> None:
     (site / "torch-2.14.1.dist-info").mkdir()
     (site / "torchvision-0.29.1.dist-info").mkdir()
     contestants.enter([Contestant(name="both", twin="pytorch", python=str(bare))])
-    assert launch.probe("both", "--clashes")["clashes"] == [
+    assert launch.inspect("both", "--clashes")["clashes"] == [
         "nvidia-cudnn-cu12 and nvidia-cudnn-cu13 both installed nvidia/cudnn/lib/libcudnn.so.9 and 1 more files"
     ]
