@@ -21,6 +21,7 @@ from compare.execution.contestants import Contestant
 from compare.execution.store import ProofRecord
 from compare.judgement import environments, measurements
 from compare.reporting import comparison_report
+from compare.switches import layers
 from tests.compare import made
 from tests.compare.command_line import compare
 
@@ -137,6 +138,9 @@ def test_two_of_one_name_and_unknown_twins_are_refused(frameworks: list[str] | N
     [
         ("contestants: {a: {twin: left}, a: {twin: right}}", "a stands there twice"),
         ("contestants: [left]", "contestants must be a group"),
+        ("contestants:", "contestants must be a group of them. Received: None"),
+        ("contestants: {}", "contestants must be a group of them. Received: {}"),
+        ("contestants: {3.11: {twin: left}}", "a field without a name. Received: 3.11. Quote it"),
         ("contestants: {a: left}", r"contestants\.a must be a group of fields"),
         ("contestants: {a: {twin: left, pyhton: x}}", "The contestant a has a pyhton that is refused"),
         ("contestants: {a: {python: x}}", "The contestant a has a twin that is refused"),
@@ -151,10 +155,23 @@ def test_a_spec_file_with_wrong_contestants_is_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_contestants_of_a_spec_file_are_refused_where_a_command_has_none(tmp_path: Path) -> None:
+def test_contestants_of_a_spec_file_are_refused_where_a_command_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "spec.yaml").write_text("model: simple_cnn\ncontestants: {a: {twin: pytorch}}")
-    done = compare("layers", "--frameworks", "pytorch", "--spec", tmp_path / "spec.yaml")
-    assert done.exit_code == 2 and "contestants are for run, parity, scaling, regress and bisect" in done.output
+    done = compare("optimize", "--spec", tmp_path / "spec.yaml")
+    assert done.exit_code == 2
+    assert "contestants of a spec file are for run, parity, scaling, regress, bisect and layers" in " ".join(
+        done.output.split()
+    )
+    seen: list[str] = []
+
+    def measure(what: object, named: list[str], *rest: object) -> None:
+        seen.extend(named)
+        raise SpecError("seen")
+
+    monkeypatch.setattr(layers, "measure", measure)
+    assert compare("layers", "--spec", tmp_path / "spec.yaml").exit_code == 2 and seen == ["a"]
 
 
 def test_a_twin_that_other_interpreters_have_is_looked_up_there() -> None:

@@ -314,6 +314,7 @@ def test_a_good_end_on_a_side_branch_is_refused(repository: Path, stand_in: list
         (("--good", "HEAD~1"), "Nothing that a run uses changed from HEAD~1 to HEAD"),
         ((), "bisect needs --good REV or --environments A B ... Received: neither"),
         (("--good", "HEAD~3", "--environments", "a", "b"), "Received: both"),
+        (("--environments", "a", "b", "--bad", "HEAD"), "--bad goes with --good. Received: HEAD with --environments"),
         (("--good", "HEAD~3", "b"), "Environments need --environments. Received: b"),
         (("--good", "HEAD~3", "--metric", "speed"), "--metric names something unknown"),
         (("--good", "HEAD~3", "--metric", "epoch_seconds,wall_seconds"), "bisect follows one metric"),
