@@ -82,6 +82,8 @@ def test_an_environment_is_made_from_a_lock_listed_and_checked(calls: Path, tmp_
     assert [(each["twin"], each["installed"]) for each in found["twins"]] == [("pytorch", False), ("tensorflow", True)]
     assert compare("env", "check", "mine").exit_code == 1
     assert contestants.interpreter("mine") == Path(target)
+    compare("env", "create", "own", "--lock", "tensorflow-cpu", "--folder", tmp_path / "others")
+    assert json.loads(calls.read_text().splitlines()[-1])[-1] == str(launch.PROJECT_ROOT / "locks" / "tensorflow-cpu.lock")
     again = compare("env", "create", "mine", "--lock", lock)
     assert again.exit_code == 2 and "There is an environment mine in .environments" in again.output
 
@@ -133,6 +135,7 @@ def test_of_two_that_make_an_environment_of_one_name_the_second_is_refused_and_l
         (["create", "mine"], "env create needs a name and --lock FILE"),
         (["create", "../mine", "--lock", "my.lock"], "An environment's name has letters"),
         (["create", "mine", "--lock", "gone.lock"], "--lock cannot be read. Received: gone.lock"),
+        (["create", "mine", "--lock", "gone"], "or one of cpu, pytorch-cuda, tensorflow-cpu, tensorflow-cuda."),
         (["list", "--lock", "my.lock"], "--lock, --python and --no-deps are for env create"),
         (["lst"], "Did you mean list?"),
     ],
