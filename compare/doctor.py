@@ -55,7 +55,7 @@ def command(as_json: options.AsJson = False) -> None:
 
 def examine(frameworks: Sequence[str]) -> dict[str, Any]:
     """Everything that is known of this machine, JSON-ready. Each framework answers in a process of its own."""
-    with launch.asked(frameworks) as answer:
+    with launch.asked(frameworks, each_apart=True) as answer:
         asked = [_framework(name, answer) for name in frameworks]
     memory = psutil.virtual_memory()
     found: dict[str, Any] = {

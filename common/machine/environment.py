@@ -15,12 +15,19 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from common.machine import plugins
 
 PYTHONS = ("3.11", "3.14")
 """The lowest version of Python that is supported, and the first later one that is not. A test compares pyproject.toml."""
+
+NEEDED = (
+    "numpy", "pillow", "pooch", "platformdirs", "filelock", "safetensors", "dask", "distributed", "simplejpeg", "scikit-learn",
+    "scipy", "psutil", "pydantic", "pyyaml",
+)  # fmt: skip
+"""Distributions that `common` imports, so every twin. Those of locks/common.txt, by normalised name."""
 
 _DISTRIBUTION = re.compile(r"(?P<name>.+?)-(?P<version>[^-]+)(-py[\d.]+[^-]*)?\.(dist|egg)-info")
 _VARIANTS = ("", "-cpu")
@@ -92,6 +99,17 @@ def unsupported(supported: Mapping[str, Sequence[str]], versions: Mapping[str, s
     return None
 
 
+def refused(package: ModuleType) -> str | None:
+    """Why the twin of a package cannot use this environment, as far as versions say. None: it can. No framework is imported."""
+    installed = distributions()
+    supported: dict[str, Sequence[str]] = getattr(package, "SUPPORTED", {})
+    if (words := unsupported(supported, {name: version(name, installed) for name in supported})) is not None:
+        return words
+    if missing := [name for name in NEEDED if name not in installed]:
+        return f"It has no {', '.join(missing)}, and every twin needs what locks/common.txt names. Install it there."
+    return None
+
+
 def numbers(text: str) -> tuple[int, ...]:
     """The release numbers of a version: (2, 14, 1) of `2.14.1+cpu`."""
     release = re.match(r"\d+(\.\d+)*", text)
@@ -133,19 +151,18 @@ def main(words: Sequence[str]) -> None:
     group, colon, twin = words[0].partition(":")
     brought = plugins.installed(group) if colon else {}
     installed = distributions()
-    package, supported = None, dict[str, Any]()
+    package = None
+    refusal: str | None = f"It has no twin {twin}. Install a package with an entry point {twin} in the group {group}."
     if twin in brought or not colon:
         package = importlib.import_module(brought[twin].module if colon else words[0].partition(".")[0])
-        supported = getattr(package, "SUPPORTED", {})
-    refusal = unsupported(supported, {name: version(name, installed) for name in supported})
-    if package is None:
-        refusal = f"It has no twin {twin}. Install a package with an entry point {twin} in the group {group}."
+        refusal = refused(package)
     found = {
         **describe(),
         "refusal": refusal,
-        "installed": any(version(name, installed) for name in list(supported)[:1]),
+        "needed": {name: installed.get(name) for name in NEEDED},
+        "installed": any(version(name, installed) for name in list(getattr(package, "SUPPORTED", {}))[:1]),
         "code": plugins.code_digest(package) if package is not None and colon else None,
-        "brought": list(plugins.installed(plugins.TWINS)) if "--clashes" in words else None,
+        "brought": list(brought if colon else plugins.installed(plugins.TWINS) if "--clashes" in words else ()),
         "clashes": clashes() if "--clashes" in words else None,
     }
     print(json.dumps(found))

@@ -118,7 +118,7 @@ def _check_size(length: int) -> None:
 
 def _check_name(name: Any) -> None:
     if not isinstance(name, str):  # to YAML, 1 and no are none
-        raise PlainValuesError(f"it has a field without a name. Received: {name!r}")
+        raise PlainValuesError(f"it has a field without a name. Received: {name!r}. Quote it")
     _check_letters(name)
 
 

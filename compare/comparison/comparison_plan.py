@@ -111,14 +111,23 @@ def of_rows(rows: Sequence[Row], plan: Comparison | MatrixPlan, out: Path | None
 
 
 def values_of_one(
-    preset: str | None, spec_file: Path | None, options: Mapping[str, Any], assignments: list[str]
+    preset: str | None,
+    spec_file: Path | None,
+    options: Mapping[str, Any],
+    assignments: list[str],
+    *,
+    with_contestants: bool = False,
 ) -> dict[str, Any]:
-    """The same for a single run: the values, with the mode and the replicas that were asked for."""
+    """The same for a single run: the values, with the mode and the replicas that were asked for.
+
+    Raises:
+        SpecError: also if the spec file has contestants, but for a command that takes them.
+    """
     stated = spec.read_values(spec_file) if spec_file is not None else {}
-    if "contestants" in stated:
+    if "contestants" in stated and not with_contestants:
         raise SpecError(
-            f"contestants are for run, parity, scaling, regress and bisect. Received: contestants in {spec_file}. Leave them "
-            "out here."
+            "contestants of a spec file are for run, parity, scaling, regress, bisect and layers. Received: contestants in "
+            f"{spec_file}. Leave them out here."
         )
     own: dict[str, Any] = {}
     for asked in (stated, spec.parse_assignments(assignments)):
@@ -127,14 +136,20 @@ def values_of_one(
 
 
 def spec_of_one(
-    command: str, preset: str | None, spec_file: Path | None, options: Mapping[str, Any], assignments: list[str]
+    command: str,
+    preset: str | None,
+    spec_file: Path | None,
+    options: Mapping[str, Any],
+    assignments: list[str],
+    *,
+    with_contestants: bool = False,
 ) -> Spec:
     """The spec of a command that looks at one model.
 
     Raises:
         SpecError: a field is refused, or no model is named.
     """
-    values = values_of_one(preset, spec_file, options, assignments)
+    values = values_of_one(preset, spec_file, options, assignments, with_contestants=with_contestants)
     if "model" not in values:
         raise SpecError(f"{command} needs a model. Received: none. Add --model, or name one in --spec.")
     return spec.build(values)

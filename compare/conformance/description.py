@@ -9,13 +9,19 @@ from common.spec import MODES
 from compare.conformance.trial import Faults, Trial
 from compare.execution import contestants
 
+FIELDS: dict[str, type] = {
+    "framework": str, "versions": dict, "supported": dict, "libraries": dict, "devices": list, "modes": dict, "options": dict,
+    "inputs": dict, "deterministic": bool, "formats": list,
+}  # fmt: skip
+"""What `describe` must have. `docs/a-new-twin.md` lists the same."""
+CONDITIONS = ("graph", "layout")
+"""Conditions of a run that a switch must name."""
 _MODE_KEYS = {"available", "reason", "max_replicas", "resource", "implementation", "mechanism", "batch_norm_statistics"}
 
 
 def description_faults(found: Mapping[str, Any], framework: str) -> Faults:
     """What a twin's `describe` lacks."""
-    kinds = {"framework": str, "versions": dict, "devices": list, "modes": dict, "options": dict, "formats": list}
-    for name, kind in kinds.items():
+    for name, kind in FIELDS.items():
         if not isinstance(found.get(name), kind):
             yield f"describe has no {name} of type {kind.__name__}. Received: {found.get(name)!r}"
             return
@@ -41,6 +47,9 @@ def description_faults(found: Mapping[str, Any], framework: str) -> Faults:
             yield f"options.{name} lacks {', '.join(sorted(lacking))}"
         elif option["default"] not in option["values"]:
             yield f"options.{name} has a default that is none of its values. Received: {option['default']!r}"
+    named = {condition for option in found["options"].values() for condition in option.get("sets", {})}
+    if lacking := [condition for condition in CONDITIONS if condition not in named]:
+        yield f"options must have a switch whose `sets` names {' and '.join(lacking)}. Received: {sorted(named)}"
 
 
 def check(trial: Trial) -> Faults:

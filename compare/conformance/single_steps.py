@@ -94,3 +94,5 @@ def check_trajectories(trial: Trial) -> Faults:
         yield f"--copies 2 3 must record losses [3, 3]. Received: {None if losses is None else list(losses.shape)}"
     elif not np.allclose(losses[0], plain, rtol=TOLERANCE, atol=0) or not np.allclose(losses, losses[0], rtol=1e-9, atol=0):
         yield "the losses of copies differ by more than the last place of their weights can make"
+    elif np.array_equal(losses[1], losses[0]) and np.array_equal(losses[2], losses[0]):
+        yield "the losses of copies are those of the run itself, so their weights were not loaded"

@@ -48,6 +48,8 @@ class Checked(Frozen):
     python: str = ""
     distributions: tuple[str, ...] = ()
     distributions_hash: str = ""
+    needed: dict[str, str] = {}
+    """Versions of what every twin imports."""
     lock: str | None = None
     """That it was made from."""
     error: str | None = None
@@ -96,6 +98,7 @@ def look(name: str, python: str | None) -> Checked:
         python=own["python"],
         distributions=own["distributions"],
         distributions_hash=own["distributions_hash"],
+        needed={each: version for each, version in own["needed"].items() if version is not None},
         lock=made and made.lock,
         clashes=own["clashes"],
         twins=[
@@ -182,7 +185,8 @@ def report(found: Checked) -> Report:
         marks=[Mark("Usable", "no" if found.fault else "yes", "bad" if found.fault else "good")],
         facts=[
             f"{found.interpreter}, Python {found.python or 'unknown'}, {len(found.distributions)} distributions "
-            f"({found.distributions_hash[:12]}){f', made from {found.lock}' if found.lock else ''}"
+            f"({found.distributions_hash[:12]}){f', made from {found.lock}' if found.lock else ''}",
+            *([f"What every twin needs: {wording.versions(found.needed)}"] if found.needed else []),
         ],
         findings=[
             ("What does not work?", [found.fault] if found.fault and found.fault not in found.clashes else []),

@@ -12,12 +12,15 @@ import pydantic
 
 from common.artifacts import records
 from common.frozen import Frozen
+from common.machine.machine import PROJECT_ROOT
 from common.spec import SpecError
 from compare.core.errors import FolderError, LaunchError
 from compare.execution import contestants, launch
 from compare.execution.contestants import Contestant
 
 RECORD_FILE = "convtwins-environment.json"
+LOCKS = PROJECT_ROOT / "locks"
+"""The suite's own."""
 _LAST_LINES = 8
 
 
@@ -38,7 +41,7 @@ def create(name: str, lock: Path, folder: Path, python: str | None = None, *, no
 
     Args:
         name: of its folder.
-        lock: a requirements file.
+        lock: a requirements file, or the name of one of the suite's own, e.g. `cpu`.
         folder: gets the environment, and its log as `<name>.log`.
         python: interpreter to make it with. None: this process's.
         no_deps: whether to install what the lock names, and nothing that this requires.
@@ -57,10 +60,15 @@ def create(name: str, lock: Path, folder: Path, python: str | None = None, *, no
         raise SpecError(
             f"An environment's name has letters, digits, dots, dashes and underscores. Received: {name!r}. Use e.g. torch-213."
         ) from None
+    named = LOCKS / f"{lock}.lock"
+    lock = named if named.exists() and not lock.exists() else lock
     try:
         content = lock.read_bytes()
     except OSError as error:
-        raise SpecError(f"--lock cannot be read. Received: {lock} ({error.strerror}). Name a requirements file.") from None
+        known = ", ".join(sorted(path.stem for path in LOCKS.glob("*.lock")))
+        raise SpecError(
+            f"--lock cannot be read. Received: {lock} ({error.strerror}). Name a requirements file, or one of {known}."
+        ) from None
     made = (folder / name).absolute()
     contestants.enter([base])
     launch.inspect(name)
@@ -89,6 +97,12 @@ def create(name: str, lock: Path, folder: Path, python: str | None = None, *, no
             raise LaunchError(
                 f"The environment {name} cannot be made from {lock} ({launch.exit_words(code)}). See {log}.\n"
                 + "\n".join(lines[-_LAST_LINES:])
+            )
+        contestants.enter([Contestant(name=name, twin=base.twin, python=str(target))])
+        if missing := [each for each, version in launch.inspect(name)["needed"].items() if version is None]:
+            raise LaunchError(
+                f"The environment {name} would run no twin: {lock} installs no {', '.join(missing)}. Add what locks/common.txt "
+                "names (-r common.txt), and lock again."
             )
         found = Made(
             lock=str(lock.absolute()),

@@ -24,7 +24,9 @@ def command(
     name: Annotated[
         str | None, typer.Argument(help="Of the environment. To check: also a folder or an interpreter. Default: this one.")
     ] = None,
-    lock: Annotated[Path | None, typer.Option("--lock", help="To create: the requirements file that is installed.")] = None,
+    lock: Annotated[
+        Path | None, typer.Option("--lock", help="To create: a requirements file, or e.g. cpu for the suite's own.")
+    ] = None,
     python: Annotated[
         str | None, typer.Option("--python", help="To create: the interpreter that makes it. Default: this one.")
     ] = None,

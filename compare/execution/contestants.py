@@ -171,6 +171,8 @@ def choose(
     for twice in (name for name in names if names.count(name) > 1 or name in (frameworks or ())):
         raise SpecError(f"Two contestants are named {twice}. Received: {' and '.join(words)}. Give each a name of its own.")
     for each in (*of_file, *of_line):
+        if each.name != each.twin and (each.name in twins or each.name in _brought()):
+            raise SpecError(f"{each.name} is the name of another twin. Received: {each.name}={each.twin}. Choose another name.")
         if each.python is None and each.twin not in twins and not elsewhere:
             chosen(f"The twin of {each.name}", [each.twin], (*twins, *_brought()))
     enter([*of_file, *of_line])

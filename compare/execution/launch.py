@@ -6,6 +6,8 @@ This is the only place that names the suite's own twins. Others come with instal
 from __future__ import annotations
 
 import contextlib
+import difflib
+import importlib
 import itertools
 import json
 import os
@@ -79,19 +81,29 @@ def describe(contestant: str) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def asked(names: Sequence[str]) -> Generator[Callable[[str], dict[str, Any]]]:
+def asked(names: Sequence[str], *, each_apart: bool = False) -> Generator[Callable[[str], dict[str, Any]]]:
     """Ask contestants to describe themselves, at the same time. If the block raises, none is waited for.
+
+    Args:
+        names: of the contestants.
+        each_apart: whether one that cannot run raises when it is asked for, and the others answer.
 
     Yields:
         A function that returns the answer of one of them, as `describe` does.
 
     Raises:
-        LaunchError: an interpreter cannot be used. No framework was imported.
+        LaunchError: an interpreter or its framework cannot be used. No framework was imported.
     """
+    refused: dict[str, LaunchError] = {}
     missing = {_described_as(name): name for name in reversed(names) if _described_as(name) not in DESCRIPTIONS}
-    for name in missing.values():
-        if contestants.named(name).python is not None:
-            probe(name)
+    for key, name in list(missing.items()):
+        try:
+            _refuse(name)
+        except LaunchError as error:
+            if not each_apart:
+                raise
+            refused[key] = error
+            del missing[key]
     with contextlib.ExitStack() as started:
         processes: dict[str, _Short] = {}
         for key, name in missing.items():
@@ -99,7 +111,9 @@ def asked(names: Sequence[str]) -> Generator[Callable[[str], dict[str, Any]]]:
                 processes[key] = started.enter_context(_Short(_command(name, ["describe"])))
 
         def answer(name: str) -> dict[str, Any]:
-            if (key := _described_as(name)) not in DESCRIPTIONS:
+            if (key := _described_as(name)) in refused:
+                raise refused[key]
+            if key not in DESCRIPTIONS:
                 DESCRIPTIONS[key] = _description(name, processes[key])
             return DESCRIPTIONS[key]
 
@@ -112,13 +126,34 @@ def _described_as(name: str) -> str:
     return contestant.twin if contestant.python is None else f"{contestant.twin}@{contestant.python}"
 
 
-def probe(name: str, *options: str) -> dict[str, Any]:
+def _refuse(name: str) -> None:
+    """Look whether a contestant can run, as far as versions say. The suite's own twins here are looked at without a process.
+
+    Raises:
+        LaunchError: it cannot.
+    """
+    contestant = contestants.named(name)
+    if contestant.python is not None or contestant.twin not in FRAMEWORKS:
+        probe(name)
+        return
+    try:
+        package = importlib.import_module(FRAMEWORKS[contestant.twin].partition(".")[0])
+    except ImportError:
+        return  # the twin's own process says what is wrong
+    if (refusal := environment.refused(package)) is not None:
+        raise LaunchError(
+            f"{name} cannot run here: {refusal} Received: {sys.executable}. Install convtwins[{contestant.twin}], or choose "
+            "others with --frameworks."
+        )
+
+
+def probe(name: str) -> dict[str, Any]:
     """Look at a contestant's interpreter without importing its framework: see `common.machine.environment`.
 
     Raises:
         LaunchError: the interpreter is missing, broken, of another Python, or without a version that the twin supports.
     """
-    found = inspect(name, *options)
+    found = inspect(name)
     if found["refusal"] is not None:
         raise LaunchError(f"The interpreter of {name} cannot run it: {found['refusal']} Received: {interpreter(name)}.")
     return found
@@ -144,14 +179,18 @@ def inspect(name: str, *options: str) -> dict[str, Any]:
     if (refusal := environment.unsupported({"Python": environment.PYTHONS}, {"Python": version.strip()})) is not None:
         raise LaunchError(f"The interpreter of {name} cannot run it: {refusal} Received: {python}.")
     twin = contestants.named(name).twin
-    package = (FRAMEWORKS | OWN).get(twin, f"{plugins.TWINS}:{twin}")
+    package = FRAMEWORKS.get(twin, f"{plugins.TWINS}:{twin}")
     printed, said, code = _output(name, [python, "-m", environment.__name__, package, *options])
     try:
-        return dict(json.loads(printed))
+        found = dict(json.loads(printed))
     except (ValueError, TypeError):
         raise LaunchError(
             f"The interpreter of {name} cannot list what is installed ({exit_words(code)}): {python}.\n{_last_lines(said)}"
         ) from None
+    if twin not in FRAMEWORKS and twin not in found["brought"]:
+        close = difflib.get_close_matches(twin, [*FRAMEWORKS, *found["brought"]], n=1)
+        found["refusal"] += f" Did you mean {close[0]}?" if close else ""
+    return found
 
 
 def environment_of(name: str) -> Environment:
@@ -442,7 +481,7 @@ def exit_words(code: int) -> str:
 
 
 def _command(name: str, arguments: Sequence[str]) -> list[str]:
-    return _tied(interpreter(name), ["-m", *module(contestants.named(name).twin), *arguments])
+    return _tied(interpreter(name), ["-m", *_module(name), *arguments])
 
 
 def _tied(python: str, words: Sequence[str]) -> list[str]:
@@ -459,13 +498,18 @@ def of_suite(name: str) -> subprocess.Popen[str]:
 
 
 def _shown(name: str) -> str:
-    return " ".join([contestants.named(name).python or "python", "-m", *module(contestants.named(name).twin), "describe"])
+    return " ".join([contestants.named(name).python or "python", "-m", *_module(name), "describe"])
 
 
 def module(twin: str) -> list[str]:
     """The words behind `python -m` that run a twin."""
-    own = (FRAMEWORKS | OWN).get(twin)
+    own = FRAMEWORKS.get(twin)
     return ["common.processes.plugin", twin] if own is None else [own]
+
+
+def _module(name: str) -> list[str]:
+    """The same, of a contestant or of the suite's own work."""
+    return [OWN[name]] if name in OWN and not contestants.entered([name]) else module(contestants.named(name).twin)
 
 
 def _environment(root: Path | None = None) -> dict[str, str]:

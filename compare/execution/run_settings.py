@@ -43,9 +43,10 @@ def of_cells(
     settings = presets.preset(preset) if preset is not None else Preset()
     values = settings.values
     if spec_file is not None:
-        values, until = until_decided.of_fields(spec_file if isinstance(spec_file, Mapping) else spec.read_values(spec_file))
-        named = values.pop("contestants", None) or {}
-        if not isinstance(named, dict):
+        stated = spec_file if isinstance(spec_file, Mapping) else spec.read_values(spec_file)
+        values, until = until_decided.of_fields(stated)
+        named = values.pop("contestants", {})
+        if not isinstance(named, dict) or ("contestants" in stated and not named):
             raise SpecError(f"contestants must be a group of them. Received: {named!r}. Write {{NAME: {{twin: pytorch}}}}.")
         values, matrix = _of_the_matrix(values)
         settings = replace(settings, until=until, stated=tuple(matrix), contestants=cast(dict[str, Any], named), **matrix)

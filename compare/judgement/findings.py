@@ -63,7 +63,7 @@ def findings(stored: Stored, summaries: Sequence[Summary]) -> Findings:
         scores=[sentence for summary in summaries for sentence in _scores(summary)],
         inexact_modes=inexact_modes.sentences(stored, summaries),
         bounds=[sentence for summary in summaries if (sentence := _bound(summary))],
-        environments=environments.sentences(stored),
+        environments=environments.sentences(environments.counted(stored.comparison.environments, stored.comparison.machine)),
         troubles=cautions.sentences(stored, summaries),
     )
 

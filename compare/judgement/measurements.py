@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from common.artifacts import atomic_files
-from common.artifacts.schema import Metrics, RunResult
+from common.artifacts.schema import Environment, Metrics, RunResult
 from common.frozen import Frozen
 from common.machine import machine
 from common.spec import Spec
@@ -19,7 +19,7 @@ from compare.core.statistics import Spread, spread
 from compare.execution import store
 from compare.execution.matrix import Row
 from compare.execution.store import Stored
-from compare.judgement import cautions, sameness
+from compare.judgement import cautions, environments, sameness
 from compare.judgement.row_figures import Summary
 from compare.judgement.run_figures import epoch_seconds, images_per_second, steps_needed, timed_steps, times_in_doubt
 from compare.judgement.summary import measured, summarize
@@ -137,6 +137,10 @@ class Measured(Frozen):
     subjects: dict[str, Subject]
     set_aside: list[str] = []
     """Of a comparison: why each unreliable stored file does not count."""
+    environments: dict[str, Environment] = {}
+    """Of the contestants of a comparison, as far as they are recorded."""
+    elsewhere: list[str] = []
+    """Of a comparison: its runs that met another environment."""
 
     @property
     def machine_name(self) -> str:
@@ -241,6 +245,8 @@ def _comparison(folder: Path) -> Measured:
         data_hash=comparison.data_hash,
         proof=f"{comparison.proof.verdict}: {comparison.proof.sentence}" if comparison.proof else None,
         set_aside=[*stored.set_aside, *cautions.unchecked(stored)],
+        environments=environments.counted(comparison.environments, own),
+        elsewhere=environments.cautions(stored),
         subjects={
             row.id: _row(stored, row, summary)
             for row, summary in zip(comparison.rows, summarize(stored), strict=True)

@@ -28,7 +28,9 @@ MOST_PAIRS = 30
 def command(
     *,
     good: Annotated[str | None, typer.Option("--good", metavar="REV", help="A revision that is not slow yet.")] = None,
-    bad: Annotated[str, typer.Option("--bad", metavar="REV", help="A later revision that is slow.")] = "HEAD",
+    bad: Annotated[
+        str | None, typer.Option("--bad", metavar="REV", help="A later revision that is slow. Default: HEAD.")
+    ] = None,
     environments: Annotated[
         str | None,
         typer.Option("--environments", metavar="A B ...", help="Environments in order instead, the good one first. See `env`."),
@@ -58,12 +60,14 @@ def command(
         if (environments is None) == (good is None):
             received = "neither" if good is None else "both"
             raise SpecError(f"bisect needs --good REV or --environments A B ... Received: {received}. Name one of them.")
+        if environments is not None and bad is not None:
+            raise SpecError(f"--bad goes with --good. Received: {bad} with --environments, whose last one is the bad end.")
         if environments is None and others:
             raise SpecError(f"Environments need --environments. Received: {', '.join(others)}. Leave them out.")
         settings = requests.settings(*of_spec.asked(), modes, most_repeats, most_repeats)
         compared = contestants.names(settings.contestants, elsewhere=bool(together))
         folder = (out or store.new_folder("bisect")).resolve()
-        asked = Asked(named[0], regress.threshold_of("--threshold", threshold), good, bad, together)
+        asked = Asked(named[0], regress.threshold_of("--threshold", threshold), good, bad or "HEAD", together)
         found, chosen = bisect(requests.request(settings, compared, folder, only), asked, folder)
         code = bisect_report.report(found, chosen, asked).deliver(folder, as_json=as_json)
     raise typer.Exit(code)

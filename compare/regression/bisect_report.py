@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from common.artifacts.schema import Environment
 from compare.core import verdict_words
 from compare.core.statistics import SIGNIFICANCE
 from compare.core.wording import count, percent
+from compare.judgement import environments
 from compare.regression.bisection import Found, Trial
 from compare.regression.candidates import Asked, Candidates
 from compare.regression.records import EXIT_OK, EXIT_UNDECIDED, heading
+from compare.reporting import comparison_tables
 from compare.reporting.document import Mark, Report
 from compare.reporting.tables import Cell, Column, Table
 
@@ -45,6 +48,12 @@ def report(found: Found, chosen: Candidates, asked: Asked) -> Report:
         {"candidate": titles[place], "reason": reason} for place, reason in sorted(found.skipped.items())
     ]
     tables = [Table("trials", "Tests, in order", _TRIALS, rows)]
+    there: dict[str, Environment] = {}
+    if len(chosen.environments) == len(titles):
+        there = {titles[place]: chosen.environments[place] for place in (found.last_good, found.first_bad)}
+    there = environments.counted(there, facts)
+    tables += comparison_tables.environment_table(environments.differences(there))
+    sentences.insert(1, (comparison_tables.ENVIRONMENTS, environments.sentences(there)))
     tables += [Table("skipped", "What could not be measured", _SKIPPED, skipped)] if skipped else []
     suspects = [chosen.each[place].identity for place in found.suspects]
     return Report(
@@ -58,7 +67,7 @@ def report(found: Found, chosen: Candidates, asked: Asked) -> Report:
             f"Machine: {facts.get('processor') or 'unknown processor'}, {facts.get('logical_cores') or '?'} logical cores",
         ],
         marks=[Mark("First bad", "found" if found.outcome == "found" else found.outcome, _TONES.get(found.outcome, "warn"))],
-        findings=sentences,
+        findings=[each for each in sentences if each[1]],
         tables=tables,
         values={
             "headline": title,
@@ -67,6 +76,7 @@ def report(found: Found, chosen: Candidates, asked: Asked) -> Report:
             "first_bad": suspects[0] if found.outcome == "found" else None,
             "suspects": suspects,
             "metric": asked.metric,
+            "environments": environments.sentences(there),
         },
         exit_code=EXIT_OK if found.outcome == "found" else EXIT_UNDECIDED,
     )

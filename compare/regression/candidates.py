@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from common.artifacts.schema import Environment
 from common.frozen import Exact
 from common.machine.machine import Facts
 from compare.comparison.comparison_plan import Request
@@ -43,6 +44,8 @@ class Bisection(Exact):
     most_repeats: int
     code_hash: str
     machine: Facts
+    distributions_hashes: list[str] = []
+    """Of each environment, or of the one that all commits run in."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,8 @@ class Candidates:
     """That can be run."""
     ready: Callable[[int], AbstractContextManager[OneSide]]
     """Raises RevisionError if the candidate cannot be measured."""
+    environments: Sequence[Environment]
+    """Of each candidate, or the one that all commits run in. Empty: the twin does not say."""
 
 
 def of_revisions(good: str, bad: str, plan: Comparison) -> Candidates:
@@ -125,7 +130,7 @@ def of_revisions(good: str, bad: str, plan: Comparison) -> Candidates:
         with revisions.worktree(candidate.identity) as checkout:
             yield revisions.side_of(checkout, candidate.name, plan, rows)
 
-    return Candidates(found, plan, rows, ready)
+    return Candidates(found, plan, rows, ready, list(plan.environments.values()))
 
 
 def of_environments(pythons: Sequence[str], request: Request, shown: Display) -> Candidates:
@@ -148,7 +153,8 @@ def of_environments(pythons: Sequence[str], request: Request, shown: Display) ->
     def ready(place: int) -> Generator[OneSide]:
         yield sides[place]
 
-    return Candidates(found, sides[-1].plan, revisions.runnable(sides[-1].plan), ready)
+    there = [each for side in sides for each in side.plan.environments.values()]
+    return Candidates(found, sides[-1].plan, revisions.runnable(sides[-1].plan), ready, there)
 
 
 def search(chosen: Candidates, request: Request, asked: Asked, folder: Path, shown: Display) -> Found:
@@ -168,6 +174,7 @@ def search(chosen: Candidates, request: Request, asked: Asked, folder: Path, sho
         most_repeats=request.settings.repeats,
         code_hash=chosen.plan.code_hash,
         machine=chosen.plan.machine,
+        distributions_hashes=[each.distributions_hash for each in chosen.environments],
     )
     with (
         results_folder.claimed(folder, RECORD_FILE, record, "bisection", identity=_identity, merge=_go_on),

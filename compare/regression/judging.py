@@ -23,6 +23,7 @@ from compare.core.statistics import (
     of_samples,
     spread,
 )
+from compare.judgement import environments
 from compare.judgement.measurements import SECONDS, Measured
 from compare.regression import facts
 from compare.regression.records import ACCURACY, Change, Criteria, Judgement, OperationChange, Side, Verdict
@@ -55,6 +56,9 @@ def judge(baseline: Measured, candidate: Measured, criteria: Criteria, *, paired
     pairs = [Pair(baseline.subjects[each], candidate.subjects[each], paired) for each in ids if each in candidate.subjects]
     _refuse_other_work(baseline, candidate, pairs, criteria)
     one_look = paired or candidate.kind == "benchmarks"
+    sides = (("baseline", baseline), ("candidate", candidate))
+    shared = [name for name in baseline.environments if name in candidate.environments]
+    found = [{f"{side}'s {name}": each.environments[name] for side, each in sides} for name in shared]
     changes = _changes(pairs, criteria, one_look=one_look)
     return Judgement(
         baseline=_side(baseline),
@@ -72,6 +76,8 @@ def judge(baseline: Measured, candidate: Measured, criteria: Criteria, *, paired
         missing=[baseline.subjects[each].name for each in ids if each not in candidate.subjects],
         added=[candidate.subjects[each].name for each in theirs if each not in baseline.subjects],
         cautions=facts.cautions(baseline, candidate, pairs),
+        environments=[sentence for each in found for sentence in environments.sentences(each)],
+        differences=environments.differences({name: each for both in found for name, each in both.items()}),
     )
 
 

@@ -143,6 +143,10 @@ class Judgement(Frozen):
     """Rows or benchmarks of the baseline that the candidate lacks."""
     added: list[str]
     cautions: list[str]
+    environments: list[str] = []
+    """Sentences on what differs between the environments of the two sides."""
+    differences: list[dict[str, str | None]] = []
+    """The same by distribution or library: {"what": ..., side: version, ...}."""
 
     @property
     def verdicts(self) -> list[Verdict]:

@@ -71,7 +71,9 @@ def command(
     profile: Annotated[
         bool, typer.Option("--profile", help="Show where a step's time changed, by the frameworks' own profilers.")
     ] = False,
-    proof: Annotated[bool, typer.Option("--proof", help="Prove the checked-out revision's training too.")] = False,
+    proof: Annotated[
+        bool, typer.Option("--proof", help="Prove the training too: the checked-out revision's, or that of B against A.")
+    ] = False,
     out: options.Out = None,
     markdown: Annotated[Path | None, typer.Option(help="Append the report to this file, e.g. $GITHUB_STEP_SUMMARY.")] = None,
     as_json: options.AsJson = False,

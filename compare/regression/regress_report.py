@@ -9,6 +9,7 @@ from compare.core.verdict_words import p_words, percent_words, resolution_words
 from compare.core.wording import percent
 from compare.judgement.measurements import METRICS
 from compare.regression.records import ACCURACY, EXIT_OK, EXIT_REGRESSION, UNDECIDED, Change, Judgement, heading
+from compare.reporting import comparison_tables
 from compare.reporting.document import Mark, Report
 from compare.reporting.tables import Cell, Column, Table
 
@@ -97,6 +98,7 @@ def sentences(judged: Judgement) -> list[tuple[str, list[str]]]:
         ("A regression beyond the threshold is not shown, and not ruled out", unsure),
         ("Better", of("better")),
         ("Measured now, and not in the baseline", judged.added),
+        (comparison_tables.ENVIRONMENTS, judged.environments),
         ("Cautions", judged.cautions),
         ("How it was judged", _method(judged)),
     ]
@@ -152,7 +154,7 @@ def change_tables(judged: Judgement) -> list[Table]:
         Table("facts", "Runs, proof and first losses", fact_columns, facts),
         Table.of("operations", "Where a step's time changed", operation_columns, judged.operations, _OPERATIONS),
     ]
-    return [table for table in made if table.rows]
+    return [table for table in (*made, *comparison_tables.environment_table(judged.differences)) if table.rows]
 
 
 def _cells(change: Change) -> dict[str, Cell]:

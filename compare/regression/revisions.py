@@ -29,7 +29,7 @@ from compare.execution.contestants import Contestant
 from compare.execution.executor import Code
 from compare.execution.interleaving import turn
 from compare.execution.matrix import Row
-from compare.execution.store import Comparison
+from compare.execution.store import Comparison, ProofRecord
 
 BASE, HEAD = "base", "head"
 MARK_FILE = "interleaved.json"
@@ -65,8 +65,30 @@ class OneSide:
     """That are entered before each of its runs."""
 
     def execute(self, row: Row, repeat: int, folder: Path, watch: executor.Watch) -> RunResult:
+        """Run a row.
+
+        Raises:
+            LaunchError: it met another environment than the plan's. Its result is removed.
+        """
         contestants.enter(self.contestants)
-        return executor.execute(row, repeat, folder, watch, self.code)
+        made = executor.execute(row, repeat, folder, watch, self.code)
+        planned = self.plan.environments.get(row.contestant)
+        if planned and made.environment and (changed := contestants.changes(planned, made.environment)):
+            shutil.rmtree(store.run_folder(folder, row.id, repeat), ignore_errors=True)
+            raise LaunchError(
+                f"The environment of {row.contestant} has changed since the command began: {changed}. Received: "
+                f"{made.environment.interpreter}. Measure again in another folder, and leave the environment alone meanwhile."
+            )
+        return made
+
+    def refuse_changed(self) -> None:
+        """Check that the environments are still the plan's.
+
+        Raises:
+            LaunchError: distributions have changed.
+        """
+        contestants.enter(self.contestants)
+        comparison_plan.refuse_changed_environments(self.plan)
 
 
 @contextmanager
@@ -156,9 +178,10 @@ def measure(revision: str, request: Request, out: Path, shown: Display) -> None:
         head = comparison_plan.judged(with_absolute_path(request), shown)
         rows = runnable(head)
         before = side_of(base, revision, head, rows)
-        if request.prove:
-            head = head.model_copy(update={"proof": run.proof(head, request, out / HEAD, shown)})
         now = OneSide(head, Code(machine.PROJECT_ROOT, lambda row: row.spec.to_json()))
+        if request.prove:
+            now = replace(now, plan=head.model_copy(update={"proof": run.proof(head, request, out / HEAD, shown)}))
+            now.refuse_changed()
         in_turn(revision, rows, {BASE: before, HEAD: now}, out, {"revision": revision}, shown)
 
 
@@ -186,7 +209,7 @@ def measure_environments(pythons: tuple[str, str], request: Request, out: Path, 
 
     Args:
         pythons: of each: an interpreter, the folder of a virtual environment, or a name, see `contestants.interpreter`.
-        request: what to run. Its repeats are the pairs.
+        request: what to run. Its repeats are the pairs. A proof compares the head's contestants with the base's.
         out: absolute path of the folder for both, empty or missing.
         shown: where progress is shown.
 
@@ -198,12 +221,35 @@ def measure_environments(pythons: tuple[str, str], request: Request, out: Path, 
     with store.locked(out):
         store.refuse_others(out, None, None, "measurement")
         sides: dict[str, OneSide] = dict(zip((BASE, HEAD), sides_of_environments(pythons, request, shown), strict=True))
-        head = sides[HEAD]
         if request.prove:
-            contestants.enter(head.contestants)
-            proof = run.proof(head.plan, request, out / HEAD, shown)
-            sides[HEAD] = replace(head, plan=head.plan.model_copy(update={"proof": proof}))
-        in_turn(pythons[0], runnable(head.plan), sides, out, {"environments": list(pythons)}, shown)
+            proof = _proof_between(sides, request, out / HEAD, shown)
+            sides[HEAD] = replace(sides[HEAD], plan=sides[HEAD].plan.model_copy(update={"proof": proof}))
+            for side in sides.values():
+                side.refuse_changed()
+        in_turn(pythons[0], runnable(sides[HEAD].plan), sides, out, {"environments": list(pythons)}, shown)
+
+
+def _proof_between(sides: Mapping[str, OneSide], request: Request, out: Path, shown: Display) -> ProofRecord:
+    """A proof of the contestants of both environments, as it holds for the head: all are compared with the base's first."""
+    names = {f"{each.name}-{side}": each for side, one in sides.items() for each in one.contestants}
+    contestants.enter(each.model_copy(update={"name": name}) for name, each in names.items())
+    rows = {
+        f"{row.id}-{side}": row.model_copy(
+            update={"id": f"{row.id}-{side}", "contestant": f"{row.contestant}-{side}", "twin": row.framework}
+        )
+        for side, one in sides.items()
+        for row in one.plan.rows
+    }
+    both = sides[HEAD].plan.model_copy(update={"rows": list(rows.values())})
+    found = run.proof(both, replace(request, frameworks=list(names)), out, shown)
+
+    def of_head(values: Mapping[str, Any]) -> dict[str, Any]:
+        end = f"-{HEAD}"
+        ours = {name.removesuffix(end): value for name, value in values.items() if name in names | rows and name.endswith(end)}
+        return {name: value for name, value in values.items() if name not in names | rows} | ours
+
+    own = ("mode_verdicts", "row_verdicts", "not_claimed")
+    return found.model_copy(update={"trajectories": None, **{field: of_head(getattr(found, field)) for field in own}})
 
 
 def sides_of_environments(pythons: Sequence[str], request: Request, shown: Display) -> list[OneSide]:
@@ -271,7 +317,7 @@ def in_turn(
 
     Raises:
         RevisionError: a side cannot do a row.
-        LaunchError: with `enough`, a run of the base fails.
+        LaunchError: an environment has changed, or, with `enough`, a run of the base fails.
         FolderError: the folder holds other runs.
     """
     _warm_up(rows, {side: each for side, each in sides.items() if side not in warm}, what, shown, strict=enough is not None)

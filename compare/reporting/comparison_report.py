@@ -246,7 +246,7 @@ def sections(compared: Compared) -> list[tuple[str, list[str]]]:
         ("How accurate, and how soon?", found.scores),
         ("Which modes are not serial's mathematics, and what came of it?", found.inexact_modes),
         ("Input or model: what bounds the runs?", found.bounds),
-        ("In what do the environments differ?", found.environments),
+        (comparison_tables.ENVIRONMENTS, found.environments),
         ("Cautions", found.troubles),
         ("The data", compared.stored.comparison.data_notes),
     ]
@@ -270,11 +270,12 @@ def facts(compared: Compared) -> list[str]:
 def documents(compared: Compared) -> list[Table]:
     """Every table that is written, with the certificate of the proof."""
     comparison = compared.stored.comparison
+    differing = environments.differences(environments.counted(comparison.environments, comparison.machine))
     return [
         *comparison_tables.documents(compared.summaries),
         *class_tables.class_table(compared.summaries, comparison.class_names),
         *(proof_tables.proof_tables(comparison.proof.model_dump()) if comparison.proof else []),
-        *comparison_tables.environment_table(list(comparison.environments), environments.differences(compared.stored)),
+        *comparison_tables.environment_table(differing),
     ]
 
 

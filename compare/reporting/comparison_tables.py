@@ -14,6 +14,8 @@ from compare.reporting.epoch_tables import epochs_across, epochs_down, epochs_ta
 from compare.reporting.step_tables import MIB_PER_STEP, limit_table, operation_tables, step_table
 from compare.reporting.tables import RUN, Cell, Column, Table
 
+ENVIRONMENTS = "In what do the environments differ?"
+"""Heading of the sentences on `environment_table`."""
 OTHER_DATA = "other data"
 """Stands for a figure that compares rows of different data."""
 _SCORES = [(split, score) for split in ("train", "validation", "test") for score in ("accuracy", "loss")]
@@ -187,14 +189,14 @@ def conditions_table(summaries: Sequence[Summary]) -> list[Table]:
     return [Table.of("conditions", "Conditions", columns, summaries, note)]
 
 
-def environment_table(contestants: Sequence[str], differences: Sequence[Mapping[str, str | None]]) -> list[Table]:
-    """A line for each distribution or library that differs between contestants. No table if nothing does."""
+def environment_table(differences: Sequence[Mapping[str, str | None]]) -> list[Table]:
+    """A line for each distribution or library that differs between contestants or sides. No table if nothing does."""
 
     def of(name: str) -> Callable[[Mapping[str, str | None]], Cell]:  # a name may have dots, which a path of `pick` divides
         return lambda difference: difference.get(name)
 
-    columns = (Column("what", "what", pick=of("what")), *(Column(name, name, pick=of(name)) for name in contestants))
-    note = "Versions of what differs between at least two contestants. Nothing: it is not there."
+    columns = tuple(Column(name, name, pick=of(name)) for name in (differences or [{}])[0])
+    note = "Versions of what differs between at least two of them. Nothing: it is not there."
     return [Table.of("environments", "In what the environments differ", columns, differences, note)] if differences else []
 
 

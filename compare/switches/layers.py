@@ -26,7 +26,7 @@ from compare.core import exits
 from compare.core.interrupt import interruptible
 from compare.core.progress import Display, display
 from compare.core.statistics import Spread, spread
-from compare.execution import contestants, launch, options, results_folder, twin_client
+from compare.execution import contestants, launch, options, results_folder, run_settings, twin_client
 from compare.execution.interleaving import turn
 from compare.judgement.verdict_sentences import DISTURBED
 from compare.reporting import document
@@ -109,8 +109,9 @@ def command(
 ) -> None:
     """Time each layer of a model alone, forward and backward, and compare it with the limits of the machine."""
     with exits.reported():
-        named = compared.names({})
-        wanted = comparison_plan.spec_of_one("layers", *of_spec.asked(cores=cores))
+        asked = of_spec.asked(cores=cores)
+        named = compared.names(run_settings.settings(*asked).contestants)
+        wanted = comparison_plan.spec_of_one("layers", *asked, with_contestants=True)
         if wanted.mode != "serial":
             raise SpecError(f"layers times one replica. Received: mode {wanted.mode}. Leave it out.")
         with interruptible(), results_folder.held(out, RESULTS_FILE, None, "timing of layers", own=document.files_of()):

@@ -17,6 +17,7 @@ import pytest
 
 PROJECT = Path(__file__).parents[2]
 SUITE = ("common", "compare", "pytorch_impl", "tensorflow_impl")
+SHIPPED = (*SUITE, "locks")
 LAUNCHER = "convtwins"
 BUILT_WITH = ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE")
 VERSION = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["version"]
@@ -43,7 +44,7 @@ def done(*command: str | Path, cwd: Path, **environment: str) -> str:
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     """A committed copy of what is built, so that building leaves nothing in the real one."""
     root = tmp_path_factory.mktemp("checkout")
-    for package in (*SUITE, LAUNCHER):
+    for package in (*SHIPPED, LAUNCHER):
         shutil.copytree(PROJECT / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
     for name in BUILT_WITH:
         shutil.copy(PROJECT / name, root)
@@ -51,6 +52,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     settings = ["-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
     for words in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "-m", "All"]):
         done("git", *settings, *words, cwd=root)
+    (root / "compare" / "notes.txt").write_text("Nobody committed this.\n")
     return Checkout(root, done("git", "rev-parse", "HEAD", cwd=root).strip())
 
 
@@ -116,7 +118,7 @@ def elsewhere(tmp_path: Path) -> Path:
 
 
 def suite_files(root: Path) -> set[str]:
-    files = (path for package in SUITE for path in (root / package).rglob("*") if path.is_file())
+    files = (path for package in SHIPPED for path in (root / package).rglob("*") if path.is_file())
     return {path.relative_to(root).as_posix() for path in files if "__pycache__" not in path.parts}
 
 
@@ -126,12 +128,14 @@ def test_the_wheel_holds_the_suite_under_one_name(wheel: Path, checkout: Checkou
         facts = json.loads(archive.read("convtwins/_app/built.json"))
     assert {name.partition("/")[0] for name in names} == {LAUNCHER, f"{LAUNCHER}-{VERSION}.dist-info"}
     app = {name.removeprefix("convtwins/_app/") for name in names if name.startswith("convtwins/_app/")}
-    assert app == suite_files(checkout.root) | {"built.json"}
+    assert app == suite_files(checkout.root) - {"compare/notes.txt"} | {"built.json"}  # which would be in no commit
+    assert {"locks/cpu.lock", "locks/common.txt"} < app
     assert facts == {"version": VERSION, "commit": checkout.commit, "dirty": False}
 
 
 def test_a_wheel_from_the_source_distribution_is_the_same(wheel: Path, checkout: Checkout, tmp_path: Path) -> None:
     with tarfile.open(built("sdist", checkout.root, tmp_path / "sdist")) as archive:
+        assert not [name for name in archive.getnames() if name.endswith("notes.txt")]
         archive.extractall(tmp_path, filter="data")
     again = built("wheel", tmp_path / f"{LAUNCHER}-{VERSION}", tmp_path / "wheel")
     with zipfile.ZipFile(wheel) as first, zipfile.ZipFile(again) as second:

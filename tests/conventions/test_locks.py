@@ -1,5 +1,6 @@
 """The locks of environments for contestants pin what the project pins."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -7,14 +8,20 @@ from pathlib import Path
 
 import pytest
 
+from common.machine import environment
+
 PROJECT = Path(__file__).parents[2]
-LOCKS = sorted(path.stem for path in (PROJECT / "locks").glob("*.txt"))
+LOCKS = sorted(path.stem for path in (PROJECT / "locks").glob("*.lock") if path.stem != "cpu")
+_DISTRIBUTIONS = {"PIL": "pillow", "sklearn": "scikit-learn", "yaml": "pyyaml"}
+"""Of modules with another name."""
 
 
 def pins(path: Path) -> dict[str, str]:
-    """Versions by name, without extras, and with the CPU variant of a distribution under its own name."""
-    found = re.findall(r"^([A-Za-z0-9_.-]+?)(?:-cpu)?(?:\[.*\])?==([^ ;\\\n]+)", path.read_text(encoding="utf-8"), re.MULTILINE)
-    return {name.lower(): version for name, version in found}
+    """Versions by name, without extras, and with the CPU variant of a distribution under its own name. `-r` is followed."""
+    text = path.read_text(encoding="utf-8")
+    others = [pins(path.parent / name) for name in re.findall(r"^-r (\S+)$", text, re.MULTILINE)]
+    found = re.findall(r"^([A-Za-z0-9_.-]+?)(?:-cpu)?(?:\[.*\])?==([^ ;\\\n]+)", text, re.MULTILINE)
+    return {name.lower(): version for each in [*(other.items() for other in others), found] for name, version in each}
 
 
 def entries(path: Path) -> list[tuple[str, str]]:
@@ -26,10 +33,24 @@ def test_there_is_a_lock_for_each_framework_and_kind_of_device() -> None:
     assert LOCKS == ["pytorch-cuda", "tensorflow-cpu", "tensorflow-cuda"]
 
 
+def test_what_every_twin_needs_is_what_common_imports() -> None:
+    assert {*environment.NEEDED} == pins(PROJECT / "locks" / "common.txt").keys()
+    assert {*environment.NEEDED} < pins(PROJECT / "plugins" / "jax_twin" / "requirements.txt").keys()
+    imported: set[str] = set()
+    for path in (PROJECT / "common").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                imported |= {each.name.partition(".")[0] for each in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                imported.add((node.module or "").partition(".")[0])
+    others = {_DISTRIBUTIONS.get(name, name) for name in imported - sys.stdlib_module_names - {"common"}}
+    assert {*environment.NEEDED} == others
+
+
 @pytest.mark.parametrize("name", LOCKS)
 def test_a_lock_has_the_versions_of_the_project(name: str) -> None:
     wanted, locked = pins(PROJECT / "locks" / f"{name}.txt"), pins(PROJECT / "locks" / f"{name}.lock")
-    assert len(wanted) == 16
+    assert {*environment.NEEDED} < wanted.keys()
     assert wanted.items() <= pins(PROJECT / "requirements.txt").items()
     assert wanted.items() <= locked.items()
 

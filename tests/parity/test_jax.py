@@ -80,13 +80,39 @@ def test_modes_that_the_twin_lacks_are_not_available() -> None:
         assert spec.check_against(asked, launch.describe("jax")) == f"not available: jax has no mode {mode}"
 
 
+def said(code: str) -> str:
+    """What a program prints in the twin's interpreter."""
+    paths = [str(machine.PROJECT_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    asked = subprocess.run([str(PYTHON), "-c", code], env=environment, capture_output=True, text=True, check=True)
+    return asked.stdout.strip()
+
+
 def test_the_twin_takes_no_more_of_a_gpu_than_it_needs() -> None:
     """As the other twins. It is set before JAX is imported."""
     code = (
         "import os, sys; from common import spec; from jax_impl import switches; switches.prepare(spec.build({})); "
         "print(os.environ['XLA_PYTHON_CLIENT_PREALLOCATE'], 'jax' in sys.modules)"
     )
-    paths = [str(machine.PROJECT_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    asked = subprocess.run([str(PYTHON), "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert asked.stdout.split() == ["false", "False"]
+    assert said(code).split() == ["false", "False"]
+
+
+def test_the_twin_tells_gpus_apart_and_names_the_libraries_beside_it() -> None:
+    code = """
+from types import SimpleNamespace
+import jax
+from common.machine import environment
+from jax_impl import device
+there = {"nvidia-cudnn-cu12": "9.1", "nvidia-nccl-cu13": "2.28", "nvidia-cuda-runtime": "13.0", "nvidia-cublas-cu12": "12.9"}
+environment.distributions = lambda: there
+for version in ("PJRT C API\\ncuda 13000", "PJRT C API\\nrocm 60300"):
+    gpu = SimpleNamespace(platform="gpu", device_kind="A", client=SimpleNamespace(platform_version=version))
+    jax.local_devices = lambda: [gpu]
+    found = device.describe()
+    print(found["devices"][0]["kind"], found["options"]["arithmetic"]["values"], found["libraries"])
+"""
+    libraries = "{'cuDNN': '9.1', 'NCCL': '2.28', 'CUDA': '13.0'}"
+    assert said(code).splitlines() == [
+        f"cuda ['full', 'bfloat16', 'tf32'] {libraries}",
+        f"rocm ['full', 'bfloat16'] {libraries}",
+    ]

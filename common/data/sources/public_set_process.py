@@ -223,22 +223,23 @@ def of_torchvision(package: Any, wanted: Wanted) -> dict[str, Part]:
         raise wanted.refused("the set takes no such setting", min(others), f"Use {', '.join(sorted(taken))}")
     given = {name: each for name, each in given.items() if name in taken}
     given |= {"download": True} if wanted.download and "download" in taken else {}
+    make = cast(Callable[..., Any], kind)
     made: dict[str, Any] = {}
     if "split" in taken and "split" not in given:
         refusal: ValueError | None = None
         for ours, theirs in _SPLITS.items():
             for word in theirs:
                 try:
-                    made[ours] = kind(**given, split=word)
+                    made[ours] = make(**given, split=word)
                     break
                 except ValueError as error:  # as torchvision refuses an unknown split
                     refusal = refusal or error
         if refusal is not None and "train" not in made:
             raise refusal
     elif "train" in taken and "train" not in given:
-        made = {"train": kind(**given, train=True), "test": kind(**given, train=False)}
+        made = {"train": make(**given, train=True), "test": make(**given, train=False)}
     else:
-        made = {"all": kind(**given)}
+        made = {"all": make(**given)}
     return {split: Part(_items(found), _names(found)) for split, found in made.items()}
 
 

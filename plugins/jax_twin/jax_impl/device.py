@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from common.machine import machine
+from common.machine import environment, machine
 from common.machine.rates import DEVICE_COPIED_BYTES, DEVICE_MATRIX_SIZE, DeviceRates, of_device
 from common.spec import Spec
 from common.spec.shared_switches import described_mode
@@ -17,9 +17,15 @@ from jax_impl import SUPPORTED, switches
 jax.config.update("jax_enable_x64", True)
 
 
+_LIBRARIES = {"nvidia-cuda-runtime": "CUDA", "nvidia-cudnn": "cuDNN", "nvidia-nccl": "NCCL"}
+"""Distributions of NVIDIA's libraries, without the version of CUDA in some of their names."""
+
+
 def kind() -> str:
-    """`cuda` if there is a GPU, else `cpu`."""
-    return "cuda" if gpus() else "cpu"
+    """`cuda` if there is a GPU, `rocm` if it is AMD's, else `cpu`."""
+    # Twin: to JAX each of them is a `gpu`.
+    found = [device.client.platform_version for device in jax.local_devices() if device.platform == "gpu"]
+    return "cpu" if not found else "rocm" if "rocm" in found[0].lower() else "cuda"
 
 
 def gpus() -> list[str]:
@@ -31,7 +37,7 @@ def describe() -> dict[str, Any]:
     """Devices, available modes, switches and versions, JSON-ready. `common.spec.check_against` checks a spec against them."""
     names = gpus()
     without = {"on_cpu": _on([])} if names else {}
-    of_build = {"versions": versions(), "supported": SUPPORTED, "libraries": {}}
+    of_build = {"versions": versions(), "supported": SUPPORTED, "libraries": libraries()}
     return {"framework": "jax", **of_build, **_on(names), **without}
 
 
@@ -41,12 +47,12 @@ def _on(names: list[str]) -> dict[str, Any]:
     mesh = f"shard_map over {'GPUs' if found else 'CPU devices'} of one program"
     # Twin: the other modes are left out, and are `not available`.
     return {
-        "devices": [{"name": name, "kind": "cuda"} for name in names] or [{"name": "cpu", "kind": "cpu"}],
+        "devices": [{"name": name, "kind": kind()} for name in names] or [{"name": "cpu", "kind": "cpu"}],
         "modes": {
             "serial": described_mode("one replica", None),
             "data_parallel": described_mode(mesh, found, compression=False),
         },
-        "options": switches.options("cuda" if found else "cpu"),
+        "options": switches.options(kind() if found else "cpu"),
         "inputs": {"workers": "threads of NumPy"},
         "deterministic": False,
     }
@@ -55,6 +61,12 @@ def _on(names: list[str]) -> dict[str, Any]:
 def versions() -> dict[str, str]:
     """Installed versions of the framework's packages."""
     return machine.versions("jax", "jaxlib")
+
+
+def libraries() -> dict[str, str]:
+    """Versions of the NVIDIA libraries beside the framework. It does not name those that it was built with, nor its oneDNN."""
+    installed = environment.distributions().items()
+    return {library: version for name, version in installed if (library := _LIBRARIES.get(name.partition("-cu1")[0]))}
 
 
 def configure(spec: Spec, trials: int = 1) -> None:

@@ -13,7 +13,7 @@ def options(kind: str) -> dict[str, Any]:
     """Describe every switch, for `describe`.
 
     Args:
-        kind: of this machine's devices, `cuda` or `cpu`.
+        kind: of this machine's devices, `cuda`, `rocm` or `cpu`.
     """
     on_cuda = kind == "cuda"
     # Twin: JAX has no switch for threads. XLA's pool has one for each CPU that the process is held to.

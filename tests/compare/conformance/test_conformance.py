@@ -3,6 +3,7 @@
 import copy
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from common import spec
 from common.spec import SpecError
 from compare.conformance import conformance, runs, single_steps, training
-from compare.conformance.description import description_faults
+from compare.conformance.description import FIELDS, description_faults
 from compare.conformance.trial import Trial
 from compare.core.errors import FolderError, LaunchError
 from compare.execution import code_digest, contestants, launch, options
@@ -30,7 +31,16 @@ GOOD: dict[str, Any] = {
             "mechanism": "one", "batch_norm_statistics": ["per_replica"],
         }
     },
-    "options": {"graph": {"values": ["jit"], "default": "jit", "help": "one"}},
+    "options": {
+        "graph": {
+            "values": ["jit"], "default": "jit", "help": "one",
+            "sets": {"graph": {"jit": "compiled"}, "layout": {"jit": "NHWC"}},
+        }
+    },
+    "supported": {"third": ["1", "2"]},
+    "libraries": {},
+    "inputs": {"workers": "threads"},
+    "deterministic": False,
     "formats": [".npz"],
 }  # fmt: skip
 
@@ -72,6 +82,37 @@ def scaled(self, gradients, learning_rate, step):
     apply(self, [gradient * (1 + 1e-9) for gradient in gradients], learning_rate, step)
 optim.SGD.apply = scaled
 """
+EXIT_CODE = """
+import sys
+from common.processes import entry
+entry.leave = lambda code: sys.exit(code and 1)
+"""
+COPIES = """
+from pytorch_impl.parallel import Trainer
+first = []
+load_state = Trainer.load_state
+def same(self, values, step):
+    first.append({name: array.copy() for name, array in values.items()})
+    load_state(self, first[0], step)
+Trainer.load_state = same
+"""
+STREAMED = """
+from pytorch_impl import input
+reader = input.reader
+def flipped(split, image_size):
+    take = reader(split, image_size)
+    return take if split.encoded is None else lambda ids: take(ids).flip(2)
+input.reader = flipped
+"""
+MEAN = """
+from pytorch_impl.parallel.data_parallel import DataParallel
+exchange, described = DataParallel._exchange, loaded.describe
+DataParallel._exchange = lambda self, gradients: [each / len(gradients) for each in exchange(self, gradients)]
+def two_modes():
+    found = described()
+    return {**found, "modes": {name: found["modes"][name] for name in ("serial", "data_parallel")}}
+object.__setattr__(loaded, "describe", two_modes)
+"""
 NO_SLOTS = """
 from pytorch_impl.parallel import Trainer
 Trainer.slots = lambda self: {"momentum_buffer": each for each in [dict()]}
@@ -100,6 +141,9 @@ def test_a_whole_description_has_no_faults() -> None:
     ("changes", "words"),
     [
         ({"versions": None}, "describe has no versions of type dict"),
+        ({"inputs": None}, "describe has no inputs of type dict"),
+        ({"deterministic": "no"}, "describe has no deterministic of type bool. Received: 'no'"),
+        ({"options__graph__sets": {"graph": {"jit": "compiled"}}}, "whose `sets` names layout. Received: ['graph']"),
         ({"framework": "fourth"}, "names another framework. Received: 'fourth', expected 'third'"),
         ({"versions": {"third": 1}}, "versions must name packages"),
         ({"devices": [{"name": "cpu"}]}, "devices must have a name and a kind"),
@@ -114,6 +158,12 @@ def test_a_whole_description_has_no_faults() -> None:
 )
 def test_each_fault_of_a_description_is_named(changes: dict[str, Any], words: str) -> None:
     assert any(words in fault for fault in faults(**changes))
+
+
+def test_the_page_of_the_contract_lists_the_fields_that_the_check_asks_for() -> None:
+    page = (launch.PROJECT_ROOT / "docs" / "a-new-twin.md").read_text(encoding="utf-8")
+    (row,) = re.findall(r"^\| `describe` \| JSON: (.*?)\.", page, re.MULTILINE)
+    assert re.findall(r"`(\w+)`", row) == list(FIELDS)
 
 
 @pytest.fixture
@@ -160,9 +210,13 @@ def test_a_twin_of_a_package_is_described_and_trains_as_the_referee_does(plant: 
         (MOMENTUM, "training", "weights after one step differ from the referee"),
         pytest.param(PIXELS, "training", "trains on other pixels", marks=pytest.mark.slow),
         pytest.param(GRADIENTS, "single steps", "float64: 8 one step in float64: gradients differ", marks=pytest.mark.slow),
+        pytest.param(EXIT_CODE, "bad input", "data without images must end with exit code 4", marks=pytest.mark.slow),
+        pytest.param(COPIES, "trajectories", "their weights were not loaded", marks=pytest.mark.slow),
+        pytest.param(STREAMED, "input", "loading-streaming gives other pixels", marks=pytest.mark.slow),
+        pytest.param(MEAN, "modes", "gradients", marks=pytest.mark.slow),
         pytest.param(NO_SLOTS, "single steps", "slots must be buffer", marks=pytest.mark.slow),
     ],
-    ids=["momentum", "pixels", "gradients", "slots"],
+    ids=["momentum", "pixels", "gradients", "exit code", "copies", "streamed", "mean", "slots"],
 )
 def test_a_planted_defect_is_named(plant: Callable[[str], Trial], defect: str, check: str, words: str) -> None:
     found = tried(plant(defect), check)

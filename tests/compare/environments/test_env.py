@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from common.machine import environment
 from compare.core.errors import FolderError
 from compare.environments import checking, creating
 from compare.environments.checking import Checked, Subject
@@ -36,6 +37,8 @@ else:
 """
 """Makes what uv makes, of empty distributions."""
 
+NEEDED = "".join(f"{name}==1.0\n" for name in environment.NEEDED)
+
 
 @pytest.fixture(autouse=True)
 def nobody_entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
@@ -58,7 +61,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_an_environment_is_made_from_a_lock_listed_and_checked(calls: Path, tmp_path: Path) -> None:
     lock = tmp_path / "my.lock"
-    lock.write_text("numpy==2.4.6\ntensorflow==1.15.0")
+    lock.write_text(f"{NEEDED}tensorflow==1.15.0")
     done = compare("env", "create", "mine", "--lock", lock)
     assert done.exit_code == 1  # nothing in it can run a twin, which the check says at once
     assert "tensorflow: tensorflow 1.15.0 is not supported. Use a version from" in " ".join(done.stdout.split())
@@ -73,10 +76,14 @@ def test_an_environment_is_made_from_a_lock_listed_and_checked(calls: Path, tmp_
     listed = json.loads(compare("env", "list", "--json").stdout)["environments"]
     (found,) = listed
     assert (found["name"], found["interpreter"], found["lock"]) == ("mine", target, str(lock))
-    assert found["distributions"] == ["numpy==2.4.6", "tensorflow==1.15.0"]
+    assert sorted(found["distributions"]) == sorted([*NEEDED.split(), "tensorflow==1.15.0"])
+    assert found["needed"] == dict.fromkeys(environment.NEEDED, "1.0")
+    assert f"What every twin needs: {environment.NEEDED[0]} 1.0," in done.stdout
     assert [(each["twin"], each["installed"]) for each in found["twins"]] == [("pytorch", False), ("tensorflow", True)]
     assert compare("env", "check", "mine").exit_code == 1
     assert contestants.interpreter("mine") == Path(target)
+    compare("env", "create", "own", "--lock", "tensorflow-cpu", "--folder", tmp_path / "others")
+    assert json.loads(calls.read_text().splitlines()[-1])[-1] == str(launch.PROJECT_ROOT / "locks" / "tensorflow-cpu.lock")
     again = compare("env", "create", "mine", "--lock", lock)
     assert again.exit_code == 2 and "There is an environment mine in .environments" in again.output
 
@@ -89,10 +96,25 @@ def test_what_cannot_be_installed_leaves_its_log_alone(calls: Path, tmp_path: Pa
     assert [path.name for path in (tmp_path / ".environments").iterdir()] == ["mine.log"]
 
 
+def test_an_environment_without_what_every_twin_needs_is_refused_by_name(calls: Path, tmp_path: Path) -> None:
+    (tmp_path / "my.lock").write_text(NEEDED.replace("pydantic==1.0\n", "torch==2.14.1\n"))
+    done = compare("env", "create", "mine", "--lock", "my.lock")
+    said = " ".join(done.output.split())
+    assert done.exit_code == 1 and "The environment mine would run no twin: my.lock installs no pydantic." in said
+    assert [path.name for path in (tmp_path / ".environments").iterdir()] == ["mine.log"]
+    venv.create(tmp_path / "mine", symlinks=True)  # made by hand
+    (site,) = (tmp_path / "mine").glob("lib/python*/site-packages")
+    for line in ("torch-2.14.1", "torchvision-0.29.1", *NEEDED.replace("==", "-").split()):
+        if "pydantic" not in line:
+            (site / f"{line}.dist-info").mkdir()
+    fault = json.loads(compare("env", "check", "./mine", "--json").stdout)["fault"]
+    assert fault == "pytorch: It has no pydantic, and every twin needs what locks/common.txt names. Install it there."
+
+
 def test_of_two_that_make_an_environment_of_one_name_the_second_is_refused_and_leaves_the_first(
     calls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "my.lock").write_text("numpy==2.4.6")
+    (tmp_path / "my.lock").write_text(NEEDED)
     started, again = subprocess.run, []
 
     def both(command: list[str], **options: Any) -> Any:
@@ -113,6 +135,7 @@ def test_of_two_that_make_an_environment_of_one_name_the_second_is_refused_and_l
         (["create", "mine"], "env create needs a name and --lock FILE"),
         (["create", "../mine", "--lock", "my.lock"], "An environment's name has letters"),
         (["create", "mine", "--lock", "gone.lock"], "--lock cannot be read. Received: gone.lock"),
+        (["create", "mine", "--lock", "gone"], "or one of cpu, pytorch-cuda, tensorflow-cpu, tensorflow-cuda."),
         (["list", "--lock", "my.lock"], "--lock, --python and --no-deps are for env create"),
         (["lst"], "Did you mean list?"),
     ],
@@ -211,6 +234,7 @@ def test_an_environment_is_usable_if_one_twin_runs_and_none_is_broken() -> None:
 @pytest.mark.slow
 def test_pip_makes_an_environment_where_there_is_no_uv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setattr(launch, "inspect", lambda name: {"needed": {}})
     (tmp_path / "my.lock").write_text("# nothing\n")
     target = creating.create("mine", tmp_path / "my.lock", tmp_path / "made")
     assert subprocess.run([target, "-c", "import pip"], check=False).returncode == 0

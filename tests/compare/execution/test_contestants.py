@@ -1,6 +1,7 @@
 """Contestants: how they are named, and which are refused before anything is trained."""
 
 import json
+import re
 import stat
 import sys
 import sysconfig
@@ -18,8 +19,9 @@ from compare.core.errors import LaunchError
 from compare.execution import code_digest, contestants, launch, store
 from compare.execution.contestants import Contestant
 from compare.execution.store import ProofRecord
-from compare.judgement import environments
+from compare.judgement import environments, measurements
 from compare.reporting import comparison_report
+from compare.switches import layers
 from tests.compare import made
 from tests.compare.command_line import compare
 
@@ -122,6 +124,7 @@ def test_the_command_line_goes_over_the_spec_file_and_may_name_its_contestants()
         (None, ["a=pytorch", "a=tensorflow"], "Two contestants are named a"),
         (["pytorch"], ["pytorch=pytorch,x=1"], "Two contestants are named pytorch"),
         (None, ["a=pytroch"], "The twin of a names something unknown. Received: 'pytroch'.* Did you mean pytorch"),
+        (None, ["pytorch=tensorflow"], "pytorch is the name of another twin. Received: pytorch=tensorflow"),
         (["b"], ["a=pytorch"], "--frameworks names something unknown. Received: 'b'"),
     ],
 )
@@ -135,6 +138,9 @@ def test_two_of_one_name_and_unknown_twins_are_refused(frameworks: list[str] | N
     [
         ("contestants: {a: {twin: left}, a: {twin: right}}", "a stands there twice"),
         ("contestants: [left]", "contestants must be a group"),
+        ("contestants:", "contestants must be a group of them. Received: None"),
+        ("contestants: {}", "contestants must be a group of them. Received: {}"),
+        ("contestants: {3.11: {twin: left}}", "a field without a name. Received: 3.11. Quote it"),
         ("contestants: {a: left}", r"contestants\.a must be a group of fields"),
         ("contestants: {a: {twin: left, pyhton: x}}", "The contestant a has a pyhton that is refused"),
         ("contestants: {a: {python: x}}", "The contestant a has a twin that is refused"),
@@ -149,10 +155,23 @@ def test_a_spec_file_with_wrong_contestants_is_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_contestants_of_a_spec_file_are_refused_where_a_command_has_none(tmp_path: Path) -> None:
+def test_contestants_of_a_spec_file_are_refused_where_a_command_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "spec.yaml").write_text("model: simple_cnn\ncontestants: {a: {twin: pytorch}}")
-    done = compare("layers", "--frameworks", "pytorch", "--spec", tmp_path / "spec.yaml")
-    assert done.exit_code == 2 and "contestants are for run, parity, scaling, regress and bisect" in done.output
+    done = compare("optimize", "--spec", tmp_path / "spec.yaml")
+    assert done.exit_code == 2
+    assert "contestants of a spec file are for run, parity, scaling, regress, bisect and layers" in " ".join(
+        done.output.split()
+    )
+    seen: list[str] = []
+
+    def measure(what: object, named: list[str], *rest: object) -> None:
+        seen.extend(named)
+        raise SpecError("seen")
+
+    monkeypatch.setattr(layers, "measure", measure)
+    assert compare("layers", "--spec", tmp_path / "spec.yaml").exit_code == 2 and seen == ["a"]
 
 
 def test_a_twin_that_other_interpreters_have_is_looked_up_there() -> None:
@@ -276,6 +295,47 @@ def test_a_framework_outside_the_supported_versions_is_refused(bare: Path, versi
     (site,) = bare.parents[1].glob("lib/python*/site-packages")
     (site / f"torch-{version}.dist-info").mkdir()
     assert f"torch {version} is not supported" in refused(bare)
+
+
+@pytest.mark.parametrize(
+    ("twin", "reason"),
+    [
+        ("pytroch", "It has no twin pytroch. Install a package.* Did you mean pytorch?"),
+        ("dask", "It has no twin dask. Install a"),
+    ],
+)
+def test_a_twin_that_another_interpreter_does_not_have_is_refused(bare: Path, twin: str, reason: str) -> None:
+    assert re.search(reason, refused(bare, twin))
+
+
+def test_a_framework_that_is_missing_here_is_refused_before_anything_is_imported_and_the_doctor_asks_the_others(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fake_twins.setitem(launch.FRAMEWORKS, "tensorflow", "tensorflow_impl")
+    fake_twins.setattr(launch, "_Short", None)  # nothing is started
+    there = {name: version for name, version in environment.distributions().items() if not name.startswith("tensorflow")}
+    fake_twins.setattr(environment, "distributions", lambda: there)
+    done = compare("run", "--out", tmp_path / "out")
+    said = " ".join(done.output.split())
+    assert done.exit_code == 1 and "tensorflow cannot run here: tensorflow is not installed." in said
+    assert "Install convtwins[tensorflow], or choose others with --frameworks." in said
+    with launch.asked(["tensorflow", "left"], each_apart=True) as answer:
+        assert answer("left")["framework"] == "left"
+        with pytest.raises(LaunchError, match="tensorflow is not installed"):
+            answer("tensorflow")
+
+
+def test_a_twin_of_a_package_beside_the_suite_is_held_to_its_versions_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "third_impl").mkdir()
+    (tmp_path / "third_impl" / "__init__.py").write_text('SUPPORTED = {"numpy": ("99", "100")}\n')
+    (tmp_path / "third-1.0.dist-info").mkdir()
+    (tmp_path / "third-1.0.dist-info" / "entry_points.txt").write_text("[convtwins.twins]\nthird = third_impl\n")
+    (tmp_path / "third-1.0.dist-info" / "METADATA").write_text("Name: third\nVersion: 1.0\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(LaunchError, match=r"numpy \S+ is not supported. Use a version from 99 on"):
+        launch.describe("third")
 
 
 def test_a_framework_that_dies_on_import_is_refused(linked: Path, tmp_path: Path) -> None:
@@ -423,12 +483,18 @@ def test_a_report_says_in_which_environments_two_contestants_differ_and_names_ru
     found = comparison_report.read(folder)
     assert found.findings.environments == ["pytorch against tensorflow: torch 2.14.1 against not there."]
     caution = f"{first}, repeat 2: ANOTHER ENVIRONMENT than before the proof: numpy was 2.4.6, now 2.4.7."
-    assert caution in found.findings.troubles
+    assert caution in found.findings.troubles and measurements.read(folder).elsewhere == [caution]
     text = comparison_report.report(found, folder).to_markdown()
     assert "In what do the environments differ?" in text and "| torch | 2.14.1 |" in text
-    with_gpus = comparison.model_copy(update={"machine": comparison.machine | {"gpus": ["A"]}})
-    said = environments.sentences(store.Stored(comparison=with_gpus, runs=runs, set_aside=[]))
+    said = environments.sentences(environments.counted(comparison.environments, {"gpus": ["A"]}))
     assert said == ["pytorch against tensorflow: torch 2.14.1 against not there; CUDA 13.0 against 12.5."]
+
+
+def test_without_a_gpu_libraries_for_gpus_do_not_count_and_all_others_do() -> None:
+    libraries = {"NVIDIA driver": "580", "CUDA": "13.0", "cuDNN": "9.1", "NCCL": "2.1"}
+    found = environments.counted({"a": made_up(**libraries, oneDNN="3.7"), "b": made_up(CUDA="12.5", oneDNN="3.9")}, {})
+    assert environments.sentences(found) == ["a against b: oneDNN 3.7 against 3.9."]
+    assert environments.differences(found) == [{"what": "oneDNN", "a": "3.7", "b": "3.9"}]
 
 
 def made_up(*distributions: str, python: str = "3.11.7", **libraries: str) -> Environment:
@@ -488,6 +554,6 @@ def test_two_distributions_that_own_the_same_file_clash(bare: Path) -> None:
     (site / "torch-2.14.1.dist-info").mkdir()
     (site / "torchvision-0.29.1.dist-info").mkdir()
     contestants.enter([Contestant(name="both", twin="pytorch", python=str(bare))])
-    assert launch.probe("both", "--clashes")["clashes"] == [
+    assert launch.inspect("both", "--clashes")["clashes"] == [
         "nvidia-cudnn-cu12 and nvidia-cudnn-cu13 both installed nvidia/cudnn/lib/libcudnn.so.9 and 1 more files"
     ]

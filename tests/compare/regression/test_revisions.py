@@ -24,9 +24,12 @@ from compare.core.presets import Preset
 from compare.execution import contestants, executor, launch, store
 from compare.execution.executor import Code
 from compare.execution.matrix import Row
+from compare.proof import ladder, timed_rows
+from compare.proof.certificate import Proof, Rung
 from compare.regression import revisions
 from compare.regression.revisions import RevisionError
 from tests.compare import made
+from tests.compare.regression.conftest import upgrade
 from tests.compare.regression.repository import git
 
 SPEC_MODULE = "class Spec:\n    def to_json(self):\n        return {!r}\n"
@@ -363,6 +366,76 @@ def test_two_environments_take_turns_and_each_runs_in_its_own_interpreter(
         assert {row.id for row in plan.rows} == {"it-serial-4cores"}
         assert len(store.read(out / side).runs["it-serial-4cores"]) == 2
     assert json.loads((out / revisions.MARK_FILE).read_text())["environments"] == [old, new]
+    contestants.leave()
+
+
+def test_an_upgrade_in_the_middle_ends_the_measurement_and_leaves_no_run_of_it(
+    fake_twins: pytest.MonkeyPatch, recorded: list[tuple[str, str]], interpreters: Callable[[int], list[Path]], tmp_path: Path
+) -> None:
+    out, pythons = tmp_path / "out", interpreters(2)
+    words = ["regress", "--environments", *pythons, "--contestant", "it=left", "--repeats", "2", "--out", out]
+    whole = executor.execute
+
+    def upgraded(row: Row, repeat: int, folder: Path, *rest: Any) -> RunResult:
+        if len(recorded) == 4:  # after the warm-up and the first pair
+            upgrade(pythons[1])
+        return whole(row, repeat, folder, *rest)
+
+    fake_twins.setattr(executor, "execute", upgraded)
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    said = " ".join(done.output.split())
+    assert done.exit_code == 1 and "The environment of it has changed since the command began: newer was 1.0, now 99.0" in said
+    assert [sorted(store.read(out / side).runs["it-serial-4cores"]) for side in ("base", "head")] == [[0], [0]]
+    contestants.leave()
+
+
+def test_the_proof_of_an_upgrade_compares_both_environments_and_none_passes_unproved(
+    fake_twins: pytest.MonkeyPatch, recorded: list[tuple[str, str]], interpreters: Callable[[int], list[Path]], tmp_path: Path
+) -> None:
+    out, pythons = tmp_path / "out", interpreters(2)
+    asked: list[dict[str, str]] = []
+
+    def prove_rows(rows: list[Row], frameworks: list[str], **options: Any) -> Proof:
+        asked.append({name: launch.interpreter(name) for name in frameworks})
+        assert [row.contestant for row in rows] == frameworks
+        rung = {
+            "name": "5 losses", "model": "simple_cnn", "optimizer": "sgd", "precision": "float64", "steps": 50, "step": 1,
+            "max_relative_difference": 0.0, "tolerance": 1e-12, "reason": "", "judged_steps": 50, "where": "step 1",
+            "status": "failed",
+        }  # fmt: skip
+        examined = [timed_rows.run_name(row.contestant, row.spec) for row in rows]
+        return Proof(rungs=[Rung.model_validate(rung)], seconds=1.0, examined=examined)
+
+    fake_twins.setattr(ladder, "prove_rows", prove_rows)
+    words = ["regress", "--environments", *pythons, "--contestant", "it=left", "--repeats", "5", "--proof", "--out", out]
+    done = CliRunner().invoke(app, [str(word) for word in [*words, "--only", "it-serial-4cores", "--json"]])
+    found = json.loads(done.stdout)
+    assert asked == [{"it-base": str(pythons[0]), "it-head": str(pythons[1])}]
+    proof = store.read_plan(out / "head").proof
+    assert proof is not None and proof.mode_verdicts == {"it": {"serial": "not proved"}}
+    assert proof.row_verdicts == {"it-serial-4cores": "not proved"}
+    assert found["environments"] == ["baseline's it against candidate's it: newer 0.0 against 1.0."]
+    assert found["differences"] == [{"what": "newer", "baseline's it": "0.0", "candidate's it": "1.0"}]
+    assert "## In what do the environments differ?" in (out / "regress.md").read_text()
+    (fact,) = (each for each in found["facts"] if each["what"] == "same training in both frameworks")
+    assert (fact["candidate"], fact["verdict"]) == ("not proved", "cannot tell")
+    contestants.leave()
+
+
+def test_an_upgrade_during_the_proof_is_refused_before_anything_is_measured(
+    fake_twins: pytest.MonkeyPatch, recorded: list[tuple[str, str]], interpreters: Callable[[int], list[Path]], tmp_path: Path
+) -> None:
+    pythons = interpreters(2)
+
+    def prove_rows(*rest: Any, **options: Any) -> Proof:
+        upgrade(pythons[0])
+        return Proof(rungs=[], seconds=1.0)
+
+    fake_twins.setattr(ladder, "prove_rows", prove_rows)
+    words = ["regress", "--environments", *pythons, "--contestant", "it=left", "--proof", "--out", tmp_path / "out"]
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    assert done.exit_code == 1 and "The environment of it has changed since the proof: newer was 0.0" in done.output
+    assert recorded == []
     contestants.leave()
 
 
