@@ -110,6 +110,14 @@ def refused(package: ModuleType) -> str | None:
     return None
 
 
+def refused_here(package: str) -> str | None:
+    """The same of a package of the suite, by name. None also if it cannot be imported: its own process says why."""
+    try:
+        return refused(importlib.import_module(package.partition(".")[0]))
+    except ImportError:
+        return None
+
+
 def numbers(text: str) -> tuple[int, ...]:
     """The release numbers of a version: (2, 14, 1) of `2.14.1+cpu`."""
     release = re.match(r"\d+(\.\d+)*", text)

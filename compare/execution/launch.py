@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import importlib
 import itertools
 import json
 import os
@@ -136,11 +135,7 @@ def _refuse(name: str) -> None:
     if contestant.python is not None or contestant.twin not in FRAMEWORKS:
         probe(name)
         return
-    try:
-        package = importlib.import_module(FRAMEWORKS[contestant.twin].partition(".")[0])
-    except ImportError:
-        return  # the twin's own process says what is wrong
-    if (refusal := environment.refused(package)) is not None:
+    if (refusal := environment.refused_here(FRAMEWORKS[contestant.twin])) is not None:
         raise LaunchError(
             f"{name} cannot run here: {refusal} Received: {sys.executable}. Install convtwins[{contestant.twin}], or choose "
             "others with --frameworks."

@@ -97,6 +97,25 @@ def test_the_twin_takes_no_more_of_a_gpu_than_it_needs() -> None:
     assert said(code).split() == ["false", "False"]
 
 
+def test_depthwise_convolutions_as_products_are_the_grouped_ones() -> None:
+    code = """
+import jax, numpy as np
+from jax_impl import device, models
+drawn = np.random.default_rng(0).standard_normal
+x, kernel = drawn((2, 9, 9, 4)), drawn((3, 3, 1, 4))
+for stride, padding in ((1, ((1, 1), (1, 1))), (2, ((0, 1), (0, 1)))):
+    def both(of):
+        made, back = jax.vjp(of, x, kernel)
+        return made, *back(made)
+    grouped = jax.jit(lambda: both(lambda x, kernel: models._convolution(x, kernel, stride, padding, 4)))
+    products = jax.jit(lambda: both(lambda x, kernel: models._products(x, kernel, stride, padding)))
+    for one, other in zip(grouped(), products()):
+        assert one.shape == other.shape and one.dtype == "float64" and abs(one - other).max() < 1e-12, (stride, padding)
+print("equal")
+"""
+    assert said(code) == "equal"
+
+
 def test_the_twin_tells_gpus_apart_and_names_the_libraries_beside_it() -> None:
     code = """
 from types import SimpleNamespace

@@ -58,7 +58,8 @@ def load_twin():
     return loaded
 
 if __name__ == "__main__":
-    entry.leave(entry.main("planted", load_twin, rendezvous, switches))
+    code = entry.main("planted", load_twin, rendezvous, switches)
+    entry.leave(code)
 """
 MOMENTUM = """
 from pytorch_impl import optim
