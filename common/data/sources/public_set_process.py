@@ -61,7 +61,8 @@ class Wanted(NamedTuple):
     out: str
 
     def refused(self, what: str, received: object, use: str) -> Refused:
-        return Refused(f"data.source {self.source}: {what}. Received: {str(received).rstrip('.')}. {use}.")
+        ending = "" if use.endswith("?") else "."
+        return Refused(f"data.source {self.source}: {what}. Received: {str(received).rstrip('.')}. {use}{ending}")
 
 
 class Part(NamedTuple):
