@@ -216,9 +216,9 @@ def _only(wanted: Wanted, *settings: str) -> None:
 def of_torchvision(package: Any, wanted: Wanted) -> dict[str, Part]:
     """A class of `torchvision.datasets`. Its splits are those that it takes as `train` or `split`."""
     kind = getattr(package, wanted.name, None) if wanted.name in package.__all__ else None
-    if not inspect.isclass(kind):
+    if not isinstance(kind, type):
         raise _unknown(wanted, package.__all__)
-    taken = _parameters(kind)
+    taken, make = _parameters(kind), cast(Callable[..., Any], kind)
     given: dict[str, Any] = {name: int(each) if each.isdecimal() else each for name, each in wanted.settings.items()}
     if others := given.keys() - taken - {"root"}:
         raise wanted.refused("the set takes no such setting", min(others), f"Use {', '.join(sorted(taken))}")
@@ -230,16 +230,16 @@ def of_torchvision(package: Any, wanted: Wanted) -> dict[str, Part]:
         for ours, theirs in _SPLITS.items():
             for word in theirs:
                 try:
-                    made[ours] = kind(**given, split=word)
+                    made[ours] = make(**given, split=word)
                     break
                 except ValueError as error:  # as torchvision refuses an unknown split
                     refusal = refusal or error
         if refusal is not None and "train" not in made:
             raise refusal
     elif "train" in taken and "train" not in given:
-        made = {"train": kind(**given, train=True), "test": kind(**given, train=False)}
+        made = {"train": make(**given, train=True), "test": make(**given, train=False)}
     else:
-        made = {"all": kind(**given)}
+        made = {"all": make(**given)}
     return {split: Part(_items(found), _names(found)) for split, found in made.items()}
 
 
