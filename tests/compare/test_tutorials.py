@@ -78,6 +78,8 @@ def test_every_command_of_a_tutorial_does_what_the_page_says(page: Path, checkou
         ["bash", "-c", script(page)], cwd=checkout, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    named = re.findall(r"`(results/\S+\.html)`", page.read_text())
+    assert named and all((checkout / path).exists() for path in named)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
