@@ -61,7 +61,8 @@ class Wanted(NamedTuple):
     out: str
 
     def refused(self, what: str, received: object, use: str) -> Refused:
-        return Refused(f"data.source {self.source}: {what}. Received: {str(received).rstrip('.')}. {use}.")
+        ending = "" if use.endswith("?") else "."
+        return Refused(f"data.source {self.source}: {what}. Received: {str(received).rstrip('.')}. {use}{ending}")
 
 
 class Part(NamedTuple):
@@ -215,9 +216,9 @@ def _only(wanted: Wanted, *settings: str) -> None:
 def of_torchvision(package: Any, wanted: Wanted) -> dict[str, Part]:
     """A class of `torchvision.datasets`. Its splits are those that it takes as `train` or `split`."""
     kind = getattr(package, wanted.name, None) if wanted.name in package.__all__ else None
-    if not inspect.isclass(kind):
+    if not isinstance(kind, type):
         raise _unknown(wanted, package.__all__)
-    taken = _parameters(kind)
+    taken, make = _parameters(kind), cast(Callable[..., Any], kind)
     given: dict[str, Any] = {name: int(each) if each.isdecimal() else each for name, each in wanted.settings.items()}
     if others := given.keys() - taken - {"root"}:
         raise wanted.refused("the set takes no such setting", min(others), f"Use {', '.join(sorted(taken))}")

@@ -216,6 +216,7 @@ def test_what_is_no_classification_of_images_is_refused(
     with pytest.raises(public_set_process.Refused) as refused:
         convert("torchvision", MADE, name, root="/there", **settings)
     assert words in str(refused.value) and str(refused.value).startswith("data.source torchvision:")
+    assert not str(refused.value).endswith("?.")
 
 
 def test_a_missing_package_is_named_with_the_interpreter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
