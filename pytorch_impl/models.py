@@ -111,6 +111,8 @@ class _Network(nn.Module):
             if isinstance(layer, architectures.Residual):
                 x = self._through(layer.body, x, masks) + self._through(layer.shortcut, x, masks)
                 x = torch.relu(x) if layer.relu else x
+            elif isinstance(layer, architectures.Concatenation):
+                x = torch.cat([self._through(branch, x, masks) for branch in layer.branches], 1)
             elif isinstance(layer, architectures.Dropout):
                 x = self.get_submodule(_attribute_name(layer.name))(x, next(masks, None))
             else:
@@ -191,14 +193,13 @@ def _module(layer: Layer, group: ReplicaGroup | None) -> nn.Module:
             return _padded(
                 layer.padding,
                 lambda padding: nn.Conv2d(
-                    layer.in_channels, layer.out_channels, layer.kernel_size, layer.stride, padding, bias=layer.bias
-                ),
-            )
-        case architectures.DepthwiseConv():
-            return _padded(
-                layer.padding,
-                lambda padding: nn.Conv2d(
-                    layer.channels, layer.channels, layer.kernel_size, layer.stride, padding, groups=layer.channels, bias=False
+                    layer.in_channels,
+                    layer.out_channels,
+                    layer.kernel_size,
+                    layer.stride,
+                    padding,
+                    groups=layer.groups,
+                    bias=layer.bias,
                 ),
             )
         case architectures.BatchNorm():
@@ -207,6 +208,8 @@ def _module(layer: Layer, group: ReplicaGroup | None) -> nn.Module:
             return nn.ReLU()
         case architectures.MaxPool():
             return _padded(layer.padding, lambda padding: nn.MaxPool2d(layer.kernel_size, layer.stride, padding), -torch.inf)
+        case architectures.AveragePool():
+            return _AveragePool(layer)
         case architectures.GlobalAveragePool():
             return _GlobalAveragePool()
         case architectures.Flatten():
@@ -215,8 +218,8 @@ def _module(layer: Layer, group: ReplicaGroup | None) -> nn.Module:
             return nn.Linear(layer.in_features, layer.out_features)
         case architectures.Dropout():
             return _MaskedDropout(layer.rate)
-        case architectures.Residual():
-            raise TypeError("a Residual is no leaf")
+        case architectures.Residual() | architectures.Concatenation():
+            raise TypeError(f"{type(layer).__name__} is no leaf")
 
 
 def _padded(padding: architectures.Padding, build_layer: Any, value: float = 0.0) -> nn.Module:
@@ -229,6 +232,29 @@ def _padded(padding: architectures.Padding, build_layer: Any, value: float = 0.0
         lambda module, inputs: nn.functional.pad(inputs[0], (left, right, top, bottom), value=value)
     )
     return layer
+
+
+class _AveragePool(nn.Module):
+    """Mean over windows. Padding does not count."""
+
+    def __init__(self, layer: architectures.AveragePool) -> None:
+        super().__init__()
+        self.kernel_size, self.stride = layer.kernel_size, layer.stride
+        (top, bottom), (left, right) = layer.padding
+        self.padding = (left, right, top, bottom)
+        # Twin: torch's layer pads both sides alike, by half a window at most.
+        self.is_native = (top, left) == (bottom, right) and 2 * max(top, left) <= layer.kernel_size
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[N, C, H, W] to [N, C, H', W']."""
+        if self.is_native:
+            padding = self.padding[2], self.padding[0]
+            return nn.functional.avg_pool2d(x, self.kernel_size, self.stride, padding, count_include_pad=False)
+        with_zeros, share = (
+            nn.functional.avg_pool2d(nn.functional.pad(values, self.padding), self.kernel_size, self.stride)
+            for values in (x, torch.ones_like(x[:1, :1]))
+        )
+        return with_zeros / share
 
 
 class _GlobalAveragePool(nn.Module):

@@ -24,7 +24,11 @@ Initializer = Literal["zeros", "ones", "glorot_uniform", "kaiming_normal_fan_in"
 
 @dataclass(frozen=True)
 class Conv:
-    """2-D convolution: every output channel sees every input channel."""
+    """2-D convolution.
+
+    The input channels are cut into `groups`, in order, and the output channels likewise. An output channel sees the input
+    channels of its own group. With one group it sees all of them; with as many groups as channels it sees one (depthwise).
+    """
 
     name: str
     in_channels: int
@@ -35,18 +39,12 @@ class Conv:
     bias: bool
     initializer: Initializer = "glorot_uniform"
     bias_initializer: Initializer = "zeros"
+    groups: int = 1
 
-
-@dataclass(frozen=True)
-class DepthwiseConv:
-    """2-D convolution of each channel alone (groups = channels, multiplier 1), without bias."""
-
-    name: str
-    channels: int
-    kernel_size: int
-    stride: int
-    padding: Padding
-    initializer: Initializer = "glorot_uniform"
+    @property
+    def is_depthwise(self) -> bool:
+        """Whether each channel is filtered by itself, once."""
+        return self.groups == self.in_channels == self.out_channels > 1
 
 
 @dataclass(frozen=True)
@@ -71,6 +69,16 @@ class ReLU:
 @dataclass(frozen=True)
 class MaxPool:
     """Maximum over windows; padding never wins (minus infinity)."""
+
+    name: str
+    kernel_size: int
+    stride: int
+    padding: Padding
+
+
+@dataclass(frozen=True)
+class AveragePool:
+    """Mean over the pixels of each window. Padding is no pixel: it does not count."""
 
     name: str
     kernel_size: int
@@ -120,14 +128,23 @@ class Residual:
     relu: bool = False
 
 
-Layer = Conv | DepthwiseConv | BatchNorm | ReLU | MaxPool | GlobalAveragePool | Flatten | Dense | Dropout | Residual
+@dataclass(frozen=True)
+class Concatenation:
+    """The channels, or features, of all branches side by side, in order. An empty branch is the identity."""
+
+    name: str
+    branches: tuple[tuple[Layer, ...], ...]
+
+
+Window = Conv | MaxPool | AveragePool
+Layer = Window | BatchNorm | ReLU | GlobalAveragePool | Flatten | Dense | Dropout | Residual | Concatenation
 
 
 @dataclass(frozen=True)
 class Parameter:
     """One named array of a model, in the canonical layout.
 
-    name: `<layer>.<role>`; role: kernel (conv HWIO, depthwise with I = 1; dense IO), bias, gamma, beta, mean, variance.
+    name: `<layer>.<role>`; role: kernel (conv HWIO, I of one group; dense IO), bias, gamma, beta, mean, variance.
     """
 
     name: str
@@ -151,7 +168,7 @@ class Architecture:
     layers: tuple[Layer, ...]
 
     def leaves(self) -> Iterator[Layer]:
-        """Every layer that is not a Residual, in the order of the forward pass, bodies before shortcuts."""
+        """Every layer that has no branches, in the order of the forward pass, bodies before shortcuts."""
         yield from leaves(self.layers)
 
     @property
@@ -173,7 +190,7 @@ def resolve(model: str, num_classes: int, image_size: int) -> Architecture:
         SpecError: the model does not take this image size, or a user's module does not hold to the contract.
     """
     if model in MODELS:
-        return {"simple_cnn": simple_cnn, "mini_xception": mini_xception, "resnet18": resnet18}[model](num_classes, image_size)
+        return _BUILDERS[model](num_classes, image_size)
     module = user_code.module(model)
     if not callable(getattr(module, "architecture", None)):
         raise SpecError(f"model {model} must define architecture(num_classes, image_size). Received: a module without it.")
@@ -214,9 +231,9 @@ def output_shape(layers: tuple[Layer, ...], shape: tuple[int, ...], model: str) 
     """
     for layer in layers:
         match layer:
-            case Conv() | DepthwiseConv() | MaxPool():
-                taken = None if isinstance(layer, MaxPool) else layer.in_channels if isinstance(layer, Conv) else layer.channels
-                _refuse_other(model, layer.name, "channels", taken, shape, 3)
+            case Conv() | MaxPool() | AveragePool():
+                _refuse_other(model, layer.name, "channels", layer.in_channels if isinstance(layer, Conv) else None, shape, 3)
+                _refuse_window(model, layer)
                 sizes = list(shape)
                 channels = sizes.pop()
                 sizes = [
@@ -241,6 +258,14 @@ def output_shape(layers: tuple[Layer, ...], shape: tuple[int, ...], model: str) 
                 if body != shortcut:
                     raise SpecError(f"model {model}: {layer.name} adds what differs in shape. Received: {body} and {shortcut}.")
                 shape = body
+            case Concatenation():
+                parts = [output_shape(branch, shape, model) for branch in layer.branches]
+                if len({part[:-1] for part in parts}) != 1:
+                    raise SpecError(
+                        f"model {model}: {layer.name} puts side by side what differs in height or width. Received: "
+                        f"{' and '.join(map(str, parts)) or 'no branch'}."
+                    )
+                shape = (*parts[0][:-1], sum(part[-1] for part in parts))
             case ReLU():
                 pass
     return shape
@@ -250,6 +275,19 @@ def _refuse_other(model: str, name: str, what: str, taken: int | None, shape: tu
     if len(shape) != axes or (taken is not None and taken != shape[-1]):
         wanted = f"{taken} {what}" if taken is not None else f"{what} after height and width"
         raise SpecError(f"model {model}: {name} takes {wanted}. Received: values of shape {list(shape)}. Mend architecture().")
+
+
+def _refuse_window(model: str, layer: Window) -> None:
+    if isinstance(layer, Conv) and (layer.in_channels % layer.groups or layer.out_channels % layer.groups):
+        raise SpecError(
+            f"model {model}: groups of {layer.name} must divide its channels. Received: {layer.groups} groups of "
+            f"{layer.in_channels} and {layer.out_channels} channels. Mend architecture()."
+        )
+    if isinstance(layer, AveragePool) and max(map(max, layer.padding)) >= layer.kernel_size:
+        raise SpecError(
+            f"model {model}: padding of {layer.name} must be smaller than its window, which needs a pixel. Received: "
+            f"{layer.padding} around windows of {layer.kernel_size}. Mend architecture()."
+        )
 
 
 def simple_cnn(num_classes: int, image_size: int) -> Architecture:
@@ -292,7 +330,7 @@ def mini_xception(num_classes: int, image_size: int) -> Architecture:
 
     def separable(name: str, channels: int, width: int) -> tuple[Layer, ...]:
         return (
-            DepthwiseConv(f"{name}_depthwise", channels, 3, 1, same),
+            depthwise_conv(f"{name}_depthwise", channels, 3, 1, same),
             Conv(f"{name}_pointwise", channels, width, 1, 1, no_padding, bias=True),
             BatchNorm(f"{name}_bn", width),
         )
@@ -362,6 +400,58 @@ def resnet18(num_classes: int, image_size: int) -> Architecture:
     return Architecture("resnet18", image_size, num_classes, tuple(layers))
 
 
+def two_path_cnn(num_classes: int, image_size: int) -> Architecture:
+    """Two paths through each of three blocks, joined by concatenation (after Szegedy et al. 2015, two of its four paths).
+
+    One path is a 3x3 convolution in four groups (Xie et al. 2017), the other the mean of 3x3 pixels and a 1x1 convolution.
+    """
+    if image_size < 8:
+        raise SpecError(f"data.image_size is too small for two_path_cnn. Received: {image_size}. Use 8 or more.")
+
+    def unit(name: str, channels: int, width: int, kernel_size: int, size: int, groups: int = 1) -> tuple[Layer, ...]:
+        padding = same_padding(size, kernel_size, 1)
+        he: Initializer = "kaiming_normal_fan_in"
+        return (
+            Conv(f"{name}_conv", channels, width, kernel_size, 1, padding, bias=False, initializer=he, groups=groups),
+            BatchNorm(f"{name}_bn", width),
+            ReLU(f"{name}_relu"),
+        )
+
+    layers: list[Layer] = [*unit("stem", 3, 32, 3, image_size)]
+    channels, size = 32, image_size
+    for block, width in enumerate((32, 64, 128), start=1):
+        name = f"block{block}"
+        layers += [
+            Concatenation(
+                name,
+                (
+                    unit(f"{name}_grouped", channels, width // 2, 3, size, groups=4),
+                    (
+                        AveragePool(f"{name}_average", 3, 1, same_padding(size, 3, 1)),
+                        *unit(f"{name}_pointwise", channels, width // 2, 1, size),
+                    ),
+                ),
+            ),
+            MaxPool(f"{name}_pool", 2, 2, no_padding),
+        ]
+        channels, size = width, size // 2
+    layers += [GlobalAveragePool("global_pool"), Dense("logits", channels, num_classes)]
+    return Architecture("two_path_cnn", image_size, num_classes, tuple(layers))
+
+
+_BUILDERS = {"simple_cnn": simple_cnn, "mini_xception": mini_xception, "resnet18": resnet18, "two_path_cnn": two_path_cnn}
+
+
+def depthwise_conv(
+    name: str, channels: int, kernel_size: int, stride: int, padding: Padding, initializer: Initializer = "glorot_uniform"
+) -> Conv:
+    """A convolution of each channel alone, without bias."""
+    return Conv(name, channels, channels, kernel_size, stride, padding, False, initializer, groups=channels)
+
+
+DepthwiseConv = depthwise_conv
+"""The former name, for users' own models. It works until version 0.3."""
+
 no_padding: Padding = ((0, 0), (0, 0))
 
 
@@ -372,12 +462,23 @@ def same_padding(size: int, kernel_size: int, stride: int) -> Padding:
     return (side, side)
 
 
+def branches(layer: Layer) -> tuple[tuple[Layer, ...], ...]:
+    """The layers that a layer runs side by side on its input, before it joins their outputs; of most layers none."""
+    match layer:
+        case Residual():
+            return layer.body, layer.shortcut
+        case Concatenation():
+            return layer.branches
+        case _:
+            return ()
+
+
 def leaves(layers: tuple[Layer, ...]) -> Iterator[Layer]:
-    """Every layer that is not a Residual, in the order of the forward pass, bodies before shortcuts."""
+    """Every layer that has no branches, in the order of the forward pass, bodies before shortcuts."""
     for layer in layers:
-        if isinstance(layer, Residual):
-            yield from leaves(layer.body)
-            yield from leaves(layer.shortcut)
+        if isinstance(layer, Residual | Concatenation):
+            for branch in branches(layer):
+                yield from leaves(branch)
         else:
             yield layer
 
@@ -389,14 +490,12 @@ def parameters(layers: tuple[Layer, ...]) -> tuple[Parameter, ...]:
 
 def _parameters(layer: Layer) -> Iterator[Parameter]:
     if isinstance(layer, Conv):
-        area = layer.kernel_size**2
-        shape = (layer.kernel_size, layer.kernel_size, layer.in_channels, layer.out_channels)
-        yield Parameter(f"{layer.name}.kernel", shape, layer.initializer, area * layer.in_channels, True)
+        inputs = layer.in_channels // layer.groups
+        fan_in = layer.kernel_size**2 * inputs
+        shape = (layer.kernel_size, layer.kernel_size, inputs, layer.out_channels)
+        yield Parameter(f"{layer.name}.kernel", shape, layer.initializer, fan_in, True)
         if layer.bias:
-            yield Parameter(f"{layer.name}.bias", (layer.out_channels,), layer.bias_initializer, area * layer.in_channels, True)
-    elif isinstance(layer, DepthwiseConv):
-        shape = (layer.kernel_size, layer.kernel_size, 1, layer.channels)
-        yield Parameter(f"{layer.name}.kernel", shape, layer.initializer, layer.kernel_size**2, True)
+            yield Parameter(f"{layer.name}.bias", (layer.out_channels,), layer.bias_initializer, fan_in, True)
     elif isinstance(layer, BatchNorm):
         roles: tuple[tuple[str, Initializer, bool], ...] = (
             ("gamma", "ones", True),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-MODELS = ("simple_cnn", "mini_xception", "resnet18")
+MODELS = ("simple_cnn", "mini_xception", "resnet18", "two_path_cnn")
 MODES = (
     "serial",
     "data_parallel",

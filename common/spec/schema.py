@@ -51,7 +51,7 @@ class Spec(Finite):
     """One training run. Field order is the order of the tables and of the YAML file."""
 
     model: str = Field("simple_cnn", max_length=_LONGEST_NAME)
-    """`simple_cnn`, `mini_xception`, `resnet18`, or the dotted name of a module that defines `architecture`."""
+    """One of `MODELS`, or the dotted name of a module that defines `architecture`."""
     data: Data = Data()  # pyright: ignore[reportCallIssue]
     optimizer: Optimizer = Optimizer()  # pyright: ignore[reportCallIssue]
     schedule: Schedule = Schedule()  # pyright: ignore[reportCallIssue]

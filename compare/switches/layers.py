@@ -17,7 +17,7 @@ from common.machine import machine, rates
 from common.machine.interference import DISTURBED_FROM, cores_lost
 from common.machine.rates import Rates
 from common.models import architectures
-from common.models.architectures import Conv, DepthwiseConv, MaxPool
+from common.models.architectures import Conv, Window
 from common.spec import Spec, SpecError
 from common.training import layers
 from common.training.layers import Measured, Unit
@@ -125,7 +125,9 @@ def report(timed: Timed) -> Report:
     kinds: defaultdict[str, list[int]] = defaultdict(list)
     for number, unit in enumerate(timed.units):
         kinds[_kind(unit)].append(number)
-    by_words = {_words(unit): [number] for number, unit in enumerate(timed.units)}
+    by_words: defaultdict[str, list[int]] = defaultdict(list)
+    for number, unit in enumerate(timed.units):
+        by_words[_words(unit)].append(number)
     return Report(
         title=f"Layers of {timed.spec.model}",
         json_file=RESULTS_FILE,
@@ -254,24 +256,28 @@ def _kind(unit: Unit) -> str:
     """The name of its kind. Kernels of one pixel are matrix products, larger kernels are not."""
     layer = unit.layer
     if isinstance(layer, Conv):
+        if layer.groups > 1:
+            return "depthwise convolutions" if layer.is_depthwise else "grouped convolutions"
         return "convolutions 1x1" if layer.kernel_size == 1 else "convolutions"
     return {
-        "DepthwiseConv": "depthwise convolutions",
         "BatchNorm": "BatchNorm",
         "ReLU": "ReLU",
         "MaxPool": "max pooling",
+        "AveragePool": "average pooling",
         "GlobalAveragePool": "global average pooling",
         "Flatten": "flatten",
         "Dense": "dense layers",
         "Dropout": "dropout",
         "Residual": "residual sums",
+        "Concatenation": "concatenations",
     }[unit.kind]
 
 
 def _words(unit: Unit) -> str:
     layer = unit.layer
-    kernel = f" {layer.kernel_size}x{layer.kernel_size}" if isinstance(layer, Conv | DepthwiseConv | MaxPool) else ""
-    stride = f"/{layer.stride}" if isinstance(layer, Conv | DepthwiseConv | MaxPool) and layer.stride > 1 else ""
+    kernel = f" {layer.kernel_size}x{layer.kernel_size}" if isinstance(layer, Window) else ""
+    stride = f"/{layer.stride}" if isinstance(layer, Window) and layer.stride > 1 else ""
+    groups = f" in {layer.groups} groups" if isinstance(layer, Conv) and layer.groups > 1 else ""
     shapes = ["x".join(map(str, shape)) for shape in (unit.input_shape, unit.output_shape)]
     first = "" if unit.learned_before else ", first"
-    return f"{unit.kind}{kernel}{stride}, {' to '.join(dict.fromkeys(shapes))}{first}"
+    return f"{unit.kind}{kernel}{stride}{groups}, {' to '.join(dict.fromkeys(shapes))}{first}"

@@ -9,15 +9,17 @@ from common.data.sources import Dataset, Split
 from common.models import architectures, weights
 from common.models.architectures import (
     Architecture,
+    AveragePool,
     BatchNorm,
+    Concatenation,
     Conv,
     Dense,
-    DepthwiseConv,
     Dropout,
     Flatten,
     MaxPool,
     ReLU,
     Residual,
+    depthwise_conv,
     no_padding,
     same_padding,
 )
@@ -35,15 +37,21 @@ REPLICAS = 3
 def network(name: str = "made", image_size: int = SIZE_PX, num_classes: int = CLASSES) -> Architecture:
     """Lopsided padding under a stride (12 to 6, and 3 to 2), symmetric padding under a stride (6 to 3), all layers."""
     body = (
-        DepthwiseConv("block.depthwise", 6, 3, 2, ((1, 1), (1, 1))),
-        Conv("block.pointwise", 6, 5, 1, 1, no_padding, bias=True),
+        depthwise_conv("block.depthwise", 18, 3, 2, ((1, 1), (1, 1))),
+        Conv("block.pointwise", 18, 5, 1, 1, no_padding, bias=True),
         BatchNorm("block.bn", 5, momentum=0.3, epsilon=1e-3),
     )
-    shortcut = (Conv("block.shortcut", 6, 5, 1, 2, no_padding, bias=False, initializer="kaiming_normal_fan_out"),)
+    shortcut = (Conv("block.shortcut", 18, 5, 1, 2, no_padding, bias=False, initializer="kaiming_normal_fan_out"),)
+    joined = (
+        (Conv("joined.grouped", 6, 6, 3, 1, ((2, 0), (1, 1)), bias=True, groups=3),),
+        (AveragePool("joined.symmetric", 3, 1, ((1, 1), (1, 1))), AveragePool("joined.average", 3, 1, ((1, 1), (0, 2)))),
+        (),
+    )
     layers = (
         Conv("conv", 3, 6, 3, 2, same_padding(image_size, 3, 2), bias=True),
         BatchNorm("bn", 6),
         ReLU("relu"),
+        Concatenation("joined", joined),
         Residual("block", body, shortcut, relu=True),
         MaxPool("pool", 2, 2, same_padding(3, 2, 2)),
         Flatten("flatten"),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from common.models import stages
-from common.models.architectures import Architecture, Conv, Flatten, MaxPool, ReLU, no_padding, same_padding
+from common.models.architectures import Architecture, AveragePool, Conv, Flatten, MaxPool, ReLU, no_padding, same_padding
 from common.spec import MODELS
 from tests.twins import made, oracles
 from tests.twins.adapters import Twin
@@ -25,6 +25,7 @@ def test_a_model_has_the_parameters_of_its_architecture(twin: Twin, model: str) 
         ("simple_cnn", 307_786, 307_786),
         ("mini_xception", 96_202, 94_474),
         ("resnet18", 11_191_242, 11_181_642),
+        ("two_path_cnn", 21_482, 20_970),
     ],
 )
 def test_a_summary_counts_the_published_number_of_values(twin: Twin, model: str, values: int, trainable: int) -> None:
@@ -113,6 +114,22 @@ def test_the_padding_of_a_max_pool_never_wins(twin: Twin, padding: Any) -> None:
     logits = trainer.logits(twin.batch(images, labels), training=False)
     assert (logits < -90).all()
     assert_close(logits, oracles.Forward(architecture, below_zero, images, training=False).logits, 1e-14)
+
+
+@pytest.mark.parametrize("padding", [((0, 1), (0, 1)), ((1, 0), (2, 0)), ((1, 1), (1, 1)), ((2, 2), (2, 2)), no_padding])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_the_padding_of_an_average_pool_does_not_count(twin: Twin, padding: Any, stride: int) -> None:
+    conv = Conv("conv", 3, 2, 1, 1, no_padding, bias=True)
+    assert_computes(twin, Architecture("made", 6, 2, (conv, AveragePool("pool", 3, stride, padding), Flatten("flatten"))))
+
+
+@pytest.mark.parametrize("channels", [(3, 3), (3, 6), (6, 4), (4, 4)])
+def test_a_grouped_convolution_sees_the_channels_of_its_group(twin: Twin, channels: tuple[int, int]) -> None:
+    """Depthwise, with a multiplier, in groups of several channels."""
+    inputs, outputs = channels
+    grouped = Conv("grouped", inputs, outputs, 3, 2, ((1, 1), (0, 1)), bias=True, groups=3 if inputs == 3 else 2)
+    widen = Conv("widen", 3, inputs, 1, 1, no_padding, bias=False)
+    assert_computes(twin, Architecture("made", 6, 2, (widen, grouped, Flatten("flatten"))))
 
 
 @pytest.mark.parametrize("padding", [((2, 0), (0, 1)), ((1, 1), (2, 2)), ((0, 0), (3, 1))])

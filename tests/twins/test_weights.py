@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from common.models.architectures import Architecture, DepthwiseConv, Flatten
+from common.models.architectures import Architecture, Flatten, depthwise_conv
 from common.spec import MODELS
 from tests.twins import made
 from tests.twins.adapters import Twin
@@ -29,7 +29,7 @@ def test_float32_weights_are_the_drawn_ones_rounded(twin: Twin) -> None:
 
 
 def test_a_depthwise_kernel_keeps_each_channels_window(twin: Twin) -> None:
-    depthwise = DepthwiseConv("depthwise", 3, 3, 1, ((1, 1), (1, 1)))
+    depthwise = depthwise_conv("depthwise", 3, 3, 1, ((1, 1), (1, 1)))
     architecture = Architecture("made", 3, 27, (depthwise, Flatten("flatten")))
     kernel = np.arange(27.0).reshape(3, 3, 1, 3)
     trainer = made.trainer(twin, architecture)
