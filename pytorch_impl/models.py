@@ -14,6 +14,7 @@ from pytorch_impl import batch_norm
 from pytorch_impl.batch_norm import ReplicaGroup
 
 _ARITHMETIC = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+_TORCHVISIONS = ("resnet18", "resnet34", "resnet50")
 _MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
 
@@ -31,11 +32,13 @@ def build(architecture: Architecture, precision: str, group: ReplicaGroup | None
     Returns:
         The model with the framework's own initial weights; `weights.load` sets the shared ones.
     """
-    if architecture.name == "resnet18":
+    if architecture.name in _TORCHVISIONS and architecture == architectures.resolve(
+        architecture.name, architecture.num_classes, architecture.image_size
+    ):
         import torchvision  # here: importing it takes over a second, and no other model needs it
 
-        # Twin: torchvision's own model. The other twin builds it from the architecture.
-        model: nn.Module = torchvision.models.resnet18(
+        # Twin: torchvision's own model, where it has this structure. The other twin builds it from the architecture.
+        model: nn.Module = getattr(torchvision.models, architecture.name)(
             num_classes=architecture.num_classes,
             norm_layer=lambda channels: batch_norm.build(architectures.BatchNorm("", channels), group),
         )

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from common import spec
 from common.models import architectures
 from common.models.architectures import Layer, ReLU
+from compare.conformance.training import STEPS
 from compare.conformance.trial import Faults, Trial, last_line, loaded, spec_of
 from compare.execution import launch
 
 
 def check(trial: Trial) -> Faults:
-    for model in spec.MODELS:
+    for model in STEPS:
         what, out = spec_of(model), trial.out / f"{model}-summary.json"
         _, architecture = loaded(what)
         code, said = trial.call(["models", trial.written(what, f"models-{model}"), "--out", out])

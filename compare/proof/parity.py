@@ -163,7 +163,7 @@ def report(specs: Sequence[Spec], proofs: Sequence[Proof]) -> Report:
     """One line a rung: the largest difference, the step where it stood, the tolerance and its reason."""
     rungs: list[Rung] = [rung for proof in proofs for rung in proof.rungs]
     verdict = "proved" if all(proof.verdict == "proved" for proof in proofs) else "not proved"
-    said = [f"{each.model}, {each.optimizer.name}: {proof.sentence}" for each, proof in zip(specs, proofs, strict=True)]
+    said = [f"{each.model_words}, {each.optimizer.name}: {proof.sentence}" for each, proof in zip(specs, proofs, strict=True)]
     # By way of JSON, which has no word for an infinite difference.
     plain = [json.loads(rung.model_dump_json()) for rung in rungs]
     return Report(

@@ -129,13 +129,13 @@ def report(timed: Timed) -> Report:
     for number, unit in enumerate(timed.units):
         by_words[_words(unit)].append(number)
     return Report(
-        title=f"Layers of {timed.spec.model}",
+        title=f"Layers of {timed.spec.model_words}",
         json_file=RESULTS_FILE,
         facts=[document.ground(machine.describe(), versions, cores=timed.spec.cores)],
         findings=[("How far that goes", sentences(timed))],
         tables=[
-            _table(timed, "layer-kinds", f"What a step of {timed.spec.model} waits for, by kinds of layers", kinds),
-            _table(timed, "layers", f"Layers of {timed.spec.model}", by_words),
+            _table(timed, "layer-kinds", f"What a step of {timed.spec.model_words} waits for, by kinds of layers", kinds),
+            _table(timed, "layers", f"Layers of {timed.spec.model_words}", by_words),
         ],
         values={
             "spec": timed.spec.model_dump(mode="json"),
@@ -162,7 +162,7 @@ def measure(wanted: Spec, frameworks: list[str], repeats: int, calls: int, shown
             if (refusal := spec.check_against(specs[framework], answer(framework))) is not None:
                 raise SpecError(f"{framework}: {refusal}")
     dataset = sources.describe(wanted.data, seed=wanted.split_seed, cache_dir=wanted.paths.cache_dir)
-    architecture = architectures.resolve(wanted.model, len(dataset.class_names), dataset.image_size)
+    architecture = architectures.of(wanted, len(dataset.class_names), dataset.image_size)
     shown.say("measuring what the machine can do")
     known = rates.measured(wanted.cores)
     found: dict[str, list[Measured]] = {framework: [] for framework in frameworks}

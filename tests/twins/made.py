@@ -3,7 +3,9 @@
 from typing import Any
 
 import numpy as np
+import pytest
 
+from common import spec
 from common.data.batches import Plan
 from common.data.sources import Dataset, Split
 from common.models import architectures, weights
@@ -106,9 +108,9 @@ def values(architecture: Architecture, key: int = 5) -> Weights:
 def trainer(twin: Twin, architecture: Architecture, data: Dataset | None = None, **fields: Any) -> Any:
     """The Trainer of a mode with the weights of `values`."""
     data = data or dataset(architecture)
-    spec = settings(**fields)
-    plan = Plan(spec, architecture, len(data.train.labels))
-    return twin.parallel.build(spec, architecture, plan, data, values(architecture))
+    run = settings(**fields)
+    plan = Plan(run, architecture, len(data.train.labels))
+    return twin.parallel.build(run, architecture, plan, data, values(architecture))
 
 
 def masks(architecture: Architecture, count: int, key: int = 7) -> tuple[Any, ...]:
@@ -117,6 +119,13 @@ def masks(architecture: Architecture, count: int, key: int = 7) -> tuple[Any, ..
     return tuple(generator.random((count, layer.units)) >= layer.rate for layer in architecture.dropouts)
 
 
+DEEP = ("resnet34", "resnet50", "vgg16", "vgg16_bn")
+"""Models whose tests are slow."""
+MODELS = [pytest.param(model, marks=pytest.mark.slow) if model in DEEP else model for model in spec.MODELS]
+
+
 def resolve(model: str) -> Architecture:
-    """A model of the suite for ten classes at 32 px."""
+    """A model of the suite for ten classes at 32 px. A deep one has an eighth of its width, and 64 px."""
+    if model in DEEP:
+        return architectures.resolve(model, 10, 64, width=1 / 8)
     return architectures.resolve(model, 10, 32)

@@ -3,14 +3,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.models import stages
+from common.models import architectures, stages
 from common.models.architectures import Architecture, AveragePool, Conv, Flatten, MaxPool, ReLU, no_padding, same_padding
-from common.spec import MODELS
 from tests.twins import made, oracles
 from tests.twins.adapters import Twin
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", made.MODELS)
 def test_a_model_has_the_parameters_of_its_architecture(twin: Twin, model: str) -> None:
     architecture = made.resolve(model)
     extracted = twin.weights.extract(twin.models.build(architecture, "float32"), architecture)
@@ -35,7 +34,7 @@ def test_a_summary_counts_the_published_number_of_values(twin: Twin, model: str,
     assert sum(layer["values"] for layer in summary["layers"]) == values
 
 
-@pytest.mark.parametrize("model", ["made", *MODELS])
+@pytest.mark.parametrize("model", ["made", *made.MODELS])
 def test_a_summary_lists_every_layer_with_the_shape_that_it_gives(twin: Twin, model: str) -> None:
     architecture = made.network() if model == "made" else made.resolve(model)
     size = architecture.image_size
@@ -50,7 +49,7 @@ def test_a_summary_lists_every_layer_with_the_shape_that_it_gives(twin: Twin, mo
 
 
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
-@pytest.mark.parametrize("model", ["made", *MODELS])
+@pytest.mark.parametrize("model", ["made", *made.MODELS])
 def test_logits_are_those_of_the_formula(twin: Twin, model: str, training: bool) -> None:
     architecture = made.network() if model == "made" else made.resolve(model)
     images, labels = examples(architecture, 4)
@@ -62,7 +61,32 @@ def test_logits_are_those_of_the_formula(twin: Twin, model: str, training: bool)
     assert_close(logits, expected, 1e-12)
 
 
-@pytest.mark.parametrize("model", ["made", *MODELS])
+@pytest.mark.parametrize(
+    ("model", "structure"),
+    [
+        ("resnet18", {"width": 0.25, "depth": 0.5, "dropout": 0.3}),
+        ("two_path_cnn", {"width": 0.5, "depth": 2, "dropout": 0.3}),
+        ("resnet50", {"width": 1 / 16, "depth": 0.3}),
+        ("vgg16_bn", {"width": 1 / 64, "depth": 0.5, "dropout": 0.0}),
+    ],
+)
+def test_a_model_of_another_structure_is_built_so(twin: Twin, model: str, structure: dict[str, float]) -> None:
+    architecture = architectures.resolve(model, 10, 64, **structure)
+    assert len(architecture.dropouts) == (1 if structure.get("dropout") else 0)
+    assert_computes(twin, architecture)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["resnet34", "resnet50", "vgg16", "vgg16_bn"])
+def test_a_deep_model_of_its_own_structure_has_the_parameters_of_its_architecture(twin: Twin, model: str) -> None:
+    architecture = architectures.resolve(model, 10, 32)
+    extracted = twin.weights.extract(twin.models.build(architecture, "float32"), architecture)
+    assert {name: array.shape for name, array in extracted.items()} == {
+        parameter.name: parameter.shape for parameter in architecture.parameters()
+    }
+
+
+@pytest.mark.parametrize("model", ["made", *made.MODELS])
 def test_the_stages_of_a_model_one_after_the_other_are_the_model(twin: Twin, model: str) -> None:
     architecture = made.network() if model == "made" else made.resolve(model)
     images, _ = examples(architecture, 4)

@@ -2,12 +2,11 @@ import numpy as np
 import pytest
 
 from common.models.architectures import Architecture, Flatten, depthwise_conv
-from common.spec import MODELS
 from tests.twins import made
 from tests.twins.adapters import Twin
 
 
-@pytest.mark.parametrize("model", ["made", *MODELS])
+@pytest.mark.parametrize("model", ["made", *made.MODELS])
 def test_float64_weights_come_back_to_the_bit(twin: Twin, model: str) -> None:
     architecture = made.network() if model == "made" else made.resolve(model)
     built, values = twin.models.build(architecture, "float64"), made.values(architecture)

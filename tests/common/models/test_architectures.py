@@ -39,6 +39,11 @@ def num_values(architecture: Architecture, *, trainable_only: bool = False) -> i
         ("mini_xception", 100, 32, 96_202 + 90 * 65, 94_474 + 90 * 65),
         # torchvision's documented 11,689,512 weights, and per BatchNorm channel a running mean and variance.
         ("resnet18", 1000, 224, 11_689_512 + 2 * 4_800, 11_689_512),
+        # Those of the others as torchvision states them in the weights' `num_params`.
+        ("resnet34", 1000, 224, 21_797_672 + 2 * 8_512, 21_797_672),
+        ("resnet50", 1000, 224, 25_557_032 + 2 * 26_560, 25_557_032),
+        ("vgg16", 1000, 224, 138_357_544, 138_357_544),
+        ("vgg16_bn", 1000, 224, 138_365_992 + 2 * 4_224, 138_365_992),
         ("resnet18", 10, 32, 11_689_512 + 2 * 4_800 - 990 * 513, 11_689_512 - 990 * 513),
         # A 3x3 stem 3-32. Three blocks of a 3x3 path in four groups and a 1x1 path, each to half of 32, 64 and 128 channels.
         # BatchNorm has four values a channel, two of them learned; dense 128-10 has its biases.
@@ -123,15 +128,22 @@ def test_mini_xception_has_four_residual_blocks_around_two_separable_convolution
         assert not block.relu
 
 
-def test_only_simple_cnn_drops_out_and_only_the_others_normalise() -> None:
+def test_some_models_drop_out_and_most_normalise() -> None:
     models = {model: architectures.resolve(model, 10, 32) for model in spec.MODELS}
     assert {model: len(architecture.dropouts) for model, architecture in models.items()} == {
         "simple_cnn": 1,
         "mini_xception": 0,
         "resnet18": 0,
+        "resnet34": 0,
+        "resnet50": 0,
+        "vgg16": 2,
+        "vgg16_bn": 2,
         "two_path_cnn": 0,
     }
-    assert {model for model, architecture in models.items() if architecture.has_batch_norm} == {*models} - {"simple_cnn"}
+    assert {model for model, architecture in models.items() if architecture.has_batch_norm} == {*models} - {
+        "simple_cnn",
+        "vgg16",
+    }
 
 
 @pytest.mark.parametrize(
@@ -170,6 +182,34 @@ def test_only_simple_cnn_drops_out_and_only_the_others_normalise() -> None:
 def test_a_layer_lists_its_parameters_in_the_canonical_layout(layer: architectures.Layer, expected: list[object]) -> None:
     parameters = Architecture("any", 32, 10, (layer,)).parameters()
     assert [dataclasses.astuple(parameter) for parameter in parameters] == expected
+
+
+@pytest.mark.parametrize("model", spec.MODELS)
+@pytest.mark.parametrize(("width", "depth"), [(1 / 64, 0.1), (0.3, 1), (1, 1.7), (2, 3)])
+def test_a_model_of_any_width_and_depth_fits_and_drops_out_before_its_classifier(
+    model: str, width: float, depth: float
+) -> None:
+    architecture = architectures.resolve(model, 7, 32, width=width, depth=depth, dropout=0.25)
+    assert walk(architecture.layers, (32, 32, 3)) == (7,)
+    names = [layer.name for layer in architecture.leaves()]
+    assert len(names) == len(set(names))
+    dropout, classifier = architecture.layers[-2:]
+    assert isinstance(dropout, Dropout) and isinstance(classifier, Dense)
+    assert (dropout.rate, dropout.units) == (0.25, classifier.in_features)
+    assert not architectures.resolve(model, 7, 32, width=width, dropout=0.0).dropouts
+
+
+def test_width_scales_channels_and_depth_blocks() -> None:
+    def blocks(model: str, **structure: float) -> list[int]:
+        made = architectures.resolve(model, 10, 64, **structure)
+        stages = [layer.name.split(".")[0] for layer in made.layers if isinstance(layer, Residual)]
+        return [stages.count(f"layer{stage}") for stage in (1, 2, 3, 4)]
+
+    assert blocks("resnet34") == [3, 4, 6, 3] and blocks("resnet34", depth=0.5) == [2, 2, 3, 2]
+    convs = [layer for layer in architectures.resolve("vgg16", 10, 32, width=0.5).leaves() if isinstance(layer, Conv)]
+    assert [conv.out_channels for conv in convs] == [32] * 2 + [64] * 2 + [128] * 3 + [256] * 6
+    deep = architectures.resolve("simple_cnn", 10, 32, depth=2)
+    assert [layer.name for layer in deep.leaves()][:6] == ["conv1", "relu1", "conv1_2", "relu1_2", "pool1", "conv2"]
 
 
 def test_branches_come_in_order() -> None:
@@ -294,7 +334,8 @@ def test_a_module_whose_own_package_is_named_like_one_of_the_suite_works_or_is_r
 
 def test_a_module_that_is_not_there_is_refused() -> None:
     with pytest.raises(
-        SpecError, match=r"nowhere\.net cannot be imported .*Use simple_cnn, mini_xception, resnet18, two_path_cnn, or a module"
+        SpecError,
+        match=r"nowhere\.net cannot be imported .*Use simple_cnn, mini_xception, .*, two_path_cnn, or a module",
     ):
         architectures.resolve("nowhere.net", 10, 32)
 

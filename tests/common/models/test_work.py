@@ -92,7 +92,14 @@ def test_both_branches_of_a_residual_block_count() -> None:
 
 @pytest.mark.parametrize(
     ("model", "image_size", "classes", "multiply_adds"),
-    [("resnet18", 224, 1000, 1.814e9)],  # He et al. 2016 write 1.8e9 for it
+    [
+        ("resnet18", 224, 1000, 1.814e9),  # He et al. 2016 write 1.8e9 for it
+        # As torchvision 0.15 and later states them in the weights' `_ops`.
+        ("resnet34", 224, 1000, 3.664e9),
+        ("resnet50", 224, 1000, 4.089e9),
+        ("vgg16", 224, 1000, 15.47e9),
+        ("vgg16_bn", 224, 1000, 15.47e9),
+    ],
 )
 def test_published_counts_are_met(model: str, image_size: int, classes: int, multiply_adds: float) -> None:
     found = work.count(resolve(model, classes, image_size))
