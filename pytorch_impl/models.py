@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -116,11 +117,31 @@ class _Network(nn.Module):
                 x = torch.relu(x) if layer.relu else x
             elif isinstance(layer, architectures.Concatenation):
                 x = torch.cat([self._through(branch, x, masks) for branch in layer.branches], 1)
+            elif isinstance(layer, architectures.Cut):
+                x = self._through_cut(layer, x, masks)
             elif isinstance(layer, architectures.Dropout):
                 x = self.get_submodule(_attribute_name(layer.name))(x, next(masks, None))
             else:
                 x = self.get_submodule(_attribute_name(layer.name))(x)
         return x
+
+    def _through_cut(self, layer: architectures.Cut, x: torch.Tensor, masks: Any) -> torch.Tensor:
+        tensors = [x]
+        if layer.inputs:
+            parts = x.split([math.prod(shape) for shape in layer.inputs], 1)
+            # Twin: channels first, also in what is handed on.
+            sizes = [(*shape[-1:], *shape[:-1]) for shape in layer.inputs]
+            tensors = [part.unflatten(1, size) for part, size in zip(parts, sizes, strict=True)]
+        outputs = [
+            self._through(branch, tensors[take], masks) for branch, take in zip(layer.branches, layer.takes, strict=True)
+        ]
+        match layer.join:
+            case architectures.Residual():
+                return torch.relu(outputs[0] + outputs[1]) if layer.join.relu else outputs[0] + outputs[1]
+            case architectures.Concatenation():
+                return torch.cat(outputs, 1)
+            case None:
+                return torch.cat([output.flatten(1) for output in outputs], 1)
 
 
 class _Stage(_Network):
@@ -221,7 +242,7 @@ def _module(layer: Layer, group: ReplicaGroup | None) -> nn.Module:
             return nn.Linear(layer.in_features, layer.out_features)
         case architectures.Dropout():
             return _MaskedDropout(layer.rate)
-        case architectures.Residual() | architectures.Concatenation():
+        case architectures.Residual() | architectures.Concatenation() | architectures.Cut():
             raise TypeError(f"{type(layer).__name__} is no leaf")
 
 

@@ -133,11 +133,26 @@ class _Builder:
                 x = keras.layers.ReLU(name=f"{layer.name}.out")(x) if layer.relu else x
             elif isinstance(layer, architectures.Concatenation):
                 x = keras.layers.Concatenate(name=layer.name)([self.through(branch, x) for branch in layer.branches])
+            elif isinstance(layer, architectures.Cut):
+                x = self._through_cut(layer, x)
             elif isinstance(layer, architectures.Dropout):
                 x = _MaskedDropout(layer.rate, name=layer.name)(x, next(self._masks))
             else:
                 x = self._apply(layer, x)
         return x
+
+    def _through_cut(self, layer: architectures.Cut, x: Any) -> Any:
+        tensors = _Parts(layer.inputs, name=f"{layer.name}.parts")(x) if layer.inputs else [x]
+        outputs = [self.through(branch, tensors[take]) for branch, take in zip(layer.branches, layer.takes, strict=True)]
+        match layer.join:
+            case architectures.Residual():
+                x = keras.layers.Add(name=layer.name)(outputs)
+                return keras.layers.ReLU(name=f"{layer.name}.out")(x) if layer.join.relu else x
+            case architectures.Concatenation():
+                return keras.layers.Concatenate(name=layer.name)(outputs)
+            case None:
+                flat = [keras.layers.Flatten(name=f"{layer.name}.flat{number}")(x) for number, x in enumerate(outputs)]
+                return keras.layers.Concatenate(name=f"{layer.name}.handed_on")(flat)
 
     def _apply(self, layer: Layer, x: Any) -> Any:
         options: dict[str, Any] = {"name": layer.name}
@@ -211,6 +226,19 @@ class _AveragePool(keras.layers.Layer):
             for values in (x, tf.ones_like(x[:1, :, :, :1]))
         )
         return with_zeros / share
+
+
+class _Parts(keras.layers.Layer):
+    """Tensors of several shapes from their values side by side."""
+
+    def __init__(self, shapes: tuple[tuple[int, ...], ...], **options: Any) -> None:
+        super().__init__(**options)
+        self._shapes = shapes
+
+    def call(self, x: tf.Tensor) -> list[tf.Tensor]:
+        """[N, features] to [N, *shape] of each shape."""
+        parts = tf.split(x, [math.prod(shape) for shape in self._shapes], -1)
+        return [tf.reshape(part, (-1, *shape)) for part, shape in zip(parts, self._shapes, strict=True)]
 
 
 class _Padding(keras.layers.Layer):

@@ -137,8 +137,25 @@ class Concatenation:
     branches: tuple[tuple[Layer, ...], ...]
 
 
+@dataclass(frozen=True)
+class Cut:
+    """One stage's part of a layer with branches that a pipeline cuts. `common.models.stages` makes it.
+
+    Stages hand on one array of each example: the values of several tensors, flattened, side by side.
+    """
+
+    name: str
+    inputs: tuple[tuple[int, ...], ...]
+    """Shapes of the tensors that the stage receives. None: it begins with the layer, and has the layer's own input."""
+    takes: tuple[int, ...]
+    """Which of these tensors each branch starts from."""
+    branches: tuple[tuple[Layer, ...], ...]
+    join: Residual | Concatenation | None
+    """How the branches end, without their layers. None: a later stage joins them, and their outputs are handed on."""
+
+
 Window = Conv | MaxPool | AveragePool
-Layer = Window | BatchNorm | ReLU | GlobalAveragePool | Flatten | Dense | Dropout | Residual | Concatenation
+Layer = Window | BatchNorm | ReLU | GlobalAveragePool | Flatten | Dense | Dropout | Residual | Concatenation | Cut
 
 
 @dataclass(frozen=True)
@@ -296,6 +313,15 @@ def output_shape(layers: tuple[Layer, ...], shape: tuple[int, ...], model: str) 
                 shape = (layer.out_features,)
             case Dropout():
                 _refuse_other(model, layer.name, "features", layer.units, shape, 1)
+            case Cut():
+                given = layer.inputs or (shape,)
+                parts = [
+                    output_shape(branch, given[take], model) for branch, take in zip(layer.branches, layer.takes, strict=True)
+                ]
+                if isinstance(layer.join, Concatenation):
+                    shape = (*parts[0][:-1], sum(part[-1] for part in parts))
+                else:
+                    shape = parts[0] if layer.join else (sum(map(math.prod, parts)),)
             case Residual():
                 body, shortcut = (output_shape(part, shape, model) for part in (layer.body, layer.shortcut))
                 if body != shortcut:
@@ -576,7 +602,7 @@ def branches(layer: Layer) -> tuple[tuple[Layer, ...], ...]:
     match layer:
         case Residual():
             return layer.body, layer.shortcut
-        case Concatenation():
+        case Concatenation() | Cut():
             return layer.branches
         case _:
             return ()
@@ -585,7 +611,7 @@ def branches(layer: Layer) -> tuple[tuple[Layer, ...], ...]:
 def leaves(layers: tuple[Layer, ...]) -> Iterator[Layer]:
     """Every layer that has no branches, in the order of the forward pass, bodies before shortcuts."""
     for layer in layers:
-        if isinstance(layer, Residual | Concatenation):
+        if isinstance(layer, Residual | Concatenation | Cut):
             for branch in branches(layer):
                 yield from leaves(branch)
         else:

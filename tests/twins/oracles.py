@@ -75,7 +75,7 @@ class Forward:
                 return x @ self._weights[f"{layer.name}.kernel"] + self._weights[f"{layer.name}.bias"]
             case architectures.Dropout():
                 return np.where(next(self._masks), x / (1 - layer.rate), 0.0) if self._training else x
-            case architectures.Residual() | architectures.Concatenation():
+            case architectures.Residual() | architectures.Concatenation() | architectures.Cut():
                 raise TypeError(f"{type(layer).__name__} is no leaf")
 
     def _batch_norm(self, layer: architectures.BatchNorm, x: Array) -> Array:

@@ -102,6 +102,8 @@ class Network:
                 return layers.dropout(x, next(self._masks), layer.rate)
             case architectures.Residual() | architectures.Concatenation():
                 return self._joined(layer, x)
+            case _:
+                raise TypeError(f"{type(layer).__name__} is no layer of a whole model")
 
     def relu(self, x: Array) -> tuple[Array, Backward]:
         """A point where rounding may decide."""
