@@ -436,8 +436,8 @@ def _resnet(
 
     Args:
         blocks: in each of the four stages; `depth` is a factor on them.
-        bottleneck: blocks of 1x1, 3x3 and 1x1 convolutions, of which the last has four times the channels. The 3x3 one has the
-            stride, as in torchvision. Otherwise blocks of two 3x3 ones.
+        bottleneck: blocks of 1x1, 3x3 and 1x1 convolutions. The last has four times the channels. The 3x3 one has the stride,
+            as in torchvision. Otherwise blocks of two 3x3 ones.
     """
     _refuse_small(name, image_size, 32)
 
