@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import torch
@@ -32,11 +33,10 @@ def passes(
     chosen = switches.of(spec, device.kind())
     layers.refuse_other(chosen, {"arithmetic": "full", "graph": "eager"})
     place, size = torch.device(device.kind()), spec.global_batch_size
-    # Twin: torch keeps channels first.
-    axes = (shape[-1], *shape[:-1])
 
-    def drawn() -> torch.Tensor:
-        values = torch.randn(size, *axes, dtype=device.dtype(spec), device=place)
+    def drawn(shape: tuple[int, ...] = shape) -> torch.Tensor:
+        # Twin: torch keeps channels first.
+        values = torch.randn(size, shape[-1], *shape[:-1], dtype=device.dtype(spec), device=place)
         return models.formatted(values, chosen["memory_format"])
 
     if layers.is_sum(architecture):
@@ -47,6 +47,15 @@ def passes(
             return [first_upstream + second_upstream] if needs_gradient else [made]
 
         return sums
+    if shapes := layers.concatenated(architecture, shape):
+        branches, gradients = [drawn(each) for each in shapes], [drawn() for _ in shapes]
+
+        # Twin: torch's gradients of the branches are views of the output's gradient. TensorFlow copies them.
+        def concatenation() -> list[torch.Tensor]:
+            made = torch.cat(branches, 1)
+            return [functools.reduce(torch.add, gradients)] if needs_gradient else [made]
+
+        return concatenation
     model = models.placed(models.build(architecture, spec.precision), place, chosen["memory_format"]).train()
     parameters = list(model.parameters())
     values = drawn().requires_grad_(needs_gradient)

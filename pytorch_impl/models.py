@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from pytorch_impl import batch_norm
 from pytorch_impl.batch_norm import ReplicaGroup
 
 _ARITHMETIC = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+_TORCHVISIONS = ("resnet18", "resnet34", "resnet50")
 _MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
 
@@ -31,11 +33,13 @@ def build(architecture: Architecture, precision: str, group: ReplicaGroup | None
     Returns:
         The model with the framework's own initial weights; `weights.load` sets the shared ones.
     """
-    if architecture.name == "resnet18":
+    if architecture.name in _TORCHVISIONS and architecture == architectures.resolve(
+        architecture.name, architecture.num_classes, architecture.image_size
+    ):
         import torchvision  # here: importing it takes over a second, and no other model needs it
 
-        # Twin: torchvision's own model. The other twin builds it from the architecture.
-        model: nn.Module = torchvision.models.resnet18(
+        # Twin: torchvision's own model, where it has this structure. The other twin builds it from the architecture.
+        model: nn.Module = getattr(torchvision.models, architecture.name)(
             num_classes=architecture.num_classes,
             norm_layer=lambda channels: batch_norm.build(architectures.BatchNorm("", channels), group),
         )
@@ -111,11 +115,33 @@ class _Network(nn.Module):
             if isinstance(layer, architectures.Residual):
                 x = self._through(layer.body, x, masks) + self._through(layer.shortcut, x, masks)
                 x = torch.relu(x) if layer.relu else x
+            elif isinstance(layer, architectures.Concatenation):
+                x = torch.cat([self._through(branch, x, masks) for branch in layer.branches], 1)
+            elif isinstance(layer, architectures.Cut):
+                x = self._through_cut(layer, x, masks)
             elif isinstance(layer, architectures.Dropout):
                 x = self.get_submodule(_attribute_name(layer.name))(x, next(masks, None))
             else:
                 x = self.get_submodule(_attribute_name(layer.name))(x)
         return x
+
+    def _through_cut(self, layer: architectures.Cut, x: torch.Tensor, masks: Any) -> torch.Tensor:
+        tensors = [x]
+        if layer.inputs:
+            parts = x.split([math.prod(shape) for shape in layer.inputs], 1)
+            # Twin: channels first, also in what is handed on.
+            sizes = [(*shape[-1:], *shape[:-1]) for shape in layer.inputs]
+            tensors = [part.unflatten(1, size) for part, size in zip(parts, sizes, strict=True)]
+        outputs = [
+            self._through(branch, tensors[take], masks) for branch, take in zip(layer.branches, layer.takes, strict=True)
+        ]
+        match layer.join:
+            case architectures.Residual():
+                return torch.relu(outputs[0] + outputs[1]) if layer.join.relu else outputs[0] + outputs[1]
+            case architectures.Concatenation():
+                return torch.cat(outputs, 1)
+            case None:
+                return torch.cat([output.flatten(1) for output in outputs], 1)
 
 
 class _Stage(_Network):
@@ -191,14 +217,13 @@ def _module(layer: Layer, group: ReplicaGroup | None) -> nn.Module:
             return _padded(
                 layer.padding,
                 lambda padding: nn.Conv2d(
-                    layer.in_channels, layer.out_channels, layer.kernel_size, layer.stride, padding, bias=layer.bias
-                ),
-            )
-        case architectures.DepthwiseConv():
-            return _padded(
-                layer.padding,
-                lambda padding: nn.Conv2d(
-                    layer.channels, layer.channels, layer.kernel_size, layer.stride, padding, groups=layer.channels, bias=False
+                    layer.in_channels,
+                    layer.out_channels,
+                    layer.kernel_size,
+                    layer.stride,
+                    padding,
+                    groups=layer.groups,
+                    bias=layer.bias,
                 ),
             )
         case architectures.BatchNorm():
@@ -207,6 +232,8 @@ def _module(layer: Layer, group: ReplicaGroup | None) -> nn.Module:
             return nn.ReLU()
         case architectures.MaxPool():
             return _padded(layer.padding, lambda padding: nn.MaxPool2d(layer.kernel_size, layer.stride, padding), -torch.inf)
+        case architectures.AveragePool():
+            return _AveragePool(layer)
         case architectures.GlobalAveragePool():
             return _GlobalAveragePool()
         case architectures.Flatten():
@@ -215,8 +242,8 @@ def _module(layer: Layer, group: ReplicaGroup | None) -> nn.Module:
             return nn.Linear(layer.in_features, layer.out_features)
         case architectures.Dropout():
             return _MaskedDropout(layer.rate)
-        case architectures.Residual():
-            raise TypeError("a Residual is no leaf")
+        case architectures.Residual() | architectures.Concatenation() | architectures.Cut():
+            raise TypeError(f"{type(layer).__name__} is no leaf")
 
 
 def _padded(padding: architectures.Padding, build_layer: Any, value: float = 0.0) -> nn.Module:
@@ -229,6 +256,29 @@ def _padded(padding: architectures.Padding, build_layer: Any, value: float = 0.0
         lambda module, inputs: nn.functional.pad(inputs[0], (left, right, top, bottom), value=value)
     )
     return layer
+
+
+class _AveragePool(nn.Module):
+    """Mean over windows. Padding does not count."""
+
+    def __init__(self, layer: architectures.AveragePool) -> None:
+        super().__init__()
+        self.kernel_size, self.stride = layer.kernel_size, layer.stride
+        (top, bottom), (left, right) = layer.padding
+        self.padding = (left, right, top, bottom)
+        # Twin: torch's layer pads both sides alike, by half a window at most.
+        self.is_native = (top, left) == (bottom, right) and 2 * max(top, left) <= layer.kernel_size
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[N, C, H, W] to [N, C, H', W']."""
+        if self.is_native:
+            padding = self.padding[2], self.padding[0]
+            return nn.functional.avg_pool2d(x, self.kernel_size, self.stride, padding, count_include_pad=False)
+        with_zeros, share = (
+            nn.functional.avg_pool2d(nn.functional.pad(values, self.padding), self.kernel_size, self.stride)
+            for values in (x, torch.ones_like(x[:1, :1]))
+        )
+        return with_zeros / share
 
 
 class _GlobalAveragePool(nn.Module):

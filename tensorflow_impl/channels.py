@@ -12,6 +12,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from common.models import sharding
+from tensorflow_impl import models
 
 
 def split(model: keras.Model, replicas: Sequence[str]) -> keras.Model:
@@ -32,7 +33,7 @@ def split(model: keras.Model, replicas: Sequence[str]) -> keras.Model:
 
     # Twin: Keras builds a new model with all slices. torch replaces layers in the model by one slice of each.
     def parted(layer: keras.layers.Layer) -> keras.layers.Layer:
-        kinds = keras.layers.Conv2D, keras.layers.DepthwiseConv2D, keras.layers.Dense
+        kinds = keras.layers.Conv2D, models.GroupedConv2D, keras.layers.DepthwiseConv2D, keras.layers.Dense
         return _Split(layer, replicas) if type(layer) in kinds else layer
 
     return keras.models.clone_model(model, clone_function=parted)

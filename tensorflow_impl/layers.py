@@ -34,7 +34,7 @@ def passes(
     layers.refuse_other(chosen, {"arithmetic": "full", "graph": "function"})
     size = spec.global_batch_size
 
-    def drawn() -> tf.Tensor:
+    def drawn(shape: tuple[int, ...] = shape) -> tf.Tensor:
         return tf.random.normal((size, *shape), dtype=spec.precision)
 
     if layers.is_sum(architecture):
@@ -45,6 +45,17 @@ def passes(
             return tf.add(*branches), tf.add(*gradients)
 
         return lambda: [sums(branches, gradients)[1 if needs_gradient else 0]]
+    if shapes := layers.concatenated(architecture, shape):
+        branches, gradients = [drawn(each) for each in shapes], [drawn() for _ in shapes]
+        widths = [each[-1] for each in shapes]
+
+        # Twin: TensorFlow copies the branches' gradients out of the output's. torch's are views.
+        @tf.function
+        def concatenation(branches: Any, gradients: Any, upstream: Any) -> Any:
+            return tf.concat(branches, -1), tf.add_n(gradients), tf.split(upstream, widths, -1)
+
+        joined = drawn((*shapes[0][:-1], sum(widths)))
+        return lambda: [concatenation(branches, gradients, joined)[1 if needs_gradient else 0]]
     # Twin: Keras needs the input shape of layers. torch takes it from the values.
     alone = architecture.name == layers.OWN_NAME
     model: Any = (

@@ -131,23 +131,40 @@ class _Builder:
             if isinstance(layer, architectures.Residual):
                 x = keras.layers.Add(name=layer.name)([self.through(layer.body, x), self.through(layer.shortcut, x)])
                 x = keras.layers.ReLU(name=f"{layer.name}.out")(x) if layer.relu else x
+            elif isinstance(layer, architectures.Concatenation):
+                x = keras.layers.Concatenate(name=layer.name)([self.through(branch, x) for branch in layer.branches])
+            elif isinstance(layer, architectures.Cut):
+                x = self._through_cut(layer, x)
             elif isinstance(layer, architectures.Dropout):
                 x = _MaskedDropout(layer.rate, name=layer.name)(x, next(self._masks))
             else:
                 x = self._apply(layer, x)
         return x
 
+    def _through_cut(self, layer: architectures.Cut, x: Any) -> Any:
+        tensors = _Parts(layer.inputs, name=f"{layer.name}.parts")(x) if layer.inputs else [x]
+        outputs = [self.through(branch, tensors[take]) for branch, take in zip(layer.branches, layer.takes, strict=True)]
+        match layer.join:
+            case architectures.Residual():
+                x = keras.layers.Add(name=layer.name)(outputs)
+                return keras.layers.ReLU(name=f"{layer.name}.out")(x) if layer.join.relu else x
+            case architectures.Concatenation():
+                return keras.layers.Concatenate(name=layer.name)(outputs)
+            case None:
+                flat = [keras.layers.Flatten(name=f"{layer.name}.flat{number}")(x) for number, x in enumerate(outputs)]
+                return keras.layers.Concatenate(name=f"{layer.name}.handed_on")(flat)
+
     def _apply(self, layer: Layer, x: Any) -> Any:
         options: dict[str, Any] = {"name": layer.name}
         match layer:
             case architectures.Conv():
                 x, padding = self._padded(layer, x)
-                return keras.layers.Conv2D(
-                    layer.out_channels, layer.kernel_size, layer.stride, padding, use_bias=layer.bias, **options
-                )(x)
-            case architectures.DepthwiseConv():
-                x, padding = self._padded(layer, x)
-                return keras.layers.DepthwiseConv2D(layer.kernel_size, layer.stride, padding, use_bias=False, **options)(x)
+                options |= {"strides": layer.stride, "padding": padding, "use_bias": layer.bias}
+                # Twin: Keras has a layer of its own for depthwise convolutions.
+                if layer.is_depthwise:
+                    return keras.layers.DepthwiseConv2D(layer.kernel_size, **options)(x)
+                kind = GroupedConv2D if layer.groups > 1 else keras.layers.Conv2D
+                return kind(layer.out_channels, layer.kernel_size, groups=layer.groups, **options)(x)
             case architectures.BatchNorm():
                 return batch_norm.build(layer, self._group)(x)
             case architectures.ReLU():
@@ -155,6 +172,11 @@ class _Builder:
             case architectures.MaxPool():
                 x, padding = self._padded(layer, x, float("-inf"))
                 return keras.layers.MaxPooling2D(layer.kernel_size, layer.stride, padding, **options)(x)
+            case architectures.AveragePool():
+                if layer.padding in (architectures.no_padding, self._same(layer, x)):
+                    x, padding = self._padded(layer, x)
+                    return keras.layers.AveragePooling2D(layer.kernel_size, layer.stride, padding, **options)(x)
+                return _AveragePool(layer, **options)(x)
             case architectures.GlobalAveragePool():
                 return keras.layers.GlobalAveragePooling2D(**options)(x)
             case architectures.Flatten():
@@ -168,9 +190,55 @@ class _Builder:
         # Twin: Keras' layers have only `same` and `valid`. Symmetric padding with a stride needs a separate step.
         if layer.padding == architectures.no_padding:
             return x, "valid"
-        if layer.padding == architectures.same_padding(x.shape[1], layer.kernel_size, layer.stride):
+        if layer.padding == self._same(layer, x):
             return x, "same"
         return _Padding(layer.padding, value, name=f"{layer.name}.padding")(x), "valid"
+
+    @staticmethod
+    def _same(layer: architectures.Window, x: Any) -> architectures.Padding:
+        return architectures.same_padding(x.shape[1], layer.kernel_size, layer.stride)
+
+
+class GroupedConv2D(keras.layers.Conv2D):
+    """A convolution for each group of channels, and their outputs side by side."""
+
+    # Twin: Keras compiles its own grouped convolution with XLA. On a CPU that takes 2.5 times as long in four groups, and 18
+    # times in 64. torch has a kernel for any number of groups.
+    def convolution_op(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+        """[N, H, W, C] to [N, H', W', filters]."""
+        parts = zip(tf.split(inputs, self.groups, -1), tf.split(kernel, self.groups, -1), strict=True)
+        padding: Any = self.padding.upper()
+        return tf.concat([tf.nn.conv2d(x, own, self.strides, padding) for x, own in parts], -1)
+
+
+class _AveragePool(keras.layers.Layer):
+    """Mean over windows. Padding does not count."""
+
+    def __init__(self, layer: architectures.AveragePool, **options: Any) -> None:
+        super().__init__(**options)
+        self._padding = [(0, 0), *layer.padding, (0, 0)]
+        self._window = layer.kernel_size, layer.stride
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        """[N, H, W, C] to [N, H', W', C]."""
+        with_zeros, share = (
+            tf.nn.avg_pool2d(tf.pad(values, self._padding), *self._window, "VALID")
+            for values in (x, tf.ones_like(x[:1, :, :, :1]))
+        )
+        return with_zeros / share
+
+
+class _Parts(keras.layers.Layer):
+    """Tensors of several shapes from their values side by side."""
+
+    def __init__(self, shapes: tuple[tuple[int, ...], ...], **options: Any) -> None:
+        super().__init__(**options)
+        self._shapes = shapes
+
+    def call(self, x: tf.Tensor) -> list[tf.Tensor]:
+        """[N, features] to [N, *shape] of each shape."""
+        parts = tf.split(x, [math.prod(shape) for shape in self._shapes], -1)
+        return [tf.reshape(part, (-1, *shape)) for part, shape in zip(parts, self._shapes, strict=True)]
 
 
 class _Padding(keras.layers.Layer):

@@ -31,6 +31,10 @@ class Card(Finite):
     """That trained them. Any can use them. Its letters are restricted, as the model's, because both are printed."""
     versions: dict[str, str]
     model: str = Field(pattern=r"^\w+(\.\w+)*$")
+    width: float = 1.0
+    depth: float = 1.0
+    dropout: float | None = None
+    """Structure of a built-in model, as in the spec."""
     class_names: tuple[str, ...] = Field(min_length=1)
     image_size: int = Field(ge=1, le=4096)
     """Height and width in pixels."""
@@ -117,7 +121,14 @@ def architecture_of(card: Card, path: Path, own_model: str | None = None) -> Arc
             f"{card.model} if you trust that module."
         )
     try:
-        return architectures.resolve(card.model, len(card.class_names), card.image_size)
+        return architectures.resolve(
+            card.model,
+            len(card.class_names),
+            card.image_size,
+            width=card.width,
+            depth=card.depth,
+            dropout=card.dropout,
+        )
     except SpecError as error:
         if card.model not in MODELS:
             raise

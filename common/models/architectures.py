@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Literal, NamedTuple
 
 from common.models import user_code
-from common.spec import MODELS, SpecError
+from common.spec import MODELS, Spec, SpecError
 
 Padding = tuple[tuple[int, int], tuple[int, int]]
 """((top, bottom), (left, right)) in pixels."""
@@ -24,7 +25,11 @@ Initializer = Literal["zeros", "ones", "glorot_uniform", "kaiming_normal_fan_in"
 
 @dataclass(frozen=True)
 class Conv:
-    """2-D convolution: every output channel sees every input channel."""
+    """2-D convolution.
+
+    The input channels are cut into `groups`, in order, and the output channels likewise. An output channel sees the input
+    channels of its own group. With one group it sees all of them; with as many groups as channels it sees one (depthwise).
+    """
 
     name: str
     in_channels: int
@@ -35,18 +40,12 @@ class Conv:
     bias: bool
     initializer: Initializer = "glorot_uniform"
     bias_initializer: Initializer = "zeros"
+    groups: int = 1
 
-
-@dataclass(frozen=True)
-class DepthwiseConv:
-    """2-D convolution of each channel alone (groups = channels, multiplier 1), without bias."""
-
-    name: str
-    channels: int
-    kernel_size: int
-    stride: int
-    padding: Padding
-    initializer: Initializer = "glorot_uniform"
+    @property
+    def is_depthwise(self) -> bool:
+        """Whether each channel is filtered by itself, once."""
+        return self.groups == self.in_channels == self.out_channels > 1
 
 
 @dataclass(frozen=True)
@@ -71,6 +70,16 @@ class ReLU:
 @dataclass(frozen=True)
 class MaxPool:
     """Maximum over windows; padding never wins (minus infinity)."""
+
+    name: str
+    kernel_size: int
+    stride: int
+    padding: Padding
+
+
+@dataclass(frozen=True)
+class AveragePool:
+    """Mean over the pixels of each window. Padding is no pixel: it does not count."""
 
     name: str
     kernel_size: int
@@ -120,14 +129,40 @@ class Residual:
     relu: bool = False
 
 
-Layer = Conv | DepthwiseConv | BatchNorm | ReLU | MaxPool | GlobalAveragePool | Flatten | Dense | Dropout | Residual
+@dataclass(frozen=True)
+class Concatenation:
+    """The channels, or features, of all branches side by side, in order. An empty branch is the identity."""
+
+    name: str
+    branches: tuple[tuple[Layer, ...], ...]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """One stage's part of a layer with branches that a pipeline cuts. `common.models.stages` makes it.
+
+    Stages hand on one array of each example: the values of several tensors, flattened, side by side.
+    """
+
+    name: str
+    inputs: tuple[tuple[int, ...], ...]
+    """Shapes of the tensors that the stage receives. None: it begins with the layer, and has the layer's own input."""
+    takes: tuple[int, ...]
+    """Which of these tensors each branch starts from."""
+    branches: tuple[tuple[Layer, ...], ...]
+    join: Residual | Concatenation | None
+    """How the branches end, without their layers. None: a later stage joins them, and their outputs are handed on."""
+
+
+Window = Conv | MaxPool | AveragePool
+Layer = Window | BatchNorm | ReLU | GlobalAveragePool | Flatten | Dense | Dropout | Residual | Concatenation | Cut
 
 
 @dataclass(frozen=True)
 class Parameter:
     """One named array of a model, in the canonical layout.
 
-    name: `<layer>.<role>`; role: kernel (conv HWIO, depthwise with I = 1; dense IO), bias, gamma, beta, mean, variance.
+    name: `<layer>.<role>`; role: kernel (conv HWIO, I of one group; dense IO), bias, gamma, beta, mean, variance.
     """
 
     name: str
@@ -151,7 +186,7 @@ class Architecture:
     layers: tuple[Layer, ...]
 
     def leaves(self) -> Iterator[Layer]:
-        """Every layer that is not a Residual, in the order of the forward pass, bodies before shortcuts."""
+        """Every layer that has no branches, in the order of the forward pass, bodies before shortcuts."""
         yield from leaves(self.layers)
 
     @property
@@ -166,14 +201,56 @@ class Architecture:
         return parameters(self.layers)
 
 
-def resolve(model: str, num_classes: int, image_size: int) -> Architecture:
+class Structure(NamedTuple):
+    """What of a built-in model may be chosen."""
+
+    width: float = 1.0
+    """Factor on the channels of all layers, and on the features of hidden dense layers."""
+    depth: float = 1.0
+    """Factor on the number of blocks, or of convolutions, in each part of the model. At least one is left."""
+    dropout: float | None = None
+    """Rate of dropout in front of the classifier; 0: none. None: the model's own."""
+
+    def wide(self, channels: int, multiple: int = 1) -> int:
+        """A number of channels at this width: a multiple, at least once."""
+        return multiple * max(1, round(self.width * channels / multiple))
+
+    def deep(self, blocks: int) -> int:
+        return max(1, round(self.depth * blocks))
+
+    def dropped(self, name: str, units: int, own: float) -> tuple[Dropout, ...]:
+        """Dropout at this rate, or at the model's own."""
+        rate = own if self.dropout is None else self.dropout
+        return (Dropout(name, rate, units),) if rate else ()
+
+
+_OWN = Structure()
+
+
+def of(run: Spec, num_classes: int, image_size: int) -> Architecture:
+    """The model of a spec for this many classes and this image size. See `resolve`."""
+    return resolve(run.model, num_classes, image_size, width=run.width, depth=run.depth, dropout=run.dropout)
+
+
+def resolve(
+    model: str,
+    num_classes: int,
+    image_size: int,
+    *,
+    width: float = 1.0,
+    depth: float = 1.0,
+    dropout: float | None = None,
+) -> Architecture:
     """The architecture of a model name for this many classes and this image size.
+
+    Args:
+        width, depth, dropout: of a built-in model, see `Structure`. A user's module has its own.
 
     Raises:
         SpecError: the model does not take this image size, or a user's module does not hold to the contract.
     """
     if model in MODELS:
-        return {"simple_cnn": simple_cnn, "mini_xception": mini_xception, "resnet18": resnet18}[model](num_classes, image_size)
+        return _BUILDERS[model](num_classes, image_size, Structure(width, depth, dropout))
     module = user_code.module(model)
     if not callable(getattr(module, "architecture", None)):
         raise SpecError(f"model {model} must define architecture(num_classes, image_size). Received: a module without it.")
@@ -214,9 +291,9 @@ def output_shape(layers: tuple[Layer, ...], shape: tuple[int, ...], model: str) 
     """
     for layer in layers:
         match layer:
-            case Conv() | DepthwiseConv() | MaxPool():
-                taken = None if isinstance(layer, MaxPool) else layer.in_channels if isinstance(layer, Conv) else layer.channels
-                _refuse_other(model, layer.name, "channels", taken, shape, 3)
+            case Conv() | MaxPool() | AveragePool():
+                _refuse_other(model, layer.name, "channels", layer.in_channels if isinstance(layer, Conv) else None, shape, 3)
+                _refuse_window(model, layer)
                 sizes = list(shape)
                 channels = sizes.pop()
                 sizes = [
@@ -236,11 +313,28 @@ def output_shape(layers: tuple[Layer, ...], shape: tuple[int, ...], model: str) 
                 shape = (layer.out_features,)
             case Dropout():
                 _refuse_other(model, layer.name, "features", layer.units, shape, 1)
+            case Cut():
+                given = layer.inputs or (shape,)
+                parts = [
+                    output_shape(branch, given[take], model) for branch, take in zip(layer.branches, layer.takes, strict=True)
+                ]
+                if isinstance(layer.join, Concatenation):
+                    shape = (*parts[0][:-1], sum(part[-1] for part in parts))
+                else:
+                    shape = parts[0] if layer.join else (sum(map(math.prod, parts)),)
             case Residual():
                 body, shortcut = (output_shape(part, shape, model) for part in (layer.body, layer.shortcut))
                 if body != shortcut:
                     raise SpecError(f"model {model}: {layer.name} adds what differs in shape. Received: {body} and {shortcut}.")
                 shape = body
+            case Concatenation():
+                parts = [output_shape(branch, shape, model) for branch in layer.branches]
+                if len({part[:-1] for part in parts}) != 1:
+                    raise SpecError(
+                        f"model {model}: {layer.name} puts side by side what differs in height or width. Received: "
+                        f"{' and '.join(map(str, parts)) or 'no branch'}."
+                    )
+                shape = (*parts[0][:-1], sum(part[-1] for part in parts))
             case ReLU():
                 pass
     return shape
@@ -252,115 +346,246 @@ def _refuse_other(model: str, name: str, what: str, taken: int | None, shape: tu
         raise SpecError(f"model {model}: {name} takes {wanted}. Received: values of shape {list(shape)}. Mend architecture().")
 
 
-def simple_cnn(num_classes: int, image_size: int) -> Architecture:
+def _refuse_window(model: str, layer: Window) -> None:
+    if isinstance(layer, Conv) and (layer.in_channels % layer.groups or layer.out_channels % layer.groups):
+        raise SpecError(
+            f"model {model}: groups of {layer.name} must divide its channels. Received: {layer.groups} groups of "
+            f"{layer.in_channels} and {layer.out_channels} channels. Mend architecture()."
+        )
+    if isinstance(layer, AveragePool) and max(map(max, layer.padding)) >= layer.kernel_size:
+        raise SpecError(
+            f"model {model}: padding of {layer.name} must be smaller than its window, which needs a pixel. Received: "
+            f"{layer.padding} around windows of {layer.kernel_size}. Mend architecture()."
+        )
+
+
+def simple_cnn(num_classes: int, image_size: int, structure: Structure = _OWN) -> Architecture:
     """A plain CNN: four Conv3x3-ReLU-MaxPool2x2 blocks (32, 64, 128, 128), dense 128 with dropout, dense classes.
 
     The report that it stands for (tomato leaves, two frameworks) does not list its layers; these are this suite's choice.
+    `depth` is a factor on the convolutions of each block.
     """
-    if image_size < 32:
-        raise SpecError(f"data.image_size is too small for simple_cnn. Received: {image_size}. Use 32 or more.")
+    _refuse_small("simple_cnn", image_size, 32)
     layers: list[Layer] = []
     # Convolutions that keep the scale (He et al. 2015): a smaller start without BatchNorm begins on a plateau, where a
     # comparison says little.
     he: Initializer = "kaiming_normal_fan_in"
     channels, size = 3, image_size
-    for block, width in enumerate((32, 64, 128, 128), start=1):
-        layers += [
-            Conv(f"conv{block}", channels, width, 3, 1, same_padding(size, 3, 1), bias=True, initializer=he),
-            ReLU(f"relu{block}"),
-            MaxPool(f"pool{block}", 2, 2, no_padding),
-        ]
-        channels, size = width, size // 2
+    for block, width in enumerate(map(structure.wide, (32, 64, 128, 128)), start=1):
+        for number in range(1, structure.deep(1) + 1):
+            name = f"{block}" if number == 1 else f"{block}_{number}"
+            layers += [
+                Conv(f"conv{name}", channels, width, 3, 1, same_padding(size, 3, 1), bias=True, initializer=he),
+                ReLU(f"relu{name}"),
+            ]
+            channels = width
+        layers.append(MaxPool(f"pool{block}", 2, 2, no_padding))
+        size //= 2
+    features = structure.wide(128)
     layers += [
         Flatten("flatten"),
-        Dense("dense", channels * size * size, 128),
+        Dense("dense", channels * size * size, features),
         ReLU("dense_relu"),
-        Dropout("dropout", 0.5, 128),
-        Dense("logits", 128, num_classes),
+        *structure.dropped("dropout", features, 0.5),
+        Dense("logits", features, num_classes),
     ]
     return Architecture("simple_cnn", image_size, num_classes, tuple(layers))
 
 
-def mini_xception(num_classes: int, image_size: int) -> Architecture:
+def mini_xception(num_classes: int, image_size: int, structure: Structure = _OWN) -> Architecture:
     """MiniXception for 32x32 images: separable convolutions in residual blocks (after Chollet 2017, Xception).
 
-    96,202 values for 10 classes, 94,474 of them trainable.
+    96,202 values for 10 classes, 94,474 of them trainable. `depth` is a factor on its four blocks.
     """
     if image_size != 32:
         raise SpecError(f"data.image_size must be 32 for mini_xception. Received: {image_size}. Use --set data.image_size=32.")
     same = same_padding(32, 3, 1)
+    stem, middle, top, features = map(structure.wide, (32, 64, 128, 64))
 
     def separable(name: str, channels: int, width: int) -> tuple[Layer, ...]:
         return (
-            DepthwiseConv(f"{name}_depthwise", channels, 3, 1, same),
+            depthwise_conv(f"{name}_depthwise", channels, 3, 1, same),
             Conv(f"{name}_pointwise", channels, width, 1, 1, no_padding, bias=True),
             BatchNorm(f"{name}_bn", width),
         )
 
     layers: list[Layer] = []
-    for name, channels, width in (("conv1", 3, 32), ("conv2", 32, 64)):
+    for name, channels, width in (("conv1", 3, stem), ("conv2", stem, middle)):
         layers += [Conv(name, channels, width, 3, 1, same, bias=True), BatchNorm(f"{name}_bn", width), ReLU(f"{name}_relu")]
-    for block in ("block1", "block2", "block3", "block4"):
-        body = (*separable(f"{block}_separable1", 64, 64), ReLU(f"{block}_relu"), *separable(f"{block}_separable2", 64, 64))
-        layers.append(Residual(block, body))
-    for name, channels, width in (("separable1", 64, 128), ("separable2", 128, 128)):
+    for number in range(1, structure.deep(4) + 1):
+        block = f"block{number}"
+        first, second = (separable(f"{block}_separable{each}", middle, middle) for each in (1, 2))
+        layers.append(Residual(block, (*first, ReLU(f"{block}_relu"), *second)))
+    for name, channels, width in (("separable1", middle, top), ("separable2", top, top)):
         layers += [*separable(name, channels, width), ReLU(f"{name}_relu")]
     layers += [
         MaxPool("pool", 3, 2, same_padding(32, 3, 2)),
         GlobalAveragePool("global_pool"),
-        Dense("dense", 128, 64),
+        Dense("dense", top, features),
         ReLU("dense_relu"),
-        Dense("logits", 64, num_classes),
+        *structure.dropped("dropout", features, 0.0),
+        Dense("logits", features, num_classes),
     ]
     return Architecture("mini_xception", image_size, num_classes, tuple(layers))
 
 
-def resnet18(num_classes: int, image_size: int) -> Architecture:
-    """ResNet-18 (He et al. 2016) with torchvision's padding, names, constants and initialisers."""
-    if image_size < 32:
-        raise SpecError(f"data.image_size is too small for resnet18. Received: {image_size}. Use 32 or more.")
+def _resnet(
+    name: str, blocks: tuple[int, ...], num_classes: int, image_size: int, structure: Structure, *, bottleneck: bool
+) -> Architecture:
+    """A ResNet (He et al. 2016) with torchvision's padding, names, constants and initialisers.
 
-    def conv(name: str, channels: int, width: int, kernel_size: int, stride: int) -> Conv:
-        pad = kernel_size // 2
-        return Conv(
-            name,
-            channels,
-            width,
-            kernel_size,
-            stride,
-            ((pad, pad), (pad, pad)),
-            bias=False,
-            initializer="kaiming_normal_fan_out",
-        )
+    Args:
+        blocks: in each of the four stages; `depth` is a factor on them.
+        bottleneck: blocks of 1x1, 3x3 and 1x1 convolutions. The last has four times the channels. The 3x3 one has the stride,
+            as in torchvision. Otherwise blocks of two 3x3 ones.
+    """
+    _refuse_small(name, image_size, 32)
 
-    layers: list[Layer] = [
-        conv("conv1", 3, 64, 7, 2),
-        BatchNorm("bn1", 64),
-        ReLU("relu"),
-        MaxPool("maxpool", 3, 2, ((1, 1), (1, 1))),
-    ]
-    channels = 64
-    for stage, width in enumerate((64, 128, 256, 512), start=1):
-        for block in (0, 1):
-            name, stride = f"layer{stage}.{block}", 2 if stage > 1 and block == 0 else 1
-            body = (
-                conv(f"{name}.conv1", channels, width, 3, stride),
-                BatchNorm(f"{name}.bn1", width),
-                ReLU(f"{name}.relu"),
-                conv(f"{name}.conv2", width, width, 3, 1),
-                BatchNorm(f"{name}.bn2", width),
-            )
+    def unit(number: str, prefix: str, channels: int, width: int, kernel_size: int, stride: int) -> tuple[Layer, ...]:
+        side = (kernel_size // 2, kernel_size // 2)
+        he: Initializer = "kaiming_normal_fan_out"
+        conv = Conv(f"{prefix}conv{number}", channels, width, kernel_size, stride, (side, side), bias=False, initializer=he)
+        return conv, BatchNorm(f"{prefix}bn{number}", width)
+
+    channels = structure.wide(64)
+    layers: list[Layer] = [*unit("1", "", 3, channels, 7, 2), ReLU("relu"), MaxPool("maxpool", 3, 2, ((1, 1), (1, 1)))]
+    for stage, (base, number) in enumerate(zip((64, 128, 256, 512), blocks, strict=True), start=1):
+        width = structure.wide(base)
+        outputs = 4 * width if bottleneck else width
+        for block in range(structure.deep(number)):
+            name_of, stride = f"layer{stage}.{block}", 2 if stage > 1 and block == 0 else 1
+            prefix = f"{name_of}."
+            if bottleneck:
+                body = (
+                    *unit("1", prefix, channels, width, 1, 1),
+                    ReLU(f"{prefix}relu"),
+                    *unit("2", prefix, width, width, 3, stride),
+                    ReLU(f"{prefix}relu2"),
+                    *unit("3", prefix, width, outputs, 1, 1),
+                )
+            else:
+                body = (
+                    *unit("1", prefix, channels, width, 3, stride),
+                    ReLU(f"{prefix}relu"),
+                    *unit("2", prefix, width, width, 3, 1),
+                )
             shortcut = ()
-            if stride != 1:
-                shortcut = (conv(f"{name}.downsample.0", channels, width, 1, stride), BatchNorm(f"{name}.downsample.1", width))
-            layers.append(Residual(name, body, shortcut, relu=True))
-            channels = width
+            if (channels, stride) != (outputs, 1):
+                conv, norm = unit("", prefix, channels, outputs, 1, stride)
+                shortcut = (
+                    dataclasses.replace(conv, name=f"{prefix}downsample.0"),
+                    dataclasses.replace(norm, name=f"{prefix}downsample.1"),
+                )
+            layers.append(Residual(name_of, body, shortcut, relu=True))
+            channels = outputs
     layers += [
         GlobalAveragePool("avgpool"),
-        Dense("fc", 512, num_classes, initializer="uniform_fan_in", bias_initializer="uniform_fan_in"),
+        *structure.dropped("dropout", channels, 0.0),
+        Dense("fc", channels, num_classes, initializer="uniform_fan_in", bias_initializer="uniform_fan_in"),
     ]
-    return Architecture("resnet18", image_size, num_classes, tuple(layers))
+    return Architecture(name, image_size, num_classes, tuple(layers))
 
+
+def _vgg16(name: str, num_classes: int, image_size: int, structure: Structure, *, batch_norm: bool) -> Architecture:
+    """VGG-16 (Simonyan & Zisserman 2015, configuration D) with torchvision's layer names.
+
+    Its classifier takes the pixels that five poolings leave, 7x7 of 224x224; torchvision resamples any others to 7x7. All
+    kernels start by He et al. 2015. `depth` is a factor on the convolutions between two poolings.
+    """
+    _refuse_small(name, image_size, 32)
+    he: Initializer = "kaiming_normal_fan_in"
+    layers: list[Layer] = []
+    channels, size = 3, image_size
+    for base, number in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
+        width = structure.wide(base)
+        for _ in range(structure.deep(number)):
+            pad = same_padding(size, 3, 1)
+            layers.append(Conv(f"features.{len(layers)}", channels, width, 3, 1, pad, bias=True, initializer=he))
+            if batch_norm:
+                layers.append(BatchNorm(f"features.{len(layers)}", width))
+            layers.append(ReLU(f"features.{len(layers)}"))
+            channels = width
+        layers.append(MaxPool(f"features.{len(layers)}", 2, 2, no_padding))
+        size //= 2
+    inputs, features = channels * size * size, structure.wide(4096)
+    layers.append(Flatten("flatten"))
+    for number in (0, 3):
+        layers += [
+            Dense(f"classifier.{number}", inputs, features, initializer=he),
+            ReLU(f"classifier.{number + 1}"),
+            *structure.dropped(f"classifier.{number + 2}", features, 0.5),
+        ]
+        inputs = features
+    layers.append(Dense("classifier.6", inputs, num_classes, initializer=he))
+    return Architecture(name, image_size, num_classes, tuple(layers))
+
+
+def two_path_cnn(num_classes: int, image_size: int, structure: Structure = _OWN) -> Architecture:
+    """Two paths through each of three blocks, joined by concatenation (after Szegedy et al. 2015, two of its four paths).
+
+    One path is a 3x3 convolution in four groups (Xie et al. 2017), the other the mean of 3x3 pixels and a 1x1 convolution.
+    `depth` is a factor on the blocks between two poolings. Channels are multiples of 8, half of them in each path.
+    """
+    _refuse_small("two_path_cnn", image_size, 8)
+
+    def unit(name: str, channels: int, width: int, kernel_size: int, size: int, groups: int = 1) -> tuple[Layer, ...]:
+        padding = same_padding(size, kernel_size, 1)
+        he: Initializer = "kaiming_normal_fan_in"
+        return (
+            Conv(f"{name}_conv", channels, width, kernel_size, 1, padding, bias=False, initializer=he, groups=groups),
+            BatchNorm(f"{name}_bn", width),
+            ReLU(f"{name}_relu"),
+        )
+
+    channels, size = structure.wide(32, 8), image_size
+    layers: list[Layer] = [*unit("stem", 3, channels, 3, size)]
+    for stage, base in enumerate((32, 64, 128), start=1):
+        width = structure.wide(base, 8)
+        for number in range(1, structure.deep(1) + 1):
+            name = f"block{stage}" if number == 1 else f"block{stage}_{number}"
+            average = AveragePool(f"{name}_average", 3, 1, same_padding(size, 3, 1))
+            paths = (
+                unit(f"{name}_grouped", channels, width // 2, 3, size, groups=4),
+                (average, *unit(f"{name}_pointwise", channels, width // 2, 1, size)),
+            )
+            layers.append(Concatenation(name, paths))
+            channels = width
+        layers.append(MaxPool(f"block{stage}_pool", 2, 2, no_padding))
+        size //= 2
+    layers += [
+        GlobalAveragePool("global_pool"),
+        *structure.dropped("dropout", channels, 0.0),
+        Dense("logits", channels, num_classes),
+    ]
+    return Architecture("two_path_cnn", image_size, num_classes, tuple(layers))
+
+
+def _refuse_small(model: str, image_size: int, least: int) -> None:
+    if image_size < least:
+        raise SpecError(f"data.image_size is too small for {model}. Received: {image_size}. Use {least} or more.")
+
+
+_BUILDERS: dict[str, Callable[[int, int, Structure], Architecture]] = {
+    "simple_cnn": simple_cnn,
+    "mini_xception": mini_xception,
+    "resnet18": partial(_resnet, "resnet18", (2, 2, 2, 2), bottleneck=False),
+    "resnet34": partial(_resnet, "resnet34", (3, 4, 6, 3), bottleneck=False),
+    "resnet50": partial(_resnet, "resnet50", (3, 4, 6, 3), bottleneck=True),
+    "vgg16": partial(_vgg16, "vgg16", batch_norm=False),
+    "vgg16_bn": partial(_vgg16, "vgg16_bn", batch_norm=True),
+    "two_path_cnn": two_path_cnn,
+}
+
+
+def depthwise_conv(
+    name: str, channels: int, kernel_size: int, stride: int, padding: Padding, initializer: Initializer = "glorot_uniform"
+) -> Conv:
+    """A convolution of each channel alone, without bias."""
+    return Conv(name, channels, channels, kernel_size, stride, padding, False, initializer, groups=channels)
+
+
+DepthwiseConv = depthwise_conv
+"""The former name, for users' own models. It works until version 0.3."""
 
 no_padding: Padding = ((0, 0), (0, 0))
 
@@ -372,12 +597,23 @@ def same_padding(size: int, kernel_size: int, stride: int) -> Padding:
     return (side, side)
 
 
+def branches(layer: Layer) -> tuple[tuple[Layer, ...], ...]:
+    """The layers that a layer runs side by side on its input, before it joins their outputs; of most layers none."""
+    match layer:
+        case Residual():
+            return layer.body, layer.shortcut
+        case Concatenation() | Cut():
+            return layer.branches
+        case _:
+            return ()
+
+
 def leaves(layers: tuple[Layer, ...]) -> Iterator[Layer]:
-    """Every layer that is not a Residual, in the order of the forward pass, bodies before shortcuts."""
+    """Every layer that has no branches, in the order of the forward pass, bodies before shortcuts."""
     for layer in layers:
-        if isinstance(layer, Residual):
-            yield from leaves(layer.body)
-            yield from leaves(layer.shortcut)
+        if isinstance(layer, Residual | Concatenation | Cut):
+            for branch in branches(layer):
+                yield from leaves(branch)
         else:
             yield layer
 
@@ -389,14 +625,12 @@ def parameters(layers: tuple[Layer, ...]) -> tuple[Parameter, ...]:
 
 def _parameters(layer: Layer) -> Iterator[Parameter]:
     if isinstance(layer, Conv):
-        area = layer.kernel_size**2
-        shape = (layer.kernel_size, layer.kernel_size, layer.in_channels, layer.out_channels)
-        yield Parameter(f"{layer.name}.kernel", shape, layer.initializer, area * layer.in_channels, True)
+        inputs = layer.in_channels // layer.groups
+        fan_in = layer.kernel_size**2 * inputs
+        shape = (layer.kernel_size, layer.kernel_size, inputs, layer.out_channels)
+        yield Parameter(f"{layer.name}.kernel", shape, layer.initializer, fan_in, True)
         if layer.bias:
-            yield Parameter(f"{layer.name}.bias", (layer.out_channels,), layer.bias_initializer, area * layer.in_channels, True)
-    elif isinstance(layer, DepthwiseConv):
-        shape = (layer.kernel_size, layer.kernel_size, 1, layer.channels)
-        yield Parameter(f"{layer.name}.kernel", shape, layer.initializer, layer.kernel_size**2, True)
+            yield Parameter(f"{layer.name}.bias", (layer.out_channels,), layer.bias_initializer, fan_in, True)
     elif isinstance(layer, BatchNorm):
         roles: tuple[tuple[str, Initializer, bool], ...] = (
             ("gamma", "ones", True),

@@ -9,13 +9,16 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from common.models import architectures, work
-from common.models.architectures import Architecture
+from common.models.architectures import Architecture, Concatenation, Cut, Layer, Residual
 from common.spec import SpecError
 
 Schedule = Literal["gpipe", "1f1b", "asynchronous"]
+WORTH_DIVIDING = 0.1
+"""Of the largest stage. Less is not worth the tensors that a divided layer hands on beside its branch."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class Stage:
     number: int
     """How many stages the pipeline has."""
     input_shape: tuple[int, ...]
-    """[H, W, C] or [features] of one example."""
+    """[H, W, C] or [features] of one example. Several tensors are handed on as one, see `architectures.Cut`."""
     output_shape: tuple[int, ...]
     masks: slice
     """Which of the model's dropout masks belong to its layers."""
@@ -51,45 +54,152 @@ class Operation(NamedTuple):
     micro_batch: int
 
 
+@lru_cache
 def cut(architecture: Architecture, number: int) -> tuple[Stage, ...]:
-    """Cut a model into stages: every layer once, in order, no Residual divided, weights in each.
+    """Cut a model into stages: every layer once, in order, weights in each.
 
     The largest stage has as few forward operations as possible. Of such cuts, the one with the fewest values handed on wins.
+    A layer with branches is divided only where that makes the largest stage smaller by `WORTH_DIVIDING`, or where there are too
+    few layers otherwise. Then several tensors are handed on: what its branches have so far, and its input if others need it.
 
     Raises:
         SpecError: there are fewer layers with weights than stages.
     """
-    layers = architecture.layers
-    with_weights = [work.is_learned(layer) for layer in layers]
-    if sum(with_weights) < number:
+    places = list(_places(architecture))
+    whole = [place for place in places if place.done is None]
+    bounds = _bounds_between(whole, number)
+    divided = _bounds_between(places, number) if len(places) > len(whole) else []
+    if divided and (not bounds or _largest(divided) < (1 - WORTH_DIVIDING) * _largest(bounds)):
+        bounds = divided
+    if not bounds:
+        with_weights = places[-1].learned
         raise SpecError(
-            f"model {architecture.name} has {sum(with_weights)} layers with weights, and each stage of a pipeline needs one. "
+            f"model {architecture.name} has {with_weights} layers with weights, and each stage of a pipeline needs one. "
             f"Received: {number} stages. Use fewer replicas."
         )
-    size = architecture.image_size
-    shapes: list[tuple[int, ...]] = [(size, size, 3)]
-    costs: list[int] = []
-    for layer in layers:
-        costs.append(work.count_layers((layer,), shapes[-1], learned_before=True).forward_flops)
-        shapes.append(architectures.output_shape((layer,), shapes[-1], architecture.name))
-    bounds = _bounds(costs, with_weights, [math.prod(shape) for shape in shapes], number)
     stages: list[Stage] = []
     masks = 0
     for index, (start, stop) in enumerate(itertools.pairwise(bounds)):
-        part = replace(architecture, layers=layers[start:stop])
+        part = replace(architecture, layers=tuple(_between(architecture, start, stop)))
         stages.append(
             Stage(
                 architecture=part,
                 index=index,
                 number=number,
-                input_shape=shapes[start],
-                output_shape=shapes[stop],
+                input_shape=start.handed_on,
+                output_shape=stop.handed_on,
                 masks=slice(masks, masks + len(part.dropouts)),
-                forward_flops=sum(costs[start:stop]),
+                forward_flops=stop.flops - start.flops,
             )
         )
         masks += len(part.dropouts)
     return tuple(stages)
+
+
+class _Place(NamedTuple):
+    """Where a model can be cut."""
+
+    layer: int
+    """The cut is in front of this layer, or inside it."""
+    shape: tuple[int, ...]
+    """In front of this layer."""
+    done: tuple[int, int] | None
+    """Inside it: (branch, how many of its layers are in front of the cut). Earlier branches are, later ones are not."""
+    flops: int
+    """Forward operations of all layers in front."""
+    learned: int
+    """How many of them have weights."""
+    handed_on: tuple[int, ...]
+    """Shape of what passes a cut here."""
+
+
+def _places(architecture: Architecture) -> Iterator[_Place]:
+    size = architecture.image_size
+    shape: tuple[int, ...] = (size, size, 3)
+    flops = learned = 0
+    yield _Place(0, shape, None, 0, 0, shape)
+    for index, layer in enumerate(architecture.layers):
+        steps = [
+            (branch, number) for branch, layers in enumerate(architectures.branches(layer)) for number in range(len(layers))
+        ]
+        for branch, number in steps:
+            layers = architectures.branches(layer)[branch]
+            before = architectures.output_shape(layers[:number], shape, architecture.name)
+            flops += work.count_layers((layers[number],), before, learned_before=True).forward_flops
+            learned += work.is_learned(layers[number])
+            if (branch, number) != steps[-1]:
+                done = branch, number + 1
+                features = sum(map(math.prod, _tensors(layer, shape, done)))
+                yield _Place(index, shape, done, flops, learned, (features,))
+        if not steps:
+            flops += work.count_layers((layer,), shape, learned_before=True).forward_flops
+            learned += work.is_learned(layer)
+        shape = architectures.output_shape((layer,), shape, architecture.name)
+        yield _Place(index + 1, shape, None, flops, learned, shape)
+
+
+def _tensors(layer: Layer, shape: tuple[int, ...], done: tuple[int, int]) -> list[tuple[int, ...]]:
+    """Shapes of the tensors that pass a cut inside a layer: of each branch that has begun, then its input if others need it."""
+    branches = architectures.branches(layer)
+    begun = [branches[number] for number in range(done[0])] + [branches[done[0]][: done[1]]]
+    found = [architectures.output_shape(branch, shape, layer.name) for branch in begun]
+    return found if len(begun) == len(branches) else [*found, shape]
+
+
+def _between(architecture: Architecture, start: _Place, stop: _Place) -> Iterator[Layer]:
+    """The layers of a stage."""
+    layers = architecture.layers
+    if start.done is not None:
+        yield _part(layers[start.layer], start, stop if stop.layer == start.layer else None)
+        if stop.layer == start.layer:
+            return
+    yield from layers[start.layer + (start.done is not None) : stop.layer]
+    if stop.done is not None:
+        yield _part(layers[stop.layer], stop._replace(done=None), stop)
+
+
+def _part(layer: Layer, start: _Place, stop: _Place | None) -> Cut:
+    """A stage's part of a divided layer.
+
+    Args:
+        start: inside it, or in front of it.
+        stop: inside it. None: the stage has the rest.
+    """
+    branches = architectures.branches(layer)
+
+    def reached(branch: int, done: tuple[int, int] | None) -> int:
+        if done is None or branch > done[0]:
+            return 0
+        return len(branches[branch]) if branch < done[0] else done[1]
+
+    begun = 0 if start.done is None else start.done[0] + 1
+    """Tensors of branches. Behind them comes the layer's input."""
+    inputs = () if start.done is None else tuple(_tensors(layer, start.shape, start.done))
+    last = len(branches) if stop is None or stop.done is None else stop.done[0] + 1
+    own = [
+        (min(branch, begun), branches[branch][reached(branch, start.done) : reached(branch, stop.done) if stop else None])
+        for branch in range(last)
+    ]
+    if last < len(branches):
+        own.append((begun, ()))
+    join = None
+    if stop is None:
+        join = replace(layer, body=(), shortcut=()) if isinstance(layer, Residual) else Concatenation(layer.name, ())
+    return Cut(layer.name, inputs, tuple(take for take, _ in own), tuple(layers for _, layers in own), join)
+
+
+def _bounds_between(places: Sequence[_Place], number: int) -> list[_Place]:
+    """The best cut at some of these places, both ends included. Empty: there is none with weights in each stage."""
+    costs = [behind.flops - before.flops for before, behind in itertools.pairwise(places)]
+    with_weights = [behind.learned > before.learned for before, behind in itertools.pairwise(places)]
+    if sum(with_weights) < number:
+        return []
+    values = [math.prod(place.handed_on) for place in places]
+    return [places[bound] for bound in _bounds(costs, with_weights, values, number)]
+
+
+def _largest(bounds: Sequence[_Place]) -> int:
+    return max(stop.flops - start.flops for start, stop in itertools.pairwise(bounds))
 
 
 def in_flight(schedule: Schedule, stage: int, number: int, micro_batches: int) -> int:

@@ -12,6 +12,7 @@ Values moved follow a simple model without caches and without fused layers:
     forward: each layer reads its input and weights, and writes its output.
     backward: each layer reads its output's gradient, its input and weights, and writes the gradients of input and weights.
     sum: a residual sum reads two values and writes one, in both directions.
+    concatenation: reads and writes its output, in both directions; where its branches part, their gradients are summed.
     update: reads gradient and weight, writes the weight. It also reads and writes the optimizer's state of that weight.
 """
 
@@ -24,12 +25,13 @@ from common.models import architectures
 from common.models.architectures import (
     Architecture,
     BatchNorm,
+    Concatenation,
     Conv,
     Dense,
-    DepthwiseConv,
     Flatten,
     Layer,
     Residual,
+    branches,
     output_shape,
 )
 from common.spec import Spec
@@ -80,21 +82,19 @@ def count_layers(layers: tuple[Layer, ...], shape: tuple[int, ...], *, learned_b
 
 
 def is_learned(layer: Layer) -> bool:
-    """Whether a layer, or a layer inside a Residual, has weights."""
-    return any(isinstance(each, Conv | DepthwiseConv | Dense | BatchNorm) for each in architectures.leaves((layer,)))
+    """Whether a layer, or a layer in its branches, has weights."""
+    return any(isinstance(each, Conv | Dense | BatchNorm) for each in architectures.leaves((layer,)))
 
 
 def forward_flops(layer: Layer, num_outputs: int) -> int:
-    """Operations of the forward pass of one layer, no Residual, for one example.
+    """Operations of the forward pass of one layer without branches, for one example.
 
     Args:
         num_outputs: values that it outputs for one example.
     """
     match layer:
         case Conv():
-            return 2 * layer.kernel_size**2 * layer.in_channels * num_outputs
-        case DepthwiseConv():
-            return 2 * layer.kernel_size**2 * num_outputs
+            return 2 * layer.kernel_size**2 * (layer.in_channels // layer.groups) * num_outputs
         case Dense():
             return 2 * layer.in_features * num_outputs
         case _:
@@ -107,14 +107,16 @@ def _count(layers: tuple[Layer, ...], shape: tuple[int, ...], *, learned_before:
     for layer in layers:
         after = output_shape((layer,), shape, "")
         num_inputs, num_outputs = math.prod(shape), math.prod(after)
-        if isinstance(layer, Residual):
-            branches = [_count(part, shape, learned_before=learned_before) for part in (layer.body, layer.shortcut)]
-            forward += sum(branch[0] for branch in branches)
-            backward += sum(branch[1] for branch in branches)
-            sums = 3 * num_outputs + 3 * num_inputs * learned_before
-            relu = layer.relu * _moved(num_outputs, num_outputs, needs_gradient=True)
-            moved += sum(branch[2] for branch in branches) + sums + relu
-            learned_before = learned_before or any(branch[3] for branch in branches)
+        if isinstance(layer, Residual | Concatenation):
+            counted = [_count(branch, shape, learned_before=learned_before) for branch in branches(layer)]
+            forward += sum(branch[0] for branch in counted)
+            backward += sum(branch[1] for branch in counted)
+            moved += sum(branch[2] for branch in counted)
+            learned_inside = learned_before or any(branch[3] for branch in counted)
+            moved += join_values_moved(layer, shape, learned_before=learned_before, learned_inside=learned_inside)
+            if isinstance(layer, Residual) and layer.relu:
+                moved += _moved(num_outputs, num_outputs, needs_gradient=True)
+            learned_before = learned_inside
         else:
             operations = forward_flops(layer, num_outputs)
             forward += operations
@@ -125,6 +127,23 @@ def _count(layers: tuple[Layer, ...], shape: tuple[int, ...], *, learned_before:
             learned_before = learned_before or learned
         shape = after
     return forward, backward, moved, learned_before
+
+
+def join_values_moved(
+    layer: Residual | Concatenation, shape: tuple[int, ...], *, learned_before: bool, learned_inside: bool
+) -> int:
+    """Values moved where the branches of a layer meet, and where they part.
+
+    Args:
+        shape: of one example in front of the layer.
+        learned_before: whether its input needs a gradient.
+        learned_inside: whether its output does.
+    """
+    num_outputs = math.prod(output_shape((layer,), shape, ""))
+    summed = 3 * math.prod(shape) * (len(branches(layer)) - 1) * learned_before
+    if isinstance(layer, Residual):
+        return 3 * num_outputs + summed
+    return 2 * num_outputs * (2 if learned_inside else 1) + summed
 
 
 def _moved(num_inputs: int, num_outputs: int, *, needs_gradient: bool, learned: bool = False) -> int:

@@ -50,7 +50,7 @@ def choose_device(device: str) -> None:
 def architecture_of(read: Spec) -> architectures.Architecture:
     """The model of a spec for its data."""
     dataset = sources.describe(read.data, seed=read.split_seed, cache_dir=read.paths.cache_dir)
-    return architectures.resolve(read.model, len(dataset.class_names), dataset.image_size)
+    return architectures.of(read, len(dataset.class_names), dataset.image_size)
 
 
 def preprocess(framework: str, load_twin: Callable[[], Twin], arguments: argparse.Namespace) -> int:
@@ -236,7 +236,7 @@ def _prepare(twin: Twin, read: Spec, *, reverse_batches: bool) -> tuple[sources.
     """The data, the plan, the drawn weights and the trainer of a spec."""
     dataset = sources.load(read.data, seed=read.split_seed, cache_dir=read.paths.cache_dir)
     heartbeat.reached()
-    architecture = architectures.resolve(read.model, len(dataset.class_names), dataset.image_size)
+    architecture = architectures.of(read, len(dataset.class_names), dataset.image_size)
     pixels = scaling.of(read.data, dataset, cache_dir=read.paths.cache_dir)
     plan = Plan(read, architecture, len(dataset.train), reverse_batches, pixels)
     initial = weights.initial(architecture, read.seed)

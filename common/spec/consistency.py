@@ -31,6 +31,12 @@ def _check_names(spec: Spec) -> None:
             f"model is unknown. Received: {spec.model!r}. Use {alternatives(MODELS)}{did_you_mean(spec.model, MODELS)}, or "
             "`package.module` of your own model."
         )
+    if spec.model not in MODELS and spec.own_structure:
+        received = ", ".join(f"{name} {value:g}" for name, value in spec.own_structure.items())
+        raise SpecError(
+            f"width, depth and dropout are of the built-in models. Received: {received} for {spec.model}, whose architecture() "
+            "says its own. Leave them out."
+        )
     for field, names in (("mode", MODES), ("input", INPUTS)):
         value = getattr(spec, field)
         if value not in names:

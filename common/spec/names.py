@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-MODELS = ("simple_cnn", "mini_xception", "resnet18")
+MODELS = ("simple_cnn", "mini_xception", "resnet18", "resnet34", "resnet50", "vgg16", "vgg16_bn", "two_path_cnn")
 MODES = (
     "serial",
     "data_parallel",

@@ -43,6 +43,7 @@ from common.spec.names import (
 )
 
 _LONGEST_NAME = 255
+_STRUCTURE: tuple[str, ...] = ("width", "depth", "dropout")
 _MOST_FAULTS = 10
 """Refused fields that one message explains."""
 
@@ -51,7 +52,13 @@ class Spec(Finite):
     """One training run. Field order is the order of the tables and of the YAML file."""
 
     model: str = Field("simple_cnn", max_length=_LONGEST_NAME)
-    """`simple_cnn`, `mini_xception`, `resnet18`, or the dotted name of a module that defines `architecture`."""
+    """One of `MODELS`, or the dotted name of a module that defines `architecture`."""
+    width: float = Field(1.0, gt=0, le=16)
+    """Of a built-in model: factor on the channels of all layers, and on the features of hidden dense layers."""
+    depth: float = Field(1.0, gt=0, le=16)
+    """Of a built-in model: factor on the number of blocks, or of convolutions, in each of its parts. One is left at least."""
+    dropout: float | None = Field(None, ge=0, lt=1)
+    """Of a built-in model: rate of dropout in front of the classifier. 0: none. None: the model's own rate."""
     data: Data = Data()  # pyright: ignore[reportCallIssue]
     optimizer: Optimizer = Optimizer()  # pyright: ignore[reportCallIssue]
     schedule: Schedule = Schedule()  # pyright: ignore[reportCallIssue]
@@ -240,8 +247,20 @@ class Spec(Finite):
 
     @property
     def digest(self) -> str:
-        """SHA-256 over all fields."""
-        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
+        """SHA-256 over all fields. Those of the structure count where they are not the model's own."""
+        the_models_own = {name for name in _STRUCTURE if name not in self.own_structure}
+        return hashlib.sha256(self.model_dump_json(exclude=the_models_own).encode()).hexdigest()
+
+    @property
+    def own_structure(self) -> dict[str, float]:
+        """`width`, `depth` and `dropout`, as far as they change the built-in model."""
+        return {name: getattr(self, name) for name in _STRUCTURE if getattr(self, name) != Spec.model_fields[name].default}
+
+    @property
+    def model_words(self) -> str:
+        """The model, with its structure where that is not the built-in one."""
+        structure = ", ".join(f"{name} {value:g}" for name, value in self.own_structure.items())
+        return f"{self.model} ({structure})" if structure else self.model
 
     def to_json(self) -> str:
         return self.model_dump_json(indent=2)

@@ -2,7 +2,8 @@
 
 Layers that differ only in their names are measured once. Each gets a whole batch of random values, in the shape that it gets in
 the model, and a random gradient of its output. The layers in front of it are left out. A residual sum is two sums: of its
-branches' outputs, and of the gradients that meet where the branches part.
+branches' outputs, and of the gradients that meet where the branches part. A concatenation is timed likewise, without its
+branches.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from common.machine import heartbeat
 from common.machine.interference import Meter
 from common.machine.rates import DeviceRates
 from common.models import architectures, work
-from common.models.architectures import Architecture, Layer, ReLU, Residual
+from common.models.architectures import Architecture, Concatenation, Layer, ReLU, Residual
 from common.spec import Spec, SpecError
 
 WARM_UP_CALLS = 3
@@ -37,7 +38,7 @@ class Unit:
     """Layers of one model that differ only in their names."""
 
     layer: Layer
-    """The first of them; of a Residual its sum alone, without body, shortcut and ReLU."""
+    """The first of them; of a Residual its sum alone, without body, shortcut and ReLU. Of a Concatenation only the joining."""
     input_shape: tuple[int, ...]
     """[H, W, C] or [features] of one example."""
     output_shape: tuple[int, ...]
@@ -97,6 +98,18 @@ def units(architecture: Architecture) -> list[Unit]:
 def is_sum(architecture: Architecture) -> bool:
     """Whether it is a residual sum alone, which has two inputs."""
     return architecture.name == OWN_NAME and isinstance(architecture.layers[0], Residual)
+
+
+def concatenated(architecture: Architecture, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """The shapes of one example that a concatenation alone puts side by side. Of other models none.
+
+    Args:
+        shape: [H, W, C] or [features] in front of the branches.
+    """
+    first = architecture.layers[0]
+    if architecture.name != OWN_NAME or not isinstance(first, Concatenation):
+        return []
+    return [architectures.output_shape(branch, shape, OWN_NAME) for branch in first.branches]
 
 
 def refuse_other(chosen: Mapping[str, Any], only: Mapping[str, Any]) -> None:
@@ -169,23 +182,29 @@ def _walk(layers: tuple[Layer, ...], shape: tuple[int, ...], *, learned_before: 
     for layer in layers:
         after = architectures.output_shape((layer,), shape, layer.name)
         given, alone = shape, layer
-        if isinstance(layer, Residual):
-            yield from _walk(layer.body, shape, learned_before=learned_before)
-            yield from _walk(layer.shortcut, shape, learned_before=learned_before)
-            learned_before = learned_before or work.is_learned(layer)
-            given, alone = after, dataclasses.replace(layer, body=(), shortcut=(), relu=False)
-        counted = work.count_layers((alone,), given, learned_before=learned_before)
+        learned_after = learned_before or work.is_learned(layer)
+        if isinstance(layer, Residual | Concatenation):
+            for branch in architectures.branches(layer):
+                yield from _walk(branch, shape, learned_before=learned_before)
+            join = layer
+            if isinstance(layer, Residual):
+                given, join, learned_before = after, dataclasses.replace(layer, body=(), shortcut=(), relu=False), learned_after
+            alone, flops, weights = join, 0, 0
+            moved = work.join_values_moved(join, given, learned_before=learned_before, learned_inside=learned_after)
+        else:
+            counted = work.count_layers((layer,), shape, learned_before=learned_before)
+            moved, flops, weights = counted.values_moved, counted.flops, counted.weights
         yield Unit(
             layer=alone,
             input_shape=given,
             output_shape=after,
             learned_before=learned_before,
             names=(),
-            flops=counted.flops,
-            values_moved=counted.values_moved,
-            weights=counted.weights,
+            flops=flops,
+            values_moved=moved,
+            weights=weights,
         )
-        learned_before = learned_before or work.is_learned(layer)
+        learned_before = learned_after
         if isinstance(layer, Residual) and layer.relu:
             yield from _walk((ReLU(f"{layer.name}.out"),), after, learned_before=learned_before)
         shape = after

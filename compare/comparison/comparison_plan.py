@@ -214,7 +214,7 @@ def judged(request: Request, shown: Display) -> Comparison:
     run_spec = rows[0].spec
     dataset = sources.load(run_spec.data, seed=run_spec.split_seed, cache_dir=run_spec.paths.cache_dir)
     matrix.check_data(rows, dataset)
-    architecture = architectures.resolve(run_spec.model, len(dataset.class_names), dataset.image_size)
+    architecture = architectures.of(run_spec, len(dataset.class_names), dataset.image_size)
     planned = Comparison(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         argv=list(request.argv),

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from common import spec
 from common.models import architectures
-from common.models.architectures import Layer, ReLU, Residual
+from common.models.architectures import Layer, ReLU
+from compare.conformance.training import STEPS
 from compare.conformance.trial import Faults, Trial, last_line, loaded, spec_of
 from compare.execution import launch
 
 
 def check(trial: Trial) -> Faults:
-    for model in spec.MODELS:
+    for model in STEPS:
         what, out = spec_of(model), trial.out / f"{model}-summary.json"
         _, architecture = loaded(what)
         code, said = trial.call(["models", trial.written(what, f"models-{model}"), "--out", out])
@@ -35,12 +35,12 @@ def check(trial: Trial) -> Faults:
 
 
 def _shapes(layers: tuple[Layer, ...], shape: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """(name, output shape) of each layer but residuals and ReLUs."""
+    """(name, output shape) of each layer without branches but ReLUs."""
     for layer in layers:
         after = architectures.output_shape((layer,), shape, layer.name)
-        if isinstance(layer, Residual):
-            yield from _shapes(layer.body, shape)
-            yield from _shapes(layer.shortcut, shape)
+        if branches := architectures.branches(layer):
+            for branch in branches:
+                yield from _shapes(branch, shape)
         elif not isinstance(layer, ReLU):
             yield layer.name, after
         shape = after

@@ -20,8 +20,8 @@ from compare.proof import third_opinion
 from compare.proof.differences import Arrays, scaled
 from compare.proof.recordings import Recording
 
-STEPS = {"simple_cnn": 10, "mini_xception": 4, "resnet18": 2}
-"""Of each model's training that the referee repeats."""
+STEPS = {"simple_cnn": 10, "mini_xception": 4, "resnet18": 2, "two_path_cnn": 4}
+"""Of each model's training that the referee repeats. Other built-in models are made of the same kinds of layers."""
 _LEAVES = "leaves:classes=2,images=60,size=32"
 
 

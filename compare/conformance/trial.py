@@ -78,7 +78,7 @@ class Trial:
 def loaded(what: Spec) -> tuple[Dataset, Architecture]:
     """The data and the model of a spec."""
     dataset = sources.load(what.data, seed=what.split_seed, cache_dir=what.paths.cache_dir)
-    return dataset, architectures.resolve(what.model, len(dataset.class_names), dataset.image_size)
+    return dataset, architectures.of(what, len(dataset.class_names), dataset.image_size)
 
 
 def spec_of(model: str = "simple_cnn", optimizer: str = "sgd", **fields: Any) -> Spec:

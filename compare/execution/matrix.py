@@ -144,7 +144,7 @@ def check_data(made: Sequence[Row], dataset: Dataset) -> None:
         SpecError: a row does not fit the data.
     """
     for row in made:
-        architecture = architectures.resolve(row.spec.model, len(dataset.class_names), dataset.image_size)
+        architecture = architectures.of(row.spec, len(dataset.class_names), dataset.image_size)
         Plan(row.spec, architecture, len(dataset.train))
 
 

@@ -104,7 +104,7 @@ def _conditions(stored: Stored, summary: Summary, switches: str, division: Divis
     if place is None or place.startswith("cpu"):
         place = stored.comparison.machine.get("processor")
     return {
-        "model": spec.model,
+        "model": spec.model_words,
         "batch": f"batch {spec.global_batch_size}",
         "precision": spec.precision,
         **mode,

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from common.models.architectures import Architecture, BatchNorm, Conv, Dense, DepthwiseConv, Layer, MaxPool, ReLU, Residual
+from common.models.architectures import Architecture, BatchNorm, Concatenation, Conv, Dense, Layer, MaxPool, ReLU, Residual
 from compare.proof.referee import layers, network
 from compare.proof.referee.layers import Array, Backward
 from compare.proof.referee.network import Batch, Network
@@ -194,6 +194,9 @@ class _Zero:
 
     __radd__ = __add__
 
+    def __getitem__(self, place: Any) -> Any:
+        return self
+
 
 _ZERO: Any = _Zero()
 
@@ -213,7 +216,7 @@ class _Pass(Network):
 
     def _layer(self, layer: Layer, x: Array) -> tuple[Array, Backward]:
         y, backward = super()._layer(layer, x)
-        if isinstance(layer, ReLU | MaxPool | Residual):
+        if isinstance(layer, ReLU | MaxPool | Residual | Concatenation):
             return y, backward  # inside, something may be injected
 
         def watched(dy: Array) -> tuple[Array, dict[str, Array]]:
@@ -226,7 +229,7 @@ class _Pass(Network):
         return y, watched
 
     def _terms(self, layer: Layer, x: Array, y: Array, dy: Array) -> dict[str, Array]:
-        if isinstance(layer, Conv | DepthwiseConv | Dense):
+        if isinstance(layer, Conv | Dense):
             return super()._layer(layer, np.abs(x))[1](np.abs(dy))[1]
         if not isinstance(layer, BatchNorm):
             return {}

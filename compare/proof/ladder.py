@@ -316,7 +316,7 @@ class _Ladder:
 
     @cached_property
     def architecture(self) -> Architecture:
-        return architectures.resolve(self.base.model, len(self._dataset.class_names), self._dataset.image_size)
+        return architectures.of(self.base, len(self._dataset.class_names), self._dataset.image_size)
 
     def settle(self) -> bool:
         """Divide the learning rate by ten until the free-running loss falls. A loss that rises grows any difference with it.

@@ -37,7 +37,7 @@ def command(
             for each in each_once("--model", names(model), spec.MODELS):
                 wanted = spec.build({"model": each, "data": {"source": data, "image_size": image_size}})
                 dataset = sources.describe(wanted.data, seed=wanted.seed, cache_dir=wanted.paths.cache_dir)
-                architecture = architectures.resolve(each, len(dataset.class_names), dataset.image_size)
+                architecture = architectures.of(wanted, len(dataset.class_names), dataset.image_size)
                 summaries.append(summarize(architecture, wanted, named))
     if as_json:
         print(json.dumps(summaries, indent=1))

@@ -33,7 +33,7 @@ from common import spec
 from common.data.batches import Plan
 from common.machine import machine
 from common.models import architectures, work
-from common.models.architectures import Architecture
+from common.models.architectures import Architecture, Layer
 from common.models.sharding import shard
 from common.spec import Spec
 from common.training.tracing import group, state, state_before
@@ -577,6 +577,22 @@ def _of_no_effect(architecture: Architecture) -> list[str]:
     In exact arithmetic such a bias has no gradient: its terms add up to zero. What is left is the rounding of this sum.
     """
     trained = {parameter.name for parameter in architecture.parameters()}
-    leaves = itertools.pairwise(architecture.leaves())
-    biases = [f"{first.name}.bias" for first, second in leaves if isinstance(second, architectures.BatchNorm)]
+
+    def last(layer: Layer) -> Iterator[Layer]:
+        """The layers whose outputs leave a layer as they are, added up, or side by side."""
+        inside = architectures.branches(layer)
+        for branch in inside if not getattr(layer, "relu", False) else ():
+            yield from last(branch[-1]) if branch else ()
+        if not inside:
+            yield layer
+
+    def in_front(layers: tuple[Layer, ...]) -> Iterator[Layer]:
+        for first, second in itertools.pairwise(layers):
+            if isinstance(second, architectures.BatchNorm):
+                yield from last(first)
+        for layer in layers:
+            for branch in architectures.branches(layer):
+                yield from in_front(branch)
+
+    biases = [f"{layer.name}.bias" for layer in in_front(architecture.layers)]
     return [name for name in biases if name in trained]

@@ -81,7 +81,7 @@ def judge(specs: Sequence[Spec], frameworks: Sequence[str], out: Path, progress:
     recorder = Recorder(out, progress)
     for what in specs:
         dataset = sources.load(what.data, seed=what.split_seed, cache_dir=what.paths.cache_dir)
-        architecture = architectures.resolve(what.model, len(dataset.class_names), dataset.image_size)
+        architecture = architectures.of(what, len(dataset.class_names), dataset.image_size)
         wanted: list[tuple[str, Spec, Any]] = [("referee", what, np.float64)]
         if architecture.image_size <= MOST_PIXELS:
             few = what.with_fields(steps=1, global_batch_size=min(FEW_IMAGES, what.global_batch_size))
@@ -115,7 +115,7 @@ def compare(
             tolerance = TOLERANCES.get(kind, 0.0) if judged or not same else None
             lines.append(
                 Line(
-                    what.model,
+                    what.model_words,
                     what.optimizer.name,
                     framework,
                     what.precision,

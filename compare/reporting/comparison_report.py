@@ -144,7 +144,7 @@ def _page_values(compared: Compared, folder: Path, made: Sequence[Table], drawn:
     apart = {"accuracy", *_PROOF, *_CLASSES, *folded}
     pictures = {name: picture for name, picture in drawn.items() if name != comparison_plots.CONFUSION}
     heats = [_heat(summary, comparison.class_names) for summary in compared.summaries if summary.confusion]
-    title = wording.one_line(f"{comparison.rows[0].spec.model} on {comparison.data_name}")
+    title = wording.one_line(f"{comparison.rows[0].spec.model_words} on {comparison.data_name}")
     return {
         "title": title,
         "overline": "Comparison of frameworks",
@@ -261,8 +261,8 @@ def facts(compared: Compared) -> list[str]:
     seeds = f"seeds {', '.join(map(str, comparison.seeds))}" if comparison.seeds else f"seed {spec.seed}"
     part = {"training": "", "input": "; the input path alone", "compute": "; the model alone, on one batch"}[spec.part]
     return [
-        f"{spec.model} on {comparison.data_name}, {spec.optimizer.name}, global batch {spec.global_batch_size}, {length}, "
-        f"{spec.precision}, {seeds}, {wording.count(comparison.repeats, 'repeat')}{part}",
+        f"{spec.model_words} on {comparison.data_name}, {spec.optimizer.name}, global batch {spec.global_batch_size}, "
+        f"{length}, {spec.precision}, {seeds}, {wording.count(comparison.repeats, 'repeat')}{part}",
         document.ground(comparison.machine, comparison.versions, cores=max(row.spec.cores for row in comparison.rows)),
     ]
 

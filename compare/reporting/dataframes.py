@@ -78,7 +78,7 @@ def _identity(row: Row, repeat: int, result: RunResult) -> dict[str, Any]:
         "seed": spec.seed,
         "contestant": row.contestant,
         "framework": result.framework,
-        "model": spec.model,
+        "model": spec.model_words,
         "mode": spec.variant,
         "replicas": spec.replicas,
         "input": spec.input,

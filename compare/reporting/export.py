@@ -87,7 +87,7 @@ def _mlflow(stored: Stored, runs: list[tuple[str, RunResult]], out: Path) -> Non
     out.mkdir(parents=True, exist_ok=True)
     client = MlflowClient(tracking_uri=f"sqlite:///{(out / 'mlflow.db').resolve()}")
     spec = stored.comparison.rows[0].spec
-    title = wording.one_line(f"{spec.model} on {stored.comparison.data_name}")
+    title = wording.one_line(f"{spec.model_words} on {stored.comparison.data_name}")
     experiment = client.create_experiment(title, artifact_location=(out / "artifacts").resolve().as_uri())
     contestants = {row.id: row.contestant for row in stored.comparison.rows}
     for name, run in runs:

@@ -17,7 +17,7 @@ from common.machine import machine, rates
 from common.machine.interference import DISTURBED_FROM, cores_lost
 from common.machine.rates import Rates
 from common.models import architectures
-from common.models.architectures import Conv, DepthwiseConv, MaxPool
+from common.models.architectures import Conv, Window
 from common.spec import Spec, SpecError
 from common.training import layers
 from common.training.layers import Measured, Unit
@@ -126,15 +126,17 @@ def report(timed: Timed) -> Report:
     kinds: defaultdict[str, list[int]] = defaultdict(list)
     for number, unit in enumerate(timed.units):
         kinds[_kind(unit)].append(number)
-    by_words = {_words(unit): [number] for number, unit in enumerate(timed.units)}
+    by_words: defaultdict[str, list[int]] = defaultdict(list)
+    for number, unit in enumerate(timed.units):
+        by_words[_words(unit)].append(number)
     return Report(
-        title=f"Layers of {timed.spec.model}",
+        title=f"Layers of {timed.spec.model_words}",
         json_file=RESULTS_FILE,
         facts=[document.ground(machine.describe(), versions, cores=timed.spec.cores)],
         findings=[("How far that goes", sentences(timed))],
         tables=[
-            _table(timed, "layer-kinds", f"What a step of {timed.spec.model} waits for, by kinds of layers", kinds),
-            _table(timed, "layers", f"Layers of {timed.spec.model}", by_words),
+            _table(timed, "layer-kinds", f"What a step of {timed.spec.model_words} waits for, by kinds of layers", kinds),
+            _table(timed, "layers", f"Layers of {timed.spec.model_words}", by_words),
         ],
         values={
             "spec": timed.spec.model_dump(mode="json"),
@@ -161,7 +163,7 @@ def measure(wanted: Spec, frameworks: list[str], repeats: int, calls: int, shown
             if (refusal := spec.check_against(specs[framework], answer(framework))) is not None:
                 raise SpecError(f"{framework}: {refusal}")
     dataset = sources.describe(wanted.data, seed=wanted.split_seed, cache_dir=wanted.paths.cache_dir)
-    architecture = architectures.resolve(wanted.model, len(dataset.class_names), dataset.image_size)
+    architecture = architectures.of(wanted, len(dataset.class_names), dataset.image_size)
     shown.say("measuring what the machine can do")
     known = rates.measured(wanted.cores)
     found: dict[str, list[Measured]] = {framework: [] for framework in frameworks}
@@ -255,24 +257,28 @@ def _kind(unit: Unit) -> str:
     """The name of its kind. Kernels of one pixel are matrix products, larger kernels are not."""
     layer = unit.layer
     if isinstance(layer, Conv):
+        if layer.groups > 1:
+            return "depthwise convolutions" if layer.is_depthwise else "grouped convolutions"
         return "convolutions 1x1" if layer.kernel_size == 1 else "convolutions"
     return {
-        "DepthwiseConv": "depthwise convolutions",
         "BatchNorm": "BatchNorm",
         "ReLU": "ReLU",
         "MaxPool": "max pooling",
+        "AveragePool": "average pooling",
         "GlobalAveragePool": "global average pooling",
         "Flatten": "flatten",
         "Dense": "dense layers",
         "Dropout": "dropout",
         "Residual": "residual sums",
+        "Concatenation": "concatenations",
     }[unit.kind]
 
 
 def _words(unit: Unit) -> str:
     layer = unit.layer
-    kernel = f" {layer.kernel_size}x{layer.kernel_size}" if isinstance(layer, Conv | DepthwiseConv | MaxPool) else ""
-    stride = f"/{layer.stride}" if isinstance(layer, Conv | DepthwiseConv | MaxPool) and layer.stride > 1 else ""
+    kernel = f" {layer.kernel_size}x{layer.kernel_size}" if isinstance(layer, Window) else ""
+    stride = f"/{layer.stride}" if isinstance(layer, Window) and layer.stride > 1 else ""
+    groups = f" in {layer.groups} groups" if isinstance(layer, Conv) and layer.groups > 1 else ""
     shapes = ["x".join(map(str, shape)) for shape in (unit.input_shape, unit.output_shape)]
     first = "" if unit.learned_before else ", first"
-    return f"{unit.kind}{kernel}{stride}, {' to '.join(dict.fromkeys(shapes))}{first}"
+    return f"{unit.kind}{kernel}{stride}{groups}, {' to '.join(dict.fromkeys(shapes))}{first}"

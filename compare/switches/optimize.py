@@ -175,7 +175,7 @@ def _search(request: Request, named: list[str], folder: Path, shown: Display, lo
         chosen("--only", request.switches, tuple(known))
     shown.say("reading the data")
     dataset = sources.describe(base.data, seed=base.split_seed, cache_dir=base.paths.cache_dir)
-    architecture = architectures.resolve(base.model, len(dataset.class_names), dataset.image_size)
+    architecture = architectures.of(base, len(dataset.class_names), dataset.image_size)
     store.refuse_others(folder, RECORD_FILE, None, "search")
     shown.say("measuring what the machine can do")
     outcomes: list[Outcome] = []

@@ -149,7 +149,7 @@ def _judge(settings: Tuning, shown: Display) -> tuple[Plan, Space, dict[str, dic
     # Loaded, not described: the first trial is not to spend its time on decoding images for all of them.
     dataset = sources.load(base.data, seed=base.split_seed, cache_dir=base.paths.cache_dir)
     matrix.check_data(rows, dataset)
-    architectures.resolve(base.model, len(dataset.class_names), dataset.image_size)
+    architectures.of(base, len(dataset.class_names), dataset.image_size)
     budget = base.cores
     if settings.scheduler is not None and "cores" not in settings.values:
         budget = servers.cores_of(settings.scheduler)

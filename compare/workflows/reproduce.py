@@ -279,7 +279,7 @@ def _later(plan: Plan) -> list[Training]:
 
 def _seconds(training: Training, row: Row, comparison: Comparison, known: dict[str, Any]) -> float | None:
     """Approximate seconds of all runs of a row. Rows of one kind have the pace of their first, serially on all its cores."""
-    kind = f"{row.contestant} {row.spec.model} {row.spec.global_batch_size} {row.spec.data}"
+    kind = f"{row.contestant} {row.spec.model_words} {row.spec.global_batch_size} {row.spec.data}"
     if kind not in known:
         serial = [each for each in training.rows if each.contestant == row.contestant and each.spec.mode == "serial"]
         known[kind] = estimate.measured(max(serial or [row], key=lambda each: each.spec.cores))

@@ -166,7 +166,7 @@ class Study(Frozen):
         except SpecError as error:
             raise SpecError(f"in spec, {error}") from None
         if base.data.image_size is not None:
-            architectures.resolve(base.model, 2, base.data.image_size)  # refuses images that are too small for it
+            architectures.of(base, 2, base.data.image_size)  # refuses images that are too small for it
         variants(",".join(self.pretrain.modes))
         for variant in self.pretrain.modes:
             spec.build(spec.with_variant(self.values(epochs=self.pretrain.epochs), variant, self.pretrain.replicas))

@@ -21,10 +21,12 @@ _RANKS = "Torch's replicas are ranks, which must meet and ask each other; Tensor
 _FORMATS = "A layout in memory is a switch of torch alone; TensorFlow's kernels on the CPU are NHWC."
 _AGES = "TensorFlow keeps weights of several ages; torch's updates wait."
 
+_GROUPS = "Keras compiles a grouped convolution with XLA, which is slow on a CPU; torch has a kernel for it."
 EXCEPTIONS: dict[tuple[str, str], str] = {
     **{("models.py", name): _FORMATS for name in ("placed", "formatted")},
     ("models.py", "build_layers"): "Keras is told the shape in front of layers; torch hears of it from the values.",
     ("parallel/data_parallel.py", "own_part"): "A shard cut in TensorFlow's graph; torch's replicas are told theirs.",
+    **{("models.py", f"GroupedConv2D{method}"): _GROUPS for method in ("", ".convolution_op")},
     (
         "parallel/data_parallel.py",
         "together",

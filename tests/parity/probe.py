@@ -2,15 +2,17 @@
 
 from common.models.architectures import (
     Architecture,
+    AveragePool,
     BatchNorm,
+    Concatenation,
     Conv,
     Dense,
-    DepthwiseConv,
     Dropout,
     Flatten,
     MaxPool,
     ReLU,
     Residual,
+    depthwise_conv,
     no_padding,
     same_padding,
 )
@@ -30,14 +32,21 @@ def architecture(num_classes: int, image_size: int) -> Architecture:
             Residual(
                 "block",
                 (
-                    DepthwiseConv("depthwise", 8, 3, 1, same_padding(8, 3, 1)),
+                    depthwise_conv("depthwise", 8, 3, 1, same_padding(8, 3, 1)),
                     Conv("pointwise", 8, 8, 1, 1, no_padding, bias=True),
                     BatchNorm("pointwise_bn", 8),
                 ),
                 relu=True,
             ),
+            Concatenation(
+                "paths",
+                (
+                    (Conv("paths_grouped", 8, 8, 3, 1, same_padding(8, 3, 1), bias=False, groups=4),),
+                    (AveragePool("paths_average", 3, 1, same_padding(8, 3, 1)),),
+                ),
+            ),
             Flatten("flatten"),
-            Dense("dense", 8 * 8 * 8, 16),
+            Dense("dense", 8 * 8 * 16, 16),
             ReLU("dense_relu"),
             Dropout("dropout", 0.5, 16),
             Dense("logits", 16, num_classes),

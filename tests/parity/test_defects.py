@@ -24,6 +24,11 @@ QUICK = [
     ("tensorflow", "sgd", "depthwise_has_a_bias", "1 parameters", ()),
     ("pytorch", "sgd", "max_pool_padding_is_symmetric", "2 logits, train mode", ()),
     ("tensorflow", "sgd", "max_pool_padding_is_symmetric", "2 logits, train mode", ()),
+    *(
+        (framework, "sgd", defect, "2 logits, train mode", ())
+        for framework in ("pytorch", "tensorflow")
+        for defect in ("groups_are_in_another_order", "average_pool_counts_padding", "branches_are_in_another_order")
+    ),
     ("pytorch", "sgd", "dense_kernel_is_transposed", "2 logits, train mode", ("2 logits, eval mode",)),
     ("pytorch", "sgd", "flatten_is_channels_first", "2 logits, train mode", ()),
     ("tensorflow", "sgd", "flatten_is_channels_first", "2 logits, train mode", ()),

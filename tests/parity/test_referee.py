@@ -18,7 +18,7 @@ UNEVEN: Padding = ((0, 1), (1, 2))
 def every_kind() -> Architecture:
     """Each kind of layer once or more, small enough for finite differences."""
     body: tuple[Layer, ...] = (
-        architectures.DepthwiseConv("depthwise", 3, 3, 1, ((1, 1), (1, 1))),
+        architectures.depthwise_conv("depthwise", 3, 3, 1, ((1, 1), (1, 1))),
         architectures.BatchNorm("bn", 3),
     )
     parts: tuple[Layer, ...] = (
@@ -26,6 +26,12 @@ def every_kind() -> Architecture:
         architectures.Residual("block", body, relu=True),
         architectures.Residual("wide", (architectures.Conv("wide_conv", 3, 4, 1, 1, ((0, 0), (0, 0)), bias=False),),
                                (architectures.Conv("short_conv", 3, 4, 1, 1, ((0, 0), (0, 0)), bias=True),)),
+        architectures.Concatenation("joined", (
+            (architectures.Conv("grouped", 4, 4, 3, 1, ((0, 2), (1, 1)), bias=True, groups=2),),
+            (architectures.AveragePool("window", 2, 1, ((1, 0), (0, 1))),),
+            (),
+        )),
+        architectures.Conv("narrow", 12, 4, 1, 1, ((0, 0), (0, 0)), bias=False),
         architectures.MaxPool("pool", 2, 1, ((1, 0), (0, 1))),
         architectures.ReLU("relu"),
         architectures.Residual("flat", (architectures.Flatten("flatten"), architectures.Dense("dense", 4 * 4 * 5, 4)),

@@ -15,7 +15,7 @@ from common.models.architectures import Architecture
 from common.spec import Spec
 from common.training.tracing import group
 from compare.__main__ import app
-from compare.proof import parity, single_steps, third_opinion
+from compare.proof import ladder, parity, single_steps, third_opinion
 from compare.proof.differences import Arrays
 from compare.proof.third_opinion import Line
 from tests.parity.made_up import architecture_of, recording_of_steps
@@ -122,3 +122,28 @@ def test_the_command_asks_the_referee_instead_of_the_ladder(monkeypatch: pytest.
     done = CliRunner().invoke(app, ["parity", "--referee", "--model", "simple_cnn,resnet18", "--optimizer", "sgd", "--json"])
     assert done.exit_code == 1 and [each.model for each in asked] == ["simple_cnn", "resnet18"]
     assert [each["status"] for each in json.loads(done.stdout)["lines"]] == ["passed", "failed"]
+
+
+@pytest.mark.parametrize(
+    ("words", "depth"),
+    [(["--referee"], 0.34), (["--referee", "--set", "depth=1"], 1.0), (["--single-steps"], 1.0)],
+)
+def test_a_deep_model_is_followed_with_fewer_blocks_and_named_so(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], depth: float
+) -> None:
+    asked: list[Spec] = []
+
+    def judged(specs: list[Spec], *_: object, **__: object) -> list[third_opinion.Line]:
+        asked.extend(specs)
+        return []
+
+    def every_step(what: Spec, *_: object, **__: object) -> list[object]:
+        asked.append(what)
+        return []
+
+    monkeypatch.setattr(third_opinion, "judge", judged)
+    monkeypatch.setattr(ladder, "every_step", every_step)
+    CliRunner().invoke(app, ["parity", "--model", "resnet50", "--optimizer", "sgd", *words])
+    assert [(each.depth, each.model_words) for each in asked] == [
+        (depth, "resnet50" if depth == 1 else "resnet50 (depth 0.34)")
+    ]

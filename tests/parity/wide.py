@@ -1,6 +1,15 @@
 """A network that is mostly BatchNorm, so that what its statistics cost to exchange is seen beside the gradients."""
 
-from common.models.architectures import Architecture, BatchNorm, Conv, Dense, DepthwiseConv, GlobalAveragePool, ReLU, no_padding
+from common.models.architectures import (
+    Architecture,
+    BatchNorm,
+    Conv,
+    Dense,
+    GlobalAveragePool,
+    ReLU,
+    depthwise_conv,
+    no_padding,
+)
 
 _CHANNELS = 16384
 
@@ -15,7 +24,7 @@ def architecture(num_classes: int, image_size: int) -> Architecture:
             Conv("conv", 3, _CHANNELS, 1, 4, no_padding, bias=False),
             BatchNorm("conv_bn", _CHANNELS),
             ReLU("conv_relu"),
-            DepthwiseConv("depthwise", _CHANNELS, 1, 1, no_padding),
+            depthwise_conv("depthwise", _CHANNELS, 1, 1, no_padding),
             BatchNorm("depthwise_bn", _CHANNELS),
             GlobalAveragePool("pool"),
             Dense("logits", _CHANNELS, num_classes),

@@ -129,6 +129,32 @@ def max_pool_padding_is_symmetric(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(models, "_module", symmetric)
 
 
+def groups_are_in_another_order(patch: pytest.MonkeyPatch) -> None:
+    """The first output of each group, then the second of each: the shapes are equal."""
+    module = models._module
+
+    def mixed(layer: Layer, group: Any) -> nn.Module:
+        built = module(layer, group)
+        if isinstance(layer, Conv) and layer.groups > 1 and not layer.is_depthwise:
+            built.register_forward_hook(
+                lambda module, inputs, y: y.unflatten(1, (layer.groups, -1)).transpose(1, 2).flatten(1, 2)
+            )
+        return built
+
+    patch.setattr(models, "_module", mixed)
+
+
+def average_pool_counts_padding(patch: pytest.MonkeyPatch) -> None:
+    """torch's own default."""
+    pool = nn.functional.avg_pool2d
+    patch.setattr(nn.functional, "avg_pool2d", lambda *given, **_: pool(*given))
+
+
+def branches_are_in_another_order(patch: pytest.MonkeyPatch) -> None:
+    concatenate = torch.cat
+    patch.setattr(torch, "cat", lambda parts, axis: concatenate(parts[::-1] if axis == 1 else parts, axis))
+
+
 def dense_kernel_is_transposed(patch: pytest.MonkeyPatch) -> None:
     """Read in the wrong layout and written back the same way: the stored values are equal, the function is not."""
     to_framework, to_canonical = weights._to_framework, weights._to_canonical

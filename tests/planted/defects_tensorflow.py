@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import keras
@@ -119,7 +120,33 @@ def max_pool_padding_is_symmetric(patch: pytest.MonkeyPatch) -> None:
 
 
 def flatten_is_channels_first(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(keras.layers.Flatten, "call", lambda self, x: tf.reshape(tf.transpose(x, (0, 3, 1, 2)), (-1, 8 * 8 * 8)))
+    patch.setattr(
+        keras.layers.Flatten, "call", lambda self, x: tf.reshape(tf.transpose(x, (0, 3, 1, 2)), (-1, math.prod(x.shape[1:])))
+    )
+
+
+def groups_are_in_another_order(patch: pytest.MonkeyPatch) -> None:
+    def mixed(self: models.GroupedConv2D, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+        kernels = tf.split(kernel, self.groups, -1)[::-1]
+        parts = zip(tf.split(inputs, self.groups, -1), kernels, strict=True)
+        return tf.concat([tf.nn.conv2d(x, own, self.strides, self.padding.upper()) for x, own in parts], -1)
+
+    patch.setattr(models.GroupedConv2D, "convolution_op", mixed)
+
+
+def average_pool_counts_padding(patch: pytest.MonkeyPatch) -> None:
+    """As torch's layer does unless it is told otherwise."""
+
+    class Counting(keras.layers.AveragePooling2D):
+        def call(self, x: Any) -> Any:
+            return tf.nn.avg_pool2d(tf.pad(x, [(0, 0), (1, 1), (1, 1), (0, 0)]), self.pool_size, self.strides, "VALID")
+
+    patch.setattr(keras.layers, "AveragePooling2D", Counting)
+
+
+def branches_are_in_another_order(patch: pytest.MonkeyPatch) -> None:
+    call = keras.layers.Concatenate.call
+    patch.setattr(keras.layers.Concatenate, "call", lambda self, parts: call(self, parts[::-1]))
 
 
 def depthwise_has_a_bias(patch: pytest.MonkeyPatch) -> None:

@@ -3,21 +3,25 @@
 from typing import Any
 
 import numpy as np
+import pytest
 
+from common import spec
 from common.data.batches import Plan
 from common.data.sources import Dataset, Split
 from common.models import architectures, weights
 from common.models.architectures import (
     Architecture,
+    AveragePool,
     BatchNorm,
+    Concatenation,
     Conv,
     Dense,
-    DepthwiseConv,
     Dropout,
     Flatten,
     MaxPool,
     ReLU,
     Residual,
+    depthwise_conv,
     no_padding,
     same_padding,
 )
@@ -35,15 +39,21 @@ REPLICAS = 3
 def network(name: str = "made", image_size: int = SIZE_PX, num_classes: int = CLASSES) -> Architecture:
     """Lopsided padding under a stride (12 to 6, and 3 to 2), symmetric padding under a stride (6 to 3), all layers."""
     body = (
-        DepthwiseConv("block.depthwise", 6, 3, 2, ((1, 1), (1, 1))),
-        Conv("block.pointwise", 6, 5, 1, 1, no_padding, bias=True),
+        depthwise_conv("block.depthwise", 18, 3, 2, ((1, 1), (1, 1))),
+        Conv("block.pointwise", 18, 5, 1, 1, no_padding, bias=True),
         BatchNorm("block.bn", 5, momentum=0.3, epsilon=1e-3),
     )
-    shortcut = (Conv("block.shortcut", 6, 5, 1, 2, no_padding, bias=False, initializer="kaiming_normal_fan_out"),)
+    shortcut = (Conv("block.shortcut", 18, 5, 1, 2, no_padding, bias=False, initializer="kaiming_normal_fan_out"),)
+    joined = (
+        (Conv("joined.grouped", 6, 6, 3, 1, ((2, 0), (1, 1)), bias=True, groups=3),),
+        (AveragePool("joined.symmetric", 3, 1, ((1, 1), (1, 1))), AveragePool("joined.average", 3, 1, ((1, 1), (0, 2)))),
+        (),
+    )
     layers = (
         Conv("conv", 3, 6, 3, 2, same_padding(image_size, 3, 2), bias=True),
         BatchNorm("bn", 6),
         ReLU("relu"),
+        Concatenation("joined", joined),
         Residual("block", body, shortcut, relu=True),
         MaxPool("pool", 2, 2, same_padding(3, 2, 2)),
         Flatten("flatten"),
@@ -98,9 +108,9 @@ def values(architecture: Architecture, key: int = 5) -> Weights:
 def trainer(twin: Twin, architecture: Architecture, data: Dataset | None = None, **fields: Any) -> Any:
     """The Trainer of a mode with the weights of `values`."""
     data = data or dataset(architecture)
-    spec = settings(**fields)
-    plan = Plan(spec, architecture, len(data.train.labels))
-    return twin.parallel.build(spec, architecture, plan, data, values(architecture))
+    run = settings(**fields)
+    plan = Plan(run, architecture, len(data.train.labels))
+    return twin.parallel.build(run, architecture, plan, data, values(architecture))
 
 
 def masks(architecture: Architecture, count: int, key: int = 7) -> tuple[Any, ...]:
@@ -109,6 +119,13 @@ def masks(architecture: Architecture, count: int, key: int = 7) -> tuple[Any, ..
     return tuple(generator.random((count, layer.units)) >= layer.rate for layer in architecture.dropouts)
 
 
+DEEP = ("resnet34", "resnet50", "vgg16", "vgg16_bn")
+"""Models whose tests are slow."""
+MODELS = [pytest.param(model, marks=pytest.mark.slow) if model in DEEP else model for model in spec.MODELS]
+
+
 def resolve(model: str) -> Architecture:
-    """A model of the suite for ten classes at 32 px."""
+    """A model of the suite for ten classes at 32 px. A deep one has an eighth of its width, and 64 px."""
+    if model in DEEP:
+        return architectures.resolve(model, 10, 64, width=1 / 8)
     return architectures.resolve(model, 10, 32)

@@ -42,6 +42,8 @@ class Forward:
             if isinstance(layer, architectures.Residual):
                 x = self._through(layer.body, x) + self._through(layer.shortcut, x)
                 x = np.maximum(x, 0) if layer.relu else x
+            elif isinstance(layer, architectures.Concatenation):
+                x = np.concatenate([self._through(branch, x) for branch in layer.branches], -1)
             else:
                 x = self.outputs[layer.name] = self._apply(layer, x)
         return x
@@ -49,18 +51,22 @@ class Forward:
     def _apply(self, layer: Layer, x: Array) -> Array:
         match layer:
             case architectures.Conv():
-                kernel = self._weights[f"{layer.name}.kernel"]
+                kernels = np.split(self._weights[f"{layer.name}.kernel"], layer.groups, -1)
                 bias = self._weights[f"{layer.name}.bias"] if layer.bias else 0.0
-                return np.einsum("nhwcij,ijco->nhwo", _windows(layer, x, 0.0), kernel, optimize=True) + bias
-            case architectures.DepthwiseConv():
-                kernel = self._weights[f"{layer.name}.kernel"][:, :, 0]
-                return np.einsum("nhwcij,ijc->nhwc", _windows(layer, x, 0.0), kernel)
+                windows = np.split(_windows(layer, x, 0.0), layer.groups, 3)
+                parts = [
+                    np.einsum("nhwcij,ijco->nhwo", own, kernel, optimize=True)
+                    for own, kernel in zip(windows, kernels, strict=True)
+                ]
+                return np.concatenate(parts, -1) + bias
             case architectures.BatchNorm():
                 return self._batch_norm(layer, x)
             case architectures.ReLU():
                 return np.maximum(x, 0)
             case architectures.MaxPool():
                 return _windows(layer, x, -np.inf).max((-2, -1))
+            case architectures.AveragePool():
+                return np.nanmean(_windows(layer, x, np.nan), (-2, -1))
             case architectures.GlobalAveragePool():
                 return x.mean((1, 2))
             case architectures.Flatten():
@@ -69,8 +75,8 @@ class Forward:
                 return x @ self._weights[f"{layer.name}.kernel"] + self._weights[f"{layer.name}.bias"]
             case architectures.Dropout():
                 return np.where(next(self._masks), x / (1 - layer.rate), 0.0) if self._training else x
-            case architectures.Residual():
-                raise TypeError("a Residual is no leaf")
+            case architectures.Residual() | architectures.Concatenation() | architectures.Cut():
+                raise TypeError(f"{type(layer).__name__} is no leaf")
 
     def _batch_norm(self, layer: architectures.BatchNorm, x: Array) -> Array:
         gamma, beta, mean, variance = (self._weights[f"{layer.name}.{role}"] for role in ("gamma", "beta", "mean", "variance"))

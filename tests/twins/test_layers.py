@@ -23,7 +23,7 @@ def test_each_layer_gives_the_gradients_of_its_values_and_variables(twin: Twin) 
     for unit in layers.units(architecture):
         passed = twin.layers.passes(RUN, unit.architecture, unit.input_shape, unit.learned_before)
         found = [twin.array(gradient) for gradient in (passed(), passed())[1]]
-        trainable = sum(parameter.trainable for parameter in unit.architecture.parameters())
+        trainable = sum(parameter.trainable for parameter in unit.architecture.parameters()) if unit.weights else 0
         assert len(found) == unit.learned_before + trainable, unit
         assert all(np.isfinite(gradient).all() for gradient in found) and any(gradient.any() for gradient in found), unit
         if unit.learned_before:
@@ -38,10 +38,26 @@ def test_a_graph_computes_what_a_layer_makes_though_no_gradient_needs_it(twin: T
         held = inspect.getclosurevars(passed).nonlocals
         if unit.kind == "Residual":
             graph, given = held["sums"], (held["branches"], held["gradients"])
+        elif unit.kind == "Concatenation":
+            graph, given = held["concatenation"], (held["branches"], held["gradients"], held["joined"])
         else:
             graph, given = held["graph"], (held["values"], held["masks"], held["upstream"])
         first = graph.get_concrete_function(*given).outputs[0]
         assert tuple(first.shape) == (3, *unit.output_shape), unit
+
+
+@pytest.mark.parametrize("needs_gradient", [True, False])
+def test_a_concatenation_is_timed_without_its_branches(twin: Twin, needs_gradient: bool) -> None:
+    unit = next(unit for unit in layers.units(made.network()) if unit.kind == "Concatenation")
+    passed = twin.layers.passes(RUN, unit.architecture, unit.input_shape, needs_gradient)
+    held = inspect.getclosurevars(passed).nonlocals
+    branches, gradients = ([twin.array(each) for each in held[name]] for name in ("branches", "gradients"))
+    assert len({array.tobytes() for array in (*branches, *gradients)}) == 6
+    (found,) = passed()
+    if needs_gradient:
+        np.testing.assert_allclose(twin.array(found), sum(gradients), rtol=1e-6)
+    else:
+        assert np.array_equal(twin.array(found), np.concatenate(branches, 1 if twin.framework == "pytorch" else -1))
 
 
 @pytest.mark.parametrize("needs_gradient", [True, False])

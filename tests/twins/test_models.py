@@ -3,14 +3,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.models import stages
-from common.models.architectures import Architecture, Conv, Flatten, MaxPool, ReLU, no_padding, same_padding
-from common.spec import MODELS
+from common.models import architectures, stages
+from common.models.architectures import Architecture, AveragePool, Conv, Flatten, MaxPool, ReLU, no_padding, same_padding
 from tests.twins import made, oracles
 from tests.twins.adapters import Twin
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", made.MODELS)
 def test_a_model_has_the_parameters_of_its_architecture(twin: Twin, model: str) -> None:
     architecture = made.resolve(model)
     extracted = twin.weights.extract(twin.models.build(architecture, "float32"), architecture)
@@ -25,6 +24,7 @@ def test_a_model_has_the_parameters_of_its_architecture(twin: Twin, model: str) 
         ("simple_cnn", 307_786, 307_786),
         ("mini_xception", 96_202, 94_474),
         ("resnet18", 11_191_242, 11_181_642),
+        ("two_path_cnn", 21_482, 20_970),
     ],
 )
 def test_a_summary_counts_the_published_number_of_values(twin: Twin, model: str, values: int, trainable: int) -> None:
@@ -34,7 +34,7 @@ def test_a_summary_counts_the_published_number_of_values(twin: Twin, model: str,
     assert sum(layer["values"] for layer in summary["layers"]) == values
 
 
-@pytest.mark.parametrize("model", ["made", *MODELS])
+@pytest.mark.parametrize("model", ["made", *made.MODELS])
 def test_a_summary_lists_every_layer_with_the_shape_that_it_gives(twin: Twin, model: str) -> None:
     architecture = made.network() if model == "made" else made.resolve(model)
     size = architecture.image_size
@@ -49,7 +49,7 @@ def test_a_summary_lists_every_layer_with_the_shape_that_it_gives(twin: Twin, mo
 
 
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
-@pytest.mark.parametrize("model", ["made", *MODELS])
+@pytest.mark.parametrize("model", ["made", *made.MODELS])
 def test_logits_are_those_of_the_formula(twin: Twin, model: str, training: bool) -> None:
     architecture = made.network() if model == "made" else made.resolve(model)
     images, labels = examples(architecture, 4)
@@ -61,14 +61,43 @@ def test_logits_are_those_of_the_formula(twin: Twin, model: str, training: bool)
     assert_close(logits, expected, 1e-12)
 
 
-@pytest.mark.parametrize("model", ["made", *MODELS])
-def test_the_stages_of_a_model_one_after_the_other_are_the_model(twin: Twin, model: str) -> None:
+@pytest.mark.parametrize(
+    ("model", "structure"),
+    [
+        ("resnet18", {"width": 0.25, "depth": 0.5, "dropout": 0.3}),
+        ("two_path_cnn", {"width": 0.5, "depth": 2, "dropout": 0.3}),
+        ("resnet50", {"width": 1 / 16, "depth": 0.3}),
+        ("vgg16_bn", {"width": 1 / 64, "depth": 0.5, "dropout": 0.0}),
+    ],
+)
+def test_a_model_of_another_structure_is_built_so(twin: Twin, model: str, structure: dict[str, float]) -> None:
+    architecture = architectures.resolve(model, 10, 64, **structure)
+    assert len(architecture.dropouts) == (1 if structure.get("dropout") else 0)
+    assert_computes(twin, architecture)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["resnet34", "resnet50", "vgg16", "vgg16_bn"])
+def test_a_deep_model_of_its_own_structure_has_the_parameters_of_its_architecture(twin: Twin, model: str) -> None:
+    architecture = architectures.resolve(model, 10, 32)
+    extracted = twin.weights.extract(twin.models.build(architecture, "float32"), architecture)
+    assert {name: array.shape for name, array in extracted.items()} == {
+        parameter.name: parameter.shape for parameter in architecture.parameters()
+    }
+
+
+@pytest.mark.parametrize(
+    ("model", "number"),
+    # The second half cuts layers with branches.
+    [*((model, 3) for model in ("made", "simple_cnn", "resnet18")), ("made", 9), ("mini_xception", 4), ("two_path_cnn", 7)],
+)
+def test_the_stages_of_a_model_one_after_the_other_are_the_model(twin: Twin, model: str, number: int) -> None:
     architecture = made.network() if model == "made" else made.resolve(model)
     images, _ = examples(architecture, 4)
     masks, values = made.masks(architecture, 4), made.values(architecture)
     expected = oracles.Forward(architecture, values, images, masks, training=True)
     handed_on, statistics = images / 255.0, dict[str, Any]()
-    for stage in stages.cut(architecture, 3):
+    for stage in stages.cut(architecture, number):
         part = twin.models.build_stage(stage, "float64")
         twin.weights.load(part, stage.architecture, values)
         handed_on = twin.through_stage(part, handed_on, masks[stage.masks])
@@ -113,6 +142,22 @@ def test_the_padding_of_a_max_pool_never_wins(twin: Twin, padding: Any) -> None:
     logits = trainer.logits(twin.batch(images, labels), training=False)
     assert (logits < -90).all()
     assert_close(logits, oracles.Forward(architecture, below_zero, images, training=False).logits, 1e-14)
+
+
+@pytest.mark.parametrize("padding", [((0, 1), (0, 1)), ((1, 0), (2, 0)), ((1, 1), (1, 1)), ((2, 2), (2, 2)), no_padding])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_the_padding_of_an_average_pool_does_not_count(twin: Twin, padding: Any, stride: int) -> None:
+    conv = Conv("conv", 3, 2, 1, 1, no_padding, bias=True)
+    assert_computes(twin, Architecture("made", 6, 2, (conv, AveragePool("pool", 3, stride, padding), Flatten("flatten"))))
+
+
+@pytest.mark.parametrize("channels", [(3, 3), (3, 6), (6, 4), (4, 4)])
+def test_a_grouped_convolution_sees_the_channels_of_its_group(twin: Twin, channels: tuple[int, int]) -> None:
+    """Depthwise, with a multiplier, in groups of several channels."""
+    inputs, outputs = channels
+    grouped = Conv("grouped", inputs, outputs, 3, 2, ((1, 1), (0, 1)), bias=True, groups=3 if inputs == 3 else 2)
+    widen = Conv("widen", 3, inputs, 1, 1, no_padding, bias=False)
+    assert_computes(twin, Architecture("made", 6, 2, (widen, grouped, Flatten("flatten"))))
 
 
 @pytest.mark.parametrize("padding", [((2, 0), (0, 1)), ((1, 1), (2, 2)), ((0, 0), (3, 1))])

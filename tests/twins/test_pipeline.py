@@ -139,6 +139,6 @@ def test_stages_work_side_by_side_in_a_pipeline_and_one_by_one_without_micro_bat
 
 @pytest.mark.slow
 def test_more_stages_than_layers_are_refused_in_words(framework: str, tmp_path: Path) -> None:
-    code, result, _ = run(framework, spec.build(spec.with_variant(SETTINGS, "pipeline", 6)), tmp_path)
+    code, result, _ = run(framework, spec.build(spec.with_variant(SETTINGS, "pipeline", 10)), tmp_path)
     assert code == 1 and result.reason is not None
-    assert "has 5 layers with weights, and each stage of a pipeline needs one. Received: 6 stages" in result.reason
+    assert "has 9 layers with weights, and each stage of a pipeline needs one. Received: 10 stages" in result.reason

@@ -1,13 +1,12 @@
 import numpy as np
 import pytest
 
-from common.models.architectures import Architecture, DepthwiseConv, Flatten
-from common.spec import MODELS
+from common.models.architectures import Architecture, Flatten, depthwise_conv
 from tests.twins import made
 from tests.twins.adapters import Twin
 
 
-@pytest.mark.parametrize("model", ["made", *MODELS])
+@pytest.mark.parametrize("model", ["made", *made.MODELS])
 def test_float64_weights_come_back_to_the_bit(twin: Twin, model: str) -> None:
     architecture = made.network() if model == "made" else made.resolve(model)
     built, values = twin.models.build(architecture, "float64"), made.values(architecture)
@@ -29,7 +28,7 @@ def test_float32_weights_are_the_drawn_ones_rounded(twin: Twin) -> None:
 
 
 def test_a_depthwise_kernel_keeps_each_channels_window(twin: Twin) -> None:
-    depthwise = DepthwiseConv("depthwise", 3, 3, 1, ((1, 1), (1, 1)))
+    depthwise = depthwise_conv("depthwise", 3, 3, 1, ((1, 1), (1, 1)))
     architecture = Architecture("made", 3, 27, (depthwise, Flatten("flatten")))
     kernel = np.arange(27.0).reshape(3, 3, 1, 3)
     trainer = made.trainer(twin, architecture)

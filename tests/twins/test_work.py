@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 
 from common.models import work
-from common.spec import MODELS
 from tests.twins import made
 from tests.twins.adapters import Twin
 
 
-@pytest.mark.parametrize("model", ["made", *MODELS])
+@pytest.mark.parametrize("model", ["made", *made.MODELS])
 def test_the_framework_counts_the_same_operations_forward(twin: Twin, model: str) -> None:
     architecture = made.network() if model == "made" else made.resolve(model)
     size = architecture.image_size

@@ -1,13 +1,14 @@
 """Forward and backward of each kind of layer.
 
 Each function returns the layer's output y and a function that turns dL/dy into (dL/dx, gradients by role). Images are
-[N, H, W, C]; features are [N, F]; kernels are [K, K, C, O], or [K, K, 1, C] for a depthwise one; biases are [O]. Strides
-count for both axes. Every array has the dtype of the input, float32, float64 or longdouble.
+[N, H, W, C]; features are [N, F]; kernels are [K, K, C, O], where C are the inputs of one group; biases are [O]. Strides count
+for both axes. Every array has the dtype of the input, float32, float64 or longdouble.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import itertools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,32 +20,28 @@ Array = npt.NDArray[np.floating[Any]]
 Backward = Callable[[Array], tuple[Array, dict[str, Array]]]
 
 
-def convolution(x: Array, kernel: Array, bias: Array | None, stride: int, padding: Padding) -> tuple[Array, Backward]:
-    """y[n,i,j,o] = bias[o] + sum over a,b,c of x[n, stride i + a, stride j + b, c] kernel[a,b,c,o], with zeros around x."""
-    patches = _patches(x, padding, 0.0, kernel.shape[0], stride)
-    y = np.tensordot(patches, kernel, axes=3)
+def convolution(
+    x: Array, kernel: Array, bias: Array | None, stride: int, padding: Padding, groups: int = 1
+) -> tuple[Array, Backward]:
+    """y[n,i,j,g,o] = bias[g,o] + sum over a,b,c of x[n, stride i + a, stride j + b, g, c] kernel[a,b,c,g,o], zeros around x.
+
+    Each group g has its own inputs c and outputs o.
+    """
+    size, _, inputs, outputs = kernel.shape
+    patches = _patches(x, padding, 0.0, size, stride)
+    patches = patches.reshape(*patches.shape[:5], groups, inputs)
+    shared = kernel.reshape(size, size, inputs, groups, outputs // groups)
+    places = list(np.ndindex(size, size))
+    y: Any = sum(_product("nijgc,cgo->nijgo", patches[:, :, :, a, b], shared[a, b]) for a, b in places)
 
     def backward(dy: Array) -> tuple[Array, dict[str, Array]]:
-        found = {"kernel": np.tensordot(patches, dy, axes=((0, 1, 2), (0, 1, 2)))}
-        if bias is not None:
-            found["bias"] = dy.sum((0, 1, 2))
-        dpatches = ((dy @ kernel[place].T, place) for place in np.ndindex(kernel.shape[:2]))
-        return _summed_patches(dpatches, x.shape, dy.shape, stride, padding), found
+        own = dy.reshape(y.shape)
+        dkernel = np.stack([_product("nijgc,nijgo->cgo", patches[:, :, :, a, b], own) for a, b in places])
+        found = {"kernel": dkernel.reshape(kernel.shape)} | ({} if bias is None else {"bias": dy.sum((0, 1, 2))})
+        dpatches = ((_product("nijgo,cgo->nijgc", own, shared[place]).reshape(*dy.shape[:3], -1), place) for place in places)
+        return _summed_patches(dpatches, x, stride, padding), found
 
-    return (y if bias is None else y + bias), backward
-
-
-def depthwise_convolution(x: Array, kernel: Array, stride: int, padding: Padding) -> tuple[Array, Backward]:
-    """y[n,i,j,c] = sum over a,b of x[n, stride i + a, stride j + b, c] kernel[a,b,0,c], with zeros around x."""
-    patches = _patches(x, padding, 0.0, kernel.shape[0], stride)
-    places = list(np.ndindex(kernel.shape[:2]))
-
-    def backward(dy: Array) -> tuple[Array, dict[str, Array]]:
-        dkernel = np.stack([np.einsum("nijc,nijc->c", patches[:, :, :, a, b], dy) for a, b in places])
-        dpatches = ((dy * kernel[*place, 0], place) for place in places)
-        return _summed_patches(dpatches, x.shape, dy.shape, stride, padding), {"kernel": dkernel.reshape(kernel.shape)}
-
-    return sum((patches[:, :, :, a, b] * kernel[a, b, 0] for a, b in places), start=np.zeros((), x.dtype)), backward
+    return y.reshape(*y.shape[:3], outputs) + (0 if bias is None else bias), backward
 
 
 def windows(x: Array, size: int, stride: int, padding: Padding) -> Array:
@@ -54,18 +51,23 @@ def windows(x: Array, size: int, stride: int, padding: Padding) -> Array:
 
 
 def max_pooling(x: Array, size: int, stride: int, padding: Padding, winner: Any = None) -> tuple[Array, Backward]:
-    """The maximum of each window. Padding never wins. Of equal maxima, the first in row order gets the gradient.
-
-    `winner` [N, H', W', 1, C] says which value each window takes instead.
-    """
+    """The maximum of each window, or its value `winner` [N, H', W', 1, C]. Padding never wins. Of equal ones the first does."""
     flat = windows(x, size, stride, padding)
     winner = flat.argmax(3)[:, :, :, None] if winner is None else winner
 
     def backward(dy: Array) -> tuple[Array, dict[str, Array]]:
         dpatches = ((dy * (winner[:, :, :, 0] == a * size + b), (a, b)) for a, b in np.ndindex(size, size))
-        return _summed_patches(dpatches, x.shape, dy.shape, stride, padding), {}
+        return _summed_patches(dpatches, x, stride, padding), {}
 
     return np.take_along_axis(flat, winner, 3)[:, :, :, 0], backward
+
+
+def average_pooling(x: Array, size: int, stride: int, padding: Padding) -> tuple[Array, Backward]:
+    """The mean over the pixels of each window: a depthwise sum over their number. Padding is no pixel."""
+    ones = np.ones((size, size, 1, x.shape[3]), x.dtype)
+    y, backward = convolution(x, ones, None, stride, padding, x.shape[3])
+    pixels, _ = convolution(np.ones_like(x[:1]), ones, None, stride, padding, x.shape[3])
+    return y / pixels, lambda dy: (backward(dy / pixels)[0], {})
 
 
 def batch_normalisation(
@@ -113,6 +115,12 @@ def global_average(x: Array) -> tuple[Array, Backward]:
     return x.sum((1, 2)) / pixels, lambda dy: (np.broadcast_to(dy[:, None, None] / pixels, x.shape), {})
 
 
+def concatenation(parts: Sequence[Array]) -> tuple[Array, Callable[[Array], list[Array]]]:
+    """The channels of all parts side by side, and a function that cuts dL/dy into the parts' gradients."""
+    ends = np.cumsum([0, *(part.shape[-1] for part in parts)])
+    return np.concatenate(parts, -1), lambda dy: [dy[..., start:end] for start, end in itertools.pairwise(ends)]
+
+
 def flatten(x: Array) -> tuple[Array, Backward]:
     """[N, H, W, C] to [N, H W C]."""
     return x.reshape(len(x), -1), lambda dy: (dy.reshape(x.shape), {})
@@ -127,13 +135,10 @@ def dropout(x: Array, kept: npt.NDArray[np.bool_], rate: float) -> tuple[Array, 
 def cross_entropy(logits: Array, labels: npt.NDArray[np.int64]) -> tuple[np.floating[Any], Array]:
     """(mean over examples of -log softmax(logits)[label], its gradient [N, classes])."""
     shifted = logits - logits.max(1, keepdims=True)
-    exponentials = np.exp(shifted)
-    sums = exponentials.sum(1, keepdims=True)
-    rows = np.arange(len(labels))
-    loss = (np.log(sums)[:, 0] - shifted[rows, labels]).mean()
-    gradient = exponentials / sums
+    logarithms = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+    gradient, rows = np.exp(logarithms), np.arange(len(labels))
     gradient[rows, labels] -= 1
-    return loss, gradient / logits.dtype.type(len(labels))
+    return -logarithms[rows, labels].mean(), gradient / logits.dtype.type(len(labels))
 
 
 def _patches(x: Array, padding: Padding, value: float, size: int, stride: int) -> Array:
@@ -143,15 +148,18 @@ def _patches(x: Array, padding: Padding, value: float, size: int, stride: int) -
     return np.moveaxis(views, 3, 5)
 
 
-def _summed_patches(
-    patches: Iterable[tuple[Array, Any]], shape: tuple[int, ...], outputs: tuple[int, ...], stride: int, padding: Padding
-) -> Array:
+def _product(formula: str, x: Array, y: Array) -> Array:
+    """Einstein's sum. With one group, without its axis, it is a product of matrices, which is fast."""
+    if x.shape[-2] > 1:
+        return np.einsum(formula, x, y)
+    return np.einsum(formula.replace("g", ""), x[..., 0, :], y[..., 0, :], optimize=True)[..., None, :]
+
+
+def _summed_patches(patches: Iterable[tuple[Array, Any]], x: Array, stride: int, padding: Padding) -> Array:
     """The transpose of `_patches`: values [N, H', W', C] of each place (a, b) of a window, added where they came from."""
-    (top, bottom), (left, right) = padding
-    images, height, width, channels = shape
-    x: Any = None
-    rows, columns = outputs[1:3]
+    summed = np.pad(np.zeros_like(x), ((0, 0), *padding, (0, 0)))
     for values, (a, b) in patches:
-        x = np.zeros((images, height + top + bottom, width + left + right, channels), values.dtype) if x is None else x
-        x[:, a : a + stride * rows : stride, b : b + stride * columns : stride] += values
-    return x[:, top : top + height, left : left + width]
+        rows, columns = values.shape[1:3]
+        summed[:, a : a + stride * rows : stride, b : b + stride * columns : stride] += values
+    (top, _), (left, _) = padding
+    return summed[:, top : top + x.shape[1], left : left + x.shape[2]]

@@ -16,7 +16,7 @@ from compare.proof.referee.layers import Array, Backward
 Weights = dict[str, Array]
 """Arrays by canonical name, e.g. `conv1.kernel`, BatchNorm's running statistics among them."""
 
-BATCH_NORM: dict[str, tuple[float, float]] = dict.fromkeys(("simple_cnn", "mini_xception", "resnet18"), (1e-5, 0.1))
+BATCH_NORM: dict[str, tuple[float, float]] = dict.fromkeys(architectures.MODELS, (1e-5, 0.1))
 """Model: (epsilon, weight of the new batch in the running statistics). Written down here once more. A slip in the shared
 description of the suite's own models would be the referee's too."""
 
@@ -40,8 +40,7 @@ class Gradients(NamedTuple):
 
 def scaled(images: npt.NDArray[np.uint8], mean: Sequence[float], deviation: Sequence[float], dtype: Any) -> Array:
     """(pixel / 255 - mean) / deviation of each channel."""
-    as_array = [np.asarray(values, dtype) for values in (mean, deviation)]
-    return (images.astype(dtype) / np.asarray(255, dtype) - as_array[0]) / as_array[1]
+    return (images.astype(dtype) / np.asarray(255, dtype) - np.asarray(mean, dtype)) / np.asarray(deviation, dtype)
 
 
 def gradients(architecture: Architecture, weights: Mapping[str, Array], batch: Batch) -> Gradients:
@@ -84,15 +83,15 @@ class Network:
         match layer:
             case architectures.Conv():
                 bias = self._of(layer, "bias") if layer.bias else None
-                return layers.convolution(x, self._of(layer, "kernel"), bias, layer.stride, layer.padding)
-            case architectures.DepthwiseConv():
-                return layers.depthwise_convolution(x, self._of(layer, "kernel"), layer.stride, layer.padding)
+                return layers.convolution(x, self._of(layer, "kernel"), bias, layer.stride, layer.padding, layer.groups)
             case architectures.BatchNorm():
                 return self._batch_norm(layer, x)
             case architectures.ReLU():
                 return self.relu(x)
             case architectures.MaxPool():
                 return self.max_pooling(layer, x)
+            case architectures.AveragePool():
+                return layers.average_pooling(x, layer.kernel_size, layer.stride, layer.padding)
             case architectures.GlobalAveragePool():
                 return layers.global_average(x)
             case architectures.Flatten():
@@ -101,8 +100,10 @@ class Network:
                 return layers.dense(x, self._of(layer, "kernel"), self._of(layer, "bias"))
             case architectures.Dropout():
                 return layers.dropout(x, next(self._masks), layer.rate)
-            case architectures.Residual():
-                return self._residual(layer, x)
+            case architectures.Residual() | architectures.Concatenation():
+                return self._joined(layer, x)
+            case _:
+                raise TypeError(f"{type(layer).__name__} is no layer of a whole model")
 
     def relu(self, x: Array) -> tuple[Array, Backward]:
         """A point where rounding may decide."""
@@ -123,21 +124,20 @@ class Network:
             self.statistics[f"{layer.name}.{role}"] = (1 - momentum) * self._of(layer, role) + momentum * new
         return y, backward
 
-    def _residual(self, layer: architectures.Residual, x: Array) -> tuple[Array, Backward]:
-        """body(x) + shortcut(x), then ReLU if the layer has one. An empty shortcut is the identity."""
-        body, through_body = self.through(layer.body, x)
-        shortcut, through_shortcut = self.through(layer.shortcut, x)
-        y = body + shortcut
-        through_relu = None
-        if layer.relu:
-            y, through_relu = self.relu(y)
+    def _joined(self, layer: architectures.Residual | architectures.Concatenation, x: Array) -> tuple[Array, Backward]:
+        """The sum of two branches, then ReLU if the layer has one; or branches side by side. An empty one is the identity."""
+        passes = [self.through(branch, x) for branch in architectures.branches(layer)]
+        outputs, is_sum = [output for output, _ in passes], isinstance(layer, architectures.Residual)
+        y, cut = (outputs[0] + outputs[1], None) if is_sum else layers.concatenation(outputs)
 
         def backward(dy: Array) -> tuple[Array, dict[str, Array]]:
-            if through_relu is not None:
-                dy, _ = through_relu(dy)
-            return through_body(dy)[0] + through_shortcut(dy)[0], {}
+            slopes = [way(part)[0] for (_, way), part in zip(passes, cut(dy) if cut else [dy, dy], strict=True)]
+            return sum(slopes[1:], start=slopes[0]), {}
 
-        return y, backward
+        if isinstance(layer, architectures.Concatenation) or not layer.relu:
+            return y, backward
+        y, through_relu = self.relu(y)
+        return y, lambda dy: backward(through_relu(dy)[0])
 
     def _of(self, layer: Any, role: str) -> Array:
         return self._weights[f"{layer.name}.{role}"]

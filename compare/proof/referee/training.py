@@ -57,15 +57,10 @@ class Adam:
 def schedule(
     name: str, rate: float, *, step_size: int = 1, gamma: float = 1.0, warmup_steps: int = 0, steps_per_epoch: int, steps: int
 ) -> Callable[[int], float]:
-    """The learning rate of each step, counted from 1.
+    """The learning rate of each step, counted from 1. `rate` is that of the first one, without warm-up.
 
-    Args:
-        name: constant; step: times gamma after each step_size epochs; exponential: times gamma after each epoch;
-            cosine: falls at every step, to zero just after the last one (Loshchilov & Hutter 2017, without restarts).
-        rate: of the first step, without warm-up.
-        step_size, gamma: see `name`.
-        warmup_steps: over which a factor rises linearly to 1.
-        steps_per_epoch, steps: of the run.
+    step: times gamma after each step_size epochs. exponential: after each epoch. cosine: falls at every step, to zero after
+    the last one (Loshchilov & Hutter 2017, without restarts). Over `warmup_steps` a factor rises linearly to 1.
     """
     factors: dict[str, Callable[[int], float]] = {
         "constant": lambda done: 1.0,
@@ -84,10 +79,7 @@ def train(
     learning_rate: Callable[[int], float],
     dtype: Any = np.float64,
 ) -> Iterable[tuple[Gradients, Weights]]:
-    """Train one step on each batch, in arithmetic of `dtype`, with a fresh optimizer and the learning rate of steps from 1.
-
-    Yields for each step the loss, logits and gradients before its update, and all arrays after it.
-    """
+    """Train a step on each batch, in `dtype`. Yields what the step found before its update, and all arrays after it."""
     state = {name: np.asarray(array, dtype) for name, array in weights.items()}
     for step, batch in enumerate(batches, start=1):
         found = gradients(architecture, state, batch)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from common.models.architectures import Architecture
 from common.spec import Spec
@@ -36,6 +39,16 @@ def passes(
         sums = jax.jit(lambda pair, upstream: [upstream[0] + upstream[1] if needs_gradient else pair[0] + pair[1]])
         pair, upstream = ((drawn(shape), drawn(shape)) for _ in range(2))
         return calling(lambda: sums(pair, upstream))
+    if shapes := layers.concatenated(architecture, shape):
+        # XLA leaves out what nothing needs, so all of it is returned.
+        graph = jax.jit(lambda parts, gradients, upstream: [
+            jnp.concatenate(parts, -1),
+            functools.reduce(jnp.add, gradients),
+            *jnp.split(upstream, np.cumsum([each.shape[-1] for each in parts])[:-1], -1),
+        ])  # fmt: skip
+        parts, gradients = [drawn(each) for each in shapes], [drawn(shape) for _ in shapes]
+        joined = drawn((*shapes[0][:-1], sum(each[-1] for each in shapes)))
+        return calling(lambda: [graph(parts, gradients, joined)[1 if needs_gradient else 0]])
     model = models.build(architecture, spec.precision, depthwise=chosen["depthwise"])
     values = drawn(shape)
     masks = [drawn((dropout.units,)) > 0 for dropout in architecture.dropouts]

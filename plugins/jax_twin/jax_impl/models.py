@@ -127,6 +127,8 @@ class _Network:
             if isinstance(layer, architectures.Residual):
                 x = self._through(layer.body, x, this) + self._through(layer.shortcut, x, this)
                 x = jax.nn.relu(x) if layer.relu else x
+            elif isinstance(layer, architectures.Concatenation):
+                x = jnp.concatenate([self._through(branch, x, this) for branch in layer.branches], -1)
             elif isinstance(layer, architectures.Dropout):
                 x = x * next(this.masks).astype(x.dtype) * (1.0 / (1.0 - layer.rate)) if this.training else x
             elif isinstance(layer, architectures.BatchNorm) and this.training:
@@ -144,20 +146,20 @@ class _Network:
 
         match layer:
             case architectures.Conv():
-                x = _convolution(x, array("kernel"), layer.stride, layer.padding, 1)
+                if layer.is_depthwise and self._depthwise == "products":
+                    x = _products(x, array("kernel"), layer.stride, layer.padding)
+                else:
+                    x = _convolution(x, array("kernel"), layer.stride, layer.padding, layer.groups)
                 return x + array("bias") if layer.bias else x
-            case architectures.DepthwiseConv():
-                if self._depthwise == "products":
-                    return _products(x, array("kernel"), layer.stride, layer.padding)
-                return _convolution(x, array("kernel"), layer.stride, layer.padding, layer.channels)
             case architectures.BatchNorm():
                 return batch_norm.apply_running(layer, arrays, x).astype(self._dtype)
             case architectures.ReLU():
                 return jax.nn.relu(x)
             case architectures.MaxPool():
-                window, strides = (1, layer.kernel_size, layer.kernel_size, 1), (1, layer.stride, layer.stride, 1)
-                padding = ((0, 0), *layer.padding, (0, 0))
-                return lax.reduce_window(x, -jnp.inf, lax.max, window, strides, padding)
+                return _windows(x, layer, -jnp.inf, lax.max)
+            case architectures.AveragePool():
+                pixels = _windows(jnp.ones_like(x[:1, :, :, :1]), layer, 0.0, lax.add)  # without padding, which does not count
+                return _windows(x, layer, 0.0, lax.add) / pixels
             case architectures.GlobalAveragePool():
                 return x.mean((1, 2))
             case architectures.Flatten():
@@ -172,6 +174,12 @@ def _convolution(x: jax.Array, kernel: jax.Array, stride: int, padding: architec
     # Twin: XLA takes any padding, so none is a separate step. Images are NHWC and kernels HWIO, as everywhere in the suite.
     layouts = ("NHWC", "HWIO", "NHWC")
     return lax.conv_general_dilated(x, kernel, (stride, stride), padding, dimension_numbers=layouts, feature_group_count=groups)
+
+
+def _windows(x: jax.Array, layer: architectures.MaxPool | architectures.AveragePool, start: float, join: Any) -> jax.Array:
+    """The values of each window together. Padding is `start`."""
+    window, strides = (1, layer.kernel_size, layer.kernel_size, 1), (1, layer.stride, layer.stride, 1)
+    return lax.reduce_window(x, start, join, window, strides, ((0, 0), *layer.padding, (0, 0)))
 
 
 def _products(x: jax.Array, kernel: jax.Array, stride: int, padding: architectures.Padding) -> jax.Array:

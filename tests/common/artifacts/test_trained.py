@@ -28,7 +28,7 @@ def card(**fields: Any) -> Card:
 
 def written(path: Path, **fields: Any) -> Path:
     made = card(**fields)
-    architecture = architectures.resolve(made.model, len(made.class_names), made.image_size)
+    architecture = trained.architecture_of(made, path, OWN)
     trained.save(made, weights.initial(architecture, 1), path)
     return path
 
@@ -38,6 +38,14 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     assert found.card == card()
     assert found.architecture == architectures.resolve("simple_cnn", 2, 32)
     assert found.card.scaling.mean == (0.1, 0.2, 0.3)
+
+
+def test_a_model_of_another_structure_is_loaded_so_and_a_card_without_one_is_the_models_own(tmp_path: Path) -> None:
+    structure = {"width": 0.5, "depth": 2.0, "dropout": 0.1}
+    found = trained.load(written(tmp_path / "a.safetensors", **structure))
+    assert found.architecture == architectures.resolve("simple_cnn", 2, 32, **structure)
+    earlier = {name: value for name, value in card().model_dump().items() if name not in structure}
+    assert Card.model_validate(earlier) == card()
     expected = weights.initial(found.architecture, 1)
     assert found.weights.keys() == expected.keys()
     assert all((found.weights[name] == expected[name]).all() for name in expected)

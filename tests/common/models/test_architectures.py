@@ -12,7 +12,19 @@ from hypothesis import strategies as st
 
 from common import spec
 from common.models import architectures
-from common.models.architectures import Architecture, BatchNorm, Conv, Dense, DepthwiseConv, Dropout, Flatten, MaxPool, Residual
+from common.models.architectures import (
+    Architecture,
+    AveragePool,
+    BatchNorm,
+    Concatenation,
+    Conv,
+    Dense,
+    Dropout,
+    Flatten,
+    MaxPool,
+    Residual,
+    depthwise_conv,
+)
 from common.spec import SpecError
 
 
@@ -27,7 +39,21 @@ def num_values(architecture: Architecture, *, trainable_only: bool = False) -> i
         ("mini_xception", 100, 32, 96_202 + 90 * 65, 94_474 + 90 * 65),
         # torchvision's documented 11,689,512 weights, and per BatchNorm channel a running mean and variance.
         ("resnet18", 1000, 224, 11_689_512 + 2 * 4_800, 11_689_512),
+        # Those of the others as torchvision states them in the weights' `num_params`.
+        ("resnet34", 1000, 224, 21_797_672 + 2 * 8_512, 21_797_672),
+        ("resnet50", 1000, 224, 25_557_032 + 2 * 26_560, 25_557_032),
+        ("vgg16", 1000, 224, 138_357_544, 138_357_544),
+        ("vgg16_bn", 1000, 224, 138_365_992 + 2 * 4_224, 138_365_992),
         ("resnet18", 10, 32, 11_689_512 + 2 * 4_800 - 990 * 513, 11_689_512 - 990 * 513),
+        # A 3x3 stem 3-32. Three blocks of a 3x3 path in four groups and a 1x1 path, each to half of 32, 64 and 128 channels.
+        # BatchNorm has four values a channel, two of them learned; dense 128-10 has its biases.
+        (
+            "two_path_cnn",
+            10,
+            32,
+            864 + (1_152 + 512) + (2_304 + 1_024) + (9_216 + 4_096) + 1_290 + 4 * 256,
+            864 + (1_152 + 512) + (2_304 + 1_024) + (9_216 + 4_096) + 1_290 + 2 * 256,
+        ),
         # 3x3 convolutions 3-32-64-128-128, dense 2*2*128-128, dense 128-10, each with its biases.
         (
             "simple_cnn",
@@ -55,6 +81,8 @@ def test_each_model_has_as_many_values_as_published(
         ("mini_xception", 32, None),
         ("mini_xception", 33, "data.image_size must be 32 for mini_xception. Received: 33."),
         ("resnet18", 32, None),
+        ("two_path_cnn", 9, None),
+        ("two_path_cnn", 7, "data.image_size is too small for two_path_cnn. Received: 7. Use 8 or more."),
         ("resnet18", 8, "data.image_size is too small for resnet18. Received: 8."),
     ],
 )
@@ -92,21 +120,30 @@ def test_mini_xception_has_four_residual_blocks_around_two_separable_convolution
     assert len(blocks) == 4
     for block in blocks:
         assert [type(layer).__name__ for layer in block.body] == [
-            *("DepthwiseConv", "Conv", "BatchNorm", "ReLU"),
-            *("DepthwiseConv", "Conv", "BatchNorm"),
+            *("Conv", "Conv", "BatchNorm", "ReLU"),
+            *("Conv", "Conv", "BatchNorm"),
         ]
+        assert [layer.groups for layer in block.body if isinstance(layer, Conv)] == [64, 1, 64, 1]
         assert block.shortcut == ()
         assert not block.relu
 
 
-def test_only_simple_cnn_drops_out_and_only_the_others_normalise() -> None:
+def test_some_models_drop_out_and_most_normalise() -> None:
     models = {model: architectures.resolve(model, 10, 32) for model in spec.MODELS}
     assert {model: len(architecture.dropouts) for model, architecture in models.items()} == {
         "simple_cnn": 1,
         "mini_xception": 0,
         "resnet18": 0,
+        "resnet34": 0,
+        "resnet50": 0,
+        "vgg16": 2,
+        "vgg16_bn": 2,
+        "two_path_cnn": 0,
     }
-    assert [model for model, architecture in models.items() if architecture.has_batch_norm] == ["mini_xception", "resnet18"]
+    assert {model for model, architecture in models.items() if architecture.has_batch_norm} == {*models} - {
+        "simple_cnn",
+        "vgg16",
+    }
 
 
 @pytest.mark.parametrize(
@@ -120,7 +157,11 @@ def test_only_simple_cnn_drops_out_and_only_the_others_normalise() -> None:
             Conv("c", 3, 8, 1, 1, architectures.no_padding, bias=False, initializer="kaiming_normal_fan_out"),
             [("c.kernel", (1, 1, 3, 8), "kaiming_normal_fan_out", 3, True)],
         ),
-        (DepthwiseConv("d", 6, 3, 1, architectures.no_padding), [("d.kernel", (3, 3, 1, 6), "glorot_uniform", 9, True)]),
+        (
+            Conv("g", 6, 8, 3, 1, architectures.no_padding, bias=True, groups=2),
+            [("g.kernel", (3, 3, 3, 8), "glorot_uniform", 27, True), ("g.bias", (8,), "zeros", 27, True)],
+        ),
+        (depthwise_conv("d", 6, 3, 1, architectures.no_padding), [("d.kernel", (3, 3, 1, 6), "glorot_uniform", 9, True)]),
         (
             BatchNorm("b", 4),
             [
@@ -141,6 +182,43 @@ def test_only_simple_cnn_drops_out_and_only_the_others_normalise() -> None:
 def test_a_layer_lists_its_parameters_in_the_canonical_layout(layer: architectures.Layer, expected: list[object]) -> None:
     parameters = Architecture("any", 32, 10, (layer,)).parameters()
     assert [dataclasses.astuple(parameter) for parameter in parameters] == expected
+
+
+@pytest.mark.parametrize("model", spec.MODELS)
+@pytest.mark.parametrize(("width", "depth"), [(1 / 64, 0.1), (0.3, 1), (1, 1.7), (2, 3)])
+def test_a_model_of_any_width_and_depth_fits_and_drops_out_before_its_classifier(
+    model: str, width: float, depth: float
+) -> None:
+    architecture = architectures.resolve(model, 7, 32, width=width, depth=depth, dropout=0.25)
+    assert walk(architecture.layers, (32, 32, 3)) == (7,)
+    names = [layer.name for layer in architecture.leaves()]
+    assert len(names) == len(set(names))
+    dropout, classifier = architecture.layers[-2:]
+    assert isinstance(dropout, Dropout) and isinstance(classifier, Dense)
+    assert (dropout.rate, dropout.units) == (0.25, classifier.in_features)
+    assert not architectures.resolve(model, 7, 32, width=width, dropout=0.0).dropouts
+
+
+def test_width_scales_channels_and_depth_blocks() -> None:
+    def blocks(model: str, **structure: float) -> list[int]:
+        made = architectures.resolve(model, 10, 64, **structure)
+        stages = [layer.name.split(".")[0] for layer in made.layers if isinstance(layer, Residual)]
+        return [stages.count(f"layer{stage}") for stage in (1, 2, 3, 4)]
+
+    assert blocks("resnet34") == [3, 4, 6, 3] and blocks("resnet34", depth=0.5) == [2, 2, 3, 2]
+    convs = [layer for layer in architectures.resolve("vgg16", 10, 32, width=0.5).leaves() if isinstance(layer, Conv)]
+    assert [conv.out_channels for conv in convs] == [32] * 2 + [64] * 2 + [128] * 3 + [256] * 6
+    deep = architectures.resolve("simple_cnn", 10, 32, depth=2)
+    assert [layer.name for layer in deep.leaves()][:6] == ["conv1", "relu1", "conv1_2", "relu1_2", "pool1", "conv2"]
+
+
+def test_branches_come_in_order() -> None:
+    joined = Concatenation("c", ((BatchNorm("first", 1), Residual("r", (BatchNorm("inner", 1),))), (), (BatchNorm("last", 1),)))
+    assert [layer.name for layer in Architecture("any", 32, 10, (joined,)).leaves()] == ["first", "inner", "last"]
+
+
+def test_a_users_depthwise_convolution_by_its_former_name_works() -> None:
+    assert architectures.DepthwiseConv("d", 6, 3, 1, architectures.no_padding).is_depthwise
 
 
 def test_the_body_of_a_residual_comes_before_its_shortcut() -> None:
@@ -256,7 +334,8 @@ def test_a_module_whose_own_package_is_named_like_one_of_the_suite_works_or_is_r
 
 def test_a_module_that_is_not_there_is_refused() -> None:
     with pytest.raises(
-        SpecError, match=r"nowhere\.net cannot be imported .*Use simple_cnn, mini_xception, resnet18, or a module"
+        SpecError,
+        match=r"nowhere\.net cannot be imported .*Use simple_cnn, mini_xception, .*, two_path_cnn, or a module",
     ):
         architectures.resolve("nowhere.net", 10, 32)
 
@@ -267,12 +346,11 @@ Shape = tuple[int, ...]
 def walk(layers: tuple[architectures.Layer, ...], shape: Shape) -> Shape:
     """The shape after these layers of one image, an independent reading of what each layer says of itself."""
     for layer in layers:
-        if isinstance(layer, Conv | DepthwiseConv | MaxPool):
+        if isinstance(layer, Conv | MaxPool | AveragePool):
             height, width, channels = shape
             if isinstance(layer, Conv):
                 assert channels == layer.in_channels
-            elif isinstance(layer, DepthwiseConv):
-                assert channels == layer.channels
+                assert channels % layer.groups == layer.out_channels % layer.groups == 0
             height, width = (
                 (size + sum(padding) - layer.kernel_size) // layer.stride + 1
                 for size, padding in zip((height, width), layer.padding, strict=True)
@@ -294,6 +372,10 @@ def walk(layers: tuple[architectures.Layer, ...], shape: Shape) -> Shape:
             body = walk(layer.body, shape)
             assert body == walk(layer.shortcut, shape)
             shape = body
+        elif isinstance(layer, Concatenation):
+            parts = [walk(branch, shape) for branch in layer.branches]
+            assert len({part[:-1] for part in parts}) == 1
+            shape = (*parts[0][:-1], sum(part[-1] for part in parts))
     return shape
 
 
@@ -310,6 +392,16 @@ def walk(layers: tuple[architectures.Layer, ...], shape: Shape) -> Shape:
             (architectures.Residual("r", (architectures.Conv("c", 3, 5, 1, 1, ((0, 0), (0, 0)), bias=True),)),),
             r"r adds what differs in shape\. Received: \(12, 12, 5\) and \(12, 12, 3\)",
         ),
+        (
+            (Concatenation("c", ((), (MaxPool("p", 2, 2, ((0, 0), (0, 0))),))),),
+            r"c puts side by side what differs in height or width\. Received: \(12, 12, 3\) and \(6, 6, 3\)",
+        ),
+        ((Concatenation("c", ()),), r"c puts side by side .* Received: no branch\."),
+        (
+            (Conv("g", 3, 4, 1, 1, ((0, 0), (0, 0)), bias=False, groups=2),),
+            r"groups of g must divide its channels\. Received: 2 groups of 3 and 4 channels",
+        ),
+        ((AveragePool("a", 2, 1, ((0, 2), (0, 0))),), r"padding of a must be smaller than its window, which needs a pixel"),
     ],
 )  # fmt: skip
 def test_layers_that_do_not_fit_are_refused_by_name(layers: tuple[architectures.Layer, ...], message: str) -> None:
@@ -317,7 +409,7 @@ def test_layers_that_do_not_fit_are_refused_by_name(layers: tuple[architectures.
         architectures.output_shape(layers, (12, 12, 3), "own.model")
 
 
-@pytest.mark.parametrize(("model", "size"), [("simple_cnn", 48), ("mini_xception", 32), ("resnet18", 64)])
+@pytest.mark.parametrize(("model", "size"), [("simple_cnn", 48), ("mini_xception", 32), ("resnet18", 64), ("two_path_cnn", 33)])
 def test_the_suites_own_layers_fit(model: str, size: int) -> None:
     layers = architectures.resolve(model, 7, size).layers
     assert architectures.output_shape(layers, (size, size, 3), model) == (7,)

@@ -6,7 +6,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from common.models import architectures, stages
-from common.models.architectures import Architecture, Conv, Layer, ReLU, Residual
+from common.models.architectures import Architecture, Concatenation, Conv, Cut, Layer, ReLU, Residual
 from common.models.stages import Operation, Schedule
 from common.spec import MODELS, SpecError
 
@@ -65,11 +65,36 @@ def test_a_cut_of_equals_hands_on_the_fewest_values() -> None:
     assert stages.values_handed_on(cut) == 2 * 8 * 8 * 64
 
 
-def test_a_residual_is_never_cut() -> None:
-    architecture = architectures.resolve("resnet18", 10, 32)
-    blocks = [layer for layer in architecture.layers if isinstance(layer, Residual)]
-    cut = stages.cut(architecture, 11)
-    assert [layer for stage in cut for layer in stage.architecture.layers if isinstance(layer, Residual)] == blocks
+@pytest.mark.parametrize(("model", "number"), [("resnet18", 2), ("resnet18", 20), ("mini_xception", 4), ("two_path_cnn", 7)])
+def test_a_layer_is_divided_where_it_is_worth_it_or_too_few_are_left(model: str, number: int) -> None:
+    architecture = architectures.resolve(model, 10, 32)
+    cut = stages.cut(architecture, number)
+    owned = [parameter for stage in cut for parameter in stage.architecture.parameters()]
+    assert owned == list(architecture.parameters()) and all(stage.architecture.parameters() for stage in cut)
+    assert all(before.output_shape == behind.input_shape for before, behind in itertools.pairwise(cut))
+    for stage in cut:
+        assert architectures.output_shape(stage.architecture.layers, stage.input_shape, model) == stage.output_shape
+    assert any(isinstance(layer, Cut) for stage in cut for layer in stage.architecture.layers) == (number > 2)
+
+
+def test_the_tensors_of_a_divided_layer_are_what_its_branches_have_and_its_input_if_others_need_it() -> None:
+    one, two, three = (Conv(name, 4, 4, 1, 1, architectures.no_padding, bias=False) for name in ("one", "two", "three"))
+    stem = Conv("stem", 3, 4, 1, 1, architectures.no_padding, bias=False)
+    residual = Architecture("made", 2, 4, (stem, Residual("block", (one, two), (three,), relu=True)))
+    assert [stage.output_shape for stage in stages.cut(residual, 4)] == [(2, 2, 4), (32,), (32,), (2, 2, 4)]
+    parts = [stage.architecture.layers for stage in stages.cut(residual, 4)]
+    empty = Residual("block", (), (), relu=True)
+    shape = (2, 2, 4)
+    assert parts[1:] == [
+        (Cut("block", (), (0, 0), ((one,), ()), None),),
+        (Cut("block", (shape, shape), (0, 1), ((two,), ()), None),),
+        (Cut("block", (shape, shape), (0, 1), ((), (three,)), empty),),
+    ]
+    paths = Architecture("made", 2, 12, (stem, Concatenation("paths", ((one,), (), (two, three)))))
+    assert [stage.output_shape for stage in stages.cut(paths, 4)] == [(2, 2, 4), (32,), (48,), (2, 2, 12)]
+    assert stages.cut(paths, 4)[3].architecture.layers == (
+        Cut("paths", (shape, shape, shape), (0, 1, 2), ((), (), (three,)), Concatenation("paths", ())),
+    )
 
 
 def test_fewer_layers_than_stages_are_refused_in_words() -> None:
@@ -83,7 +108,7 @@ def test_fewer_layers_than_stages_are_refused_in_words() -> None:
     ("model", "layers"),
     [
         ("simple_cnn", {2: [6, 11], 3: [6, 3, 8], 4: [3, 3, 3, 8]}),
-        ("mini_xception", {2: [8, 15], 3: [7, 3, 13], 4: [4, 4, 3, 12]}),
+        ("mini_xception", {2: [8, 15], 3: [7, 3, 13], 4: [7, 3, 4, 11]}),
         ("resnet18", {2: [8, 6], 3: [6, 3, 5], 4: [6, 2, 2, 4]}),
     ],
 )

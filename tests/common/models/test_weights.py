@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from common.models import architectures, weights
-from common.models.architectures import Architecture, BatchNorm, Conv, Dense, DepthwiseConv, Layer, no_padding
+from common.models.architectures import Architecture, BatchNorm, Conv, Dense, Layer, depthwise_conv, no_padding
 from common.models.weights import Weights, WeightsError
 
 DENSE = Dense("dense", 40, 30, bias_initializer="uniform_fan_in")
@@ -65,11 +65,11 @@ def test_the_values_of_a_seed_never_change() -> None:
         (replace(CONV, initializer="uniform_fan_in"), 1 / (9 * 16) / 3),
         (Dense("dense", 100, 60), 2 / 160),
         (Dense("dense", 100, 60, initializer="kaiming_normal_fan_out"), 2 / 60),
-        (DepthwiseConv("depthwise", 600, 3, 1, no_padding), 2 / (9 + 9 * 600)),  # fans as torch counts them
+        (depthwise_conv("depthwise", 600, 3, 1, no_padding), 2 / (9 + 9 * 600)),  # fans as torch counts them
     ],
     ids=lambda value: f"{type(value).__name__}-{value.initializer}" if hasattr(value, "initializer") else "",
 )
-def test_a_kernel_has_the_distribution_of_its_initialiser(layer: Conv | Dense | DepthwiseConv, variance: float) -> None:
+def test_a_kernel_has_the_distribution_of_its_initialiser(layer: Conv | Dense, variance: float) -> None:
     kernel = weights.initial(a_model(layer), 0)[f"{layer.name}.kernel"].ravel()
     deviation = math.sqrt(variance)
     assert abs(kernel.mean()) < 5 * deviation / math.sqrt(kernel.size)

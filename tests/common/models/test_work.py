@@ -5,14 +5,15 @@ from common.models import work
 from common.models.architectures import (
     Architecture,
     BatchNorm,
+    Concatenation,
     Conv,
     Dense,
-    DepthwiseConv,
     Flatten,
     GlobalAveragePool,
     MaxPool,
     ReLU,
     Residual,
+    depthwise_conv,
     no_padding,
     resolve,
     same_padding,
@@ -46,13 +47,31 @@ def test_a_plain_network_counts_as_by_hand() -> None:
 def test_a_depthwise_convolution_counts_each_channel_by_itself() -> None:
     found = counted(
         Conv("first", 3, 4, 1, 1, no_padding, bias=False),
-        DepthwiseConv("depthwise", 4, 3, 2, same_padding(8, 3, 2)),  # to 4x4x4
+        depthwise_conv("depthwise", 4, 3, 2, same_padding(8, 3, 2)),  # to 4x4x4
         BatchNorm("bn", 4),
         GlobalAveragePool("pool"),
     )
     first, depthwise = 2 * 3 * 256, 2 * 9 * 64
     assert (found.forward_flops, found.backward_flops) == (first + depthwise, first + 2 * depthwise)
     assert found.weights == 12 + 36 + 8  # BatchNorm's statistics are not learned
+
+
+def test_a_grouped_convolution_counts_the_inputs_of_each_group() -> None:
+    found = counted(Conv("grouped", 3, 6, 3, 1, same_padding(8, 3, 1), bias=False, groups=3))
+    assert found.forward_flops == 2 * 9 * 1 * (8 * 8 * 6) and found.weights == 9 * 6
+
+
+def test_a_concatenation_moves_its_output_both_ways_and_sums_gradients_where_its_branches_part() -> None:
+    conv = Conv("first", 3, 4, 1, 1, no_padding, bias=False)
+    left, right = (Conv(name, 4, 2, 1, 1, no_padding, bias=False) for name in ("left", "right"))
+    joined = counted(conv, Concatenation("joined", ((left,), (right,), ())))
+    one_by_one = [counted(conv, each) for each in (left, right)]
+    first = counted(conv)
+    assert joined.flops == sum(each.flops - first.flops for each in one_by_one) + first.flops
+    inside = sum(each.values_moved - first.values_moved for each in one_by_one) + first.values_moved
+    assert joined.values_moved - inside == 4 * (8 * 8 * 8) + 2 * 3 * (8 * 8 * 4)
+    of_images = counted(Concatenation("joined", ((), ())))
+    assert (of_images.flops, of_images.values_moved) == (0, 2 * 2 * 192)
 
 
 def test_a_residual_sum_reads_two_and_writes_one_both_ways() -> None:
@@ -73,7 +92,14 @@ def test_both_branches_of_a_residual_block_count() -> None:
 
 @pytest.mark.parametrize(
     ("model", "image_size", "classes", "multiply_adds"),
-    [("resnet18", 224, 1000, 1.814e9)],  # He et al. 2016 write 1.8e9 for it
+    [
+        ("resnet18", 224, 1000, 1.814e9),  # He et al. 2016 write 1.8e9 for it
+        # As torchvision 0.15 and later states them in the weights' `_ops`.
+        ("resnet34", 224, 1000, 3.664e9),
+        ("resnet50", 224, 1000, 4.089e9),
+        ("vgg16", 224, 1000, 15.47e9),
+        ("vgg16_bn", 224, 1000, 15.47e9),
+    ],
 )
 def test_published_counts_are_met(model: str, image_size: int, classes: int, multiply_adds: float) -> None:
     found = work.count(resolve(model, classes, image_size))

@@ -1,3 +1,4 @@
+import hashlib
 import json
 import math
 import re
@@ -240,7 +241,7 @@ def test_a_right_value_is_accepted(values: dict[str, Any]) -> None:
         ({"lr": 3}, r"lr is not a field. Received: 3. Did you mean optimizer.learning_rate\?"),
         ({"batch_size": 3}, r"batch_size is not a field. Received: 3. Did you mean global_batch_size\?"),
         ({"optimizer": {"eps": 3}}, r"optimizer.eps is not a field. Received: 3. Did you mean epsilon\?"),
-        ({"epoch": 3}, r"epoch is not a field. Received: 3. Did you mean epochs\? Fields here: model, data"),
+        ({"epoch": 3}, r"epoch is not a field. Received: 3. Did you mean epochs\? Fields here: model, width"),
         (
             {"data": {"sauce": "digits"}},
             r"data.sauce is not a field. .*Did you mean source\? Fields here: source, image_size, limit",
@@ -656,3 +657,26 @@ def test_copies_of_a_pipeline_wait_for_each_other() -> None:
 
 def test_a_stored_spec_with_the_former_level_of_switches_is_read() -> None:
     assert spec.build({"switches": "fair"}) == spec.build({"switches": "usual"}) == spec.build({})
+
+
+def test_a_spec_of_the_models_own_structure_is_the_one_of_before() -> None:
+    """Results that were stored before there were these fields keep their digest, and are read."""
+    plain = spec.build({"cores": 1})
+    earlier = {
+        name: value for name, value in plain.model_dump(mode="json").items() if name not in ("width", "depth", "dropout")
+    }
+    assert plain.digest == hashlib.sha256(plain.model_dump_json(exclude={"width", "depth", "dropout"}).encode()).hexdigest()
+    assert spec.from_json(json.dumps(earlier)) == plain and plain.model_words == "simple_cnn"
+    assert spec.build({"cores": 1, "width": 1, "depth": 1.0}).digest == plain.digest
+    others = [
+        spec.build({"cores": 1, **fields}) for fields in ({"width": 0.5}, {"depth": 0.5}, {"dropout": 0.5}, {"dropout": 0.0})
+    ]
+    assert len({each.digest for each in (plain, *others)}) == 5
+    assert spec.build({"model": "vgg16", "width": 0.125, "dropout": 0}).model_words == "vgg16 (width 0.125, dropout 0)"
+
+
+@pytest.mark.parametrize("fields", [{"width": 2}, {"depth": 0.5}, {"dropout": 0.1}])
+def test_the_structure_of_a_users_own_model_is_its_own(fields: dict[str, Any]) -> None:
+    name, value = next(iter(fields.items()))
+    with pytest.raises(SpecError, match=rf"Received: {name} {value} for mine\.net, whose architecture\(\) says its own\."):
+        spec.build({"model": "mine.net", **fields})

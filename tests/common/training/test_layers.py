@@ -9,11 +9,11 @@ import pytest
 from common import spec
 from common.machine.rates import DeviceRates
 from common.models import work
-from common.models.architectures import Architecture, Residual, resolve
+from common.models.architectures import Architecture, Concatenation, Conv, Residual, resolve
 from common.spec import MODELS
 from common.training import layers
 
-SIZES = {"simple_cnn": 32, "mini_xception": 32, "resnet18": 64}
+SIZES = {model: 64 if "resnet" in model else 32 for model in MODELS}
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -21,19 +21,19 @@ def test_the_units_of_a_model_are_all_of_its_work(model: str) -> None:
     architecture = resolve(model, 10, SIZES[model])
     units, whole = layers.units(architecture), work.count(architecture)
     names = [name for unit in units for name in unit.names]
-    residuals = [layer for layer in architecture.layers if isinstance(layer, Residual)]
-    sums = [name for each in residuals for name in (each.name, *([f"{each.name}.out"] if each.relu else []))]
+    joins = [layer for layer in architecture.layers if isinstance(layer, Residual | Concatenation)]
+    sums = [name for each in joins for name in (each.name, *([f"{each.name}.out"] if getattr(each, "relu", False) else []))]
     assert sorted(names) == sorted([*(layer.name for layer in architecture.leaves()), *sums])
     assert sum(unit.flops * len(unit.names) for unit in units) == whole.flops
     assert sum(unit.weights * len(unit.names) for unit in units) == whole.weights
-    if model != "resnet18":  # whose sums stand behind layers that change the shape
+    if "resnet" not in model:  # whose sums stand behind layers that change the shape
         assert sum(unit.values_moved * len(unit.names) for unit in units) == whole.values_moved
 
 
 def test_layers_that_are_alike_are_one_unit() -> None:
     units = layers.units(resolve("mini_xception", 10, 32))
-    by_kind = {(unit.kind, unit.input_shape[-1]): unit for unit in units if unit.kind == "DepthwiseConv"}
-    assert {each: len(unit.names) for each, unit in by_kind.items()} == {("DepthwiseConv", 64): 9, ("DepthwiseConv", 128): 1}
+    by_width = {unit.input_shape[-1]: unit for unit in units if isinstance(unit.layer, Conv) and unit.layer.is_depthwise}
+    assert {each: len(unit.names) for each, unit in by_width.items()} == {64: 9, 128: 1}
     sums = [unit for unit in units if unit.kind == "Residual"]
     assert [(unit.names, unit.input_shape) for unit in sums] == [(("block1", "block2", "block3", "block4"), (32, 32, 64))]
     assert [unit.learned_before for unit in units].count(False) == 1  # before the first one is the image

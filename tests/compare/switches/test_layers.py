@@ -99,7 +99,7 @@ def test_kinds_of_layers_stand_beside_what_the_machine_allows(twins: Twins) -> N
 def test_layers_that_are_alike_are_one_row(twins: Twins) -> None:
     rows = table(ask("--frameworks", "left", "--repeats", "1", "--json"), "layers")
     assert len(rows) == len(UNITS) + 1
-    assert rows["DepthwiseConv 3x3, 32x32x64"]["number"] == 9
+    assert rows["Conv 3x3 in 64 groups, 32x32x64"]["number"] == 9
     assert rows["MaxPool 3x3/2, 32x32x128 to 16x16x128"]["number"] == 1
     assert rows["Conv 3x3, 32x32x3 to 32x32x32, first"]["number"] == 1
 

@@ -35,6 +35,17 @@ def test_every_kind_of_field_has_its_distribution_and_one_choice_is_fixed() -> N
     assert space.fixed == {"schedule.name": "step"}
 
 
+def test_the_structure_of_a_model_can_be_searched() -> None:
+    ranges = {"width": {"low": 0.25, "high": 1}, "depth": {"choices": [1, 2]}, "dropout": {"low": 0, "high": 0.5}}
+    assert judged(ranges, model="resnet34").distributions == {
+        "width": FloatDistribution(0.25, 1.0),
+        "depth": CategoricalDistribution([1.0, 2.0]),
+        "dropout": FloatDistribution(0.0, 0.5),
+    }
+    with pytest.raises(SpecError, match="width, depth and dropout are of the built-in models"):
+        judged(ranges, model="mine.net")
+
+
 @pytest.mark.parametrize(
     ("ranges", "said"),
     [
