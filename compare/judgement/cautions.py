@@ -67,7 +67,7 @@ def _said(alike: Sequence[_Caution], rows: int) -> str:
     named = dict.fromkeys(f"{each.row} ({each.figure})" if each.figure else each.row for each in alike)
     if len(named) == 1:
         return f"{alike[0].row}: {alike[0].one}"
-    which = f"All {rows} rows" if len(named) == rows else f"{len(named)} of {rows} rows"
+    which = ("Both rows" if rows == 2 else f"All {rows} rows") if len(named) == rows else f"{len(named)} of {rows} rows"
     return f"{which}: {alike[0].several} These are: {'; '.join(named)}."
 
 

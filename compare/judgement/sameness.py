@@ -61,9 +61,11 @@ def agrees(summary: Summary) -> bool | None:
 def sentences(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
     proof = stored.comparison.proof
     runs = _all_runs(stored)
+    twins = {row.framework for row in stored.comparison.rows}
+    who = "the frameworks" if len(twins) > 1 else "the contestants"
     said = "not claimed: it was not examined"
     if proof:
-        said = f"{proof.verdict}: {proof.sentence.removeprefix(f'{proof.verdict}: ')}"
+        said = f"{proof.verdict}: {proof.sentence.removeprefix(f'{proof.verdict}: ')}".replace("the frameworks", who)
     found = [f"Identical training: {said.removesuffix('.')}."]
     found += [f"{mode}: not claimed: {reason}." for mode, reason in (proof.not_claimed if proof else {}).items()]
     found += [
@@ -73,9 +75,9 @@ def sentences(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
     known = [summary for summary in summaries if summary.first_step_difference is not None]
     if known:
         worst = max(known, key=lambda summary: summary.first_step_difference or 0.0)
-        what = f"differ between the frameworks by at most {worst.first_step_difference:.1e} (relative; {worst.mode})"
+        what = f"differ between {who} by at most {worst.first_step_difference:.1e} (relative; {worst.mode})"
         if not worst.first_step_difference:
-            what = "are the same number in all frameworks"
+            what = f"are the same number in all {who.removeprefix('the ')}"
         verdict = "agrees" if all(map(agrees, known)) else "DOES NOT AGREE: figures do not compare"
         tolerance = FIRST_STEP_TOLERANCE[worst.precision]
         found.append(f"Timed configuration: {verdict}: the first {worst.precision} losses {what}, tolerance {tolerance:.0e}.")

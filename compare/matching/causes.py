@@ -339,8 +339,9 @@ def _padding(split: Split) -> Iterator[Cause]:
                 y = formulas.convolution(
                     x, parameters["kernel"], parameters.get("bias"), settings, theirs, kind == "depthwise_conv"
                 )
-                said = f"{split.names()[0]} pads {_in_words(ours)}, {split.names()[1]} {_in_words(theirs)}."
-                yield Cause("padding", said, split.where, apart(y, split.outputs[1]))
+                if y.shape == split.outputs[1].shape and close(y, split.outputs[1]):  # else another setting differs
+                    said = f"{split.names()[0]} pads {_in_words(ours)}, {split.names()[1]} {_in_words(theirs)}."
+                    yield Cause("padding", said, split.where, apart(y, split.outputs[1]))
                 return
 
 

@@ -102,7 +102,7 @@ def trajectory(what: Spec, found: Growth, losses: Sequence[float]) -> Rung:
     """The timed run as it goes in both frameworks. It proves nothing, but may refute."""
     few = min(5, -(-len(losses) // 2))
     said = f"loss from {np.mean(losses[:few]):.2f} to {np.mean(losses[-few:]):.2f}; differs by {found.shown}"
-    step = found.beyond or found.judged
+    step = found.beyond or int(np.argmax(found.differences[: found.judged])) + 1
     values = {
         "step": step,
         "steps": len(found.differences),

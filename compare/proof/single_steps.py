@@ -527,7 +527,7 @@ def _widest(findings: Sequence[Finding]) -> str:
     if not compared:
         return "; every array is nothing but rounding, and is not compared"
     widest = max(compared, key=lambda finding: finding.tolerance)
-    said = f"; widest tolerance {widest.tolerance:.0e}" + (f" ({widest.where})" if widest.where else "")
+    said = f"; widest tolerance {widest.tolerance:.0e}" + (f" of {widest.where}" if widest.where else "")
     if loose := sum(finding.tolerance > LOOSE for finding in compared):
         said += f", one of {loose} above {LOOSE:.0e}, which prove little of their arrays"
     if empty := len(findings) - len(compared):

@@ -184,7 +184,8 @@ def conditions_table(summaries: Sequence[Summary]) -> list[Table]:
     )
     note = (
         "Threads: intra-op + inter-op of each process, 0 where the framework chooses. Determinism: whether the framework "
-        "enforces deterministic kernels. The closed division asks that all of these are equal."
+        "enforces deterministic kernels. The closed division asks that all of these are equal. Threads and mechanism belong to "
+        "a mode, so they may differ from serial's."
     )
     return [Table.of("conditions", "Conditions", columns, summaries, note)]
 
@@ -208,7 +209,7 @@ def seconds_table(summaries: Sequence[Summary]) -> Table:
         Column("wall_seconds", "wall seconds", 1, interval=True),
         Column("images_per_second", "images/s", 1, interval=True),
     )
-    note = "Median over repeats (25 % to 75 % quantile). An epoch's seconds are its training steps, without the run's first."
+    note = "Median over repeats (25 % to 75 % quantile). An epoch's seconds: all its images at the pace of its timed steps."
     return Table.of("seconds", "Seconds by mode", columns, summaries, note)
 
 

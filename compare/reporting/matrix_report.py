@@ -117,7 +117,7 @@ def report(made: Read, folder: Path, out: Path | None = None) -> Report:
         ],
         tables=[wins_table(plan, found), _cells_table(made)],
         drawings={"wins": lambda figure: _draw(figure, found)},
-        sections=[_section(cell, made.compared[cell.name], out) for cell in plan.cells if cell.name in made.compared],
+        sections=[_section(cell, made.compared[cell.name], folder, out) for cell in plan.cells if cell.name in made.compared],
         commands=[
             *document.SET_UP,
             ("The matrix:", f"{COMMAND} {shell(plan.argv)}"),
@@ -190,8 +190,9 @@ def _sentences(found: Sequence[Win]) -> list[str]:
     return [*said, *([words] if words else [])]
 
 
-def _section(cell: Cell, compared: Compared, out: Path | None) -> Section:
+def _section(cell: Cell, compared: Compared, folder: Path, out: Path | None) -> Section:
     """A cell in the whole report. Its verdicts are not in it: they are judged among fewer comparisons."""
+    picture = f"{cell.name}/{document.PLOTS_FOLDER}/seconds_per_epoch.svg"  # none if no epoch has ended
     (main, *_) = comparison_report.documents(compared)
     narrow = replace(main, columns=tuple(column for column in main.columns if column.terminal))
     return Section(
@@ -199,7 +200,7 @@ def _section(cell: Cell, compared: Compared, out: Path | None) -> Section:
         title=", ".join(f"{axis} {label}" for axis, label in cell.labels.items()),
         findings=[("Is it the same training?", compared.findings.sameness[:1])],
         tables=[narrow],
-        pictures=[] if out else [f"{cell.name}/{document.PLOTS_FOLDER}/seconds_per_epoch.svg"],
+        pictures=[picture] if out is None and (folder / picture).exists() else [],
         more=[] if out else [f"{cell.name}/report.html"],
     )
 
