@@ -27,7 +27,7 @@ OWN = "tests.twins.own_plain_model"
 
 @pytest.fixture(autouse=True)
 def _found_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(architectures, "resolve", lambda model, num_classes, image_size: NETWORK)
+    monkeypatch.setattr(architectures, "resolve", lambda *_, **__: NETWORK)
 
 
 def run(twin: Twin, folder: Path, *, earlier: Path | None = None, **fields: Any) -> tuple[RunResult, Any]:

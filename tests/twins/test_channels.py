@@ -67,13 +67,15 @@ def test_a_step_of_uneven_slices_is_serials_step(twin: Twin, reports: Reports) -
 
 def test_bytes_are_those_of_outputs_gathered_and_of_gradients_sent_back(framework: str, reports: Reports) -> None:
     # (values in, values out, of them on the first replica), padding that is a layer of its own in TensorFlow included.
-    padded = 8 * 8 * 6 if framework == "tensorflow" else 6 * 6 * 6
-    first, depthwise = (432, 216, 72), (padded, 54, 18)
-    others = [(54, 45, 18), (216, 45, 18), (20, 6, 2), (6, 4, 2)]
+    pixels = 8 * 8 if framework == "tensorflow" else 6 * 6
+    first, grouped = (432, 216, 72), [(pixels * 6, 216, 72), (pixels * 18, 162, 54)]
+    others = [(162, 45, 18), (648, 45, 18), (20, 6, 2), (6, 4, 2)]
     if framework == "pytorch":
-        sent = (REPLICAS - 1) * sum(after for _, after, _ in (first, depthwise, *others))
-        returned = (REPLICAS - 1) * (sum(2 * before for before, _, _ in others) + depthwise[0])
+        sent = (REPLICAS - 1) * sum(after for _, after, _ in (first, *grouped, *others))
+        returned = (REPLICAS - 1) * (sum(2 * before for before, _, _ in others) + sum(before for before, _, _ in grouped))
     else:
-        sent = 2 * sum(after - own for _, after, own in (first, depthwise, *others)) + (REPLICAS - 1) * first[0]
-        returned = 2 * ((REPLICAS - 1) * sum(before for before, _, _ in others) + depthwise[0] * 2 // 3)
+        sent = 2 * sum(after - own for _, after, own in (first, *grouped, *others)) + (REPLICAS - 1) * first[0]
+        returned = 2 * (
+            (REPLICAS - 1) * sum(before for before, _, _ in others) + sum(before for before, _, _ in grouped) * 2 // 3
+        )
     assert all(report["bytes_per_example"] == 8 * (sent + returned) for report in reports)
