@@ -9,7 +9,9 @@ MOST_LINES = 1500
 
 
 def test_the_whole_twin_has_fewer_than_1500_lines() -> None:
-    lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in PLUGIN.rglob("*.py")}
+    lines = {
+        path: len(path.read_text(encoding="utf-8").splitlines()) for path in PLUGIN.rglob("*.py") if "build" not in path.parts
+    }
     assert sum(lines.values()) < MOST_LINES, sorted(lines.items(), key=lambda each: -each[1])[:5]
 
 
