@@ -65,10 +65,8 @@ class Growth(NamedTuple):
                 return f"NOT ROUNDING: {more}"
             kernels = "The kernels round by more than one unit, or compute something else: see the proof of single steps."
             return f"Not shown to be rounding: {more} {kernels}"
-        last, copies = (
-            self.limits[self.judged - 1],
-            "copies of the serial run whose weights start one unit in the last place apart",
-        )
+        last = self.limits[self.judged - 1]
+        copies = "copies of the serial run whose weights start one unit in the last place apart"
         said = f"Rounding: {copies} differ as much (limit {last:.1e}, twice their distance)."
         if last <= FLOAT32_TOLERANCE:
             said = f"Rounding: less than {FLOAT32_TOLERANCE:.0e}. In {copies} it does not grow beyond that."

@@ -11,8 +11,8 @@ decide in them as they do in float64. Where rounding decided otherwise, the refe
 
 In float64 each step is compared with that of the first framework, within `TOLERANCE`. The scale of a gradient is its largest
 component. Where that fails, it is for each component the sum of the absolute values that it adds up, as the referee finds them.
-Where they cancel, the sum has fewer digits than its terms, in whatever order it is taken. What the layers behind it rounded is
-not among these terms. It has to fit in as well.
+Where they cancel, the sum has fewer digits than its terms, in whatever order it is taken. Rounding in
+the layers behind it is not among these terms. It must fit in as well.
 """
 
 from __future__ import annotations
