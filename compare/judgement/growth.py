@@ -12,7 +12,9 @@ from compare.core.differences import FLOAT32_TOLERANCE, relative
 from compare.execution.store import Trajectories
 
 CERTAIN = 1000.0
-"""Losses that differ by so many times the limit of their step are no rounding."""
+CERTAIN_STEPS, LARGE = 3, 0.1
+"""Losses that differ by so many times the limit are no rounding in the first steps. Later a ReLU that rounding turns in one run
+and in no copy has given 170 times the limit. So there the difference must also be this large."""
 MARGIN = 2.0
 """Times the copies' distance. The largest distance of a few copies is smaller than that of many."""
 
@@ -41,7 +43,9 @@ class Growth(NamedTuple):
     @property
     def is_other_training(self) -> bool:
         """Whether a step differs by more than any rounding."""
-        beyond = self.differences[: self.judged] > CERTAIN * self.limits[: self.judged]
+        judged = self.differences[: self.judged]
+        beyond = judged > CERTAIN * self.limits[: self.judged]
+        beyond[CERTAIN_STEPS:] &= judged[CERTAIN_STEPS:] > LARGE
         return bool(beyond.any()) or not np.isfinite(self.differences).all()
 
     def at(self, step: int) -> str:

@@ -83,6 +83,13 @@ def test_losses_far_beyond_what_copies_do_are_other_training_wherever_they_begin
     assert growth.between(losses(), planted(losses(0.5), first_step), copies()).is_other_training
 
 
+def test_a_jump_as_a_turned_relu_makes_it_is_not_shown_to_be_rounding_and_refutes_nothing() -> None:
+    quiet = Trajectories(cores=2, steps=STEPS, losses={name: [losses(), losses()] for name in ("a", "b")})
+    jumped = [loss * (1.02 if step >= 9 else 1.0) for step, loss in enumerate(losses())]
+    found = growth.between(losses(), jumped, quiet)
+    assert found.beyond == 10 and not found.is_other_training
+
+
 def test_a_difference_below_the_floor_is_not_said_to_be_that_of_the_copies() -> None:
     near = Trajectories(cores=2, steps=STEPS, losses={name: [losses(), losses()] for name in ("a", "b")})
     found = growth.between(losses(), losses(1e-3), near).explained
