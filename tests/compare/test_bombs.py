@@ -1,7 +1,5 @@
 """A small file that would expand to gigabytes costs a command little time and memory, and ends it with a sentence."""
 
-import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -18,23 +16,29 @@ HEXADECIMAL = f"0x{'f' * 5000}"
 WORD = "x" * 1000
 
 
+MEASURED = """
+import resource, subprocess, sys
+limit, command = int(sys.argv[1]), sys.argv[2:]
+resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
+code = subprocess.run(command, stdout=subprocess.DEVNULL).returncode
+print(code, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+"""
+"""Runs a command from a small process: a child's highest memory is at least that of the process that started it."""
+
+
 def run(*words: str | Path) -> tuple[int, str]:
     """Exit code and stderr of a command that may use so much and no more."""
-
-    def limited() -> None:
-        resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
-
     command = [sys.executable, "-m", "compare", *map(str, words)]
-    process = subprocess.Popen(
-        command, cwd=launch.PROJECT_ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, preexec_fn=limited
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", MEASURED, str(CPU_SECONDS), *command],
+        cwd=launch.PROJECT_ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    assert process.stderr is not None
-    said = process.stderr.read()
-    process.stderr.close()
-    _, status, used = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    assert used.ru_maxrss / 1024 < MAX_MIB
-    return process.returncode, said
+    code, highest = map(int, done.stdout.split())
+    assert highest / 1024 < MAX_MIB
+    return code, done.stderr
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is counted in KiB on Linux alone")
