@@ -6,6 +6,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -174,10 +175,20 @@ def branches_on_framework(root: Path, package: str) -> list[Finding]:
 
 def _trees(root: Path, package: str) -> Iterator[tuple[str, ast.Module]]:
     for path in sorted((root / package).rglob("*.py")):
-        yield path.relative_to(root).as_posix(), ast.parse(path.read_text(encoding="utf-8"))
+        yield path.relative_to(root).as_posix(), _parsed(path.read_text(encoding="utf-8"))
 
 
-def _imports(tree: ast.Module, package: tuple[str, ...]) -> Iterator[tuple[int, str]]:
+@cache
+def _parsed(text: str) -> ast.Module:
+    return ast.parse(text)
+
+
+@cache
+def _imports(tree: ast.Module, package: tuple[str, ...]) -> list[tuple[int, str]]:
+    return list(_each_import(tree, package))
+
+
+def _each_import(tree: ast.Module, package: tuple[str, ...]) -> Iterator[tuple[int, str]]:
     """(line, absolute module) of each import statement and each literal dynamic import, at any depth."""
     aliases = _aliases(tree)
     for node in ast.walk(tree):
@@ -213,6 +224,7 @@ def _literal_module(call: ast.Call) -> str | None:
             return None
 
 
+@cache
 def _aliases(tree: ast.Module) -> dict[str, str]:
     """What each imported name stands for: {"load": "importlib.import_module"}."""
     aliases: dict[str, str] = {}

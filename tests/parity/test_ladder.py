@@ -91,17 +91,17 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("few_steps")
-def test_mini_xception_is_the_same_training_in_both_frameworks_and_over_two_devices(tmp_path: Path) -> None:
-    proof = prove(tmp_path, "mini_xception", "sgd", ("serial", "data_parallel"), steps=3)
+def test_mini_xception_is_the_same_training_in_both_frameworks(tmp_path: Path) -> None:
+    proof = prove(tmp_path, "mini_xception", "sgd", steps=3)
     assert_proved(proof)
-    assert {rung.name[0] for rung in proof.rungs} == set("12345678")
-    _assert_both_are_held_in_mode(proof, "data_parallel")
+    assert {rung.name[0] for rung in proof.rungs} == set("1234578")
 
 
 @pytest.mark.usefixtures("few_steps")
 def test_simple_cnn_is_the_same_training_in_both_frameworks_and_over_three_processes(tmp_path: Path) -> None:
     proof = prove(tmp_path, "simple_cnn", "adam", ("serial", "multi_process"), replicas=3, steps=4)
     assert_proved(proof)
+    assert {rung.name[0] for rung in proof.rungs} == set("12345678")
     _assert_both_are_held_in_mode(proof, "multi_process")
     single = [rung for rung in proof.rungs if rung.name.startswith("8 one step in float64") and "weights" not in rung.name]
     assert single and all(rung.max_relative_difference <= 1e-12 for rung in single), single

@@ -50,7 +50,8 @@ MODES: dict[str, dict[str, Any]] = {
     "tensor_parallel": {"mode": "tensor_parallel", "replicas": 2},
     "hybrid_tensor": {"mode": "hybrid", "replicas": 4},
 }
-NAMES = [*list(MODES)[:-1], pytest.param("hybrid_tensor", marks=pytest.mark.slow)]
+SLOW = ("dask", "parameter_server", "hybrid_tensor")
+NAMES = [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in MODES]
 REFUSED = {"data": {"source": "tests/twins"}}  # a folder that holds no image
 ENDLESS = {**MODES["multi_process"], "epochs": 1_000_000}
 
@@ -117,7 +118,7 @@ def start(framework: str, tmp_path: Path) -> Iterator[Any]:
 def ended(framework: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[Started, RunResult]]]:
     """The same training in every mode, and a run that fails, two at a time: each has processes enough for all cores.
 
-    Four ranks start for `hybrid_tensor`: only if they are asked for.
+    Those of `SLOW` start only if they are asked for.
     """
     started: list[Started] = []
 
@@ -133,8 +134,7 @@ def ended(framework: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             self[name] = run(name, MODES[name])
             return self[name]
 
-    cases = {**MODES, "refused": REFUSED}
-    del cases["hybrid_tensor"]
+    cases = {**{name: fields for name, fields in MODES.items() if name not in SLOW}, "refused": REFUSED}
     try:
         with ThreadPoolExecutor(2) as pool:
             yield Runs(zip(cases, pool.map(run, cases, cases.values()), strict=True))
@@ -311,7 +311,7 @@ def test_a_profiled_run_says_where_a_steps_time_goes_and_what_it_sends(ended: En
     assert (result.bytes_per_step is None) == (name == "serial")
 
 
-@pytest.mark.parametrize("name", ["serial", "data_parallel", "multi_process", "parameter_server"])
+@pytest.mark.parametrize("name", [name for name in NAMES if MODES[str(name.values[0])].get("profile_steps")])
 def test_a_profiled_run_reports_its_breakdown_and_its_operations_and_leaves_a_trace(ended: Ended, name: str) -> None:
     run, result = ended[name]
     parts = result.step_parts

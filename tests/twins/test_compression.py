@@ -56,7 +56,15 @@ def test_a_gradient_that_is_no_number_is_not_hidden(twin: Twin, name: str) -> No
     assert np.isnan(twin.array(twin.compression.decode(message, 5, twin.dtype("float64"), settings(name)))).any()
 
 
-@pytest.mark.parametrize(("name", "feedback"), [*((name, True) for name in LOSSY), ("int8", False)])
+@pytest.mark.parametrize(
+    ("name", "feedback"),
+    [
+        ("top_k", True),
+        ("int8", False),
+        pytest.param("int8", True, marks=pytest.mark.slow),
+        pytest.param("float16", True, marks=pytest.mark.slow),
+    ],
+)
 def test_data_parallel_trains_with_the_gradients_that_the_rules_let_through(twin: Twin, name: str, feedback: bool) -> None:
     chosen = settings(name, error_feedback=feedback)
     sgd = {"name": "sgd", "momentum": 0.0}

@@ -132,10 +132,8 @@ def test_a_step_that_computes_for_longer_than_the_limit_is_no_hang(start: Any, f
     assert result.phases.wall_seconds > LIMIT["hang_seconds"]
 
 
-@pytest.mark.parametrize(
-    "seconds",
-    [pytest.param(0.0, id="one"), pytest.param(SOAK_SECONDS, id="for long", marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [0.0, SOAK_SECONDS], ids=["one", "for long"])
 def test_normal_runs_raise_no_alarm(start: Any, seconds: float) -> None:
     begun = time.monotonic()
     for mode in itertools.cycle(("multi_process", *(mode for mode in spec.VARIANTS if mode != "multi_process"))):

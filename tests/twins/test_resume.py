@@ -46,6 +46,9 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+QUICK = ("momentum", "adam, scheduled and augmented", "native adam", "data_parallel", "float32")
+
+
 class CutShortError(Exception):
     pass
 
@@ -85,7 +88,7 @@ def learned(result: RunResult) -> list[Any]:
     return [scores, result.test, result.predictions_hash, result.order_hash, result.first_step_loss]
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [pytest.param(case, marks=() if case in QUICK else pytest.mark.slow) for case in CASES])
 def test_a_run_that_went_on_from_a_checkpoint_is_bit_for_bit_the_run_left_alone(twin: Twin, tmp_path: Path, case: str) -> None:
     alone = run(twin, tmp_path / "alone", CASES[case])
     run(twin, tmp_path / "first", CASES[case], until=2)
