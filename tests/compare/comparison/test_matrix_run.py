@@ -34,26 +34,24 @@ def test_a_matrix_is_one_folder_and_its_report_begins_with_who_wins_where(
     fake_twins: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    done = matrix(out, "--repeats", 5, "--json")
+    done = compare("run", *QUICK, "--model", "simple_cnn,resnet18", "--out", out, "--repeats", 5, "--json")
     assert done.exit_code == 0, done.output
     printed = json.loads(done.stdout)
     assert printed["tables"][0]["name"] == "who_wins_where"
     found = table(printed, "who_wins_where")
-    assert [(each["model"], each["batch size"], each["winner"]) for each in found] == [
-        (model, batch, "left") for model in ("simple_cnn", "resnet18") for batch in ("32", "64")
-    ]
+    assert [(each["model"], each["winner"]) for each in found] == [("simple_cnn", "left"), ("resnet18", "left")]
     assert all(each["times"]["value"] > 1.5 and each["times"]["n"] == 5 for each in found)
-    assert {each["family"] for each in printed["verdicts"]} == {4}
-    for name in CELLS:
-        assert store.read_plan(out / name).rows[0].spec.model == name.partition("-")[0]
+    assert {each["family"] for each in printed["verdicts"]} == {2}
+    for name in ("simple_cnn", "resnet18"):
+        assert store.read_plan(out / name).rows[0].spec.model == name
         assert (out / name / "report.html").exists()
     html = (out / "report.html").read_text("utf-8")
-    assert html.index("Who wins where") < html.index(">Comparison<") and "left is faster in 4 of 4 comparisons" in html
+    assert html.index("Who wins where") < html.index(">Comparison<") and "left is faster in 2 of 2 comparisons" in html
     assert {path.name for path in (out / "tables").glob("who*")} == {f"who_wins_where.{form}" for form in ("csv", "md", "tex")}
     assert printed == json.loads((out / "results.json").read_text())
     shown = api.load(out)
     assert isinstance(shown, api.Matrix)
-    assert list(shown.cells) == CELLS and list(shown.who_wins_where.winner) == ["left"] * 4
+    assert list(shown.cells) == ["simple_cnn", "resnet18"] and list(shown.who_wins_where.winner) == ["left"] * 2
 
 
 def test_the_verdicts_of_a_matrix_allow_for_the_number_of_its_comparisons(tmp_path: Path) -> None:

@@ -164,13 +164,11 @@ def test_scaling_runs_every_size_with_its_serial_counterparts(fake_twins: pytest
     ):
         assert (tmp_path / "out" / folder / name).exists()
     assert "Amdahl" in done.stdout and "Projected" not in done.stdout
+    _assert_ratios_are_those_of_seconds_and_projections_are_apart(tmp_path / "out")
 
 
-def test_ratios_are_those_of_seconds_per_epoch_and_projections_are_apart_with_the_models_error(
-    fake_twins: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    done = compare(*ARGUMENTS, "--out", out, "--json")
+def _assert_ratios_are_those_of_seconds_and_projections_are_apart(out: Path) -> None:
+    done = compare("scaling", "--stored", out, "--json")
     points = {point["id"]: point for point in json.loads(done.stdout)["points"]}
     # The fake's seconds are 1 / (1 + 0.5 (replicas - 1) + 0.2 (cores - 1)).
     two, four = points["left-multi_process-2replicas-strong"], points["left-multi_process-4replicas-weak"]
