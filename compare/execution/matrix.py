@@ -125,7 +125,13 @@ def judge(made: Sequence[Row], descriptions: Mapping[str, dict[str, Any]], *, ov
             budget = None if options else found_with  # what a user sets was not searched
             options = best | options
         own = row.spec.with_fields(framework_options=options)
-        unavailable = spec.check_against(own, description) or (None if oversubscribe else _not_parallel(own, description))
+        try:
+            refused = spec.check_against(own, description)
+        except spec.SpecError as error:
+            if row.contestant == row.framework:
+                raise
+            raise spec.SpecError(f"The contestant {row.contestant} is refused: {error}") from None
+        unavailable = refused or (None if oversubscribe else _not_parallel(own, description))
         judged.append(row.model_copy(update={"spec": own, "unavailable": unavailable, "budget": budget}))
     return judged
 

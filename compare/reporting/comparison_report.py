@@ -30,7 +30,7 @@ from compare.reporting import (
     proof_tables,
     tables,
 )
-from compare.reporting.document import COMPARE, PYTHON, SET_UP, SUITE_ON_PATH, TABLES_FOLDER, Mark, Report, shell
+from compare.reporting.document import COMPARE, PYTHON, SET_UP, SUITE_ON_PATH, TABLES_FOLDER, Mark, Report, anew, shell
 from compare.reporting.tables import Table
 
 RESULTS_FILE = "results.json"
@@ -318,7 +318,7 @@ def commands(compared: Compared, folder: Path, out: Path | None = None) -> list[
     return [
         *made,
         *SET_UP,
-        ("The comparison:", f"{COMPARE} {shell(comparison.argv)}"),
+        ("The comparison:", f"{COMPARE} {shell(anew(comparison.argv))}"),
         ("This report, from the stored results:", f"{COMPARE} {shell(again)}"),
     ]
 

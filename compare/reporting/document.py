@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -316,6 +317,12 @@ def findings_to_markdown(findings: Findings, *, level: int) -> list[str]:
 def shell(words: Sequence[str]) -> str:
     """A command line of these words. A word with letters that are invisible or change direction is written by its bytes."""
     return " ".join(shlex.quote(word) if word.isprintable() else f"$'{_by_bytes(word)}'" for word in words)
+
+
+def anew(words: Sequence[str]) -> list[str]:
+    """The words of a command without its folder, which holds what the command made: again, it takes a new one."""
+    kept = [word for before, word in pairwise(["", *words]) if "--out" not in (before, word)]
+    return [word for word in kept if not word.startswith("--out=")]
 
 
 def _by_bytes(word: str) -> str:

@@ -21,7 +21,7 @@ from compare.judgement.row_figures import Summary
 from compare.judgement.summary import family
 from compare.reporting import comparison_plots, comparison_report, document, plots
 from compare.reporting.comparison_report import Compared
-from compare.reporting.document import Mark, Report, Section, shell
+from compare.reporting.document import Mark, Report, Section, anew, shell
 from compare.reporting.tables import Column, Table
 
 RESULTS_FILE = "results.json"
@@ -120,7 +120,7 @@ def report(made: Read, folder: Path, out: Path | None = None) -> Report:
         sections=[_section(cell, made.compared[cell.name], folder, out) for cell in plan.cells if cell.name in made.compared],
         commands=[
             *document.SET_UP,
-            ("The matrix:", f"{COMMAND} {shell(plan.argv)}"),
+            ("The matrix:", f"{COMMAND} {shell(anew(plan.argv))}"),
             ("This report, from the stored results:", f"{COMMAND} {shell(again)}"),
         ],
         values={

@@ -415,7 +415,8 @@ def test_a_switch_that_the_twin_of_a_contestant_lacks_is_refused_though_another_
     fake_twins: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     done = compare("run", "--contestant", "a=left,right_switch=quick", "--contestant", "b=right", "--out", tmp_path / "out")
-    assert done.exit_code == 2 and "framework_options.right_switch is unknown to left" in done.output
+    assert done.exit_code == 2
+    assert "The contestant a is refused: framework_options.right_switch is unknown to left" in " ".join(done.output.split())
 
 
 def test_contestants_of_a_spec_file_are_compared(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -191,6 +191,15 @@ def test_a_report_written_elsewhere_is_repeated_elsewhere() -> None:
     assert commands["This report, from the stored results:"] == ".venv/bin/convtwins report a --out b"
 
 
+@pytest.mark.parametrize("given", [("--out", "results/a"), ("--out=results/a",), ()])
+def test_the_command_that_repeats_a_comparison_takes_a_new_folder(given: tuple[str, ...]) -> None:
+    stored = made.repeated()
+    argv = ["run", *given, "--repeats", "2", "--name", "out"]
+    comparison = stored.comparison.model_copy(update={"argv": argv})
+    commands = dict(comparison_report.commands(of(stored.model_copy(update={"comparison": comparison})), Path("results/a")))
+    assert commands["The comparison:"] == ".venv/bin/convtwins run --repeats 2 --name out"
+
+
 def test_a_report_says_that_its_commit_lacks_changes() -> None:
     stored = made.repeated()
     facts = {"commit": "a" * 40, "dirty": True}
