@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -18,6 +19,16 @@ _IN_ONE_PROCESS = ("data_parallel", "model_parallel", "tensor_parallel", "pipeli
 
 _ALL_REDUCE = "a process for each replica, gradients by all-reduce"
 _AVERAGES = "a process for each replica, averages by all-reduce"
+
+
+def graph(function: Callable[..., Any], **options: Any) -> Any:
+    """A graph of the function, by `tf.function` with these options.
+
+    AutoGraph is off, as in Keras's own `fit`: it rewrites Python's `if` and `for` over tensors. Nothing here has these, and
+    rewriting takes up to a second when a run starts.
+    """
+    # Twin: TensorFlow makes graphs. torch has none unless it compiles.
+    return tf.function(function, autograph=False, **options)
 
 
 def kind() -> str:
@@ -143,9 +154,9 @@ def measured_rates(spec: Spec, where: str, size: int, num_bytes: int) -> DeviceR
     with tf.device(where):
         left, right = (tf.cast(tf.random.uniform((size, size)), digits) for _ in range(2))
         source = tf.ones(num_bytes // 4, tf.float32)
-        multiply = tf.function(lambda: tf.linalg.matmul(left, right))
+        multiply = graph(lambda: tf.linalg.matmul(left, right))
         # Twin: TensorFlow would share the buffer instead of copying it. Negation reads and writes as many bytes.
-        copy = tf.function(lambda: tf.negative(source))
+        copy = graph(lambda: tf.negative(source))
     return of_device(multiply, copy, synchronize, size, num_bytes)
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from common.artifacts.trained import Trained
-from tensorflow_impl import evaluate, models, weights
+from tensorflow_impl import device, evaluate, models, weights
 
 
 class Predictor:
@@ -30,4 +30,4 @@ class Predictor:
     def _traced(self, number: int) -> Any:
         # Twin: TensorFlow traces one graph for each number of images. PyTorch runs the model eagerly.
         images = tf.TensorSpec((number, self._size, self._size, 3), tf.uint8)
-        return tf.function(lambda images: evaluate.logits(self._model, images, self._scaling)).get_concrete_function(images)
+        return device.graph(lambda images: evaluate.logits(self._model, images, self._scaling)).get_concrete_function(images)

@@ -58,7 +58,11 @@ def feed(plan: Plan, split: Split, world_size: int, rank: int, chosen: dict[str,
                 low, high = tf.unstack(tf.identity(bound))
             return load(take, labels, drawn.map(tf.convert_to_tensor), low, high)._replace(begun=begun)
 
-        dataset = source.map(make, num_parallel_calls=workers or None, deterministic=True if workers else None)
+        dataset = source.map(
+            tf.autograph.experimental.do_not_convert(make),
+            num_parallel_calls=workers or None,
+            deterministic=True if workers else None,
+        )
         if workers:
             # Twin: the parallel calls themselves hold one batch for each worker. torch's prefetch includes these.
             dataset = dataset.prefetch((plan.spec.prefetch - 1) * workers)
@@ -107,7 +111,7 @@ def resident(plan: Plan, split: Split, world_size: int, rank: int, where: str) -
         gathered = tf.reshape(tf.bitcast(tf.gather(words, ids), tf.uint8), (-1, row_bytes))
         return tf.cast(tf.reshape(gathered[:, : math.prod(image)], (-1, *image)), tf.float16)
 
-    @tf.function
+    @device.graph
     def make(draws: list[tf.Tensor], start: tf.Tensor, stop: tf.Tensor) -> Batch:
         given = iter(draws)
         batch = load(take, labels, form.map(lambda _: next(given)), start, stop)

@@ -40,7 +40,7 @@ def passes(
     if layers.is_sum(architecture):
         branches, gradients = ([drawn(), drawn()] for _ in range(2))
 
-        @tf.function
+        @device.graph
         def sums(branches: Any, gradients: Any) -> tuple[tf.Tensor, tf.Tensor]:
             return tf.add(*branches), tf.add(*gradients)
 
@@ -50,7 +50,7 @@ def passes(
         widths = [each[-1] for each in shapes]
 
         # Twin: TensorFlow copies the branches' gradients out of the output's. torch's are views.
-        @tf.function
+        @device.graph
         def concatenation(branches: Any, gradients: Any, upstream: Any) -> Any:
             return tf.concat(branches, -1), tf.add_n(gradients), tf.split(upstream, widths, -1)
 
@@ -67,7 +67,7 @@ def passes(
 
     # Twin: TensorFlow's step is a graph. Values and gradient are arguments, because constants might be folded. The layers'
     # output is returned, because a graph skips an output that no gradient needs, as in a convolution.
-    @tf.function
+    @device.graph
     def graph(values: Any, masks: Any, upstream: Any) -> tuple[tf.Tensor, list[tf.Tensor]]:
         with tf.GradientTape() as tape:
             if needs_gradient:

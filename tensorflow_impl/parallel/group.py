@@ -51,7 +51,7 @@ class Group:
             # The copy is on the worker's device. An argument has no device, and the reduction needs one.
             return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(tensor))
 
-        return tf.function(
+        return device.graph(
             lambda tensor: self.members.run(one, args=(tensor,)), input_signature=[tf.TensorSpec((None,), dtype)]
         )
 

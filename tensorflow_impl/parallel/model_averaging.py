@@ -15,7 +15,7 @@ from common.models.weights import Weights
 from common.training import ensemble
 from common.training.loop import evaluate as score_split
 from common.training.trainer import Batch, StepBreakdown, Update
-from tensorflow_impl import evaluate, train, weights
+from tensorflow_impl import device, evaluate, train, weights
 from tensorflow_impl.parallel import group, vectors
 from tensorflow_impl.parallel.trainer import Trainer
 
@@ -34,7 +34,7 @@ class ModelAveraging(Trainer):
         self._own = self._new_model(None)
         self._model = self._new_model(None)
         self._optimizer = self._new_optimizer(self._own)
-        self._score_own = tf.function(
+        self._score_own = device.graph(
             lambda images, labels: evaluate.score(self._own, images, labels, self._objective),
             input_signature=self._signature[:2],
         )

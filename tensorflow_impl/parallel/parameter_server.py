@@ -33,7 +33,7 @@ class ParameterServer(Trainer):
         # Twin: the server's values have the canonical order and layout. Keras' layout is the same, torch's is not.
         self._parameters = [own[place] for place in weights.positions(self._model, self._architecture).values()]
         vector = tf.TensorSpec((None,), device.dtype(self._spec))
-        self._assign = tf.function(lambda values: vectors.assign(self._parameters, values), input_signature=[vector])
+        self._assign = device.graph(lambda values: vectors.assign(self._parameters, values), input_signature=[vector])
 
     def _train_step(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
         # An asynchronous worker uses the mean loss over its own shard.

@@ -125,7 +125,7 @@ class Pipeline(Trainer):
         """Time whole steps at learning rate 0, and the computations of each stage within them."""
         steps, micro_batches = self._spec.profile_steps, self._spec.micro_batches(num_examples)
 
-        @tf.function
+        @device.graph
         def timed(images: Any, labels: Any, masks: Any) -> Any:
             # The clock is in a separate graph, so that no training step waits for it.
             update = Update(num_examples, tf.constant(0.0, tf.float64), tf.constant(self._step, tf.int64), micro_batches)

@@ -53,7 +53,7 @@ class Trainer(trainer.Trainer):
         self._build()
         # Twin: TensorFlow makes a graph by default, one for each number of micro-batches. PyTorch runs the step eagerly.
         self._train = cache(self._step_in)
-        self._score = tf.function(self._score_batch, input_signature=(images, labels))
+        self._score = device.graph(self._score_batch, input_signature=(images, labels))
         self._score.get_concrete_function()  # traced now, so that the first evaluation is timed like the others
         self.load_weights(initial)
 
@@ -106,7 +106,7 @@ class Trainer(trainer.Trainer):
 
     def gradients(self, batch: Batch, num_examples: int) -> Weights:
         update = Update(num_examples, learning_rate=0.0, step=0)
-        compute = tf.function(lambda: self._objective.gradients(self._model, batch.images, batch.labels, batch.masks, update))
+        compute = device.graph(lambda: self._objective.gradients(self._model, batch.images, batch.labels, batch.masks, update))
         _, _, gradients = compute()
         return weights.extract_gradients(self._model, self._architecture, gradients)
 
@@ -161,7 +161,7 @@ class Trainer(trainer.Trainer):
 
         if self._switches["graph"] == "eager":
             return step
-        return tf.function(step, input_signature=self._signature, jit_compile=True if compiled else None)
+        return device.graph(step, input_signature=self._signature, jit_compile=True if compiled else None)
 
     def _run_step(self, batch: Batch, num_examples: int, learning_rate: float) -> Any:
         micro_batches = self._spec.micro_batches(num_examples)
@@ -240,13 +240,13 @@ class Trainer(trainer.Trainer):
         """A step of a strategy's replicas without exchange, and the exchange of gradients alone."""
         step = self._step_alone(num_examples)
         shapes = [variable.shape for variable in self._model.trainable_variables]
-        draw = tf.function(lambda: [tf.random.normal(shape, dtype=device.dtype(self._spec)) for shape in shapes])
+        draw = device.graph(lambda: [tf.random.normal(shape, dtype=device.dtype(self._spec)) for shape in shapes])
         gradients = self._strategy.run(draw)
 
         def one(gradients: list[tf.Tensor]) -> list[tf.Tensor]:
             return self._exchange([tf.identity(gradient) for gradient in gradients])
 
-        send = tf.function(lambda gradients: self._strategy.run(one, args=(gradients,)))
+        send = device.graph(lambda gradients: self._strategy.run(one, args=(gradients,)))
 
         def compute() -> None:
             step(*self._arguments(batch, num_examples, 0.0))
