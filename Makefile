@@ -15,7 +15,7 @@ PYTEST := $(BIN)/python -m pytest
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: another-lock help setup format check test test-all bench compare report docs example clean
+.PHONY: another-lock help setup format check test test-all bench compare report docs example sbom clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -87,6 +87,15 @@ docs: setup .venv-docs/.installed ## The pages as a site, in site/. Every link i
 
 example: setup .venv-docs/.installed ## Train the example of docs again (five repeats, idle cores), and renew the page, the picture and the notebook that show it
 	PATH="$(CURDIR)/.venv-docs/bin:$$PATH" $(BIN)/python docs/renew.py
+
+sbom: setup .venv-sbom/.installed ## The software bill of materials of all locks, with licences: locks/sbom.cdx.json
+	$(PYTEST) --quiet tests/conventions/test_licences.py
+	.venv-sbom/bin/python locks/sbom.py
+
+.venv-sbom/.installed: requirements-sbom.txt
+	$(BIN)/python -m venv .venv-sbom
+	.venv-sbom/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-sbom.txt
+	touch $@
 
 clean: ## Remove caches and build leftovers; results, .benchmarks and .venv stay
 	rm -rf .pytest_cache .ruff_cache .hypothesis .coverage build dist *.egg-info
