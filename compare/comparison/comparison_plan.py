@@ -50,6 +50,8 @@ class Request:
     """The time to accuracy ends at this validation accuracy."""
     live: bool = False
     """Whether to keep a live page up to date during the runs."""
+    sign: Path | None = None
+    """The SSH key that signs the results."""
     argv: Sequence[str] = field(default_factory=lambda: sys.argv[1:])
     """Words behind `convtwins` that repeat it."""
 

@@ -25,7 +25,7 @@ from compare.core.presets import Preset
 from compare.core.progress import Display, display
 from compare.core.until_decided import FIELDS as UNTIL_FIELDS
 from compare.core.until_decided import UntilDecided, asked_for
-from compare.execution import cells, executor, options, run_settings, store
+from compare.execution import cells, executor, options, run_settings, signing, store
 from compare.execution.cells import MatrixPlan
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison, ProofRecord
@@ -39,7 +39,7 @@ from compare.reporting.live import Live
 PROFILE_STEPS = 20
 """Profiled steps of the segment that `--profile` adds to a run."""
 
-_WITH_RESUME = ("resume", "repeats", *UNTIL_FIELDS, "as_json", "dry_run", "like", "live")
+_WITH_RESUME = ("resume", "repeats", *UNTIL_FIELDS, "as_json", "dry_run", "like", "live", "sign")
 """Command parameters that do not change what is compared."""
 
 
@@ -100,12 +100,17 @@ def command(
     ] = False,
     proof: Annotated[bool, typer.Option(help="Prove first that both frameworks train the same.")] = True,
     live: Annotated[bool, typer.Option("--live", help="Keep live.html in the results folder up to date meanwhile.")] = False,
+    sign: Annotated[
+        Path | None, typer.Option(metavar="KEY", help="Sign the results with this SSH key, in ssh-keygen's format.")
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Train the same CNN in every framework and mode, and compare."""
     with exits.reported():
         if like is not None and not dry_run:
             raise SpecError(f"--from goes with --dry-run. Received: {like} without it. Add --dry-run, or leave it out.")
+        if sign is not None:
+            signing.check(sign)
         until_of = partial(asked_for, until_decided, most_repeats, smallest_effect)
         request: Request | MatrixPlan
         if resume is not None:
@@ -140,12 +145,18 @@ def command(
             code = matrix_run.rehearse(request, out, as_json=as_json, like=like)
         elif isinstance(request, MatrixPlan):
             folder = out or store.new_folder(cells.KIND)
-            code = matrix_run.run_all(request, folder, within, partial(Report.deliver, as_json=as_json), live=live)
+            codes: list[int] = []
+
+            def within_signed(asked: Request, cell: Path) -> None:
+                codes.append(within(replace(asked, sign=sign), cell)[1])
+
+            code = matrix_run.run_all(request, folder, within_signed, partial(Report.deliver, as_json=as_json), live=live)
+            code = code or max(codes, default=0)
             if code > SIGNALLED:
                 typer.echo(f"Interrupted. {_goes_on(folder)}", err=True)
         else:
             do = partial(estimate.rehearse, like=like) if dry_run else run
-            code = do(request, as_json=as_json)
+            code = do(replace(request, sign=sign), as_json=as_json)
     raise typer.Exit(code)
 
 
@@ -259,9 +270,10 @@ def _do(request: Request) -> _Done:
                 except Interrupted as interruption:
                     code = interruption.exit_code
                 live.say("report")
+                unsigned = signing.sign(folder, store.read(folder).made_from, request.sign) if request.sign else None
                 made = comparison_report.read(folder, unwritten_runs)
                 report = comparison_report.report(made, folder)
-                unwritten = report.write(folder)
+                unwritten = " ".join(filter(None, (report.write(folder), unsigned))) or None
             except BaseException:
                 live.finish("Stopped by an error.", reported=False)
                 raise

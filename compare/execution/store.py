@@ -27,9 +27,10 @@ from common.machine.rates import Rates
 from common.models.work import Work
 from compare.core.errors import FolderError
 from compare.core.until_decided import UntilDecided
-from compare.execution import contestants
+from compare.execution import contestants, signing
 from compare.execution.contestants import Contestant
 from compare.execution.matrix import Row
+from compare.execution.signing import Signature
 
 _LONGEST_VALUE = 120
 """Characters of a value that a refusal shows."""
@@ -145,6 +146,8 @@ class Stored(Exact):
     """Row id: how many of its repeats have a result that was set aside."""
     made_from: dict[str, str] = {}
     """SHA-256 of each file that was read, by its path in the folder: the plan, and every result that counts."""
+    signature: Signature | None = None
+    """None: it has none."""
 
     @cached_property
     def wall_seconds(self) -> dict[int, float]:
@@ -373,11 +376,14 @@ def _loaded(path: Path, state: tuple[int, ...]) -> RunResult:
     return results.load(path)
 
 
-def read(folder: Path) -> Stored:
+def read(folder: Path, signers: Path | None = None) -> Stored:
     """A comparison with all its results so far; torn ones are named and left out.
 
+    Args:
+        signers: who may have signed it, see `signing.judge`. None: anybody, or nobody.
+
     Raises:
-        FolderError: the folder holds no comparison.
+        FolderError: the folder holds no comparison, or `signers` cannot be read.
     """
     comparison = read_plan(folder)
     runs: dict[str, dict[int, RunResult]] = {row.id: {} for row in comparison.rows}
@@ -385,9 +391,11 @@ def read(folder: Path) -> Stored:
     unchecked = [] if _CHECKSUMS_SINCE in comparison.model_fields_set else [PLAN_FILE]
     torn: dict[str, int] = {}
     made_from = {PLAN_FILE: _sha256(folder / PLAN_FILE)}
+    planned = {PLAN_FILE}
     for row in comparison.rows:
         for repeat in range(comparison.repeats):
             path = f"{RUNS_FOLDER}/{row.id}-r{repeat}/{results.RESULT_FILE}"
+            planned.add(path)
             try:
                 result = finished(folder, comparison.of_repeat(row, repeat), repeat)
             except ResultError as error:
@@ -402,7 +410,15 @@ def read(folder: Path) -> Stored:
             if damaged := event_log.damaged_events(run_folder(folder, row.id, repeat)):
                 path = f"{RUNS_FOLDER}/{row.id}-r{repeat}/{event_log.EVENTS_FILE}"
                 set_aside.append(_damaged(path, damaged, sealed=result is not None))
-    return Stored(comparison=comparison, runs=runs, set_aside=set_aside, unchecked=unchecked, torn=torn, made_from=made_from)
+    return Stored(
+        comparison=comparison,
+        runs=runs,
+        set_aside=set_aside,
+        unchecked=unchecked,
+        torn=torn,
+        made_from=made_from,
+        signature=signing.judge(folder, made_from, planned, signers),
+    )
 
 
 def _sha256(path: Path) -> str:

@@ -41,6 +41,7 @@ class _Caution(NamedTuple):
 def sentences(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
     """Of the whole comparison, then of its rows. Rows with the same caution are one sentence, with their number."""
     general = [
+        *signature(stored),
         *(f"Set aside: {reason}" for reason in stored.set_aside),
         *unchecked(stored),
         *_shared_cores(stored),
@@ -242,6 +243,12 @@ def _not_in_turn(stored: Stored) -> list[str]:
         f"Repeat{'s' if len(apart) > 1 else ''} {which}: not all runs were made in turn. Up to {hours:.1f} hours lie between "
         "them. Runs so far apart are in no ratio: they did not meet the same machine."
     ]
+
+
+def signature(stored: Stored) -> list[str]:
+    """A signature that is not confirmed."""
+    found = stored.signature
+    return [found.sentence] if found is not None and not found.confirmed else []
 
 
 def unchecked(stored: Stored) -> list[str]:

@@ -244,7 +244,7 @@ def _comparison(folder: Path) -> Measured:
         data_name=comparison.data_name,
         data_hash=comparison.data_hash,
         proof=f"{comparison.proof.verdict}: {comparison.proof.sentence}" if comparison.proof else None,
-        set_aside=[*stored.set_aside, *cautions.unchecked(stored)],
+        set_aside=[*cautions.signature(stored), *stored.set_aside, *cautions.unchecked(stored)],
         environments=environments.counted(comparison.environments, own),
         elsewhere=environments.cautions(stored),
         subjects={

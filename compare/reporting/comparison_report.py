@@ -14,9 +14,9 @@ from common.artifacts.schema import RunResult
 from common.machine.machine import INSTALLED
 from compare.core import exits, wording
 from compare.core.statistics import VERDICT_PAIRS
-from compare.execution import launch, store
+from compare.execution import launch, signing, store
 from compare.execution.store import SPEC_FILE, Stored
-from compare.judgement import environments
+from compare.judgement import cautions, environments
 from compare.judgement.findings import Findings, findings
 from compare.judgement.row_figures import Summary
 from compare.judgement.summary import FAILURES, UNFINISHED, summarize
@@ -56,24 +56,25 @@ class Compared:
 
     @property
     def exit_code(self) -> int:
-        """1 if a run failed or is missing, the proof is refuted, or the timed runs did not train the same. Else 0."""
+        """1 if a run failed or is missing, the proof or signature fails, or the timed runs did not train the same. Else 0."""
         proof = self.stored.comparison.proof
         refuted = proof is not None and proof.verdict == "not proved"
         bad = any(summary.status in (*FAILURES, *UNFINISHED) for summary in self.summaries)
-        bad = bad or bool(self.stored.set_aside)
+        bad = bad or bool(self.stored.set_aside or cautions.signature(self.stored))
         return exits.RUN_FAILED if bad or refuted or not self.findings.comparable else 0
 
 
-def read(folder: Path, unwritten: Sequence[tuple[str, RunResult]] = ()) -> Compared:
+def read(folder: Path, unwritten: Sequence[tuple[str, RunResult]] = (), signers: Path | None = None) -> Compared:
     """Read a results folder and judge it.
 
     Args:
         unwritten: (row id, result) of runs whose result could not be written, as on a full disk. The report says why.
+        signers: as `store.read`.
 
     Raises:
-        FolderError: the folder holds no comparison.
+        FolderError: the folder holds no comparison, or `signers` cannot be read.
     """
-    stored = store.read(folder)
+    stored = store.read(folder, signers)
     for row_id, result in unwritten:
         stored.runs[row_id].setdefault(result.repeat, result)
     summaries = summarize(stored)
@@ -105,7 +106,7 @@ def report(compared: Compared, folder: Path, out: Path | None = None) -> Report:
         drawings=comparison_plots.drawings(summaries, comparison.class_names),
         files=frames,
         notes=["", f"Left out of the plots: {tables.escaped(absent)}."] if absent else [],
-        environment=[*environment(compared), *_made_from(stored)],
+        environment=[*environment(compared), *_made_from(stored), *_unsigned(stored)],
         commands=commands(compared, folder, out),
         values=_values(compared),
         template="report.html.jinja",
@@ -126,14 +127,20 @@ def _values(compared: Compared) -> dict[str, Any]:
         "set_aside": stored.set_aside,
         "unchecked": stored.unchecked,
         "made_from": stored.made_from,
+        "signature": stored.signature,
     }
 
 
 def _made_from(stored: Stored) -> list[tuple[str, str]]:
     """One hash of all files that the report was made from: that of the lines that sha256sum prints of them."""
-    lines = "".join(f"{digest}  {path}\n" for path, digest in sorted(stored.made_from.items()))
+    lines = signing.manifest(stored.made_from)
     files = wording.count(len(stored.made_from), "file")
     return [("made from", f"{files}, SHA-256 {hashlib.sha256(lines.encode()).hexdigest()}")] if lines else []
+
+
+def _unsigned(stored: Stored) -> list[tuple[str, str]]:
+    said = "none. The checksums protect against accidents only: who changes a file on purpose can write a new one."
+    return [("signature", said)] if stored.signature is None else []
 
 
 def _page_values(compared: Compared, folder: Path, made: Sequence[Table], drawn: Mapping[str, str]) -> dict[str, Any]:
@@ -254,7 +261,7 @@ def sections(compared: Compared) -> list[tuple[str, list[str]]]:
 
 
 def facts(compared: Compared) -> list[str]:
-    """What was trained, and on what, a line each."""
+    """What was trained, on what, and who signed it, a line each."""
     comparison = compared.stored.comparison
     spec = comparison.rows[0].spec
     length = wording.count(spec.epochs, "epoch") if spec.epochs is not None else wording.count(spec.steps or 0, "step")
@@ -264,6 +271,7 @@ def facts(compared: Compared) -> list[str]:
         f"{spec.model_words} on {comparison.data_name}, {spec.optimizer.name}, global batch {spec.global_batch_size}, "
         f"{length}, {spec.precision}, {seeds}, {wording.count(comparison.repeats, 'repeat')}{part}",
         document.ground(comparison.machine, comparison.versions, cores=max(row.spec.cores for row in comparison.rows)),
+        *([signature.sentence] if (signature := compared.stored.signature) is not None else []),
     ]
 
 

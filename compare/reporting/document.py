@@ -320,9 +320,9 @@ def shell(words: Sequence[str]) -> str:
 
 
 def anew(words: Sequence[str]) -> list[str]:
-    """The words of a command without its folder, which holds what the command made: again, it takes a new one."""
-    kept = [word for before, word in pairwise(["", *words]) if "--out" not in (before, word)]
-    return [word for word in kept if not word.startswith("--out=")]
+    """The words of a command without its folder, which holds what the command made, and without the key of who signed it."""
+    kept = [word for before, word in pairwise(["", *words]) if not {"--out", "--sign"} & {before, word}]
+    return [word for word in kept if not word.startswith(("--out=", "--sign="))]
 
 
 def _by_bytes(word: str) -> str:

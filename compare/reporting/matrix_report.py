@@ -61,15 +61,18 @@ class Win(NamedTuple):
         return not self.disturbed and self.seconds.verdict in ("above", "below")
 
 
-def read(folder: Path) -> Read:
+def read(folder: Path, signers: Path | None = None) -> Read:
     """Read a matrix and every cell that has begun.
 
+    Args:
+        signers: as `store.read`.
+
     Raises:
-        FolderError: the folder holds no matrix, or one of its records cannot be read.
+        FolderError: the folder holds no matrix, or one of its records or `signers` cannot be read.
     """
     plan = cells.read(folder)
     begun = [cell.name for cell in plan.cells if (folder / cell.name / store.PLAN_FILE).exists()]
-    return Read(plan, {name: comparison_report.read(folder / name) for name in begun})
+    return Read(plan, {name: comparison_report.read(folder / name, signers=signers) for name in begun})
 
 
 def wins(made: Read) -> list[Win]:
@@ -198,7 +201,10 @@ def _section(cell: Cell, compared: Compared, folder: Path, out: Path | None) -> 
     return Section(
         name=cell.name,
         title=", ".join(f"{axis} {label}" for axis, label in cell.labels.items()),
-        findings=[("Is it the same training?", compared.findings.sameness[:1])],
+        findings=[
+            ("Is it the same training?", compared.findings.sameness[:1]),
+            *([("Who signed it?", [signature.sentence])] if (signature := compared.stored.signature) is not None else []),
+        ],
         tables=[narrow],
         pictures=[picture] if out is None and (folder / picture).exists() else [],
         more=[] if out else [f"{cell.name}/report.html"],

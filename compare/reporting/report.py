@@ -17,17 +17,19 @@ def command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The results folder of a comparison or a matrix.")],
     other: Annotated[Path | None, typer.Argument(metavar="[OTHER]", help="A second one, shown beside it.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write here. Default: DIR. Of two folders, nothing is written.")] = None,
+    signers: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Demand a signature by a key in this file of ssh's allowed signers.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Make the page, tables and plots of a comparison again from its stored results; or put two side by side."""
     with exits.reported():
         if cells.holds(folder):
-            raise typer.Exit(_of_matrix(folder, other, out, as_json=as_json))
-        compared = comparison_report.read(folder)
+            raise typer.Exit(_of_matrix(folder, other, out, signers, as_json=as_json))
+        compared = comparison_report.read(folder, signers=signers)
         if other is not None:
-            code = side_by_side.report((folder, other), (compared, comparison_report.read(other)), out).deliver(
-                out, as_json=as_json
-            )
+            both = (compared, comparison_report.read(other, signers=signers))
+            code = side_by_side.report((folder, other), both, out).deliver(out, as_json=as_json)
         else:
             if out is not None and out.resolve() != folder.resolve():
                 if (out / store.PLAN_FILE).exists():
@@ -37,7 +39,7 @@ def command(
     raise typer.Exit(code)
 
 
-def _of_matrix(folder: Path, other: Path | None, out: Path | None, *, as_json: bool) -> int:
+def _of_matrix(folder: Path, other: Path | None, out: Path | None, signers: Path | None, *, as_json: bool) -> int:
     if other is not None:
         raise FolderError(
             f"A matrix has no report beside another. Received: {folder} and {other}. Name two of their subfolders."
@@ -46,4 +48,4 @@ def _of_matrix(folder: Path, other: Path | None, out: Path | None, *, as_json: b
         out = None
     if out is not None:
         store.refuse_others(out, matrix_report.RESULTS_FILE, cells.KIND, "report of a matrix", own=document.files_of())
-    return matrix_report.report(matrix_report.read(folder), folder, out).deliver(out or folder, as_json=as_json)
+    return matrix_report.report(matrix_report.read(folder, signers), folder, out).deliver(out or folder, as_json=as_json)

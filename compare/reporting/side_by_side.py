@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from common.machine import machine
+from compare.core import exits
 from compare.core.differences import relative_difference
 from compare.core.errors import FolderError
 from compare.core.statistics import VERDICT_PAIRS, Judged, Ratio, unpaired_ratio, verdicts
 from compare.core.verdict_words import family_words, interval_words, surety
 from compare.execution import store
-from compare.judgement import conditions
+from compare.judgement import cautions, conditions
 from compare.judgement.findings import pairs
 from compare.judgement.measurements import OF_THE_PLACE
 from compare.judgement.row_figures import Summary
@@ -104,6 +105,7 @@ def report(folders: tuple[Path, Path], compared: _Two, out: Path | None) -> Repo
             "sentences": dict(sentences),
             "differences": [{"what": what, "a": ours, "b": theirs} for what, ours, theirs in differences],
         },
+        exit_code=exits.RUN_FAILED if any(cautions.signature(each.stored) for each in compared) else 0,
     )
 
 
