@@ -39,7 +39,7 @@ class Signature(Exact):
     """Whether `key` signed the plan and exactly the results that are there, and a signer that was asked for has this key."""
     sentence: str
     key: str | None = None
-    """Its kind and fingerprint. None: no signature, or one that is not of this manifest."""
+    """Its kind and fingerprint. None: there is no signature, or the manifest has another."""
     signer: str | None = None
     """Its owner, by the file of `report --signers`."""
     differences: dict[str, list[str]] = {}
