@@ -58,6 +58,7 @@ def feed(plan: Plan, split: Split, world_size: int, rank: int, chosen: dict[str,
                 low, high = tf.unstack(tf.identity(bound))
             return load(take, labels, drawn.map(tf.convert_to_tensor), low, high)._replace(begun=begun)
 
+        # Twin: TensorFlow's pipelines are graphs too, so AutoGraph is off here as in `device.graph`.
         dataset = source.map(
             tf.autograph.experimental.do_not_convert(make),
             num_parallel_calls=workers or None,

@@ -150,7 +150,12 @@ def test_report_makes_it_again_and_writes_elsewhere(fake_twins: pytest.MonkeyPat
     out = tmp_path / "out"
     assert matrix(out).exit_code == 0
     (out / "report.md").unlink()
-    assert compare("report", out).exit_code == 0 and (out / "report.md").exists()
+    again = compare("report", out, "--json")
+    assert again.exit_code == 0 and (out / "report.md").exists()
+    found = table(json.loads(again.stdout), "who_wins_where")
+    assert [f"{each['model']}-batch_size_{each['batch size']}" for each in found] == CELLS
+    assert all(store.read_plan(out / name).rows[0].spec.model == name.partition("-")[0] for name in CELLS)
+    assert list(api.load(out).cells) == CELLS
     done = compare("report", out, "--out", tmp_path / "b")
     assert done.exit_code == 0 and "Who wins where" in (tmp_path / "b" / "report.html").read_text()
     done = compare("report", out, out / CELLS[0])
