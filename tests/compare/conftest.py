@@ -11,9 +11,18 @@ from compare.core.errors import FolderError
 from compare.execution import launch, store
 from compare.reporting import plots
 from compare.reporting.document import Report
+from tests.compare import forked
 from tests.compare.twins import fake
 
 FAKES = {"left": "tests.compare.twins.left", "right": "tests.compare.twins.right"}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forks() -> Iterator[None]:
+    """Fake twins cost no imports."""
+    with pytest.MonkeyPatch.context() as patch:
+        forked.install(patch)
+        yield
 
 
 @pytest.fixture
