@@ -8,8 +8,8 @@ from typing import cast
 from common.processes import entry
 from tensorflow_impl import rendezvous, switches
 
-_NOT_NEEDED = ("IPython", "matplotlib", "pandas", "sklearn")
-"""Packages that Keras imports where they are installed, for plots and wrappers that a twin never uses."""
+_NOT_NEEDED = ("IPython", "matplotlib", "pandas", "scipy", "sklearn")
+"""Packages that TensorFlow and Keras import where they are installed, for plots, wrappers and layers that a twin never uses."""
 
 
 def _import_framework() -> None:
