@@ -256,8 +256,14 @@ def decide(logs: Floats, until: UntilDecided) -> Decisions:
     last = logs.shape[1]
     larger, smaller, open_, ever, ever_smaller = (np.full(len(logs), value) for value in (False, False, True, False, False))
     repeats = np.full(len(logs), last)
-    for n in range(VERDICT_PAIRS, last + 1):
-        mean, error = logs[:, :n].mean(axis=1), logs[:, :n].std(axis=1, ddof=1) / math.sqrt(n)
+    mean, squares = np.zeros(len(logs)), np.zeros(len(logs))  # of the pairs so far (Welford 1962)
+    for n in range(1, last + 1):
+        distance = logs[:, n - 1] - mean
+        mean = mean + distance / n
+        squares += distance * (logs[:, n - 1] - mean)
+        if n < VERDICT_PAIRS:
+            continue
+        error = np.sqrt(squares / (n - 1) / n)
         half = statistics.critical(n - 1, n) * error
         different = np.abs(mean) > half
         near = np.abs(mean) + statistics.critical_smaller(n - 1, n) * error < math.log1p(until.smallest_effect)

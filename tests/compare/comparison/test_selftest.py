@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import special, stats
+from scipy import special
 from typer.testing import CliRunner
 
 from common.artifacts import results
@@ -46,18 +46,18 @@ def narrow(pairs: list[tuple[float, float]]) -> Any:
 
 def one_look(freedom: float, pairs: int | None) -> float:
     """The rule before: each look at a fixed 5 %."""
-    return float(stats.t.ppf(0.975, freedom))
+    return float(special.stdtrit(freedom, 0.975))
 
 
 def at_each_look(freedom: float, pairs: int) -> float:
     """One-sided tests, each at the whole 5 %."""
-    return float(stats.t.ppf(0.95, freedom))
+    return float(special.stdtrit(freedom, 0.95))
 
 
 def known_noise(error: float, freedom: float, comparisons: int, pairs: int | None = None) -> float:
     """The formula before: the estimated noise is taken for the true one."""
     assert pairs is not None
-    critical = stats.t.ppf(1 - looking.level(pairs, 0.05 / comparisons) / 2, freedom)
+    critical = special.stdtrit(freedom, 1 - looking.level(pairs, 0.05 / comparisons) / 2)
     return error * float(special.nctdtrinc(freedom, 0.1, critical))
 
 
@@ -68,7 +68,7 @@ def as_independent(repeats: Any) -> Any:
     assert together is not None
     x, y = np.array(points).T
     error = math.sqrt(float(((y - together.value * x) ** 2).sum()) / (len(x) - 1) / float(x @ x))
-    half = stats.t.ppf(0.975, len(x) - 1) * error * statistics.critical(4, 5) / statistics.critical(4, None)
+    half = special.stdtrit(len(x) - 1, 0.975) * error * statistics.critical(4, 5) / statistics.critical(4, None)
     return together.model_copy(update={"low": together.value - half, "high": together.value + half})
 
 
