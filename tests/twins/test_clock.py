@@ -63,7 +63,7 @@ def test_every_batch_shape_is_built_before_it_is_timed(twin: Twin, accumulation:
         assert result.phases.compile_seconds > 0.05 * result.phases.first_step_seconds
 
 
-@pytest.mark.parametrize("fields", [{}, {"accumulation": 3}, {"mode": "data_parallel"}])
+@pytest.mark.parametrize("fields", [{}, {"accumulation": 3}, pytest.param({"mode": "data_parallel"}, marks=pytest.mark.slow)])
 def test_every_batch_size_has_run_twice_before_it_is_timed_in_both_frameworks(
     twin: Twin, fields: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -162,7 +162,8 @@ ASYNCHRONOUS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("fields", [ASYNCHRONOUS[0], pytest.param(ASYNCHRONOUS[1], marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("fields", ASYNCHRONOUS)
 def test_a_slow_rank_shows_in_the_images_per_second_of_a_mode_whose_ranks_do_not_meet(
     framework: str, tmp_path: Path, fields: dict[str, Any]
 ) -> None:

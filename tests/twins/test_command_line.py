@@ -50,7 +50,7 @@ MODES: dict[str, dict[str, Any]] = {
     "tensor_parallel": {"mode": "tensor_parallel", "replicas": 2},
     "hybrid_tensor": {"mode": "hybrid", "replicas": 4},
 }
-SLOW = ("dask", "parameter_server", "hybrid_tensor")
+SLOW = ("workers", "dask", "parameter_server", "tensor_parallel", "hybrid_tensor")
 NAMES = [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in MODES]
 REFUSED = {"data": {"source": "tests/twins"}}  # a folder that holds no image
 ENDLESS = {**MODES["multi_process"], "epochs": 1_000_000}
@@ -147,19 +147,27 @@ Ended = dict[str, tuple[Started, RunResult]]
 
 
 @pytest.fixture(scope="module")
-def description(framework: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", f"{framework}_impl", "describe"]
-    ended = subprocess.run(command, cwd=PROJECT, capture_output=True, check=True, timeout=SECONDS)
-    return json.loads(ended.stdout)
-
-
-def test_a_twin_imports_no_more_of_its_framework_than_every_run_needs(framework: str) -> None:
-    """torchvision and torch's compiler take as long to import as torch itself, in every process of every run."""
-    code = f"import sys; import {framework}_impl.__main__ as twin; twin.load_twin(); print(*sys.modules)"
-    ended = subprocess.run(
+def described(framework: str) -> subprocess.CompletedProcess[str]:
+    """What `describe` prints, and in the last line of its stderr all that it has imported."""
+    code = (
+        "import atexit, runpy, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); "
+        f"sys.argv = ['', 'describe']; runpy.run_module('{framework}_impl', run_name='__main__')"
+    )
+    return subprocess.run(
         [sys.executable, "-c", code], cwd=PROJECT, capture_output=True, check=True, text=True, timeout=SECONDS
     )
-    imported = set(ended.stdout.split())
+
+
+@pytest.fixture(scope="module")
+def description(described: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    return json.loads(described.stdout)
+
+
+def test_a_twin_imports_no_more_of_its_framework_than_every_run_needs(
+    framework: str, described: subprocess.CompletedProcess[str]
+) -> None:
+    """torchvision and torch's compiler take as long to import as torch itself, in every process of every run."""
+    imported = set(described.stderr.splitlines()[-1].split())
     others = {"pytorch": {"tensorflow", "torchvision", "torch._dynamo", "sympy", "sklearn", "scipy"}, "tensorflow": {"torch"}}
     assert framework.replace("py", "") in imported and not imported & others[framework]
 
@@ -239,6 +247,7 @@ def test_every_mode_and_input_is_the_same_training_as_serial(ended: Ended, name:
     assert other.test.loss == pytest.approx(serial.test.loss, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_input_workers_change_no_bit(ended: Ended) -> None:
     (_, inline), (_, workers) = ended["serial"], ended["workers"]
     assert workers.first_step_loss == inline.first_step_loss
@@ -326,7 +335,8 @@ def test_a_profiled_run_reports_its_breakdown_and_its_operations_and_leaves_a_tr
 
 @pytest.mark.parametrize("part", [pytest.param("input", marks=pytest.mark.slow), "compute"])
 def test_a_part_alone_is_timed_and_scores_nothing(start: Any, part: str) -> None:
-    epochs = 30  # so many that a moment without the core, on a busy machine, does not make half of the time
+    # Waiting is half of the time or more: so many epochs that a moment without the core does not make it less.
+    epochs = {"input": 30, "compute": 3}[part]
     code, result = start(part=part, cores=1, epochs=epochs).end()
     assert (code, result.status, result.test, result.predictions_hash) == (0, "ok", None, None)
     assert [(epoch.train, epoch.validation, epoch.steps) for epoch in result.epochs] == [(None, None, 3)] * epochs
@@ -376,7 +386,8 @@ def test_a_killed_rank_ends_the_run_as_failed_and_is_named(start: Any, tmp_path:
     assert_gone(ranks)
 
 
-@pytest.mark.parametrize("number", ["SIGTERM", pytest.param("SIGKILL", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGKILL"])
 def test_a_run_of_several_processes_that_is_ended_leaves_no_orphan_and_no_result(
     start: Any, tmp_path: Path, number: str
 ) -> None:

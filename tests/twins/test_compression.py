@@ -60,7 +60,7 @@ def test_a_gradient_that_is_no_number_is_not_hidden(twin: Twin, name: str) -> No
     ("name", "feedback"),
     [
         ("top_k", True),
-        ("int8", False),
+        pytest.param("int8", False, marks=pytest.mark.slow),
         pytest.param("int8", True, marks=pytest.mark.slow),
         pytest.param("float16", True, marks=pytest.mark.slow),
     ],

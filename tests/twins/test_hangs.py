@@ -47,6 +47,7 @@ def assert_ended_in_time(run: Run) -> None:
     assert ended - begun <= LIMIT["hang_seconds"] + MARGIN_SECONDS
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_stopped_ends_the_run_and_is_named(start: Any) -> None:
     run = start("stopped", RANKS)
     result = run.end()

@@ -61,7 +61,7 @@ def test_the_breakdown_of_a_step_makes_up_its_computing(twin: Twin, mode: str) -
     pytest.fail(f"breakdown over computing: {sums}")
 
 
-@pytest.mark.parametrize("mode", IN_PROCESS)
+@pytest.mark.parametrize("mode", ["serial", pytest.param("data_parallel", marks=pytest.mark.slow)])
 def test_breakdown_and_profiler_learn_nothing(twin: Twin, batch: Batch, tmp_path: Path, mode: str) -> None:
     trainer = made.trainer(twin, NETWORK, mode=mode, **FIELDS)
     trainer.train_step(batch, COUNT, 0.01)

@@ -46,7 +46,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-QUICK = ("momentum", "adam, scheduled and augmented", "native adam", "data_parallel", "float32")
+QUICK = ("adam, scheduled and augmented", "data_parallel")
 
 
 class CutShortError(Exception):
