@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -87,7 +88,10 @@ def main() -> int:
     failed = [part for part in PARTS if ended[part].code]
     if FAILED_FOLDERS.exists():
         print(f"The folders of failed tests are in {FAILED_FOLDERS} until the next run.")
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
     print(f"{'all':20}{time.monotonic() - started:8.0f}  {'FAILED: ' + ', '.join(failed) if failed else 'passed'}")
+    # On a machine that is shared, or has more cores, this says how much work it was.
+    print(f"{'CPU seconds':20}{used.ru_utime + used.ru_stime:8.0f}")
     return 1 if failed else 0
 
 

@@ -172,6 +172,7 @@ def test_a_file_of_the_working_directory_is_taken_for_no_library(installed: Envi
     assert "Usage: convtwins run" in done(installed.folder / "bin" / LAUNCHER, "run", "--help", cwd=tmp_path)
 
 
+@pytest.mark.slow
 def test_a_model_that_needs_a_package_of_the_same_name_is_refused_by_name(installed: Environment, elsewhere: Path) -> None:
     command = [installed.folder / "bin" / LAUNCHER, "run", "--model", "mine.refused", "--preset", "digits"]
     refused = subprocess.run(command, cwd=elsewhere, capture_output=True, text=True, check=False)

@@ -176,7 +176,10 @@ def test_a_cluster_of_processes_sends_the_plans_batches(twin: Twin, tmp_path: Pa
         assert_follows_the_plan(twin, plan(input="dask", workers=2, dask=address), split, 1, 0)
 
 
-@pytest.mark.parametrize("fields", [{}, {"input": "workers", "workers": 2}, {"input": "dask", "workers": 1}])
+@pytest.mark.parametrize(
+    "fields",
+    [{}, pytest.param({"input": "workers", "workers": 2}, marks=pytest.mark.slow), {"input": "dask", "workers": 1}],
+)
 def test_files_are_decoded_when_their_batch_is_made(twin: Twin, tmp_path: Path, fields: dict[str, Any]) -> None:
     split, expected = files(tmp_path)
     streamed = Plan(made.settings(augmentation=AUGMENTED, **fields), ARCHITECTURE, len(split))

@@ -441,7 +441,8 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> SearchResult:
     return tuner.tune(asked(values=LONG, trials=6), tmp_path_factory.mktemp("tuning")).searches[0]
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
 def test_a_tuning_that_was_cut_short_goes_on_to_what_it_would_have_been(
     tmp_path: Path, alone: SearchResult, number: int, code: int, deliveries: list[str]
 ) -> None:

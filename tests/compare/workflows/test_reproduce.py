@@ -227,7 +227,8 @@ def test_a_gpu_row_of_the_plant_report_is_run_only_where_there_are_two() -> None
         assert len(training.rows) == rows
 
 
-@pytest.mark.parametrize("name", ["cifar10-minixception", pytest.param("tomato-two-frameworks", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["cifar10-minixception", "tomato-two-frameworks"])
 def test_a_report_is_made_again_with_tables_curves_and_a_verdict_for_each_claim(
     name: str, tmp_path: Path, fakes: pytest.MonkeyPatch
 ) -> None:

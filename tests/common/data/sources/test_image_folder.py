@@ -231,6 +231,7 @@ def test_of_many_bad_files_twenty_are_named(tmp_path, cache):
     assert "100 of 108 files" in message and message.count("cat/bad") == 20 and "and 80 more" in message
 
 
+@pytest.mark.slow
 def test_the_tomato_leaves_load_from_their_archive(test_data, tmp_path):
     dataset = loaded(test_data("tomato-leaf-subset.tar"), tmp_path, image_size=32)
     assert (len(dataset.train), len(dataset.validation), len(dataset.test)) == (2700, 500, 300)
