@@ -1,0 +1,184 @@
+"""A month of use in minutes: short comparisons in a row, and faults drawn by a seed. Nothing is lost, and nothing stays behind.
+
+`make test-all` does ten minutes of it. The campaigns of docs/survival.md:
+
+    CONVTWINS_MONTH=5000 pytest tests/compare/comparison/test_month.py -m slow -s -k made_up
+    CONVTWINS_MONTH=500 pytest tests/compare/comparison/test_month.py -m slow -s -k real
+"""
+
+import collections
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+import pytest
+
+from common.machine import private_folder
+from compare.execution import store
+from tests.compare.command_line import compare
+from tests.compare.comparison.test_survival import gone, sealed, started
+from tests.compare.conftest import behave
+
+NUMBER, SEED = int(os.environ.get("CONVTWINS_MONTH", "0")), 28
+MINUTES = 10.0
+"""Without a number."""
+MADE_UP = ("--frameworks", "left,right", "--modes", "serial", "--cores", "1", "--no-proof")
+REAL = ("--preset", "digits", "--modes", "serial", "--cores", "1", "--no-proof", "--epochs", "1", "--limit", "64")
+SECONDS = 300
+
+BEHAVIOURS = ("crash", "kill", "torn", "silent", "diverge")
+"""Of a made-up twin."""
+SIGNALS = {"killed": signal.SIGKILL, "terminated": signal.SIGTERM, "interrupted": signal.SIGINT}
+"""For the process of a comparison."""
+
+
+class Held(NamedTuple):
+    """What this process and this machine have open."""
+
+    descriptors: int
+    threads: int
+    children: int
+    listening: int
+    shared_memory: frozenset[str]
+    temporary: frozenset[str]
+
+    @classmethod
+    def now(cls) -> "Held":
+        own = psutil.Process()
+        shared, temporary = Path("/dev/shm"), Path(tempfile.gettempdir())
+        return cls(
+            own.num_fds(),
+            threading.active_count(),
+            len(own.children(recursive=True)),
+            sum(each.status == psutil.CONN_LISTEN for each in own.net_connections()),
+            frozenset(path.name for path in shared.iterdir()) if shared.exists() else frozenset(),
+            frozenset(path.name for path in temporary.glob(f"{private_folder.PREFIX}*")),
+        )
+
+    def left_behind(self, before: "Held") -> list[str]:
+        """What there is now and was not before, in words."""
+        found = [
+            f"{now - then} {name}" for name, then, now in zip(self._fields[:4], before[:4], self[:4], strict=True) if now > then
+        ]
+        for name in self._fields[4:]:
+            found += [f"{name}: {each}" for each in sorted(getattr(self, name) - getattr(before, name))]
+        return found
+
+
+def stays(before: Held) -> list[str]:
+    """What stays behind, after what is about to end has had the time to."""
+    deadline = time.monotonic() + 10.0
+    while (found := Held.now().left_behind(before)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return found
+
+
+def test_what_is_left_behind_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: a file, a socket, a process and a temporary folder that stay open."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = Held.now()
+    assert before.left_behind(before) == []
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    with (
+        private_folder.PrivateFolder(tmp_path) as folder,
+        socket.create_server(("127.0.0.1", 0)),
+        (folder.path / "file").open("w"),
+    ):
+        found = Held.now().left_behind(before)
+    child.kill()
+    child.wait()
+    assert found[1:] == ["1 children", "1 listening", f"temporary: {folder.path.name}"] and "descriptors" in found[0]
+    assert stays(before) == []
+
+
+def finished(out: Path) -> dict[str, bytes]:
+    return {name: content for name, content in sealed(out).items() if json.loads(content)["status"] == "ok"}
+
+
+class Month:
+    """Comparisons in a row."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.folder, self.drawn = folder, random.Random(SEED)
+        self.faults: collections.Counter[str] = collections.Counter()
+        self._patch = patch
+
+    def use(self, number: int, *, real: bool) -> None:
+        """One comparison: a fault or none, then to its end, then its report."""
+        out, repeats = self.folder / str(number), self.drawn.choice((1, 1, 1, 2, 3))
+        words = ("run", *(REAL if real else MADE_UP), "--repeats", repeats, "--out", out)
+        processes = (*SIGNALS, "child killed")
+        fault = self.drawn.choice(("none", "none", *processes) if real else ("none",) * 20 + BEHAVIOURS * 4 + processes)
+        self.faults[fault] += 1
+        if fault in BEHAVIOURS:
+            behave(self._patch, **{f"{self.drawn.choice(('left', 'right'))}__serial__1": fault})
+            done = compare(*words)
+            assert done.exit_code == 1, (fault, done.output)
+            behave(self._patch)
+        elif fault != "none":
+            self._disturb(words, fault, real=real)
+        kept = finished(out)
+        again = ("run", "--resume", out) if (out / store.PLAN_FILE).exists() else words
+        assert self._code(again, real=real) == 0, fault
+        whole = finished(out)
+        assert len(whole) == 2 * repeats, fault
+        assert {name: whole[name] for name in kept} == kept, f"{fault}: a finished run was touched"
+        if self.drawn.random() < 0.2:
+            assert self._code(("report", out), real=real) == 0
+            assert finished(out) == whole
+        shutil.rmtree(out)
+
+    def _code(self, words: tuple[object, ...], *, real: bool) -> int:
+        if not real:
+            return compare(*words).exit_code
+        return subprocess.run(
+            [sys.executable, "-m", "compare", *map(str, words)], capture_output=True, check=False, timeout=SECONDS
+        ).returncode
+
+    def _disturb(self, words: tuple[object, ...], fault: str, *, real: bool) -> None:
+        """The comparison in a process of its own, which is met by the fault at a moment of its first seconds."""
+        if real:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "compare", *map(str, words)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
+        else:
+            process = started("", *map(str, words))
+        time.sleep(self.drawn.uniform(0.0, 15.0 if real else 3.0))
+        if fault in SIGNALS:
+            process.send_signal(SIGNALS[fault])
+        elif children := psutil.Process(process.pid).children(recursive=True):
+            self.drawn.choice(children).kill()
+        process.communicate(timeout=SECONDS)
+        assert gone(self.folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("real", [False, True], ids=["made_up", "real"])
+def test_a_month_of_use_leaves_nothing_behind(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, real: bool
+) -> None:
+    temporary = tmp_path / "t"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    month, begun = Month(tmp_path, fake_twins), time.monotonic()
+    month.use(0, real=real)  # what the first use opens, such as a font cache, may stay
+    before, memory, number = Held.now(), psutil.Process().memory_info().rss, 0
+    while number < NUMBER if NUMBER else time.monotonic() - begun < MINUTES * 30.0:
+        number += 1
+        month.use(number, real=real)
+        assert stays(before) == [], number
+    grown = (psutil.Process().memory_info().rss - memory) / 2**20
+    print(f"{number} comparisons in {time.monotonic() - begun:.0f} s, memory +{grown:.0f} MiB, faults: {dict(month.faults)}")
+    assert number > 10
