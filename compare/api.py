@@ -73,7 +73,8 @@ class Results:
     @property
     def sentences(self) -> list[str]:
         """The sentences of the report."""
-        return [sentence for _, sentences in comparison_report.sections(self.compared) for sentence in sentences]
+        said = comparison_report.sections(self.compared)
+        return [*self.compared.findings.divisions, *(sentence for _, sentences in said for sentence in sentences)]
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,7 @@ def run(
     out: str | os.PathLike[str] | None = None,
     frameworks: Sequence[str] | None = None,
     proof: bool = True,
+    sign: str | os.PathLike[str] | None = None,
 ) -> Results | Matrix:
     """Run what `convtwins run --spec` runs, in a process of its own, and load it.
 
@@ -106,6 +108,7 @@ def run(
         out: the results folder. Default: one named by time under `results`.
         frameworks: names of those to compare. Default: all, or the contestants of the spec.
         proof: whether to prove first that the frameworks train the same.
+        sign: an SSH key to sign the results with.
 
     Raises:
         SpecError: a field is refused.
@@ -116,7 +119,7 @@ def run(
         OSError: the disk is full.
         KeyboardInterrupt: it was interrupted. The same call with the same `out` continues.
     """
-    return load(run_process.call(spec, out, frameworks, proof=proof))
+    return load(run_process.call(spec, out, frameworks, proof=proof, sign=sign))
 
 
 def load(folder: str | Path) -> Results | Matrix:

@@ -120,15 +120,20 @@ def lines(stored: Stored, names: dict[str, str]) -> list[str]:
         names: row id: its name without the framework. Rows without one are left out.
     """
     found: dict[Division, list[str]] = {}
+    named = {each.name: each.switches for each in stored.comparison.contestants}
+    to_even_out = False
     for one, other in combinations(stored.comparison.rows, 2):
         if one.id in names and other.id in names and matrix.differ_by_contestant(one, other):
-            found.setdefault(division(stored, one, other), []).append(names[one.id])
+            found.setdefault(each := division(stored, one, other), []).append(names[one.id])
+            # Switches that the user has set apart are what is compared.
+            on_purpose = named.get(one.contestant, {}) != named.get(other.contestant, {})
+            to_even_out = to_even_out or (each.kind == "neither" and not on_purpose)
     said = [
         f"Division of {'; '.join(rows)}: {each.kind}{f': {each.detail}' if each.detail else ''}."
         for each, rows in found.items()
     ]
     levels = {row.spec.switches for row in stored.comparison.rows}
-    if levels <= {"plain", "usual"} and any(each.kind == "neither" for each in found):
+    if levels <= {"plain", "usual"} and to_even_out:
         said.append("For equal conditions add --switches closed; for each one's best run `optimize`, then add --switches best.")
     return said
 

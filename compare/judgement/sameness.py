@@ -145,11 +145,14 @@ def _severity(pair: Growth) -> tuple[bool, bool, float]:
 
 def _trajectories(stored: Stored) -> list[str]:
     """Each row's growth. A sentence that starts with a space belongs below the one before."""
-    said: list[str] = []
     found = growths(stored)
+    alike: dict[str, list[str]] = {}
     for row, pair in found:
         cores = f", {wording.count(row.spec.cores, 'core')}" if row.spec.mode == "serial" else f" x{row.spec.replicas}"
-        said.append(f" {row.spec.variant}{cores}: the losses differ by {pair.shown}. {pair.explained}")
+        alike.setdefault(pair.explained, []).append(f" {row.spec.variant}{cores}: the losses differ by {pair.shown}.")
+    said: list[str] = []
+    for explained, rows in alike.items():
+        said += [*rows, f" These {len(rows)}: {explained}"] if len(rows) > 1 else [f"{rows[0]} {explained}"]
     if found and all(pair.judged and pair.beyond is None for _, pair in found):
         last = max(pair.differences[-1] for _, pair in found)
         if last > SCORES_DIFFER:

@@ -52,8 +52,9 @@ def of_contestants(stored: Stored, judged: Family) -> list[str]:
     pairs = [(first, second) for first, second, _ in judged.contestants]
     verdicts: list[_Verdict] = []
     for (first, second, seconds), switches in zip(judged.contestants, _settings(stored, pairs), strict=True):
-        kind = division(stored, _row(stored, first), _row(stored, second))
-        conditions = _conditions(stored, first, switches, kind, mode=_mode(stored, first))
+        kind = division(stored, _row(stored, first), _row(stored, second)).kind
+        # The line of the division says why, see `conditions.lines`.
+        conditions = _conditions(stored, first, switches, Division(kind, ""), mode=_mode(stored, first))
         said = verdict_words.faster(seconds, first.contestant, second.contestant)
         verdicts.append(_verdict(said, f"{first.contestant} against {second.contestant}", conditions, first, second))
     return _sentences(verdicts, ": ")

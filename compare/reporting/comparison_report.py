@@ -138,6 +138,13 @@ def _made_from(stored: Stored) -> list[tuple[str, str]]:
     return [("made from", f"{files}, SHA-256 {hashlib.sha256(lines.encode()).hexdigest()}")] if lines else []
 
 
+def signed(stored: Stored) -> list[str]:
+    """Who signed it. The cautions have what is wrong with a signature."""
+    if stored.signature is None:
+        return []
+    return [stored.signature.sentence if stored.signature.confirmed else f"{signing.NOT_CONFIRMED}: see the cautions."]
+
+
 def _unsigned(stored: Stored) -> list[tuple[str, str]]:
     said = "none. The checksums protect against accidents only: who changes a file on purpose can write a new one."
     return [("signature", said)] if stored.signature is None else []
@@ -271,7 +278,7 @@ def facts(compared: Compared) -> list[str]:
         f"{spec.model_words} on {comparison.data_name}, {spec.optimizer.name}, global batch {spec.global_batch_size}, "
         f"{length}, {spec.precision}, {seeds}, {wording.count(comparison.repeats, 'repeat')}{part}",
         document.ground(comparison.machine, comparison.versions, cores=max(row.spec.cores for row in comparison.rows)),
-        *([signature.sentence] if (signature := compared.stored.signature) is not None else []),
+        *signed(compared.stored),
     ]
 
 

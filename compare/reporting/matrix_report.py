@@ -203,7 +203,7 @@ def _section(cell: Cell, compared: Compared, folder: Path, out: Path | None) -> 
         title=", ".join(f"{axis} {label}" for axis, label in cell.labels.items()),
         findings=[
             ("Is it the same training?", compared.findings.sameness[:1]),
-            *([("Who signed it?", [signature.sentence])] if (signature := compared.stored.signature) is not None else []),
+            ("Who signed it?", comparison_report.signed(compared.stored)),
         ],
         tables=[narrow],
         pictures=[picture] if out is None and (folder / picture).exists() else [],

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -261,24 +260,29 @@ def test_a_second_comparison_in_the_same_folder_at_the_same_time_is_refused(
     assert "Another command works in out. Wait for it, or choose another --out." in second.stderr
 
 
-@pytest.mark.parametrize("use", ["running", "another comparison", "other files"])
-def test_a_folder_in_use_is_refused_before_anything_is_prepared(
-    fake_twins: pytest.MonkeyPatch, tmp_path: Path, use: str
-) -> None:
+def test_a_folder_in_use_is_refused_before_anything_is_prepared(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert compare_quick(out).exit_code == 0
-    if use == "other files":
-        (out / store.PLAN_FILE).rename(out / "thesis.json")
     fake_twins.setattr(comparison_plan, "judged", pytest.fail)
-    asked = ("--seed", "7") if use == "another comparison" else ()
-    with store.locked(out) if use == "running" else nullcontext():
-        done = compare_quick(out, *asked)
-    said = {
-        "running": "Another command works in",
-        "another comparison": "(of left-serial-1core, seed is 0 there, asked for: 7)",
-        "other files": "holds files that belong to no comparison",
-    }
-    assert done.exit_code == 2 and said[use] in done.stderr
+
+    def refused(said: str, *asked: str, folder: Path = out) -> None:
+        for words in (asked, (*asked, "--dry-run")):
+            done = compare_quick(folder, *words)
+            assert done.exit_code == 2 and said in done.stderr, done.output
+
+    with store.locked(out):
+        done = compare_quick(out)
+        assert done.exit_code == 2 and "Another command works in" in done.stderr
+    refused("(of left-serial-1core, seed is 0 there, asked for: 7)", "--seed", "7")
+    refused(f"{out / store.PLAN_FILE} is a file, not a folder.", folder=out / store.PLAN_FILE / "in" / "it")
+    fake_twins.setattr(os, "access", lambda path, mode: path != tmp_path)
+    refused(
+        f"Results cannot be written to {tmp_path / 'new' / 'out'} ({tmp_path} may not be written).",
+        folder=tmp_path / "new" / "out",
+    )
+    (out / store.PLAN_FILE).rename(out / "thesis.json")
+    refused("holds files that belong to no comparison")
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize(

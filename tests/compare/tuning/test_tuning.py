@@ -457,7 +457,7 @@ def test_a_tuning_that_was_cut_short_goes_on_to_what_it_would_have_been(
         assert not is_running(folder)
         assert "Interrupted. Finished trials are saved" in stderr and (folder / "report.html").exists()
         assert 3 <= len(tuner.read(folder).searches[0].trials) < 6
-    again = CliRunner().invoke(app, ["tune", "--out", str(folder), "--resume", "--json"])
+    again = CliRunner().invoke(app, ["tune", "--resume", str(folder), "--json"])
     assert again.exit_code == 0, again.stderr
     assert deliveries == ["locked"]
     assert json.loads(again.stdout)["done"]
@@ -470,15 +470,22 @@ def test_a_tuning_that_was_cut_short_goes_on_to_what_it_would_have_been(
 
 def test_resume_takes_all_settings_from_its_folder(tmp_path: Path) -> None:
     for words, said in (
-        (["--resume"], "--resume needs the folder"),
-        (["--resume", "--out", str(tmp_path)], "holds no record of a tuning"),
-        (
-            ["--resume", "--out", str(tmp_path), "--trials", "3"],
-            "Received also: --trials. Leave them out",
-        ),
+        (["--resume"], "Option '--resume' requires an argument"),
+        (["--resume", str(tmp_path)], "holds no record of a tuning"),
+        (["--resume", str(tmp_path), "--trials", "3"], "Received also: --trials. Leave them out"),
+        (["--resume", str(tmp_path), "--out", "other"], "Received also: --out. Leave them out"),
     ):
         done = CliRunner().invoke(app, ["tune", *words])
-        assert done.exit_code == 2 and said in done.stderr
+        assert done.exit_code == 2 and said in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [["--resume", "--out", "DIR"], ["--out", "DIR", "--resume"], ["--out=DIR", "--resume", "--json"]]
+)
+def test_the_former_flag_resume_takes_the_folder_of_out(tmp_path: Path, words: list[str]) -> None:
+    done = CliRunner().invoke(app, ["tune", *(word.replace("DIR", str(tmp_path)) for word in words)])
+    assert done.exit_code == 2 and f"{tmp_path}/tuning.json holds no record of a tuning" in done.stderr
+    assert f"now: --resume {tmp_path}. The old form works until version 0.3." in done.stderr
 
 
 def test_resume_asks_for_a_password_that_nobody_has_written(tmp_path: Path) -> None:
@@ -486,7 +493,7 @@ def test_resume_asks_for_a_password_that_nobody_has_written(tmp_path: Path) -> N
     settings = plan.settings.model_copy(update={"storage": optuna_study.masked("postgresql://me:secret@host/trials")})
     record = plan.model_copy(update={"settings": settings}).model_dump_json()
     (tmp_path / tuner.PLAN_FILE).write_text(atomic_files.with_checksum(record))
-    done = CliRunner().invoke(app, ["tune", "--resume", "--out", str(tmp_path)])
+    done = CliRunner().invoke(app, ["tune", "--resume", str(tmp_path)])
     assert done.exit_code == 2 and "Received: postgresql://me:***@host/trials. Add --storage URL." in done.stderr
 
 
