@@ -27,6 +27,7 @@ from common.spec import Spec
 from compare.comparison import run_process
 from compare.core.errors import FolderError
 from compare.execution import cells
+from compare.judgement import cautions
 from compare.matching.match import match as match
 from compare.reporting import comparison_plots, comparison_report, dataframes, matrix_report, plots, tables
 from compare.reporting.comparison_report import Compared
@@ -73,8 +74,8 @@ class Results:
     @property
     def sentences(self) -> list[str]:
         """The sentences of the report."""
-        said = comparison_report.sections(self.compared)
-        return [*self.compared.findings.divisions, *(sentence for _, sentences in said for sentence in sentences)]
+        first = [*cautions.signature(self.compared.stored), *self.compared.findings.divisions]
+        return [*first, *(each for _, sentences in comparison_report.sections(self.compared) for each in sentences)]
 
 
 @dataclass(frozen=True)

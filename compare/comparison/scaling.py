@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from common.spec import SpecError
 from compare.comparison import run, scaling_fit, scaling_report, scaling_rows
 from compare.comparison.scaling_fit import Wish
 from compare.core import exits
@@ -63,6 +64,10 @@ def command(
             return scaling_report.report(compared, folder, scaling_fit.read(compared.stored, wish), again)
 
         if stored is not None:
+            if sign is not None:
+                raise SpecError(
+                    f"--stored and --sign exclude each other. Received: both. Use run --resume {stored} --sign {sign} first."
+                )
             raise typer.Exit(view(comparison_report.read(stored), stored).deliver(stored, as_json=as_json))
         asked = of_spec.asked(epochs=epochs, limit=limit, cores=cores, hosts=None if hosts is None else names(hosts))
         settings = run_settings.settings(*asked)

@@ -23,7 +23,6 @@ from compare.core.errors import FolderError
 
 MANIFEST_FILE = "signed.txt"
 SIGNATURE_FILE = f"{MANIFEST_FILE}.sig"
-NOT_CONFIRMED = "SIGNATURE NOT CONFIRMED"
 
 _NAMESPACE = "convtwins"
 """A signature of another purpose, such as git's, does not count."""
@@ -161,7 +160,7 @@ def _unconfirmed(
     why: str, key: str | None = None, signer: str | None = None, differences: Mapping[str, list[str]] | None = None
 ) -> Signature:
     of = f" of {_owner(key, signer)}" if key else ""
-    sentence = f"{NOT_CONFIRMED}{of}: {why}."
+    sentence = f"SIGNATURE NOT CONFIRMED{of}: {why}."
     return Signature(confirmed=False, sentence=sentence, key=key, signer=signer, differences=dict(differences or {}))
 
 

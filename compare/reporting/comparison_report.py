@@ -55,6 +55,11 @@ class Compared:
     findings: Findings
 
     @property
+    def cautions(self) -> list[str]:
+        """All but those on the signature, which is one of the facts."""
+        return [each for each in self.findings.troubles if each not in cautions.signature(self.stored)]
+
+    @property
     def exit_code(self) -> int:
         """1 if a run failed or is missing, the proof or signature fails, or the timed runs did not train the same. Else 0."""
         proof = self.stored.comparison.proof
@@ -136,13 +141,6 @@ def _made_from(stored: Stored) -> list[tuple[str, str]]:
     lines = signing.manifest(stored.made_from)
     files = wording.count(len(stored.made_from), "file")
     return [("made from", f"{files}, SHA-256 {hashlib.sha256(lines.encode()).hexdigest()}")] if lines else []
-
-
-def signed(stored: Stored) -> list[str]:
-    """Who signed it. The cautions have what is wrong with a signature."""
-    if stored.signature is None:
-        return []
-    return [stored.signature.sentence if stored.signature.confirmed else f"{signing.NOT_CONFIRMED}: see the cautions."]
 
 
 def _unsigned(stored: Stored) -> list[tuple[str, str]]:
@@ -261,7 +259,7 @@ def sections(compared: Compared) -> list[tuple[str, list[str]]]:
         ("Which modes are not serial's mathematics, and what came of it?", found.inexact_modes),
         ("Input or model: what bounds the runs?", found.bounds),
         (comparison_tables.ENVIRONMENTS, found.environments),
-        ("Cautions", found.troubles),
+        ("Cautions", compared.cautions),
         ("The data", compared.stored.comparison.data_notes),
     ]
     return [(title, sentences) for title, sentences in sections if sentences]
@@ -278,7 +276,7 @@ def facts(compared: Compared) -> list[str]:
         f"{spec.model_words} on {comparison.data_name}, {spec.optimizer.name}, global batch {spec.global_batch_size}, "
         f"{length}, {spec.precision}, {seeds}, {wording.count(comparison.repeats, 'repeat')}{part}",
         document.ground(comparison.machine, comparison.versions, cores=max(row.spec.cores for row in comparison.rows)),
-        *signed(compared.stored),
+        *([signature.sentence] if (signature := compared.stored.signature) is not None else []),
     ]
 
 

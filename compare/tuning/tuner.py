@@ -21,7 +21,7 @@ from compare.execution.interleaving import turn
 from compare.execution.matrix import Row
 from compare.tuning import conductor, optuna_study, search_space, servers
 from compare.tuning.optuna_study import Search
-from compare.tuning.records import Best, Plan, SearchResult, Tuned, Tuning
+from compare.tuning.records import KIND, Best, Plan, SearchResult, Tuned, Tuning
 from compare.tuning.search_space import Space
 from compare.tuning.servers import Layout
 
@@ -44,7 +44,7 @@ def tune(settings: Tuning, folder: Path, lock: ExitStack | None = None) -> Tuned
     """
     with ExitStack() as own_lock, display() as shown:
         results_folder.refuse_other_request(
-            folder, PLAN_FILE, Plan, "tuning", _of_settings(settings), identity=_identity, own=(LOGS_FOLDER,)
+            folder, PLAN_FILE, Plan, "tuning", _of_settings(settings), identity=_identity, kind=KIND, own=(LOGS_FOLDER,)
         )
         wanted, space, values = _judge(settings, shown)
         shared_storage = None if settings.storage is None else optuna_study.open_storage(settings.storage)

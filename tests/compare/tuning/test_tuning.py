@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -129,6 +130,16 @@ def test_a_folder_with_another_tuning_is_refused_and_told_what_differs(searched:
     folder, _ = searched
     with pytest.raises(FolderError, match=r"another tuning \(sampler is \"random\" there, asked for: \"tpe\"\)"):
         tuner.tune(asked(sampler="tpe", jobs=(1, 3), frameworks=("left", "right")), folder)
+
+
+def test_a_tuning_says_who_signed_it(searched: tuple[Path, Tuned], tmp_path: Path, ssh_key: Path) -> None:
+    folder = shutil.copytree(searched[0], tmp_path / "copy")
+    for words, said in ((("--sign", str(ssh_key)), "Signed by"), ((), "Signed by"), ((), "SIGNATURE NOT CONFIRMED")):
+        done = CliRunner().invoke(app, ["tune", "--resume", str(folder), *words])
+        assert f"{said}" in done.stdout and str(ssh_key) not in (folder / "report.md").read_text()
+        assert done.exit_code == (0 if said == "Signed by" else 1), done.output
+        if not words:
+            (folder / "signed.txt").write_text("0" * 64 + "  tuned.json\n")
 
 
 def test_the_report_is_written_in_every_form(
@@ -484,7 +495,7 @@ def test_resume_takes_all_settings_from_its_folder(tmp_path: Path) -> None:
 )
 def test_the_former_flag_resume_takes_the_folder_of_out(tmp_path: Path, words: list[str]) -> None:
     done = CliRunner().invoke(app, ["tune", *(word.replace("DIR", str(tmp_path)) for word in words)])
-    assert done.exit_code == 2 and f"{tmp_path}/tuning.json holds no record of a tuning" in done.stderr
+    assert done.exit_code == 2 and f"{tmp_path} holds no record of a tuning" in done.stderr
     assert f"now: --resume {tmp_path}. The old form works until version 0.3." in done.stderr
 
 
