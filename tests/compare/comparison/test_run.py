@@ -180,7 +180,8 @@ def test_each_repeat_has_the_seed_of_its_place_in_all_rows_and_the_same_split(
     assert [run["spec"]["seed"] for run in printed["runs"]["left-serial-1core"]] == [3, 1, 3]
     (said,) = [sentence for sentence in printed["findings"]["scores"] if sentence.startswith("left serial, 1 core")]
     assert said == "left serial, 1 core: test accuracy 0.8800 over 2 seeds (quartiles 0.8750 to 0.8850)."
-    assert "Same initial weights in all 12 runs that recorded it, within each of 2 seeds." in printed["findings"]["sameness"]
+    same = "Same initial weights and order of examples in all 12 runs that recorded them, within each of 2 seeds."
+    assert same in printed["findings"]["sameness"]
     assert "Same data in all 12 runs that recorded it." in printed["findings"]["sameness"]
     assert '"seed",' in (out / "tables" / "runs.csv").read_text().splitlines()[0]
     assert "seeds 3, 1" in (out / "report.md").read_text()
