@@ -109,7 +109,7 @@ class _Command(TyperCommand):
 
 
 def _with_value(args: list[str], flag: str, other: str) -> list[str]:
-    """The words of a command, in which a flag without a value takes that of another option."""
+    """The words of a command. A flag without a value takes that of another option."""
     values = [word for before, word in itertools.pairwise(args) if before == other]
     values += [word.partition("=")[2] for word in args if word.startswith(f"{other}=")]
     alone = any(before == flag and word.startswith("-") for before, word in itertools.pairwise([*args, "--"]))

@@ -138,7 +138,7 @@ def lines(stored: Stored, names: dict[str, str]) -> list[str]:
 
 
 def _lines(found: Mapping[Division, Sequence[str]]) -> list[str]:
-    """A line for each division. What differs in all that are neither is said once, before what differs in some."""
+    """A line for each division. Conditions that differ in all pairs stand before those that differ in some."""
     neither = {each: rows for each, rows in found.items() if each.differing}
     shared = [
         one for one in next(iter(neither), Division("neither", "")).differing if all(one in each.differing for each in neither)
