@@ -157,10 +157,10 @@ def test_a_report_that_cannot_be_written_is_one_line_after_the_points(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(atomic_files, "write_atomically", full)
-    done = compare(measured, "--json", "--out", tmp_path / "x")
+    done = compare(measured, "--json", "--out", tmp_path / "out")
     assert done.exit_code == 1 and json.loads(done.stdout)
     (line,) = done.stderr.splitlines()
-    assert line.startswith(f"The report cannot be written to {tmp_path / 'x'}") and line.endswith("choose another --out.")
+    assert line.startswith(f"The report cannot be written to {tmp_path / 'out'}") and line.endswith("choose another --out.")
 
 
 def test_what_cannot_be_read_is_told_and_nothing_at_all_is_an_error(tmp_path: Path) -> None:
