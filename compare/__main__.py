@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib
 import io
+import itertools
 import os
 import signal
 import sys
@@ -57,6 +58,9 @@ RENAMED = {
 }
 """Options of version 0.1 by command. They work until version 0.3, with a notice."""
 
+FORMER_FLAGS = {"tune": ("--resume", "--out")}
+"""Flags of version 0.1 that went with the value of another option, by command. They work until version 0.3, with a notice."""
+
 EXIT_UNWRITTEN = EXIT_UNFINISHED = 1
 EXIT_UNREAD = SIGNALLED + signal.SIGPIPE
 """stdout was closed by the reader (`| head`). That is no failure, and 0 would be a verdict."""
@@ -73,6 +77,8 @@ class _Command(TyperCommand):
             if option in renamed:
                 print(f"{option} is called {renamed[option]} now. The old name works until version 0.3.", file=sys.stderr)
                 args[place] = f"{renamed[option]}{equals}{value}"
+        if former := FORMER_FLAGS.get(self.name or ""):
+            args = _with_value(args, *former)
         try:
             return super().parse_args(ctx, args)
         except TyperException as error:
@@ -100,6 +106,18 @@ class _Command(TyperCommand):
                 raise
             print("The command ended before its work was done.", file=sys.stderr)  # e.g. by sys.exit in a user's own code
             raise SystemExit(EXIT_UNFINISHED) from ending
+
+
+def _with_value(args: list[str], flag: str, other: str) -> list[str]:
+    """The words of a command. A flag without a value takes that of another option."""
+    values = [word for before, word in itertools.pairwise(args) if before == other]
+    values += [word.partition("=")[2] for word in args if word.startswith(f"{other}=")]
+    alone = any(before == flag and word.startswith("-") for before, word in itertools.pairwise([*args, "--"]))
+    if not (alone and values):
+        return args
+    print(f"{flag} takes its value itself now: {flag} {values[0]}. The old form works until version 0.3.", file=sys.stderr)
+    kept = [word for before, word in itertools.pairwise(["", *args]) if other not in (before, word, word.partition("=")[0])]
+    return [f"{flag}={values[0]}" if word == flag else word for word in kept]
 
 
 class _Commands(TyperGroup):

@@ -27,6 +27,7 @@ from common.spec import Spec
 from compare.comparison import run_process
 from compare.core.errors import FolderError
 from compare.execution import cells
+from compare.judgement import cautions
 from compare.matching.match import match as match
 from compare.reporting import comparison_plots, comparison_report, dataframes, matrix_report, plots, tables
 from compare.reporting.comparison_report import Compared
@@ -73,7 +74,8 @@ class Results:
     @property
     def sentences(self) -> list[str]:
         """The sentences of the report."""
-        return [sentence for _, sentences in comparison_report.sections(self.compared) for sentence in sentences]
+        first = [*cautions.signature(self.compared.stored), *self.compared.findings.divisions]
+        return [*first, *(each for _, sentences in comparison_report.sections(self.compared) for each in sentences)]
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,7 @@ def run(
     out: str | os.PathLike[str] | None = None,
     frameworks: Sequence[str] | None = None,
     proof: bool = True,
+    sign: str | os.PathLike[str] | None = None,
 ) -> Results | Matrix:
     """Run what `convtwins run --spec` runs, in a process of its own, and load it.
 
@@ -106,6 +109,7 @@ def run(
         out: the results folder. Default: one named by time under `results`.
         frameworks: names of those to compare. Default: all, or the contestants of the spec.
         proof: whether to prove first that the frameworks train the same.
+        sign: an SSH key to sign the results with.
 
     Raises:
         SpecError: a field is refused.
@@ -116,7 +120,7 @@ def run(
         OSError: the disk is full.
         KeyboardInterrupt: it was interrupted. The same call with the same `out` continues.
     """
-    return load(run_process.call(spec, out, frameworks, proof=proof))
+    return load(run_process.call(spec, out, frameworks, proof=proof, sign=sign))
 
 
 def load(folder: str | Path) -> Results | Matrix:

@@ -16,6 +16,7 @@ from common.spec import Spec
 from compare.core import exits
 from compare.core.option_parsing import chosen
 from compare.core.until_decided import UntilDecided
+from compare.execution import options, store
 from compare.execution.cells import AXES
 from compare.execution.store import Comparison
 from compare.reporting.document import to_json
@@ -63,13 +64,14 @@ def _with_lists(schema: dict[str, Any]) -> dict[str, Any]:
 
 def command(
     which: Annotated[str, typer.Argument(metavar="WHICH", help="spec, result or comparison.")] = "spec",
-    out: Annotated[Path | None, typer.Option(help="Write all of them to this folder, as WHICH.schema.json.")] = None,
+    out: Annotated[Path | None, typer.Option(help=f"{options.OUT} Gets all of them, as WHICH.schema.json.")] = None,
 ) -> None:
     """Print the JSON Schema of a spec file, of a run's result or of a comparison."""
     with exits.reported():
         made = schemas()
         chosen("WHICH", [which], tuple(made))
         if out is not None:
+            store.refuse_unwritable(out)
             for name, schema in made.items():
                 atomic_files.write_atomically(out / f"{name}.schema.json", to_json(schema) + "\n")
     if out is None:

@@ -1,7 +1,7 @@
 """What all tests share: which twin is under test, and where the real data lies."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -15,6 +15,24 @@ hypothesis.settings.load_profile("convtwins")
 
 # Tables are as wide as this says, and pytest-xdist, like some shells, sets it.
 os.environ.pop("COLUMNS", None)
+
+
+def in_folder(folder: Path) -> set[str]:
+    """What lies in a checkout and in its `results`. Hidden files are caches."""
+    return {str(path.relative_to(folder)) for pattern in ("[!.]*", "results/*") for path in folder.glob(pattern)}
+
+
+_THERE = in_folder(PROJECT)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_in_the_checkout() -> Iterator[None]:
+    yield
+    left = in_folder(PROJECT) - _THERE
+    _THERE.update(left)  # said once
+    assert not left, (
+        f"This test, or one beside it, has left {', '.join(sorted(left))} in the checkout. Give it --out or a folder."
+    )
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

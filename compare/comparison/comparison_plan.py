@@ -199,6 +199,17 @@ def check_repeats(settings: Preset) -> Preset:
     return settings
 
 
+def refuse_used(request: Request) -> None:
+    """Refuse the results folder at once for what shows before anything is prepared, see `store.refuse_used`.
+
+    Raises:
+        SpecError: a row is refused.
+        FolderError: the folder is.
+    """
+    if request.out is not None:
+        store.refuse_used(request.out, request.lay_out(request.settings, request.frameworks), request.settings.seeds)
+
+
 def judged(request: Request, shown: Display) -> Comparison:
     """Check every run against the frameworks, the machine and the data before the first one starts.
 

@@ -64,6 +64,7 @@ def rehearse(request: Request, *, as_json: bool, like: Path | None) -> int:
     Raises:
         SpecError, DataRefused, LaunchError, FolderError: as `run`.
     """
+    comparison_plan.refuse_used(request)
     say_what_is_measured(like)
     return rehearsed(request, like).deliver(None, as_json=as_json)
 

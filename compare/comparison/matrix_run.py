@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,7 @@ def run_all(
             cells.KIND,
             identity=_identity,
             merge=_merged,
-            is_begun=lambda: any(folder.glob(f"*/{store.PLAN_FILE}")),
+            is_begun=partial(_is_begun, folder),
         ) as plan,
     ):
         try:
@@ -129,13 +130,26 @@ def stored(folder: Path, repeats: int | None) -> MatrixPlan:
 
 def rehearse(plan: MatrixPlan, out: Path | None, *, as_json: bool, like: Path | None) -> int:
     """Print what the runs of every comparison that are left would take, added up. Starts none of them."""
+    if out is not None:
+        results_folder.refuse_other_request(
+            out,
+            cells.PLAN_FILE,
+            MatrixPlan,
+            cells.KIND,
+            _identity(plan),
+            identity=_identity,
+            kind=cells.KIND,
+            is_begun=partial(_is_begun, out),
+        )
     estimate.say_what_is_measured(like)
     made: dict[str, Report] = {}
     refused: dict[str, str] = {}
     for cell in plan.cells:
         there = out / cell.name if out and (out / cell.name / store.PLAN_FILE).exists() else None
         try:
-            made[cell.name] = estimate.rehearsed(comparison_plan.of_rows(cell.rows, plan, there), like)
+            request = comparison_plan.of_rows(cell.rows, plan, there)
+            comparison_plan.refuse_used(request)
+            made[cell.name] = estimate.rehearsed(request, like)
         except _REFUSALS as error:
             refused[cell.name] = str(error)
     values = {name: report.values for name, report in made.items()}
@@ -172,6 +186,10 @@ def rehearse(plan: MatrixPlan, out: Path | None, *, as_json: bool, like: Path | 
         values={"cells": values, "refused": refused, **total},
         exit_code=exits.RUN_FAILED if refused or any(report.exit_code for report in made.values()) else 0,
     ).deliver(None, as_json=as_json)
+
+
+def _is_begun(folder: Path) -> bool:
+    return any(folder.glob(f"*/{store.PLAN_FILE}"))
 
 
 def _identity(plan: MatrixPlan) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from compare.core.interrupt import SIGNALLED, Interrupted, interruptible
 from compare.core.option_parsing import given_besides, levels, names, numbers, variants
 from compare.core.presets import Preset
 from compare.core.progress import Display, display
+from compare.core.statistics import VERDICT_PAIRS
 from compare.core.until_decided import FIELDS as UNTIL_FIELDS
 from compare.core.until_decided import UntilDecided, asked_for
 from compare.execution import cells, executor, options, run_settings, signing, store
@@ -49,20 +50,20 @@ def command(
     *,
     of_spec: options.MatrixOptions,
     compared: options.ContestantOptions,
-    modes: Annotated[str | None, typer.Option(help=f"Which of {', '.join(spec.VARIANTS)}, with commas; or all.")] = None,
-    replicas: Annotated[int | None, typer.Option(help="Replicas of the parallel modes. Default: 2.")] = None,
+    modes: options.Modes = None,
+    replicas: options.Replicas = None,
     input_: Annotated[str | None, typer.Option("--input", help=f"How batches are fed: {' or '.join(spec.INPUTS)}.")] = None,
-    workers: Annotated[str | None, typer.Option(help="Input workers. Several numbers, with commas, make rows of each.")] = None,
+    workers: options.Workers = None,
     input_only: Annotated[bool, typer.Option("--input-only", help="Time the input path alone.")] = False,
     compute_only: Annotated[bool, typer.Option("--compute-only", help="Time the model alone, on one batch.")] = False,
     on_bad: options.OnBad = None,
     duplicates: options.Duplicates = None,
-    repeats: Annotated[int | None, typer.Option(min=1, help="Runs of each row. Verdicts need 5.")] = None,
+    repeats: Annotated[int | None, typer.Option(min=1, help=f"{options.REPEATS} Verdicts need 5.")] = None,
     until_decided: Annotated[
         bool, typer.Option("--until-decided", help="Add repeats until every question is decided, or is shown not to matter.")
     ] = False,
     most_repeats: Annotated[
-        int | None, typer.Option(help="With --until-decided: the most runs of each row. Default: 30.")
+        int | None, typer.Option(min=VERDICT_PAIRS, help=f"{options.MOST_REPEATS} With --until-decided. Default: 30.")
     ] = None,
     smallest_effect: Annotated[
         str | None, typer.Option(help="With --until-decided: the difference that matters. Default: 5%.")
@@ -88,29 +89,21 @@ def command(
         Path | None,
         typer.Option("--from", metavar="DIR", help="With --dry-run: take times from these results, measure nothing."),
     ] = None,
-    resume: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Continue the comparison in this folder, with all its settings."),
-    ] = None,
+    resume: options.Resume = None,
     oversubscribe: Annotated[
         bool, typer.Option(help="Run modes with more replicas than cores. The replicas share cores.")
     ] = False,
-    profile: Annotated[
-        bool, typer.Option("--profile", help="After each run, time the parts of a step separately and write a trace.")
-    ] = False,
-    proof: Annotated[bool, typer.Option(help="Prove first that both frameworks train the same.")] = True,
+    profile: Annotated[bool, typer.Option("--profile", help=f"{options.PROFILE} A trace is written too.")] = False,
+    proof: Annotated[bool, typer.Option(help=options.PROOF)] = True,
     live: Annotated[bool, typer.Option("--live", help="Keep live.html in the results folder up to date meanwhile.")] = False,
-    sign: Annotated[
-        Path | None, typer.Option(metavar="KEY", help="Sign the results with this SSH key, in ssh-keygen's format.")
-    ] = None,
+    sign: options.Sign = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Train the same CNN in every framework and mode, and compare."""
     with exits.reported():
         if like is not None and not dry_run:
             raise SpecError(f"--from goes with --dry-run. Received: {like} without it. Add --dry-run, or leave it out.")
-        if sign is not None:
-            signing.check(sign)
+        signing.check(sign)
         until_of = partial(asked_for, until_decided, most_repeats, smallest_effect)
         request: Request | MatrixPlan
         if resume is not None:
@@ -147,10 +140,10 @@ def command(
             folder = out or store.new_folder(cells.KIND)
             codes: list[int] = []
 
-            def within_signed(asked: Request, cell: Path) -> None:
+            def signed(asked: Request, cell: Path) -> None:
                 codes.append(within(replace(asked, sign=sign), cell)[1])
 
-            code = matrix_run.run_all(request, folder, within_signed, partial(Report.deliver, as_json=as_json), live=live)
+            code = matrix_run.run_all(request, folder, signed, partial(Report.deliver, as_json=as_json), live=live)
             code = code or max(codes, default=0)
             if code > SIGNALLED:
                 typer.echo(f"Interrupted. {_goes_on(folder)}", err=True)
@@ -190,8 +183,11 @@ def run(request: Request, *, as_json: bool, view: Callable[[Compared, Path], Rep
     return made.code or code
 
 
-def quietly(request: Request | MatrixPlan, out: Path | None) -> Path:
+def quietly(request: Request | MatrixPlan, out: Path | None, sign: Path | None) -> Path:
     """Do a whole comparison or matrix, and write its report. Nothing of it is printed on stdout.
+
+    Args:
+        sign: the SSH key that signs the results.
 
     Returns:
         Its folder.
@@ -203,9 +199,9 @@ def quietly(request: Request | MatrixPlan, out: Path | None) -> Path:
     """
     if isinstance(request, MatrixPlan):
         folder = out or store.new_folder(cells.KIND)
-        code = matrix_run.run_all(request, folder, within, _write)
+        code = matrix_run.run_all(request, folder, lambda asked, cell: within(replace(asked, sign=sign), cell), _write)
     else:
-        made = _do(request)
+        made = _do(replace(request, sign=sign))
         folder, code = made.folder, made.code
         if made.unwritten and not code:
             raise OSError(made.unwritten)
@@ -256,8 +252,9 @@ def _do(request: Request) -> _Done:
     """Start or resume a comparison. Prints its progress, not its results."""
     code, unwritten_runs = 0, list[tuple[str, RunResult]]()
     with interruptible(), display() as shown:
+        comparison_plan.refuse_used(request)
         if request.out is not None:
-            store.refuse_used(request.out, request.lay_out(request.settings, request.frameworks), request.settings.seeds)
+            store.refuse_busy(request.out)
         wanted = comparison_plan.judged(request, shown)
         folder = request.out or store.new_folder(wanted.rows[0].spec.model, wanted.data_name)
         with store.locked(folder):

@@ -22,7 +22,7 @@ from compare.comparison.comparison_plan import Request
 from compare.core import until_decided
 from compare.core.errors import FolderError, LaunchError
 from compare.core.interrupt import Interrupted, interruptible
-from compare.execution import launch, options, run_settings
+from compare.execution import launch, options, run_settings, signing
 
 _ERRORS = {each.__name__: each for each in (SpecError, FolderError, WeightsError, DataRefused, LaunchError, OSError)}
 _INTERRUPTED = Interrupted.__name__
@@ -34,6 +34,7 @@ def call(
     frameworks: Sequence[str] | None,
     *,
     proof: bool,
+    sign: str | os.PathLike[str] | None,
 ) -> Path:
     """Run a comparison or a matrix as `convtwins run --spec` does, in a process of its own.
 
@@ -52,6 +53,7 @@ def call(
         "out": None if out is None else os.fspath(out),
         "frameworks": None if frameworks is None else list(frameworks),
         "proof": proof,
+        "sign": None if sign is None else os.fspath(sign),
     }
     with launch.of_suite(__name__) as process:
         try:
@@ -87,7 +89,9 @@ def main() -> None:
         json.dump(told, answer)
 
 
-def _run(spec: dict[str, Any] | str, out: str | None, frameworks: list[str] | None, *, proof: bool) -> Path:
+def _run(spec: dict[str, Any] | str, out: str | None, frameworks: list[str] | None, *, proof: bool, sign: str | None) -> Path:
+    key = None if sign is None else Path(sign)
+    signing.check(key)
     asked = run_settings.of_cells(None, Path(spec) if isinstance(spec, str) else spec, {}, [])
     named = options.contestants(None if frameworks is None else ",".join(frameworks), None, asked[0][1].contestants)
     argv = ["run", *(["--spec", spec] if isinstance(spec, str) else option_words(spec))]
@@ -96,7 +100,7 @@ def _run(spec: dict[str, Any] | str, out: str | None, frameworks: list[str] | No
     argv += [] if proof else ["--no-proof"]
     folder = None if out is None else Path(out)
     requests = [(labels, Request(each, named, folder, proof, argv=argv)) for labels, each in asked]
-    return run.quietly(matrix_run.planned(requests) if requests[0][0] else requests[0][1], folder)
+    return run.quietly(matrix_run.planned(requests) if requests[0][0] else requests[0][1], folder, key)
 
 
 def stated(spec: Any) -> dict[str, Any] | str:

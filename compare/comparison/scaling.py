@@ -9,12 +9,12 @@ from typing import Annotated
 
 import typer
 
-from common import spec
+from common.spec import SpecError
 from compare.comparison import run, scaling_fit, scaling_report, scaling_rows
 from compare.comparison.scaling_fit import Wish
 from compare.core import exits
 from compare.core.option_parsing import chosen, names, numbers
-from compare.execution import options, run_settings
+from compare.execution import options, run_settings, signing
 from compare.judgement import scaling_laws
 from compare.reporting import comparison_report
 from compare.reporting.comparison_report import Compared
@@ -26,11 +26,11 @@ MODES = "multi_process"
 @options.grouped
 def command(
     *,
-    modes: Annotated[
-        str | None, typer.Option(help=f"Which of {', '.join(spec.VARIANTS)}, with commas; or all. Default: {MODES}.")
-    ] = None,
-    replicas: Annotated[str, typer.Option(help="Numbers of replicas, with commas. 1 is serial and always measured.")] = "1,2",
-    workers: Annotated[str | None, typer.Option(help="Numbers of input workers, with commas.")] = None,
+    modes: Annotated[str | None, typer.Option(help=f"{options.MODES} Default: {MODES}.")] = None,
+    replicas: Annotated[
+        str, typer.Option(help=f"{options.REPLICAS} Several numbers, with commas. 1 is serial and always measured.")
+    ] = "1,2",
+    workers: options.Workers = None,
     kinds: Annotated[
         str, typer.Option(help="strong (global batch fixed), weak (batch of a replica fixed), or both.")
     ] = "strong,weak",
@@ -41,18 +41,20 @@ def command(
     of_spec: options.SpecOptions,
     hosts: options.Hosts = None,
     contestants: options.ContestantOptions,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the training split. Default: 2.")] = None,
+    epochs: Annotated[int | None, typer.Option(help=f"{options.EPOCHS} Default: 2.")] = None,
     limit: options.Limit = None,
-    repeats: Annotated[int | None, typer.Option(min=1, help="Runs of each row. Intervals need 3, verdicts 5.")] = None,
-    cores: Annotated[int | None, typer.Option(help="CPU cores to scale over. Default: all.")] = None,
+    repeats: Annotated[int | None, typer.Option(min=1, help=f"{options.REPEATS} Intervals need 3, verdicts 5.")] = None,
+    cores: options.Cores = None,
     out: options.Out = None,
     stored: Annotated[
         Path | None, typer.Option(help="Measure nothing: read this results folder of an earlier scaling.")
     ] = None,
+    sign: options.Sign = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Measure strong and weak scaling, fit Amdahl and Gustafson, and project to machines that are not here."""
     with exits.reported():
+        signing.check(sign)
         wish = Wish()
         if project is not None:
             wish = Wish(numbers("--project", project, least=1), scaling_laws.network(network))
@@ -62,6 +64,10 @@ def command(
             return scaling_report.report(compared, folder, scaling_fit.read(compared.stored, wish), again)
 
         if stored is not None:
+            if sign is not None:
+                raise SpecError(
+                    f"--stored and --sign exclude each other. Received: both. Use run --resume {stored} --sign {sign} first."
+                )
             raise typer.Exit(view(comparison_report.read(stored), stored).deliver(stored, as_json=as_json))
         asked = of_spec.asked(epochs=epochs, limit=limit, cores=cores, hosts=None if hosts is None else names(hosts))
         settings = run_settings.settings(*asked)
@@ -72,6 +78,6 @@ def command(
         wanted = chosen("--kinds", names(kinds), scaling_rows.KINDS)
         lay_out = partial(scaling_rows.rows, sizes=sizes, kinds=[kind for kind in scaling_rows.KINDS if kind in wanted])
         named = contestants.names(settings.contestants)
-        request = run.Request(settings, named, out, prove=False, lay_out=lay_out, oversubscribe=True)
+        request = run.Request(settings, named, out, prove=False, lay_out=lay_out, oversubscribe=True, sign=sign)
         code = run.run(request, as_json=as_json, view=view)
     raise typer.Exit(code)

@@ -38,7 +38,7 @@ def report(compared: Compared, folder: Path, found: Scaling, arguments: Sequence
         name=NAME,
         json_file=SCALING_FILE,
         facts=comparison_report.facts(compared),
-        findings=[("Cautions", compared.findings.troubles)] if compared.findings.troubles else [],
+        findings=[("Cautions", compared.cautions)] if compared.cautions else [],
         tables=[table for table in made if table.rows],
         drawings={NAME: lambda figure: draw(found, figure)},
         environment=comparison_report.environment(compared),

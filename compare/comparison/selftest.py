@@ -17,7 +17,7 @@ from common import spec
 from common.frozen import Frozen
 from common.machine.private_folder import PrivateFolder
 from common.spec import SpecError
-from compare.comparison import run
+from compare.comparison import comparison_plan, run
 from compare.comparison.comparison_plan import Request
 from compare.core import exits, statistics, verdict_words
 from compare.core.option_parsing import names
@@ -122,9 +122,9 @@ def command(
             min=LEAST_PAIRS, help="Run so many pairs of equal runs of the first framework, e.g. 200, and resample them."
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of --real-pairs. The same command continues there.")] = None,
+    out: Annotated[Path | None, typer.Option(help=f"{options.OUT} Of --real-pairs. The same command continues there.")] = None,
     trials: Annotated[int, typer.Option(min=1000, help="Comparisons to simulate. A quarter as many families.")] = TRIALS,
-    seed: Annotated[int, typer.Option(min=0, help="Of the simulation.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help=f"{options.SEED} The simulation.")] = 0,
     as_json: options.AsJson = False,
 ) -> None:
     """Test the verdicts themselves: equal runs must be called equal, and a known slowdown must be found."""
@@ -134,9 +134,12 @@ def command(
             raise SpecError("--real-pairs and --simulate-only exclude each other. Received: both. Use one of them.")
         if out is not None and real_pairs is None:
             raise SpecError(f"--out goes with --real-pairs. Received: {out} without it. Add --real-pairs 200.")
+        pairs = None if real_pairs is None else _of_pairs(asked[0], real_pairs, out)
+        if pairs is not None:
+            comparison_plan.refuse_used(pairs)
         made = Selftest(checks=simulate(trials, seed), sentences=[])
         if not simulate_only:
-            found = _try_here(asked) if real_pairs is None else _try_pairs(asked[0], real_pairs, out, seed)
+            found = _try_here(asked) if pairs is None else _try_pairs(pairs, seed)
             made = Selftest(checks=[*made.checks, *found.checks], sentences=found.sentences)
     raise typer.Exit(report(made).deliver(None, as_json=as_json))
 
@@ -349,20 +352,26 @@ def _try_here(contestants: Sequence[str]) -> Selftest:
     return judge(compared)
 
 
-def _try_pairs(framework: str, pairs: int, out: Path | None, seed: int) -> Selftest:
-    """Equal runs of one framework in turns, so many pairs. A folder with some of them is continued.
+def _of_pairs(framework: str, pairs: int, out: Path | None) -> Request:
+    """Equal runs of one framework in turns, so many pairs."""
+    settings = Preset(values=VALUES | {"epochs": PAIR_EPOCHS}, modes=("serial",), repeats=pairs)
+    folder = out or store.new_folder("selftest", framework)
+    return Request(settings, [framework], folder, prove=False, lay_out=_equal_rows)
+
+
+def _try_pairs(wanted: Request, seed: int) -> Selftest:
+    """Run pairs, see `_of_pairs`. A folder with some of them is continued.
 
     Raises:
         SpecError, DataRefused, LaunchError, FolderError, Interrupted: as `run.within`.
     """
-    folder = out or store.new_folder("selftest", framework)
+    folder = wanted.out
+    assert folder is not None
     typer.echo(
         f"Real pairs are kept in {folder}. If this is cut short, the same command with --out {folder} continues.", err=True
     )
-    settings = Preset(values=VALUES | {"epochs": PAIR_EPOCHS}, modes=("serial",), repeats=pairs)
-    wanted = Request(settings, [framework], folder, prove=False, lay_out=_equal_rows)
     compared, _ = run.within(wanted, folder)
-    return judge_pairs(compared, pairs, seed)
+    return judge_pairs(compared, wanted.settings.repeats, seed)
 
 
 def judge_pairs(made: Compared, wanted: int, seed: int) -> Selftest:

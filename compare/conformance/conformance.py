@@ -88,7 +88,7 @@ def fresh(out: Path) -> Path:
 def command(
     twin: Annotated[str, typer.Argument(metavar="TWIN[@PYTHON]", help="A twin, and the interpreter that has it.")],
     checks: Annotated[str, typer.Option(help=f"With commas, of: {', '.join(CHECKS)}.")] = ",".join(CHECKS),
-    out: Annotated[Path | None, typer.Option(help="Keep report, specs, recordings and logs here. Default: nothing.")] = None,
+    out: options.OutOrNone = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Try an installed twin over the contract, and say what is missing; exit code 1 where a check fails."""

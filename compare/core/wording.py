@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 _CONTROL = re.compile(
     r"(?:\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff])+"
@@ -40,6 +40,11 @@ def listed(names: Iterable[str], most: int = 3) -> str:
     found = list(names)
     more = f" and {len(found) - most} more" if len(found) > most else ""
     return f"{', '.join(found[:most]) or 'none'}{more}"
+
+
+def joined(names: Sequence[str]) -> str:
+    """`a, b and c`."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def versions(found: Mapping[str, str]) -> str:

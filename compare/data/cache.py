@@ -15,6 +15,7 @@ import typer
 from common.data import cache
 from common.data.sources import cifar10, fashion_mnist, public_sets, synthetic_leaves
 from compare.core import exits, wording
+from compare.execution import options
 from compare.reporting.document import Report
 from compare.reporting.tables import Column, Table
 
@@ -48,7 +49,7 @@ def command(
     clear: Annotated[bool, typer.Option("--clear", help="Remove all items that are not in use, also downloads.")] = False,
     older_than: Annotated[float, typer.Option(min=0, help="With --prune: days without use. 0 removes all.")] = DEFAULT_DAYS,
     cache_dir: Annotated[Path | None, typer.Option(help="The folder, if it is not the usual one.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """List the cache folder, or remove items that were not used for long."""
     root = cache.folder(None if cache_dir is None else str(cache_dir))

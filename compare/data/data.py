@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import pandas as pd
 import typer
@@ -18,7 +18,7 @@ from compare.core.progress import display
 from compare.data import data_report
 from compare.data.data_report import BALANCE_NAME, COUNTS_FILE, RESULTS_FILE, SHEET_FILE
 from compare.data.exploration import KIND, Exploration, explore
-from compare.execution import store
+from compare.execution import options, store
 from compare.reporting import document, image_grid, plots, tables
 
 REPORT_FILE, FILES_FILE = "report.md", "files.csv"
@@ -41,16 +41,14 @@ def command(
     data: Annotated[
         str, typer.Argument(help="digits, cifar10, fashion_mnist, leaves[:classes=..,images=..], an image folder or archive.")
     ],
-    on_bad: Annotated[
-        Literal["strict", "skip"], typer.Option(help="Refuse data with files that are no usable images, or leave them out.")
-    ] = "strict",
-    duplicates: Annotated[str, typer.Option(help="Equal images in two splits: refuse or allow them.")] = "refuse",
-    limit: Annotated[int | None, typer.Option(help="Training examples to keep.")] = None,
-    image_size: Annotated[int | None, typer.Option(help="Resize images to this many pixels.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of drawn splits and of the limit.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Folder for the report, counts, files and plots.")] = None,
+    on_bad: options.OnBad = "strict",
+    duplicates: options.Duplicates = "refuse",
+    limit: options.Limit = None,
+    image_size: options.ImageSize = None,
+    seed: options.DataSeed = 0,
+    out: options.OutOrNone = None,
     write: Annotated[Path | None, typer.Option(help="With leaves: only write them to this folder.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Show what is in a data set, what is wrong with it, and how it looks."""
     with exits.reported():
@@ -85,6 +83,7 @@ def run(wanted: spec.Spec, out: Path | None, *, as_json: bool) -> int:
     """
     if out is not None:
         _refuse_other_folder(out)
+        store.refuse_busy(out)
     with display() as shown:
         shown.say("reading the data")
         exploration, dataset, manifest = explore(wanted.data, seed=wanted.split_seed, cache_dir=wanted.paths.cache_dir)

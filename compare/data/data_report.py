@@ -78,7 +78,9 @@ def _class_table(exploration: Exploration, classes: Sequence[ClassCount]) -> Tab
     total = max(1, sum(exploration.splits.values()))
     totals = [each.total for each in exploration.classes]
     left_out = len(exploration.classes) - len(classes)
-    balance = f"The largest class has {max(totals) / max(1, min(totals)):.2f} times the images of the smallest."
+    balance = f"{count(totals.count(0), 'class', 'classes')} of {len(totals):,} without an image."
+    if min(totals):
+        balance = f"The largest class has {max(totals) / min(totals):.2f} times the images of the smallest."
     return Table.of(
         "counts",
         "Classes",

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -15,7 +14,7 @@ from compare.core.option_parsing import names, numbers
 from compare.core.progress import display
 from compare.data.engine_scans import LOGS, Request, run
 from compare.data.preprocess_report import KIND, NAME, RESULTS_FILE, report
-from compare.execution import contestants, launch, results_folder
+from compare.execution import contestants, launch, options, results_folder
 from compare.reporting import document
 
 
@@ -23,19 +22,14 @@ def command(
     data: Annotated[str, typer.Argument(metavar="DATA", help="cifar10, leaves, or an image folder or archive.")],
     engines: Annotated[str, typer.Option(help="Engines, with commas.")] = ",".join((*launch.OWN, *launch.FRAMEWORKS)),
     workers: Annotated[str, typer.Option(help="Numbers of workers, with commas.")] = "1,2,4,8",
-    scheduler: Annotated[str, typer.Option(help="Dask's: threads, processes, or tcp://host:port of a cluster.")] = "threads",
-    limit: Annotated[int | None, typer.Option(help="Training images to keep.")] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Runs of each row. The median counts.")] = 3,
-    on_bad: Annotated[
-        Literal["strict", "skip"] | None,
-        typer.Option(help="strict: refuse data with bad files. skip: leave bad files out. Default: strict."),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of drawn splits and of the limit.")] = 0,
-    assignments: Annotated[
-        list[str] | None, typer.Option("--set", help="field=value of the spec, e.g. data.on_bad=skip.")
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for table, plot and logs.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    scheduler: Annotated[str, typer.Option(help=f"{options.SCHEDULER} Or threads or processes of this machine.")] = "threads",
+    limit: options.Limit = None,
+    repeats: Annotated[int, typer.Option(min=1, help=f"{options.REPEATS} The median counts.")] = 3,
+    on_bad: options.OnBad = None,
+    seed: options.DataSeed = 0,
+    assignments: options.Set = None,
+    out: options.OutOrNone = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Compute each channel's mean and standard deviation of the training split by every engine, and time it."""
     with exits.reported(), interruptible():

@@ -75,19 +75,18 @@ def look(name: str, python: str | None) -> Checked:
         name: of the environment.
         python: its interpreter. None: this process's.
     """
-    contestants.enter(Contestant(name=_subject(twin), twin=twin, python=python) for twin in launch.FRAMEWORKS)
-    first = _subject(next(iter(launch.FRAMEWORKS)))
-    interpreter = launch.interpreter(first)
+    subjects = [_enter(twin, name, python) for twin in launch.FRAMEWORKS]
+    interpreter = launch.interpreter(subjects[0])
     try:
-        found = {twin: launch.inspect(_subject(twin), "--clashes") for twin in launch.FRAMEWORKS}
+        found = {twin: launch.inspect(_subject(twin, name), "--clashes") for twin in launch.FRAMEWORKS}
         for twin in next(iter(found.values()))["brought"]:
             try:
-                contestants.enter([Contestant(name=_subject(twin), twin=twin, python=python)])
+                _enter(twin, name, python)
             except pydantic.ValidationError:
                 refusal = "Its name cannot stand in a contestant. Use letters, digits, dots, dashes and underscores."
                 found[twin] = {"refusal": refusal, "installed": False, "libraries": {}}
                 continue
-            found[twin] = launch.inspect(_subject(twin))
+            found[twin] = launch.inspect(_subject(twin, name))
     except LaunchError as error:
         return Checked(name=name, interpreter=interpreter, error=str(error))
     own = next(iter(found.values()))
@@ -112,19 +111,30 @@ def check(name: str, python: str | None) -> Checked:
     """The same, and import every framework that is there. Each answers in a process of its own."""
     found = look(name, python)
     there = [each.twin for each in found.twins if each.refusal is None]
-    with launch.asked([_subject(twin) for twin in there]) as answer:
-        twins = [_described(each, answer) if each.twin in there else each for each in found.twins]
+    with launch.asked([_subject(twin, name) for twin in there]) as answer:
+        twins = [_described(each, name, answer) if each.twin in there else each for each in found.twins]
     return found.model_copy(update={"twins": twins})
 
 
-def _subject(twin: str) -> str:
-    """Name of the contestant. A folder's name may have letters that a contestant's may not."""
-    return f"environment-{twin}"[:60]
+def _subject(twin: str, name: str) -> str:
+    """Name of the contestant, as messages call it."""
+    return f"{twin} in {wording.visible(name)}"
 
 
-def _described(subject: Subject, answer: Callable[[str], dict[str, Any]]) -> Subject:
+def _enter(twin: str, name: str, python: str | None) -> str:
+    """Enter the contestant and return its name. It has letters that a contestant's own may not, and stands in messages alone.
+
+    Raises:
+        ValidationError: the twin's name has such letters.
+    """
+    subject = Contestant(name=twin, twin=twin, python=python).model_copy(update={"name": _subject(twin, name)})
+    contestants.enter([subject])
+    return subject.name
+
+
+def _described(subject: Subject, name: str, answer: Callable[[str], dict[str, Any]]) -> Subject:
     try:
-        description = answer(_subject(subject.twin))
+        description = answer(_subject(subject.twin, name))
     except LaunchError as error:
         return subject.model_copy(update={"refusal": str(error)})
     libraries = subject.libraries | description.get("libraries", {})

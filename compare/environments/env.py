@@ -54,6 +54,11 @@ def command(
         else:
             own = (folder / name).absolute()
             interpreter = contestants.interpreter(str(own) if own.is_dir() else name)
+            if not interpreter.exists():
+                raise SpecError(
+                    f"env check takes the name of an environment, its folder, or an interpreter. Received: {name}, but there "
+                    f"is no {interpreter}. See env list, or make one with env create."
+                )
             known = interpreter.parents[1].name if interpreter.parent.name == "bin" else interpreter.name
             report = checking.report(checking.check(known.strip("._-") or "environment", str(interpreter)))
         code = report.deliver(None, as_json=as_json)

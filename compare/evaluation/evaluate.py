@@ -30,13 +30,13 @@ def command(
     tuned: Annotated[
         Path | None, typer.Option(metavar="DIR", help="The best fields of a tuning: its folder, or a file of fields.")
     ] = None,
-    epochs: Annotated[int | None, typer.Option(help=f"Passes over the training split, at most. Default: {EPOCHS}.")] = None,
+    epochs: Annotated[int | None, typer.Option(help=f"{options.EPOCHS} At most, see --patience. Default: {EPOCHS}.")] = None,
     patience: Annotated[
         int, typer.Option(min=0, help="Training ends after this many epochs without a better one. 0: it never ends early.")
     ] = PATIENCE,
     limit: options.Limit = None,
     seed: options.Seed = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Trainings of each framework, each with its own seed.")] = 1,
+    repeats: Annotated[int, typer.Option(min=1, help=f"{options.REPEATS} Each time with another seed.")] = 1,
     cores: options.Cores = None,
     out: options.Out = None,
     as_json: options.AsJson = False,

@@ -62,9 +62,11 @@ def evaluate(settings: Evaluation, folder: Path, shown: Display, lock: ExitStack
         SpecError, DataRefused, LaunchError, FolderError: nothing was trained, or the result cannot be used.
         Interrupted: finished work is in the folder.
     """
+    request = _request(settings, folder / TRAINING_FOLDER)
     store.refuse_others(folder, RECORD_FILE, KIND, KIND, own=(TRAINING_FOLDER, LOGITS_FOLDER))
+    comparison_plan.refuse_used(request)
     lock.enter_context(store.locked(folder))
-    stored = _trained(settings, folder / TRAINING_FOLDER, shown)
+    stored = _trained(request, folder / TRAINING_FOLDER, shown)
     scored = scoring.score(stored, folder, shown, with_validation=settings.scores_validation)
     made = scored.model_copy(update={"tuned_on": settings.tuned_on})
     records.write(folder / RECORD_FILE, made)
@@ -122,17 +124,20 @@ def rows(settings: Evaluation) -> list[Row]:
     return made
 
 
-def _trained(settings: Evaluation, folder: Path, shown: Display) -> Stored:
+def _request(settings: Evaluation, folder: Path) -> run.Request:
     made = rows(settings)
     first = made[0].spec.seed
     seeds = tuple(range(first, first + settings.repeats)) if settings.repeats > 1 else ()
-    request = run.Request(
+    return run.Request(
         Preset(repeats=settings.repeats, seeds=seeds),
         list(settings.frameworks),
         folder,
         prove=False,
         lay_out=lambda preset, frameworks: made,
     )
+
+
+def _trained(request: run.Request, folder: Path, shown: Display) -> Stored:
     wanted = comparison_plan.judged(request, shown)
     if unavailable := [f"{row.id}: {row.unavailable}" for row in wanted.rows if row.unavailable]:
         raise SpecError(f"{unavailable[0]}. Choose a mode that this machine can do.")

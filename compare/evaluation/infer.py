@@ -25,9 +25,13 @@ def command(
     checkpoint: Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="A trained model (best.safetensors of a run).")],
     frameworks: options.Frameworks = options.ALL_FRAMEWORKS,
     batches: Annotated[str, typer.Option(help="Images of a call, with commas.")] = "1,2,4,8,16,32,64,128,256",
-    cores: Annotated[str | None, typer.Option(help="Numbers of CPU cores, with commas. Default: 1 and all.")] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Processes of each framework and number of cores. Verdicts need 5.")] = 5,
-    calls: Annotated[int, typer.Option(min=inference.LEAST_CALLS, help="Timed calls of each batch size, at most.")] = 200,
+    cores: Annotated[
+        str | None, typer.Option(help=f"{options.CORES} Several numbers, with commas, make rows of each. Default: 1 and all.")
+    ] = None,
+    repeats: Annotated[
+        int, typer.Option(min=1, help=f"{options.REPEATS} Each time in a process of its own. Verdicts need 5.")
+    ] = 5,
+    calls: Annotated[int, typer.Option(min=inference.LEAST_CALLS, help=f"{options.CALLS} Of each batch size, at most.")] = 200,
     seconds: Annotated[float, typer.Option(min=0.001, help="No call of a batch size begins after this time.")] = 3.0,
     model: OwnModel = None,
     out: options.Out = None,

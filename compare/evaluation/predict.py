@@ -44,12 +44,12 @@ def command(
     checkpoint: Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="A trained model (best.safetensors of a run).")],
     images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="JPEG, PNG and other image files.")],
     frameworks: Annotated[
-        str | None, typer.Option(help=f"{' or '.join(launch.FRAMEWORKS)}. Default: the one that trained it.")
+        str | None, typer.Option(help=f"{options.FRAMEWORKS} Here one. Default: the one that trained the model.")
     ] = None,
     contestant: options.Contestants = None,
     top: Annotated[int, typer.Option(min=1, help="Labels of each image that the table shows.")] = 3,
     model: OwnModel = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print every class's probability as JSON.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Label images with a trained model, and show the probability of each class."""
     with exits.reported(), interruptible():

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, cast, get_type_hints
+from typing import Annotated, Any, Literal, cast, get_type_hints
 
 import typer
 
@@ -28,14 +28,36 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 }
 """What `--optimizer` stands for."""
 
-_DATA = f"{', '.join(sources.NAMES)}, torchvision:NAME, tfds:NAME, huggingface:NAME, or an image folder or archive"
-_MODEL = f"{', '.join(spec.MODELS)}, or package.module of your own"
+# The first sentence of each option's help is the same in all commands. A command may add others of its own.
+DATA = f"{', '.join(sources.NAMES)}, torchvision:NAME, tfds:NAME, huggingface:NAME, or an image folder or archive."
+MODEL = f"{', '.join(spec.MODELS)}, or package.module of your own."
+FRAMEWORKS = f"Which, with commas: {', '.join(launch.FRAMEWORKS)}."
+EPOCHS = "Passes over the training split."
+OPTIMIZER = "sgd (0.05, momentum 0.9) or adam (1e-3)."
+PRECISION = "float32 or float64."
+SEED = "Seed of all that is drawn."
+CORES = "CPU cores to use."
+WORKERS = "Input workers. Several numbers, with commas, make rows of each."
+MODES = f"Which of {', '.join(spec.VARIANTS)}, with commas; or all."
+REPLICAS = "Replicas of the parallel modes."
+REPEATS = "How often each is run."
+MOST_REPEATS = "The most repeats."
+STEPS = "Training steps."
+CALLS = "Timed calls."
+PROFILE = "Time the parts of a step separately, after each run."
+PROOF = "Prove first that the training is the same."
+METRIC = "Which figures, with commas."
+ONLY = "Rows or benchmarks whose id matches, e.g. 'pytorch-*'."
+THRESHOLD = "Growth that counts."
+ENVIRONMENTS = "Measure this revision in these environments, see `env`."
+SCHEDULER = "tcp://host:port of a Dask cluster."
+OUT = "Results folder."
+SET = "field=value of the spec, e.g. optimizer.momentum=0."
 
-Frameworks = Annotated[str, typer.Option(help=f"Which, with commas: {', '.join(launch.FRAMEWORKS)}.")]
-SomeFrameworks = Annotated[
-    str | None,
-    typer.Option("--frameworks", help=f"Which, with commas: {', '.join(launch.FRAMEWORKS)}. Default: all, or --contestant."),
-]
+_SEVERAL = "Several, with commas, make a matrix."
+
+Frameworks = Annotated[str, typer.Option(help=FRAMEWORKS)]
+SomeFrameworks = Annotated[str | None, typer.Option("--frameworks", help=f"{FRAMEWORKS} Default: all, or --contestant.")]
 """With `Contestants`. `contestants` reads both."""
 Contestants = Annotated[
     list[str] | None,
@@ -45,21 +67,33 @@ Contestants = Annotated[
 ]
 PresetName = Annotated[str | None, typer.Option("--preset", help=f"A named comparison: {', '.join(presets.PRESETS)}.")]
 SpecFile = Annotated[Path | None, typer.Option("--spec", help="A spec file (.yaml or .json).")]
-Data = Annotated[str | None, typer.Option(help=f"{_DATA}.")]
-Model = Annotated[str | None, typer.Option(help=f"{_MODEL}.")]
-Epochs = Annotated[int | None, typer.Option(help="Passes over the training split.")]
+Data = Annotated[str | None, typer.Option(help=DATA)]
+Model = Annotated[str | None, typer.Option(help=MODEL)]
+Epochs = Annotated[int | None, typer.Option(help=EPOCHS)]
 BatchSize = Annotated[int | None, typer.Option(min=1, help="Images of a step, over all replicas. Default: 64.")]
 ImageSize = Annotated[int | None, typer.Option(min=1, help="Resize images to this many pixels.")]
-OptimizerName = Annotated[str | None, typer.Option("--optimizer", help="sgd (0.05, momentum 0.9) or adam (1e-3).")]
-Precision = Annotated[str | None, typer.Option(help="float32 or float64.")]
+OptimizerName = Annotated[str | None, typer.Option("--optimizer", help=OPTIMIZER)]
+Precision = Annotated[str | None, typer.Option(help=PRECISION)]
 Limit = Annotated[int | None, typer.Option(help="Training examples to keep.")]
-OnBad = Annotated[str | None, typer.Option(help="strict: bad files refuse the data; skip: they are left out.")]
-Duplicates = Annotated[str | None, typer.Option(help="Equal images in two splits: refuse or allow.")]
-Seed = Annotated[int | None, typer.Option(help="Of order, weights, augmentation and splits.")]
-Cores = Annotated[int | None, typer.Option(help="CPU cores that each run may use. Default: all.")]
+OnBad = Annotated[
+    Literal["strict", "skip"] | None, typer.Option(help="strict: bad files refuse the data; skip: they are left out.")
+]
+Duplicates = Annotated[Literal["refuse", "allow"] | None, typer.Option(help="Equal images in two splits: refuse or allow.")]
+Seed = Annotated[int | None, typer.Option(min=0, help=f"{SEED} Order, weights, augmentation and splits.")]
+DataSeed = Annotated[int, typer.Option("--seed", min=0, help=f"{SEED} Splits and what the limit keeps.")]
+Cores = Annotated[int | None, typer.Option(help=f"{CORES} Default: all.")]
 Hosts = Annotated[str | None, typer.Option(help="Machines for the ranks, with commas. The first is this one.")]
-Set = Annotated[list[str] | None, typer.Option("--set", help="field=value of the spec, e.g. optimizer.momentum=0.")]
-Out = Annotated[Path | None, typer.Option(help="Results folder. Default: one named by time under results/.")]
+Set = Annotated[list[str] | None, typer.Option("--set", help=SET)]
+Modes = Annotated[str | None, typer.Option(help=MODES)]
+Replicas = Annotated[int | None, typer.Option(min=2, help=f"{REPLICAS} Default: 2.")]
+Workers = Annotated[str | None, typer.Option(help=WORKERS)]
+Resume = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Continue what is in this results folder, with all its settings.")
+]
+Out = Annotated[Path | None, typer.Option(help=f"{OUT} Default: one named by time under results/.")]
+OutOrNone = Annotated[Path | None, typer.Option("--out", help=f"{OUT} Default: nothing is kept.")]
+Sign = Annotated[Path | None, typer.Option(metavar="KEY", help="Sign the results with this SSH key, in ssh-keygen's format.")]
+"""A command calls `signing.check` before it begins."""
 AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
 
 
@@ -155,25 +189,22 @@ class TrainingOptions(SpecOptions):
     seed: Seed = None
 
 
-_SEVERAL = "Several, with commas, make a matrix."
-
-
 @dataclass(frozen=True, kw_only=True)
 class MatrixOptions(_Asked):
     """The same as TrainingOptions, where some may have several values. `cells.AXES` names their fields."""
 
     preset: PresetName = None
     spec_file: SpecFile = None
-    data: Annotated[str | None, typer.Option(help=f"{_DATA}. {_SEVERAL}")] = None
-    model: Annotated[str | None, typer.Option(help=f"{_MODEL}. {_SEVERAL}")] = None
+    data: Annotated[str | None, typer.Option(help=f"{DATA} {_SEVERAL}")] = None
+    model: Annotated[str | None, typer.Option(help=f"{MODEL} {_SEVERAL}")] = None
     batch_size: Annotated[
         str | None, typer.Option(help=f"Images of a step, over all replicas. Default: 64. {_SEVERAL}", metavar="INTEGER,...")
     ] = None
     image_size: Annotated[
         str | None, typer.Option(help=f"Resize images to this many pixels. {_SEVERAL}", metavar="INTEGER,...")
     ] = None
-    optimizer: Annotated[str | None, typer.Option(help=f"sgd (0.05, momentum 0.9) or adam (1e-3). {_SEVERAL}")] = None
-    precision: Annotated[str | None, typer.Option(help=f"float32 or float64. {_SEVERAL}")] = None
+    optimizer: Annotated[str | None, typer.Option(help=f"{OPTIMIZER} {_SEVERAL}")] = None
+    precision: Annotated[str | None, typer.Option(help=f"{PRECISION} {_SEVERAL}")] = None
     assignments: Set = None
     epochs: Epochs = None
     limit: Limit = None

@@ -31,6 +31,38 @@ def held(
     return store.locked(folder)
 
 
+def refuse_other_request(
+    folder: Path,
+    file: str,
+    record: type[_Work],
+    what: str,
+    asked: Mapping[str, Any],
+    *,
+    identity: Callable[[_Work], Mapping[str, Any]],
+    kind: str | None = None,
+    is_begun: Callable[[], bool] = lambda: True,
+    own: Collection[str] = (),
+) -> None:
+    """Refuse a folder at once for what shows before anything is prepared; `claimed` judges the rest. It is not touched.
+
+    Args:
+        asked: those fields of the identity that are known already.
+
+    Raises:
+        FolderError: it cannot be written, or holds work of other fields, or other files.
+    """
+    store.refuse_others(folder, file, kind, what, own=own)
+    if (folder / file).exists() and is_begun():
+        stored = identity(store.read_record(folder / file, record, f"a {what}"))
+        there = {name: stored.get(name) for name in asked}
+        _refuse_other(folder, what, store.differing(store.flat(there), store.flat(dict(asked))))
+
+
+def _refuse_other(folder: Path, what: str, difference: str | None) -> None:
+    if difference:
+        raise FolderError(f"{folder} holds another {what} ({difference}). Choose another --out, or remove it.")
+
+
 @contextmanager
 def claimed(
     folder: Path,
@@ -72,8 +104,7 @@ def claimed(
             then, now = cast(Any, stored), cast(Any, wanted)
             ground = store.other_ground((then.code_hash, now.code_hash), (then.machine, now.machine))
             there, asked = (store.flat(dict(identity(each))) for each in (stored, wanted))
-            if difference := store.differing(there, asked) or ground:
-                raise FolderError(f"{folder} holds another {what} ({difference}). Choose another --out, or remove it.")
+            _refuse_other(folder, what, store.differing(there, asked) or ground)
             record = merge(stored, wanted) if merge else stored
         records.write(path, record)
         atomic_files.sweep(folder)

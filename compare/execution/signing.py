@@ -6,6 +6,7 @@ the files that were read.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import stat
@@ -50,12 +51,14 @@ class _Refused(ValueError):
     """ssh-keygen did not do it, or the files are none that it could judge."""
 
 
-def check(key: Path) -> None:
-    """Sign a text with a key, to see that it can.
+def check(key: Path | None) -> None:
+    """Sign a text with a key, to see that it can. None: nothing is to be signed.
 
     Raises:
         SpecError: it cannot.
     """
+    if key is None:
+        return
     try:
         _signed(b"Can this key sign?\n", key)
     except _Refused as error:
@@ -85,8 +88,31 @@ def sign(folder: Path, digests: Mapping[str, str], key: Path) -> str | None:
         atomic_files.write_atomically(folder / MANIFEST_FILE, content)
         atomic_files.write_atomically(folder / SIGNATURE_FILE, signature)
     except (_Refused, OSError) as error:
-        return f"The results are not signed with {key} ({error}). Sign them with run --resume {folder} --sign {key}."
+        return f"The results are not signed with {key} ({error}). Run the same command with --out {folder} --sign {key}."
     return None
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def digests(folder: Path, paths: Collection[str]) -> dict[str, str]:
+    """SHA-256 of those of these files of a folder that are there, by their paths in it."""
+    return {path: sha256(folder / path) for path in paths if (folder / path).is_file()}
+
+
+def of_records(folder: Path, paths: Collection[str], key: Path | None) -> tuple[Signature | None, str | None]:
+    """Sign a command's records, if there is a key, and judge the signature that the folder has then.
+
+    Args:
+        paths: of the records in the folder, whether or not they are there.
+
+    Returns:
+        (the signature, if there is one; why signing failed, if it did).
+    """
+    read = digests(folder, paths)
+    unsigned = None if key is None else sign(folder, read, key)
+    return judge(folder, read, paths, None), unsigned
 
 
 def judge(folder: Path, read: Mapping[str, str], planned: Collection[str], signers: Path | None) -> Signature | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
+import os
 import re
 import sys
 from collections import defaultdict
@@ -187,7 +187,7 @@ def run_folder(folder: Path, row_id: str, repeat: int) -> Path:
 
 
 def refuse_others(folder: Path, record: str | None, kind: str | None, what: str, *, own: Collection[str] = ()) -> None:
-    """Refuse a folder that holds anything but an earlier result of the same kind.
+    """Refuse a folder that cannot be written, or holds anything but an earlier result of the same kind. It is not touched.
 
     Args:
         folder: to write to. It may be missing.
@@ -197,9 +197,9 @@ def refuse_others(folder: Path, record: str | None, kind: str | None, what: str,
         own: names that may be there without a record. A result that was cut short leaves them.
 
     Raises:
-        FolderError: it holds something else, or is a file.
+        FolderError: it holds something else, or `refuse_unwritable` refuses it.
     """
-    _refuse_file(folder)
+    refuse_unwritable(folder)
     others = sorted(path.name for path in folder.glob("[!.]*") if path.name not in own)
     if not others:
         return
@@ -212,9 +212,28 @@ def refuse_others(folder: Path, record: str | None, kind: str | None, what: str,
         raise FolderError(f"{folder} {found} ({others[0]}). Choose an empty folder with --out.")
 
 
-def _refuse_file(folder: Path) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise FolderError(f"{folder} is a file, not a folder. Choose a folder with --out.")
+def refuse_unwritable(folder: Path) -> None:
+    """Refuse a folder that nothing can be written to. It is not touched, and may be missing.
+
+    Raises:
+        FolderError: it or a folder above it is a file, or may not be written.
+    """
+    there = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
+    if not there.is_dir():
+        raise FolderError(f"{there} is a file, not a folder. Choose a folder with --out.")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise FolderError(f"Results cannot be written to {folder} ({there} may not be written). Choose another --out.")
+
+
+def refuse_busy(folder: Path) -> None:
+    """Refuse a folder that another command works in.
+
+    Raises:
+        FolderError: one does.
+    """
+    if (folder / _LOCK_FILE).exists():
+        with locked(folder):
+            pass
 
 
 def read_record(path: Path, record: type[_Record], what: str) -> _Record:
@@ -237,7 +256,7 @@ def locked(folder: Path) -> Generator[None]:
     Raises:
         FolderError: another comparison holds it, or it cannot be written.
     """
-    _refuse_file(folder)
+    refuse_unwritable(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = filelock.FileLock(folder / _LOCK_FILE, timeout=0)
@@ -253,21 +272,18 @@ def locked(folder: Path) -> Generator[None]:
 
 
 def refuse_used(folder: Path, rows: Sequence[Row], seeds: Sequence[int]) -> None:
-    """Refuse a folder at once for what shows before anything is prepared; `claim` judges the rest.
+    """Refuse a folder at once for what shows before anything is prepared; `claim` judges the rest. It is not touched.
 
     Args:
         folder: that is to be written to; may be missing.
         rows: of the comparison to come, as they are laid out: their `framework_options` are not judged yet, and refuse nothing.
 
     Raises:
-        FolderError: another comparison runs in it, or it holds one of other rows or seeds, or files of another kind.
+        FolderError: it cannot be written, or holds a comparison of other rows or seeds, or files of another kind.
     """
-    if not folder.exists():
-        return
-    with locked(folder):
-        if _holds_plan(folder):
-            stored = read_plan(folder)
-            _refuse_other(folder, _other_rows(stored, rows, seeds, but_for="framework_options."))
+    refuse_unwritable(folder)
+    if _holds_plan(folder):
+        _refuse_other(folder, _other_rows(read_plan(folder), rows, seeds, but_for="framework_options."))
 
 
 def claim(folder: Path, wanted: Comparison) -> Comparison:
@@ -390,7 +406,7 @@ def read(folder: Path, signers: Path | None = None) -> Stored:
     set_aside: list[str] = []
     unchecked = [] if _CHECKSUMS_SINCE in comparison.model_fields_set else [PLAN_FILE]
     torn: dict[str, int] = {}
-    made_from = {PLAN_FILE: _sha256(folder / PLAN_FILE)}
+    made_from = {PLAN_FILE: signing.sha256(folder / PLAN_FILE)}
     planned = {PLAN_FILE}
     for row in comparison.rows:
         for repeat in range(comparison.repeats):
@@ -404,7 +420,7 @@ def read(folder: Path, signers: Path | None = None) -> Stored:
                 continue
             if result is not None:
                 runs[row.id][repeat] = result
-                made_from[path] = _sha256(folder / path)
+                made_from[path] = signing.sha256(folder / path)
                 if results.is_unchecked(result):
                     unchecked.append(path)
             if damaged := event_log.damaged_events(run_folder(folder, row.id, repeat)):
@@ -419,10 +435,6 @@ def read(folder: Path, signers: Path | None = None) -> Stored:
         made_from=made_from,
         signature=signing.judge(folder, made_from, planned, signers),
     )
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def clear(directory: Path) -> None:

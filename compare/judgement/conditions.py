@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from itertools import combinations
+from collections.abc import Collection, Mapping, Sequence
+from itertools import chain, combinations
 from typing import Literal, NamedTuple
 
 from common.artifacts.schema import RunResult
@@ -55,6 +55,8 @@ class Division(NamedTuple):
     kind: Literal["closed", "open", "neither", "not known"]
     detail: str
     """Why it is this one, or how the switches were found. May be empty."""
+    differing: tuple[str, ...] = ()
+    """The conditions that differ, with both values, where these are the detail."""
 
     @property
     def words(self) -> str:
@@ -110,7 +112,7 @@ def division(stored: Stored, one: Row, other: Row, apart: Collection[str] = ()) 
     if not differing:
         return Division("closed", "")
     said = [f"{CONDITIONS[name]} ({ours[name]} against {theirs[name]})" for name in differing]
-    return Division("neither", f"other {', '.join(said)}")
+    return Division("neither", f"other {', '.join(said)}", tuple(said))
 
 
 def lines(stored: Stored, names: dict[str, str]) -> list[str]:
@@ -120,16 +122,36 @@ def lines(stored: Stored, names: dict[str, str]) -> list[str]:
         names: row id: its name without the framework. Rows without one are left out.
     """
     found: dict[Division, list[str]] = {}
+    named = {each.name: each.switches for each in stored.comparison.contestants}
+    to_even_out = False
     for one, other in combinations(stored.comparison.rows, 2):
         if one.id in names and other.id in names and matrix.differ_by_contestant(one, other):
-            found.setdefault(division(stored, one, other), []).append(names[one.id])
-    said = [
-        f"Division of {'; '.join(rows)}: {each.kind}{f': {each.detail}' if each.detail else ''}."
-        for each, rows in found.items()
-    ]
+            found.setdefault(each := division(stored, one, other), []).append(names[one.id])
+            # Switches that the user has set apart are what is compared.
+            on_purpose = named.get(one.contestant, {}) != named.get(other.contestant, {})
+            to_even_out = to_even_out or (each.kind == "neither" and not on_purpose)
+    said = _lines(found)
     levels = {row.spec.switches for row in stored.comparison.rows}
-    if levels <= {"plain", "usual"} and any(each.kind == "neither" for each in found):
+    if levels <= {"plain", "usual"} and to_even_out:
         said.append("For equal conditions add --switches closed; for each one's best run `optimize`, then add --switches best.")
+    return said
+
+
+def _lines(found: Mapping[Division, Sequence[str]]) -> list[str]:
+    """A line for each division. Conditions that differ in all pairs stand before those that differ in some."""
+    neither = {each: rows for each, rows in found.items() if each.differing}
+    shared = [
+        one for one in next(iter(neither), Division("neither", "")).differing if all(one in each.differing for each in neither)
+    ]
+    said: list[str] = []
+    if len(neither) > 1 and shared:
+        said.append(f"Division of {'; '.join(chain(*neither.values()))}: neither: other {', '.join(shared)}.")
+        for each, rows in neither.items():
+            if own := [one for one in each.differing if one not in shared]:
+                said[-1] += f" Of {'; '.join(rows)} also {', '.join(own)}."
+    for each, rows in found.items():
+        if not (said and each in neither):
+            said.append(f"Division of {'; '.join(rows)}: {each.kind}{f': {each.detail}' if each.detail else ''}.")
     return said
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Sequence
 
 from common.artifacts.schema import RunResult
@@ -94,15 +95,27 @@ def sentences(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
         )
     if any(summary.part != "training" for summary in summaries):
         return [*found, *filter(None, [_equal([runs], "data", lambda result: result.data_hash)])]
-    found += filter(
-        None,
-        [
-            _equal([runs], "data", lambda result: result.data_hash),
-            _equal(_by_seed(runs), "initial weights", lambda result: result.weights_hash),
-            _same_order([run for run in runs if run.status == "ok"]),
-        ],
+    equal = (
+        _equal([runs], "data", lambda result: result.data_hash),
+        _equal(_by_seed(runs), "initial weights", lambda result: result.weights_hash),
+        _same_order([run for run in runs if run.status == "ok"]),
     )
-    return found
+    return [*found, *_together([each for each in equal if each])]
+
+
+_SAME = re.compile(r"Same ([\w ]+)( in all \d+ runs that recorded it.*)")
+
+
+def _together(said: Sequence[str]) -> list[str]:
+    """These sentences, where those that say the same of several things are one."""
+    alike: dict[str, list[str]] = {}
+    for each in said:
+        found = _SAME.fullmatch(each)
+        alike.setdefault(found[2] if found else each, []).append(found[1] if found else "")
+    return [
+        f"Same {wording.joined(things)}{rest.replace(' it', ' them', 1) if len(things) > 1 else rest}" if things[0] else rest
+        for rest, things in alike.items()
+    ]
 
 
 def _same_order(runs: Sequence[RunResult]) -> str | None:
@@ -145,11 +158,14 @@ def _severity(pair: Growth) -> tuple[bool, bool, float]:
 
 def _trajectories(stored: Stored) -> list[str]:
     """Each row's growth. A sentence that starts with a space belongs below the one before."""
-    said: list[str] = []
     found = growths(stored)
+    alike: dict[str, list[str]] = {}
     for row, pair in found:
         cores = f", {wording.count(row.spec.cores, 'core')}" if row.spec.mode == "serial" else f" x{row.spec.replicas}"
-        said.append(f" {row.spec.variant}{cores}: the losses differ by {pair.shown}. {pair.explained}")
+        alike.setdefault(pair.explained, []).append(f" {row.spec.variant}{cores}: the losses differ by {pair.shown}.")
+    said: list[str] = []
+    for explained, rows in alike.items():
+        said += [*rows, f" These {len(rows)}: {explained}"] if len(rows) > 1 else [f"{rows[0]} {explained}"]
     if found and all(pair.judged and pair.beyond is None for _, pair in found):
         last = max(pair.differences[-1] for _, pair in found)
         if last > SCORES_DIFFER:

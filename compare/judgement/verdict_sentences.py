@@ -49,18 +49,23 @@ def _verdict(said: str, who: str, conditions: dict[str, str], *compared: Summary
 
 def of_contestants(stored: Stored, judged: Family) -> list[str]:
     """Which framework is faster, one sentence for each configuration that both ran."""
+    return _sentences(_of_contestants(stored, judged), ": ")
+
+
+def _of_contestants(stored: Stored, judged: Family) -> list[_Verdict]:
     pairs = [(first, second) for first, second, _ in judged.contestants]
     verdicts: list[_Verdict] = []
     for (first, second, seconds), switches in zip(judged.contestants, _settings(stored, pairs), strict=True):
-        kind = division(stored, _row(stored, first), _row(stored, second))
-        conditions = _conditions(stored, first, switches, kind, mode=_mode(stored, first))
+        kind = division(stored, _row(stored, first), _row(stored, second)).kind
+        # The line of the division says why, see `conditions.lines`.
+        conditions = _conditions(stored, first, switches, Division(kind, ""), mode=_mode(stored, first))
         said = verdict_words.faster(seconds, first.contestant, second.contestant)
         verdicts.append(_verdict(said, f"{first.contestant} against {second.contestant}", conditions, first, second))
-    return _sentences(verdicts, ": ")
+    return verdicts
 
 
 def of_modes(stored: Stored, summaries: Sequence[Summary], judged: Family) -> list[str]:
-    """Which parallel modes pay, one sentence for each."""
+    """Which parallel modes pay, one sentence for each. They stand below those of `of_contestants`."""
     by_id = {summary.id: summary for summary in summaries}
     pairs = [
         (by_id[row.id], by_id[serial.id])
@@ -72,7 +77,7 @@ def of_modes(stored: Stored, summaries: Sequence[Summary], judged: Family) -> li
         kind = division(stored, _row(stored, serial), _row(stored, summary), OF_THE_MODE)
         conditions = _conditions(stored, summary, switches, kind)
         verdicts.append(_verdict(_pays(summary, judged.modes[summary.id]), summary.name, conditions, summary, serial))
-    return _sentences(verdicts, "; ")
+    return _sentences(verdicts, "; ", _of_contestants(stored, judged))
 
 
 def _pays(summary: Summary, speedup: Judged) -> str:
@@ -85,17 +90,32 @@ def _pays(summary: Summary, speedup: Judged) -> str:
     return f"{said} is {times}{verdict_words.surety(speedup)}"
 
 
-def _sentences(verdicts: Sequence[_Verdict], separator: str) -> list[str]:
-    """The verdicts. Conditions that several share are said once, before them."""
-    shared: dict[str, str] = {}
-    if len(verdicts) > 1:
-        first = verdicts[0].conditions
-        shared = {name: words for name, words in first.items() if all(each.conditions.get(name) == words for each in verdicts)}
+def _shared(verdicts: Sequence[_Verdict]) -> dict[str, str]:
+    """The conditions of all, if there are several verdicts."""
+    if len(verdicts) < 2:
+        return {}
+    first = verdicts[0].conditions
+    return {name: words for name, words in first.items() if all(each.conditions.get(name) == words for each in verdicts)}
+
+
+def _sentences(verdicts: Sequence[_Verdict], separator: str, above: Sequence[_Verdict] = ()) -> list[str]:
+    """The verdicts. Conditions that several share are said once, before them, and a doubt that several share after them.
+
+    Args:
+        above: the verdicts above these.
+    """
+    shared = _shared(verdicts)
     said = [f"All with {', '.join(shared.values())}."] if shared else []
+    if (before := _shared(above)) and before.keys() <= shared.keys():
+        new = [words for name, words in shared.items() if before.get(name) != words]
+        said = [f"All {', '.join(['as above', *new])}."]
+    unfounded, unfounded_above = (sum(verdict.doubt == NO_FINDING for verdict in each) for each in (verdicts, above))
+    at_the_end = unfounded > 1 or unfounded_above > 1
     for verdict in verdicts:
         own = ", ".join(words for name, words in verdict.conditions.items() if name not in shared)
-        said.append(f"{verdict.said}{separator if own else ''}{own}.{verdict.doubt}")
-    return said
+        doubt = "" if verdict.doubt == NO_FINDING and at_the_end else verdict.doubt
+        said.append(f"{verdict.said}{separator if own else ''}{own}.{doubt}")
+    return [*said, f"No finding:{NO_FINDING}"] if at_the_end and unfounded_above < 2 else said
 
 
 def _conditions(stored: Stored, summary: Summary, switches: str, division: Division, **mode: str) -> dict[str, str]:

@@ -15,7 +15,7 @@ from common.spec import SpecError
 from compare.core import exits
 from compare.core.interrupt import interruptible
 from compare.core.option_parsing import chosen, names
-from compare.execution import store
+from compare.execution import options, store
 from compare.matching import climbing
 from compare.matching.causes import KNOWN
 from compare.matching.climbing import Line, Match
@@ -44,15 +44,15 @@ def command(
         typer.Option("--map", metavar="TORCH=KERAS", help="Layers that stand for each other. May be repeated."),
     ] = None,
     as_built: Annotated[bool, typer.Option("--as-built", help="Compare weights as both are built, and copy none.")] = False,
-    steps: Annotated[int, typer.Option(min=1, help="Steps of training at which the losses are compared.")] = 20,
+    steps: Annotated[int, typer.Option(min=1, help=f"{options.STEPS} At each, the losses are compared.")] = 20,
     prepare: Annotated[tuple[str, str] | None, typer.Option(help=f"Functions from uint8 images: {_IN_ORDER}.")] = None,
     loss: Annotated[
         tuple[str, str] | None, typer.Option(help=f"Losses: {_IN_ORDER}. Default: cross-entropy of logits.")
     ] = None,
     optimizer: Annotated[tuple[str, str] | None, typer.Option(help=f"Functions that make optimizers: {_IN_ORDER}.")] = None,
     accept: Annotated[str, typer.Option(metavar="CAUSE,...", help="Causes that do not count, e.g. biased-variance.")] = "",
-    out: Annotated[Path | None, typer.Option(help="Keep the report here. Default: nothing is kept.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    out: options.OutOrNone = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Compare a PyTorch model with its Keras port: weights copied, outputs, gradients, steps; exit code 1 where they part."""
     with exits.reported(), interruptible():

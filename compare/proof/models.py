@@ -17,17 +17,15 @@ from common.models.architectures import Architecture
 from compare.core import exits
 from compare.core.interrupt import interruptible
 from compare.core.option_parsing import each_once, names
-from compare.execution import contestants, launch, twin_client
+from compare.execution import contestants, launch, options, twin_client
 
 
 def command(
-    model: Annotated[str, typer.Option(help="With commas; package.module for your own.")] = ",".join(spec.MODELS),
-    data: Annotated[
-        str, typer.Option(help=f"{', '.join(sources.NAMES)}, or an image folder or archive: it gives classes and size.")
-    ] = "digits",
-    image_size: Annotated[int | None, typer.Option(help="Resize images to this many pixels.")] = None,
-    frameworks: Annotated[str, typer.Option(help="Which, with commas.")] = ",".join(launch.FRAMEWORKS),
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summaries as JSON.")] = False,
+    model: Annotated[str, typer.Option(help=f"{options.MODEL} Several, with commas.")] = ",".join(spec.MODELS),
+    data: Annotated[str, typer.Option(help=f"{options.DATA} It gives classes and size.")] = "digits",
+    image_size: options.ImageSize = None,
+    frameworks: options.Frameworks = options.ALL_FRAMEWORKS,
+    as_json: options.AsJson = False,
 ) -> None:
     """Print layers, output shapes, values and FLOPs of the models as each framework has built them."""
     with exits.reported():

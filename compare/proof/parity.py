@@ -6,14 +6,12 @@ import itertools
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from common import spec
-from common.data import sources
 from common.machine.private_folder import PrivateFolder
 from common.spec import Spec, SpecError
 from compare.core import exits
@@ -49,23 +47,18 @@ def command(
     *,
     spec_file: options.SpecFile = None,
     preset: options.PresetName = None,
-    model: Annotated[
-        str, typer.Option(help=f"With commas: {', '.join(spec.MODELS)}, or package.module of your own.")
-    ] = "simple_cnn",
-    optimizer: Annotated[str, typer.Option(help="With commas: sgd (0.05, momentum 0.9), adam (1e-3).")] = "sgd,adam",
-    steps: Annotated[int, typer.Option(min=1, help="Steps at which the losses are compared.")] = ladder.STEPS,
-    precision: Annotated[str, typer.Option(help="float64 proves; float32 shows how rounding grows.")] = "float64",
-    data: Annotated[str, typer.Option(help=f"{', '.join(sources.NAMES)}, or an image folder or archive.")] = "digits",
+    model: Annotated[str, typer.Option(help=f"{options.MODEL} Several, with commas.")] = "simple_cnn",
+    optimizer: Annotated[str, typer.Option(help=f"{options.OPTIMIZER} Several, with commas.")] = "sgd,adam",
+    steps: Annotated[int, typer.Option(min=1, help=f"{options.STEPS} At each, the losses are compared.")] = ladder.STEPS,
+    precision: Annotated[
+        str, typer.Option(help=f"{options.PRECISION} The first shows how rounding grows, the second proves.")
+    ] = "float64",
+    data: Annotated[str, typer.Option(help=options.DATA)] = "digits",
     image_size: options.ImageSize = None,
-    modes: Annotated[
-        str | None,
-        typer.Option(help=f"To compare with serial, of {', '.join(spec.VARIANTS)}; or all. Default: as `run`."),
-    ] = None,
-    replicas: Annotated[
-        int | None, typer.Option(min=2, help="Replicas of those modes. Default: 2, or as the spec says.")
-    ] = None,
+    modes: Annotated[str | None, typer.Option(help=f"{options.MODES} Default: as `run`.")] = None,
+    replicas: Annotated[int | None, typer.Option(min=2, help=f"{options.REPLICAS} Default: 2, or as the spec says.")] = None,
     compared: options.ContestantOptions,
-    seed: Annotated[int, typer.Option(help="Of weights, order and augmentation.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help=f"{options.SEED} Order, weights and augmentation.")] = 0,
     assignments: options.Set = None,
     referee: Annotated[
         bool, typer.Option("--referee", help="Compare both frameworks with a third training in plain NumPy instead.")
@@ -74,9 +67,7 @@ def command(
         bool,
         typer.Option("--single-steps", help="Judge float64 single steps alone, every one of them, within 1e-12 in each mode."),
     ] = False,
-    out: Annotated[
-        Path | None, typer.Option(help="Keep report, specs, recordings and logs here. Default: nothing is kept.")
-    ] = None,
+    out: options.OutOrNone = None,
     remember: Annotated[bool, typer.Option(help="Use a stored proof of the same code, versions and spec.")] = True,
     as_json: options.AsJson = False,
 ) -> None:
@@ -122,13 +113,14 @@ def command(
                 )
             ]
             asked = list(Preset().modes) if modes is None else variants(modes)
+        if referee and single_steps:
+            raise SpecError("--referee and --single-steps make two reports. Use one of them.")
+        if out is not None:
+            store.refuse_others(out, RESULTS_FILE, None, "proof", own=(*spec.MODELS, *(each.model for each in specs)))
+        if not rows:
             own = [each.name for each in contestants.entered(named) if each.switches]
             for each in specs:  # refuse a switch that a contestant's twin lacks
                 matrix.judge([matrix.row(name, name, each) for name in own], {name: launch.describe(name) for name in own})
-        if out is not None:
-            store.refuse_others(out, RESULTS_FILE, None, "proof", own=(*spec.MODELS, *(each.model for each in specs)))
-        if referee and single_steps:
-            raise SpecError("--referee and --single-steps make two reports. Use one of them.")
         if referee:
             each = [third_opinion.spec_of(each) for each in specs]
             made = referee_report(third_opinion.judge(each, named, folder, progress))

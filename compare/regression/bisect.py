@@ -33,18 +33,18 @@ def command(
     ] = None,
     environments: Annotated[
         str | None,
-        typer.Option("--environments", metavar="A B ...", help="Environments in order instead, the good one first. See `env`."),
+        typer.Option("--environments", metavar="A B ...", help=f"{options.ENVIRONMENTS} In order, the good one first."),
     ] = None,
     others: Annotated[
         list[str] | None, typer.Argument(metavar="[B ...]", help="The other environments of --environments.")
     ] = None,
-    metric: Annotated[str, typer.Option(help=f"One of {', '.join(CHOICES)}.")] = CHOICES[0],
-    threshold: Annotated[str, typer.Option(help="Growth between the ends that is worth a search.")] = "5%",
-    most_repeats: Annotated[int, typer.Option(min=VERDICT_PAIRS, help="The most pairs of runs of a test.")] = MOST_PAIRS,
-    only: Annotated[str | None, typer.Option(help="The row, if there are several, e.g. 'pytorch-*'.")] = None,
+    metric: Annotated[str, typer.Option(help=f"{options.METRIC} Here one. Of {', '.join(CHOICES)}.")] = CHOICES[0],
+    threshold: Annotated[str, typer.Option(help=f"{options.THRESHOLD} Between the ends: less is not searched.")] = "5%",
+    most_repeats: Annotated[int, typer.Option(min=VERDICT_PAIRS, help=f"{options.MOST_REPEATS} In pairs.")] = MOST_PAIRS,
+    only: Annotated[str | None, typer.Option(help=f"{options.ONLY} Here one.")] = None,
     of_spec: options.TrainingOptions,
     contestants: options.ContestantOptions,
-    modes: Annotated[str | None, typer.Option(help="The mode. Default: serial, or `modes` of the spec file.")] = None,
+    modes: Annotated[str | None, typer.Option(help=f"{options.MODES} Here one. Default: serial, or as the spec says.")] = None,
     out: options.Out = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -82,6 +82,7 @@ def bisect(request: Request, asked: Asked, folder: Path) -> tuple[Found, Candida
     """
     words = f"Interrupted. Finished runs are in {folder}. The same command with --out {folder} continues."
     with interruptible(words), display(Console(stderr=True)) as shown:
+        candidates.refuse_used(request, asked, folder)
         if asked.environments:
             chosen = candidates.of_environments(asked.environments, request, shown)
         else:

@@ -157,6 +157,16 @@ def of_environments(pythons: Sequence[str], request: Request, shown: Display) ->
     return Candidates(found, sides[-1].plan, revisions.runnable(sides[-1].plan), ready, there)
 
 
+def refuse_used(request: Request, asked: Asked, folder: Path) -> None:
+    """Refuse the folder at once for what shows before anything is prepared; `search` judges the rest.
+
+    Raises:
+        FolderError: it cannot be written, or holds another bisection or other files.
+    """
+    known = {"metric": asked.metric, "threshold": asked.threshold, "seeds": request.settings.seeds[0]}
+    results_folder.refuse_other_request(folder, RECORD_FILE, Bisection, KIND, known, identity=_identity, kind=KIND)
+
+
 def search(chosen: Candidates, request: Request, asked: Asked, folder: Path, shown: Display) -> Found:
     """Measure candidates until the first bad one is found. Finished runs in the folder are used again.
 
@@ -177,7 +187,7 @@ def search(chosen: Candidates, request: Request, asked: Asked, folder: Path, sho
         distributions_hashes=[each.distributions_hash for each in chosen.environments],
     )
     with (
-        results_folder.claimed(folder, RECORD_FILE, record, "bisection", identity=_identity, merge=_go_on),
+        results_folder.claimed(folder, RECORD_FILE, record, KIND, identity=_identity, merge=_go_on),
         ExitStack() as held,
     ):
         good: list[OneSide] = []  # once it is checked out

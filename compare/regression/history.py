@@ -70,11 +70,11 @@ class Point(Frozen):
 
 def command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Holds results folders, or pytest-benchmark's files, or both.")],
-    metric: Annotated[
-        str, typer.Option(help=f"Which, with commas, of {', '.join(METRICS)}; {SECONDS} of benchmarks.")
-    ] = ",".join(_DEFAULT),
-    only: Annotated[str | None, typer.Option(help="Rows or benchmarks whose id matches, e.g. 'pytorch-*'.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the report with its plots. Default: no file is written.")] = None,
+    metric: Annotated[str, typer.Option(help=f"{options.METRIC} Of {', '.join(METRICS)}; {SECONDS} of benchmarks.")] = ",".join(
+        _DEFAULT
+    ),
+    only: Annotated[str | None, typer.Option(help=options.ONLY)] = None,
+    out: options.OutOrNone = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Show a figure over the measured commits, separately for each machine."""

@@ -45,34 +45,32 @@ def command(
     candidate: Annotated[
         Path | None, typer.Argument(help="Now. Default: the newest beside the baseline that measured the same.")
     ] = None,
-    threshold: Annotated[str, typer.Option(help="Growth of seconds or MiB that counts.")] = "5%",
+    threshold: Annotated[str, typer.Option(help=f"{options.THRESHOLD} Of seconds or MiB.")] = "5%",
     accuracy_threshold: Annotated[str, typer.Option(help="Loss of accuracy that counts, of 100 %.")] = "1%",
     metric: Annotated[
         str | None,
-        typer.Option(help=f"Which, with commas, of {', '.join(CHOICES)}. Default: {', '.join(JUDGED)}, where measured."),
+        typer.Option(help=f"{options.METRIC} Of {', '.join(CHOICES)}. Default: {', '.join(JUDGED)}, where measured."),
     ] = None,
-    only: Annotated[str | None, typer.Option(help="Rows or benchmarks whose id matches, e.g. 'pytorch-*'.")] = None,
+    only: Annotated[str | None, typer.Option(help=options.ONLY)] = None,
     revision: Annotated[
         str | None, typer.Option("--interleaved", metavar="REV", help="Measure this revision and the checked-out one in turn.")
     ] = None,
     environments: Annotated[
         tuple[str, str] | None,
-        typer.Option("--environments", metavar="A B", help="Measure this revision in two environments in turn. See `env`."),
+        typer.Option("--environments", metavar="A B", help=f"{options.ENVIRONMENTS} Two, in turn."),
     ] = None,
     repeats: Annotated[
         int | None,
-        typer.Option(min=1, help=f"Runs of each row and side. A verdict needs 5. Default: {PAIRS}, or as the spec says."),
+        typer.Option(min=1, help=f"{options.REPEATS} On each side. Verdicts need 5. Default: {PAIRS}, or as the spec says."),
     ] = None,
     of_spec: options.TrainingOptions,
     contestants: options.ContestantOptions,
-    modes: Annotated[
-        str | None, typer.Option(help="Which, with commas; or all. Default: serial, or `modes` of the spec file.")
-    ] = None,
+    modes: Annotated[str | None, typer.Option(help=f"{options.MODES} Default: serial, or as the spec says.")] = None,
     profile: Annotated[
-        bool, typer.Option("--profile", help="Show where a step's time changed, by the frameworks' own profilers.")
+        bool, typer.Option("--profile", help=f"{options.PROFILE} The report says where a step's time changed.")
     ] = False,
     proof: Annotated[
-        bool, typer.Option("--proof", help="Prove the training too: the checked-out revision's, or that of B against A.")
+        bool, typer.Option(help=f"{options.PROOF} That of the checked-out revision, or that of B as that of A.")
     ] = False,
     out: options.Out = None,
     markdown: Annotated[Path | None, typer.Option(help="Append the report to this file, e.g. $GITHUB_STEP_SUMMARY.")] = None,

@@ -173,8 +173,8 @@ def measure(revision: str, request: Request, out: Path, shown: Display) -> None:
         FolderError, SpecError, DataRefused, LaunchError: nothing was measured.
         Interrupted: some runs were made; the folder holds them.
     """
+    store.refuse_others(out, None, None, "measurement")
     with checked_out(revision) as base, store.locked(out):
-        store.refuse_others(out, None, None, "measurement")
         head = comparison_plan.judged(with_absolute_path(request), shown)
         rows = runnable(head)
         before = side_of(base, revision, head, rows)
@@ -218,8 +218,8 @@ def measure_environments(pythons: tuple[str, str], request: Request, out: Path, 
         FolderError, SpecError, DataRefused, LaunchError: nothing was measured.
         Interrupted: some runs were made; the folder holds them.
     """
+    store.refuse_others(out, None, None, "measurement")
     with store.locked(out):
-        store.refuse_others(out, None, None, "measurement")
         sides: dict[str, OneSide] = dict(zip((BASE, HEAD), sides_of_environments(pythons, request, shown), strict=True))
         if request.prove:
             proof = _proof_between(sides, request, out / HEAD, shown)

@@ -55,6 +55,11 @@ class Compared:
     findings: Findings
 
     @property
+    def cautions(self) -> list[str]:
+        """All but those on the signature, which is one of the facts."""
+        return [each for each in self.findings.troubles if each not in cautions.signature(self.stored)]
+
+    @property
     def exit_code(self) -> int:
         """1 if a run failed or is missing, the proof or signature fails, or the timed runs did not train the same. Else 0."""
         proof = self.stored.comparison.proof
@@ -152,15 +157,18 @@ def _page_values(compared: Compared, folder: Path, made: Sequence[Table], drawn:
     pictures = {name: picture for name, picture in drawn.items() if name != comparison_plots.CONFUSION}
     heats = [_heat(summary, comparison.class_names) for summary in compared.summaries if summary.confusion]
     title = wording.one_line(f"{comparison.rows[0].spec.model_words} on {comparison.data_name}")
+    answer = _answer(compared.findings)
     return {
         "title": title,
         "overline": "Comparison of frameworks",
         "facts": [wording.one_line(fact).removeprefix(f"{title}, ") for fact in facts(compared)],
-        "answer": list(map(wording.one_line, _answer(compared.findings))),
+        "answer": list(map(wording.one_line, answer)),
         "pace": [pictures[_PACE]] if _PACE in pictures else [],
         "main_table": page.grid(_narrow(grids[_MAIN])) if _MAIN in grids else None,
         "divisions": list(map(wording.one_line, compared.findings.divisions)),
-        "said": [(title, list(map(wording.one_line, said))) for title, said in sections(compared)[1:]],
+        "said": [
+            (title, list(map(wording.one_line, said))) for title, said in sections(compared)[1:] if not {*said} <= {*answer}
+        ],
         "sameness": list(map(wording.one_line, compared.findings.sameness)),
         "proof_is_open": compared.exit_code != 0,
         "contents": _contents(pictures, heats),
@@ -173,7 +181,7 @@ def _page_values(compared: Compared, folder: Path, made: Sequence[Table], drawn:
         "timed": [page.grid(table) for name, table in grids.items() if name not in apart],
         "heats": heats,
         "classes": [page.grid(grids[name]) for name in _CLASSES if name in grids],
-        "whole": [page.grid(grids[name]) for name in folded],
+        "whole": [page.grid(replace(grids[name], note="") if name == _MAIN else grids[name]) for name in folded],
         "specs": [(row.id, row.spec.to_json()) for row in comparison.rows],
         "run_commands": run_commands(compared, folder),
     }
@@ -254,7 +262,7 @@ def sections(compared: Compared) -> list[tuple[str, list[str]]]:
         ("Which modes are not serial's mathematics, and what came of it?", found.inexact_modes),
         ("Input or model: what bounds the runs?", found.bounds),
         (comparison_tables.ENVIRONMENTS, found.environments),
-        ("Cautions", found.troubles),
+        ("Cautions", compared.cautions),
         ("The data", compared.stored.comparison.data_notes),
     ]
     return [(title, sentences) for title, sentences in sections if sentences]

@@ -19,6 +19,7 @@ from rich.text import Text
 from common.artifacts import atomic_files
 from common.machine import machine
 from compare.core import exits, terminal, wording
+from compare.execution import signing
 from compare.reporting import latex, page, plots, svg, tables
 from compare.reporting.plots import Drawing
 from compare.reporting.tables import ELSEWHERE, Table
@@ -277,6 +278,26 @@ class _Before(BaseModel):
     tables: list[_Named]
 
 
+def signed(report: Report, folder: Path, records: Collection[str], key: Path | None) -> Report:
+    """The report with who signed the records that it is made from.
+
+    Args:
+        folder: that holds them.
+        records: paths in it.
+        key: signs them first. None: only the signature that is there is judged.
+    """
+    signature, unsigned = signing.of_records(folder, records, key)
+    if unsigned:
+        typer.echo(unsigned, err=True)
+    bad = unsigned or (signature is not None and not signature.confirmed)
+    return replace(
+        report,
+        facts=[*report.facts, *([signature.sentence] if signature is not None else [])],
+        values={**report.values, "signature": signature},
+        exit_code=report.exit_code or (exits.RUN_FAILED if bad else 0),
+    )
+
+
 def files_of(name: str = "report") -> tuple[str, ...]:
     """Names that a report which was cut short may leave in its folder. `name` is that of the report."""
     return f"{name}.md", f"{name}.html", TABLES_FOLDER, PLOTS_FOLDER
@@ -287,11 +308,12 @@ def ground(machine: Mapping[str, Any], versions: Mapping[str, Mapping[str, str]]
 
     Args:
         machine: see `machine.describe`.
+        versions: contestant: {package: version}. What several have alike is said once.
         cores: the budget. None: it is not named.
     """
     budget = "" if cores is None else f", budget of {wording.count(cores, 'core')}"
-    packages = ", ".join(f"{package} {version}" for each in versions.values() for package, version in each.items())
-    return f"{machine.get('processor') or 'unknown processor'}{budget}; {packages}"
+    packages = dict.fromkeys(f"{package} {version}" for each in versions.values() for package, version in each.items())
+    return f"{machine.get('processor') or 'unknown processor'}{budget}; {', '.join(packages)}"
 
 
 def to_json(values: Mapping[str, Any]) -> str:
@@ -321,8 +343,13 @@ def shell(words: Sequence[str]) -> str:
 
 def anew(words: Sequence[str]) -> list[str]:
     """The words of a command without its folder, which holds what the command made, and without the key of who signed it."""
-    kept = [word for before, word in pairwise(["", *words]) if not {"--out", "--sign"} & {before, word}]
-    return [word for word in kept if not word.startswith(("--out=", "--sign="))]
+    return without(words, "--out", "--sign")
+
+
+def without(words: Sequence[str], *options: str) -> list[str]:
+    """The words of a command without these options and their values."""
+    kept = [word for before, word in pairwise(["", *words]) if not {*options} & {before, word}]
+    return [word for word in kept if not word.startswith(tuple(f"{option}=" for option in options))]
 
 
 def _by_bytes(word: str) -> str:

@@ -16,7 +16,7 @@ from common.machine.machine import INSTALLED
 from common.spec import SpecError
 from compare.core import exits, wording
 from compare.core.errors import FolderError
-from compare.execution import store
+from compare.execution import options, store
 from compare.execution.store import Stored
 from compare.reporting import tables
 
@@ -31,14 +31,14 @@ _MLFLOW_PARAMS = 100
 def command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The results folder of a comparison.")],
     to: Annotated[str, typer.Option(help="tensorboard: event files; mlflow: a store in SQLite.")],
-    out: Annotated[Path, typer.Option(help="Write here: a new or an empty folder.")],
+    out: Annotated[Path, typer.Option(help=f"{options.OUT} A new or an empty one.")],
 ) -> None:
     """Write the runs of a comparison as TensorBoard event files, or into an MLflow store."""
     with exits.reported():
         if to not in TOOLS:
             raise SpecError(f"--to is unknown. Received: {to!r}. Use {' or '.join(TOOLS)}.")
-        stored = store.read(folder)
         store.refuse_others(out, None, None, "export")  # runs would be in it twice
+        stored = store.read(folder)
         try:
             count = export(stored, to, out)
         except OSError as error:

@@ -196,6 +196,7 @@ def _sentences(found: Sequence[Win]) -> list[str]:
 def _section(cell: Cell, compared: Compared, folder: Path, out: Path | None) -> Section:
     """A cell in the whole report. Its verdicts are not in it: they are judged among fewer comparisons."""
     picture = f"{cell.name}/{document.PLOTS_FOLDER}/seconds_per_epoch.svg"  # none if no epoch has ended
+    signature = compared.stored.signature  # one that is not confirmed is among the cautions
     (main, *_) = comparison_report.documents(compared)
     narrow = replace(main, columns=tuple(column for column in main.columns if column.terminal))
     return Section(
@@ -203,7 +204,7 @@ def _section(cell: Cell, compared: Compared, folder: Path, out: Path | None) -> 
         title=", ".join(f"{axis} {label}" for axis, label in cell.labels.items()),
         findings=[
             ("Is it the same training?", compared.findings.sameness[:1]),
-            *([("Who signed it?", [signature.sentence])] if (signature := compared.stored.signature) is not None else []),
+            *([("Who signed it?", [signature.sentence])] if signature is not None and signature.confirmed else []),
         ],
         tables=[narrow],
         pictures=[picture] if out is None and (folder / picture).exists() else [],

@@ -9,32 +9,33 @@ import typer
 
 from compare.core import exits
 from compare.core.errors import FolderError
-from compare.execution import cells, store
+from compare.execution import cells, options, store
 from compare.reporting import comparison_report, document, matrix_report, side_by_side
 
 
 def command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The results folder of a comparison or a matrix.")],
     other: Annotated[Path | None, typer.Argument(metavar="[OTHER]", help="A second one, shown beside it.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Write here. Default: DIR. Of two folders, nothing is written.")] = None,
+    out: Annotated[Path | None, typer.Option(help=f"{options.OUT} Default: DIR. Of two folders, nothing is kept.")] = None,
     signers: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Demand a signature by a key in this file of ssh's allowed signers.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Make the page, tables and plots of a comparison again from its stored results; or put two side by side."""
     with exits.reported():
         if cells.holds(folder):
             raise typer.Exit(_of_matrix(folder, other, out, signers, as_json=as_json))
-        compared = comparison_report.read(folder, signers=signers)
         if other is not None:
-            both = (compared, comparison_report.read(other, signers=signers))
+            side_by_side.check((folder, other), out)
+            both = (comparison_report.read(folder, signers=signers), comparison_report.read(other, signers=signers))
             code = side_by_side.report((folder, other), both, out).deliver(out, as_json=as_json)
         else:
             if out is not None and out.resolve() != folder.resolve():
                 if (out / store.PLAN_FILE).exists():
                     raise FolderError(f"{out} holds another comparison. Choose another --out.")
                 store.refuse_others(out, comparison_report.RESULTS_FILE, None, "report", own=document.files_of())
+            compared = comparison_report.read(folder, signers=signers)
             code = comparison_report.report(compared, folder, out).deliver(out or folder, as_json=as_json)
     raise typer.Exit(code)
 

@@ -51,20 +51,30 @@ class _Matched(NamedTuple):
         return self.a.configuration
 
 
-def report(folders: tuple[Path, Path], compared: _Two, out: Path | None) -> Report:
-    """Match the rows of two comparisons, called A and B, by their id.
+def check(folders: tuple[Path, Path], out: Path | None) -> None:
+    """Check what shows before anything is read.
 
     Args:
         out: where the report is to be written; None: nowhere.
 
     Raises:
-        FolderError: both are one folder, no row is in both, or `out` holds something else.
+        FolderError: both are one folder, or `out` holds something else.
     """
     if folders[0].resolve() == folders[1].resolve():
         raise FolderError(f"`report A B` needs two folders. Received: {folders[0]} twice. Name another, or leave one out.")
     if out is not None:
-        own = document.files_of(NAME)
-        store.refuse_others(out, RESULTS_FILE, KIND, "report of two folders", own=own)
+        store.refuse_others(out, RESULTS_FILE, KIND, "report of two folders", own=document.files_of(NAME))
+
+
+def report(folders: tuple[Path, Path], compared: _Two, out: Path | None) -> Report:
+    """Match the rows of two comparisons, called A and B, by their id.
+
+    Args:
+        out: as `check` takes it.
+
+    Raises:
+        FolderError: no row is in both.
+    """
     ours, theirs = ({summary.id: summary for summary in each.summaries} for each in compared)
     both = [row_id for row_id in ours if row_id in theirs]
     if not both:

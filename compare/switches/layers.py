@@ -6,7 +6,6 @@ import statistics
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -102,9 +101,9 @@ def command(
     of_spec: options.SpecOptions,
     compared: options.ContestantOptions,
     cores: options.Cores = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Processes of each framework, interleaved.")] = 3,
-    calls: Annotated[int, typer.Option(min=1, help="Timed passes through each layer in a process.")] = 10,
-    out: Annotated[Path | None, typer.Option(help="Folder for the report. Default: print it only.")] = None,
+    repeats: Annotated[int, typer.Option(min=1, help=f"{options.REPEATS} Each time in a process of its own.")] = 3,
+    calls: Annotated[int, typer.Option(min=1, help=f"{options.CALLS} Of each layer, in each process.")] = 10,
+    out: options.OutOrNone = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Time each layer of a model alone, forward and backward, and compare it with the limits of the machine."""

@@ -67,9 +67,9 @@ def command(
     of_spec: options.SpecOptions,
     frameworks: options.Frameworks = options.ALL_FRAMEWORKS,
     only: Annotated[str | None, typer.Option(help="Switches to try, with commas. Default: all.")] = None,
-    repeats: Annotated[int, typer.Option(min=2, help="Runs of each configuration, interleaved.")] = 5,
+    repeats: Annotated[int, typer.Option(min=2, help=f"{options.REPEATS} In turns.")] = 5,
     steps: Annotated[
-        int, typer.Option(min=1, help=f"Timed steps of each run. On a GPU it takes {ACCELERATOR_EPOCHS} epochs.")
+        int, typer.Option(min=1, help=f"{options.STEPS} Timed, in each run. On a GPU it takes {ACCELERATOR_EPOCHS} epochs.")
     ] = 30,
     max_loss_drift: Annotated[
         float, typer.Option(min=0, help=f"Largest relative difference of a loss over {DRIFT_STEPS} steps that best may have.")
@@ -167,6 +167,8 @@ def sentences(outcome: Outcome) -> list[str]:
 def _search(request: Request, named: list[str], folder: Path, shown: Display, lock: ExitStack) -> list[Outcome]:
     """Search each framework's switches. `lock` holds the folder until its owner ends."""
     base = request.spec
+    known_already = {"request": request.model_dump(mode="json"), "frameworks": named}
+    results_folder.refuse_other_request(folder, RECORD_FILE, Record, "search", known_already, identity=_identity)
     shown.say("asking the frameworks what they can do here")
     with launch.asked(named) as answer:
         descriptions = {framework: spec.of_device(base, answer(framework)) for framework in named}
@@ -176,7 +178,6 @@ def _search(request: Request, named: list[str], folder: Path, shown: Display, lo
     shown.say("reading the data")
     dataset = sources.describe(base.data, seed=base.split_seed, cache_dir=base.paths.cache_dir)
     architecture = architectures.of(base, len(dataset.class_names), dataset.image_size)
-    store.refuse_others(folder, RECORD_FILE, None, "search")
     shown.say("measuring what the machine can do")
     outcomes: list[Outcome] = []
     wanted = _record(request, descriptions, is_new=not (folder / RECORD_FILE).exists())

@@ -13,14 +13,16 @@ from compare.comparison import comparison_plan
 from compare.core import exits
 from compare.core.interrupt import Interrupted, interruptible
 from compare.core.option_parsing import chosen, given_besides, names, numbers
-from compare.execution import contestants, launch, options, store
+from compare.execution import contestants, launch, options, signing, store
+from compare.reporting import document
+from compare.reporting.document import Report
 from compare.tuning import optuna_study, search_space, tuner, tuning_report
-from compare.tuning.records import BACKENDS, OBJECTIVES, PRUNERS, SAMPLERS, Tuning
+from compare.tuning.records import BACKENDS, OBJECTIVES, PRUNERS, SAMPLERS, Tuned, Tuning
 
 EPOCHS = 5
 """Epochs of each trial, by default."""
 
-_WITH_RESUME = ("resume", "out", "as_json", "storage")
+_WITH_RESUME = ("resume", "as_json", "storage", "sign")
 """Command parameters that do not change what is searched."""
 
 
@@ -35,21 +37,24 @@ def command(
     backend: Annotated[
         str, typer.Option(help="threads of one framework process; processes; dask: on a cluster's workers.")
     ] = "threads",
-    scheduler: Annotated[str | None, typer.Option(help="tcp://host:port of the Dask cluster. Default: a local one.")] = None,
+    scheduler: Annotated[str | None, typer.Option(help=f"{options.SCHEDULER} Default: a local one.")] = None,
     pruner: Annotated[str, typer.Option(help=f"Stops bad trials early: {', '.join(PRUNERS)}.")] = "none",
     objective: Annotated[str, typer.Option(help=f"Score on the validation split: {', '.join(OBJECTIVES)}.")] = "loss",
-    repeats: Annotated[int, typer.Option(min=1, help="Of each search, with other sampler seeds. Verdicts need 5.")] = 1,
+    repeats: Annotated[
+        int, typer.Option(min=1, help=f"{options.REPEATS} Each search, with other sampler seeds. Verdicts need 5.")
+    ] = 1,
     frameworks: options.Frameworks = options.ALL_FRAMEWORKS,
     of_spec: options.SpecOptions,
-    epochs: Annotated[int | None, typer.Option(help=f"Epochs of each trial. Default: {EPOCHS}.")] = None,
+    epochs: Annotated[int | None, typer.Option(help=f"{options.EPOCHS} In each trial. Default: {EPOCHS}.")] = None,
     limit: options.Limit = None,
-    cores: Annotated[int | None, typer.Option(help="CPU cores of all jobs together. Default: all.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of the sampler, and of every trial.")] = None,
+    cores: Annotated[int | None, typer.Option(help=f"{options.CORES} For all jobs together. Default: all.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help=f"{options.SEED} The sampler and every trial.")] = None,
     storage: Annotated[
         str | None, typer.Option(help="URL of a database, e.g. postgresql://... Default: tuning.db in the folder.")
     ] = None,
     out: options.Out = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Resume the tuning in --out with its own settings.")] = False,
+    resume: options.Resume = None,
+    sign: options.Sign = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Search for the best settings with Optuna. Finished trials are saved. Run the same command again to resume.
@@ -57,8 +62,9 @@ def command(
     Fields of the spec are the same in all trials, except those that the space names.
     """
     with exits.reported():
-        if resume:
-            settings = _stored_settings(context, out, storage)
+        signing.check(sign)
+        if resume is not None:
+            settings, out = _stored_settings(context, resume, storage), resume
         else:
             values = comparison_plan.values_of_one(*of_spec.asked(epochs=epochs, limit=limit, cores=cores, seed=seed))
             if values.get("epochs") is None and values.get("steps") is None:
@@ -80,33 +86,35 @@ def command(
                 **choices,
             )
         folder = out or store.new_folder("tune", settings.model)
-        words = f"Interrupted. Finished trials are saved. Resume with: tune --out {folder} --resume"
+        words = f"Interrupted. Finished trials are saved. Resume with: tune --resume {folder}"
         with interruptible(words), ExitStack() as lock:
             try:
                 tuned = tuner.tune(settings, folder, lock)
             except Interrupted:
                 if (folder / tuner.RECORD_FILE).exists():
-                    tuning_report.report(tuner.read(folder), folder).write(folder)
+                    _report(tuner.read(folder), folder, sign).write(folder)
                 raise
-            code = tuning_report.report(tuned, folder).deliver(folder, as_json=as_json)
+            code = _report(tuned, folder, sign).deliver(folder, as_json=as_json)
     raise typer.Exit(code)
 
 
-def _stored_settings(context: typer.Context, out: Path | None, storage: str | None) -> Tuning:
+def _report(tuned: Tuned, folder: Path, sign: Path | None) -> Report:
+    return document.signed(tuning_report.report(tuned, folder), folder, (tuner.PLAN_FILE, tuner.RECORD_FILE), sign)
+
+
+def _stored_settings(context: typer.Context, folder: Path, storage: str | None) -> Tuning:
     """The settings of `--resume`: those of the folder.
 
     Raises:
-        SpecError: there is no folder, an option was given that the folder decides, or the storage's password is missing.
+        SpecError: an option was given that the folder decides, or the storage's password is missing.
         FolderError: the folder holds no tuning.
     """
-    if out is None:
-        raise SpecError("--resume needs the folder. Received: no --out. Name the folder of the tuning with --out DIR.")
     if others := given_besides(context, _WITH_RESUME):
         raise SpecError(
             f"--resume takes all settings from its folder. Received also: {', '.join(others)}. Leave them out, or tune in "
             "another folder."
         )
-    settings = tuner.stored_settings(out)
+    settings = tuner.stored_settings(folder)
     if storage is not None:
         return settings.model_copy(update={"storage": storage})
     if settings.storage is not None and optuna_study.is_masked(settings.storage):

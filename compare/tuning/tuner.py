@@ -21,7 +21,7 @@ from compare.execution.interleaving import turn
 from compare.execution.matrix import Row
 from compare.tuning import conductor, optuna_study, search_space, servers
 from compare.tuning.optuna_study import Search
-from compare.tuning.records import Best, Plan, SearchResult, Tuned, Tuning
+from compare.tuning.records import KIND, Best, Plan, SearchResult, Tuned, Tuning
 from compare.tuning.search_space import Space
 from compare.tuning.servers import Layout
 
@@ -43,6 +43,9 @@ def tune(settings: Tuning, folder: Path, lock: ExitStack | None = None) -> Tuned
         Interrupted: finished trials are recorded.
     """
     with ExitStack() as own_lock, display() as shown:
+        results_folder.refuse_other_request(
+            folder, PLAN_FILE, Plan, "tuning", _of_settings(settings), identity=_identity, kind=KIND, own=(LOGS_FOLDER,)
+        )
         wanted, space, values = _judge(settings, shown)
         shared_storage = None if settings.storage is None else optuna_study.open_storage(settings.storage)
         claimed = results_folder.claimed(
@@ -156,7 +159,7 @@ def _judge(settings: Tuning, shown: Display) -> tuple[Plan, Space, dict[str, dic
     plan = Plan(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         token=secrets.token_hex(4),
-        settings=settings.model_copy(update={"storage": settings.storage and optuna_study.masked(settings.storage)}),
+        settings=_stored(settings),
         budget=budget,
         data_name=dataset.name,
         data_hash=dataset.content_hash,
@@ -171,8 +174,16 @@ def _judge(settings: Tuning, shown: Display) -> tuple[Plan, Space, dict[str, dic
 
 def _identity(plan: Plan) -> dict[str, Any]:
     """A tuning is resumed only if these are the same, besides code and machine."""
-    settings = plan.settings.model_dump(mode="json", exclude={"repeats"})
-    return settings | {"budget": plan.budget, "data": plan.data_hash, "versions": plan.versions}
+    return _of_settings(plan.settings) | {"budget": plan.budget, "data": plan.data_hash, "versions": plan.versions}
+
+
+def _of_settings(settings: Tuning) -> dict[str, Any]:
+    return _stored(settings).model_dump(mode="json", exclude={"repeats"})
+
+
+def _stored(settings: Tuning) -> Tuning:
+    """The settings as a plan holds them, without the password of the storage."""
+    return settings.model_copy(update={"storage": settings.storage and optuna_study.masked(settings.storage)})
 
 
 def _with_more_repeats(stored: Plan, wanted: Plan) -> Plan:

@@ -24,7 +24,7 @@ def report(tuned: Tuned, folder: Path) -> Report:
     plan, found = tuned.plan, tuning_findings.find(tuned)
     sentences = tuning_sentences.sentences(tuned, found)
     summary = [jobs_table(tuned), *quality_table(tuned, found), best_table(tuned)]
-    again = document.shell(["tune", "--out", str(folder), "--resume"])
+    again = document.shell(["tune", "--resume", str(folder)])
     return Report(
         title=f"Tuning of {plan.settings.model} on {plan.data_name}",
         overline="Search for the best settings",

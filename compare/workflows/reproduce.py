@@ -24,7 +24,7 @@ from compare.core.progress import Display, display
 from compare.data import engine_scans, preprocess_report
 from compare.evaluation import final_training
 from compare.evaluation.final_training import Evaluated
-from compare.execution import launch, store
+from compare.execution import launch, options, signing, store
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison
 from compare.papers import cells, claims, curves, schema
@@ -54,30 +54,35 @@ def command(
         str,
         typer.Argument(metavar="PAPER", help=f"A published report: {', '.join(schema.names())}, or a YAML file of your own."),
     ],
-    scale: Annotated[str, typer.Option(help=f"How much of it: {', '.join(SCALES)}; full is the report's own size.")] = "quick",
+    scale: Annotated[
+        str, typer.Option(help=f"How much of it: {', '.join(SCALES)}. The last is the report's own size.")
+    ] = "quick",
     data: Annotated[
         str | None,
-        typer.Option(help="Its data: a folder or archive. Default: by name from the cache; at smoke made up."),
+        typer.Option(help=f"{options.DATA} Default: the report's own, from the cache; at smoke made up."),
     ] = None,
-    assignments: Annotated[
-        list[str] | None, typer.Option("--set", help="field=value of the spec of every run, e.g. hang_seconds=600.")
-    ] = None,
+    assignments: Annotated[list[str] | None, typer.Option("--set", help=f"{options.SET} Of every run.")] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder. Default: results/<paper>-<scale>; an unfinished reproduction there goes on.")
+        Path | None, typer.Option(help=f"{options.OUT} Default: results/<paper>-<scale>. What is unfinished there goes on.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print verdicts and every table as JSON.")] = False,
+    sign: options.Sign = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Run a published report again, as it was and as it should have been, and judge each of its claims."""
     with exits.reported(), interruptible():
+        signing.check(sign)
         wanted = schema.find(paper)
         chosen("--scale", [scale], SCALES)
         size = SCALES[SCALES.index(scale)]
         values = spec.overlay({}, spec.parse_assignments(assignments or []))
         common = spec.build(values)  # refuses unknown fields
         source = _source(wanted, size, data, common.paths.cache_dir)
+        folder = out or Path("results") / f"{wanted.name}-{size}"
+        settings: dict[str, Any] = {"paper": wanted.name, "scale": size, "source": source, "values": values}
+        step_runner.refuse_used(folder, KIND, settings)
         gpus = 0 if common.device == "cpu" else _gpus(wanted.gpu_frameworks)
         made = plan(wanted, Setting(size, source, gpus, values, synthetic=data is None and size == SMOKE))
-        settings: dict[str, Any] = {"paper": wanted.name, "scale": size, "source": source, "gpus": gpus, "values": values}
+        settings["gpus"] = gpus
         settings["rows"] = [row.spec.model_dump(mode="json") for each in made.trainings for row in each.rows]
         settings["repeats"] = [each.repeats for each in made.trainings]
         if made.tuning is not None:
@@ -85,10 +90,15 @@ def command(
         if made.final is not None:
             settings["final"] = made.final.model_dump(mode="json")
         record = Record.of(KIND, settings, tuple(launch.FRAMEWORKS), wanted.model)
-        folder = out or Path("results") / f"{wanted.name}-{size}"
         steps = _steps(made)
         code = step_runner.run_steps(
-            record, steps, made, folder, lambda record, done: _report(made, record, done, len(steps)), as_json=as_json
+            record,
+            steps,
+            made,
+            folder,
+            lambda record, done: _report(made, record, done, len(steps)),
+            sign=sign,
+            as_json=as_json,
         )
     raise typer.Exit(code)
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
@@ -19,8 +20,8 @@ from common.machine import machine
 from common.machine.machine import Facts
 from compare.core.errors import FolderError, LaunchError
 from compare.core.interrupt import Interrupted
-from compare.execution import code_digest, results_folder, store
-from compare.reporting import tables
+from compare.execution import code_digest, results_folder, signing, store
+from compare.reporting import document, tables
 from compare.reporting.document import COMPARE, SET_UP, Mark, Report, Section, shell
 from compare.reporting.tables import Column, Table
 
@@ -113,6 +114,31 @@ class Done(Exact):
     exit_code: int
 
 
+def refuse_used(folder: Path, kind: str, settings: dict[str, Any]) -> None:
+    """Refuse the folder at once for what shows before anything is prepared; `run_steps` judges the rest.
+
+    Args:
+        settings: those that are known already.
+
+    Raises:
+        FolderError: it cannot be written, or holds steps with other settings, or other files.
+    """
+    results_folder.refuse_other_request(
+        folder,
+        f"{kind}.json",
+        Record,
+        kind,
+        settings,
+        identity=lambda record: record.settings,
+        kind=kind,
+        is_begun=partial(_is_begun, folder),
+    )
+
+
+def _is_begun(folder: Path) -> bool:
+    return any(folder.glob(f"*/{STEP_FILE}"))
+
+
 def run_steps(
     wanted: Record,
     steps: Sequence[Step[Subject]],
@@ -120,6 +146,7 @@ def run_steps(
     folder: Path,
     report: Callable[[Record, list[Done]], Report],
     *,
+    sign: Path | None,
     as_json: bool,
 ) -> int:
     """Run every step that is not finished or runs each time, and print the report.
@@ -128,9 +155,10 @@ def run_steps(
         wanted: the record, as if the run started now.
         steps: in order.
         report: makes the report of the steps so far.
+        sign: the SSH key that signs the records of the steps, and each comparison in them by itself.
 
     Returns:
-        The exit code: the worst step's, or the interruption's.
+        The exit code: the worst step's, 1 if a signature fails, or the interruption's.
 
     Raises:
         SpecError, LaunchError, FolderError: the request cannot be carried out.
@@ -143,13 +171,21 @@ def run_steps(
         wanted,
         wanted.kind,
         identity=lambda record: record.settings,
-        is_begun=lambda: any(folder.glob(f"*/{STEP_FILE}")),
+        is_begun=partial(_is_begun, folder),
     ) as record:
 
         def made() -> Report:
             # A step that only reads the others runs each time, and has no time of its own.
             once = [each for step, each in zip(steps, done, strict=False) if not step.anew]
             return _with_times(report(record, done), once)
+
+        def signed() -> Report:
+            places = [f"{number}-{step.name}/{STEP_FILE}" for number, step in enumerate(steps, 1) if not step.anew]
+            if sign is not None:
+                for plan in folder.rglob(store.PLAN_FILE):
+                    if unsigned := signing.sign(plan.parent, store.read(plan.parent).made_from, sign):
+                        typer.echo(unsigned, err=True)
+            return document.signed(made(), folder, (f"{wanted.kind}.json", *places), sign)
 
         try:
             for number, step in enumerate(steps, 1):
@@ -161,15 +197,18 @@ def run_steps(
                 typer.echo(f"{number} of {len(steps)}: {step.title}", err=True)
                 done.append(_do(step, directory, subject, [each.passed for each in done]))
                 _written(made(), folder)
-            _written(made(), folder)
+            whole = signed()
+            _written(whole, folder)
         except Interrupted as interruption:
+            if sign is not None:
+                _written(signed(), folder)
             typer.echo(f"Interrupted after {len(done)} of {len(steps)} steps. The same command goes on.", err=True)
             return interruption.exit_code
         except DataRefused:
             _written(made(), folder)
             raise
-    made().show(folder, as_json=as_json)
-    return max((each.exit_code for each in done), default=0)
+    whole.show(folder, as_json=as_json)
+    return max([whole.exit_code, *(each.exit_code for each in done)])
 
 
 def _do(step: Step[Subject], directory: Path, subject: Subject, before: list[Passed]) -> Done:
@@ -244,7 +283,7 @@ def _with_times(report: Report, done: Sequence[Done]) -> Report:
 
 def commands(record: Record) -> list[tuple[str, str]]:
     """(purpose, command line) of each command that repeats it."""
-    again = [word for word in record.argv if word != "--json"]
+    again = [word for word in document.without(record.argv, "--sign") if word != "--json"]
     return [
         *SET_UP,
         (f"The {record.kind}, or what of it is not done:", f"{COMPARE} {shell(again)}"),

@@ -11,6 +11,7 @@ from common import spec
 from common.spec import Spec
 from compare.core import exits
 from compare.core.interrupt import interruptible
+from compare.execution import options, signing
 from compare.reporting.document import Report
 from compare.workflows import step_runner
 from compare.workflows.step_runner import Done, Record
@@ -23,18 +24,21 @@ KIND = "study"
 def command(
     study_file: Annotated[Path, typer.Argument(metavar="STUDY.yaml", help="What is studied; studies/ holds three.")],
     scale: Annotated[str, typer.Option(help=f"How much of it: {', '.join(SCALES)}.")] = "quick",
-    data: Annotated[str | None, typer.Option(help="Other data than the file names: an image folder or archive.")] = None,
-    frameworks: Annotated[str | None, typer.Option(help="Which, with commas. Default: as the file says.")] = None,
+    data: Annotated[str | None, typer.Option(help=f"{options.DATA} Default: as the file says.")] = None,
+    frameworks: Annotated[str | None, typer.Option(help=f"{options.FRAMEWORKS} Default: as the file says.")] = None,
     assignments: Annotated[
         list[str] | None, typer.Option("--set", help="field=value of the study, e.g. pretrain.repeats=5 or spec.seed=1.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder. Default: results/study-<name>-<scale>; an unfinished study there goes on.")
+        Path | None,
+        typer.Option(help=f"{options.OUT} Default: results/study-<name>-<scale>. What is unfinished there goes on."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the conclusion and every table as JSON.")] = False,
+    sign: options.Sign = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Explore, clean, normalise, prove, pre-train serially and in parallel, tune, train finally, evaluate, and conclude."""
     with exits.reported(), interruptible():
+        signing.check(sign)
         given: dict[str, Any] = {} if data is None else {"spec.data.source": data}
         if frameworks is not None:
             given["frameworks"] = [word.strip() for word in frameworks.split(",")]
@@ -46,7 +50,7 @@ def command(
         settings = study.model_dump(mode="json") | {"scale": scale}
         record = Record.of(KIND, settings, study.frameworks, study.base().model)
         code = step_runner.run_steps(
-            record, STEPS, study, folder, lambda record, done: _report(study, record, done), as_json=as_json
+            record, STEPS, study, folder, lambda record, done: _report(study, record, done), sign=sign, as_json=as_json
         )
     raise typer.Exit(code)
 

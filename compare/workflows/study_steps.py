@@ -174,7 +174,10 @@ def _section(
     return Section(
         name=name,
         title=title,
-        findings=[(heading, list(sentences)) for heading, sentences in report.findings],
+        findings=[
+            *([("Under which conditions?", list(report.first_sentences))] if report.first_sentences else []),
+            *((heading, list(sentences)) for heading, sentences in report.findings),
+        ],
         tables=[table for table in report.tables if only is None or table.name in only],
         pictures=sorted(f"{document.PLOTS_FOLDER}/{path.name}" for path in (folder / document.PLOTS_FOLDER).glob("*.svg")),
         conclusions=list(conclusions),

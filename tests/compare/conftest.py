@@ -1,4 +1,6 @@
 import json
+import shutil
+import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -41,6 +43,16 @@ def fake_twins(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) 
     launch.DESCRIPTIONS.update({framework: fake.describe(framework, {}) for framework in launch.FRAMEWORKS})
     yield monkeypatch
     launch.DESCRIPTIONS.clear()
+
+
+@pytest.fixture(scope="session")
+def ssh_key(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A key that signs without a passphrase."""
+    if shutil.which("ssh-keygen") is None:
+        pytest.skip("signatures need ssh-keygen, which is not here")
+    path = tmp_path_factory.mktemp("key") / "alice"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
+    return path
 
 
 @pytest.fixture

@@ -71,6 +71,7 @@ def test_a_name_of_another_framework_is_answered_with_the_field(words: list[str]
     [
         (["run", "--repeats", "0"], "--repeats", "0"),
         (["regress", "--interleaved", "main", "--repeats", "-3"], "--repeats", "-3"),
+        (["run", "--until-decided", "--most-repeats", "4"], "--most-repeats", "4"),
         (["run", "--batch-size", "many"], "--batch-size", "'many'"),
         (["evaluate", "--patience", "-1"], "--patience", "-1"),
         (["run", "--epochs", "-2"], "epochs", "-2"),

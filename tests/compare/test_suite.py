@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from common.machine import machine
+from tests.conftest import in_folder
 
 DRIVER = """
 import signal, sys
@@ -74,3 +75,10 @@ def test_nothing_stays_of_a_suite_that_is_ended(number: signal.Signals, tmp_path
     process.communicate(timeout=300)
     assert list((tmp_path / "temporary").iterdir()) == []
     assert not (tmp_path / "failed").exists()
+
+
+def test_what_a_test_leaves_in_a_checkout_is_seen(tmp_path: Path) -> None:
+    before = in_folder(tmp_path)
+    for folder in ("results/20260101-evaluate", "leftover", ".pytest_cache"):
+        (tmp_path / folder).mkdir(parents=True)
+    assert in_folder(tmp_path) - before == {"results", "results/20260101-evaluate", "leftover"}

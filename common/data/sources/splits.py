@@ -98,10 +98,11 @@ def divide(
     first_equal = _first_equal(examples.pixel_sha256)
     ids, notes = _complete(examples, first_equal, name, seed, drawn_part)
     notes += _duplicates(examples, first_equal, ids, name, allow_duplicates)
+    whole = ids
     if limit is not None:
         ids, note = _limited(examples.labels, ids, seed, limit)
         notes.append(note)
-    notes += _absent(examples, ids)
+    notes += _absent(examples, whole, ids, limit)
     return Division(ids, _content_hash(examples, ids, image_size), notes)
 
 
@@ -196,13 +197,16 @@ def _limited(labels: NDArray[np.int64], ids: dict[str, Ids], seed: int, limit: i
     return kept, f"limit {limit:,} keeps {sizes} examples, drawn by class with seed {seed}"
 
 
-def _absent(examples: Examples, ids: Mapping[str, Ids]) -> list[str]:
+def _absent(examples: Examples, whole: Mapping[str, Ids], kept: Mapping[str, Ids], limit: int | None) -> list[str]:
+    """Notes on classes without an example in a split: the data's own, and those that the limit has made."""
     notes: list[str] = []
+    number = len(examples.class_names)
     for split in SPLITS:
-        counts = np.bincount(examples.labels[ids[split]], minlength=len(examples.class_names))
-        absent = [repr(examples.class_names[label]) for label in np.flatnonzero(counts == 0)]
-        if absent:
-            notes.append(f"{split} has no example of {len(absent):,} of the {len(counts):,} classes: {listed(absent)}")
+        before, now = (np.bincount(examples.labels[ids[split]], minlength=number) == 0 for ids in (whole, kept))
+        for absent, said in ((before, f"{split} has"), (now & ~before, f"limit {limit or 0:,} leaves {split} with")):
+            names = [repr(examples.class_names[label]) for label in np.flatnonzero(absent)]
+            if names:
+                notes.append(f"{said} no example of {len(names):,} of the {number:,} classes: {listed(names)}")
     return notes
 
 

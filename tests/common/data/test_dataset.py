@@ -164,8 +164,8 @@ def test_equal_classes_are_divided_alike_if_their_share_is_a_whole_number():
 
 def test_classes_that_a_limit_leaves_out_are_named():
     division = splits.divide(made_up([50] * 3), name="x", image_size=8, seed=0, limit=2, drawn_part=0.1, allow_duplicates=False)
-    notes = [note.split(" has ") for note in division.notes if " has " in note]
-    assert [split for split, _ in notes] == ["train", "validation", "test"]
+    notes = [note.split(" with ") for note in division.notes if " no example " in note]
+    assert [split for split, _ in notes] == [f"limit 2 leaves {split}" for split in ("train", "validation", "test")]
     assert notes[0][1] in {f"no example of 1 of the 3 classes: {name!r}" for name in "abc"}
 
 

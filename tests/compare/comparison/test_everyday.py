@@ -273,7 +273,7 @@ def test_a_notebook_gets_tidy_frames_and_figures(results: api.Results) -> None:
     assert seconds["left", 2] < seconds["left", 1] < seconds["right", 2]
     summary = results.summaries.set_index("name").loc["left serial, 2 cores"]
     assert summary.epoch_seconds_median == pytest.approx(1 / 1.2) == 1 / summary.speedup_one_core_value
-    assert "Same data in all 4 runs that recorded it." in results.sentences
+    assert "Same data, initial weights and order of examples in all 4 runs that recorded them." in results.sentences
     plotted = (api.plot_loss, api.plot_accuracy, api.plot_seconds, api.plot_speedup, api.plot_efficiency, api.plot_phases)
     for draw in plotted:
         assert draw(results)._repr_png_().startswith(b"\x89PNG")  # pyright: ignore[reportPrivateUsage]

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from compare import api
-from compare.comparison import run
+from compare.comparison import comparison_plan, run
 from compare.core.errors import FolderError
 from compare.execution import cells, executor, store
 from compare.reporting import matrix_report
@@ -160,6 +160,9 @@ def test_report_makes_it_again_and_writes_elsewhere(fake_twins: pytest.MonkeyPat
     assert done.exit_code == 0 and "Who wins where" in (tmp_path / "b" / "report.html").read_text()
     done = compare("report", out, out / CELLS[0])
     assert done.exit_code == 2 and "A matrix has no report beside another." in done.stderr
+    fake_twins.setattr(comparison_plan, "judged", pytest.fail)
+    done = compare("run", *QUICK, *AXES, "--seed", 7, "--dry-run", "--out", out)
+    assert done.exit_code == 2 and "holds another matrix (cells." in done.stderr and "seed is 0 there" in done.stderr
 
 
 def test_a_dry_run_adds_up_the_cells(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -181,7 +180,8 @@ def test_each_repeat_has_the_seed_of_its_place_in_all_rows_and_the_same_split(
     assert [run["spec"]["seed"] for run in printed["runs"]["left-serial-1core"]] == [3, 1, 3]
     (said,) = [sentence for sentence in printed["findings"]["scores"] if sentence.startswith("left serial, 1 core")]
     assert said == "left serial, 1 core: test accuracy 0.8800 over 2 seeds (quartiles 0.8750 to 0.8850)."
-    assert "Same initial weights in all 12 runs that recorded it, within each of 2 seeds." in printed["findings"]["sameness"]
+    same = "Same initial weights and order of examples in all 12 runs that recorded them, within each of 2 seeds."
+    assert same in printed["findings"]["sameness"]
     assert "Same data in all 12 runs that recorded it." in printed["findings"]["sameness"]
     assert '"seed",' in (out / "tables" / "runs.csv").read_text().splitlines()[0]
     assert "seeds 3, 1" in (out / "report.md").read_text()
@@ -261,24 +261,29 @@ def test_a_second_comparison_in_the_same_folder_at_the_same_time_is_refused(
     assert "Another command works in out. Wait for it, or choose another --out." in second.stderr
 
 
-@pytest.mark.parametrize("use", ["running", "another comparison", "other files"])
-def test_a_folder_in_use_is_refused_before_anything_is_prepared(
-    fake_twins: pytest.MonkeyPatch, tmp_path: Path, use: str
-) -> None:
+def test_a_folder_in_use_is_refused_before_anything_is_prepared(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert compare_quick(out).exit_code == 0
-    if use == "other files":
-        (out / store.PLAN_FILE).rename(out / "thesis.json")
     fake_twins.setattr(comparison_plan, "judged", pytest.fail)
-    asked = ("--seed", "7") if use == "another comparison" else ()
-    with store.locked(out) if use == "running" else nullcontext():
-        done = compare_quick(out, *asked)
-    said = {
-        "running": "Another command works in",
-        "another comparison": "(of left-serial-1core, seed is 0 there, asked for: 7)",
-        "other files": "holds files that belong to no comparison",
-    }
-    assert done.exit_code == 2 and said[use] in done.stderr
+
+    def refused(said: str, *asked: str, folder: Path = out) -> None:
+        for words in (asked, (*asked, "--dry-run")):
+            done = compare_quick(folder, *words)
+            assert done.exit_code == 2 and said in done.stderr, done.output
+
+    with store.locked(out):
+        done = compare_quick(out)
+        assert done.exit_code == 2 and "Another command works in" in done.stderr
+    refused("(of left-serial-1core, seed is 0 there, asked for: 7)", "--seed", "7")
+    refused(f"{out / store.PLAN_FILE} is a file, not a folder.", folder=out / store.PLAN_FILE / "in" / "it")
+    fake_twins.setattr(os, "access", lambda path, mode: path != tmp_path)
+    refused(
+        f"Results cannot be written to {tmp_path / 'new' / 'out'} ({tmp_path} may not be written).",
+        folder=tmp_path / "new" / "out",
+    )
+    (out / store.PLAN_FILE).rename(out / "thesis.json")
+    refused("holds files that belong to no comparison")
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize(

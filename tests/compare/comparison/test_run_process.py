@@ -43,8 +43,11 @@ def fakes(fake_twins: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 def inside(fake_twins: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., dict[str, Any]]:
     """What the process of `api.run` answers. It runs in this one."""
 
-    def answer(asked_for: Any, out: Path | None = None, frameworks: Any = ("left", "right")) -> dict[str, Any]:
+    def answer(
+        asked_for: Any, out: Path | None = None, frameworks: Any = ("left", "right"), sign: Path | None = None
+    ) -> dict[str, Any]:
         asked = {"spec": run_process.stated(asked_for), "out": out and str(out), "frameworks": frameworks, "proof": False}
+        asked["sign"] = sign and str(sign)
         fake_twins.setattr(sys, "stdin", io.StringIO(json.dumps(asked)))
         run_process.main()
         return json.loads(capfd.readouterr().out)
@@ -94,10 +97,18 @@ def test_ctrl_c_ends_the_runs_keeps_what_had_ended_and_the_same_call_goes_on(
     assert "left-serial-1core" not in capfd.readouterr().err
 
 
-def test_lists_make_a_matrix_and_a_refused_cell_is_told(inside: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+def test_a_key_that_cannot_sign_is_refused(inside: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    told = inside(QUICK, tmp_path / "out", sign=tmp_path / "nowhere")
+    assert told["error"] == "SpecError" and "--sign must name an SSH key" in told["words"]
+
+
+def test_lists_make_a_matrix_and_a_refused_cell_is_told(
+    inside: Callable[..., dict[str, Any]], tmp_path: Path, ssh_key: Path
+) -> None:
     several = QUICK | {"data": {"source": [str(tmp_path / "nowhere"), "digits"]}}
-    assert inside(several, tmp_path / "out") == {"folder": str(tmp_path / "out")}
+    assert inside(several, tmp_path / "out", sign=ssh_key) == {"folder": str(tmp_path / "out")}
     made = api.load(tmp_path / "out")
+    assert made.cells["digits"].compared.stored.signature.confirmed  # pyright: ignore
     assert isinstance(made, api.Matrix) and list(made.cells) == ["digits"] and len(made.who_wins_where) == 1
     assert list(made.refused) == ["nowhere"] and "nowhere" in made.refused["nowhere"]
     assert made.cells["digits"].folder == tmp_path / "out" / "digits"

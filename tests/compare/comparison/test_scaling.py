@@ -143,9 +143,14 @@ def test_a_network_that_is_none_is_refused(text: str) -> None:
     assert scaling_laws.network("2e-5,1e-9").alpha_seconds == 2e-5
 
 
-def test_scaling_runs_every_size_with_its_serial_counterparts(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    done = compare(*ARGUMENTS, "--out", tmp_path / "out")
+def test_scaling_runs_every_size_with_its_serial_counterparts(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path, ssh_key: Path
+) -> None:
+    done = compare(*ARGUMENTS, "--out", tmp_path / "out", "--sign", ssh_key)
     assert done.exit_code == 0, done.output
+    assert "Signed by ED25519 key SHA256:" in done.stdout and "Signed by" in (tmp_path / "out" / "scaling.html").read_text()
+    both = compare("scaling", "--stored", tmp_path / "out", "--sign", ssh_key)
+    assert both.exit_code == 2 and "--stored and --sign exclude each other." in both.stderr
     rows = {row.id: row.spec for row in store.read_plan(tmp_path / "out").rows if row.contestant == "left"}
     parallel = {name: (row.replicas, row.cores, row.global_batch_size) for name, row in rows.items() if row.mode != "serial"}
     assert parallel == {

@@ -60,6 +60,9 @@ def test_a_divided_tree_is_counted_by_class_and_split(tmp_path: Path) -> None:
 def test_a_limit_shows_what_it_keeps(tmp_path: Path) -> None:
     found = explored(write_folder(tmp_path / "leaves", DIVIDED), "--limit", "10")
     assert found["splits"] == {"train": 10, "validation": 11, "test": 1}
+    done = explore("digits", "--limit", "5")
+    assert "limit 5 leaves train with no example of 5 of the 10 classes: " in done.stdout
+    assert "5 classes of 10 without an image." in done.stdout
 
 
 def test_data_without_files_is_explored_too() -> None:

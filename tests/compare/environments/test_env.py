@@ -160,8 +160,14 @@ def test_an_environment_that_is_broken_is_listed_with_its_fault(tmp_path: Path) 
     program.write_text("#!/bin/sh\nexit 3\n")
     program.chmod(0o755)
     (found,) = json.loads(compare("env", "list", "--json").stdout)["environments"]
-    assert "does not work (exit code 3)" in found["error"]
+    assert "The interpreter of pytorch in broken does not work (exit code 3)" in found["error"]
     assert compare("env", "check", "broken").exit_code == 1
+
+
+@pytest.mark.parametrize("name", ["/nonexist", "./gone", "gone", "."])
+def test_an_environment_that_is_not_there_is_refused_by_the_name_that_was_given(name: str) -> None:
+    done = compare("env", "check", name)
+    assert done.exit_code == 2 and f"Received: {name}, but there is no /" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["my env", "x" * 70, "-umläut"])
@@ -204,7 +210,7 @@ def test_a_check_imports_each_framework_and_names_what_dies_and_what_clashes(
     assert found["clashes"] == ["one and other both installed shared.so"]
     left, right, dead = found["twins"]
     assert (left["versions"], left["devices"], left["refusal"]) == ({"left": "1.0"}, ["cpu (cpu)"], None)
-    assert right["refusal"] is None and "environment-dead cannot describe itself" in dead["refusal"]
+    assert right["refusal"] is None and "dead in mine cannot describe itself" in dead["refusal"]
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,10 @@ import pytest
 
 from common.artifacts import results
 from common.artifacts.schema import RunResult
-from compare.execution import store
+from common.data import sources
+from compare.execution import launch, store
 from tests.compare import made
+from tests.compare.command_line import compare
 
 
 def test_a_result_is_read_once_in_a_command_unless_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,3 +30,30 @@ def test_a_result_is_read_once_in_a_command_unless_it_changes(tmp_path: Path, mo
     results.save(changed, store.run_folder(folder, row.id, 0))
     assert store.read(folder).runs[row.id][0] == changed
     assert len(read) == len(set(read)) + 1
+
+
+WITH_OUT = (
+    "run", "run --modes serial --dry-run", "run --model simple_cnn,resnet18 --dry-run", "scaling",
+    "evaluate --frameworks pytorch", "tune --frameworks pytorch", "optimize --model simple_cnn --frameworks pytorch",
+    "layers --model simple_cnn", "parity", "parity --contestant mine=pytorch,channels_last=True", "conformance pytorch",
+    "match net:Net port:build --input 8x8x1 --classes 2", "data digits", "preprocess digits --engines dask",
+    "regress --interleaved HEAD", "regress --environments A B", "bisect --good HEAD~1", "bisect --environments A B",
+    "history DIR", "selftest --real-pairs 200 --frameworks pytorch", "study study.yaml",
+    "reproduce cifar10-minixception --scale smoke", "report DIR", "report DIR DIR2", "export DIR --to mlflow", "schema",
+)  # fmt: skip
+"""Every command with --out, but `infer`, which reads its checkpoint first."""
+
+
+@pytest.mark.parametrize("words", WITH_OUT)
+def test_a_folder_that_cannot_be_written_is_refused_first(words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Before a framework is asked, data are read, or results are."""
+    (tmp_path / "study.yaml").write_text("title: A study\n")
+    (tmp_path / "file").touch()
+    for owner, name in ((launch, "asked"), (sources, "load"), (sources, "describe"), (store, "read")):
+        monkeypatch.setattr(owner, name, pytest.fail)
+    monkeypatch.chdir(tmp_path)
+    done = compare(*words.split(), "--out", "file/in/it")
+    assert (done.exit_code, done.stderr.splitlines()[-1:]) == (
+        2,
+        [f"{tmp_path}/file is a file, not a folder. Choose a folder with --out."],
+    ), done.output

@@ -8,6 +8,7 @@ import pytest
 from common import spec
 from common.artifacts.schema import RunResult
 from compare.execution.best_switches import Budget
+from compare.execution.contestants import Contestant
 from compare.execution.matrix import Row
 from compare.execution.store import Stored
 from compare.judgement.findings import findings
@@ -46,6 +47,17 @@ def _verdict(stored: Stored) -> str:
     return said
 
 
+def _division(stored: Stored) -> str:
+    """The line of the division, which alone says why it is this one."""
+    said = findings(stored, summarize(stored)).divisions[0]
+    kind = said.removeprefix("Division of serial, 2 cores: ").rstrip(".")
+    division = kind.partition(":")[0]
+    assert said != kind and _verdict(stored).endswith(
+        "division not known." if division == "not known" else f"{division} division."
+    )
+    return kind
+
+
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
@@ -59,8 +71,7 @@ def _verdict(stored: Stored) -> str:
 )
 def test_a_verdict_names_the_condition_that_differs(name: str, value: str, said: str) -> None:
     stored = _pair(EQUAL, EQUAL | {name: value})
-    assert _verdict(stored).endswith(f"on Some CPU, neither division: {said}.")
-    assert findings(stored, summarize(stored)).divisions[0] == f"Division of serial, 2 cores: neither: {said}."
+    assert _division(stored) == f"neither: {said}"
 
 
 def test_a_verdict_names_threads_that_differ() -> None:
@@ -68,7 +79,7 @@ def test_a_verdict_names_threads_that_differ() -> None:
     first = stored.runs["tensorflow-serial-2"]
     for repeat, run in first.items():
         first[repeat] = run.model_copy(update={"threads": {"intra_op": 4, "inter_op": 2}})
-    assert _verdict(stored).endswith("neither division: other threads (2 + 1 against 4 + 2).")
+    assert _division(stored) == "neither: other threads (2 + 1 against 4 + 2)"
 
 
 @pytest.mark.parametrize(
@@ -87,7 +98,16 @@ def test_a_verdict_names_the_switch_of_kernels_that_differs(switch: str, value: 
         runs |= {repeat: run.model_copy(update={"device": "Some GPU"}) for repeat, run in runs.items()}
     other = stored.runs["tensorflow-serial-2"]
     other |= {repeat: run.model_copy(update={"switches": run.switches | {switch: value}}) for repeat, run in other.items()}
-    assert _verdict(stored).endswith(f"neither division: {said}.")
+    assert _division(stored) == f"neither: {said}"
+
+
+@pytest.mark.parametrize("named", [{}, {"graph": True}])
+def test_conditions_that_the_user_has_set_apart_are_not_to_be_evened_out(named: dict[str, Any]) -> None:
+    stored = _pair(EQUAL, EQUAL | {"graph": "graph"})
+    apart = [Contestant(name="tensorflow", twin="tensorflow", switches=named)]
+    stored = stored.model_copy(update={"comparison": stored.comparison.model_copy(update={"contestants": apart})})
+    hints = [said for said in findings(stored, summarize(stored)).divisions if "--switches closed" in said]
+    assert len(hints) == (0 if named else 1)
 
 
 def test_what_a_device_or_a_mode_does_not_use_is_no_condition() -> None:
@@ -109,7 +129,7 @@ def test_equal_conditions_are_the_closed_division_under_any_level() -> None:
 
 
 def test_results_without_conditions_are_in_no_division() -> None:
-    assert _verdict(_pair({}, {})).endswith("division not known: the conditions were not recorded.")
+    assert _division(_pair({}, {})) == "not known: the conditions were not recorded"
     (table,) = comparison_tables.conditions_table(summarize(_pair(EQUAL, {})))
     assert table.rows[1]["layout"] == table.rows[1]["mechanism"] == "not recorded"
     assert comparison_tables.conditions_table(summarize(_pair({}, {}))) == []
@@ -117,13 +137,10 @@ def test_results_without_conditions_are_in_no_division() -> None:
 
 def test_the_best_of_both_are_open_if_the_tuning_budget_was_the_same() -> None:
     stored = _pair(EQUAL, EQUAL | {"layout": "NHWC"}, switches="best")
-    assert _verdict(_with_budgets(stored, BUDGET, BUDGET)).endswith(
-        "open division: best of all switches, 5 rounds of 30 steps."
-    )
+    assert _division(_with_budgets(stored, BUDGET, BUDGET)) == "open: best of all switches, 5 rounds of 30 steps"
     fewer = BUDGET.model_copy(update={"configurations": 14})
-    assert _verdict(_with_budgets(stored, BUDGET, fewer)).endswith(
-        "open division: best of all switches, 5 rounds of 30 steps (pytorch 21, tensorflow 14 configurations)."
-    )
+    tried = "(pytorch 21, tensorflow 14 configurations)"
+    assert _division(_with_budgets(stored, BUDGET, fewer)) == f"open: best of all switches, 5 rounds of 30 steps {tried}"
 
 
 @pytest.mark.parametrize(
@@ -137,15 +154,13 @@ def test_the_best_of_both_are_open_if_the_tuning_budget_was_the_same() -> None:
 def test_another_tuning_budget_is_said(field: str, value: Any, said: str) -> None:
     other = BUDGET.model_copy(update={field: value})
     stored = _with_budgets(_pair(EQUAL, EQUAL, switches="best"), BUDGET, other)
-    assert _verdict(stored).endswith(
-        "neither division: tuned with different budgets (pytorch with all switches, 5 rounds of 30 steps; "
-        f"tensorflow with {said})."
-    )
+    budgets = f"pytorch with all switches, 5 rounds of 30 steps; tensorflow with {said}"
+    assert _division(stored) == f"neither: tuned with different budgets ({budgets})"
 
 
 def test_a_budget_that_was_not_recorded_makes_no_open_division() -> None:
     stored = _with_budgets(_pair(EQUAL, EQUAL | {"layout": "NHWC"}, switches="best"), BUDGET, None)
-    assert "neither division: other memory layout" in _verdict(stored)
+    assert "neither: other memory layout" in _division(stored)
 
 
 def _together(*stored: Stored) -> Stored:

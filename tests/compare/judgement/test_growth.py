@@ -47,10 +47,11 @@ def said(of: Stored) -> list[str]:
 
 
 def test_losses_within_the_distance_of_the_copies_are_rounding() -> None:
-    one, two, last = said(stored({1: losses(0.5), 2: losses(3.0)}))
+    one, two, why, last = said(stored({1: losses(0.5), 2: losses(3.0)}))
     assert one.startswith(" serial, 1 core: the losses differ by 5.0e-08 at step 1, 8.0e-08 at step 2, ")
     assert two.startswith(" serial, 2 cores: the losses differ by 3.0e-07 at step 1, 4.8e-07 at step 2, ")
-    assert "3.8e-04 at step 20. Rounding: copies of the serial run whose weights start" in one
+    assert one.endswith("3.8e-04 at step 20.") and two.endswith("at step 20.")
+    assert why.startswith(" These 2: Rounding: copies of the serial run whose weights start")
     assert last == " So scores differ in the end, by rounding."
 
 
@@ -97,8 +98,8 @@ def test_a_difference_below_the_floor_is_not_said_to_be_that_of_the_copies() -> 
 
 
 def test_without_copies_nothing_is_called_rounding() -> None:
-    one, _ = said(stored({1: losses(0.5), 2: losses(0.5)}, with_copies=False))
-    assert one.endswith("No copies of the run were made: nothing says whether this is rounding.")
+    *_, last = said(stored({1: losses(0.5), 2: losses(0.5)}, with_copies=False))
+    assert last == " These 2: No copies of the run were made: nothing says whether this is rounding."
 
 
 def test_steps_that_no_copy_followed_are_said() -> None:

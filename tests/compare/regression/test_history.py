@@ -1,3 +1,4 @@
+import errno
 import json
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+from common.artifacts import atomic_files
 from common.machine import machine
 from compare.__main__ import app
 from compare.regression import history
@@ -148,11 +150,17 @@ def test_nothing_is_written_into_the_folder_that_is_read_unless_asked(measured: 
     assert compare(measured, "--out", measured).exit_code == 0 and (measured / "history.html").exists()
 
 
-def test_a_report_that_cannot_be_written_is_one_line_after_the_points(measured: Path) -> None:
-    done = compare(measured, "--json", "--out", "/dev/null/x")
+def test_a_report_that_cannot_be_written_is_one_line_after_the_points(
+    measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, content: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(atomic_files, "write_atomically", full)
+    done = compare(measured, "--json", "--out", tmp_path / "out")
     assert done.exit_code == 1 and json.loads(done.stdout)
     (line,) = done.stderr.splitlines()
-    assert line.startswith("The report cannot be written to /dev/null/x") and line.endswith("choose another --out.")
+    assert line.startswith(f"The report cannot be written to {tmp_path / 'out'}") and line.endswith("choose another --out.")
 
 
 def test_what_cannot_be_read_is_told_and_nothing_at_all_is_an_error(tmp_path: Path) -> None:

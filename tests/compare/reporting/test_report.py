@@ -4,6 +4,8 @@ import hashlib
 import json
 import math
 import shutil
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,11 @@ import pytest
 from typer.testing import CliRunner
 
 from common.artifacts import results
-from common.artifacts.schema import Metrics
+from common.artifacts.schema import Metrics, Noise
 from compare.__main__ import app
 from compare.core import errors
 from compare.execution import store
+from compare.execution.store import Stored
 from compare.regression import history
 from compare.reporting import comparison_report, document
 from compare.reporting.tables import Column, Table
@@ -184,3 +187,26 @@ def test_a_report_has_the_hashes_of_what_it_was_made_from(tmp_path: Path) -> Non
     again, page_of_others = written()
     assert sum(again[path] != own[path] for path in own) == 1
     assert hashlib.sha256(lines.encode()).hexdigest() not in page_of_others
+
+
+LONG = 15
+"""Words in a row. Fewer are the name of a row, or how sure a verdict is."""
+
+
+def disturbed() -> Stored:
+    stored = made.repeated()
+    for runs in stored.runs.values():
+        runs |= {repeat: run.model_copy(update={"noise": Noise(cores_stolen=0.5)}) for repeat, run in runs.items()}
+    return stored
+
+
+@pytest.mark.parametrize("stored", [made.repeated, made.observed, disturbed, made.troubled])
+def test_nothing_long_is_said_twice(stored: Callable[[], Stored], tmp_path: Path) -> None:
+    folder = made.stored_in(stored(), tmp_path / "results")
+    report = comparison_report.report(comparison_report.read(folder), folder)
+    said = [*report.facts, *report.first_sentences, *(each for _, sentences in report.findings for each in sentences)]
+    words = [sentence.split() for sentence in said]
+    seen = Counter(" ".join(each[start : start + LONG]) for each in words for start in range(len(each) - LONG + 1))
+    assert [phrase for phrase, times in seen.items() if times > 1] == []
+    page = report.to_html(tmp_path)
+    assert page.count("Accuracy and loss: test split of") == 1

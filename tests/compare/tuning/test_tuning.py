@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -129,6 +130,16 @@ def test_a_folder_with_another_tuning_is_refused_and_told_what_differs(searched:
     folder, _ = searched
     with pytest.raises(FolderError, match=r"another tuning \(sampler is \"random\" there, asked for: \"tpe\"\)"):
         tuner.tune(asked(sampler="tpe", jobs=(1, 3), frameworks=("left", "right")), folder)
+
+
+def test_a_tuning_says_who_signed_it(searched: tuple[Path, Tuned], tmp_path: Path, ssh_key: Path) -> None:
+    folder = shutil.copytree(searched[0], tmp_path / "copy")
+    for words, said in ((("--sign", str(ssh_key)), "Signed by"), ((), "Signed by"), ((), "SIGNATURE NOT CONFIRMED")):
+        done = CliRunner().invoke(app, ["tune", "--resume", str(folder), *words])
+        assert f"{said}" in done.stdout and str(ssh_key) not in (folder / "report.md").read_text()
+        assert done.exit_code == (0 if said == "Signed by" else 1), done.output
+        if not words:
+            (folder / "signed.txt").write_text("0" * 64 + "  tuned.json\n")
 
 
 def test_the_report_is_written_in_every_form(
@@ -458,7 +469,7 @@ def test_a_tuning_that_was_cut_short_goes_on_to_what_it_would_have_been(
         assert not is_running(folder)
         assert "Interrupted. Finished trials are saved" in stderr and (folder / "report.html").exists()
         assert 3 <= len(tuner.read(folder).searches[0].trials) < 6
-    again = CliRunner().invoke(app, ["tune", "--out", str(folder), "--resume", "--json"])
+    again = CliRunner().invoke(app, ["tune", "--resume", str(folder), "--json"])
     assert again.exit_code == 0, again.stderr
     assert deliveries == ["locked"]
     assert json.loads(again.stdout)["done"]
@@ -471,15 +482,22 @@ def test_a_tuning_that_was_cut_short_goes_on_to_what_it_would_have_been(
 
 def test_resume_takes_all_settings_from_its_folder(tmp_path: Path) -> None:
     for words, said in (
-        (["--resume"], "--resume needs the folder"),
-        (["--resume", "--out", str(tmp_path)], "holds no record of a tuning"),
-        (
-            ["--resume", "--out", str(tmp_path), "--trials", "3"],
-            "Received also: --trials. Leave them out",
-        ),
+        (["--resume"], "Option '--resume' requires an argument"),
+        (["--resume", str(tmp_path)], "holds no record of a tuning"),
+        (["--resume", str(tmp_path), "--trials", "3"], "Received also: --trials. Leave them out"),
+        (["--resume", str(tmp_path), "--out", "other"], "Received also: --out. Leave them out"),
     ):
         done = CliRunner().invoke(app, ["tune", *words])
-        assert done.exit_code == 2 and said in done.stderr
+        assert done.exit_code == 2 and said in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [["--resume", "--out", "DIR"], ["--out", "DIR", "--resume"], ["--out=DIR", "--resume", "--json"]]
+)
+def test_the_former_flag_resume_takes_the_folder_of_out(tmp_path: Path, words: list[str]) -> None:
+    done = CliRunner().invoke(app, ["tune", *(word.replace("DIR", str(tmp_path)) for word in words)])
+    assert done.exit_code == 2 and f"{tmp_path} holds no record of a tuning" in done.stderr
+    assert f"now: --resume {tmp_path}. The old form works until version 0.3." in done.stderr
 
 
 def test_resume_asks_for_a_password_that_nobody_has_written(tmp_path: Path) -> None:
@@ -487,7 +505,7 @@ def test_resume_asks_for_a_password_that_nobody_has_written(tmp_path: Path) -> N
     settings = plan.settings.model_copy(update={"storage": optuna_study.masked("postgresql://me:secret@host/trials")})
     record = plan.model_copy(update={"settings": settings}).model_dump_json()
     (tmp_path / tuner.PLAN_FILE).write_text(atomic_files.with_checksum(record))
-    done = CliRunner().invoke(app, ["tune", "--resume", "--out", str(tmp_path)])
+    done = CliRunner().invoke(app, ["tune", "--resume", str(tmp_path)])
     assert done.exit_code == 2 and "Received: postgresql://me:***@host/trials. Add --storage URL." in done.stderr
 
 

@@ -15,7 +15,7 @@ from common.data.sources import DataRefused
 from compare.__main__ import app
 from compare.core.errors import FolderError
 from compare.core.interrupt import Interrupted
-from compare.execution import launch
+from compare.execution import launch, store
 from compare.judgement.summary import summarize
 from compare.reporting import comparison_tables
 from compare.reporting.document import Section
@@ -202,6 +202,24 @@ def test_an_interrupted_study_keeps_a_report_of_what_was_done(file: Path, steps:
     done = run_study(file)
     assert done.exit_code == 143 and "Interrupted after 1 of 3 steps" in done.stderr
     assert "one was done." in (file.parent / "out" / "report.md").read_text()
+
+
+def test_a_study_says_who_signed_its_steps_and_each_comparison_in_them(
+    file: Path, steps: Steps, ssh_key: Path, tmp_path: Path
+) -> None:
+    out = file.parent / "out"
+    compared = made.stored_in(made.repeated(1), out / "1-one" / "as_it_was")
+    (out / "study.json").write_text('{"kind": "study"}')  # a study in which nothing was done yet
+    done = run_study(file, "--sign", ssh_key)
+    assert done.exit_code == 0 and "3 results are as they were signed." in done.stdout, done.output
+    assert store.read(compared).signature is not None
+    page = (out / "report.html").read_text()
+    assert "Signed by ED25519 key SHA256:" in page and str(ssh_key) not in page
+    assert "3 results are as they were signed." in run_study(file).stdout
+    (out / "2-two" / step_runner.STEP_FILE).write_text("{")  # so that it is done again
+    done = run_study(file, "--json")
+    printed = json.loads(done.stdout)["signature"]
+    assert done.exit_code == 1 and printed["differences"] == {"changed since": ["2-two/step.json"]}
 
 
 def test_data_that_is_refused_ends_the_study_with_a_report_of_what_was_done(file: Path, steps: Steps) -> None:
