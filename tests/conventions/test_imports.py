@@ -72,6 +72,7 @@ OPAQUE = {
     "reads it and does nothing else",
     ("common/processes/plugin.py", "runpy.run_module"): "a twin that an installed package brings, named on the command line",
     ("compare/__main__.py", "importlib.import_module"): "a command's own module, one of those listed there",
+    ("tests/compare/forked.py", "runpy.run_module"): "one of the fake twins listed there",
 }
 """Imports of a name that is only known when the program runs, each with its reason."""
 
