@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import os
 import signal
 import sys
@@ -180,10 +181,21 @@ def _train(job: Job, twin: Twin, run: Run, stopwatch: timing.Stopwatch) -> tuple
 
 
 def trace(twin: Twin, recordings: Sequence[tuple[Spec, argparse.Namespace]]) -> None:
-    """Record the arrays of a few steps of each spec. The processes of a mode meet once, and part after the last."""
-    trainer = None
+    """Record the arrays of a few steps of each spec. The processes of a mode meet once, and part after the last.
+
+    A recording that loads each state from a teacher goes on with the trainer of the one before it, if only the number of steps
+    is another: a framework may take seconds to build a model and its graph.
+    """
+    made, fields = None, dict[str, Any]()
     for read, asked in recordings:
-        dataset, plan, initial, trainer = _prepare(twin, read, reverse_batches=asked.reverse_batches)
+        before, fields = fields, read.model_dump(exclude={"steps", "epochs"})
+        if made is None or asked.teacher is None or fields != before:
+            made = _prepare(twin, read, reverse_batches=asked.reverse_batches)
+            dataset, plan, initial, trainer = made
+        else:
+            dataset, plan, initial, trainer = made
+            plan = dataclasses.replace(plan, spec=read, reverse_batches=asked.reverse_batches)
+            trainer.start_over(plan)
         if asked.drawn is not None:
             teacher = None if asked.teacher is None else array_file.Arrays(awaited(asked.teacher))
             recorded = tracing.trace_steps(trainer, plan, asked.drawn, teacher)
@@ -200,8 +212,8 @@ def trace(twin: Twin, recordings: Sequence[tuple[Spec, argparse.Namespace]]) -> 
             arrays = tracing.trace(trainer, plan, dataset, initial, batches_too=asked.batches)
         if is_first_rank():
             weights.save(arrays, asked.out)
-    if trainer is not None:
-        trainer.close()
+    if made is not None:
+        made[-1].close()
 
 
 def awaited(path: Path) -> Path:

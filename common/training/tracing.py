@@ -69,8 +69,7 @@ def trace_steps(
                 yield from kept(f"before/{step}")
         else:
             known, slots = state_before(teacher, step)
-            trainer.load_weights(known)
-            trainer.load_slots(slots)
+            trainer.load_slots(slots, known)
         loss, _ = trainer.train_step(batch, stop - start, plan.learning_rate(step))
         heartbeat.stepped()
         yield f"loss/{step}", trainer.all_reduce(trainer.fetch([loss]).astype(np.float64))

@@ -180,7 +180,7 @@ def every_step(
     parallel = tuple(mode for mode in modes if mode != "serial")
     ladder = _Ladder(base, tuple(frameworks), parallel, replicas, (), (), out, progress, every_step=True)
     found: list[Rung] = []
-    with judging():
+    with judging(), contextlib.closing(ladder):
         for each in ladder.single_steps():
             ladder.recorder.make([each.teacher])
             at_once = max(2, single_steps.MOST_BYTES // ladder.recorder.path(each.teacher).stat().st_size)
@@ -271,9 +271,9 @@ class _Ladder:
     progress: Callable[[str], None]
     _yardsticks: dict[int, Yardstick] = field(default_factory=dict[int, Yardstick])
     _judges: dict[str, single_steps.Judge] = field(default_factory=dict[str, single_steps.Judge])
-    """Of float32 steps, by the teacher's label."""
+    """Of single steps, by the teacher's label."""
     _rungs: dict[Path, Future[list[Rung]]] = field(default_factory=dict[Path, Future[list[Rung]]])
-    """Of float32 steps, by recording. Those of timed runs are judged while other recordings are made."""
+    """Of single steps, by recording. They are judged while other recordings are made."""
     _teachers_shown: set[str] = field(default_factory=set[str])
     every_step: bool = False
     """Float64 steps of a large model too."""
@@ -295,8 +295,9 @@ class _Ladder:
 
         def judge_ahead() -> None:
             for each in steps:
-                if each.examined and self.recorder.is_made(each.teacher):  # `settle` cannot change what is timed
-                    for recorded in filter(self.recorder.is_made, (each.teacher, *each.others)):
+                # `settle` cannot change what is timed.
+                if (each.examined or self._is_settled) and self.recorder.is_made(each.teacher):
+                    for recorded in filter(self.recorder.is_made, self._to_judge(each)):
                         self._judge(each, recorded)
 
         self.recorder.make(
@@ -334,6 +335,11 @@ class _Ladder:
             for name in ("_serial_recordings", "_uneven", "_claims"):
                 self.__dict__.pop(name, None)
         return self.base.optimizer.learning_rate != self._first_rate
+
+    @property
+    def _is_settled(self) -> bool:
+        """Whether it is known that `settle` leaves the learning rate as it is."""
+        return all(map(self.recorder.is_made, self._serial_recordings.values())) and not self._rises
 
     @property
     def _rises(self) -> bool:
@@ -503,17 +509,9 @@ class _Ladder:
 
     def judged(self, steps: _SingleSteps) -> list[Rung]:
         """The rungs of single steps."""
-        first, found = steps.teacher, list[Rung]()
-        if first.what.precision == "float32":
-            own = [] if first.label in self._teachers_shown else [first]
-            self._teachers_shown.add(first.label)
-            futures = [self._judge(steps, each) for each in (*own, *steps.others)]
-            found += [rung for each in futures for rung in each.result()]
-        else:
-            judge = self._judge_of(steps)
-            for student in steps.others:
-                found += judge.rungs(student.what, self.recorder.opened(student), student.framework)
-        found = [rung.model_copy(update={"name": rung.name + steps.addition}) for rung in found]
+        futures = [self._judge(steps, each) for each in self._to_judge(steps)]
+        self._teachers_shown.add(steps.teacher.label)
+        found = [rung.model_copy(update={"name": rung.name + steps.addition}) for each in futures for rung in each.result()]
         # Other batches, and what is not finite, are no matter of digits.
         return [
             rung.model_copy(update={"status": "shown", "reason": steps.shown[rung.framework]})
@@ -524,8 +522,13 @@ class _Ladder:
             for rung in found
         ]
 
+    def _to_judge(self, steps: _SingleSteps) -> tuple[Recording, ...]:
+        """In float64 the teacher is the truth itself. In float32 the referee is, and the teacher is judged once."""
+        is_judge = steps.teacher.what.precision == "float64" or steps.teacher.label in self._teachers_shown
+        return steps.others if is_judge else (steps.teacher, *steps.others)
+
     def _judge(self, steps: _SingleSteps, recorded: Recording) -> Future[list[Rung]]:
-        """The rungs of one recording of float32 steps, which another thread finds."""
+        """The rungs of one recording of single steps, which another thread finds."""
         path = self.recorder.path(recorded)
         if path not in self._rungs:
             judge, what, name = self._judge_of(steps), recorded.what, recorded.framework

@@ -28,20 +28,37 @@ def convolution(
     Each group g has its own inputs c and outputs o.
     """
     size, _, inputs, outputs = kernel.shape
-    patches = _patches(x, padding, 0.0, size, stride)
-    patches = patches.reshape(*patches.shape[:5], groups, inputs)
-    shared = kernel.reshape(size, size, inputs, groups, outputs // groups)
-    places = list(np.ndindex(size, size))
-    y: Any = sum(_product("nijgc,cgo->nijgo", patches[:, :, :, a, b], shared[a, b]) for a, b in places)
+    patches, shared = _grouped(x, size, stride, padding, groups, inputs), kernel.reshape(size, size, inputs, groups, -1)
+    y = _total(_product("nijgc,cgo->nijgo", patches[:, :, :, a, b], shared[a, b]) for a, b in np.ndindex(size, size))
+    y = y.reshape(*y.shape[:3], outputs)
 
     def backward(dy: Array) -> tuple[Array, dict[str, Array]]:
-        own = dy.reshape(y.shape)
-        dkernel = np.stack([_product("nijgc,nijgo->cgo", patches[:, :, :, a, b], own) for a, b in places])
-        found = {"kernel": dkernel.reshape(kernel.shape)} | ({} if bias is None else {"bias": dy.sum((0, 1, 2))})
-        dpatches = ((_product("nijgo,cgo->nijgc", own, shared[place]).reshape(*dy.shape[:3], -1), place) for place in places)
-        return _summed_patches(dpatches, x, stride, padding), found
+        found = {"kernel": slope_of_kernel(x, kernel, dy, stride, padding, groups)}
+        found |= {} if bias is None else {"bias": dy.sum((0, 1, 2))}
+        return slope_of_input(x, kernel, dy, stride, padding, groups), found
 
-    return y.reshape(*y.shape[:3], outputs) + (0 if bias is None else bias), backward
+    return y if bias is None else y + bias, backward
+
+
+def slope_of_kernel(x: Array, kernel: Array, dy: Array, stride: int, padding: Padding, groups: int) -> Array:
+    """A convolution's dL/dkernel."""
+    size, _, inputs, _ = kernel.shape
+    patches, own = _grouped(x, size, stride, padding, groups, inputs), dy.reshape(*dy.shape[:3], groups, -1)
+    each = [_product("nijgc,nijgo->cgo", patches[:, :, :, a, b], own) for a, b in np.ndindex(size, size)]
+    return np.stack(each).reshape(kernel.shape)
+
+
+def slope_of_input(x: Array, kernel: Array, dy: Array, stride: int, padding: Padding, groups: int) -> Array:
+    """A convolution's dL/dx."""
+    size, _, inputs, _ = kernel.shape
+    shared, own = kernel.reshape(size, size, inputs, groups, -1), dy.reshape(*dy.shape[:3], groups, -1)
+
+    def patch(place: tuple[int, ...]) -> Array:
+        return _product("nijgo,cgo->nijgc", own, shared[place]).reshape(*dy.shape[:3], -1)
+
+    if size == stride == 1 and not _pads(padding):
+        return np.ascontiguousarray(patch((0, 0)))
+    return _summed_patches(((patch(place), place) for place in np.ndindex(size, size)), x, stride, padding)
 
 
 def windows(x: Array, size: int, stride: int, padding: Padding) -> Array:
@@ -85,8 +102,9 @@ def batch_normalisation(
     normal = centred / deviation
 
     def backward(dy: Array) -> tuple[Array, dict[str, Array]]:
-        dx = gamma / deviation * (dy - dy.mean(axes) - normal * (dy * normal).mean(axes))
-        return dx, {"gamma": (dy * normal).sum(axes), "beta": dy.sum(axes)}
+        dgamma, dbeta, count = (dy * normal).sum(axes), dy.sum(axes), x.dtype.type(x.size // x.shape[-1])
+        dx = gamma / deviation * (dy - dbeta / count - normal * (dgamma / count))
+        return dx, {"gamma": dgamma, "beta": dbeta}
 
     return gamma * normal + beta, backward, centre, variance
 
@@ -143,9 +161,19 @@ def cross_entropy(logits: Array, labels: npt.NDArray[np.int64]) -> tuple[np.floa
 
 def _patches(x: Array, padding: Padding, value: float, size: int, stride: int) -> Array:
     """A view of every window of x, padded with a value: [N, H', W', size, size, C]."""
-    padded = np.pad(x, ((0, 0), *padding, (0, 0)), constant_values=value)
+    padded = np.pad(x, ((0, 0), *padding, (0, 0)), constant_values=value) if _pads(padding) else x
     views = np.lib.stride_tricks.sliding_window_view(padded, (size, size), axis=(1, 2))[:, ::stride, ::stride]
     return np.moveaxis(views, 3, 5)
+
+
+def _pads(padding: Padding) -> bool:
+    return any(map(any, padding))
+
+
+def _grouped(x: Array, size: int, stride: int, padding: Padding, groups: int, inputs: int) -> Array:
+    """The windows that a convolution sees: [N, H', W', size, size, groups, inputs of a group]."""
+    patches = _patches(x, padding, 0.0, size, stride)
+    return patches.reshape(*patches.shape[:5], groups, inputs)
 
 
 def _product(formula: str, x: Array, y: Array) -> Array:
@@ -155,11 +183,20 @@ def _product(formula: str, x: Array, y: Array) -> Array:
     return np.einsum(formula.replace("g", ""), x[..., 0, :], y[..., 0, :], optimize=True)[..., None, :]
 
 
+def _total(arrays: Iterable[Array]) -> Array:
+    """The sum of arrays that nobody else holds."""
+    following = iter(arrays)
+    total = next(following)
+    for each in following:
+        total += each
+    return total
+
+
 def _summed_patches(patches: Iterable[tuple[Array, Any]], x: Array, stride: int, padding: Padding) -> Array:
     """The transpose of `_patches`: values [N, H', W', C] of each place (a, b) of a window, added where they came from."""
-    summed = np.pad(np.zeros_like(x), ((0, 0), *padding, (0, 0)))
+    (top, bottom), (left, right) = padding
+    summed = np.zeros((len(x), top + x.shape[1] + bottom, left + x.shape[2] + right, x.shape[3]), x.dtype)
     for values, (a, b) in patches:
         rows, columns = values.shape[1:3]
         summed[:, a : a + stride * rows : stride, b : b + stride * columns : stride] += values
-    (top, _), (left, _) = padding
     return summed[:, top : top + x.shape[1], left : left + x.shape[2]]
