@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from common.artifacts import array_file
 from common.data.batches import Plan
 from common.data.sources import Dataset
 from common.machine import heartbeat
@@ -95,8 +96,12 @@ def state_before(teacher: Mapping[str, npt.NDArray[Any]], step: int) -> tuple[We
 
 
 def group(arrays: Mapping[str, npt.NDArray[Any]], prefix: str) -> dict[str, npt.NDArray[Any]]:
-    """The arrays whose names begin with a prefix, under the rest of their names."""
-    return {name.removeprefix(prefix): arrays[name] for name in arrays if name.startswith(prefix)}
+    """The arrays whose names begin with a prefix, which ends with a slash, under the rest of their names."""
+    if isinstance(arrays, array_file.Arrays):
+        inside = arrays.inside(prefix)
+    else:
+        inside = [name for name in arrays if name.startswith(prefix)]
+    return {name.removeprefix(prefix): arrays[name] for name in inside}
 
 
 def trace(

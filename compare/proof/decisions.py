@@ -237,9 +237,12 @@ class _Pass(Network):
     def _terms(self, layer: Layer, x: Array, y: Array, dy: Array) -> dict[str, Array]:
         axes = tuple(range(dy.ndim - 1))
         if isinstance(layer, BatchNorm):
-            gamma = self._of(layer, "gamma")
-            normal = np.divide(y - self._of(layer, "beta"), gamma, out=np.zeros_like(y), where=gamma != 0)
-            return {"gamma": np.abs(dy * normal).sum(axes), "beta": np.abs(dy).sum(axes)}
+            gamma, terms = self._of(layer, "gamma"), np.abs(dy)
+            normal = y - self._of(layer, "beta")
+            np.divide(normal, np.where(gamma == 0, np.inf, gamma), out=normal)
+            beta = terms.sum(axes)
+            terms *= np.abs(normal, out=normal)
+            return {"gamma": terms.sum(axes), "beta": beta}
         if not isinstance(layer, Conv | Dense):
             return {}
         found = {"bias": np.abs(dy).sum(axes)} if isinstance(layer, Dense) or layer.bias else {}
@@ -256,8 +259,7 @@ class _Pass(Network):
 
     def relu(self, x: Array) -> tuple[Array, Backward]:
         number, chosen = self._decider.decide(x)
-        y, backward = layers.dropout(x, chosen, 0.0)
-        return y, self._watched(number, backward, x, chosen, None)
+        return x * chosen, self._watched(number, lambda dy: (dy * chosen, {}), x, chosen, None)
 
     def max_pooling(self, layer: MaxPool, x: Array) -> tuple[Array, Backward]:
         number, chosen = self._decider.decide(x, layer)

@@ -103,7 +103,9 @@ def batch_normalisation(
 
     def backward(dy: Array) -> tuple[Array, dict[str, Array]]:
         dgamma, dbeta, count = (dy * normal).sum(axes), dy.sum(axes), x.dtype.type(x.size // x.shape[-1])
-        dx = gamma / deviation * (dy - dbeta / count - normal * (dgamma / count))
+        dx = dy - dbeta / count
+        dx -= normal * (dgamma / count)
+        dx *= gamma / deviation
         return dx, {"gamma": dgamma, "beta": dbeta}
 
     return gamma * normal + beta, backward, centre, variance
