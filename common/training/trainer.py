@@ -105,9 +105,15 @@ class Trainer:
         self.implementation = description["modes"][spec.mode]["implementation"]
         self._synchronises = spec.batch_norm_statistics == "synchronised" and spec.replicas > 1
 
-    def start_over(self, plan: Plan) -> None:
-        """Follow another plan of the same data and settings from its first step. The caller loads weights and slots."""
-        self._plan, self._step = plan, 0
+    def start_over(self, plan: Plan, dataset: Dataset, state: dict[str, npt.NDArray[Any]]) -> None:
+        """Follow another plan from its first step, as a new trainer would.
+
+        Args:
+            state: see `state`, before the first step. Empty if each step's is loaded by the caller.
+        """
+        self._plan, self._dataset, self._step = plan, dataset, 0
+        if state:
+            self.load_state(state, 0)
 
     @property
     def updates(self) -> int:
