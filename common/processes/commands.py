@@ -191,7 +191,8 @@ def trace(twin: Twin, recordings: Sequence[tuple[Spec, argparse.Namespace]]) -> 
             trainer.start_over(plan, dataset, state)
         else:
             trainer = _built(twin, dataset, plan, initial)
-            state = trainer.state() if read.mode == "serial" else {}
+            kept = trainer.state() if read.mode == "serial" else {}
+            state = {name: array.copy() for name, array in kept.items()}  # arrays of a framework change with its steps
         before = plan
         if asked.drawn is not None:
             teacher = None if asked.teacher is None else array_file.Arrays(awaited(asked.teacher))
