@@ -379,7 +379,7 @@ class _Ladder:
         return rung.model_copy(update={"where": f"{rung.where}, at learning rate {self.base.optimizer.learning_rate:g}"})
 
     def climb(self) -> list[Rung]:
-        """Rungs 1 to 7. What yardsticks need is recorded in as few processes as possible."""
+        """Rungs 1 to 7. Each framework records in one process what all yardsticks need."""
         comparisons = [*self._of_twins(), *(each for mode in self._claims for each in self._with_serial(mode))]
         needed = dict.fromkeys(each.ordered for each in comparisons if each.needs_yardstick)
         self.recorder.make([recording for ordered in needed for recording in self._reordered(ordered)])
