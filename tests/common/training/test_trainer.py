@@ -93,6 +93,16 @@ def test_what_the_optimizer_keeps_is_known_by_name_and_can_be_set_by_name() -> N
     assert {name: array.tolist() for name, array in trainer.weights().items()} == {"first": [0.0, 3.0], "second": [4.0]}
 
 
+def test_a_trainer_starts_over_from_a_state_that_it_is_given() -> None:
+    trainer = Noted()
+    state = {name: array.copy() for name, array in trainer.state().items()}
+    for given in ({}, state):
+        trainer.load_state({name: array + 1 for name, array in state.items()}, 7)
+        trainer.start_over(trainer._plan, None, given)  # type: ignore[arg-type]
+        assert trainer.updates == 0
+        assert all(np.array_equal(trainer.state()[name], array + (not given)) for name, array in state.items())
+
+
 def test_a_state_is_restored_with_its_number_of_updates() -> None:
     trainer = Noted()
     state = {name: array.copy() for name, array in trainer.state().items()}
