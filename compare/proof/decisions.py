@@ -218,6 +218,7 @@ class _Pass(Network):
         """Those whose terms are asked for."""
 
     def _layer(self, layer: Layer, x: Array) -> tuple[Array, Backward]:
+        backward: Any  # a convolution's leaves dL/dkernel out where it is told to
         y, backward = super()._layer(layer, x)
         if isinstance(layer, ReLU | MaxPool | Residual | Concatenation):
             return y, backward  # inside, something may be injected
@@ -228,9 +229,7 @@ class _Pass(Network):
             if self.terms is None:
                 return backward(dy)
             self.terms |= {f"{layer.name}.{role}": terms for role, terms in self._terms(layer, x, y, dy).items()}
-            if isinstance(layer, Conv):  # its dL/dkernel takes as long again
-                return layers.slope_of_input(x, self._of(layer, "kernel"), dy, layer.stride, layer.padding, layer.groups), {}
-            return backward(dy)
+            return backward(dy, with_kernel=False) if isinstance(layer, Conv) else backward(dy)
 
         return y, watched
 
@@ -247,14 +246,7 @@ class _Pass(Network):
             return {}
         found = {"bias": np.abs(dy).sum(axes)} if isinstance(layer, Dense) or layer.bias else {}
         if f"{layer.name}.kernel" in self.kernels:
-            given = np.abs(x), np.abs(dy)
-            found["kernel"] = (
-                given[0].T @ given[1]
-                if isinstance(layer, Dense)
-                else layers.slope_of_kernel(
-                    given[0], self._of(layer, "kernel"), given[1], layer.stride, layer.padding, layer.groups
-                )
-            )
+            found |= super()._layer(layer, np.abs(x))[1](np.abs(dy))[1]
         return found
 
     def relu(self, x: Array) -> tuple[Array, Backward]:

@@ -27,38 +27,21 @@ def convolution(
 
     Each group g has its own inputs c and outputs o.
     """
-    size, _, inputs, outputs = kernel.shape
-    patches, shared = _grouped(x, size, stride, padding, groups, inputs), kernel.reshape(size, size, inputs, groups, -1)
-    y = _total(_product("nijgc,cgo->nijgo", patches[:, :, :, a, b], shared[a, b]) for a, b in np.ndindex(size, size))
-    y = y.reshape(*y.shape[:3], outputs)
+    (size, _, inputs, outputs), patches = kernel.shape, _patches(x, padding, 0.0, kernel.shape[0], stride)
+    patches = patches.reshape(*patches.shape[:5], groups, inputs)
+    shared = kernel.reshape(size, size, inputs, groups, outputs // groups)
+    places = list(np.ndindex(size, size))
+    y: Any = sum(_product("nijgc,cgo->nijgo", patches[:, :, :, a, b], shared[a, b]) for a, b in places)
 
-    def backward(dy: Array) -> tuple[Array, dict[str, Array]]:
-        found = {"kernel": slope_of_kernel(x, kernel, dy, stride, padding, groups)}
+    def backward(dy: Array, with_kernel: bool = True) -> tuple[Array, dict[str, Array]]:
+        own = dy.reshape(y.shape)
+        dkernel = [_product("nijgc,nijgo->cgo", patches[:, :, :, a, b], own) for a, b in places if with_kernel]
+        found = {"kernel": np.stack(dkernel).reshape(kernel.shape)} if with_kernel else {}
         found |= {} if bias is None else {"bias": dy.sum((0, 1, 2))}
-        return slope_of_input(x, kernel, dy, stride, padding, groups), found
+        dpatches = ((_product("nijgo,cgo->nijgc", own, shared[place]).reshape(*dy.shape[:3], -1), place) for place in places)
+        return _summed_patches(dpatches, x, stride, padding), found
 
-    return y if bias is None else y + bias, backward
-
-
-def slope_of_kernel(x: Array, kernel: Array, dy: Array, stride: int, padding: Padding, groups: int) -> Array:
-    """A convolution's dL/dkernel."""
-    size, _, inputs, _ = kernel.shape
-    patches, own = _grouped(x, size, stride, padding, groups, inputs), dy.reshape(*dy.shape[:3], groups, -1)
-    each = [_product("nijgc,nijgo->cgo", patches[:, :, :, a, b], own) for a, b in np.ndindex(size, size)]
-    return np.stack(each).reshape(kernel.shape)
-
-
-def slope_of_input(x: Array, kernel: Array, dy: Array, stride: int, padding: Padding, groups: int) -> Array:
-    """A convolution's dL/dx."""
-    size, _, inputs, _ = kernel.shape
-    shared, own = kernel.reshape(size, size, inputs, groups, -1), dy.reshape(*dy.shape[:3], groups, -1)
-
-    def patch(place: tuple[int, ...]) -> Array:
-        return _product("nijgo,cgo->nijgc", own, shared[place]).reshape(*dy.shape[:3], -1)
-
-    if size == stride == 1 and not _pads(padding):
-        return np.ascontiguousarray(patch((0, 0)))
-    return _summed_patches(((patch(place), place) for place in np.ndindex(size, size)), x, stride, padding)
+    return y.reshape(*y.shape[:3], outputs) + (0 if bias is None else bias), backward
 
 
 def windows(x: Array, size: int, stride: int, padding: Padding) -> Array:
@@ -103,10 +86,7 @@ def batch_normalisation(
 
     def backward(dy: Array) -> tuple[Array, dict[str, Array]]:
         dgamma, dbeta, count = (dy * normal).sum(axes), dy.sum(axes), x.dtype.type(x.size // x.shape[-1])
-        dx = dy - dbeta / count
-        dx -= normal * (dgamma / count)
-        dx *= gamma / deviation
-        return dx, {"gamma": dgamma, "beta": dbeta}
+        return gamma / deviation * (dy - dbeta / count - normal * (dgamma / count)), {"gamma": dgamma, "beta": dbeta}
 
     return gamma * normal + beta, backward, centre, variance
 
@@ -163,19 +143,9 @@ def cross_entropy(logits: Array, labels: npt.NDArray[np.int64]) -> tuple[np.floa
 
 def _patches(x: Array, padding: Padding, value: float, size: int, stride: int) -> Array:
     """A view of every window of x, padded with a value: [N, H', W', size, size, C]."""
-    padded = np.pad(x, ((0, 0), *padding, (0, 0)), constant_values=value) if _pads(padding) else x
+    padded = np.pad(x, ((0, 0), *padding, (0, 0)), constant_values=value) if any(map(any, padding)) else x
     views = np.lib.stride_tricks.sliding_window_view(padded, (size, size), axis=(1, 2))[:, ::stride, ::stride]
     return np.moveaxis(views, 3, 5)
-
-
-def _pads(padding: Padding) -> bool:
-    return any(map(any, padding))
-
-
-def _grouped(x: Array, size: int, stride: int, padding: Padding, groups: int, inputs: int) -> Array:
-    """The windows that a convolution sees: [N, H', W', size, size, groups, inputs of a group]."""
-    patches = _patches(x, padding, 0.0, size, stride)
-    return patches.reshape(*patches.shape[:5], groups, inputs)
 
 
 def _product(formula: str, x: Array, y: Array) -> Array:
@@ -185,20 +155,11 @@ def _product(formula: str, x: Array, y: Array) -> Array:
     return np.einsum(formula.replace("g", ""), x[..., 0, :], y[..., 0, :], optimize=True)[..., None, :]
 
 
-def _total(arrays: Iterable[Array]) -> Array:
-    """The sum of arrays that nobody else holds."""
-    following = iter(arrays)
-    total = next(following)
-    for each in following:
-        total += each
-    return total
-
-
 def _summed_patches(patches: Iterable[tuple[Array, Any]], x: Array, stride: int, padding: Padding) -> Array:
     """The transpose of `_patches`: values [N, H', W', C] of each place (a, b) of a window, added where they came from."""
-    (top, bottom), (left, right) = padding
-    summed = np.zeros((len(x), top + x.shape[1] + bottom, left + x.shape[2] + right, x.shape[3]), x.dtype)
+    (top, bottom), (left, right), (_, height, width, _) = *padding, x.shape
+    summed = np.zeros((len(x), top + height + bottom, left + width + right, x.shape[3]), x.dtype)
     for values, (a, b) in patches:
         rows, columns = values.shape[1:3]
         summed[:, a : a + stride * rows : stride, b : b + stride * columns : stride] += values
-    return summed[:, top : top + x.shape[1], left : left + x.shape[2]]
+    return summed[:, top : top + height, left : left + width]
