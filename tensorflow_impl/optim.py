@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from common import spec
 from common.training.optim import Optimizer
+from tensorflow_impl import device
 
 _FIRST_LOSS_SCALE = 2.0**15
 _GROWTH_STEPS = 2000
@@ -171,13 +172,14 @@ class LossScaled:
 
 
 def _values(**kept: list[Any]) -> dict[str, npt.NDArray[Any]]:
-    return {f"{name}/{index}": one.numpy() for name, each in kept.items() for index, one in enumerate(each)}
+    return {f"{name}/{index}": device.copies(one)[0].numpy() for name, each in kept.items() for index, one in enumerate(each)}
 
 
 def _assign(values: dict[str, npt.NDArray[Any]], **kept: list[Any]) -> None:
     for name, each in kept.items():
         for index, one in enumerate(each):
-            one.assign(values[f"{name}/{index}"])
+            for own in device.copies(one):
+                own.assign(values[f"{name}/{index}"])
 
 
 def _zeros_like(variables: list[Any]) -> list[tf.Variable]:

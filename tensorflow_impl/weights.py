@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from common.models.architectures import Architecture
 from common.models.weights import Weights
-from tensorflow_impl import channels, models
+from tensorflow_impl import channels, device, models
 
 
 def load(model: keras.Model, architecture: Architecture, weights: Mapping[str, npt.NDArray[np.floating]]) -> None:
@@ -20,13 +20,15 @@ def load(model: keras.Model, architecture: Architecture, weights: Mapping[str, n
     for parameter in architecture.parameters():
         for holder, part in channels.holders(_layer(model, parameter.name)):
             array = _reordered(holder, parameter.name, weights[parameter.name][..., part])
-            _variable(holder, parameter.name).assign(array)
+            for own in device.copies(_variable(holder, parameter.name).value):
+                own.assign(array)
 
 
 def extract(model: keras.Model, architecture: Architecture) -> Weights:
     """Every parameter and statistic by canonical name, in the canonical layout and the model's precision."""
     return {
-        parameter.name: _gathered(model, parameter.name, lambda variable: variable) for parameter in architecture.parameters()
+        parameter.name: _gathered(model, parameter.name, lambda variable: device.copies(variable.value)[0])
+        for parameter in architecture.parameters()
     }
 
 

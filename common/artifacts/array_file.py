@@ -42,11 +42,20 @@ class Arrays(Mapping[str, npt.NDArray[Any]]):
     def __init__(self, path: Path) -> None:
         self._file: Any = safetensors.safe_open(path, "numpy")
         self._names = dict.fromkeys(self._file.keys())
+        self._folders: dict[str, list[str]] = {}
+        for name in self._names:
+            for end, letter in enumerate(name, start=1):
+                if letter == "/":
+                    self._folders.setdefault(name[:end], []).append(name)
 
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
         if name not in self._names:
             raise KeyError(name)
         return self._file.get_tensor(name)
+
+    def inside(self, folder: str) -> list[str]:
+        """The names that begin with a folder's name and a slash. There are tens of thousands in all, and few in one folder."""
+        return self._folders.get(folder, [])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from common import spec
 from common.artifacts import array_file, checkpoint, event_log, results, schema
@@ -99,8 +100,7 @@ def serve(framework: str, load_twin: Callable[[], Twin], arguments: argparse.Nam
                     f"device is {arguments.device!r} for all trials of this process. Received: {read.device!r}."
                 )
             spec.refuse_per_process(read, description["options"], framework)
-            dataset, plan, _, trainer = _prepare(twin, read, reverse_batches=False)
-            return dataset, plan, trainer
+            return _prepare(twin, read)
 
         made = serving.Serving(
             framework, twin.versions, arguments.cores, prepare, twin.synchronize, lambda line: print(line, file=answers)
@@ -154,7 +154,7 @@ def _train(job: Job, twin: Twin, run: Run, stopwatch: timing.Stopwatch) -> tuple
     """(status, why it is not ok, exit code)."""
     try:
         with stopwatch.phase("build"):
-            dataset, plan, _, trainer = _prepare(twin, job.spec, reverse_batches=False)
+            dataset, plan, trainer = _prepare(twin, job.spec)
             # Hash the model's weights, not the drawn ones: a twin that did not load them would show.
             run.record(pixel_mean=plan.scaling.mean, pixel_std=plan.scaling.std, weights_hash=weights.digest(trainer.weights()))
             run.record(data_hash=dataset.content_hash, class_names=list(dataset.class_names))
@@ -180,10 +180,20 @@ def _train(job: Job, twin: Twin, run: Run, stopwatch: timing.Stopwatch) -> tuple
 
 
 def trace(twin: Twin, recordings: Sequence[tuple[Spec, argparse.Namespace]]) -> None:
-    """Record the arrays of a few steps of each spec. The processes of a mode meet once, and part after the last."""
-    trainer = None
+    """Record the arrays of a few steps of each spec. The processes of a mode meet once, and part after the last.
+
+    A recording goes on with the trainer of the one before it where it can. A framework may take seconds to build a model.
+    """
+    trainer, before, state = None, None, dict[str, npt.NDArray[Any]]()
     for read, asked in recordings:
-        dataset, plan, initial, trainer = _prepare(twin, read, reverse_batches=asked.reverse_batches)
+        dataset, plan, initial = _planned(read, reverse_batches=asked.reverse_batches)
+        if trainer is not None and before is not None and _goes_on(before, plan, from_teacher=asked.teacher is not None):
+            trainer.start_over(plan, dataset, state)
+        else:
+            trainer = _built(twin, dataset, plan, initial)
+            kept = trainer.state() if read.mode == "serial" else {}
+            state = {name: array.copy() for name, array in kept.items()}  # arrays of a framework change with its steps
+        before = plan
         if asked.drawn is not None:
             teacher = None if asked.teacher is None else array_file.Arrays(awaited(asked.teacher))
             recorded = tracing.trace_steps(trainer, plan, asked.drawn, teacher)
@@ -202,6 +212,20 @@ def trace(twin: Twin, recordings: Sequence[tuple[Spec, argparse.Namespace]]) -> 
             weights.save(arrays, asked.out)
     if trainer is not None:
         trainer.close()
+
+
+def _goes_on(before: Plan, plan: Plan, *, from_teacher: bool) -> bool:
+    """Whether a trainer can follow another plan as a new one would. Only length, order of sums, and data of serial may differ.
+
+    A serial trainer's whole state is known. That of another mode is set before each step, where a teacher gives it.
+    """
+    free = {"steps", "epochs"}
+    if before.spec.mode == "serial":
+        free.add("data")
+    elif not from_teacher:
+        return False
+    alike = before.spec.model_dump(exclude=free) == plan.spec.model_dump(exclude=free)
+    return alike and (before.architecture, before.scaling) == (plan.architecture, plan.scaling)
 
 
 def awaited(path: Path) -> Path:
@@ -232,18 +256,28 @@ def time_layers(twin: Twin, read: Spec, arguments: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _prepare(twin: Twin, read: Spec, *, reverse_batches: bool) -> tuple[sources.Dataset, Plan, weights.Weights, Trainer]:
-    """The data, the plan, the drawn weights and the trainer of a spec."""
+def _prepare(twin: Twin, read: Spec) -> tuple[sources.Dataset, Plan, Trainer]:
+    """The data, the plan and the trainer of a spec."""
+    dataset, plan, initial = _planned(read, reverse_batches=False)
+    return dataset, plan, _built(twin, dataset, plan, initial)
+
+
+def _planned(read: Spec, *, reverse_batches: bool) -> tuple[sources.Dataset, Plan, weights.Weights]:
+    """The data, the plan and the drawn weights of a spec."""
     dataset = sources.load(read.data, seed=read.split_seed, cache_dir=read.paths.cache_dir)
     heartbeat.reached()
     architecture = architectures.of(read, len(dataset.class_names), dataset.image_size)
     pixels = scaling.of(read.data, dataset, cache_dir=read.paths.cache_dir)
     plan = Plan(read, architecture, len(dataset.train), reverse_batches, pixels)
-    initial = weights.initial(architecture, read.seed)
-    trainer = twin.build(read, architecture, plan, dataset, initial)
+    return dataset, plan, weights.initial(architecture, read.seed)
+
+
+def _built(twin: Twin, dataset: sources.Dataset, plan: Plan, initial: weights.Weights) -> Trainer:
+    """The trainer of a plan. Ranks agree on data and code."""
+    trainer = twin.build(plan.spec, plan.architecture, plan, dataset, initial)
     if "RANK" in os.environ:
         package = sys.modules[twin.describe.__module__.rpartition(".")[0]]
         folders = [machine.PROJECT_ROOT / "common", *map(Path, package.__path__)]
-        code = machine.code_digest([*folders, *user_code.folders(read.model)])
+        code = machine.code_digest([*folders, *user_code.folders(plan.spec.model)])
         ranks.agree(trainer, {"data": dataset.content_hash, "code": code})
-    return dataset, plan, initial, trainer
+    return trainer

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from common.artifacts import array_file
 from common.data.batches import Plan
 from common.data.sources import Dataset
 from common.machine import heartbeat
@@ -69,8 +70,7 @@ def trace_steps(
                 yield from kept(f"before/{step}")
         else:
             known, slots = state_before(teacher, step)
-            trainer.load_weights(known)
-            trainer.load_slots(slots)
+            trainer.load_slots(slots, known)
         loss, _ = trainer.train_step(batch, stop - start, plan.learning_rate(step))
         heartbeat.stepped()
         yield f"loss/{step}", trainer.all_reduce(trainer.fetch([loss]).astype(np.float64))
@@ -96,8 +96,12 @@ def state_before(teacher: Mapping[str, npt.NDArray[Any]], step: int) -> tuple[We
 
 
 def group(arrays: Mapping[str, npt.NDArray[Any]], prefix: str) -> dict[str, npt.NDArray[Any]]:
-    """The arrays whose names begin with a prefix, under the rest of their names."""
-    return {name.removeprefix(prefix): arrays[name] for name in arrays if name.startswith(prefix)}
+    """The arrays whose names begin with a prefix, which ends with a slash, under the rest of their names."""
+    if isinstance(arrays, array_file.Arrays):
+        inside = arrays.inside(prefix)
+    else:
+        inside = [name for name in arrays if name.startswith(prefix)]
+    return {name.removeprefix(prefix): arrays[name] for name in inside}
 
 
 def trace(

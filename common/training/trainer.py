@@ -105,6 +105,16 @@ class Trainer:
         self.implementation = description["modes"][spec.mode]["implementation"]
         self._synchronises = spec.batch_norm_statistics == "synchronised" and spec.replicas > 1
 
+    def start_over(self, plan: Plan, dataset: Dataset, state: dict[str, npt.NDArray[Any]]) -> None:
+        """Follow another plan from its first step, as a new trainer would.
+
+        Args:
+            state: see `state`, before the first step. Empty if each step's is loaded by the caller.
+        """
+        self._plan, self._dataset, self._step = plan, dataset, 0
+        if state:
+            self.load_state(state, 0)
+
     @property
     def updates(self) -> int:
         """How many steps have been done since the run began."""
@@ -223,14 +233,14 @@ class Trainer:
                 found.setdefault(slot, []).append(array)
         return {slot: self._by_name(arrays) for slot, arrays in found.items()}
 
-    def load_slots(self, values: Mapping[str, Weights]) -> None:
-        """Set what `slots` returned."""
-        own, arrays = self.weights(), self._optimizer_state()
+    def load_slots(self, values: Mapping[str, Weights], weights: Weights) -> None:
+        """Set what `slots` returned, and every parameter and statistic."""
+        arrays = self._optimizer_state()
         for slot, each in values.items():
-            self.load_weights({**own, **each})  # the model's own variables have the layout
+            self.load_weights({**weights, **each})  # the model's own variables have the layout
             arrays |= {f"{slot}/{index}": array for index, array in enumerate(self._trainable())}
         self._load_optimizer_state(arrays)
-        self.load_weights(own)
+        self.load_weights(weights)
 
     def gradients(self, batch: Batch, num_examples: int) -> Weights:
         """Gradients of the mean loss by canonical name. Mode serial only. This changes BatchNorm statistics."""

@@ -7,7 +7,7 @@ except at the ties that are turned in them.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -212,9 +212,13 @@ class _Pass(Network):
         self.injected: dict[int, Array] = {}
         """By point: what is added to dL/dx."""
         self.terms: dict[str, Array] | None = None
-        """Of each parameter: the sum of the absolute values that its gradient adds up. None: not asked for."""
+        """Of parameters: the sum of the absolute values that the gradient adds up. None: not asked for. Else the way back finds
+        them in place of gradients."""
+        self.kernels: Collection[str] = ()
+        """Those whose terms are asked for."""
 
     def _layer(self, layer: Layer, x: Array) -> tuple[Array, Backward]:
+        backward: Any  # a convolution's leaves dL/dkernel out where it is told to
         y, backward = super()._layer(layer, x)
         if isinstance(layer, ReLU | MaxPool | Residual | Concatenation):
             return y, backward  # inside, something may be injected
@@ -222,25 +226,32 @@ class _Pass(Network):
         def watched(dy: Array) -> tuple[Array, dict[str, Array]]:
             if dy is _ZERO:
                 return dy, {}
-            if self.terms is not None:
-                self.terms |= {f"{layer.name}.{role}": terms for role, terms in self._terms(layer, x, y, dy).items()}
-            return backward(dy)
+            if self.terms is None:
+                return backward(dy)
+            self.terms |= {f"{layer.name}.{role}": terms for role, terms in self._terms(layer, x, y, dy).items()}
+            return backward(dy, with_kernel=False) if isinstance(layer, Conv) else backward(dy)
 
         return y, watched
 
     def _terms(self, layer: Layer, x: Array, y: Array, dy: Array) -> dict[str, Array]:
-        if isinstance(layer, Conv | Dense):
-            return super()._layer(layer, np.abs(x))[1](np.abs(dy))[1]
-        if not isinstance(layer, BatchNorm):
+        axes = tuple(range(dy.ndim - 1))
+        if isinstance(layer, BatchNorm):
+            gamma, terms = self._of(layer, "gamma"), np.abs(dy)
+            normal = y - self._of(layer, "beta")
+            np.divide(normal, np.where(gamma == 0, np.inf, gamma), out=normal)
+            beta = terms.sum(axes)
+            terms *= np.abs(normal, out=normal)
+            return {"gamma": terms.sum(axes), "beta": beta}
+        if not isinstance(layer, Conv | Dense):
             return {}
-        gamma, axes = self._of(layer, "gamma"), tuple(range(dy.ndim - 1))
-        normal = np.divide(y - self._of(layer, "beta"), gamma, out=np.zeros_like(y), where=gamma != 0)
-        return {"gamma": np.abs(dy * normal).sum(axes), "beta": np.abs(dy).sum(axes)}
+        found = {"bias": np.abs(dy).sum(axes)} if isinstance(layer, Dense) or layer.bias else {}
+        if f"{layer.name}.kernel" in self.kernels:
+            found |= super()._layer(layer, np.abs(x))[1](np.abs(dy))[1]
+        return found
 
     def relu(self, x: Array) -> tuple[Array, Backward]:
         number, chosen = self._decider.decide(x)
-        y, backward = layers.dropout(x, chosen, 0.0)
-        return y, self._watched(number, backward, x, chosen, None)
+        return x * chosen, self._watched(number, lambda dy: (dy * chosen, {}), x, chosen, None)
 
     def max_pooling(self, layer: MaxPool, x: Array) -> tuple[Array, Backward]:
         number, chosen = self._decider.decide(x, layer)
@@ -298,13 +309,19 @@ def step(
     return Step(loss, total, statistics), np.array(losses)
 
 
-def terms(architecture: Architecture, weights: dict[str, Array], batch: Batch, chains: list[list[Any]]) -> dict[str, Array]:
-    """By parameter: the sum of the absolute values that its gradient adds up. See `step`."""
+def terms(
+    architecture: Architecture, weights: dict[str, Array], batch: Batch, chains: list[list[Any]], kernels: Collection[str]
+) -> dict[str, Array]:
+    """By parameter: the sum of the absolute values that its gradient adds up. See `step`.
+
+    Args:
+        kernels: those that are asked for. All other parameters are small, and are always found.
+    """
     total: dict[str, Array] = {}
     decider = Decider()
     for chain in chains:
         for each, _, _, backward, dlogits in _passes(architecture, dict(weights), batch, chain, decider):
-            each.terms = {}
+            each.terms, each.kernels = {}, kernels
             backward(dlogits)
             total |= {name: total.get(name, 0) + own for name, own in each.terms.items()}
     return total

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +117,7 @@ def prove(
         if ladder.settle():
             ladder.record()
         single = ladder.single_steps()
-        climbed = [*ladder.twins(), *(rung for mode in parallel for rung in ladder.mode(mode))]
+        climbed = ladder.climb()
         examined: dict[str, bool] = {}
         for each in single:
             judged = ladder.judged(each)
@@ -180,7 +180,7 @@ def every_step(
     parallel = tuple(mode for mode in modes if mode != "serial")
     ladder = _Ladder(base, tuple(frameworks), parallel, replicas, (), (), out, progress, every_step=True)
     found: list[Rung] = []
-    with judging():
+    with judging(), contextlib.closing(ladder):
         for each in ladder.single_steps():
             ladder.recorder.make([each.teacher])
             at_once = max(2, single_steps.MOST_BYTES // ladder.recorder.path(each.teacher).stat().st_size)
@@ -240,6 +240,25 @@ class _Claim:
     """Those that have the mode on this machine."""
 
 
+@dataclass
+class _Comparison:
+    """Rungs of two recordings, which are read for them: those of all modes may fill the memory."""
+
+    ordered: str
+    """Label of the serial recordings that the yardstick is measured against."""
+    strict_steps: int
+    rungs: Callable[[Yardstick | None], list[Rung]]
+
+    @cached_property
+    def strict(self) -> list[Rung]:
+        """By the plain tolerances."""
+        return self.rungs(None)
+
+    @property
+    def needs_yardstick(self) -> bool:
+        return tolerances.may_be_rounding(self.strict, self.strict_steps)
+
+
 @dataclass(frozen=True)
 class _SingleSteps:
     """Rung 8: recordings of the same drawn steps, from the states of the first framework's serial run."""
@@ -269,11 +288,10 @@ class _Ladder:
     """Of switches, that the base has not."""
     out: Path
     progress: Callable[[str], None]
-    _yardsticks: dict[int, Yardstick] = field(default_factory=dict[int, Yardstick])
     _judges: dict[str, single_steps.Judge] = field(default_factory=dict[str, single_steps.Judge])
-    """Of float32 steps, by the teacher's label."""
+    """Of single steps, by the teacher's label."""
     _rungs: dict[Path, Future[list[Rung]]] = field(default_factory=dict[Path, Future[list[Rung]]])
-    """Of float32 steps, by recording. Those of timed runs are judged while other recordings are made."""
+    """Of single steps, by recording. They are judged while other recordings are made."""
     _teachers_shown: set[str] = field(default_factory=set[str])
     every_step: bool = False
     """Float64 steps of a large model too."""
@@ -295,8 +313,9 @@ class _Ladder:
 
         def judge_ahead() -> None:
             for each in steps:
-                if each.examined and self.recorder.is_made(each.teacher):  # `settle` cannot change what is timed
-                    for recorded in filter(self.recorder.is_made, (each.teacher, *each.others)):
+                # `settle` cannot change what is timed.
+                if (each.examined or self._is_settled) and self.recorder.is_made(each.teacher):
+                    for recorded in filter(self.recorder.is_made, self._to_judge(each)):
                         self._judge(each, recorded)
 
         self.recorder.make(
@@ -336,6 +355,11 @@ class _Ladder:
         return self.base.optimizer.learning_rate != self._first_rate
 
     @property
+    def _is_settled(self) -> bool:
+        """Whether it is known that `settle` leaves the learning rate as it is."""
+        return all(map(self.recorder.is_made, self._serial_recordings.values())) and not self._rises
+
+    @property
     def _rises(self) -> bool:
         """Whether the loss is no lower at the end of rung 5. Ten steps are too few to say."""
         if len(self.frameworks) < 2 or (self.base.steps or 0) <= 10:
@@ -354,33 +378,38 @@ class _Ladder:
             return rung
         return rung.model_copy(update={"where": f"{rung.where}, at learning rate {self.base.optimizer.learning_rate:g}"})
 
-    def twins(self) -> list[Rung]:
+    def climb(self) -> list[Rung]:
+        """Rungs 1 to 7. Each framework records in one process what all yardsticks need."""
+        comparisons = [*self._of_twins(), *(each for mode in self._claims for each in self._with_serial(mode))]
+        needed = dict.fromkeys(each.ordered for each in comparisons if each.needs_yardstick)
+        self.recorder.make([recording for ordered in needed for recording in self._reordered(ordered)])
+        yardsticks = {ordered: self._measure(ordered) for ordered in needed}
+        found: list[Rung] = []
+        for each in comparisons:
+            yardstick = yardsticks[each.ordered] if each.needs_yardstick else None
+            found += _excused(each.strict, each.rungs(yardstick)) if yardstick else each.strict
+        return list(map(self._exhibited, found))
+
+    def _of_twins(self) -> list[_Comparison]:
         """Rungs 1 to 5 and 7: the serial run of every other framework against that of the first."""
         first, *others = self.frameworks
-        found: list[Rung] = []
-        for other in others:
-            sides = self._serial(_EVEN, first), self._serial(_EVEN, other)
-            compared = rungs.compare_serials(self.base, self.architecture, *sides, None)
-            if tolerances.may_be_rounding(compared, tolerances.STRICT_STEPS):
-                compared = _excused(compared, rungs.compare_serials(self.base, self.architecture, *sides, self._yardstick))
-            found += map(self._exhibited, compared)
-        return found
 
-    def mode(self, mode: str) -> list[Rung]:
+        def compared(other: str, yardstick: Yardstick | None) -> list[Rung]:
+            sides = self._serial(_EVEN, first), self._serial(_EVEN, other)
+            return rungs.compare_serials(self.base, self.architecture, *sides, yardstick)
+
+        return [_Comparison(_EVEN, tolerances.STRICT_STEPS, partial(compared, other)) for other in others]
+
+    def _with_serial(self, mode: str) -> list[_Comparison]:
         """Rung 6: a parallel mode against serial in the same framework, with an uneven last batch."""
-        claim = self._claims.get(mode)
-        if claim is None:
-            return []
-        found: list[Rung] = []
-        for split in self._of_mode(mode):
-            name = split.framework
-            sides = name, self._serial(_uneven_label(claim.micro_batches), name), self.recorder.arrays(split)
-            compared = rungs.compare_mode(claim.parallel, self.architecture, *sides, None)
-            if tolerances.may_be_rounding(compared, tolerances.strict_steps(claim.parallel, self.architecture)):
-                yardstick = self._uneven_yardstick(claim.micro_batches)
-                compared = _excused(compared, rungs.compare_mode(claim.parallel, self.architecture, *sides, yardstick))
-            found += compared
-        return found
+        claim = self._claims[mode]
+        ordered, strict_steps = _uneven_label(claim.micro_batches), tolerances.strict_steps(claim.parallel, self.architecture)
+
+        def compared(split: Recording, yardstick: Yardstick | None) -> list[Rung]:
+            sides = split.framework, self._serial(ordered, split.framework), self.recorder.arrays(split)
+            return rungs.compare_mode(claim.parallel, self.architecture, *sides, yardstick)
+
+        return [_Comparison(ordered, strict_steps, partial(compared, split)) for split in self._of_mode(mode)]
 
     def _of_mode(self, mode: str) -> list[Recording]:
         claim = self._claims[mode]
@@ -503,17 +532,9 @@ class _Ladder:
 
     def judged(self, steps: _SingleSteps) -> list[Rung]:
         """The rungs of single steps."""
-        first, found = steps.teacher, list[Rung]()
-        if first.what.precision == "float32":
-            own = [] if first.label in self._teachers_shown else [first]
-            self._teachers_shown.add(first.label)
-            futures = [self._judge(steps, each) for each in (*own, *steps.others)]
-            found += [rung for each in futures for rung in each.result()]
-        else:
-            judge = self._judge_of(steps)
-            for student in steps.others:
-                found += judge.rungs(student.what, self.recorder.opened(student), student.framework)
-        found = [rung.model_copy(update={"name": rung.name + steps.addition}) for rung in found]
+        futures = [self._judge(steps, each) for each in self._to_judge(steps)]
+        self._teachers_shown.add(steps.teacher.label)
+        found = [rung.model_copy(update={"name": rung.name + steps.addition}) for each in futures for rung in each.result()]
         # Other batches, and what is not finite, are no matter of digits.
         return [
             rung.model_copy(update={"status": "shown", "reason": steps.shown[rung.framework]})
@@ -524,8 +545,13 @@ class _Ladder:
             for rung in found
         ]
 
+    def _to_judge(self, steps: _SingleSteps) -> tuple[Recording, ...]:
+        """In float64 the teacher is the truth itself. In float32 the referee is, and the teacher is judged once."""
+        is_judge = steps.teacher.what.precision == "float64" or steps.teacher.label in self._teachers_shown
+        return steps.others if is_judge else (steps.teacher, *steps.others)
+
     def _judge(self, steps: _SingleSteps, recorded: Recording) -> Future[list[Rung]]:
-        """The rungs of one recording of float32 steps, which another thread finds."""
+        """The rungs of one recording of single steps, which another thread finds."""
         path = self.recorder.path(recorded)
         if path not in self._rungs:
             judge, what, name = self._judge_of(steps), recorded.what, recorded.framework
@@ -596,10 +622,6 @@ class _Ladder:
         return self.recorder.arrays(self._serial_recordings[label, framework])
 
     @cached_property
-    def _yardstick(self) -> Yardstick:
-        return self._measure(self.base, "reordered", _EVEN)
-
-    @cached_property
     def _uneven(self) -> Spec:
         """Two epochs whose last batch is about half full, and odd if the batch is even."""
         batch_size = self.base.global_batch_size
@@ -610,17 +632,14 @@ class _Ladder:
         data = {**self.base.data.model_dump(), "limit": examples}
         return self.base.with_fields(steps=PARALLEL_STEPS, accumulation=1, data=data)
 
-    def _uneven_yardstick(self, micro_batches: int) -> Yardstick:
-        if micro_batches not in self._yardsticks:
-            what = self._uneven.with_fields(accumulation=micro_batches)
-            label = f"reordered-uneven-{micro_batches}-parts"
-            self._yardsticks[micro_batches] = self._measure(what, label, _uneven_label(micro_batches))
-        return self._yardsticks[micro_batches]
+    def _reordered(self, ordered: str) -> list[Recording]:
+        """Serial recordings once more, with each batch reversed."""
+        own = [self._serial_recordings[ordered, name] for name in self.frameworks]
+        return [each._replace(label=f"reordered-{ordered}", options=("--reverse-batches",)) for each in own]
 
-    def _measure(self, what: Spec, label: str, ordered: str) -> Yardstick:
-        reordered = [Recording(label, name, what, ("--reverse-batches",)) for name in self.frameworks]
-        self.recorder.make(reordered)
-        strict_steps = tolerances.STRICT_STEPS if what.accumulation == 1 else tolerances.STRICT_STEPS_IN_PARTS
+    def _measure(self, ordered: str) -> Yardstick:
+        reordered = self._reordered(ordered)
+        strict_steps = tolerances.STRICT_STEPS if reordered[0].what.accumulation == 1 else tolerances.STRICT_STEPS_IN_PARTS
         pairs = [(self._serial(ordered, each.framework), self.recorder.arrays(each)) for each in reordered]
         return tolerances.measure_yardstick(pairs, strict_steps)
 

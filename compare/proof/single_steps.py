@@ -246,6 +246,8 @@ class Judge:
         return found if len(nearest) == len(truth.ties) else None
 
     def _judged(self, what: Spec, recorded: Mapping[str, npt.NDArray[Any]], number: int, step: int) -> _Found:
+        if self.stopped:
+            raise CancelledError
         truth = self._truth(what, step)
         counts = Counter(ties=sum(tie.nearness <= TIE_FACTOR for tie in truth.ties))
 
@@ -405,9 +407,8 @@ class Judge:
     def _of_terms(self, what: Spec, step: int, truth: Truth, arrays: Collection[str]) -> Truth:
         """The same truth of a float64 step. Each component of these arrays' gradients may err by what it adds up."""
         known = self._terms.setdefault((step, _key(chains := self._chains(what, step))), {})
-        if any(name not in known for name in arrays):  # those of all arrays are as large as the model
-            terms = decisions.terms(self._architecture, *self._inputs(step, np.float64), chains)
-            known |= {name: terms[name] for name in arrays}
+        if any(name not in known for name in arrays):  # those of all kernels are as large as the model
+            known |= decisions.terms(self._architecture, *self._inputs(step, np.float64), chains, arrays)
         gradients = truth.allowed.gradients | {name: TOLERANCE * known[name] for name in arrays}
         return truth._replace(allowed=truth.allowed._replace(gradients=gradients))
 

@@ -203,7 +203,7 @@ class Trainer(trainer.Trainer):
             self._shards.total(tf.zeros(1, device.dtype(self._spec)))  # the graph that averages weights
 
     def _trainable(self) -> list[npt.NDArray[Any]]:
-        return [variable.numpy() for variable in self._model.trainable_variables]
+        return [device.copies(variable.value)[0].numpy() for variable in self._model.trainable_variables]
 
     def _by_name(self, arrays: list[npt.NDArray[Any]]) -> Weights:
         return weights.extract_gradients(self._model, self._architecture, list(map(tf.constant, arrays)))

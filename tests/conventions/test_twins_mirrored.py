@@ -31,6 +31,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "parallel/data_parallel.py",
         "together",
     ): "TensorFlow's replicas in one process form a strategy, one for all recordings of the process.",
+    ("device.py", "copies"): "A strategy's variable stands for all replicas; torch's replicas have tensors of their own.",
     ("device.py", "graph"): "TensorFlow makes a graph of a step; torch runs the step as it is.",
     ("parallel/tensor_parallel.py", "TensorParallel.num_values"): _RANKS,
     ("parallel/hybrid_tensor.py", "HybridTensor.load_weights"): "TensorFlow's copies are all in this process.",

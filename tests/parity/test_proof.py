@@ -13,7 +13,7 @@ from common import spec
 from common.machine import machine
 from common.spec import Spec, SpecError
 from compare.core.errors import LaunchError
-from compare.execution import matrix
+from compare.execution import launch, matrix
 from compare.execution.matrix import Row
 from compare.proof import ladder, timed_rows, tolerances
 from compare.proof.certificate import Proof, Rung
@@ -167,6 +167,36 @@ def test_a_loss_that_rises_at_every_learning_rate_is_called_no_proof(twins: Fake
     (losses,) = [rung for rung in proof.rungs if rung.name == "5 losses"]
     assert losses.status == "shown" and "the loss rises at every learning rate" in losses.reason
     assert "losses of the frameworks agree" not in proof.sentence
+
+
+@pytest.mark.parametrize(("below", "ahead"), [(1.0, True), (0.01, False)])
+def test_float64_steps_are_judged_while_others_are_recorded_once_the_learning_rate_is_known_to_stay(
+    twins: FakeTwins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, below: float, ahead: bool
+) -> None:
+    for name in ("pytorch", "tensorflow"):
+        twins.changes[name, "serial"] = rises(twins, below)
+    judged: list[tuple[float, int]] = []
+    judge, call_each = ladder._Ladder._judge, launch.call_each
+
+    def noted(climbing: Any, steps: Any, recorded: Any) -> Any:
+        judged.append((recorded.what.optimizer.learning_rate, len(twins.stepped)))
+        return judge(climbing, steps, recorded)
+
+    def looking(following: Any, ended: Any, at_once: int, meanwhile: Any) -> None:
+        def both(call: launch.Call, code: int) -> None:
+            ended(call, code)
+            meanwhile()
+
+        call_each(following, both)
+
+    monkeypatch.setattr(ladder._Ladder, "_judge", noted)
+    monkeypatch.setattr(launch, "call_each", looking)
+    assert prove(tmp_path, timed(optimizer={"learning_rate": 0.05}), MODES, steps=50).verdict == "proved"
+    rate = twins.stepped[-1][1].optimizer.learning_rate
+    assert {each for each, _ in judged} == {rate}, "steps at another learning rate were judged"
+    at_this_rate = [what.optimizer.learning_rate == rate for _, what in twins.stepped]
+    assert judged[0][1] < len(twins.stepped) and any(at_this_rate)
+    assert all(at_this_rate) == ahead
 
 
 def test_a_yardstick_is_measured_only_where_it_could_excuse_what_failed(twins: FakeTwins, tmp_path: Path) -> None:

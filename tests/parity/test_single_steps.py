@@ -206,7 +206,7 @@ def test_a_gradient_whose_terms_cancel_is_judged_on_the_scale_of_what_it_adds_up
     weights, _ = state_before(teacher, 0)
     images = network.scaled(teacher["images/0"], [0] * 3, [1] * 3, np.float64)
     batch = network.Batch(images, teacher["labels/0"], [teacher["masks/0/0"]])
-    terms = decisions.terms(architecture, weights, batch, [[np.arange(8)]])
+    terms = decisions.terms(architecture, weights, batch, [[np.arange(8)]], kernels=weights)
     gradients = {name: teacher[f"after/0/slots/buffer/{name}"] for name in terms}
     decays = {name: what.optimizer.weight_decay * np.abs(weights[name]) for name in terms}
     assert all((terms[name] + decays[name] >= np.abs(array) * (1 - 1e-12)).all() for name, array in gradients.items())

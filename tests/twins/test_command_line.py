@@ -459,6 +459,32 @@ def test_several_specs_recorded_by_one_process_are_what_each_is_alone(framework:
             np.testing.assert_allclose(array, theirs[name], rtol=1e-4, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["serial", "data_parallel"])
+def test_a_recording_that_goes_on_with_a_trainer_is_what_a_new_one_makes(framework: str, mode: str, tmp_path: Path) -> None:
+    """Bit for bit, after steps on other data. The second recording goes on with the first one's trainer."""
+    own = {"model": "tests.parity.probe", "data": {"limit": 45}, "optimizer": {"name": "adam"}, **MODES[mode]}
+    _write_specs(
+        tmp_path, teacher={**own, **MODES["serial"], "steps": 4}, first={**own, "steps": 3}, second={**own, "steps": 4}
+    )
+    drawn = ["--drawn", "0,1,2,3"]
+    words: dict[str, list[Any]] = {"single steps": [*drawn, "--teacher", tmp_path / "states"]}
+    if mode == "serial":
+        _write_specs(tmp_path, first={**own, "data": {"limit": 64}, "steps": 3})
+        words |= {"free steps": ["--reverse-batches"], "a teacher's": drawn}
+    assert _traced(framework, tmp_path, "teacher", "--out", tmp_path / "states", *drawn).returncode == 0
+    for name, options in words.items():
+        then = ("--then", tmp_path / "second.json", "--out", tmp_path / name, *options)
+        for done in (
+            _traced(framework, tmp_path, "first", "--out", tmp_path / "first", *then),
+            _traced(framework, tmp_path, "second", "--out", tmp_path / "alone", *options),
+        ):
+            assert done.returncode == 0, done.stderr
+        ours, theirs = (safetensors.numpy.load_file(path) for path in (tmp_path / name, tmp_path / "alone"))
+        assert ours.keys() == theirs.keys()
+        assert [each for each in ours if not np.array_equal(ours[each], theirs[each])] == [], name
+
+
 def test_the_clock_starts_with_the_process() -> None:
     before = time.time()
     command = [sys.executable, "-c", "from common.training import timing; print(timing.process_started())"]

@@ -27,17 +27,17 @@ def convolution(
 
     Each group g has its own inputs c and outputs o.
     """
-    size, _, inputs, outputs = kernel.shape
-    patches = _patches(x, padding, 0.0, size, stride)
+    (size, _, inputs, outputs), patches = kernel.shape, _patches(x, padding, 0.0, kernel.shape[0], stride)
     patches = patches.reshape(*patches.shape[:5], groups, inputs)
     shared = kernel.reshape(size, size, inputs, groups, outputs // groups)
     places = list(np.ndindex(size, size))
     y: Any = sum(_product("nijgc,cgo->nijgo", patches[:, :, :, a, b], shared[a, b]) for a, b in places)
 
-    def backward(dy: Array) -> tuple[Array, dict[str, Array]]:
+    def backward(dy: Array, with_kernel: bool = True) -> tuple[Array, dict[str, Array]]:
         own = dy.reshape(y.shape)
-        dkernel = np.stack([_product("nijgc,nijgo->cgo", patches[:, :, :, a, b], own) for a, b in places])
-        found = {"kernel": dkernel.reshape(kernel.shape)} | ({} if bias is None else {"bias": dy.sum((0, 1, 2))})
+        dkernel = [_product("nijgc,nijgo->cgo", patches[:, :, :, a, b], own) for a, b in places if with_kernel]
+        found = {"kernel": np.stack(dkernel).reshape(kernel.shape)} if with_kernel else {}
+        found |= {} if bias is None else {"bias": dy.sum((0, 1, 2))}
         dpatches = ((_product("nijgo,cgo->nijgc", own, shared[place]).reshape(*dy.shape[:3], -1), place) for place in places)
         return _summed_patches(dpatches, x, stride, padding), found
 
@@ -85,8 +85,8 @@ def batch_normalisation(
     normal = centred / deviation
 
     def backward(dy: Array) -> tuple[Array, dict[str, Array]]:
-        dx = gamma / deviation * (dy - dy.mean(axes) - normal * (dy * normal).mean(axes))
-        return dx, {"gamma": (dy * normal).sum(axes), "beta": dy.sum(axes)}
+        dgamma, dbeta, count = (dy * normal).sum(axes), dy.sum(axes), x.dtype.type(x.size // x.shape[-1])
+        return gamma / deviation * (dy - dbeta / count - normal * (dgamma / count)), {"gamma": dgamma, "beta": dbeta}
 
     return gamma * normal + beta, backward, centre, variance
 
@@ -143,7 +143,7 @@ def cross_entropy(logits: Array, labels: npt.NDArray[np.int64]) -> tuple[np.floa
 
 def _patches(x: Array, padding: Padding, value: float, size: int, stride: int) -> Array:
     """A view of every window of x, padded with a value: [N, H', W', size, size, C]."""
-    padded = np.pad(x, ((0, 0), *padding, (0, 0)), constant_values=value)
+    padded = np.pad(x, ((0, 0), *padding, (0, 0)), constant_values=value) if any(map(any, padding)) else x
     views = np.lib.stride_tricks.sliding_window_view(padded, (size, size), axis=(1, 2))[:, ::stride, ::stride]
     return np.moveaxis(views, 3, 5)
 
@@ -157,9 +157,9 @@ def _product(formula: str, x: Array, y: Array) -> Array:
 
 def _summed_patches(patches: Iterable[tuple[Array, Any]], x: Array, stride: int, padding: Padding) -> Array:
     """The transpose of `_patches`: values [N, H', W', C] of each place (a, b) of a window, added where they came from."""
-    summed = np.pad(np.zeros_like(x), ((0, 0), *padding, (0, 0)))
+    (top, bottom), (left, right), (_, height, width, _) = *padding, x.shape
+    summed = np.zeros((len(x), top + height + bottom, left + width + right, x.shape[3]), x.dtype)
     for values, (a, b) in patches:
         rows, columns = values.shape[1:3]
         summed[:, a : a + stride * rows : stride, b : b + stride * columns : stride] += values
-    (top, _), (left, _) = padding
-    return summed[:, top : top + x.shape[1], left : left + x.shape[2]]
+    return summed[:, top : top + height, left : left + width]

@@ -7,6 +7,7 @@ import pytest
 import safetensors.numpy
 
 from common.artifacts import array_file
+from common.training.tracing import group
 
 ARRAYS = {
     "matrix": np.arange(6.0).reshape(2, 3).T,
@@ -28,6 +29,17 @@ def test_an_array_file_is_a_safetensors_file(tmp_path: Path) -> None:
     assert opened.get("other") is None
     with pytest.raises(KeyError, match="other"):
         opened["other"]
+
+
+def test_the_arrays_of_a_folder_are_found_in_their_order(tmp_path: Path) -> None:
+    path, names = tmp_path / "arrays.safetensors", ["after/1/b", "after/1/a", "after/10/a", "loss"]
+    array_file.write(path, ((name, np.zeros(1)) for name in names), len(names))
+    opened = array_file.Arrays(path)
+    for folder, number in {"after/1/": 2, "after/": 3, "after/1": 0, "other/": 0}.items():
+        inside = opened.inside(folder)
+        assert len(inside) == number
+        assert not number or inside == [name for name in opened if name.startswith(folder)]
+    assert list(group(opened, "after/1/")) == list(group(dict(opened), "after/1/"))
 
 
 def test_more_arrays_than_there_is_room_for_are_refused(tmp_path: Path) -> None:

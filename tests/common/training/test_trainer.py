@@ -85,11 +85,22 @@ def test_every_batch_size_has_run_twice_when_training_goes_on(shard: tuple[int, 
 def test_what_the_optimizer_keeps_is_known_by_name_and_can_be_set_by_name() -> None:
     trainer = Noted()
     assert {slot: sorted(each) for slot, each in trainer.slots().items()} == {"buffer": ["first", "second"]}
-    trainer.load_slots({"buffer": {"first": np.array([5.0, 6.0]), "second": np.array([7.0])}})
+    weights = {"first": np.array([0.0, 3.0]), "second": np.array([4.0])}
+    trainer.load_slots({"buffer": {"first": np.array([5.0, 6.0]), "second": np.array([7.0])}}, weights)
     assert trainer.slots()["buffer"]["first"].tolist() == [5.0, 6.0]
     assert trainer._optimizer.values["buffer/0"].tolist() == [6.0, 5.0]
     assert trainer._optimizer.values["step"] == 3
-    assert trainer.weights()["first"].tolist() == [0.0, 1.0]
+    assert {name: array.tolist() for name, array in trainer.weights().items()} == {"first": [0.0, 3.0], "second": [4.0]}
+
+
+def test_a_trainer_starts_over_from_a_state_that_it_is_given() -> None:
+    trainer = Noted()
+    state = {name: array.copy() for name, array in trainer.state().items()}
+    for given in ({}, state):
+        trainer.load_state({name: array + 1 for name, array in state.items()}, 7)
+        trainer.start_over(trainer._plan, None, given)  # type: ignore[arg-type]
+        assert trainer.updates == 0
+        assert all(np.array_equal(trainer.state()[name], array + (not given)) for name, array in state.items())
 
 
 def test_a_state_is_restored_with_its_number_of_updates() -> None:

@@ -118,8 +118,9 @@ class Trainer(trainer.Trainer):
             if slot != "native"
         }
 
-    def load_slots(self, values: Mapping[str, Weights]) -> None:
+    def load_slots(self, values: Mapping[str, Weights], weights: Weights) -> None:
         self._load_optimizer_state({f"{slot}/{name}": array for slot, each in values.items() for name, array in each.items()})
+        self.load_weights(weights)
 
     def num_values(self) -> tuple[int, int]:
         return models.num_values(self._first_model())
