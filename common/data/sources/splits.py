@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from common.data.dataset import MAX_NAMED, DataRefused, Examples, listed, listed_below
 
 SPLITS = ("train", "validation", "test")
-VERSION = 1
+VERSION = 2
 """Raise it when a source is divided, hashed, refused or noted differently, here or in `image_folder.examples`. Divisions are
 stored."""
 Ids = NDArray[np.int64]
