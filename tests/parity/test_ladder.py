@@ -90,6 +90,7 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ladder, "BATCH_SIZE", 8)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_steps")
 def test_mini_xception_is_the_same_training_in_both_frameworks(tmp_path: Path) -> None:
     proof = prove(tmp_path, "mini_xception", "sgd", steps=3)

@@ -43,7 +43,7 @@ def served(framework: str, tmp_path: Path) -> Iterator[Run]:
     run.kill()
 
 
-@pytest.mark.parametrize("mode", IN_PROCESS)
+@pytest.mark.parametrize("mode", ["serial", pytest.param("data_parallel", marks=pytest.mark.slow)])
 def test_the_breakdown_of_a_step_makes_up_its_computing(twin: Twin, mode: str) -> None:
     data = made.dataset(LARGER, train=COUNT)
     trainer = made.trainer(twin, LARGER, data, mode=mode, precision="float32", **FIELDS)
