@@ -31,7 +31,6 @@ def install(patch: pytest.MonkeyPatch) -> None:
     """Let `launch` fork the modules of FORKED."""
     if sys.platform != "linux":
         return
-    execute = cast(Any, subprocess.Popen)._execute_child
 
     def execute_child(self: Any, args: Sequence[str], executable: Any, preexec: Any, *others: Any) -> None:
         module = args[args.index("-m") + 1] if "-m" in args else ""
@@ -45,14 +44,17 @@ def install(patch: pytest.MonkeyPatch) -> None:
         with warnings.catch_warnings():
             # Python 3.12 warns of threads: those of pytest-xdist hold nothing that a fake twin needs.
             warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
-            execute(self, args, executable, preexec, *others)
+            cast(Any, subprocess.Popen)._execute_child(self, args, executable, preexec, *others)
 
     for started in (launch.Started, launch._Short):
         patch.setattr(started, "_execute_child", execute_child, raising=False)
 
 
 def _become(module: str, words: list[str], kept: Sequence[int], environment: Mapping[str, str], parent: int) -> NoReturn:
-    """Do what `python -m module words` would do, in this fork. Its streams, folder and session are set already."""
+    """Do what `python -m module words` would do, in this fork. Its streams, folder and session are set already.
+
+    What the test has patched is patched here too.
+    """
     code = 1
     try:
         gc.freeze()  # the parent's objects stay shared
@@ -67,6 +69,8 @@ def _become(module: str, words: list[str], kept: Sequence[int], environment: Map
         os.environ.update(environment)
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(number, signal.SIG_IGN)  # as Python does when it starts
         signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.stdin, sys.stdout, sys.stderr = (os.fdopen(number, mode) for number, mode in enumerate("rww"))
         sys.argv = [module, *words]
