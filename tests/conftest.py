@@ -29,7 +29,7 @@ _THERE = in_folder(PROJECT)
 def nothing_is_left_in_the_checkout() -> Iterator[None]:
     yield
     left = in_folder(PROJECT) - _THERE
-    _THERE.update(left)  # said once
+    _THERE.update(left)  # said once. What a developer makes here meanwhile is said too.
     assert not left, (
         f"This test, or one beside it, has left {', '.join(sorted(left))} in the checkout. Give it --out or a folder."
     )

@@ -185,9 +185,12 @@ def trace(twin: Twin, recordings: Sequence[tuple[Spec, argparse.Namespace]]) -> 
     A recording goes on with the trainer of the one before it where it can. A framework may take seconds to build a model.
     """
     trainer, before, state = None, None, dict[str, npt.NDArray[Any]]()
+    options = twin.describe()["options"]
     for read, asked in recordings:
         dataset, plan, initial = _planned(read, reverse_batches=asked.reverse_batches)
-        if trainer is not None and before is not None and _goes_on(before, plan, from_teacher=asked.teacher is not None):
+        scales_loss = spec.resolved(read, options).get("arithmetic") == "float16"
+        from_teacher = asked.teacher is not None
+        if trainer and before and _goes_on(before, plan, from_teacher=from_teacher, scales_loss=scales_loss):
             trainer.start_over(plan, dataset, state)
         else:
             trainer = _built(twin, dataset, plan, initial)
@@ -214,15 +217,16 @@ def trace(twin: Twin, recordings: Sequence[tuple[Spec, argparse.Namespace]]) -> 
         trainer.close()
 
 
-def _goes_on(before: Plan, plan: Plan, *, from_teacher: bool) -> bool:
+def _goes_on(before: Plan, plan: Plan, *, from_teacher: bool, scales_loss: bool) -> bool:
     """Whether a trainer can follow another plan as a new one would. Only length, order of sums, and data of serial may differ.
 
-    A serial trainer's whole state is known. That of another mode is set before each step, where a teacher gives it.
+    A serial trainer's whole state is known. That of another mode is set before each step, where a teacher gives it. A teacher
+    knows neither a scale of the loss nor what compression and late gradients keep.
     """
     free = {"steps", "epochs"}
     if before.spec.mode == "serial":
         free.add("data")
-    elif not from_teacher:
+    elif not from_teacher or before.spec.departs is not None or scales_loss:
         return False
     alike = before.spec.model_dump(exclude=free) == plan.spec.model_dump(exclude=free)
     return alike and (before.architecture, before.scaling) == (plan.architecture, plan.scaling)

@@ -73,11 +73,12 @@ def manifest(digests: Mapping[str, str]) -> str:
     return "".join(f"{digest}  {path}\n" for path, digest in sorted(digests.items()))
 
 
-def sign(folder: Path, digests: Mapping[str, str], key: Path) -> str | None:
+def sign(folder: Path, digests: Mapping[str, str], key: Path, again: str | None = None) -> str | None:
     """Write the manifest of a folder and its signature, in place of those of before.
 
     Args:
         digests: SHA-256 of the plan and each result, by its path in the folder.
+        again: the command that signs them with `--sign KEY`. None: that of a comparison.
 
     Returns:
         Why that failed, or None.
@@ -88,7 +89,8 @@ def sign(folder: Path, digests: Mapping[str, str], key: Path) -> str | None:
         atomic_files.write_atomically(folder / MANIFEST_FILE, content)
         atomic_files.write_atomically(folder / SIGNATURE_FILE, signature)
     except (_Refused, OSError) as error:
-        return f"The results are not signed with {key} ({error}). Run the same command with --out {folder} --sign {key}."
+        again = again or f"run --resume {folder}"
+        return f"The results are not signed with {key} ({error}). Sign them with {again} --sign {key}."
     return None
 
 
@@ -101,17 +103,18 @@ def digests(folder: Path, paths: Collection[str]) -> dict[str, str]:
     return {path: sha256(folder / path) for path in paths if (folder / path).is_file()}
 
 
-def of_records(folder: Path, paths: Collection[str], key: Path | None) -> tuple[Signature | None, str | None]:
+def of_records(folder: Path, paths: Collection[str], key: Path | None, again: str) -> tuple[Signature | None, str | None]:
     """Sign a command's records, if there is a key, and judge the signature that the folder has then.
 
     Args:
         paths: of the records in the folder, whether or not they are there.
+        again: see `sign`.
 
     Returns:
         (the signature, if there is one; why signing failed, if it did).
     """
     read = digests(folder, paths)
-    unsigned = None if key is None else sign(folder, read, key)
+    unsigned = None if key is None else sign(folder, read, key, again)
     return judge(folder, read, paths, None), unsigned
 
 

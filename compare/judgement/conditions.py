@@ -144,13 +144,14 @@ def _lines(found: Mapping[Division, Sequence[str]]) -> list[str]:
         one for one in next(iter(neither), Division("neither", "")).differing if all(one in each.differing for each in neither)
     ]
     said: list[str] = []
-    if len(neither) > 1 and shared:
+    merged = len(neither) > 1 and bool(shared)
+    if merged:
         said.append(f"Division of {'; '.join(chain(*neither.values()))}: neither: other {', '.join(shared)}.")
         for each, rows in neither.items():
             if own := [one for one in each.differing if one not in shared]:
                 said[-1] += f" Of {'; '.join(rows)} also {', '.join(own)}."
     for each, rows in found.items():
-        if not (said and each in neither):
+        if not (merged and each in neither):
             said.append(f"Division of {'; '.join(rows)}: {each.kind}{f': {each.detail}' if each.detail else ''}.")
     return said
 

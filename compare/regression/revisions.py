@@ -175,6 +175,7 @@ def measure(revision: str, request: Request, out: Path, shown: Display) -> None:
     """
     store.refuse_others(out, None, None, "measurement")
     with checked_out(revision) as base, store.locked(out):
+        store.refuse_others(out, None, None, "measurement")  # another command may have worked there since
         head = comparison_plan.judged(with_absolute_path(request), shown)
         rows = runnable(head)
         before = side_of(base, revision, head, rows)
@@ -220,6 +221,7 @@ def measure_environments(pythons: tuple[str, str], request: Request, out: Path, 
     """
     store.refuse_others(out, None, None, "measurement")
     with store.locked(out):
+        store.refuse_others(out, None, None, "measurement")  # another command may have worked there since
         sides: dict[str, OneSide] = dict(zip((BASE, HEAD), sides_of_environments(pythons, request, shown), strict=True))
         if request.prove:
             proof = _proof_between(sides, request, out / HEAD, shown)

@@ -278,15 +278,16 @@ class _Before(BaseModel):
     tables: list[_Named]
 
 
-def signed(report: Report, folder: Path, records: Collection[str], key: Path | None) -> Report:
+def signed(report: Report, folder: Path, records: Collection[str], key: Path | None, again: str) -> Report:
     """The report with who signed the records that it is made from.
 
     Args:
         folder: that holds them.
         records: paths in it.
         key: signs them first. None: only the signature that is there is judged.
+        again: the command that signs them with `--sign KEY`.
     """
-    signature, unsigned = signing.of_records(folder, records, key)
+    signature, unsigned = signing.of_records(folder, records, key, again)
     if unsigned:
         typer.echo(unsigned, err=True)
     bad = unsigned or (signature is not None and not signature.confirmed)

@@ -99,7 +99,8 @@ def command(
 
 
 def _report(tuned: Tuned, folder: Path, sign: Path | None) -> Report:
-    return document.signed(tuning_report.report(tuned, folder), folder, (tuner.PLAN_FILE, tuner.RECORD_FILE), sign)
+    files = (tuner.PLAN_FILE, tuner.RECORD_FILE)
+    return document.signed(tuning_report.report(tuned, folder), folder, files, sign, f"tune --resume {folder}")
 
 
 def _stored_settings(context: typer.Context, folder: Path, storage: str | None) -> Tuning:

@@ -18,6 +18,7 @@ from common.data.sources import DataRefused
 from common.frozen import Exact
 from common.machine import machine
 from common.machine.machine import Facts
+from compare.core import exits
 from compare.core.errors import FolderError, LaunchError
 from compare.core.interrupt import Interrupted
 from compare.execution import code_digest, results_folder, signing, store
@@ -181,11 +182,12 @@ def run_steps(
 
         def signed() -> Report:
             places = [f"{number}-{step.name}/{STEP_FILE}" for number, step in enumerate(steps, 1) if not step.anew]
-            if sign is not None:
-                for plan in folder.rglob(store.PLAN_FILE):
-                    if unsigned := signing.sign(plan.parent, store.read(plan.parent).made_from, sign):
-                        typer.echo(unsigned, err=True)
-            return document.signed(made(), folder, (f"{wanted.kind}.json", *places), sign)
+            unsigned = _unsigned(folder, sign) if sign is not None else []
+            for said in unsigned:
+                typer.echo(said, err=True)
+            again = f"the same {wanted.kind} in {folder} and"
+            whole = document.signed(made(), folder, (f"{wanted.kind}.json", *places), sign, again)
+            return replace(whole, exit_code=whole.exit_code or (exits.RUN_FAILED if unsigned else 0))
 
         try:
             for number, step in enumerate(steps, 1):
@@ -209,6 +211,18 @@ def run_steps(
             raise
     whole.show(folder, as_json=as_json)
     return max([whole.exit_code, *(each.exit_code for each in done)])
+
+
+def _unsigned(folder: Path, key: Path) -> list[str]:
+    """Sign each comparison within a folder. Which are not signed, and why."""
+    said: list[str] = []
+    for plan in folder.rglob(store.PLAN_FILE):
+        try:
+            why = signing.sign(plan.parent, store.read(plan.parent).made_from, key)
+        except FolderError as error:
+            why = str(error)
+        said += [why] if why else []
+    return said
 
 
 def _do(step: Step[Subject], directory: Path, subject: Subject, before: list[Passed]) -> Done:

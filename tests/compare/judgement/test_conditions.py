@@ -177,6 +177,17 @@ def _divisions(winner_of_best: str) -> Stored:
     return _together(closed, best)
 
 
+def test_every_division_has_its_line_beside_others() -> None:
+    """Also one that is neither after a closed one, and two that share no condition."""
+    closed = _pair(EQUAL, EQUAL, suffix="-closed", switches="closed")
+    layout = _pair(EQUAL, EQUAL | {"layout": "NHWC"}, suffix="-layout")
+    graph = _pair(EQUAL, EQUAL | {"graph": "another"}, suffix="-graph", seed=1)
+    for stored, lines in ((_together(closed, layout), 2), (_together(layout, graph), 2)):
+        said = [line for line in findings(stored, summarize(stored)).divisions if line.startswith("Division of ")]
+        assert len(said) == lines and sum("neither" in line for line in said) == lines - ("closed" in said[0]), said
+    assert "memory layout" in said[0] and "another" in said[1]
+
+
 def test_divisions_that_disagree_are_told_in_the_first_lines() -> None:
     stored = _divisions("pytorch")
     summaries = summarize(stored)
