@@ -1,7 +1,7 @@
 """Run the whole suite: `python -m tests.suite`, or with `--slow` the slow tests too.
 
-Its parts are pytest processes of their own, because one process must never import both frameworks. One more runs at once than
-there are cores: each waits for a third of its time.
+Its parts are pytest processes of their own, because one process must never import both frameworks. As many run at once as
+there are cores. One more at once takes longer: processes that share a core cost each other more than they wait.
 
 Each part has a temporary folder of its own, which goes with it. Only the folders of failed tests stay, in FAILED_FOLDERS until
 the next run.
@@ -62,7 +62,7 @@ class Ended(NamedTuple):
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.suite", description="Run every part of the test suite.")
     parser.add_argument("--slow", action="store_true", help="run the slow tests too")
-    parser.add_argument("--at-once", type=int, default=min(machine.available_cores() + 1, len(PARTS)), help="parts at a time")
+    parser.add_argument("--at-once", type=int, default=min(machine.available_cores(), len(PARTS)), help="parts at a time")
     arguments = parser.parse_args()
     markers = "slow or not slow" if arguments.slow else "not slow"
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
