@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -42,16 +44,20 @@ class Arrays(Mapping[str, npt.NDArray[Any]]):
     def __init__(self, path: Path) -> None:
         self._file: Any = safetensors.safe_open(path, "numpy")
         self._names = dict.fromkeys(self._file.keys())
-        self._folders: dict[str, list[str]] = {}
-        for name in self._names:
-            for end, letter in enumerate(name, start=1):
-                if letter == "/":
-                    self._folders.setdefault(name[:end], []).append(name)
 
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
         if name not in self._names:
             raise KeyError(name)
         return self._file.get_tensor(name)
+
+    @cached_property
+    def _folders(self) -> dict[str, list[str]]:
+        """Names by each of the folders that they are in."""
+        found: dict[str, list[str]] = {}
+        for name in self._names:
+            for slash in re.finditer("/", name):
+                found.setdefault(name[: slash.end()], []).append(name)
+        return found
 
     def inside(self, folder: str) -> list[str]:
         """The names that begin with a folder's name and a slash. There are tens of thousands in all, and few in one folder."""

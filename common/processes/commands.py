@@ -179,13 +179,15 @@ def _train(job: Job, twin: Twin, run: Run, stopwatch: timing.Stopwatch) -> tuple
     return "ok", None, EXIT_OK
 
 
-def trace(twin: Twin, recordings: Sequence[tuple[Spec, argparse.Namespace]]) -> None:
+def trace(twin: Twin, recordings: Sequence[tuple[Spec, argparse.Namespace]], options: dict[str, Any]) -> None:
     """Record the arrays of a few steps of each spec. The processes of a mode meet once, and part after the last.
 
     A recording goes on with the trainer of the one before it where it can. A framework may take seconds to build a model.
+
+    Args:
+        options: of the twin's description.
     """
     trainer, before, state = None, None, dict[str, npt.NDArray[Any]]()
-    options = twin.describe()["options"]
     for read, asked in recordings:
         dataset, plan, initial = _planned(read, reverse_batches=asked.reverse_batches)
         scales_loss = spec.resolved(read, options).get("arithmetic") == "float16"

@@ -209,7 +209,7 @@ def _in_this_process(
         return commands.time_layers(twin, read, arguments)
     if arguments.command == "trace":
         twin.configure(read)
-        commands.trace(twin, [(read, arguments), *others])
+        commands.trace(twin, [(read, arguments), *others], description["options"])
         return EXIT_OK
     options = description["options"]
     held = {"allocator": allocator, "cpus": cpus, "physical_cores": machine.physical_cores(cpus)}

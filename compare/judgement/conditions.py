@@ -140,9 +140,8 @@ def lines(stored: Stored, names: dict[str, str]) -> list[str]:
 def _lines(found: Mapping[Division, Sequence[str]]) -> list[str]:
     """A line for each division. Conditions that differ in all pairs stand before those that differ in some."""
     neither = {each: rows for each, rows in found.items() if each.differing}
-    shared = [
-        one for one in next(iter(neither), Division("neither", "")).differing if all(one in each.differing for each in neither)
-    ]
+    first = next((each.differing for each in neither), ())
+    shared = [one for one in first if all(one in each.differing for each in neither)]
     said: list[str] = []
     merged = len(neither) > 1 and bool(shared)
     if merged:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Callable, Sequence
 
 from common.artifacts.schema import RunResult
@@ -94,40 +93,41 @@ def sentences(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
             f"Fewer digits than the precision says: {', '.join(sorted(fewer))}. Those first losses are compared with no others."
         )
     if any(summary.part != "training" for summary in summaries):
-        return [*found, *filter(None, [_equal([runs], "data", lambda result: result.data_hash)])]
+        return [*found, *_together([_equal([runs], "data", lambda result: result.data_hash)])]
     equal = (
         _equal([runs], "data", lambda result: result.data_hash),
         _equal(_by_seed(runs), "initial weights", lambda result: result.weights_hash),
         _same_order([run for run in runs if run.status == "ok"]),
     )
-    return [*found, *_together([each for each in equal if each])]
+    return [*found, *_together(equal)]
 
 
-_SAME = re.compile(r"Same ([\w ]+)( in all \d+ runs that recorded it.*)")
+_Said = tuple[str, str] | None
+"""(what was compared, a sentence). The sentence has the places `{what}` and `{it}` if it may be said of several things."""
 
 
-def _together(said: Sequence[str]) -> list[str]:
+def _together(said: Sequence[_Said]) -> list[str]:
     """These sentences, where those that say the same of several things are one."""
     alike: dict[str, list[str]] = {}
-    for each in said:
-        found = _SAME.fullmatch(each)
-        alike.setdefault(found[2] if found else each, []).append(found[1] if found else "")
+    for what, sentence in filter(None, said):
+        alike.setdefault(sentence, []).append(what)
     return [
-        f"Same {wording.joined(things)}{rest.replace(' it', ' them', 1) if len(things) > 1 else rest}" if things[0] else rest
-        for rest, things in alike.items()
+        sentence.format(what=wording.joined(things), it="them" if len(things) > 1 else "it")
+        for sentence, things in alike.items()
     ]
 
 
-def _same_order(runs: Sequence[RunResult]) -> str | None:
+def _same_order(runs: Sequence[RunResult]) -> _Said:
     """Of runs that trained as long as each other: with `best_epoch.patience` each may end when it will."""
     by_seed = _by_seed(runs)
     by_length = [as_long for same_seed in by_seed for as_long in _by_length(same_seed)]
     said = _equal(by_length, "order of examples", lambda result: result.order_hash)
     if said is None or len(by_length) == len(by_seed):
         return said
+    what, sentence = said
     if all(len(each) == 1 for each in by_length):
-        return "Order of examples: the runs ended after different numbers of epochs, so that it cannot be compared."
-    return f"{said} Only runs that ended after the same number of epochs are compared in this."
+        return what, "Order of examples: the runs ended after different numbers of epochs, so that it cannot be compared."
+    return what, f"{sentence} Only runs that ended after the same number of epochs are compared in this."
 
 
 def growths(stored: Stored) -> list[tuple[Row, Growth]]:
@@ -173,17 +173,17 @@ def _trajectories(stored: Stored) -> list[str]:
     return said
 
 
-def _equal(groups: Sequence[Sequence[RunResult]], what: str, pick: Callable[[RunResult], str | None]) -> str | None:
+def _equal(groups: Sequence[Sequence[RunResult]], what: str, pick: Callable[[RunResult], str | None]) -> _Said:
     """Whether the runs of each group have the same of something; several groups are those of several seeds."""
     known = [[value for run in runs if (value := pick(run)) is not None] for runs in groups]
     number = sum(map(len, known))
     if number == 0:
         return None
     if number == 1:
-        return f"Same {what}: one run alone has nothing to be compared with."
+        return what, f"Same {what}: one run alone has nothing to be compared with."
     seeds = len({run.spec.seed for runs in groups for run in runs})
     within = f", within each of {seeds} seeds" if len(groups) > 1 and seeds > 1 else ""
     kinds = max(len(set(each)) for each in known)
     if kinds == 1:
-        return f"Same {what} in all {number} runs that recorded it{within}."
-    return f"NOT the same {what}: {kinds} different among {number} runs{within}. Their figures do not compare."
+        return what, f"Same {{what}} in all {number} runs that recorded {{it}}{within}."
+    return what, f"NOT the same {what}: {kinds} different among {number} runs{within}. Their figures do not compare."

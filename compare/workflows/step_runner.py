@@ -185,7 +185,7 @@ def run_steps(
             unsigned = _unsigned(folder, sign) if sign is not None else []
             for said in unsigned:
                 typer.echo(said, err=True)
-            again = f"the same {wanted.kind} in {folder} and"
+            again = f"the same command and --out {folder}"
             whole = document.signed(made(), folder, (f"{wanted.kind}.json", *places), sign, again)
             return replace(whole, exit_code=whole.exit_code or (exits.RUN_FAILED if unsigned else 0))
 
