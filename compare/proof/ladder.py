@@ -162,8 +162,7 @@ def with_more_copies(
 ) -> Trajectories:
     """Follow the timed serial run as far as before, with `MORE_COPIES`.
 
-    Rounding turns a ReLU, or another maximum, in some runs and not in others. Of rows that nobody has looked at before they
-    ran, one may be among those, and none of the few copies.
+    Rounding turns a ReLU, or another maximum, in some runs only. A row may be among these, and none of a few copies.
 
     Args:
         copies: of the proof of these rows. Returned as they are if they are as many.
