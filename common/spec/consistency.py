@@ -87,7 +87,8 @@ def _check_mode_fields(spec: Spec) -> None:
             f"parameter_server.staleness bounds asynchronous updates. Received: {settings.staleness} with "
             "synchronous ones. Set parameter_server.updates to asynchronous, or leave it out."
         )
-    if spec.optimizer.native and (spec.mode == "parameter_server" or spec.variant == "pipeline_async"):
+    own_rule = spec.mode in ("parameter_server", "sharded_data_parallel") or spec.variant == "pipeline_async"
+    if spec.optimizer.native and own_rule:
         raise SpecError(
             f"optimizer.native is not for mode {spec.variant}, which has the suite's own rule. Received: true. Use false."
         )

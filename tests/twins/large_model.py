@@ -1,0 +1,19 @@
+"""A model of 256 MiB in float32, in four layers of the same size."""
+
+import itertools
+
+from common.models.architectures import Architecture, Dense, Flatten, ReLU
+
+_WIDTH = 4096
+
+
+def architecture(num_classes: int, image_size: int) -> Architecture:
+    """For small images: nearly all values are in the four layers behind the first."""
+    sizes = [3 * image_size * image_size, *[_WIDTH] * 5]
+    layers = [
+        layer
+        for number, (inputs, outputs) in enumerate(itertools.pairwise(sizes))
+        for layer in (Dense(f"dense{number}", inputs, outputs), ReLU(f"relu{number}"))
+    ]
+    layers = (Flatten("flatten"), *layers, Dense("logits", _WIDTH, num_classes))
+    return Architecture("tests.twins.large_model", image_size, num_classes, layers)
