@@ -12,7 +12,6 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from common.models import sharding
-from tensorflow_impl import models
 
 
 def split(model: keras.Model, replicas: Sequence[str]) -> keras.Model:

@@ -212,7 +212,7 @@ class _DepthwiseConv2D(keras.layers.DepthwiseConv2D):
             return tf.identity(kernel), lambda gradient: tf.where(tf.shape(inputs)[0] > 0, gradient, tf.zeros_like(gradient))
 
         kernel = guarded(tf.convert_to_tensor(self.kernel))
-        made = keras.ops.depthwise_conv(inputs, kernel, self.strides, self.padding)
+        made: Any = cast(Any, keras.ops).depthwise_conv(inputs, kernel, self.strides, self.padding)
         return made + self.bias if self.use_bias else made
 
 
