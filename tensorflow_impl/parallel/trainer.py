@@ -131,6 +131,8 @@ class Trainer(trainer.Trainer):
                 size = math.prod(variable.shape) * tf.as_dtype(variable.dtype).size
                 for own in device.copies(variable.value):
                     found[own.device] += size * (arrays if variable.trainable else 1)
+        for variable in self._held_back():
+            found[variable.value.device] += math.prod(variable.shape) * tf.as_dtype(variable.dtype).size
         return {f"{name.rpartition('device:')[2]}": (held + gathered) / 2**20 for name, held in sorted(found.items())}
 
     # What modes are built from.
@@ -138,6 +140,10 @@ class Trainer(trainer.Trainer):
     def _trained_models(self) -> list[keras.Model]:
         """All models of this process that hold a part of what is trained."""
         return [self._model]
+
+    def _held_back(self) -> list[keras.Variable]:
+        """Weights of other ages than the models'."""
+        return []
 
     def _new_model(self, group: ReplicaGroup | None) -> keras.Model:
         """A replica on the current device; the group sums for synchronised BatchNorm."""

@@ -1,4 +1,4 @@
-"""A model of 256 MiB in float32, in four layers of the same size."""
+"""A model of 518 MiB in float64, in four layers of the same size."""
 
 import itertools
 

@@ -54,6 +54,7 @@ def split(twin: Twin, trainer: Any) -> dict[str, Any]:
         "held": held(twin.framework, trainer),
         "loss": float(trainer.fetch([loss])[0]),
         "trained": {name: array.tolist() for name, array in trained.items()},
+        "memory": trainer.memory_by_device(),
         "bytes_per_example": twin.channels.bytes_per_example(trainer._model),
     }
 
@@ -81,6 +82,7 @@ def sharded(twin: Twin) -> dict[str, Any]:
         "came_back": equal(first, made.values(ARCHITECTURE)) and equal(trainer.weights(), other),
         "num_values": trainer.num_values(),
         "held": held(twin.framework, trainer),
+        "memory": trainer.memory_by_device(),
         "losses": losses,
         "trained": {name: array.tolist() for name, array in trained.items()},
         "buffer": {name: array.tolist() for name, array in slots["buffer"].items()},

@@ -74,6 +74,24 @@ def test_bytes_by_kind_are_the_closed_form(framework: str, reports: Reports) -> 
     assert all(report["bytes"] == expected and report["bytes_in_all"] == sum(expected.values()) for report in reports)
 
 
+def test_the_memory_of_logical_devices_is_computed_and_that_of_processes_is_not(
+    framework: str, divided: list[dict[str, Any]]
+) -> None:
+    split, sharded = divided[0]["tensor_parallel"]["memory"], divided[0]["sharded_data_parallel"]["memory"]
+    if framework == "pytorch":
+        assert split == sharded == {}
+        return
+    statistics = sum(each.size for each in ARCHITECTURE.parameters() if not each.trainable)
+    layers: dict[str, int] = {}
+    for each in TRAINABLE:
+        layer = each.name.rpartition(".")[0]
+        layers[layer] = layers.get(layer, 0) + each.size
+    held = divided[0]["sharded_data_parallel"]["held"]  # with momentum: the parameter, its gradient and a buffer
+    values = [3 * held[place][0] + statistics + 2 * max(layers.values()) for place in sorted(held)]
+    assert sharded == pytest.approx({f"CPU:{rank}": 8 * count / 2**20 for rank, count in enumerate(values)})
+    assert sum(split.values()) == pytest.approx(8 * (3 * sum(layers.values()) + statistics) / 2**20)
+
+
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 @pytest.mark.parametrize("name", ["sgd", "adam"])
 def test_a_rule_on_shards_is_bit_for_bit_the_rule_on_the_whole(twin: Twin, name: str, precision: Any) -> None:
