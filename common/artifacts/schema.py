@@ -230,7 +230,7 @@ class RunResult(Exact):
     """Largest resident memory (RSS) of each process with its workers, by rank; of a resumed run, of its last attempt."""
     computed_memory_by_device_mib: dict[str, float] = {}
     """Of logical devices that share a process: computed, since nobody can measure it. Weights, statistics, gradients, the
-    optimizer's state, and what is gathered of the largest layer. Without activations."""
+    optimizer's state, and what is gathered of the largest layer. The peak is larger: activations are not in it."""
     device_peak_memory_mib: float | None = None
     order_hash: str | None = None
     """SHA-256 over the int64 ids of the training examples in the order of training."""

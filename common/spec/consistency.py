@@ -97,7 +97,13 @@ def _check_mode_fields(spec: Spec) -> None:
             f"communication.compression is for {alternatives(COMPRESSING_VARIANTS[1:])}. Received: "
             f"{spec.communication.compression} in mode {spec.variant}. Use none."
         )
-    if spec.accumulation > 1 and spec.mode in ("pipeline", "hybrid", "model_parallel", "tensor_parallel"):
+    if spec.accumulation > 1 and spec.mode in (
+        "sharded_data_parallel",
+        "pipeline",
+        "hybrid",
+        "model_parallel",
+        "tensor_parallel",
+    ):
         raise SpecError(
             f"accumulation is not for mode {spec.mode}. Received: {spec.accumulation}. Use 1 (a pipeline has "
             "pipeline.micro_batches)."

@@ -273,6 +273,8 @@ class Run:
 
     def _save(self, trainer: Trainer) -> None:
         """Save a checkpoint. If that fails, the run continues without one. All ranks call it, since each may hold a part."""
+        if not (is_first_rank() or trainer.shards_optimizer):
+            return
         state = trainer.state()
         if not is_first_rank():
             return

@@ -86,8 +86,9 @@ class Trainer:
     """Sums over processes of different shards: a `Group` or a server. None: there is one shard."""
     _processes: Any = None
     """Sums over all processes, where several have the same shard."""
-    _gathers: bool = False
-    """Whether the optimizer's state is divided over replicas, and a checkpoint has it whole by canonical name."""
+    shards_optimizer: bool = False
+    """Whether the optimizer's state is divided over replicas, and a checkpoint has it whole by canonical name. All processes
+    gather it together."""
     scores_together: bool = False
     """Whether processes of different shards exchange weights in `score`, so that all must call it equally often."""
     _optimizer: Any
@@ -218,7 +219,7 @@ class Trainer:
 
         All processes call it.
         """
-        if self._gathers:
+        if self.shards_optimizer:
             kept = {f"slots/{slot}/{name}": array for slot, each in self.slots().items() for name, array in each.items()}
         else:
             kept = {f"optimizer/{name}": array for name, array in self._optimizer_state().items()}
@@ -236,7 +237,7 @@ class Trainer:
                 slots.setdefault(slot, {})[name] = array
             else:
                 groups[group][name] = array
-        if self._gathers:
+        if self.shards_optimizer:
             self.load_slots(slots, groups["weights"])
             return
         self.load_weights(groups["weights"])

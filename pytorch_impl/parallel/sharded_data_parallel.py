@@ -24,7 +24,7 @@ class ShardedDataParallel(Trainer):
     sum of the gradients of its own rows, and updates those (Rajbhandari et al. 2020, ZeRO, stage 3).
     """
 
-    _gathers = True
+    shards_optimizer = True
     scores_together = True
 
     def _build(self) -> None:

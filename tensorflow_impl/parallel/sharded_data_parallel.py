@@ -21,7 +21,7 @@ class ShardedDataParallel(Trainer):
     sum of the gradients of its own rows, and updates those (Rajbhandari et al. 2020, ZeRO, stage 3).
     """
 
-    _gathers = True
+    shards_optimizer = True
     scores_together = True
 
     def _build(self) -> None:
@@ -66,9 +66,7 @@ class ShardedDataParallel(Trainer):
 
     def report(self, test: Split) -> dict[str, Any]:
         """Bytes of the gathered parameters, of the gradients and of synchronised BatchNorm's sums."""
-        # Twin: a replica sums the gradients of a batch's parts before it sends them. In the other twin it sends those of each.
         kinds = {kind: float(sent) for kind, sent in shards.bytes_per_pass(self._model).items()}
-        kinds["all_gather"] *= self._spec.micro_batches()
         statistics = statistics_payload_bytes(self._spec, self._architecture)
         kinds["all_reduce"] = ring_all_reduce_bytes(statistics, self._spec.replicas)
         return {"bytes_per_step": sum(kinds.values()), "bytes_per_step_by_kind": kinds}

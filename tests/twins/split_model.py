@@ -23,7 +23,12 @@ COUNTS = (9, 7, 2)
 """Examples of the steps of sharded replicas: as many for each, unevenly many, and none for the last one."""
 ARCHITECTURE = made.network()
 """Of 6, 5 and 4 channels: only some of its layers divide evenly."""
-SHARDED: dict[str, Any] = {"mode": "sharded_data_parallel", "batch_norm_statistics": "synchronised"}
+SHARDED: dict[str, Any] = {
+    "mode": "sharded_data_parallel",
+    "batch_norm_statistics": "synchronised",
+    "communication": {"bucket_mib": 0.001},
+}
+"""Of several units in PyTorch: each gathers its own layers."""
 
 
 def settings() -> Spec:
