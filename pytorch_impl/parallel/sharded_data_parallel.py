@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import distributed
+from torch.distributed.fsdp import FSDPModule
 
 from common.data.sources import Split
 from common.training.communication import ring_all_reduce_bytes, statistics_payload_bytes
@@ -41,6 +42,12 @@ class ShardedDataParallel(Trainer):
         found = train.train_step(self._objective, self._model, self._optimizer, images, labels, masks, update, _own)
         if not self._sent_per_step:  # the first batch is a whole one
             self._sent_per_step = self._sent - before
+        return found
+
+    def _score_batch(self, images: Any, labels: Any) -> Any:
+        found = super()._score_batch(images, labels)
+        # `fully_shard` waits for a backward pass. The next one would otherwise gather a unit once more, for this forward pass.
+        cast(FSDPModule, self._model).reset_iter_state()
         return found
 
     def share_statistics(self) -> None:
