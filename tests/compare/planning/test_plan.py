@@ -1,0 +1,179 @@
+"""`convtwins plan` with frameworks whose times are made up."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from common.machine import machine as this_machine
+from common.spec import Spec
+from compare.__main__ import app
+from compare.judgement.scaling_laws import Network
+from compare.planning import machine_file, measuring, planner
+from compare.planning.costs import Costs, Device, Machine, OfFramework
+from tests.compare.planning import made
+
+SLOW = Network(name="slow", alpha_seconds=1.0, beta_seconds_per_byte=0.0)
+
+
+class Times:
+    """What this machine would have measured: a second for a batch in `left`, two in `right`."""
+
+    def __init__(self) -> None:
+        self.links = made.links(made.link(1e-3, 1e-9))
+        self.batches: list[set[tuple[int, int]]] = []
+
+    def this_machine(self, names: list[str], wanted: Spec, replicas: int, shown: Any) -> Machine:
+        own = {name: OfFramework(versions={name: "1.0"}, links=self.links) for name in names}
+        devices = [Device(name=f"cpu {index}") for index in range(replicas)]
+        facts = this_machine.describe()
+        return Machine(name="made up", facts=facts, devices=devices, cores_of_device=4 // replicas, frameworks=own)
+
+    def model_costs(self, name: str, wanted: Spec, batches: set[tuple[int, int]], cores: int, shown: Any) -> Costs:
+        self.batches.append(batches)
+        factor = {"left": 1.0, "right": 2.0}[name]
+        found = made.costs(made.architecture(wanted.model), process_mib=100.0)
+        times = [
+            found.times[0].model_copy(
+                update={"cores": own, "batch_size": size, "whole_seconds": factor * size / made.BATCH / own**0.5}
+            )
+            for own, size in batches
+        ]
+        return found.model_copy(update={"times": times})
+
+
+@pytest.fixture
+def times(fake_twins: pytest.MonkeyPatch) -> Times:
+    made_up = Times()
+    fake_twins.setattr(measuring, "this_machine", made_up.this_machine)
+    fake_twins.setattr(measuring, "model_costs", made_up.model_costs)
+    return made_up
+
+
+def ask(*words: str) -> Any:
+    size = ["--data", "digits", "--image-size", "32", "--batch-size", str(made.BATCH)]
+    return CliRunner().invoke(app, ["plan", "--model", "mini_xception", *size, *words])
+
+
+def plan(*words: str) -> dict[str, Any]:
+    done = ask(*words, "--json")
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def test_every_mode_is_ranked_with_its_parts_by_framework(times: Times) -> None:
+    found = plan()["predicted"]
+    for name in ("left", "right"):
+        own = [each for each in found if each["contestant"] == name]
+        known = [each["step_seconds"] for each in own if each["step_seconds"]]
+        assert known == sorted(known) and len(known) > 15
+        assert all(sum(each["parts"].values()) == pytest.approx(each["step_seconds"]) for each in own if each["parts"])
+        hybrids = [each for each in own if each["words"].startswith("hybrid")]
+        assert [each["step_seconds"] for each in hybrids] == [None, None]  # two replicas are too few
+        serial = next(each for each in own if each["words"] == "serial")
+        assert serial["efficiency"] == pytest.approx(1.0)
+    # Layers were timed at the smallest micro-batch, a replica's share and the whole batch, and serially on all cores.
+    assert times.batches[0] == {(2, 4), (2, 32), (2, 64), (4, 64)}
+
+
+def test_layouts_that_do_not_fit_are_last_and_say_what_they_need(times: Times) -> None:
+    modes = ("--frameworks", "left", "--modes", "multi_process,pipeline")
+    sizes = sorted(max(each["memory_mib"].values()) for each in plan(*modes)["predicted"] if each["step_seconds"])
+    limit = int(sizes[len(sizes) // 2])
+    found = plan(*modes, "--memory-limit", f"{limit}MiB")["predicted"]
+    beyond = [each for each in found if each["why"] and "does not fit" in each["why"]]
+    assert beyond and not any(each["fits"] for each in beyond)
+    fitting = [each["fits"] for each in found if each["step_seconds"]]
+    assert fitting == sorted(fitting, reverse=True) and any(fitting)
+    assert all(max(each["memory_mib"].values()) > limit for each in beyond)
+    done = ask("--memory-limit", "2 apples")
+    assert done.exit_code == 2 and "must be a size in MiB or GiB. Received: '2 apples'. Use e.g. 2GiB." in done.output
+
+
+def test_what_would_have_to_change_is_a_change_that_does_it(times: Times, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    times.links = made.links(SLOW)
+    words = ("--frameworks", "left", "--modes", "multi_process,tensor_parallel")
+    (said,) = plan(*words, "--out", str(out))["findings"]["What would have to change"]
+    assert "is predicted" in said and "links" in said and "times as fast" in said
+    factor = float(said.split("links ")[1].split()[0])
+    path = out / "machine.yaml"
+    values = yaml.safe_load(path.read_text("utf-8"))
+    for link in values["frameworks"]["left"]["links"].values():
+        link["alpha_seconds"] /= factor * 1.01
+    path.write_text(yaml.safe_dump(values), "utf-8")
+    best = plan(*words, "--machine", str(path))["predicted"][0]["words"]
+    assert best.startswith("multi_process") and plan(*words)["predicted"][0]["words"].startswith("serial")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"devices": []}, "devices"),
+        ({"crowd": 2}, "crowd"),
+        ({"schema_version": 9}, "schema_version 9"),
+        ({"frameworks": {}}, "says nothing of left"),
+    ],
+)
+def test_a_machine_file_that_is_refused_says_what_to_do(
+    times: Times, tmp_path: Path, change: dict[str, Any], said: str
+) -> None:
+    whole = times.this_machine(["left"], made.run("serial", 1), 2, None)
+    path = tmp_path / "machine.yaml"
+    path.write_text(yaml.safe_dump(whole.model_dump(mode="json") | change), "utf-8")
+    done = ask("--frameworks", "left", "--machine", str(path))
+    assert done.exit_code == 2 and said in done.output
+    path.write_text(machine_file.text(whole), "utf-8")
+    assert machine_file.read(path) == whole
+    done = ask("--frameworks", "left", "--machine", str(path), "--replicas", "4")
+    assert done.exit_code == 2 and "has fewer devices than replicas. Received: 2 for 4." in done.output
+
+
+def test_the_best_three_and_serial_are_measured_and_errors_become_bands(times: Times, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    found = plan("--frameworks", "left", "--measure", "--repeats", "2", "--project", "8,4096", "--out", str(out))
+    measured = found["measured"]
+    assert len(measured) == 1 + planner.MEASURED_LAYOUTS and {each["n"] for each in measured} == {2}
+    best = [each["words"] for each in found["predicted"] if each["words"] != "serial"][: planner.MEASURED_LAYOUTS]
+    assert {each["words"] for each in measured} == {"serial", *best}
+    for each in measured:
+        assert each["error"] == pytest.approx(each["predicted_seconds"] / each["measured_seconds"] - 1)
+    (wide,) = [each for each in found["projected"] if (each["replicas"], each["mode"]) == (4096, "multi_process")]
+    ratios = [each["measured_seconds"] / each["predicted_seconds"] for each in measured]
+    assert wide["low_seconds"] == pytest.approx(wide["step_seconds"] * min(ratios))
+    assert wide["high_seconds"] == pytest.approx(wide["step_seconds"] * max(ratios))
+    assert (out / "measured" / "compare.json").exists() and "Projected, not measured" in (out / "report.md").read_text("utf-8")
+    assert "Rank correlation" in " ".join(found["findings"]["How good the predictions were"])
+
+
+def test_a_score_measures_the_best_layout_of_every_mode(times: Times) -> None:
+    found = plan("--frameworks", "left", "--score", "--repeats", "1")
+    best: dict[str, str] = {}
+    for each in found["predicted"]:
+        if each["step_seconds"] and each["words"] != "serial":
+            best.setdefault(each["words"].split(" x")[0].split(",")[0], each["words"])
+    assert {each["words"] for each in found["measured"]} == {"serial", *best.values()} and len(best) == 11
+
+
+def test_without_measurement_a_projection_has_no_bands_and_maps_need_a_folder(times: Times, tmp_path: Path) -> None:
+    found = plan("--frameworks", "left", "--modes", "multi_process,model_averaging", "--project", "8", "--maps")
+    assert {each["low_seconds"] for each in found["projected"]} == {None}
+    points = found["winners"]["left"]
+    slow = {each["mode"] for each in points if each["link"] == "10 Mbit/s" and each["speed"] == 100}
+    fast = {each["mode"] for each in points if each["link"] == "100 Gbit/s" and each["speed"] == 0.1}
+    assert slow <= {"serial", "model_averaging"} and "serial" not in fast
+    assert "--maps are files" in ask("--maps").output
+    assert "--measure and --score run on this machine" in ask("--measure", "--machine", str(tmp_path / "machine.yaml")).output
+
+
+def test_a_framework_that_cannot_run_a_mode_says_why(times: Times, fake_twins: pytest.MonkeyPatch) -> None:
+    from compare.execution import launch
+
+    barred = {"available": False, "reason": "needs 2 CUDA devices, found 0"}
+    mode = launch.DESCRIPTIONS["left"]["modes"]["tensor_parallel"] | barred
+    fake_twins.setitem(launch.DESCRIPTIONS["left"]["modes"], "tensor_parallel", mode)
+    (found,) = [each for each in plan("--frameworks", "left")["predicted"] if each["words"].startswith("tensor")]
+    assert found["step_seconds"] is None and "needs 2 CUDA devices" in found["why"]
