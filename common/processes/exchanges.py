@@ -83,9 +83,9 @@ def measure(read: Spec, ways: Ways, one_pass: Callable[[], object], synchronize:
     meet()
     found: dict[str, list[Timed]] = {}
     for name, way in (("all_reduce", ways.all_reduce), ("send", ways.send)):
-        found[name] = []
-        for size in SIZES if way is not None else ():
-            found[name].append(Timed(num_bytes=size, seconds=_seconds(finished(way(size // ITEM_BYTES)), meet)))
+        if way is not None:
+            works = [(size, finished(way(size // ITEM_BYTES))) for size in SIZES]
+            found[name] = [Timed(num_bytes=size, seconds=_seconds(work, meet)) for size, work in works]
     return Exchanged(replicas=read.replicas, alone_seconds=alone, together_seconds=together, versions={}, **found)
 
 

@@ -27,6 +27,8 @@ class Pair(Frozen):
     high_seconds: float
     """... and the slowest."""
     n: int
+    in_doubt: int = 0
+    """Runs that other work disturbed, or that were too short to tell."""
 
     @property
     def error(self) -> float:
@@ -87,7 +89,7 @@ def rank_correlation(
         return None, (None, None)
     from scipy import stats  # here: see scaling_laws
 
-    found = float(stats.spearmanr(one, other).statistic)
+    found = float(stats.spearmanr(one, other).statistic)  # pyright: ignore[reportAttributeAccessIssue]
     if len(one) < LEAST_FOR_INTERVAL:
         return found, (None, None)
     middle = math.atanh(min(max(found, -1 + 1e-9), 1 - 1e-9))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from common.models.architectures import Architecture
 from common.models.stages import Stage
@@ -52,7 +52,7 @@ class Case:
     @cached_property
     def units(self) -> Mapping[str, Unit]:
         """By the name of a layer."""
-        return {name: unit for unit in layers.units(self.architecture) for name in unit.names}
+        return _units(self.architecture)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -83,7 +83,7 @@ class Case:
         return item_bytes(self.run) * values
 
     def weight_bytes(self, of: Architecture | None = None) -> float:
-        return self.bytes_of(sum(each.size for each in (of or self.architecture).parameters() if each.trainable))
+        return self.bytes_of(_trainable_values(of or self.architecture))
 
     def kept_bytes(self, names: Collection[str]) -> float:
         """Outputs of layers that the backward pass of one example needs."""
@@ -96,6 +96,16 @@ class Case:
             copies: of the weights, besides.
         """
         return self.costs.process_mib * 2**20 + (2 + copies + SLOTS[self.run.optimizer.name]) * weights + kept
+
+
+@lru_cache
+def _units(architecture: Architecture) -> Mapping[str, Unit]:
+    return {name: unit for unit in layers.units(architecture) for name in unit.names}
+
+
+@lru_cache
+def _trainable_values(architecture: Architecture) -> int:
+    return sum(each.size for each in architecture.parameters() if each.trainable)
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterator, Sequence
+from functools import cached_property
 from typing import Annotated
 
 from pydantic import Field
@@ -45,6 +46,8 @@ class OfFramework(Finite):
     """What a machine does in one framework."""
 
     versions: dict[str, str]
+    disturbed: bool = False
+    """Whether other work took cores while it was measured."""
     crowding: Positive = 1.0
     """Times as long as alone that a pass takes while every device computes."""
     links: Links = Links()
@@ -74,6 +77,11 @@ class Times(Finite):
     whole_seconds: float
     """The model as a whole."""
 
+    @cached_property
+    def scale(self) -> float:
+        """Seconds of the whole over those of its layers one by one."""
+        return self.whole_seconds / sum(self.seconds.values())
+
 
 class Costs(Finite):
     """One model in one framework, on the device of speed 1."""
@@ -88,6 +96,8 @@ class Costs(Finite):
     input_image_seconds: float
     process_mib: float
     """A process before it holds the model."""
+    disturbed: bool = False
+    """Whether other work took cores meanwhile."""
 
     def seconds(self, names: Collection[str], batch_size: float, cores: int) -> tuple[float, float]:
         """(forward, backward) seconds of some layers. Linear between the measured batch sizes, and beyond the outer two.
@@ -98,10 +108,7 @@ class Costs(Finite):
         known = sorted((each for each in self.times if each.cores == cores), key=lambda each: each.batch_size)
         if not known:
             raise SpecError(f"Layers were timed with {sorted({each.cores for each in self.times})} cores. Received: {cores}.")
-        points = [
-            (each.batch_size, sum(each.seconds[name] for name in names) * each.whole_seconds / sum(each.seconds.values()))
-            for each in known
-        ]
+        points = [(each.batch_size, sum(each.seconds[name] for name in names) * each.scale) for each in known]
         both = _interpolated(points, batch_size)
         return self.forward_fraction * both, (1.0 - self.forward_fraction) * both
 

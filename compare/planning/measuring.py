@@ -13,6 +13,7 @@ from common.artifacts import atomic_files, records
 from common.artifacts.schema import RunResult
 from common.data import cache, sources
 from common.machine import machine, rates
+from common.machine.interference import DISTURBED_FROM, Meter, cores_lost
 from common.machine.private_folder import PrivateFolder
 from common.models import architectures
 from common.processes.exchanges import Exchanged, Timed
@@ -76,12 +77,14 @@ def this_machine(names: Sequence[str], wanted: Spec, replicas: int, shown: Displ
         cores_of_device=cores,
         frameworks=here | fresh,
     )
-    if known is None or known.frameworks != made.frameworks:
+    kept = all(not each.disturbed for each in made.frameworks.values())
+    if kept and (known is None or known.frameworks != made.frameworks):
         atomic_files.write_atomically(path, machine_file.text(made))
     return made
 
 
 def _of_framework(name: str, versions: dict[str, str], wanted: Spec, replicas: int, cores: int, shown: Display) -> OfFramework:
+    others = Meter()
     copied = rates.measured(cores)
     # A copied byte is read and written.
     memory = (
@@ -108,7 +111,13 @@ def _of_framework(name: str, versions: dict[str, str], wanted: Spec, replicas: i
         server=fitted("server", server.server, lambda size: exchange_terms("server", replicas, size)),
         memory=memory,
     )
-    return OfFramework(versions=versions, crowding=max(crowding, 1.0), links=links)
+    disturbed = _disturbed(others, wanted)
+    return OfFramework(versions=versions, crowding=max(crowding, 1.0), links=links, disturbed=disturbed)
+
+
+def _disturbed(others: Meter, wanted: Spec) -> bool:
+    """Whether other work has taken cores of the budget since the meter began."""
+    return cores_lost(others.cores_of_others(), wanted.cores, machine.describe()) > DISTURBED_FROM
 
 
 def fitted(name: str, timed: Sequence[Timed], terms: Callable[[float], tuple[float, float]]) -> Network | None:
@@ -150,7 +159,7 @@ def model_costs(name: str, wanted: Spec, batches: Collection[tuple[int, int]], c
             pass
     dataset = sources.describe(wanted.data, seed=wanted.split_seed, cache_dir=wanted.paths.cache_dir)
     architecture = architectures.of(wanted, len(dataset.class_names), dataset.image_size)
-    units = layers.units(architecture)
+    units, others = layers.units(architecture), Meter()
     times: list[Times] = []
     for own_cores, size in sorted(batches):
         shown.say(f"{name}: layers at batch {size} on {own_cores} cores")
@@ -164,7 +173,9 @@ def model_costs(name: str, wanted: Spec, batches: Collection[tuple[int, int]], c
     weights = item_bytes(wanted) * sum(each.size for each in architecture.parameters() if each.trainable)
     kept = sum(len(unit.names) * float(np.prod(unit.output_shape)) for unit in units) * item_bytes(wanted) * size
     made = _with_run(times, result, cores, size, kept + (2 + SLOTS[wanted.optimizer.name]) * weights)
-    records.write(path, made)
+    made = made.model_copy(update={"disturbed": _disturbed(others, wanted.with_fields(cores=max(own for own, _ in batches)))})
+    if not made.disturbed:
+        records.write(path, made)
     return made
 
 

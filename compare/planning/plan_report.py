@@ -25,7 +25,11 @@ def report(plan: Plan, limit_mib: float | None) -> Report:
     """The report of everything that a plan holds."""
     found = accuracy.judge(plan.pairs)
     versions = {name: own.versions for name, own in plan.machine.frameworks.items()}
-    sections = [("What would have to change", plan.changes), ("How good the predictions were", accuracy_sentences(found))]
+    sections = [
+        ("Cautions", plan.cautions),
+        ("What would have to change", plan.changes),
+        ("How good the predictions were", accuracy_sentences(found)),
+    ]
     made = [
         predicted_table(plan.predicted, limit_mib),
         memory_table(plan.predicted),
@@ -128,6 +132,7 @@ def measured_table(pairs: list[Pair]) -> Table:
         Column("low", "fastest", 1, pick=lambda each: _ms(each.low_seconds)),
         Column("high", "slowest", 1, pick=lambda each: _ms(each.high_seconds)),
         Column("n", "runs"),
+        Column("in_doubt", "in doubt"),
         Column("error", "error %", 1, pick=lambda each: 100 * each.error),
     )
     return Table.of(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from common import spec
+from common.artifacts.schema import RunResult
 from common.data import sources
 from common.machine import machine
 from common.models import architectures
@@ -21,7 +22,9 @@ from compare.core.presets import Preset
 from compare.core.progress import Display
 from compare.execution import launch, matrix
 from compare.execution.matrix import Row
+from compare.judgement.run_figures import times_in_doubt
 from compare.judgement.summary import measured
+from compare.judgement.verdict_sentences import DISTURBED
 from compare.planning import layouts, machine_file, measuring, prediction, projection, schedules
 from compare.planning.accuracy import Pair
 from compare.planning.case import Case
@@ -60,6 +63,8 @@ class Plan:
     machine: Machine
     predicted: list[Predicted]
     """Ranked, see `prediction.ranked`."""
+    cautions: list[str] = field(default_factory=list[str])
+    """Sentences: why the figures may be off."""
     changes: list[str] = field(default_factory=list[str])
     """Sentences: what would have to change for the second to win."""
     cuts: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
@@ -105,6 +110,8 @@ def predict(asked: Asked, shown: Display) -> Plan:
         costs = measuring.model_costs(
             name, layouts_here[0].run, _batches(layouts_here, planned_for), planned_for.cores_of_device, shown
         )
+        if costs.disturbed or planned_for.frameworks[name].disturbed:
+            plan.cautions.append(f"{name}: other work took cores while layers or messages were timed.{DISTURBED}")
         _predict_framework(plan, asked, name, layouts_here, barred, architecture, costs, examples, described[name])
         plan.predicted += [
             Predicted(contestant=name, words=mode, run=one, why=f"not predicted: {reason}") for mode, reason in refused.items()
@@ -239,11 +246,11 @@ def measure(asked: Asked, plan: Plan, folder: Path) -> None:
         oversubscribe=True,
     )
     compared, _ = run.within(request, folder)
-    plan.pairs = pairs(
-        plan,
-        compared.stored.comparison.rows,
-        {row.id: _step_seconds(compared.stored, row) for row in compared.stored.comparison.rows},
-    )
+    stored = compared.stored
+    plan.pairs = pairs(plan, stored.comparison.rows, {row.id: list(measured(stored, row).values()) for row in rows})
+    if doubtful := sum(each.in_doubt for each in plan.pairs):
+        every = sum(each.n for each in plan.pairs)
+        plan.cautions.append(f"{doubtful} of {every} measured runs are in doubt: other work took cores of them.{DISTURBED}")
     if not plan.pairs:
         raise LaunchError(f"No measured run went well. {folder} has their results and logs.")
 
@@ -260,7 +267,10 @@ def measured_rows(plan: Plan, *, every_mode: bool = False) -> list[Row]:
         serial = [each for each in own if each.run.mode == "serial" and each.words == "serial"]
         best = [each for each in own if each not in serial]
         if every_mode:
-            best = list({each.run.variant: each for each in reversed(best)}.values())
+            fastest: dict[str, Predicted] = {}
+            for each in best:
+                fastest.setdefault(each.run.variant, each)
+            best = list(fastest.values())
         else:
             best = best[:MEASURED_LAYOUTS]
         for each in [*serial, *best]:
@@ -275,35 +285,34 @@ def row_id(each: Predicted) -> str:
     return f"{each.contestant}-{words}"
 
 
-def _step_seconds(stored: Any, row: Row) -> list[float]:
-    """Of each good run: its timed seconds over the steps of a whole batch that they make."""
-    found: list[float] = []
-    for result in measured(stored, row).values():
-        images = sum(each.timed_images for each in result.epochs)
-        if images:
-            found.append(sum(each.timed_seconds for each in result.epochs) * row.spec.global_batch_size / images)
-    return found
-
-
-def pairs(plan: Plan, rows: Sequence[Row], seconds: Mapping[str, Sequence[float]]) -> list[Pair]:
-    """Predicted beside measured, for every layout that was measured."""
-    by_id = {row_id(each): each for each in plan.predicted if each.step_seconds is not None}
+def pairs(plan: Plan, rows: Sequence[Row], results: Mapping[str, Sequence[RunResult]]) -> list[Pair]:
+    """Predicted beside measured, for every layout with good runs. Seconds are those of a step of a whole batch."""
+    by_id = {row_id(each): each for each in plan.predicted}
     made: list[Pair] = []
     for row in rows:
-        each, times = by_id.get(row.id), seconds.get(row.id, [])
-        if each is not None and each.step_seconds is not None and times:
-            made.append(
-                Pair(
-                    contestant=each.contestant,
-                    words=each.words,
-                    predicted_seconds=each.step_seconds,
-                    measured_seconds=statistics.median(times),
-                    low_seconds=min(times),
-                    high_seconds=max(times),
-                    n=len(times),
-                )
+        runs = [each for each in results.get(row.id, []) if sum(epoch.timed_images for epoch in each.epochs)]
+        predicted = by_id[row.id].step_seconds
+        if predicted is None or not runs:
+            continue
+        times = [_step_seconds(each) for each in runs]
+        made.append(
+            Pair(
+                contestant=row.contestant,
+                words=by_id[row.id].words,
+                predicted_seconds=predicted,
+                measured_seconds=statistics.median(times),
+                low_seconds=min(times),
+                high_seconds=max(times),
+                n=len(times),
+                in_doubt=sum(map(times_in_doubt, runs)),
             )
+        )
     return made
+
+
+def _step_seconds(result: RunResult) -> float:
+    images = sum(each.timed_images for each in result.epochs)
+    return sum(each.timed_seconds for each in result.epochs) * result.spec.global_batch_size / images
 
 
 def look_further(asked: Asked, plan: Plan) -> None:
@@ -312,6 +321,6 @@ def look_further(asked: Asked, plan: Plan) -> None:
         alone = plan.image_seconds[ground.contestant]
         own = [each for each in plan.pairs if each.contestant == ground.contestant]
         if asked.sizes:
-            plan.projected += projection.project(ground, asked.sizes, alone, own)
+            plan.projected += projection.project(ground, asked.sizes, asked.settings.modes, alone, own)
         if asked.maps:
             plan.winners[ground.contestant] = projection.winners(ground, asked.settings.modes, alone)

@@ -75,8 +75,10 @@ class Projected(Frozen):
     """Images per second over those of one device, over the replicas."""
 
 
-def project(ground: Ground, sizes: Sequence[int], serial_image_seconds: float, measured: Sequence[Pair]) -> list[Projected]:
-    """Simulate every mode that takes so many replicas.
+def project(
+    ground: Ground, sizes: Sequence[int], modes: Sequence[str], serial_image_seconds: float, measured: Sequence[Pair]
+) -> list[Projected]:
+    """Simulate those of some modes that take so many replicas.
 
     Args:
         serial_image_seconds: of one device at the batch of a replica.
@@ -86,7 +88,7 @@ def project(ground: Ground, sizes: Sequence[int], serial_image_seconds: float, m
     factors = band(measured)
     for replicas in sizes:
         best: dict[str, Projected] = {}
-        for layout, case in ground.cases(replicas, MODES):
+        for layout, case in ground.cases(replicas, [mode for mode in MODES if mode in modes]):
             if (seconds := _step_seconds(case)) is None:
                 continue
             mode = layout.run.variant

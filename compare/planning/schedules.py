@@ -213,6 +213,7 @@ def _pass_through(
     messages = [
         link.alpha_seconds + link.beta_seconds_per_byte * size * case.bytes_of(math.prod(stage.output_shape)) for stage in cut
     ]
+    shares = [case.weight_bytes(stage.architecture) / case.weight_bytes() for stage in cut]
     arrived: dict[tuple[int, stages.Operation], int] = {}
     for index, operation in stages.sequence(schedule, number, pieces * batches):
         device, (kind, micro_batch) = row[index], operation
@@ -225,7 +226,7 @@ def _pass_through(
             name = f"{device.name} to {row[following].name}"
             arrived[following, operation] = made.send(name, messages[min(index, following)], [place])
         if kind == "backward" and schedule == "asynchronous":
-            made.update(case, device, case.weight_bytes(cut[index].architecture) / case.weight_bytes())
+            made.update(case, device, shares[index])
 
 
 def _sliced(case: Case) -> Steps:

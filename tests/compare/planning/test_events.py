@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compare.planning import events
@@ -22,6 +22,7 @@ def tasks(draw: st.DrawFn) -> list[Task]:
 
 
 @given(tasks())
+@settings(max_examples=40, deadline=None)
 def test_no_task_is_early_late_or_at_the_same_time_as_another_of_its_resource(made: list[Task]) -> None:
     spans = events.run(made)
     for task, span in zip(made, spans, strict=True):
@@ -37,6 +38,7 @@ def test_no_task_is_early_late_or_at_the_same_time_as_another_of_its_resource(ma
 
 
 @given(tasks())
+@settings(max_examples=40, deadline=None)
 def test_the_parts_of_all_devices_add_up_to_the_time_of_the_whole(made: list[Task]) -> None:
     spans = events.run(made)
     found = events.parts(made, spans, ["a", "b"])

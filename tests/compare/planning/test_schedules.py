@@ -1,6 +1,6 @@
 """Simulated steps against closed forms, each with a defect that it catches."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -183,7 +183,11 @@ def planted_ring(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def planted_order(monkeypatch: pytest.MonkeyPatch) -> None:
     right = stages.sequence
-    monkeypatch.setattr(stages, "sequence", lambda schedule, number, pieces: right("gpipe", number, max(pieces - 1, 1)))
+
+    def one_less(schedule: stages.Schedule, number: int, pieces: int) -> Iterator[tuple[int, stages.Operation]]:
+        return right(schedule, number, pieces - 1)
+
+    monkeypatch.setattr(stages, "sequence", one_less)
 
 
 def planted_late_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,9 +202,11 @@ def planted_late_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def planted_wide_link(monkeypatch: pytest.MonkeyPatch) -> None:
     right = Steps.send
-    monkeypatch.setattr(
-        Steps, "send", lambda self, link, seconds, needs: right(self, f"{link}{len(self.tasks)}", seconds, needs)
-    )
+
+    def on_its_own(made: Steps, link: str, seconds: float, needs: Sequence[int]) -> int:
+        return right(made, f"{link} {len(made.tasks)}", seconds, needs)
+
+    monkeypatch.setattr(Steps, "send", on_its_own)
 
 
 def planted_whole_layers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +214,10 @@ def planted_whole_layers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def planted_flight(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stages, "in_flight", lambda schedule, stage, number, pieces: pieces)
+    def all_of_them(schedule: stages.Schedule, stage: int, number: int, pieces: int) -> int:
+        return pieces
+
+    monkeypatch.setattr(stages, "in_flight", all_of_them)
 
 
 @pytest.mark.parametrize(
