@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 from common.models.architectures import Architecture
@@ -154,11 +154,8 @@ def distinct(devices: Sequence[Device]) -> list[Device]:
 
 def named(devices: Sequence[Device], number: int) -> tuple[Device, ...]:
     """So many devices, the first ones again where there are fewer, each with a name of its own."""
-    return tuple(replace_name(devices[index % len(devices)], index) for index in range(number))
-
-
-def replace_name(device: Device, index: int) -> Device:
-    return device.model_copy(update={"name": f"{index}: {device.name}"})
+    given = (devices[index % len(devices)] for index in range(number))
+    return tuple(each.model_copy(update={"name": f"{index}: {each.name}"}) for index, each in enumerate(given))
 
 
 def rows(devices: Sequence[Device], length: int) -> Iterator[tuple[Device, ...]]:
@@ -169,7 +166,3 @@ def rows(devices: Sequence[Device], length: int) -> Iterator[tuple[Device, ...]]
         if (speeds := tuple(each.speed for each in row)) not in seen:
             seen.add(speeds)
             yield row
-
-
-def with_devices(case: Case, devices: Sequence[Device]) -> Case:
-    return replace(case, devices=tuple(devices))

@@ -1,4 +1,4 @@
-"""What a model costs in one framework, and what a machine's devices and links do: records that a simulation reads."""
+"""Records that a simulation reads: costs of a model in one framework, and the devices and links of a machine."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Machine(Finite):
     """None: nobody measured it as it is now."""
     devices: Annotated[list[Device], Field(min_length=1, max_length=4096)]
     """In the order of replicas. More replicas than devices are not planned."""
-    cores_of_device: int = Field(1, ge=1)
+    cores_of_device: Annotated[int, Field(ge=1)] = 1
     frameworks: dict[str, OfFramework]
 
 

@@ -1,4 +1,4 @@
-"""Where to cut a model into stages for unequal devices, and which device takes which stage.
+"""The best cut of a model into stages for unequal devices, and the device of each stage.
 
 The cuts are those that the suite's pipelines can run: between layers, and inside a layer with branches in the order of its
 branches (`common.models.stages.places`). A step of M micro-batches takes about
@@ -36,7 +36,7 @@ def best(
     counts: Sequence[int],
     micro_batches: int,
 ) -> tuple[float, tuple[int, ...], tuple[int, ...]] | None:
-    """The cut of a chain for which the formula above is smallest.
+    """The best cut of a chain, by the formula above.
 
     Args:
         seconds: [kind of device][place]: of all that is in front of a place, forward and backward.

@@ -32,7 +32,6 @@ def report(plan: Plan, limit_mib: float | None) -> Report:
     ]
     made = [
         predicted_table(plan.predicted, limit_mib),
-        memory_table(plan.predicted),
         cuts_table(plan.cuts),
         measured_table(plan.pairs),
         projected_table(plan.projected, found),
@@ -43,6 +42,7 @@ def report(plan: Plan, limit_mib: float | None) -> Report:
         facts=[f"Planned for: {plan.machine.name}", document.ground(plan.machine.facts, versions)],
         findings=[(heading, sentences) for heading, sentences in sections if sentences],
         tables=[table for table in made if table.rows],
+        detail_tables=[memory_table(plan.predicted)],
         drawings={f"map_{name}": _map(points) for name, points in plan.winners.items()},
         files={MACHINE_FILE: machine_file.text(plan.machine)},
         values={

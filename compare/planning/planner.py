@@ -160,7 +160,7 @@ def _predict_framework(
 ) -> None:
     modes = {mode: facts.get("one_process", False) for mode, facts in description["modes"].items()}
     cases = [
-        prediction.case_of(each, architecture, costs, plan.machine, name, examples, one_process=modes[each.run.mode])
+        prediction.case_of(each, architecture, costs, plan.machine, name, examples, one_process=modes.get(each.run.mode, False))
         for each in found
     ]
     base = schedules.step(cases[0])[0].total
@@ -207,11 +207,9 @@ def _cut(name: str, layout: Layout, placed: Case, gain: float) -> dict[str, Any]
 
 def _changes(name: str, order: Sequence[Predicted], cases: Mapping[str, Case]) -> list[str]:
     """What would have to change for the second mode to win. Layouts of the best one's mode are passed over."""
-    if len(order) < 2:
-        return []
-    best = order[0]
-    other = next((each for each in order if each.run.variant != best.run.variant), None)
-    if other is None or best.step_seconds is None or other.step_seconds is None:
+    best = order[0] if order else None
+    other = next((each for each in order if best is not None and each.run.variant != best.run.variant), None)
+    if best is None or other is None or best.step_seconds is None or other.step_seconds is None:
         return []
     behind = other.step_seconds / best.step_seconds
     needed = prediction.what_it_takes(cases[best.words], cases[other.words])

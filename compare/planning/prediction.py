@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from common import spec
 from common.frozen import Frozen
 from common.models.architectures import Architecture
 from common.spec import Spec, SpecError
@@ -14,7 +13,6 @@ from compare.judgement.scaling_laws import Network
 from compare.planning import placement, schedules
 from compare.planning.case import Case, Unpredicted, named
 from compare.planning.costs import Costs, Links, Machine
-from compare.planning.events import Parts
 from compare.planning.layouts import Layout
 
 FACTORS = (1e-3, 1e3)
@@ -168,14 +166,3 @@ def with_best_cut(case: Case) -> tuple[Case, float] | None:
     except (Unpredicted, SpecError):
         return None
     return (placed, gain) if placed is not None and gain > 1.0 else None
-
-
-def refusal(run: Spec, description: dict[str, object]) -> str | None:
-    """Why a framework cannot run a layout at all."""
-    try:
-        return spec.check_against(run, description)
-    except SpecError as error:
-        return str(error)
-
-
-PARTS = Parts._fields

@@ -78,7 +78,7 @@ class Projected(Frozen):
 def project(
     ground: Ground, sizes: Sequence[int], modes: Sequence[str], serial_image_seconds: float, measured: Sequence[Pair]
 ) -> list[Projected]:
-    """Simulate those of some modes that take so many replicas.
+    """Simulate those of some modes that take so many replicas, in processes of their own.
 
     Args:
         serial_image_seconds: of one device at the batch of a replica.
@@ -89,8 +89,8 @@ def project(
     for replicas in sizes:
         best: dict[str, Projected] = {}
         for layout, case in ground.cases(replicas, [mode for mode in MODES if mode in modes]):
-            if (seconds := _step_seconds(case)) is None:
-                continue
+            if case.one_process or (seconds := _step_seconds(case)) is None:
+                continue  # so many replicas are not in one process
             mode = layout.run.variant
             if mode not in best or seconds < best[mode].step_seconds:
                 best[mode] = Projected(

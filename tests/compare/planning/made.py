@@ -37,7 +37,7 @@ def costs(made: Architecture, number: int = 1, **fields: Any) -> Costs:
         names = list(names_of(stage.architecture.layers))
         seconds |= dict.fromkeys(names, 1.0 / len(names))
     times = [Times(cores=1, batch_size=BATCH, seconds=seconds, whole_seconds=float(number))]
-    none = {"update_seconds": 0.0, "overhead_seconds": 0.0, "input_image_seconds": 0.0, "process_mib": 0.0}
+    none: dict[str, Any] = {"update_seconds": 0.0, "overhead_seconds": 0.0, "input_image_seconds": 0.0, "process_mib": 0.0}
     return Costs(times=times, forward_fraction=1 / 3, **(none | fields))
 
 

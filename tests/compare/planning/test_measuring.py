@@ -1,5 +1,7 @@
 """Links fitted to times of messages, and how good predictions were."""
 
+from typing import Any
+
 import pytest
 
 from common.processes.exchanges import Timed
@@ -19,7 +21,7 @@ def test_alpha_and_beta_of_a_ring_are_found_again() -> None:
 
 
 def test_seconds_of_layers_follow_the_batch_between_measured_ones_and_beyond() -> None:
-    of = {"process_mib": 0.0, "update_seconds": 0.0, "overhead_seconds": 0.0, "input_image_seconds": 0.0}
+    of: dict[str, Any] = {"process_mib": 0.0, "update_seconds": 0.0, "overhead_seconds": 0.0, "input_image_seconds": 0.0}
     # The layers one by one take twice as long as the whole model.
     times = [
         Times(cores=1, batch_size=size, seconds={"a": 1.5 * whole, "b": 0.5 * whole}, whole_seconds=whole)
