@@ -274,7 +274,7 @@ def time_exchanges(twin: Twin, read: Spec, arguments: argparse.Namespace) -> int
     else:
         architecture, size = architecture_of(read), read.per_replica_batch_size
         ways = twin.ways()  # Twin: TensorFlow wants its strategy before any tensor
-        alone = read.with_fields(mode="serial", replicas=1, global_batch_size=size)
+        alone = read.with_fields(mode="serial", replicas=1, hosts=(), cores=1, global_batch_size=size)
         shape = (architecture.image_size, architecture.image_size, 3)
         measured = exchanges.measure(read, ways, twin.passes(alone, architecture, shape, False), twin.synchronize)
     if is_first_rank():

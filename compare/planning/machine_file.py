@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pydantic
@@ -30,10 +31,10 @@ _HEAD = """\
 """
 
 
-def cached(cache_dir: str | None, devices: list[str], cores: int, replicas: int) -> Path:
+def cached(cache_dir: str | None, devices: list[str], cores: int, replicas: int, hosts: Sequence[str]) -> Path:
     """Where the measurement of this machine lies."""
     identity = best_switches.identity({"devices": [{"name": name} for name in devices]})
-    key = atomic_files.digest({**identity, "cores": cores, "replicas": replicas})[:16]
+    key = atomic_files.digest({**identity, "cores": cores, "replicas": replicas, "hosts": list(hosts)})[:16]
     return cache.folder(cache_dir) / FOLDER / f"{key}.yaml"
 
 

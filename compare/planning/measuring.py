@@ -38,12 +38,13 @@ STEPS, PROFILED_STEPS = 12, 5
 """Of the short serial run."""
 
 
-def this_machine(names: Sequence[str], wanted: Spec, replicas: int, shown: Display) -> Machine:
+def this_machine(names: Sequence[str], wanted: Spec, replicas: int, hosts: Sequence[str], shown: Display) -> Machine:
     """This machine, measured now or read from the cache folder.
 
     Args:
         wanted: of the run that is planned; its cores, device and cache folder count.
         replicas: that its cores or accelerators are divided among.
+        hosts: machines of its kind that the replicas are spread over. The first is this one. Empty: all are here.
 
     Raises:
         SpecError: there are fewer cores than replicas, or a twin refuses.
@@ -52,7 +53,7 @@ def this_machine(names: Sequence[str], wanted: Spec, replicas: int, shown: Displ
     described = {name: spec.of_device(wanted, launch.describe(name)) for name in names}
     found = next(iter(described.values()))["devices"]
     on_cpu = all(each["kind"] == "cpu" for each in found)
-    cores = wanted.cores // replicas if on_cpu else max(wanted.cores // max(len(found), 1), 1)
+    cores = wanted.cores // -(-replicas // max(len(hosts), 1)) if on_cpu else max(wanted.cores // max(len(found), 1), 1)
     if not cores:
         raise SpecError(
             f"plan gives each replica a core. Received: {replicas} replicas for {wanted.cores} cores. Use fewer replicas, or "
@@ -61,16 +62,17 @@ def this_machine(names: Sequence[str], wanted: Spec, replicas: int, shown: Displ
     devices = (
         [Device(name=f"cpu {index}") for index in range(replicas)] if on_cpu else [Device(name=each["name"]) for each in found]
     )
-    path = machine_file.cached(wanted.paths.cache_dir, [each.name for each in devices], wanted.cores, replicas)
+    path = machine_file.cached(wanted.paths.cache_dir, [each.name for each in devices], wanted.cores, replicas, hosts)
     known = machine_file.read(path) if path.exists() else None
     here = known.frameworks if known is not None else {}
     fresh = {name: here[name] for name in names if name in here and here[name].versions == described[name]["versions"]}
     for name in names:
         if name not in fresh:
-            fresh[name] = _of_framework(name, described[name]["versions"], wanted, replicas, cores, shown)
+            fresh[name] = _of_framework(name, described[name]["versions"], wanted, replicas, hosts, cores, shown)
     facts = machine.describe()
     made = Machine(
-        name=f"{facts.get('processor') or 'unknown processor'}, {wanted.cores} cores",
+        name=f"{facts.get('processor') or 'unknown processor'}, {wanted.cores} cores"
+        + (f" on each of {len(hosts)} hosts" if hosts else ""),
         facts=facts,
         measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
         devices=devices,
@@ -83,7 +85,15 @@ def this_machine(names: Sequence[str], wanted: Spec, replicas: int, shown: Displ
     return made
 
 
-def _of_framework(name: str, versions: dict[str, str], wanted: Spec, replicas: int, cores: int, shown: Display) -> OfFramework:
+def _of_framework(
+    name: str,
+    versions: dict[str, str],
+    wanted: Spec,
+    replicas: int,
+    hosts: Sequence[str],
+    cores: int,
+    shown: Display,
+) -> OfFramework:
     others = Meter()
     copied = rates.measured(cores)
     # A copied byte is read and written.
@@ -95,8 +105,9 @@ def _of_framework(name: str, versions: dict[str, str], wanted: Spec, replicas: i
     if replicas < 2:
         return OfFramework(versions=versions, links=Links(memory=memory))
     values = {
-        **CALIBRATION, "replicas": replicas, "cores": cores * replicas, "steps": 1, "device": wanted.device,
-        "global_batch_size": CALIBRATION_IMAGES * replicas, "paths": {"cache_dir": wanted.paths.cache_dir},
+        **CALIBRATION, "replicas": replicas, "hosts": list(hosts), "cores": cores * replicas, "steps": 1,
+        "device": wanted.device, "global_batch_size": CALIBRATION_IMAGES * replicas,
+        "paths": {"cache_dir": wanted.paths.cache_dir},
     }  # fmt: skip
     found: list[Exchanged] = []
     for mode in ("multi_process", "parameter_server"):

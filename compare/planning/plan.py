@@ -10,7 +10,7 @@ from common.machine.private_folder import PrivateFolder
 from common.spec import SpecError
 from compare.core import exits
 from compare.core.interrupt import interruptible
-from compare.core.option_parsing import mebibytes, numbers
+from compare.core.option_parsing import mebibytes, names, numbers
 from compare.core.progress import display
 from compare.execution import options, results_folder, run_settings
 from compare.planning import machine_file, plan_report, planner
@@ -30,6 +30,7 @@ def command(
     memory_limit: Annotated[str | None, typer.Option(help="Memory of each device, e.g. 2GiB.")] = None,
     modes: Annotated[str | None, typer.Option(help=f"{options.MODES} Default: {MODES}.")] = None,
     replicas: options.Replicas = None,
+    hosts: options.Hosts = None,
     limit: options.Limit = None,
     cores: options.Cores = None,
     measure: Annotated[bool, typer.Option("--measure", help="Run serial and the three best layouts for a few steps.")] = False,
@@ -52,7 +53,9 @@ def command(
             raise SpecError(f"--measure and --score run on this machine. Received: --machine {machine}. Leave one of them out.")
         limit_mib = None if memory_limit is None else mebibytes("--memory-limit", memory_limit)
         sizes = () if project is None else numbers("--project", project, least=2)
-        settings = run_settings.settings(*of_spec.asked(limit=limit, cores=cores, replicas=replicas))
+        settings = run_settings.settings(
+            *of_spec.asked(limit=limit, cores=cores, replicas=replicas, hosts=None if hosts is None else names(hosts))
+        )
         settings = run_settings.with_matrix(settings, modes, MODES, repeats, REPEATS)
         if "model" not in settings.values:
             raise SpecError("plan needs a model. Received: none. Add --model, or name one in --spec.")

@@ -94,7 +94,8 @@ def predict(asked: Asked, shown: Display) -> Plan:
     architecture = architectures.of(wanted, len(dataset.class_names), dataset.image_size)
     examples = len(sources.load(wanted.data, seed=wanted.split_seed, cache_dir=wanted.paths.cache_dir).train)
     # A spec has no more cores than there are here. Those of the devices count.
-    cores = min(replicas * planned_for.cores_of_device, machine.available_cores())
+    here = machine.available_cores() * max(len(asked.settings.values.get("hosts") or ()), 1)
+    cores = min(replicas * planned_for.cores_of_device, here)
     own_values = {**asked.settings.values, "cores": cores}
     found, refused = layouts.all_of(own_values, asked.settings.modes, replicas)
     one = found[0].run.with_fields(cores=planned_for.cores_of_device)
@@ -123,7 +124,7 @@ def predict(asked: Asked, shown: Display) -> Plan:
 def _machine(asked: Asked, wanted: Spec, shown: Display) -> Machine:
     replicas = asked.settings.replicas
     if asked.machine == machine_file.HERE:
-        return measuring.this_machine(asked.contestants, wanted, replicas, shown)
+        return measuring.this_machine(asked.contestants, wanted, replicas, asked.settings.values.get("hosts") or (), shown)
     made = machine_file.read(Path(asked.machine))
     if missing := [name for name in asked.contestants if name not in made.frameworks]:
         raise SpecError(

@@ -29,7 +29,7 @@ class Times:
         self.links = made.links(made.link(1e-3, 1e-9))
         self.batches: list[set[tuple[int, int]]] = []
 
-    def this_machine(self, names: list[str], wanted: Spec, replicas: int, shown: Any) -> Machine:
+    def this_machine(self, names: list[str], wanted: Spec, replicas: int, hosts: list[str], shown: Any) -> Machine:
         own = {name: OfFramework(versions={name: "1.0"}, links=self.links, disturbed=self.disturbed) for name in names}
         devices = [Device(name=f"cpu {index}") for index in range(replicas)]
         facts = this_machine.describe()
@@ -124,7 +124,7 @@ def test_what_would_have_to_change_is_a_change_that_does_it(times: Times, tmp_pa
 def test_a_machine_file_that_is_refused_says_what_to_do(
     times: Times, tmp_path: Path, change: dict[str, Any], said: str
 ) -> None:
-    whole = times.this_machine(["left"], made.run("serial", 1), 2, None)
+    whole = times.this_machine(["left"], made.run("serial", 1), 2, [], None)
     path = tmp_path / "machine.yaml"
     path.write_text(yaml.safe_dump(whole.model_dump(mode="json") | change), "utf-8")
     done = ask("--frameworks", "left", "--machine", str(path))
@@ -210,3 +210,11 @@ def test_a_framework_that_cannot_run_a_mode_says_why(times: Times, fake_twins: p
     fake_twins.setitem(launch.DESCRIPTIONS["left"]["modes"], "tensor_parallel", mode)
     (found,) = [each for each in plan("--frameworks", "left")["predicted"] if each["words"].startswith("tensor")]
     assert found["step_seconds"] is None and "needs 2 CUDA devices" in found["why"]
+
+
+def test_modes_that_stay_on_one_machine_say_so_where_there_are_several(times: Times) -> None:
+    found = plan("--frameworks", "left", "--modes", "multi_process,pipeline", "--hosts", "127.0.0.1,127.0.0.2")["predicted"]
+    known = [each["words"] for each in found if each["step_seconds"]]
+    assert "multi_process x2" in known and not any(words.startswith("pipeline") for words in known)
+    (refused,) = [each for each in found if each["words"] == "pipeline"]
+    assert "hosts are for multi_process" in refused["why"]
