@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 
@@ -203,7 +202,7 @@ def _with_run(times: list[Times], result: RunResult, cores: int, size: int, held
     steps = sum(each.timed_steps for each in result.epochs)
     if not steps:
         raise LaunchError("The short serial run has no timed step. Use data with more images.")
-    step = statistics.fmean([sum(each.timed_seconds for each in result.epochs) / steps])
+    step = sum(each.timed_seconds for each in result.epochs) / steps
     waited = sum(each.input_wait_seconds for each in result.epochs) / steps
     images = sum(each.timed_images for each in result.epochs) / steps
     parts = result.step_parts
