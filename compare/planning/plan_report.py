@@ -212,7 +212,7 @@ def _map(points: list[Winner]) -> Any:
             axes.grid(visible=False)
         shown = [Patch(color=plots.COLOURS[index % len(plots.COLOURS)], label=mode) for index, mode in enumerate(modes)]
         figure.legend(handles=shown, loc="outside lower center", ncols=4, fontsize=8)
-        figure.suptitle("Projected: the fastest mode, and its speed-up over one device")
+        figure.suptitle("Projected: the fastest mode with serial's mathematics, and its speed-up over one device")
         return bool(points)
 
     return draw

@@ -119,8 +119,8 @@ def scaled(case: Case, *, link: float = 1.0, compute: float = 1.0) -> Case:
 
 
 def on_links(case: Case, links: Links, speed: float) -> Case:
-    """The same over other links, in processes of their own, on devices so many times as fast."""
-    return replace(scaled(case, compute=speed), links=links, one_process=False)
+    """The same over other links, on machines of their own, with devices so many times as fast."""
+    return replace(scaled(case, compute=speed), links=links, one_process=False, crowding=1.0)
 
 
 def what_it_takes(best: Case, other: Case) -> dict[str, float]:
