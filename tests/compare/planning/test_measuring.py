@@ -1,14 +1,17 @@
 """Links fitted to times of messages, and how good predictions were."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from common import spec
 from common.processes.exchanges import Timed
+from compare.core.progress import display
 from compare.judgement.scaling_laws import exchange_terms
 from compare.planning import accuracy, measuring
 from compare.planning.accuracy import Pair
-from compare.planning.costs import Costs, Times
+from compare.planning.costs import Costs, OfFramework, Times
 from tests.compare.planning import made
 
 
@@ -67,3 +70,22 @@ def test_names_of_times_are_those_of_the_layers_of_every_stage() -> None:
         for number in (2, 3, 5):
             cut = stages.cut(case.architecture, number)
             assert sorted(name for stage in cut for name in names_of(stage.architecture.layers)) == sorted(case.names)
+
+
+@pytest.mark.parametrize(("disturbed", "measured"), [(False, 1), (True, 2)])
+def test_a_measurement_is_kept_unless_other_work_disturbed_it(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path, disturbed: bool, measured: int
+) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def one(name: str, versions: Any, wanted: Any, replicas: int, hosts: Any, cores: int, shown: Any) -> OfFramework:
+        asked.append((replicas, cores))
+        return OfFramework(versions=versions, disturbed=disturbed)
+
+    fake_twins.setattr(measuring, "_of_framework", one)
+    wanted = spec.build({"paths": {"cache_dir": str(tmp_path)}})
+    with display() as shown:
+        found = [measuring.this_machine(["left"], wanted, 2, [], shown) for _ in range(2)]
+        with pytest.raises(ValueError, match=r"gives each replica a core\. Received: 5 replicas for 4 cores"):
+            measuring.this_machine(["left"], wanted, 5, [], shown)
+    assert asked == [(2, 2)] * measured and found[0].frameworks == found[1].frameworks
