@@ -210,7 +210,10 @@ def planted_wide_link(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def planted_whole_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedules, "Conv", ())
+    class NoLayer:
+        pass
+
+    monkeypatch.setattr(schedules, "Conv", NoLayer)  # so that no convolution is divided
 
 
 def planted_flight(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,7 +239,7 @@ def test_a_planted_defect_is_caught(
 ) -> None:
     check()
     plant(monkeypatch)
-    with pytest.raises((AssertionError, TypeError)):
+    with pytest.raises(AssertionError):
         check()
 
 
