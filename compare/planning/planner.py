@@ -164,14 +164,13 @@ def _predict_framework(
         prediction.case_of(each, architecture, costs, plan.machine, name, examples, one_process=modes.get(each.run.mode, False))
         for each in found
     ]
-    base = schedules.step(cases[0])[0].total
     own: list[Predicted] = []
     kept: dict[str, Case] = {}
     for layout, case, reason in zip(found, cases, barred, strict=True):
         if reason is not None:
             own.append(Predicted(contestant=name, words=layout.words, run=layout.run, why=reason))
             continue
-        own.append(prediction.predict(name, layout, case, base, asked.limit_mib))
+        own.append(prediction.predict(name, layout, case, cases[0], asked.limit_mib))
         kept[layout.words] = case
         if (better := prediction.with_best_cut(case)) is not None:
             plan.cuts.append(_cut(name, layout, *better))

@@ -33,7 +33,7 @@ class Predicted(Frozen):
     memory_mib: dict[str, float] = {}
     """Peak of each device, computed. In one process, the first has the process itself."""
     efficiency: float | None = None
-    """How many times as fast as serial on one device, over the devices."""
+    """How many times as fast as serial on one device, over the devices. Serial on the cores of several counts as several."""
     why: str | None = None
     """Why it is not predicted, or does not fit the memory."""
     fits: bool = True
@@ -61,11 +61,11 @@ def case_of(
     )
 
 
-def predict(name: str, layout: Layout, case: Case, serial_seconds: float | None, limit_mib: float | None) -> Predicted:
+def predict(name: str, layout: Layout, case: Case, alone: Case, limit_mib: float | None) -> Predicted:
     """Simulate a layout.
 
     Args:
-        serial_seconds: of a step on one device.
+        alone: serial on one device.
         limit_mib: memory of each device, if the user has limited it. None: the machine's own limits count.
     """
     run = layout.run
@@ -88,7 +88,7 @@ def predict(name: str, layout: Layout, case: Case, serial_seconds: float | None,
         epoch_seconds=parts.total * case.train_examples / run.global_batch_size,
         parts=parts._asdict(),
         memory_mib=memory,
-        efficiency=serial_seconds / parts.total / run.replicas if serial_seconds else None,
+        efficiency=schedules.step(alone)[0].total / parts.total / (run.replicas * case.cores / alone.cores),
         why=f"does not fit: {'; '.join(beyond)}" if beyond else None,
         fits=not beyond,
     )

@@ -78,6 +78,9 @@ def test_every_mode_is_ranked_with_its_parts_by_framework(times: Times) -> None:
         assert [each["step_seconds"] for each in hybrids] == [None, None]  # two replicas are too few
         serial = next(each for each in own if each["words"] == "serial")
         assert serial["efficiency"] == pytest.approx(1.0)
+        # Two devices' cores make a step 2 ** 0.5 times as fast here, so they are used that much less well.
+        wide = next(each for each in own if each["words"] == "serial, 4 cores")
+        assert wide["efficiency"] == pytest.approx(2**0.5 / 2)
     # Layers were timed at the smallest micro-batch, a replica's share and the whole batch, and serially on all cores.
     assert times.batches[0] == {(2, 4), (2, 32), (2, 64), (4, 64)}
 
