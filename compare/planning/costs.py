@@ -48,7 +48,7 @@ class OfFramework(Finite):
     versions: dict[str, str]
     disturbed: bool = False
     """Whether other work took cores while it was measured."""
-    crowding: Positive = 1.0
+    crowding: Annotated[float, Field(ge=1)] = 1.0
     """Times as long as alone that a pass takes while every device computes."""
     links: Links = Links()
 

@@ -85,22 +85,24 @@ def predict(asked: Asked, shown: Display) -> Plan:
         SpecError, DataRefused, LaunchError: something is refused.
     """
     replicas, names = asked.settings.replicas, asked.contestants
+    given = None if asked.machine == machine_file.HERE else _given_machine(asked)
     wanted = spec.build(spec.with_variant(asked.settings.values, "serial", 1))
     shown.say("asking the frameworks what they can do here")
     with launch.asked(names) as answer:
         described = {name: spec.of_device(wanted, answer(name)) for name in names}
-    planned_for = _machine(asked, wanted, shown)
+    hosts = asked.settings.values.get("hosts") or ()
+    planned_for = given or measuring.this_machine(names, wanted, replicas, hosts, shown)
     dataset = sources.describe(wanted.data, seed=wanted.split_seed, cache_dir=wanted.paths.cache_dir)
     architecture = architectures.of(wanted, len(dataset.class_names), dataset.image_size)
     examples = len(sources.load(wanted.data, seed=wanted.split_seed, cache_dir=wanted.paths.cache_dir).train)
     # A spec has no more cores than there are here. Those of the devices count.
-    here = machine.available_cores() * max(len(asked.settings.values.get("hosts") or ()), 1)
+    here = machine.available_cores() * max(len(hosts), 1)
     cores = min(replicas * planned_for.cores_of_device, here)
     own_values = {**asked.settings.values, "cores": cores}
     found, refused = layouts.all_of(own_values, asked.settings.modes, replicas)
     one = found[0].run.with_fields(cores=planned_for.cores_of_device)
     found[0] = Layout("serial", one)
-    if asked.machine == machine_file.HERE and wanted.cores > planned_for.cores_of_device:
+    if given is None and wanted.cores > planned_for.cores_of_device:
         found.insert(1, Layout(f"serial, {wanted.cores} cores", one.with_fields(cores=wanted.cores)))
     plan = Plan(one, planned_for, [])
     for name in names:
@@ -121,10 +123,9 @@ def predict(asked: Asked, shown: Display) -> Plan:
     return plan
 
 
-def _machine(asked: Asked, wanted: Spec, shown: Display) -> Machine:
+def _given_machine(asked: Asked) -> Machine:
+    """The machine of a file."""
     replicas = asked.settings.replicas
-    if asked.machine == machine_file.HERE:
-        return measuring.this_machine(asked.contestants, wanted, replicas, asked.settings.values.get("hosts") or (), shown)
     made = machine_file.read(Path(asked.machine))
     if missing := [name for name in asked.contestants if name not in made.frameworks]:
         raise SpecError(
@@ -135,6 +136,11 @@ def _machine(asked: Asked, wanted: Spec, shown: Display) -> Machine:
         raise SpecError(
             f"{asked.machine} has fewer devices than replicas. Received: {len(made.devices)} for {replicas}. Add devices, or "
             "use fewer --replicas."
+        )
+    if made.cores_of_device > (here := machine.available_cores()):
+        raise SpecError(
+            f"cores_of_device of {asked.machine} is more than this machine has. Received: {made.cores_of_device}, with {here} "
+            "here. Layers are timed here with so many. Use fewer."
         )
     return made
 

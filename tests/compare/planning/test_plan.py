@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import yaml
@@ -115,6 +115,13 @@ def test_what_would_have_to_change_is_a_change_that_does_it(times: Times, tmp_pa
     assert best.startswith("multi_process") and plan(*words)["predicted"][0]["words"].startswith("serial")
 
 
+FREE = made.FREE.model_dump()
+
+
+def of_left(**fields: Any) -> dict[str, Any]:
+    return {"frameworks": {"left": {"versions": {}, **fields}}}
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -122,11 +129,19 @@ def test_what_would_have_to_change_is_a_change_that_does_it(times: Times, tmp_pa
         ({"crowd": 2}, "crowd"),
         ({"schema_version": 9}, "schema_version 9"),
         ({"frameworks": {}}, "says nothing of left"),
+        (of_left(crowding=0.5), "frameworks.left.crowding"),
+        (of_left(links={"send": {**FREE, "alpha_seconds": -1.0}}), "links.send.alpha_seconds"),
+        (of_left(links={"send": {**FREE, "beta_seconds_per_byte": -1.0}}), "links.send.beta_seconds_per_byte"),
+        ({"cores_of_device": 5}, "cores_of_device of"),
     ],
 )
-def test_a_machine_file_that_is_refused_says_what_to_do(
-    times: Times, tmp_path: Path, change: dict[str, Any], said: str
+def test_a_machine_file_that_is_refused_says_what_to_do_before_anything_is_asked(
+    times: Times, fake_twins: pytest.MonkeyPatch, tmp_path: Path, change: dict[str, Any], said: str
 ) -> None:
+    def asked(*_: Any) -> NoReturn:
+        raise AssertionError
+
+    fake_twins.setattr(planner.launch, "asked", asked)
     whole = times.this_machine(["left"], made.run("serial", 1), 2, [], None)
     path = tmp_path / "machine.yaml"
     path.write_text(yaml.safe_dump(whole.model_dump(mode="json") | change), "utf-8")
