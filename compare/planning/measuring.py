@@ -110,7 +110,7 @@ def _of_framework(
     }  # fmt: skip
     found: list[Exchanged] = []
     for mode in ("multi_process", "parameter_server"):
-        shown.say(f"{name}: what {replicas} processes send each other, {mode}")
+        shown.stage(f"{name}: what {replicas} processes send each other, {mode}")
         answer = twin_client.answer(name, "exchanges", spec.build({**values, "mode": mode}))
         found.append(Exchanged.model_validate_json(answer))
     ranks, server = found
@@ -172,13 +172,13 @@ def model_costs(name: str, wanted: Spec, batches: Collection[tuple[int, int]], c
     units, others = layers.units(architecture), Meter()
     times: list[Times] = []
     for own_cores, size in sorted(batches):
-        shown.say(f"{name}: layers at batch {size} on {own_cores} cores")
+        shown.stage(f"{name}: layers at batch {size} on {own_cores} cores")
         alone = wanted.with_fields(global_batch_size=size, cores=own_cores)
         found = Measured.model_validate_json(twin_client.answer(name, "layers", alone, "--calls", str(CALLS)))
         seconds = {layer: found.seconds[index] for index, unit in enumerate(units) for layer in unit.names}
         times.append(Times(cores=own_cores, batch_size=size, seconds=seconds, whole_seconds=found.whole_seconds))
     size = max(batch for own, batch in batches if own == cores)
-    shown.say(f"{name}: a short serial run")
+    shown.stage(f"{name}: a short serial run")
     result = _short_run(name, wanted.with_fields(global_batch_size=size, cores=cores))
     weights = item_bytes(wanted) * sum(each.size for each in architecture.parameters() if each.trainable)
     kept = sum(len(unit.names) * float(np.prod(unit.output_shape)) for unit in units) * item_bytes(wanted) * size

@@ -51,6 +51,8 @@ def command(
             raise SpecError("--maps are files of the results folder. Received: no --out. Add --out DIR.")
         if (measure or score) and machine != machine_file.HERE:
             raise SpecError(f"--measure and --score run on this machine. Received: --machine {machine}. Leave one of them out.")
+        if repeats is not None and not (measure or score):
+            raise SpecError(f"--repeats counts measured runs. Received: --repeats {repeats} alone. Add --measure or --score.")
         limit_mib = None if memory_limit is None else mebibytes("--memory-limit", memory_limit)
         sizes = () if project is None else numbers("--project", project, least=2)
         settings = run_settings.settings(

@@ -7,6 +7,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from compare.core.wording import clock_words
 from compare.planning import accuracy, machine_file
 from compare.planning.accuracy import Accuracy, Pair
 from compare.planning.planner import Plan
@@ -39,7 +40,10 @@ def report(plan: Plan, limit_mib: float | None) -> Report:
     return Report(
         title=f"Plan for {plan.run.model_words}, batch {plan.run.global_batch_size}",
         json_file=RESULTS_FILE,
-        facts=[f"Planned for: {plan.machine.name}", document.ground(plan.machine.facts, versions)],
+        facts=[
+            f"Planned for: {plan.machine.name}. Timing and simulating took {clock_words(plan.seconds)} (minutes:seconds).",
+            document.ground(plan.machine.facts, versions),
+        ],
         findings=[(heading, sentences) for heading, sentences in sections if sentences],
         tables=[table for table in made if table.rows],
         detail_tables=[memory_table(plan.predicted)],
@@ -48,6 +52,7 @@ def report(plan: Plan, limit_mib: float | None) -> Report:
         values={
             "spec": plan.run.model_dump(mode="json"),
             "machine": plan.machine.model_dump(mode="json"),
+            "predict_seconds": plan.seconds,
             "predicted": [each.model_dump(mode="json", exclude={"run"}) for each in plan.predicted],
             "measured": [{**each.model_dump(), "error": each.error} for each in plan.pairs],
             "accuracy": found,

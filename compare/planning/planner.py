@@ -63,6 +63,8 @@ class Plan:
     machine: Machine
     predicted: list[Predicted]
     """Ranked, see `prediction.ranked`."""
+    seconds: float = 0.0
+    """That the prediction took, with what was timed for it."""
     cautions: list[str] = field(default_factory=list[str])
     """Sentences: why the figures may be off."""
     changes: list[str] = field(default_factory=list[str])
@@ -84,10 +86,10 @@ def predict(asked: Asked, shown: Display) -> Plan:
     Raises:
         SpecError, DataRefused, LaunchError: something is refused.
     """
-    replicas, names = asked.settings.replicas, asked.contestants
+    began, replicas, names = shown.clock(), asked.settings.replicas, asked.contestants
     given = None if asked.machine == machine_file.HERE else _given_machine(asked)
     wanted = spec.build(spec.with_variant(asked.settings.values, "serial", 1))
-    shown.say("asking the frameworks what they can do here")
+    shown.stage("asking the frameworks what they can do here")
     with launch.asked(names) as answer:
         described = {name: spec.of_device(wanted, answer(name)) for name in names}
     hosts = asked.settings.values.get("hosts") or ()
@@ -115,11 +117,13 @@ def predict(asked: Asked, shown: Display) -> Plan:
         )
         if costs.disturbed or planned_for.frameworks[name].disturbed:
             plan.cautions.append(f"{name}: other work took cores while layers or messages were timed.{DISTURBED}")
+        shown.stage(f"{name}: simulating {len(layouts_here)} layouts")
         _predict_framework(plan, asked, name, layouts_here, barred, architecture, costs, examples, described[name])
         plan.predicted += [
             Predicted(contestant=name, words=mode, run=one, why=f"not predicted: {reason}") for mode, reason in refused.items()
         ]
     plan.predicted = prediction.ranked(plan.predicted)
+    plan.seconds = shown.clock() - began
     return plan
 
 

@@ -209,12 +209,16 @@ def test_without_measurement_a_projection_has_no_bands_and_maps_need_a_folder(ti
     fast = {each["mode"] for each in points if each["link"] == "100 Gbit/s" and each["speed"] == 0.1}
     assert (slow, fast) == ({"serial"}, {"multi_process"})  # averaging is another mathematics
     assert "--maps are files" in ask("--maps").output
+    assert "--repeats 2 alone" in ask("--repeats", "2").output
     assert "--measure and --score run on this machine" in ask("--measure", "--machine", str(tmp_path / "machine.yaml")).output
 
 
 def test_other_work_on_the_machine_is_a_caution(times: Times) -> None:
     words = ("--frameworks", "left", "--modes", "multi_process")
-    assert "Cautions" not in plan(*words)["findings"]
+    quiet = ask(*words)
+    assert "Cautions" not in quiet.stdout and "Timing and simulating took 0:" in quiet.stdout
+    # Outside a terminal, a line says what begins.
+    assert quiet.stderr.splitlines() == ["asking the frameworks what they can do here ...", "left: simulating 3 layouts ..."]
     times.disturbed = True
     (said,) = plan(*words)["findings"]["Cautions"]
     assert said.startswith("left: other work took cores") and said.endswith("do not rely on this.")
