@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from compare.core.wording import clock_words
+from compare.core.wording import clock_words, percent
 from compare.planning import accuracy, machine_file
 from compare.planning.accuracy import Accuracy, Pair
 from compare.planning.planner import Plan
@@ -178,12 +178,13 @@ def accuracy_sentences(found: Accuracy | None) -> list[str]:
         f"{100 * found.worst_error:.0f} %."
     ]
     if found.rank_correlation is not None:
+        counted = "the framework" if len(found.layouts) == 1 else "each framework, pooled"
         interval = f"95 % interval {found.low:.2f} to {found.high:.2f}" if found.low is not None else "too few for an interval"
-        said.append(f"Rank correlation of predicted and measured: {found.rank_correlation:.2f} ({interval}, n = {found.n}).")
+        said.append(f"Rank correlation within {counted}: {found.rank_correlation:.2f} ({interval}, n = {found.n}).")
     for name, hit in found.best_found.items():
         said.append(
-            f"{name}: the fastest measured layout is {'' if hit else 'not '}among the first two predicted (ties within "
-            f"{100 * accuracy.TIE:.0f} % count)."
+            f"{name}: of the {found.layouts[name]} layouts that were measured, the fastest is {'' if hit else 'not '}among the "
+            f"first two predicted (ties within {percent(accuracy.TIE)} count)."
         )
     return said
 

@@ -1,5 +1,7 @@
 """Links fitted to times of messages, and how good predictions were."""
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,10 @@ def test_seconds_of_layers_follow_the_batch_between_measured_ones_and_beyond() -
         costs.seconds(["a"], 8, 2)
 
 
+ORDERS = ((1.0, 3.0), (2.0, 4.0), (3.0, 1.0), (4.0, 2.0))
+"""(predicted, measured). Ranks differ by 2 four times: the correlation is 1 - 6 x 16 / (4 x 15) = -0.6."""
+
+
 def pair(words: str, predicted: float, measured: float, name: str = "left") -> Pair:
     return Pair(
         contestant=name, words=words, predicted_seconds=predicted, measured_seconds=measured,
@@ -58,6 +64,35 @@ def test_errors_ranks_and_the_best_among_the_first_two() -> None:
     assert judged.low is None
     assert accuracy.finds_best([pair("a", 1.0, 1.04), *late[1:]])
     assert accuracy.judge([]) is None
+    # Of two layouts, both are the first two predicted: nothing is said of that.
+    two = accuracy.judge(late[:2])
+    assert two is not None and (two.best_found, two.rank_correlation, two.layouts) == ({}, None, {"left": 2})
+
+
+def test_the_difference_between_frameworks_is_no_skill() -> None:
+    check_within_frameworks()
+
+
+def check_within_frameworks() -> None:
+    fast = [pair(str(index), predicted, measured) for index, (predicted, measured) in enumerate(ORDERS)]
+    slow = [pair(str(index), 100 * predicted, 100 * measured, "right") for index, (predicted, measured) in enumerate(ORDERS)]
+    for pairs in (fast, [*fast, *slow]):
+        found = accuracy.judge(pairs)
+        assert found is not None and found.rank_correlation == pytest.approx(-0.6)
+    assert found is not None and found.low is not None and found.high is not None
+    half = 1.96 * ((1 + 0.6**2 / 2) / (8 - 1 - 3)) ** 0.5
+    assert math.atanh(found.high) - math.atanh(found.low) == pytest.approx(2 * half)
+
+
+def test_a_correlation_over_all_frameworks_at_once_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = accuracy.rank_correlation
+
+    def all_at_once(groups: Sequence[Sequence[Pair]]) -> Any:
+        return right([[each for group in groups for each in group]])
+
+    monkeypatch.setattr(accuracy, "rank_correlation", all_at_once)
+    with pytest.raises(AssertionError):
+        check_within_frameworks()
 
 
 def test_names_of_times_are_those_of_the_layers_of_every_stage() -> None:
