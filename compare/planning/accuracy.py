@@ -12,7 +12,7 @@ import numpy.typing as npt
 from common.frozen import Frozen
 
 TIE = 0.05
-"""Measured times that differ by no more count as equally good."""
+"""Times that differ by no more count as equally good."""
 LEAST_FOR_INTERVAL = 5
 
 

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from compare.core.wording import clock_words, percent
-from compare.planning import accuracy, machine_file
+from compare.planning import accuracy, machine_file, verdicts
 from compare.planning.accuracy import Accuracy, Pair
 from compare.planning.planner import Plan
 from compare.planning.prediction import Predicted
@@ -26,6 +26,7 @@ def report(plan: Plan, limit_mib: float | None) -> Report:
     """The report of everything that a plan holds."""
     found = accuracy.judge(plan.pairs)
     versions = {name: own.versions for name, own in plan.machine.frameworks.items()}
+    first = verdicts.lines(plan)
     sections = [
         ("Cautions", plan.cautions),
         ("What would have to change", plan.changes),
@@ -41,6 +42,7 @@ def report(plan: Plan, limit_mib: float | None) -> Report:
         title=f"Plan for {plan.run.model_words}, batch {plan.run.global_batch_size}",
         json_file=RESULTS_FILE,
         facts=[
+            *first,
             f"Planned for: {plan.machine.name}. Timing and simulating took {clock_words(plan.seconds)} (minutes:seconds).",
             document.ground(plan.machine.facts, versions),
         ],
@@ -52,6 +54,7 @@ def report(plan: Plan, limit_mib: float | None) -> Report:
         values={
             "spec": plan.run.model_dump(mode="json"),
             "machine": plan.machine.model_dump(mode="json"),
+            "verdicts": first,
             "predict_seconds": plan.seconds,
             "predicted": [each.model_dump(mode="json", exclude={"run"}) for each in plan.predicted],
             "measured": [{**each.model_dump(), "error": each.error} for each in plan.pairs],

@@ -26,7 +26,7 @@ from compare.judgement.run_figures import times_in_doubt
 from compare.judgement.summary import measured
 from compare.judgement.verdict_sentences import DISTURBED
 from compare.planning import layouts, machine_file, measuring, prediction, projection, schedules
-from compare.planning.accuracy import Pair
+from compare.planning.accuracy import TIE, Pair
 from compare.planning.case import Case
 from compare.planning.costs import Costs, Machine
 from compare.planning.layouts import Layout
@@ -63,6 +63,10 @@ class Plan:
     machine: Machine
     predicted: list[Predicted]
     """Ranked, see `prediction.ranked`."""
+    here: bool = True
+    """Whether the machine is this one, and not one of a file."""
+    disturbed: list[str] = field(default_factory=list[str])
+    """Frameworks: other work took cores while they were timed."""
     seconds: float = 0.0
     """That the prediction took, with what was timed for it."""
     cautions: list[str] = field(default_factory=list[str])
@@ -106,7 +110,7 @@ def predict(asked: Asked, shown: Display) -> Plan:
     found[0] = Layout("serial", one)
     if given is None and wanted.cores > planned_for.cores_of_device:
         found.insert(1, Layout(f"serial, {wanted.cores} cores", one.with_fields(cores=wanted.cores)))
-    plan = Plan(one, planned_for, [])
+    plan = Plan(one, planned_for, [], here=given is None)
     for name in names:
         rows = [matrix.row(f"{name}-{index}", name, each.run) for index, each in enumerate(found)]
         judged = matrix.judge(rows, {name: described[name]}, oversubscribe=True)
@@ -116,6 +120,7 @@ def predict(asked: Asked, shown: Display) -> Plan:
             name, layouts_here[0].run, _batches(layouts_here, planned_for), planned_for.cores_of_device, shown
         )
         if costs.disturbed or planned_for.frameworks[name].disturbed:
+            plan.disturbed.append(name)
             plan.cautions.append(f"{name}: other work took cores while layers or messages were timed.{DISTURBED}")
         shown.stage(f"{name}: simulating {len(layouts_here)} layouts")
         _predict_framework(plan, asked, name, layouts_here, barred, architecture, costs, examples, described[name])
@@ -216,12 +221,16 @@ def _cut(name: str, layout: Layout, placed: Case, gain: float) -> dict[str, Any]
 
 
 def _changes(name: str, order: Sequence[Predicted], cases: Mapping[str, Case]) -> list[str]:
-    """What would have to change for the second mode to win. Layouts of the best one's mode are passed over."""
+    """What would have to change for the second mode to win. Layouts of the best one's mode are passed over.
+
+    Nothing is said of a second mode that is as good within `TIE`.
+    """
     best = order[0] if order else None
     other = next((each for each in order if best is not None and each.run.variant != best.run.variant), None)
     if best is None or other is None or best.step_seconds is None or other.step_seconds is None:
         return []
-    behind = other.step_seconds / best.step_seconds
+    if (behind := other.step_seconds / best.step_seconds) <= 1 + TIE:
+        return []
     needed = prediction.what_it_takes(cases[best.words], cases[other.words])
     words = [_words(what, factor) for what, factor in needed.items()]
     said = (

@@ -12,7 +12,7 @@ from common.machine import machine as this_machine
 from common.spec import Spec
 from compare.__main__ import app
 from compare.judgement.scaling_laws import Network
-from compare.planning import machine_file, measuring, planner
+from compare.planning import machine_file, measuring, planner, verdicts
 from compare.planning.costs import Costs, Device, Machine, OfFramework
 from compare.planning.planner import Plan
 from compare.planning.prediction import Predicted
@@ -83,6 +83,47 @@ def test_every_mode_is_ranked_with_its_parts_by_framework(times: Times) -> None:
         assert wide["efficiency"] == pytest.approx(2**0.5 / 2)
     # Layers were timed at the smallest micro-batch, a replica's share and the whole batch, and serially on all cores.
     assert times.batches[0] == {(2, 4), (2, 32), (2, 64), (4, 64)}
+
+
+def test_the_first_lines_say_which_mode_pays_why_and_how_sure(times: Times) -> None:
+    times.links = made.links(made.FREE)
+    words = ("--frameworks", "left", "--modes", "multi_process,data_parallel,parameter_server,model_parallel")
+    done = ask(*words)
+    line = done.stdout.replace("\n", " ")
+    # Links are free, and nothing but stages that take turns takes longer.
+    assert line.startswith(
+        "left: multi_process, data_parallel and parameter_server are predicted equal (within 5 %). The largest part of their "
+        "steps is compute. Next is serial on 4 cores, "
+    )
+    assert "Nothing was measured. Measured errors so far: docs/measurements/plan.md. Add --measure." in line
+    assert "What would have to change" not in done.stdout  # a tie has no order
+    (said,) = plan(*words, "--memory-limit", "1MiB")["verdicts"]
+    assert said.startswith("left: no layout can be predicted and fits.")
+    times.links, times.disturbed = made.links(SLOW), True
+    (said,) = plan(*words, "--measure", "--repeats", "1")["verdicts"]
+    assert "is predicted to be the fastest" in said and "it adds exposed communication" in said
+    assert "Of 4 layouts that were measured, " in said
+    assert "Predicted times were off by up to " in said and said.endswith("Other work disturbed the timing, see the cautions.")
+
+
+def test_layouts_that_are_equal_may_have_different_reasons() -> None:
+    def predicted(variant: str, **parts: float) -> Predicted:
+        each = {"compute": 0.0, "input": 0.0, "exposed": 0.0, "bubble": 0.0} | parts
+        run = made.run(variant, 1 + (variant != "serial"))
+        return Predicted(contestant="left", words=variant, run=run, step_seconds=sum(each.values()), parts=each)
+
+    found = [
+        predicted("serial", compute=1.0),
+        predicted("multi_process", compute=0.5, exposed=0.54),
+        predicted("model_parallel", compute=0.5, bubble=0.6),
+    ]
+    assert verdicts.winner(found) == (
+        "serial on 1 core and multi_process are predicted equal (within 5 %). The largest part of a step is compute in serial "
+        "on 1 core and exposed communication in multi_process. Next is model_parallel, 1.10 times as long: it adds bubble."
+    )
+    assert (
+        verdicts.winner(found[2:]) == "model_parallel is predicted to be the fastest. The largest part of its step is bubble."
+    )
 
 
 def test_layouts_that_do_not_fit_are_last_and_say_what_they_need(times: Times) -> None:
