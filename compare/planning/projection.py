@@ -15,7 +15,15 @@ from compare.planning.case import Case, Unpredicted
 from compare.planning.costs import Costs, Links, Machine
 from compare.planning.layouts import Layout
 
-MODES = ("multi_process", "parameter_server", "parameter_server_async", "model_averaging", "hybrid_tensor", "hybrid_pipeline")
+MODES = (
+    "multi_process",
+    "sharded_data_parallel",
+    "parameter_server",
+    "parameter_server_async",
+    "model_averaging",
+    "hybrid_tensor",
+    "hybrid_pipeline",
+)
 """That divide the batch, so that they take any number of replicas."""
 
 MAP_LINKS = {

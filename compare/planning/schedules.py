@@ -6,7 +6,9 @@ A function lays out one or a few steps: what each device computes, in order, and
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 from common.models import stages
@@ -118,6 +120,51 @@ def _statistics_seconds(case: Case) -> float:
 
 def _whole_model(case: Case, copies: int = 0) -> float:
     return case.held_bytes(case.weight_bytes(), _size(case) * case.kept_bytes(case.names), copies)
+
+
+def _sharded(case: Case) -> Steps:
+    """Each replica gathers a layer's parameters before its forward and its backward pass, and keeps its share of the sums.
+
+    An all-gather and a reduce-scatter are each half a ring's all-reduce. Replicas wait for every exchange.
+    """
+    made, own, groups = Steps(), distinct(case.devices), _gathered_together(case)
+    replicas, link = case.run.replicas, case.link("all_reduce")
+
+    def exchange(size: float) -> int:
+        return made.send("exchange", exchange_seconds("ring", replicas, size, link) / 2, list(made.last.values()))
+
+    for device in own:
+        made.begin(case, device)
+    if statistics := _statistics_seconds(case):
+        made.send("exchange", statistics, list(made.last.values()))
+    scattered: list[int] = []
+    for backward in (False, True):
+        for names, size in reversed(groups) if backward else groups:
+            gathered = exchange(size)
+            for device in own:
+                made.compute(device, case.passes(device, names, _size(case))[1 if backward else 0], [gathered])
+            if backward:
+                scattered.append(exchange(size))
+    for device in own:
+        made.update(case, device, 1 / replicas, scattered)
+    # The largest group is whole while it computes, and so are its gradients.
+    kept = _size(case) * case.kept_bytes(case.names) + 2 * max(size for _, size in groups)
+    held = case.held_bytes(case.weight_bytes() / replicas, kept)
+    made.held = dict.fromkeys((each.name for each in case.devices), held)
+    return made
+
+
+def _gathered_together(case: Case) -> list[tuple[list[str], float]]:
+    """(layers, bytes) that share an exchange, in the order of the forward pass: in processes buckets, else a layer each."""
+    sizes: Counter[str] = Counter()
+    for each in case.architecture.parameters():
+        sizes[each.name.rpartition(".")[0]] += each.size * each.trainable
+    learned = [place for place, name in enumerate(case.names) if sizes[name]]
+    bucket_mib = 0.0 if case.one_process else case.run.communication.bucket_mib
+    found = buckets([sizes[case.names[place]] for place in learned], item_bytes(case.run), bucket_mib)
+    starts = [0, *(learned[bucket[0]] for bucket in found[1:]), len(case.names)]
+    groups = [list(case.names[start:stop]) for start, stop in itertools.pairwise(starts)]
+    return [(names, case.bytes_of(sum(sizes[name] for name in names))) for names in groups]
 
 
 def _averaged(case: Case) -> Steps:
@@ -276,6 +323,7 @@ SCHEDULES: Mapping[str, Callable[[Case], Steps]] = {
     "serial": _replicated,
     "data_parallel": _replicated,
     "multi_process": _replicated,
+    "sharded_data_parallel": _sharded,
     "parameter_server": _served,
     "parameter_server_async": _served,
     "model_parallel": _piped,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from common.models import stages
 from common.spec import VARIANTS
-from compare.planning import schedules
+from compare.planning import events, schedules
 from compare.planning.case import Steps, Unpredicted
 from compare.planning.events import Parts
 from tests.compare.planning import made
@@ -72,6 +73,35 @@ def check_overlap() -> None:
     count = round((schedules.step(slow)[0].total - 1.0) / 20.0)
     assert count > 3  # the link is never idle from the first bucket on
     assert schedules.step(slow)[0].total == pytest.approx(20.0 * count + 1.0, abs=2 / 3)
+
+
+@pytest.mark.parametrize(("replicas", "bucket_mib", "one_process"), [(2, 25.0, False), (4, 0.05, False), (3, 25.0, True)])
+def test_divided_parameters_are_gathered_twice_and_their_gradients_scattered(
+    replicas: int, bucket_mib: float, *, one_process: bool
+) -> None:
+    check_gathers(replicas, bucket_mib, one_process=one_process)
+
+
+def check_gathers(replicas: int, bucket_mib: float, *, one_process: bool) -> None:
+    # A run of another mode that divides the batch: its schedule alone is of this one.
+    run = made.run(
+        "multi_process", replicas, global_batch_size=made.BATCH * replicas, **{"communication.bucket_mib": bucket_mib}
+    )
+    case = made.case(run, one_process=one_process, network=made.link(ALPHA, BETA), of_costs={"update_seconds": 0.3})
+    steps = schedules.SCHEDULES["sharded_data_parallel"](case)
+    parts = events.parts(steps.tasks, events.run(steps.tasks), steps.devices)
+    assert (parts.compute, parts.bubble) == pytest.approx((1.0 + 0.3 / replicas, 0.0))
+    # Each group of layers has three exchanges of R - 1 messages. Together they send (R - 1) / R of all parameters three times.
+    volume = 3 * (replicas - 1) / replicas * BETA * case.weight_bytes()
+    groups = (parts.exposed - volume) / (3 * (replicas - 1) * ALPHA)
+    assert groups == pytest.approx(round(groups))
+    layers = len({each.name.rpartition(".")[0] for each in case.architecture.parameters() if each.trainable})
+    least, most = (layers, layers) if one_process else (1, 1) if bucket_mib > 1 else (2, layers - 1)
+    assert least <= round(groups) <= most
+    # A share of weights, gradients and momentum, and what is whole while it computes: all, or the largest group.
+    whole = steps.held["0"] - 3 * case.weight_bytes() / replicas - made.BATCH * case.kept_bytes(case.names)
+    assert case.weight_bytes() / layers < whole / 2 <= case.weight_bytes() * (1 + 1e-9)
+    assert (whole / 2 == pytest.approx(case.weight_bytes())) == (most == 1)
 
 
 def test_all_wait_for_the_slowest_replica() -> None:
@@ -190,6 +220,22 @@ def planted_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stages, "sequence", one_less)
 
 
+def planted_whole_exchanges(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = schedules.exchange_seconds
+
+    def doubled(*arguments: Any) -> float:
+        return 2 * right(*arguments)
+
+    monkeypatch.setattr(schedules, "exchange_seconds", doubled)
+
+
+def planted_buckets_of_a_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def alone(sizes: Sequence[int], itemsize: int, bucket_mib: float) -> list[list[int]]:
+        return [[place] for place in range(len(sizes))]
+
+    monkeypatch.setattr(schedules, "buckets", alone)
+
+
 def planted_late_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     right = schedules._by_bucket  # pyright: ignore[reportPrivateUsage]
 
@@ -227,6 +273,8 @@ def planted_flight(monkeypatch: pytest.MonkeyPatch) -> None:
     ("plant", "check"),
     [
         (planted_ring, lambda: check_ring(4)),
+        (planted_whole_exchanges, lambda: check_gathers(2, 25.0, one_process=False)),
+        (planted_buckets_of_a_layer, lambda: check_gathers(4, 0.05, one_process=False)),
         (planted_order, lambda: check_bubble("pipeline", 2, 8)),
         (planted_late_buckets, check_overlap),
         (planted_wide_link, check_server),
