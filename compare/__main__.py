@@ -35,6 +35,7 @@ MODULES = {
         ("comparison", ["scaling"]),
         ("evaluation", ["evaluate", "convert", "predict", "infer"]),
         ("tuning", ["tune"]),
+        ("planning", ["plan"]),
         ("switches", ["optimize", "layers"]),
         ("regression", ["regress", "bisect", "history"]),
         ("data", ["cache"]),

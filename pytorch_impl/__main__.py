@@ -8,9 +8,9 @@ from pytorch_impl import rendezvous, switches
 
 def load_twin() -> entry.Twin:
     """Import the framework and gather the twin's parts."""
-    from pytorch_impl import device, formats, inference, layers, match, models, parallel, preprocess
+    from pytorch_impl import device, exchanges, formats, inference, layers, match, models, parallel, preprocess
 
-    return entry.Twin.of(device, formats, inference, layers, models, parallel, preprocess, match)
+    return entry.Twin.of(device, formats, inference, layers, models, parallel, preprocess, match, exchanges)
 
 
 if __name__ == "__main__":

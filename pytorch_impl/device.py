@@ -53,6 +53,7 @@ def _on(names: list[str]) -> dict[str, Any]:
                 # has no synchronised BatchNorm.
                 synchronised=not found,
                 compression=not found,
+                one_process=True,
             ),
             "multi_process": described_mode(f"DistributedDataParallel, {backend}", found, _ALL_REDUCE, hosts=True),
             "sharded_data_parallel": described_mode(f"torch.distributed.fsdp.fully_shard, {backend}", found),

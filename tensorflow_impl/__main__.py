@@ -28,9 +28,9 @@ def _import_framework() -> None:
 def load_twin() -> entry.Twin:
     """Import the framework and gather the twin's parts."""
     _import_framework()
-    from tensorflow_impl import device, formats, inference, layers, match, models, parallel, preprocess
+    from tensorflow_impl import device, exchanges, formats, inference, layers, match, models, parallel, preprocess
 
-    return entry.Twin.of(device, formats, inference, layers, models, parallel, preprocess, match)
+    return entry.Twin.of(device, formats, inference, layers, models, parallel, preprocess, match, exchanges)
 
 
 if __name__ == "__main__":

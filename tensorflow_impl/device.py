@@ -71,14 +71,16 @@ def _on(names: list[str]) -> dict[str, Any]:
         "modes": {
             "serial": described_mode("one replica", None),
             # Twin: the strategy's replicas can sum tensors inside a step on every device.
-            "data_parallel": described_mode(f"MirroredStrategy, {devices}", found),
+            "data_parallel": described_mode(f"MirroredStrategy, {devices}", found, one_process=True),
             "multi_process": described_mode(f"MultiWorkerMirroredStrategy, {ring}", found, _ALL_REDUCE, hosts=True),
             "sharded_data_parallel": described_mode(f"gathered and scattered over {devices} of one graph", found),
             "parameter_server": described_mode("NumPy server, Dask actor", found, hosts=True),
-            "model_parallel": described_mode(f"layers over {devices} in one graph", found),
-            "tensor_parallel": described_mode(f"each layer's channels over {devices} of one graph", found),
-            "pipeline": described_mode(f"micro-batches over {devices} in one graph", found),
-            "hybrid": described_mode(f"data-parallel copies of a model that {devices} of one graph divide", found),
+            "model_parallel": described_mode(f"layers over {devices} in one graph", found, one_process=True),
+            "tensor_parallel": described_mode(f"each layer's channels over {devices} of one graph", found, one_process=True),
+            "pipeline": described_mode(f"micro-batches over {devices} in one graph", found, one_process=True),
+            "hybrid": described_mode(
+                f"data-parallel copies of a model that {devices} of one graph divide", found, one_process=True
+            ),
             # Separately trained models keep their own statistics until they are averaged.
             "model_averaging": described_mode(
                 f"own optimizers, averages by all-reduce, {ring}", found, _AVERAGES, hosts=True, synchronised=False

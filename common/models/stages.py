@@ -65,20 +65,25 @@ def cut(architecture: Architecture, number: int) -> tuple[Stage, ...]:
     Raises:
         SpecError: there are fewer layers with weights than stages.
     """
-    places = list(_places(architecture))
-    whole = [place for place in places if place.done is None]
+    found = list(places(architecture))
+    whole = [place for place in found if place.done is None]
     bounds = _bounds_between(whole, number)
-    divided = _bounds_between(places, number) if len(places) > len(whole) else []
+    divided = _bounds_between(found, number) if len(found) > len(whole) else []
     if divided and (not bounds or _largest(divided) < (1 - WORTH_DIVIDING) * _largest(bounds)):
         bounds = divided
     if not bounds:
-        with_weights = places[-1].learned
+        with_weights = found[-1].learned
         raise SpecError(
             f"model {architecture.name} has {with_weights} layers with weights, and each stage of a pipeline needs one. "
             f"Received: {number} stages. Use fewer replicas."
         )
+    return at(architecture, bounds)
+
+
+def at(architecture: Architecture, bounds: Sequence[Place]) -> tuple[Stage, ...]:
+    """The stages of a model that is cut at these of its `places`, both ends included."""
     stages: list[Stage] = []
-    masks = 0
+    masks, number = 0, len(bounds) - 1
     for index, (start, stop) in enumerate(itertools.pairwise(bounds)):
         part = replace(architecture, layers=tuple(_between(architecture, start, stop)))
         stages.append(
@@ -96,7 +101,7 @@ def cut(architecture: Architecture, number: int) -> tuple[Stage, ...]:
     return tuple(stages)
 
 
-class _Place(NamedTuple):
+class Place(NamedTuple):
     """Where a model can be cut."""
 
     layer: int
@@ -113,11 +118,12 @@ class _Place(NamedTuple):
     """Shape of what passes a cut here."""
 
 
-def _places(architecture: Architecture) -> Iterator[_Place]:
+def places(architecture: Architecture) -> Iterator[Place]:
+    """All places where a model can be cut, in order, both ends included."""
     size = architecture.image_size
     shape: tuple[int, ...] = (size, size, 3)
     flops = learned = 0
-    yield _Place(0, shape, None, 0, 0, shape)
+    yield Place(0, shape, None, 0, 0, shape)
     for index, layer in enumerate(architecture.layers):
         steps = [
             (branch, number) for branch, layers in enumerate(architectures.branches(layer)) for number in range(len(layers))
@@ -130,12 +136,12 @@ def _places(architecture: Architecture) -> Iterator[_Place]:
             if (branch, number) != steps[-1]:
                 done = branch, number + 1
                 features = sum(map(math.prod, _tensors(layer, shape, done)))
-                yield _Place(index, shape, done, flops, learned, (features,))
+                yield Place(index, shape, done, flops, learned, (features,))
         if not steps:
             flops += work.count_layers((layer,), shape, learned_before=True).forward_flops
             learned += work.is_learned(layer)
         shape = architectures.output_shape((layer,), shape, architecture.name)
-        yield _Place(index + 1, shape, None, flops, learned, shape)
+        yield Place(index + 1, shape, None, flops, learned, shape)
 
 
 def _tensors(layer: Layer, shape: tuple[int, ...], done: tuple[int, int]) -> list[tuple[int, ...]]:
@@ -146,7 +152,7 @@ def _tensors(layer: Layer, shape: tuple[int, ...], done: tuple[int, int]) -> lis
     return found if len(begun) == len(branches) else [*found, shape]
 
 
-def _between(architecture: Architecture, start: _Place, stop: _Place) -> Iterator[Layer]:
+def _between(architecture: Architecture, start: Place, stop: Place) -> Iterator[Layer]:
     """The layers of a stage."""
     layers = architecture.layers
     if start.done is not None:
@@ -158,7 +164,7 @@ def _between(architecture: Architecture, start: _Place, stop: _Place) -> Iterato
         yield _part(layers[stop.layer], stop._replace(done=None), stop)
 
 
-def _part(layer: Layer, start: _Place, stop: _Place | None) -> Cut:
+def _part(layer: Layer, start: Place, stop: Place | None) -> Cut:
     """A stage's part of a divided layer.
 
     Args:
@@ -188,7 +194,7 @@ def _part(layer: Layer, start: _Place, stop: _Place | None) -> Cut:
     return Cut(layer.name, inputs, tuple(take for take, _ in own), tuple(layers for _, layers in own), join)
 
 
-def _bounds_between(places: Sequence[_Place], number: int) -> list[_Place]:
+def _bounds_between(places: Sequence[Place], number: int) -> list[Place]:
     """The best cut at some of these places, both ends included. Empty: there is none with weights in each stage."""
     costs = [behind.flops - before.flops for before, behind in itertools.pairwise(places)]
     with_weights = [behind.learned > before.learned for before, behind in itertools.pairwise(places)]
@@ -198,7 +204,7 @@ def _bounds_between(places: Sequence[_Place], number: int) -> list[_Place]:
     return [places[bound] for bound in _bounds(costs, with_weights, values, number)]
 
 
-def _largest(bounds: Sequence[_Place]) -> int:
+def _largest(bounds: Sequence[Place]) -> int:
     return max(stop.flops - start.flops for start, stop in itertools.pairwise(bounds))
 
 

@@ -15,6 +15,7 @@ _ABOUT_A_SPEC = (
     ("run", "train: DIR/events.jsonl grows, DIR/result.json is written at the end"),
     ("trace", "record the arrays of a few steps for the parity proof (safetensors)"),
     ("layers", "time each layer of the model by itself (JSON)"),
+    ("exchanges", "time what ranks send each other, and passes of the model beside each other (JSON)"),
 )
 
 

@@ -25,13 +25,15 @@ from common.data.preprocessing import scaling
 from common.machine import heartbeat, machine
 from common.matching import serving as matching
 from common.models import architectures, user_code, weights
-from common.processes import ranks, serving
+from common.processes import exchanges, ranks, rendezvous, serving
 from common.processes.twin import EXIT_DATA_REFUSED, EXIT_FAILED, EXIT_OK, EXIT_TERMINATED, EXIT_USAGE, Job, Twin
 from common.spec import Spec
 from common.training import inference, layers, timing, tracing, trajectories
 from common.training.loop import Diverged, Run, is_first_rank
 from common.training.trainer import Trainer
 
+EXCHANGING_MODES = ("multi_process", "parameter_server")
+"""Whose messages can be timed by themselves."""
 _TEACHER_SECONDS = 0.05
 """Between two looks whether a teacher's recording is there."""
 
@@ -259,6 +261,24 @@ def time_layers(twin: Twin, read: Spec, arguments: argparse.Namespace) -> int:
     except spec.SpecError as error:
         return refused(error)
     layers.save(measured, arguments.out)
+    return EXIT_OK
+
+
+def time_exchanges(twin: Twin, read: Spec, arguments: argparse.Namespace) -> int:
+    """Time what the ranks of a run send each other, and how much they slow each other down."""
+    if twin.ways is None:
+        return refused("This twin has no exchanges to time. Use pytorch or tensorflow.")
+    twin.configure(read)
+    if read.mode == "parameter_server":
+        measured = exchanges.measure_server(read, rendezvous.word())
+    else:
+        architecture, size = architecture_of(read), read.per_replica_batch_size
+        ways = twin.ways()  # Twin: TensorFlow wants its strategy before any tensor
+        alone = read.with_fields(mode="serial", replicas=1, hosts=(), cores=1, global_batch_size=size)
+        shape = (architecture.image_size, architecture.image_size, 3)
+        measured = exchanges.measure(read, ways, twin.passes(alone, architecture, shape, False), twin.synchronize)
+    if is_first_rank():
+        exchanges.save(measured, twin.versions, arguments.out)
     return EXIT_OK
 
 

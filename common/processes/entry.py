@@ -180,6 +180,9 @@ def _check_command(job: Job, *, others: bool) -> None:
     """
     if job.arguments.command == "layers" and job.spec.mode != "serial":
         raise spec.SpecError(f"layers times one replica. Received: mode {job.spec.mode}. Use serial.")
+    if job.arguments.command == "exchanges" and job.spec.mode not in commands.EXCHANGING_MODES:
+        modes = " or ".join(commands.EXCHANGING_MODES)
+        raise spec.SpecError(f"exchanges times processes. Received: mode {job.spec.mode}. Use {modes}.")
     if others and job.spec.mode == "parameter_server":
         raise spec.SpecError(f"--then takes no spec of mode {job.spec.mode}. Its server holds the parameters of one run.")
 
@@ -207,6 +210,8 @@ def _in_this_process(
         return refused(refusal)
     if arguments.command == "layers":
         return commands.time_layers(twin, read, arguments)
+    if arguments.command == "exchanges":
+        return commands.time_exchanges(twin, read, arguments)
     if arguments.command == "trace":
         twin.configure(read)
         commands.trace(twin, [(read, arguments), *others], description["options"])

@@ -14,6 +14,7 @@ from common.data.preprocessing import job
 from common.machine.rates import DeviceRates
 from common.matching.records import Ask, Model
 from common.models import architectures, weights
+from common.processes import exchanges
 from common.spec import Spec
 from common.training import inference, layers
 from common.training.trainer import Trainer
@@ -47,6 +48,8 @@ class Twin:
     versions: dict[str, str]
     open_model: Callable[[Ask], Model] | None = None
     """A user's own model for `match`. None: this twin opens none."""
+    ways: Callable[[], exchanges.Ways] | None = None
+    """How its ranks send tensors. None: this twin cannot be planned for."""
 
     @classmethod
     def of(
@@ -59,8 +62,13 @@ class Twin:
         parallel: Any,
         preprocess: Any,
         match: Any = None,
+        messages: Any = None,
     ) -> Twin:
-        """Gather the parts from a twin's modules of these names. A twin without `match` opens no models of users."""
+        """Gather the parts from a twin's modules of these names. A twin without `match` opens no models of users.
+
+        Args:
+            messages: its module `exchanges`.
+        """
         return cls(
             describe=device.describe,
             configure=device.configure,
@@ -75,6 +83,7 @@ class Twin:
             device=device.kind(),
             versions=device.versions(),
             open_model=None if match is None else match.Model,
+            ways=None if messages is None else messages.ways,
         )
 
 

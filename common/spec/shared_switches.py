@@ -59,6 +59,7 @@ def described_mode(
     hosts: bool = False,
     synchronised: bool = True,
     compression: bool = True,
+    one_process: bool = False,
 ) -> dict[str, Any]:
     """The entry in `describe` of a mode.
 
@@ -68,6 +69,7 @@ def described_mode(
         hosts: whether it runs over several hosts, so that one GPU on each is enough.
         synchronised: whether BatchNorm can use the statistics of the global batch.
         compression: whether gradients can be compressed.
+        one_process: whether one process runs all replicas.
     """
     lacking = found == 1 and not hosts
     return {
@@ -79,6 +81,7 @@ def described_mode(
         "mechanism": mechanism or implementation,
         "batch_norm_statistics": ["per_replica", *(["synchronised"] if synchronised else [])],
         "compression": compression,
+        "one_process": one_process,
     }
 
 

@@ -81,6 +81,22 @@ def numbers(option: str, text: str, *, least: int) -> tuple[int, ...]:
     return tuple(map(int, words))
 
 
+def mebibytes(option: str, text: str) -> float:
+    """`2GiB` or `512MiB` in MiB.
+
+    Raises:
+        SpecError: it is neither, or no size above 0.
+    """
+    number, unit = text.strip()[:-3], text.strip()[-3:].lower()
+    try:
+        size = float(number) * {"mib": 1.0, "gib": 1024.0}[unit]
+    except (ValueError, KeyError):
+        size = math.nan
+    if not 0 < size < math.inf:
+        raise SpecError(f"{option} must be a size in MiB or GiB. Received: {shown(text)}. Use e.g. 2GiB.")
+    return size
+
+
 def fraction(text: str) -> float:
     """`5%`, `5 %` or `0.05` as 0.05. NaN: it is no number."""
     number = text.strip()

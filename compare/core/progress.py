@@ -44,6 +44,11 @@ class Display:
         """Show what happens before and after the runs."""
         self._progress.update(self._now, description=text, total=None, facts="")
 
+    def stage(self, text: str) -> None:
+        """The same of what may take minutes. Outside a terminal, a line says that it begins."""
+        self.say(text)
+        self._line(f"{text} ...")
+
     def plan(self, jobs: Sequence[str]) -> None:
         """The planned runs in order, by the name of their row. The repeats of a row take about the same time."""
         self._jobs = jobs
@@ -76,16 +81,15 @@ class Display:
         self._progress.advance(self._whole)
         self._jobs = self._jobs[1:]
         self._show_left(self._seconds, 0.0)
+        status = "" if result is None or result.status == "ok" else f", {result.status}"
+        left = (
+            f"{len(self._jobs)} left, about {clock_words(time_left(self._jobs, self._seconds))}" if self._jobs else "none left"
+        )
+        self._line(f"{self._label}{status}: {clock_words(seconds)}; {left}.")
+
+    def _line(self, text: str) -> None:
         if self._progress.disable:
-            status = "" if result is None or result.status == "ok" else f", {result.status}"
-            left = (
-                f"{len(self._jobs)} left, about {clock_words(time_left(self._jobs, self._seconds))}"
-                if self._jobs
-                else "none left"
-            )
-            self._progress.console.print(
-                f"{self._label}{status}: {clock_words(seconds)}; {left}.", markup=False, soft_wrap=True
-            )
+            self._progress.console.print(text, markup=False, soft_wrap=True)
 
     def _show_left(self, seconds: dict[str, list[float]], elapsed: float) -> None:
         left = max(time_left(self._jobs, seconds) - elapsed, 0.0)

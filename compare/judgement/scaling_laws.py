@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from common.frozen import Frozen
+from common.frozen import Frozen, Seconds
 from common.spec import SpecError
 from compare.core.statistics import critical
 
@@ -84,8 +84,8 @@ class Network(Frozen):
     """A message of n bytes takes alpha + beta n seconds (Hockney 1994)."""
 
     name: str
-    alpha_seconds: float
-    beta_seconds_per_byte: float
+    alpha_seconds: Seconds
+    beta_seconds_per_byte: Seconds
 
 
 _PRESETS = {
@@ -105,7 +105,8 @@ def network(text: str) -> Network:
     if text in _PRESETS:
         return _PRESETS[text]
     number = r"\d+(?:\.\d*)?(?:[eE][-+]?\d+)?"
-    if not (found := re.fullmatch(rf"({number}),({number})", text)):
+    found = re.fullmatch(rf"({number}),({number})", text)
+    if not found or math.inf in map(float, found.groups()):
         raise SpecError(
             f"--network takes {', '.join(_PRESETS)}, or ALPHA,BETA in seconds and seconds per byte. Received: {text!r}. "
             "Use e.g. 5e-5,8e-10."

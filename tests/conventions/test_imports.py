@@ -48,6 +48,7 @@ FOLDERS: dict[str, tuple[str, ...]] = {
         "evaluation",
         "tuning",
         "regression",
+        "planning",
         "switches",
         "comparison",
         "data",

@@ -45,8 +45,9 @@ def test_a_pipe_has_a_line_for_each_run_that_ends_with_how_many_are_left_and_how
         shown.say("anything")
         shown.plan(["a", "a"])
         assert output.getvalue() == ""
+        shown.stage("layers")
         for label, result in (("a (1 of 2)", good), ("a (2 of 2)", bad)):
             shown.begin("a", label)
             shown.watch([])
             shown.end(result)
-    assert output.getvalue() == "a (1 of 2): 1:02; 1 left, about 1:02.\na (2 of 2), killed: 0:10; none left.\n"
+    assert output.getvalue() == "layers ...\na (1 of 2): 1:02; 1 left, about 1:02.\na (2 of 2), killed: 0:10; none left.\n"

@@ -1,0 +1,1 @@
+"""Which parallel mode pays: predicted, measured, and compared."""

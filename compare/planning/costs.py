@@ -1,0 +1,146 @@
+"""Records that a simulation reads: costs of a model in one framework, and the devices and links of a machine."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator, Sequence
+from functools import cached_property
+from typing import Annotated
+
+from pydantic import Field
+
+from common.frozen import Finite, Moment
+from common.machine.machine import Facts
+from common.models import architectures
+from common.models.architectures import Concatenation, Cut, Layer, Residual
+from common.spec import Spec, SpecError
+from compare.judgement.scaling_laws import Network
+
+Positive = Annotated[float, Field(gt=0)]
+
+
+class Device(Finite):
+    """A place that holds one replica: a share of the cores, or an accelerator."""
+
+    name: str
+    speed: Positive = 1.0
+    """Against the device on which the layers were timed."""
+    memory_mib: Positive | None = None
+    """None: unknown."""
+
+
+class Links(Finite):
+    """Seconds of a message of n bytes by what sends it: alpha + beta n. None: not measured, or the framework has none."""
+
+    all_reduce: Network | None = None
+    """A hop of a ring of processes."""
+    send: Network | None = None
+    """From one process to another."""
+    server: Network | None = None
+    """A push or a pull of one worker, with the server's part of the update."""
+    memory: Network | None = None
+    """Between replicas of one process."""
+
+
+class OfFramework(Finite):
+    """What a machine does in one framework."""
+
+    versions: dict[str, str]
+    disturbed: bool = False
+    """Whether other work took cores while it was measured."""
+    crowding: Annotated[float, Field(ge=1)] = 1.0
+    """Times as long as alone that a pass takes while every device computes."""
+    links: Links = Links()
+
+
+class Machine(Finite):
+    """The machine that is planned for. A person can edit its file."""
+
+    schema_version: int = 1
+    name: str
+    facts: Facts = {}
+    measured_at: Moment | None = None
+    """None: nobody measured it as it is now."""
+    devices: Annotated[list[Device], Field(min_length=1, max_length=4096)]
+    """In the order of replicas. More replicas than devices are not planned."""
+    cores_of_device: Annotated[int, Field(ge=1)] = 1
+    frameworks: dict[str, OfFramework]
+
+
+class Times(Finite):
+    """Seconds of the layers of a model, forward and backward, at one batch size."""
+
+    cores: int
+    batch_size: int
+    seconds: dict[str, float]
+    """By layer: see `names_of`."""
+    whole_seconds: float
+    """The model as a whole."""
+
+    @cached_property
+    def scale(self) -> float:
+        """Seconds of the whole over those of its layers one by one."""
+        return self.whole_seconds / sum(self.seconds.values())
+
+
+class Costs(Finite):
+    """One model in one framework, on the device of speed 1."""
+
+    times: list[Times]
+    forward_fraction: float = Field(ge=0, le=1)
+    """Of a forward and backward pass."""
+    update_seconds: float
+    """The optimizer, for all weights."""
+    overhead_seconds: float
+    """Of a serial step beyond passes, update and input."""
+    input_image_seconds: float
+    process_mib: float
+    """A process before it holds the model."""
+    disturbed: bool = False
+    """Whether other work took cores meanwhile."""
+
+    def seconds(self, names: Collection[str], batch_size: float, cores: int) -> tuple[float, float]:
+        """(forward, backward) seconds of some layers. Linear between the measured batch sizes, and beyond the outer two.
+
+        Raises:
+            SpecError: nothing was measured with so many cores.
+        """
+        known = sorted((each for each in self.times if each.cores == cores), key=lambda each: each.batch_size)
+        if not known:
+            raise SpecError(f"Layers were timed with {sorted({each.cores for each in self.times})} cores. Received: {cores}.")
+        points = [(each.batch_size, sum(each.seconds[name] for name in names) * each.scale) for each in known]
+        both = _interpolated(points, batch_size)
+        return self.forward_fraction * both, (1.0 - self.forward_fraction) * both
+
+
+def _interpolated(points: Sequence[tuple[float, float]], at: float) -> float:
+    if len(points) == 1:
+        return points[0][1] * at / points[0][0]
+    pairs = list(itertools.pairwise(points))
+    (x0, y0), (x1, y1) = next((pair for pair in pairs if at <= pair[1][0]), pairs[-1])
+    if at < x0 and y0 > y1:
+        return y0  # noise: a smaller batch does not take longer
+    return max(y0 + (y1 - y0) * (at - x0) / (x1 - x0), 0.0)
+
+
+def names_of(layers: Sequence[Layer]) -> Iterator[str]:
+    """The names of layers without branches, of residual sums and of concatenations, in the order of the forward pass.
+
+    They are those of `common.training.layers.units`: each time belongs to one name.
+    """
+    for layer in layers:
+        if not isinstance(layer, Residual | Concatenation | Cut):
+            yield layer.name
+            continue
+        for branch in architectures.branches(layer):
+            yield from names_of(branch)
+        join = layer.join if isinstance(layer, Cut) else layer
+        if join is not None:
+            yield join.name
+            if isinstance(join, Residual) and join.relu:
+                yield f"{join.name}.out"
+
+
+def item_bytes(run: Spec) -> int:
+    """Bytes of one value."""
+    return {"float32": 4, "float64": 8}[run.precision]

@@ -1,0 +1,74 @@
+"""`convtwins plan`: predicts which parallel mode pays, measures the best ones, and says how good the prediction was."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from common.machine.private_folder import PrivateFolder
+from common.spec import SpecError
+from compare.core import exits
+from compare.core.interrupt import interruptible
+from compare.core.option_parsing import mebibytes, names, numbers
+from compare.core.progress import display
+from compare.execution import options, results_folder, run_settings
+from compare.planning import machine_file, plan_report, planner
+from compare.reporting import document
+
+MODES, REPEATS = "all", 3
+
+
+@options.grouped
+def command(
+    *,
+    of_spec: options.SpecOptions,
+    compared: options.ContestantOptions,
+    machine: Annotated[
+        str, typer.Option(metavar="FILE|here", help="The machine to plan for: a file that an earlier plan wrote, or this one.")
+    ] = machine_file.HERE,
+    memory_limit: Annotated[str | None, typer.Option(help="Memory of each device, e.g. 2GiB.")] = None,
+    modes: Annotated[str | None, typer.Option(help=f"{options.MODES} Default: {MODES}.")] = None,
+    replicas: options.Replicas = None,
+    hosts: options.Hosts = None,
+    limit: options.Limit = None,
+    cores: options.Cores = None,
+    measure: Annotated[bool, typer.Option("--measure", help="Run serial and the three best layouts for a few steps.")] = False,
+    score: Annotated[bool, typer.Option("--score", help="Like --measure, for the best layout of every mode.")] = False,
+    repeats: Annotated[
+        int | None, typer.Option(min=1, help=f"{options.REPEATS} With --measure or --score. Default: {REPEATS}.")
+    ] = None,
+    project: Annotated[str | None, typer.Option(help="Numbers of replicas to project to, with commas, e.g. 8,64,512.")] = None,
+    maps: Annotated[
+        bool, typer.Option("--maps", help="Draw which mode wins over links, replicas and speeds. Needs --out.")
+    ] = False,
+    out: options.OutOrNone = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Predict which parallel mode pays on a machine, from short runs; measure the best, and say how good that was."""
+    with exits.reported():
+        if maps and out is None and not as_json:
+            raise SpecError("--maps are files of the results folder. Received: no --out. Add --out DIR.")
+        if (measure or score) and machine != machine_file.HERE:
+            raise SpecError(f"--measure and --score run on this machine. Received: --machine {machine}. Leave one of them out.")
+        if repeats is not None and not (measure or score):
+            raise SpecError(f"--repeats counts measured runs. Received: --repeats {repeats} alone. Add --measure or --score.")
+        limit_mib = None if memory_limit is None else mebibytes("--memory-limit", memory_limit)
+        sizes = () if project is None else numbers("--project", project, least=2)
+        settings = run_settings.settings(
+            *of_spec.asked(limit=limit, cores=cores, replicas=replicas, hosts=None if hosts is None else names(hosts))
+        )
+        settings = run_settings.with_matrix(settings, modes, MODES, repeats, REPEATS)
+        if "model" not in settings.values:
+            raise SpecError("plan needs a model. Received: none. Add --model, or name one in --spec.")
+        asked = planner.Asked(settings, compared.names(settings.contestants), machine, limit_mib, score, sizes, maps)
+        own = (*document.files_of(), plan_report.MACHINE_FILE, plan_report.MEASURED_FOLDER)
+        with interruptible(), results_folder.held(out, plan_report.RESULTS_FILE, None, "plan", own=own):
+            with display() as shown:
+                plan = planner.predict(asked, shown)
+            if measure or score:
+                with PrivateFolder() as temporary:
+                    planner.measure(asked, plan, (out or temporary.path) / plan_report.MEASURED_FOLDER)
+            planner.look_further(asked, plan)
+            code = plan_report.report(plan, limit_mib).deliver(out, as_json=as_json)
+    raise typer.Exit(code)

@@ -1,0 +1,227 @@
+"""The report of a plan: its tables, sentences, maps and files."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from compare.core.wording import clock_words, percent
+from compare.planning import accuracy, machine_file, verdicts
+from compare.planning.accuracy import Accuracy, Pair
+from compare.planning.planner import Plan
+from compare.planning.prediction import Predicted
+from compare.planning.projection import MAP_LINKS, MAP_REPLICAS, MAP_SPEEDS, Projected, Winner
+from compare.reporting import document, plots
+from compare.reporting.document import Report
+from compare.reporting.tables import Column, Table
+
+RESULTS_FILE, MACHINE_FILE, MEASURED_FOLDER = "plan.json", "machine.yaml", "measured"
+
+_CONTESTANT, _LAYOUT = Column("contestant", "contestant"), Column("words", "layout", fold=34)
+
+
+def report(plan: Plan, limit_mib: float | None) -> Report:
+    """The report of everything that a plan holds."""
+    found = accuracy.judge(plan.pairs)
+    versions = {name: own.versions for name, own in plan.machine.frameworks.items()}
+    first = verdicts.lines(plan)
+    sections = [
+        ("Cautions", plan.cautions),
+        ("What would have to change", plan.changes),
+        ("How good the predictions were", accuracy_sentences(found)),
+    ]
+    made = [
+        predicted_table(plan.predicted, limit_mib),
+        cuts_table(plan.cuts),
+        measured_table(plan.pairs),
+        projected_table(plan.projected, found),
+    ]
+    return Report(
+        title=f"Plan for {plan.run.model_words}, batch {plan.run.global_batch_size}",
+        json_file=RESULTS_FILE,
+        facts=[
+            *first,
+            f"Planned for: {plan.machine.name}. Timing and simulating took {clock_words(plan.seconds)} (minutes:seconds).",
+            document.ground(plan.machine.facts, versions),
+        ],
+        findings=[(heading, sentences) for heading, sentences in sections if sentences],
+        tables=[table for table in made if table.rows],
+        detail_tables=[memory_table(plan.predicted)],
+        drawings={f"map_{name}": _map(points) for name, points in plan.winners.items()},
+        files={MACHINE_FILE: machine_file.text(plan.machine)},
+        values={
+            "spec": plan.run.model_dump(mode="json"),
+            "machine": plan.machine.model_dump(mode="json"),
+            "verdicts": first,
+            "predict_seconds": plan.seconds,
+            "predicted": [each.model_dump(mode="json", exclude={"run"}) for each in plan.predicted],
+            "measured": [{**each.model_dump(), "error": each.error} for each in plan.pairs],
+            "accuracy": found,
+            "projected": plan.projected,
+            "winners": plan.winners,
+        },
+    )
+
+
+def predicted_table(found: list[Predicted], limit_mib: float | None) -> Table:
+    limit = f" Memory limit of each device: {limit_mib:.0f} MiB." if limit_mib else ""
+    columns = (
+        _CONTESTANT,
+        _LAYOUT,
+        Column("epoch_seconds", "s per epoch", 2, short="s per\nepoch"),
+        Column("step_ms", "ms per step", 1, short="ms per\nstep", pick=lambda each: _ms(each.step_seconds)),
+        *(
+            Column(part, heading, 1, short=short, wide=part == "input", pick=lambda each, part=part: _ms(each.parts.get(part)))
+            for part, heading, short in (
+                ("compute", "compute, ms", "compute\nms"),
+                ("exposed", "exposed communication, ms", "exposed\nms"),
+                ("bubble", "bubble, ms", "bubble\nms"),
+                ("input", "input, ms", "input\nms"),
+            )
+        ),
+        Column("memory", "peak memory of the fullest device, MiB", 0, short="MiB", pick=_fullest),
+        Column("efficiency", "efficiency", 2, short="eff."),
+        Column("why", "status", fold=30, pick=lambda each: each.why or "ok"),
+    )  # fmt: skip
+    return Table.of(
+        "predicted",
+        "Predicted, the fastest first",
+        columns,
+        found,
+        note="Simulated from the times of single layers and messages. Parts of a step are means over the devices. Bubble: a "
+        "device waits for another one's computing. Efficiency: times as fast as serial on one device, over the devices."
+        + limit,
+    )
+
+
+def memory_table(found: list[Predicted]) -> Table:
+    rows = [(each, device, size) for each in found for device, size in each.memory_mib.items()]
+    columns = (
+        Column("contestant", "contestant", pick="0.contestant"),
+        Column("words", "layout", pick="0.words"),
+        Column("device", "device", pick="1"),
+        Column("memory_mib", "peak MiB", 0, pick="2"),
+    )
+    return Table.of(
+        "memory",
+        "Peak memory of each device, computed",
+        tuple(columns),
+        rows,
+        note="Weights, their gradients, the optimizer's values, what the backward pass keeps, and the process. Buffers of "
+        "kernels and messages are left out. Devices of one process share its memory: it counts for the first of them.",
+    )
+
+
+def cuts_table(cuts: list[dict[str, Any]]) -> Table:
+    columns = (
+        _CONTESTANT,
+        Column("layout", "layout"),
+        Column("stages", "the best cut", fold=60),
+        Column("gain", "times as fast as the even cut", 2, short="gain"),
+    )
+    return Table.of(
+        "cuts",
+        "Pipelines that another cut makes faster, predicted",
+        columns,
+        cuts,
+        note="The suite's pipelines run the even cut, by counted operations. A stage ends behind the layer that is named, or "
+        "inside it where it has branches.",
+    )
+
+
+def measured_table(pairs: list[Pair]) -> Table:
+    columns = (
+        _CONTESTANT,
+        _LAYOUT,
+        Column("predicted", "predicted ms per step", 1, short="predicted\nms", pick=lambda each: _ms(each.predicted_seconds)),
+        Column("measured", "measured ms per step", 1, short="measured\nms", pick=lambda each: _ms(each.measured_seconds)),
+        Column("low", "fastest", 1, pick=lambda each: _ms(each.low_seconds)),
+        Column("high", "slowest", 1, pick=lambda each: _ms(each.high_seconds)),
+        Column("n", "runs"),
+        Column("in_doubt", "in doubt"),
+        Column("error", "error %", 1, pick=lambda each: 100 * each.error),
+    )
+    return Table.of(
+        "measured", "Predicted and measured", columns, pairs, note="Medians over runs in fresh processes, interleaved."
+    )
+
+
+def projected_table(found: list[Projected], judged: Accuracy | None) -> Table:
+    columns = (
+        _CONTESTANT,
+        _LAYOUT,
+        Column("replicas", "replicas"),
+        Column("step", "projected ms per step", 1, pick=lambda each: _ms(each.step_seconds)),
+        Column("low", "from", 1, pick=lambda each: _ms(each.low_seconds)),
+        Column("high", "to", 1, pick=lambda each: _ms(each.high_seconds)),
+        Column("efficiency", "projected efficiency", 2, short="eff."),
+    )
+    bands = (
+        "Bands: the smallest and largest measured over predicted of the layouts above."
+        if judged
+        else "No bands: nothing was measured here. Add --measure."
+    )
+    return Table.of(
+        "projected",
+        "Projected, not measured",
+        columns,
+        found,
+        note=f"The same devices and links, as often as there are replicas. The batch grows with the replicas. {bands}",
+    )
+
+
+def accuracy_sentences(found: Accuracy | None) -> list[str]:
+    """What the measured layouts say of the predictions."""
+    if found is None:
+        return []
+    said = [
+        f"Seconds per step of {found.n} measured layouts: median error {100 * found.median_error:.0f} %, largest "
+        f"{100 * found.worst_error:.0f} %."
+    ]
+    if found.rank_correlation is not None:
+        counted = "the framework" if len(found.layouts) == 1 else "each framework, pooled"
+        interval = f"95 % interval {found.low:.2f} to {found.high:.2f}" if found.low is not None else "too few for an interval"
+        said.append(f"Rank correlation within {counted}: {found.rank_correlation:.2f} ({interval}, n = {found.n}).")
+    for name, hit in found.best_found.items():
+        said.append(
+            f"{name}: of the {found.layouts[name]} layouts that were measured, the fastest is {'' if hit else 'not '}among the "
+            f"first two predicted (ties within {percent(accuracy.TIE)} count)."
+        )
+    return said
+
+
+def _fullest(each: Predicted) -> float | None:
+    return max(each.memory_mib.values(), default=None)
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else 1e3 * seconds
+
+
+def _map(points: list[Winner]) -> Any:
+    """Draws the winner over links and replicas, a field for each speed of the devices."""
+
+    def draw(figure: Figure) -> bool:
+        modes = list(dict.fromkeys(each.mode for each in points))
+        figure.set_size_inches(3 * len(MAP_SPEEDS), 4.5)
+        fields = figure.subplots(1, len(MAP_SPEEDS), sharey=True)
+        for axes, speed in zip(fields, MAP_SPEEDS, strict=True):
+            for each in points:
+                if each.speed != speed:
+                    continue
+                x, y = list(MAP_LINKS).index(each.link), MAP_REPLICAS.index(each.replicas)
+                colour = plots.COLOURS[modes.index(each.mode) % len(plots.COLOURS)]
+                axes.scatter(x, y, s=700, marker="s", color=colour)
+                axes.text(x, y, f"{each.speedup:.1f}", ha="center", va="center", fontsize=8)
+            axes.set(title=f"devices x{speed:g}", xlim=(-0.6, len(MAP_LINKS) - 0.4), ylim=(-0.6, len(MAP_REPLICAS) - 0.4))
+            axes.set_xticks(range(len(MAP_LINKS)), list(MAP_LINKS), rotation=60, ha="right")
+            axes.set_yticks(range(len(MAP_REPLICAS)), [f"{each} replicas" for each in MAP_REPLICAS])
+            axes.grid(visible=False)
+        shown = [Patch(color=plots.COLOURS[index % len(plots.COLOURS)], label=mode) for index, mode in enumerate(modes)]
+        figure.legend(handles=shown, loc="outside lower center", ncols=4, fontsize=8)
+        figure.suptitle("Projected: the fastest mode with serial's mathematics, and its speed-up over one device")
+        return bool(points)
+
+    return draw

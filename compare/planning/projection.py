@@ -1,0 +1,158 @@
+"""Predictions for many replicas and other links: projections, and maps of the mode that wins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from common.frozen import Frozen
+from common.models.architectures import Architecture
+from common.spec import SpecError
+from compare.judgement.scaling_laws import Network
+from compare.planning import layouts, prediction, schedules
+from compare.planning.accuracy import Pair, band
+from compare.planning.case import Case, Unpredicted
+from compare.planning.costs import Costs, Links, Machine
+from compare.planning.layouts import Layout
+
+MODES = (
+    "multi_process",
+    "sharded_data_parallel",
+    "parameter_server",
+    "parameter_server_async",
+    "model_averaging",
+    "hybrid_tensor",
+    "hybrid_pipeline",
+)
+"""That divide the batch, so that they take any number of replicas."""
+
+MAP_LINKS = {
+    "10 Mbit/s": (20e-3, 8e-7),
+    "100 Mbit/s": (1e-3, 8e-8),
+    "1 Gbit/s": (1e-4, 8e-9),
+    "10 Gbit/s": (5e-5, 8e-10),
+    "100 Gbit/s": (1e-5, 8e-11),
+}
+"""(alpha in seconds, beta in seconds per byte)."""
+MAP_REPLICAS = (2, 4, 8, 16)
+MAP_SPEEDS = (0.1, 1.0, 10.0, 100.0)
+"""Of devices, against those on which the layers were timed: the computing per byte falls as the speed grows."""
+
+
+@dataclass(frozen=True)
+class Ground:
+    """One model in one framework, on the devices of a machine, repeated as often as needed."""
+
+    contestant: str
+    values: dict[str, object]
+    """Of the spec."""
+    architecture: Architecture
+    costs: Costs
+    machine: Machine
+    one_process: frozenset[str]
+    """Modes whose replicas are in one process."""
+    train_examples: int
+    replica_images: int
+    """Of a step, of each replica."""
+
+    def cases(self, replicas: int, modes: Sequence[str]) -> list[tuple[Layout, Case]]:
+        """All layouts of so many replicas, each with its own share of a batch that grows with them."""
+        batch = self.replica_images * replicas
+        values = {**self.values, "global_batch_size": batch}
+        found, _ = layouts.all_of(values, modes, replicas)
+        return [
+            (each, prediction.case_of(each, self.architecture, self.costs, self.machine, self.contestant, self.train_examples,
+                                      one_process=each.run.mode in self.one_process))
+            for each in found
+            if each.run.mode != "serial"
+        ]  # fmt: skip
+
+
+class Projected(Frozen):
+    """Projected, not measured: the best layout of a mode for so many replicas."""
+
+    contestant: str
+    mode: str
+    words: str
+    replicas: int
+    step_seconds: float
+    low_seconds: float | None
+    """By the errors of the measured predictions. None: nothing was measured."""
+    high_seconds: float | None
+    efficiency: float
+    """Images per second over those of one device, over the replicas."""
+
+
+def project(
+    ground: Ground, sizes: Sequence[int], modes: Sequence[str], serial_image_seconds: float, measured: Sequence[Pair]
+) -> list[Projected]:
+    """Simulate those of some modes that take so many replicas, in processes of their own.
+
+    Args:
+        serial_image_seconds: of one device at the batch of a replica.
+        measured: their errors make the bands.
+    """
+    found: list[Projected] = []
+    factors = band(measured)
+    for replicas in sizes:
+        best: dict[str, Projected] = {}
+        for layout, case in ground.cases(replicas, [mode for mode in MODES if mode in modes]):
+            if case.one_process or (seconds := _step_seconds(case)) is None:
+                continue  # so many replicas are not in one process
+            mode = layout.run.variant
+            if mode not in best or seconds < best[mode].step_seconds:
+                best[mode] = Projected(
+                    contestant=ground.contestant,
+                    mode=mode,
+                    words=layout.words,
+                    replicas=replicas,
+                    step_seconds=seconds,
+                    low_seconds=seconds * factors[0] if factors else None,
+                    high_seconds=seconds * factors[1] if factors else None,
+                    efficiency=serial_image_seconds * ground.replica_images / seconds,
+                )
+        found += best.values()
+    return found
+
+
+class Winner(Frozen):
+    """The fastest mode at one point of the map."""
+
+    link: str
+    replicas: int
+    speed: float
+    mode: str
+    """`serial` where no mode is faster than one device."""
+    speedup: float
+    """Images per second over those of one device."""
+
+
+def winners(ground: Ground, modes: Sequence[str], serial_image_seconds: float) -> list[Winner]:
+    """The fastest of the modes with serial's mathematics, over links, replicas and speeds of devices.
+
+    The batch grows with the replicas.
+    """
+    found: list[Winner] = []
+    for replicas in MAP_REPLICAS:
+        cases = [each for each in ground.cases(replicas, modes) if each[0].run.departs is None]
+        for name, (alpha, beta) in MAP_LINKS.items():
+            network = Network(name=name, alpha_seconds=alpha, beta_seconds_per_byte=beta)
+            links = Links(all_reduce=network, send=network, server=network, memory=network)
+            for speed in MAP_SPEEDS:
+                best = Winner(link=name, replicas=replicas, speed=speed, mode="serial", speedup=1.0)
+                for layout, case in cases:
+                    faster = prediction.on_links(case, links, speed)
+                    if (seconds := _step_seconds(faster)) is None:
+                        continue
+                    speedup = serial_image_seconds / speed * ground.replica_images * replicas / seconds
+                    if speedup > best.speedup:
+                        best = best.model_copy(update={"mode": layout.run.variant, "speedup": speedup})
+                found.append(best)
+    return found
+
+
+def _step_seconds(case: Case) -> float | None:
+    try:
+        return schedules.step(case)[0].total
+    except (Unpredicted, SpecError):
+        return None

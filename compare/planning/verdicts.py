@@ -1,0 +1,74 @@
+"""The first lines of a plan: which mode pays, why, and how sure that is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compare.core.wording import count, joined, percent
+from compare.planning import accuracy
+from compare.planning.accuracy import TIE, Pair
+from compare.planning.planner import Plan
+from compare.planning.prediction import Predicted
+
+_PARTS = {"compute": "compute", "exposed": "exposed communication", "bubble": "bubble", "input": "input"}
+
+
+def lines(plan: Plan) -> list[str]:
+    """A line for each framework."""
+    found: list[str] = []
+    for name in dict.fromkeys(each.contestant for each in plan.predicted):
+        own = [each for each in plan.predicted if each.contestant == name]
+        pairs = [each for each in plan.pairs if each.contestant == name]
+        disturbed = " Other work disturbed the timing, see the cautions." if name in plan.disturbed else ""
+        found.append(f"{name}: {winner(own)} {_certainty(pairs, may_measure=plan.here)}{disturbed}")
+    return found
+
+
+def winner(own: Sequence[Predicted]) -> str:
+    """Which mode pays in one framework, and why: its largest part, and what the next mode adds."""
+    firsts: dict[str, Predicted] = {}
+    for each in own:
+        if each.rankable:
+            firsts.setdefault(each.words if each.run.mode == "serial" else each.run.variant, each)
+    if not firsts:
+        return "no layout can be predicted and fits."
+    best = next(iter(firsts.values()))
+    tied = [each for each in firsts.values() if _times_as_long(each, best) <= 1 + TIE]
+    by_part: dict[str, list[str]] = {}
+    for each in tied:
+        by_part.setdefault(max(_PARTS, key=lambda part, each=each: each.parts[part]), []).append(_short(each))
+    if len(tied) > 1:
+        said = f"{joined([_short(each) for each in tied])} are predicted equal (within {percent(TIE)})."
+    else:
+        said = f"{best.words if best.run.mode != 'serial' else _short(best)} is predicted to be the fastest."
+    if len(by_part) == 1:
+        said += f" The largest part of {'its step' if len(tied) == 1 else 'their steps'} is {_PARTS[next(iter(by_part))]}."
+    else:
+        said += f" The largest part of a step is {joined([f'{_PARTS[part]} in {joined(of)}' for part, of in by_part.items()])}."
+    known = {each.run.variant for each in tied}
+    following = next((each for each in firsts.values() if each.run.variant not in known), None)
+    if following is not None:
+        added = max(_PARTS, key=lambda part: following.parts[part] - best.parts[part])
+        said += f" Next is {_short(following)}, {_times_as_long(following, best):.2f} times as long: it adds {_PARTS[added]}."
+    return said
+
+
+def _times_as_long(each: Predicted, best: Predicted) -> float:
+    assert each.step_seconds is not None and best.step_seconds is not None
+    return each.step_seconds / best.step_seconds
+
+
+def _short(each: Predicted) -> str:
+    return f"serial on {count(each.run.cores, 'core')}" if each.run.mode == "serial" else each.run.variant
+
+
+def _certainty(pairs: Sequence[Pair], *, may_measure: bool) -> str:
+    if (judged := accuracy.judge(pairs)) is None:
+        return "Nothing was measured. Measured errors so far: docs/measurements/plan.md." + " Add --measure." * may_measure
+    fastest = min(pairs, key=lambda each: each.measured_seconds)
+    doubtful = sum(each.in_doubt for each in pairs)
+    doubt = f" {doubtful} of {count(sum(each.n for each in pairs), 'run')} are in doubt." if doubtful else ""
+    return (
+        f"Of {count(judged.n, 'layout')} that were measured, {fastest.words} was the fastest. Predicted times were off by up "
+        f"to {percent(judged.worst_error)}.{doubt}"
+    )

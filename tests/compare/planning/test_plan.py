@@ -1,0 +1,286 @@
+"""`convtwins plan` with frameworks whose times are made up."""
+
+import json
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from common.machine import machine as this_machine
+from common.spec import Spec
+from compare.__main__ import app
+from compare.judgement.scaling_laws import Network
+from compare.planning import machine_file, measuring, planner, verdicts
+from compare.planning.costs import Costs, Device, Machine, OfFramework
+from compare.planning.planner import Plan
+from compare.planning.prediction import Predicted
+from tests.compare.planning import made
+
+SLOW = Network(name="slow", alpha_seconds=1.0, beta_seconds_per_byte=0.0)
+
+
+class Times:
+    """What this machine would have measured: a second for a batch in `left`, two in `right`."""
+
+    def __init__(self) -> None:
+        self.disturbed = False
+        self.links = made.links(made.link(1e-3, 1e-9))
+        self.batches: list[set[tuple[int, int]]] = []
+
+    def this_machine(self, names: list[str], wanted: Spec, replicas: int, hosts: list[str], shown: Any) -> Machine:
+        own = {name: OfFramework(versions={name: "1.0"}, links=self.links, disturbed=self.disturbed) for name in names}
+        devices = [Device(name=f"cpu {index}") for index in range(replicas)]
+        facts = this_machine.describe()
+        return Machine(name="made up", facts=facts, devices=devices, cores_of_device=4 // replicas, frameworks=own)
+
+    def model_costs(self, name: str, wanted: Spec, batches: set[tuple[int, int]], cores: int, shown: Any) -> Costs:
+        self.batches.append(batches)
+        factor = {"left": 1.0, "right": 2.0}[name]
+        found = made.costs(made.architecture(wanted.model), process_mib=100.0)
+        times = [
+            found.times[0].model_copy(
+                update={"cores": own, "batch_size": size, "whole_seconds": factor * size / made.BATCH / own**0.5}
+            )
+            for own, size in batches
+        ]
+        return found.model_copy(update={"times": times})
+
+
+@pytest.fixture
+def times(fake_twins: pytest.MonkeyPatch) -> Times:
+    made_up = Times()
+    fake_twins.setattr(measuring, "this_machine", made_up.this_machine)
+    fake_twins.setattr(measuring, "model_costs", made_up.model_costs)
+    return made_up
+
+
+def ask(*words: str) -> Any:
+    size = ["--data", "digits", "--image-size", "32", "--batch-size", str(made.BATCH)]
+    return CliRunner().invoke(app, ["plan", "--model", "simple_cnn", *size, *words])
+
+
+def plan(*words: str) -> dict[str, Any]:
+    done = ask(*words, "--json")
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def test_every_mode_is_ranked_with_its_parts_by_framework(times: Times) -> None:
+    found = plan()["predicted"]
+    for name in ("left", "right"):
+        own = [each for each in found if each["contestant"] == name]
+        known = [each["step_seconds"] for each in own if each["step_seconds"]]
+        assert known == sorted(known) and len(known) > 15
+        assert all(sum(each["parts"].values()) == pytest.approx(each["step_seconds"]) for each in own if each["parts"])
+        hybrids = [each for each in own if each["words"].startswith("hybrid")]
+        assert [each["step_seconds"] for each in hybrids] == [None, None]  # two replicas are too few
+        serial = next(each for each in own if each["words"] == "serial")
+        assert serial["efficiency"] == pytest.approx(1.0)
+        # Two devices' cores make a step 2 ** 0.5 times as fast here, so they are used that much less well.
+        wide = next(each for each in own if each["words"] == "serial, 4 cores")
+        assert wide["efficiency"] == pytest.approx(2**0.5 / 2)
+    # Layers were timed at the smallest micro-batch, a replica's share and the whole batch, and serially on all cores.
+    assert times.batches[0] == {(2, 4), (2, 32), (2, 64), (4, 64)}
+
+
+def test_the_first_lines_say_which_mode_pays_why_and_how_sure(times: Times) -> None:
+    times.links = made.links(made.FREE)
+    words = ("--frameworks", "left", "--modes", "multi_process,data_parallel,parameter_server,model_parallel")
+    done = ask(*words)
+    line = done.stdout.replace("\n", " ")
+    # Links are free, and nothing but stages that take turns takes longer.
+    assert line.startswith(
+        "left: multi_process, data_parallel and parameter_server are predicted equal (within 5 %). The largest part of their "
+        "steps is compute. Next is serial on 4 cores, "
+    )
+    assert "Nothing was measured. Measured errors so far: docs/measurements/plan.md. Add --measure." in line
+    assert "What would have to change" not in done.stdout  # a tie has no order
+    (said,) = plan(*words, "--memory-limit", "1MiB")["verdicts"]
+    assert said.startswith("left: no layout can be predicted and fits.")
+    times.links, times.disturbed = made.links(SLOW), True
+    (said,) = plan(*words, "--measure", "--repeats", "1")["verdicts"]
+    assert "is predicted to be the fastest" in said and "it adds exposed communication" in said
+    assert "Of 4 layouts that were measured, " in said
+    assert "Predicted times were off by up to " in said and said.endswith("Other work disturbed the timing, see the cautions.")
+
+
+def test_layouts_that_are_equal_may_have_different_reasons() -> None:
+    def predicted(variant: str, **parts: float) -> Predicted:
+        each = {"compute": 0.0, "input": 0.0, "exposed": 0.0, "bubble": 0.0} | parts
+        run = made.run(variant, 1 + (variant != "serial"))
+        return Predicted(contestant="left", words=variant, run=run, step_seconds=sum(each.values()), parts=each)
+
+    found = [
+        predicted("serial", compute=1.0),
+        predicted("multi_process", compute=0.5, exposed=0.54),
+        predicted("model_parallel", compute=0.5, bubble=0.6),
+    ]
+    assert verdicts.winner(found) == (
+        "serial on 1 core and multi_process are predicted equal (within 5 %). The largest part of a step is compute in serial "
+        "on 1 core and exposed communication in multi_process. Next is model_parallel, 1.10 times as long: it adds bubble."
+    )
+    assert (
+        verdicts.winner(found[2:]) == "model_parallel is predicted to be the fastest. The largest part of its step is bubble."
+    )
+
+
+def test_layouts_that_do_not_fit_are_last_and_say_what_they_need(times: Times) -> None:
+    modes = ("--frameworks", "left", "--modes", "multi_process,pipeline")
+    sizes = sorted(max(each["memory_mib"].values()) for each in plan(*modes)["predicted"] if each["step_seconds"])
+    limit = int(sizes[len(sizes) // 2])
+    found = plan(*modes, "--memory-limit", f"{limit}MiB")["predicted"]
+    beyond = [each for each in found if each["why"] and "does not fit" in each["why"]]
+    assert beyond and not any(each["fits"] for each in beyond)
+    fitting = [each["fits"] for each in found if each["step_seconds"]]
+    assert fitting == sorted(fitting, reverse=True) and any(fitting)
+    assert all(max(each["memory_mib"].values()) > limit for each in beyond)
+    done = ask("--memory-limit", "2 apples")
+    assert done.exit_code == 2 and "must be a size in MiB or GiB. Received: '2 apples'. Use e.g. 2GiB." in done.output
+
+
+def test_what_would_have_to_change_is_a_change_that_does_it(times: Times, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    times.links = made.links(SLOW)
+    words = ("--frameworks", "left", "--modes", "multi_process,tensor_parallel")
+    (said,) = plan(*words, "--out", str(out))["findings"]["What would have to change"]
+    assert "is predicted" in said and "links" in said and "times as fast" in said
+    factor = float(said.split("links ")[1].split()[0])
+    path = out / "machine.yaml"
+    values = yaml.safe_load(path.read_text("utf-8"))
+    for link in values["frameworks"]["left"]["links"].values():
+        link["alpha_seconds"] /= factor * 1.01
+    path.write_text(yaml.safe_dump(values), "utf-8")
+    best = plan(*words, "--machine", str(path))["predicted"][0]["words"]
+    assert best.startswith("multi_process") and plan(*words)["predicted"][0]["words"].startswith("serial")
+
+
+FREE = made.FREE.model_dump()
+
+
+def of_left(**fields: Any) -> dict[str, Any]:
+    return {"frameworks": {"left": {"versions": {}, **fields}}}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"devices": []}, "devices"),
+        ({"crowd": 2}, "crowd"),
+        ({"schema_version": 9}, "schema_version 9"),
+        ({"frameworks": {}}, "says nothing of left"),
+        (of_left(crowding=0.5), "frameworks.left.crowding"),
+        (of_left(links={"send": {**FREE, "alpha_seconds": -1.0}}), "links.send.alpha_seconds"),
+        (of_left(links={"send": {**FREE, "beta_seconds_per_byte": -1.0}}), "links.send.beta_seconds_per_byte"),
+        ({"cores_of_device": 5}, "cores_of_device of"),
+    ],
+)
+def test_a_machine_file_that_is_refused_says_what_to_do_before_anything_is_asked(
+    times: Times, fake_twins: pytest.MonkeyPatch, tmp_path: Path, change: dict[str, Any], said: str
+) -> None:
+    def asked(*_: Any) -> NoReturn:
+        raise AssertionError
+
+    fake_twins.setattr(planner.launch, "asked", asked)
+    whole = times.this_machine(["left"], made.run("serial", 1), 2, [], None)
+    path = tmp_path / "machine.yaml"
+    path.write_text(yaml.safe_dump(whole.model_dump(mode="json") | change), "utf-8")
+    done = ask("--frameworks", "left", "--machine", str(path))
+    assert done.exit_code == 2 and said in done.output
+    path.write_text(machine_file.text(whole), "utf-8")
+    assert machine_file.read(path) == whole
+    done = ask("--frameworks", "left", "--machine", str(path), "--replicas", "4")
+    assert done.exit_code == 2 and "has fewer devices than replicas. Received: 2 for 4." in done.output
+
+
+def test_the_best_three_and_serial_are_measured_and_errors_become_bands(times: Times, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    found = plan(
+        "--frameworks", "left", "--modes", "multi_process,data_parallel,pipeline", "--measure", "--repeats", "2",
+        "--project", "8,4096", "--out", str(out),
+    )  # fmt: skip
+    measured = found["measured"]
+    assert len(measured) == 1 + planner.MEASURED_LAYOUTS and {each["n"] for each in measured} == {2}
+    best = [each["words"] for each in found["predicted"] if each["words"] != "serial"][: planner.MEASURED_LAYOUTS]
+    assert {each["words"] for each in measured} == {"serial", *best}
+    for each in measured:
+        assert each["error"] == pytest.approx(each["predicted_seconds"] / each["measured_seconds"] - 1)
+    (wide,) = [each for each in found["projected"] if (each["replicas"], each["mode"]) == (4096, "multi_process")]
+    ratios = [each["measured_seconds"] / each["predicted_seconds"] for each in measured]
+    assert wide["low_seconds"] == pytest.approx(wide["step_seconds"] * min(ratios))
+    assert wide["high_seconds"] == pytest.approx(wide["step_seconds"] * max(ratios))
+    assert (out / "measured" / "compare.json").exists() and "Projected, not measured" in (out / "report.md").read_text("utf-8")
+    said = " ".join(found["findings"]["How good the predictions were"])
+    assert (
+        "Rank correlation within the framework" in said and "left: of the 4 layouts that were measured, the fastest is " in said
+    )
+
+
+def test_a_score_measures_the_best_layout_of_every_mode() -> None:
+    def predicted(words: str, variant: str, seconds: float | None) -> Predicted:
+        return Predicted(
+            contestant="pytorch", words=words, run=made.run(variant, 1 + (variant != "serial")), step_seconds=seconds
+        )
+
+    found = [
+        predicted("pipeline x2, 4 micro-batches", "pipeline", 1.0),
+        predicted("serial, 2 cores", "serial", 1.5),
+        predicted("pipeline x2, 2 micro-batches", "pipeline", 2.0),
+        predicted("multi_process x2", "multi_process", 3.0),
+        predicted("serial", "serial", 4.0),
+        predicted("tensor_parallel x2", "tensor_parallel", 5.0),
+        predicted("parameter_server x2", "parameter_server", None),
+    ]
+    plan = Plan(made.run("serial", 1), Machine(name="m", devices=[Device(name="a")], frameworks={}), found)
+    names = {each.id: each.spec for each in planner.measured_rows(plan, every_mode=True)}
+    assert [*names] == [
+        "pytorch-serial", "pytorch-pipeline-x2-4-micro-batches", "pytorch-serial-2-cores",
+        "pytorch-multi_process-x2", "pytorch-tensor_parallel-x2",
+    ]  # fmt: skip
+    assert {each.steps for each in names.values()} == {planner.MEASURED_STEPS}
+    assert [each.id for each in planner.measured_rows(plan)] == [
+        "pytorch-serial", "pytorch-pipeline-x2-4-micro-batches", "pytorch-serial-2-cores",
+        "pytorch-pipeline-x2-2-micro-batches",
+    ]  # fmt: skip
+
+
+def test_without_measurement_a_projection_has_no_bands_and_maps_need_a_folder(times: Times, tmp_path: Path) -> None:
+    found = plan("--frameworks", "left", "--modes", "multi_process,model_averaging", "--project", "8", "--maps")
+    assert {each["low_seconds"] for each in found["projected"]} == {None}
+    points = found["winners"]["left"]
+    slow = {each["mode"] for each in points if each["link"] == "10 Mbit/s" and each["speed"] == 100}
+    fast = {each["mode"] for each in points if each["link"] == "100 Gbit/s" and each["speed"] == 0.1}
+    assert (slow, fast) == ({"serial"}, {"multi_process"})  # averaging is another mathematics
+    assert "--maps are files" in ask("--maps").output
+    assert "--repeats 2 alone" in ask("--repeats", "2").output
+    assert "--measure and --score run on this machine" in ask("--measure", "--machine", str(tmp_path / "machine.yaml")).output
+
+
+def test_other_work_on_the_machine_is_a_caution(times: Times) -> None:
+    words = ("--frameworks", "left", "--modes", "multi_process")
+    quiet = ask(*words)
+    assert "Cautions" not in quiet.stdout and "Timing and simulating took 0:" in quiet.stdout
+    # Outside a terminal, a line says what begins.
+    assert quiet.stderr.splitlines() == ["asking the frameworks what they can do here ...", "left: simulating 3 layouts ..."]
+    times.disturbed = True
+    (said,) = plan(*words)["findings"]["Cautions"]
+    assert said.startswith("left: other work took cores") and said.endswith("do not rely on this.")
+
+
+def test_a_framework_that_cannot_run_a_mode_says_why(times: Times, fake_twins: pytest.MonkeyPatch) -> None:
+    from compare.execution import launch
+
+    barred = {"available": False, "reason": "needs 2 CUDA devices, found 0"}
+    mode = launch.DESCRIPTIONS["left"]["modes"]["tensor_parallel"] | barred
+    fake_twins.setitem(launch.DESCRIPTIONS["left"]["modes"], "tensor_parallel", mode)
+    (found,) = [each for each in plan("--frameworks", "left")["predicted"] if each["words"].startswith("tensor")]
+    assert found["step_seconds"] is None and "needs 2 CUDA devices" in found["why"]
+
+
+def test_modes_that_stay_on_one_machine_say_so_where_there_are_several(times: Times) -> None:
+    found = plan("--frameworks", "left", "--modes", "multi_process,pipeline", "--hosts", "127.0.0.1,127.0.0.2")["predicted"]
+    known = [each["words"] for each in found if each["step_seconds"]]
+    assert "multi_process x2" in known and not any(words.startswith("pipeline") for words in known)
+    (refused,) = [each for each in found if each["words"] == "pipeline"]
+    assert "hosts are for multi_process" in refused["why"]

@@ -1,0 +1,73 @@
+"""What the ranks of a machine do to each other, timed in processes."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from common import spec
+from common.processes.exchanges import SIZES, Exchanged
+from tests.namespaces import INTERFACE, joined_hosts
+
+MEGABITS = 100
+SHELL = "ip netns exec {host}"
+
+
+def timed(framework: str, folder: Path, *prefix: str, **fields: object) -> tuple[int, str, Path]:
+    path, out = folder / "spec.json", folder / "exchanges.json"
+    path.write_text(spec.build({"global_batch_size": 4, "cores": 2, "steps": 1, **fields}).to_json(), "utf-8")
+    command = [*prefix, sys.executable, "-m", f"{framework}_impl", "exchanges", str(path), "--out", str(out)]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "CONVTWINS_RSH": SHELL})
+    return done.returncode, done.stderr, out
+
+
+@pytest.mark.slow
+def test_larger_messages_take_longer_and_passes_are_timed_alone_and_together(framework: str, tmp_path: Path) -> None:
+    code, said, out = timed(framework, tmp_path, mode="multi_process", replicas=2)
+    assert code == 0, said
+    found = Exchanged.model_validate_json(out.read_bytes())
+    assert found.replicas == 2 and found.versions and found.alone_seconds and found.together_seconds
+    assert [each.num_bytes for each in found.all_reduce] == list(SIZES)
+    assert 0 < found.all_reduce[0].seconds < found.all_reduce[-1].seconds
+    # Twin: TensorFlow's stages hand tensors on in one graph.
+    assert [each.num_bytes for each in found.send] == (list(SIZES) if framework == "pytorch" else [])
+    if found.send:
+        assert found.send[0].seconds < found.send[-1].seconds
+
+
+@pytest.mark.slow
+def test_a_server_is_timed_by_all_its_workers(framework: str, tmp_path: Path) -> None:
+    code, said, out = timed(framework, tmp_path, mode="parameter_server", replicas=2)
+    assert code == 0, said
+    found = Exchanged.model_validate_json(out.read_bytes())
+    assert [each.num_bytes for each in found.server] == list(SIZES)
+    assert 0 < found.server[0].seconds < found.server[-1].seconds
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["multi_process", "parameter_server"])
+def test_the_rate_of_a_shaped_link_is_found(framework: str, tmp_path: Path, mode: str) -> None:
+    if shutil.which("tc") is None:
+        pytest.skip("links are shaped by tc, which is not here")
+    shape = f"tc qdisc add dev {INTERFACE} root tbf rate {MEGABITS}mbit burst 64kb latency 400ms".split()
+    with joined_hosts(2) as made:
+        for host in made:
+            subprocess.run(host.command(*shape), check=True)
+        hosts = [host.address for host in made]
+        before = SHELL.replace("{host}", hosts[0]).split()
+        code, said, out = timed(framework, tmp_path, *before, mode=mode, replicas=2, hosts=hosts)
+    assert code == 0, said
+    found = Exchanged.model_validate_json(out.read_bytes())
+    largest = (found.all_reduce or found.server)[-1]
+    # In a ring of two each sends all bytes once. Of a server, the distant worker pushes and pulls all of them over the wire.
+    seconds = largest.num_bytes * 8 / (MEGABITS * 1e6) * (1 if found.all_reduce else 2)
+    assert 0.9 * seconds < largest.seconds < 1.5 * seconds, (largest.seconds, seconds)
+
+
+def test_one_replica_sends_nothing(framework: str, tmp_path: Path) -> None:
+    # It is refused before the framework is imported.
+    code, said, _ = timed(framework, tmp_path, mode="serial", replicas=1)
+    assert code == 2 and "exchanges times processes. Received: mode serial." in said
