@@ -73,7 +73,9 @@ def _on(names: list[str]) -> dict[str, Any]:
             # Twin: the strategy's replicas can sum tensors inside a step on every device.
             "data_parallel": described_mode(f"MirroredStrategy, {devices}", found, one_process=True),
             "multi_process": described_mode(f"MultiWorkerMirroredStrategy, {ring}", found, _ALL_REDUCE, hosts=True),
-            "sharded_data_parallel": described_mode(f"gathered and scattered over {devices} of one graph", found),
+            "sharded_data_parallel": described_mode(
+                f"gathered and scattered over {devices} of one graph", found, one_process=True
+            ),
             "parameter_server": described_mode("NumPy server, Dask actor", found, hosts=True),
             "model_parallel": described_mode(f"layers over {devices} in one graph", found, one_process=True),
             "tensor_parallel": described_mode(f"each layer's channels over {devices} of one graph", found, one_process=True),
