@@ -19,6 +19,7 @@ from common.processes.exchanges import Exchanged, Timed
 from common.spec import Spec, SpecError
 from common.training import layers
 from common.training.layers import Measured
+from compare.core import wording
 from compare.core.errors import LaunchError
 from compare.core.progress import Display
 from compare.execution import executor, launch, matrix, twin_client
@@ -172,7 +173,7 @@ def model_costs(name: str, wanted: Spec, batches: Collection[tuple[int, int]], c
     units, others = layers.units(architecture), Meter()
     times: list[Times] = []
     for own_cores, size in sorted(batches):
-        shown.stage(f"{name}: layers at batch {size} on {own_cores} cores")
+        shown.stage(f"{name}: layers at batch {size} on {wording.count(own_cores, 'core')}")
         alone = wanted.with_fields(global_batch_size=size, cores=own_cores)
         found = Measured.model_validate_json(twin_client.answer(name, "layers", alone, "--calls", str(CALLS)))
         seconds = {layer: found.seconds[index] for index, unit in enumerate(units) for layer in unit.names}
