@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,12 +16,10 @@ from compare.concurrency.values import (
     Class,
     Function,
     Instance,
-    Method,
     Sequenced,
     Thing,
     Unknown,
     Value,
-    marks_of,
     reachable,
 )
 
@@ -139,7 +138,9 @@ class Calls(Evaluation):
                     started.ended = not self.enter(started, one, values, {}, done)
                     if not started.frames:  # a generator, or nothing that matters
                         started.ended = True
-                case Instance() if one.of is not None and isinstance(call := self.attribute(started, one, "__call__"), Function):
+                case Instance() if one.of is not None and isinstance(
+                    call := self.attribute(started, one, "__call__"), Function
+                ):
                     push(call)
                 case _:
                     started.ended = True
@@ -210,13 +211,6 @@ class Calls(Evaluation):
 
         process.waiting = operation._replace(act=act)
 
-    def default(self, process: Process, values: Sequence[Value | None], callee: Value) -> Value:
-        """The result of a call of code that is not read."""
-        self.escape([each for each in values if each is not callee])
-        of = callee.of if isinstance(callee, Method) else callee
-        marks = marks_of([*values, of])
-        return Unknown(marks=marks)
-
 
 def matches(kind: Any, exception: str) -> bool:
     """Whether `except kind` takes an exception."""
@@ -230,6 +224,7 @@ def matches(kind: Any, exception: str) -> bool:
     return not names.isdisjoint({exception, "Exception", "BaseException"})
 
 
+@functools.lru_cache(maxsize=8192)
 def _catches(graph: Graph, place: int, exception: str) -> bool:
     seen: set[int] = set()
     waiting = [place]
@@ -269,6 +264,7 @@ def _decorators(tree: Any) -> set[str]:
     return {last_name(each) for each in getattr(tree, "decorator_list", [])}
 
 
+@functools.lru_cache(maxsize=8192)
 def _declared(tree: Any) -> frozenset[str]:
     """Names that a function declares global or nonlocal."""
     if isinstance(tree, ast.Lambda):
@@ -284,5 +280,3 @@ def _declared(tree: Any) -> frozenset[str]:
         elif isinstance(one, ast.ExceptHandler):
             waiting += one.body
     return frozenset(found)
-
-

@@ -27,12 +27,18 @@ def command(
     target: Annotated[str, typer.Argument(metavar="PATH|MODULE", help="A .py file, a folder of them, or a module.")],
     collective: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="A function that all ranks call together, e.g. horovod.torch.allreduce. May be repeated."),
+        typer.Option(
+            metavar="NAME", help="A function that all ranks call together, e.g. horovod.torch.allreduce. May be repeated."
+        ),
     ] = None,
-    names: Annotated[Path | None, typer.Option(help="YAML file with lists `collectives`, `ranks` and `sizes` of names.")] = None,
+    names: Annotated[
+        Path | None, typer.Option(help="YAML file with lists `collectives`, `ranks` and `sizes` of names.")
+    ] = None,
     nodes: Annotated[int, typer.Option(min=1, help="Nodes of control-flow graphs to visit from one root.")] = 20_000,
     seconds: Annotated[float, typer.Option(min=0.1, help="Time for the whole search.")] = 60.0,
-    sarif_file: Annotated[Path | None, typer.Option("--sarif", metavar="FILE", help="Write the findings as SARIF 2.1.0.")] = None,
+    sarif_file: Annotated[
+        Path | None, typer.Option("--sarif", metavar="FILE", help="Write the findings as SARIF 2.1.0.")
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Find deadlocks and races in training code without running it; exit code 6 where there are some."""

@@ -1,6 +1,7 @@
 """Control-flow graphs of functions: a node for each call, branch, assignment and way out.
 
-Graphs are built backwards, from the last statement to the first: each builder gets the node that follows, and returns its entry.
+Graphs are built backwards, from the last statement to the first. Each builder gets the node that follows, and returns its
+entry.
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ class Graph:
     nodes: list[Node] = field(default_factory=list[Node])
     entry: int = 0
     is_generator: bool = False
+    tests: set[int] = field(default_factory=set[int])
+    """Identities of the tests of its `while` loops."""
 
     @cached_property
     def joins(self) -> dict[int, int]:
@@ -227,6 +230,7 @@ class _Building:
 
     def while_loop(self, tree: ast.While, after: int, context: _Context) -> int:
         head = self.node("join", tree, NOWHERE, context)
+        self.graph.tests.add(id(tree.test))
         inside = replace(context, after_break=after, after_continue=head, in_loop=len(context.finalizers))
         body = self.block(tree.body, head, inside)
         self.graph.nodes[head].next = self.test(tree.test, body, self.block(tree.orelse, after, context), context)

@@ -33,6 +33,8 @@ from compare.concurrency.values import (
 )
 
 _LOCAL = frozenset([LOCAL])
+_ALIKE = {"module", "training", "requires_grad", "shape", "dtype", "device", "ndim", "is_cuda"}
+"""Attributes that ranks have alike, whatever their data are."""
 
 
 class Evaluation(State):
@@ -146,7 +148,7 @@ class Evaluation(State):
             if known is None:
                 unknown.append(value)
             elif known is ends or (place == len(values) - 1 and not unknown):
-                if not unknown or known is ends and not ends:  # `unknown and False` is false
+                if not unknown or (known is ends and not ends):  # `unknown and False` is false
                     return Const(value.value, marks=marks_of(values[: place + 1])) if isinstance(value, Const) else value
                 break
         if len(unknown) == 1 and len(values) == 2 and truth(values[1]) is None and truth(values[0]) is not None:
@@ -162,7 +164,9 @@ class Evaluation(State):
                 return self._noted(process, (id(level), name), level.names[name]) if name in frame.shared else level.names[name]
             level = level.parent
         value = self.of_module(process, frame.module, name)
-        return self._noted(process, (id(process.system), f"{frame.module.name}.{name}"), value) if name in frame.shared else value
+        return (
+            self._noted(process, (id(process.system), f"{frame.module.name}.{name}"), value) if name in frame.shared else value
+        )
 
     def _noted(self, process: Process, place: tuple[int, str], value: Value) -> Value:
         """A number with the place that it was read from, so that writing it back is an update."""
@@ -259,7 +263,7 @@ class Evaluation(State):
                     return value.attributes[name]
                 known = None if name in ("rank",) and value.dotted == "shape" else self.named(process, name)
                 if known is None:
-                    inherited = NO_MARKS if value.dotted == "ddp" and name == "module" else marks_of([value])
+                    inherited = NO_MARKS if name in _ALIKE else marks_of([value])
                     known = Unknown(marks=inherited, dotted="shape" if name == "shape" else "")
                     if name in self.program.words or name in ("no_sync",):
                         return Method(of=value, name=name)
@@ -348,9 +352,9 @@ class Evaluation(State):
         key = self.evaluate(process, index, frame)
         if isinstance(of, Lib) and of.dotted == "os.environ" and isinstance(key, Const):
             return self.variable(process, str(key.value))
-        if isinstance(of, Sequenced) and isinstance(key, Const) and isinstance(key.value, int):
-            if of.exact and -len(of.items) <= key.value < len(of.items):
-                return of.items[key.value]
+        place = key.value if isinstance(key, Const) and isinstance(key.value, int) else None
+        if isinstance(of, Sequenced) and of.exact and place is not None and -len(of.items) <= place < len(of.items):
+            return of.items[place]
         if isinstance(of, (Unknown, Instance)):
             name = f"[{key.value!r}]" if isinstance(key, Const) else "[]"
             if name in of.attributes:
@@ -396,7 +400,7 @@ class Evaluation(State):
 
     def _bind(self, process: Process, name: str, value: Value, frame: Frame) -> None:
         if name not in frame.shared:
-            if isinstance(value, Thing) and not value.name:
+            if isinstance(value, Thing) and not value.name and value.kind != "thread":
                 value.name = name
             frame.names[name] = value
             return
@@ -411,7 +415,7 @@ class Evaluation(State):
         process.system.names.setdefault(frame.module.name, {})[name] = value
 
     def _write(self, process: Process, place: tuple[int, str], value: Value, says: str) -> None:
-        kind = "update" if ("read", *place) in value.marks else "flag" if isinstance(value, Const) else "write"
+        kind = "update" if ("read", *place) in value.marks else "flag" if self.literal else "write"
         self.use(process, place, kind, says)
 
     def _store(self, process: Process, of: Value, name: str, value: Value, target: ast.AST) -> None:
@@ -420,7 +424,7 @@ class Evaluation(State):
         elif isinstance(of, Instance) or (isinstance(of, Unknown) and not of.dotted):
             if not name.startswith("["):
                 self._write(process, (id(of), name), value, ast.unparse(target))
-            if isinstance(value, Thing) and not value.name:
+            if isinstance(value, Thing) and not value.name and value.kind != "thread":
                 value.name = name
             of.attributes[name] = value
             if name == "[]":

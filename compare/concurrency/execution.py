@@ -1,8 +1,9 @@
-"""One abstract execution of a program: each process goes through its control-flow graphs until it waits, and another goes on."""
+"""One abstract execution: each process goes through its control-flow graphs until it waits, and another goes on."""
 
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,7 +21,6 @@ from compare.concurrency.meanings import (
     REPLICA_CONTEXT,
     STRATEGIES,
     TENSORFLOW_COLLECTIVES,
-    THINGS,
     is_point_to_point,
 )
 from compare.concurrency.program import Module, Root, last_name, stored_names
@@ -31,6 +31,7 @@ from compare.concurrency.values import (
     ITEM,
     LOADER,
     LOCAL,
+    NO_MARKS,
     NONE,
     UNEVEN,
     Class,
@@ -55,9 +56,13 @@ _LOCAL = frozenset([LOCAL])
 _EXITS = {"sys.exit", "os._exit", "builtins.exit", "builtins.quit", "os.abort"}
 _PASSES_ITEMS = {"tqdm", "iter", "list", "tuple", "sorted", "reversed", "zip", "islice", "trange", "chain", "prefetch", "cycle"}
 _POLITE_MODULES = ("logging.", "warnings.", "time.", "math.", "json.", "os.path.", "re.", "random.", "gc.")
+_PLACES = {"device", "map_location", "device_ids", "output_device", "dtype"}
+_ALIKE = {"size", "numel", "dim", "type", "is_floating_point", "get_device", "device_count", "is_available", "named_parameters"}
+"""Ranks get the same from these."""
 _POLITE_METHODS = {
     "info", "debug", "warning", "error", "exception", "critical", "format", "items", "keys", "values", "append", "item", "eval",
-    "train", "zero_grad", "write", "flush", "strip", "split", "upper", "lower", "startswith", "endswith", "size", "numel", "dim",
+    "train", "zero_grad", "write", "flush", "strip", "split", "upper", "lower", "startswith", "endswith", "size", "numel",
+    "dim",
 }  # fmt: skip
 
 
@@ -68,8 +73,8 @@ class Execution(Ranks):
         super().__init__(program, path, budget, ranks)
         self.root = root
         self.prune = prune
-        for rank in range(ranks if program.is_distributed(root) else 1):
-            self._main(root, System(rank if program.is_distributed(root) else None))
+        for rank in range(ranks) if program.is_distributed(root) else [None]:
+            self._main(root, System(rank))
 
     def _main(self, root: Root, system: System) -> None:
         """The main thread of a rank, or of the program."""
@@ -77,13 +82,18 @@ class Execution(Ranks):
         process = Process(len(self.processes), name, (), system)
         process.clock[process.number] = 1
         self.processes.append(process)
+
+        def drive(made: Value) -> None:
+            if isinstance(made, Thing) and made.kind in ("generator", "contextmanager") and not made.is_set:
+                made.owner.temporary[-1] = Const(lambda _: process.frames.append(made.owner))  # pyright: ignore[reportUnknownLambdaType]
+                process.frames.append(made.owner)
+
         if root.function is None:
             graph = self.program.graph(root.module.tree)
             names = system.names.setdefault(root.module.name, {})
             process.frames.append(Frame(graph, root.module, graph.entry, names=names))
         elif root.of_class is None:
-            function = Function(tree=root.function, module=root.module)
-            process.ended = not self.enter(process, function, [], {}, lambda _: None)
+            self.enter(process, Function(tree=root.function, module=root.module), [], {}, drive)
         else:
             of = Class(root.of_class, root.module)
             made: list[Value] = []
@@ -95,10 +105,10 @@ class Execution(Ranks):
                     made.append(instance)
                     member = self.attribute(process, instance, method.name)
                     if isinstance(member, Function):
-                        self.enter(process, member, [], {}, lambda _: None)
+                        self.enter(process, member, [], {}, drive)
 
             self.make(process, of, [], {}, call)
-            process.ended = not process.frames
+        process.ended = not process.frames
         if process.frames and root.function is not None:
             self.given += process.frame.names.values()
 
@@ -157,8 +167,8 @@ class Execution(Ranks):
             callee = self.evaluate(process, tree.func, frame)
             values = [self.evaluate(process, each, frame) for each in tree.args]
             words = {each.arg: self.evaluate(process, each.value, frame) for each in tree.keywords if each.arg}
-            if isinstance(callee, Lib) and callee.dotted in THINGS:
-                made = self.thing(process, callee.dotted, values, words, callee.marks)
+            made = self.thing(process, callee.dotted, values, words, callee.marks) if isinstance(callee, Lib) else None
+            if made is not None:
                 made.name, made.site = name, (module.file, tree.lineno)
                 return made
             if isinstance(callee, Lib) and callee.dotted == "builtins.object":
@@ -224,6 +234,7 @@ class Execution(Ranks):
     def _do(self, process: Process, frame: Frame, tree: Any) -> None:
         match tree:
             case ast.Assign():
+                self.literal = isinstance(tree.value, ast.Constant)
                 value = self.evaluate(process, tree.value, frame)
                 for target in tree.targets:
                     self.assign(process, target, value, frame)
@@ -257,7 +268,7 @@ class Execution(Ranks):
                 self._skip(process, frame, nodes, join, marks_of([value]))
                 return
             turns = frame.visits[frame.now]
-            if isinstance(frame.graph.nodes[frame.now].tree, ast.AST) and self._is_loop(frame, node) and turns > _TWICE:
+            if id(node.tree) in frame.graph.tests and turns > _TWICE:
                 known = False
             else:
                 known = not self.choose(process, 2, local=local)
@@ -267,11 +278,6 @@ class Execution(Ranks):
         if local:
             self._part(process, f"{'takes' if known else 'does not take'}: {_shown(node.tree)}")
         frame.place = node.next if known else node.other
-
-    @staticmethod
-    def _is_loop(frame: Frame, node: Node) -> bool:
-        """Whether the branch is the test of a `while`."""
-        return any(each.kind == "join" and each.tree.test is node.tree for each in frame.graph.nodes)
 
     def _part(self, process: Process, says: str) -> None:
         step = process.note(says)
@@ -328,8 +334,8 @@ class Execution(Ranks):
         uneven = UNEVEN in value.marks
         stop = value.stop if isinstance(value, Counted) else None
         if isinstance(stop, Const) and isinstance(stop.value, int):
-            most = max(_EXACT, self.largest_queue + 2 if self.largest_queue <= MOST_VISITS - 6 else 0)
-            count = min(max(stop.value, 0), most) if stop.value <= _EXACT or self.largest_queue else _TWICE
+            most = max(_EXACT, self._many())
+            count = min(max(stop.value, 0), most) if stop.value <= _EXACT or self.room else _TWICE
             return [[Const(each, marks=stop.marks) for each in range(count)], 0, None, False]
         item_marks = {ITEM} | (_LOCAL if value.marks & {LOCAL, LOADER} else frozenset())
         wrapped = value.attributes.get("?items") if isinstance(value, Unknown) else None
@@ -337,8 +343,8 @@ class Execution(Ranks):
             uneven = uneven or LOCAL in stop.marks
         # Without an effect on others, no turn differs from another.
         quiet, _, _ = self.program.region(frame.graph, frame.place)
-        most = self.largest_queue + 2 if 0 < self.largest_queue <= MOST_VISITS - 6 else 0
-        options = [_TWICE, 0, *([most] if most else [])] if not uneven else [_TWICE, 1, 0]
+        many = self._many()
+        options = [_TWICE, 0, *([many] if many else [])] if not uneven else [_TWICE, 1, 0]
         subject = stop if stop is not None else value
         key = ("turns", id(subject)) if not uneven and isinstance(subject, (Unknown, Instance)) else ()
         if quiet and self.prune:
@@ -352,8 +358,13 @@ class Execution(Ranks):
             turns = options[self.choose(process, len(options), local=uneven)]
         return [None, turns, (frozenset(item_marks), wrapped), uneven]
 
+    def _many(self) -> int:
+        """Turns that fill all bounded queues and what the threads between them hold. 0: there are none, or too large ones."""
+        many = self.room + len(self.processes) + 2
+        return many if self.room and many < MOST_VISITS else 0
+
     def _next(self, process: Process, frame: Frame, node: Node) -> None:
-        state = frame.loops.get(id(node.tree)) or [None, 0, (frozenset[Any](), None), False]
+        state: list[Any] = frame.loops.get(id(node.tree)) or [None, 0, (frozenset[Any](), None), False]
         if isinstance(state[0], Thing):
             self._advance(process, frame, node, state[0])
             return
@@ -397,8 +408,8 @@ class Execution(Ranks):
                 self.assign(process, node.tree.target, value, frame)
 
         generator.arguments = []
-        inner.on_return = lambda value: arrived(value, ended=True)
-        inner.temporary[-1] = Const(lambda value: arrived(value, ended=False))
+        inner.on_return = functools.partial(arrived, ended=True)
+        inner.temporary[-1] = Const(functools.partial(arrived, ended=False))
         process.frames.append(inner)
 
     def _yield(self, process: Process, frame: Frame, node: Node) -> None:
@@ -452,7 +463,7 @@ class Execution(Ranks):
                 if not value.is_set and value.owner not in process.frames:
                     inner: Frame = value.owner
                     inner.on_return = lambda _: None
-                    inner.temporary[-1] = Const(lambda _: None)
+                    inner.temporary[-1] = Const(_nothing)
                     process.frames.append(inner)
             case Thing():
                 self.use_thing(process, value, "__exit__", [], {}, lambda _: None)
@@ -497,6 +508,8 @@ class Execution(Ranks):
         """Call anything."""
         match callee:
             case Function():
+                if self._fails(process, quiet=callee):
+                    return
                 if not self.enter(process, callee, values, words, deliver):
                     self._unread(process, callee, values, words, deliver)
             case Class():
@@ -514,22 +527,37 @@ class Execution(Ranks):
             case _:
                 self._unread(process, callee, values, words, deliver)
 
-    def _unread(self, process: Process, callee: Value, values: Sequence[Value], words: Mapping[str, Value], deliver: Any) -> None:
+    def _unread(
+        self, process: Process, callee: Value, values: Sequence[Value], words: Mapping[str, Value], deliver: Any
+    ) -> None:
         """Call code that is not read. It may fail on one rank alone."""
         dotted = callee.dotted if isinstance(callee, Lib) else ""
         name = callee.name if isinstance(callee, Method) else dotted.rpartition(".")[2]
         polite = name in POLITE or dotted.startswith(_POLITE_MODULES) or name in _POLITE_METHODS
-        everything = [*values, *words.values()]
-        if not polite and self.may_fail(process) and self.choose(process, 2, local=True):
-            process.thrown = process.note(f"gets an exception from {_shown(process.frame.node.tree)}")
-            process.partings.append((process.collectives, process.thrown))
-            self.throw(process, SOME)
+        if not polite and self._fails(process):
             return
-        if polite:
-            of = callee.of if isinstance(callee, Method) else callee
-            deliver(Unknown(marks=marks_of([*everything, of])))
-        else:
-            deliver(self.default(process, everything, callee))
+        if not polite:
+            self.escape([*values, *words.values()])
+        # A place is no content: what is loaded or moved to a rank's own device is the same everywhere.
+        telling = values[:1] if name.startswith("load") else [] if name in ("to", "cuda", "device") else values
+        telling = [*telling, *(each for word, each in words.items() if word not in _PLACES)]
+        of = callee.of if isinstance(callee, Method) else callee
+        deliver(Unknown(marks=NO_MARKS if name in _ALIKE else marks_of([*telling, of])))
+
+    def _fails(self, process: Process, quiet: Function | None = None) -> bool:
+        """Whether a call raises an exception here: one of the ways to look at.
+
+        Args:
+            quiet: a function of the package. It is looked at only if nothing in it matters, as an operation that may fail.
+        """
+        if quiet is not None and not self.program.may_raise(quiet.tree):
+            return False
+        if not self.may_fail(process) or not self.choose(process, 2, local=True):
+            return False
+        process.thrown = process.note(f"gets an exception from {_shown(process.frame.node.tree)}")
+        process.partings.append((process.collectives, process.thrown))
+        self.throw(process, SOME)
+        return True
 
     def _library(
         self, process: Process, frame: Frame, callee: Lib, values: list[Value], words: Mapping[str, Value], deliver: Any
@@ -549,8 +577,8 @@ class Execution(Ranks):
             deliver(Unknown(dotted="strategy"))
         elif dotted == REPLICA_CONTEXT:
             deliver(Unknown(dotted="replica"))
-        elif dotted in THINGS:
-            deliver(self.thing(process, dotted, values, words, callee.marks))
+        elif (made_thing := self.thing(process, dotted, values, words, callee.marks)) is not None:
+            deliver(made_thing)
         elif last == "get_context" and "multiprocessing" in dotted:
             kind = first.value if isinstance(first, Const) else "fork"
             deliver(Lib("multiprocessing", marks=frozenset() if kind == "fork" else frozenset(["spawn"])))
@@ -705,7 +733,9 @@ class Execution(Ranks):
         for rank in range(self.ranks):
             thing = Thing(kind="thread", name=f"rank {rank}")
             system = System(rank)
-            thing.owner = self.begin(process, target, [Const(rank, marks=_LOCAL), *arguments], f"rank {rank}", system, daemon=False)
+            thing.owner = self.begin(
+                process, target, [Const(rank, marks=_LOCAL), *arguments], f"rank {rank}", system, daemon=False
+            )
             thing.owner.key = ("rank",)
             thing.owner.thing = thing
             started.append(thing)
@@ -716,6 +746,10 @@ class Execution(Ranks):
             self.wait(process, operation._replace(kind="ranks"), deliver)
         else:
             deliver(Unknown())
+
+
+def _nothing(_: Value) -> None:
+    """What is done with a value that nobody uses."""
 
 
 def _span(values: Sequence[Value]) -> Value:
@@ -739,8 +773,7 @@ def _tensor(values: Sequence[Value]) -> Unknown:
     return Unknown(shape=tuple(known) if known and len(known) == len(sizes) else None)
 
 
+@functools.lru_cache(maxsize=4096)
 def _shown(tree: ast.AST) -> str:
     text = " ".join(ast.unparse(tree).split())
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-

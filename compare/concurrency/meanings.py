@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,17 @@ REPLICA_CONTEXT = "tensorflow.distribute.get_replica_context"
 DDP_CLASSES = {"torch.nn.parallel.DistributedDataParallel", "torch.nn.parallel.distributed.DistributedDataParallel"}
 LOADERS = {"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"}
 
-_RANK_NAMES = {"rank", "local_rank", "global_rank", "get_rank", "get_local_rank", "task_id", "task_index", "rank_id", "node_rank"}
+_RANK_NAMES = {
+    "rank",
+    "local_rank",
+    "global_rank",
+    "get_rank",
+    "get_local_rank",
+    "task_id",
+    "task_index",
+    "rank_id",
+    "node_rank",
+}
 _SIZE_NAMES = {"world_size", "get_world_size", "num_processes", "nprocs"}
 _FIRST_NAMES = {
     "is_main_process", "is_master", "is_chief", "is_rank_zero", "is_rank0", "is_first_rank", "is_local_main_process", "is_main",
@@ -53,44 +63,51 @@ LOCAL_CALLS = {
 """Each rank gets another answer."""
 MADE_OF_SHAPE = {f"torch.{name}" for name in ("zeros", "ones", "empty", "rand", "randn")}
 
-THINGS: dict[str, tuple[str, frozenset[str]]] = {}
-"""Class of a library: (kind of thing, flags)."""
-for _module in ("threading", "multiprocessing", "torch.multiprocessing"):
-    _shared = frozenset(["process"]) if _module != "threading" else frozenset[str]()
-    for _name, _kind, _flags in (
-        ("Lock", "lock", ()),
-        ("RLock", "lock", ("reentrant",)),
-        ("Semaphore", "semaphore", ()),
-        ("BoundedSemaphore", "semaphore", ()),
-        ("Event", "event", ()),
-        ("Condition", "condition", ()),
-        ("Barrier", "barrier", ()),
-    ):
-        THINGS[f"{_module}.{_name}"] = _kind, _shared.union(_flags)
-    if _module != "threading":
-        for _name in ("Queue", "JoinableQueue", "SimpleQueue"):
-            THINGS[f"{_module}.{_name}"] = "queue", _shared
-        THINGS[f"{_module}.Process"] = "thread", _shared
-THINGS |= {
-    "threading.Thread": ("thread", frozenset()),
-    "threading.Timer": ("timer", frozenset()),
-    "concurrent.futures.ThreadPoolExecutor": ("pool", frozenset()),
-    "concurrent.futures.thread.ThreadPoolExecutor": ("pool", frozenset()),
-    **{f"queue.{name}": ("queue", frozenset[str]()) for name in ("Queue", "SimpleQueue", "LifoQueue", "PriorityQueue")},
-}
+_QUEUES = ("Queue", "SimpleQueue", "LifoQueue", "PriorityQueue", "JoinableQueue")
+_LOCKS = {
+    "Lock": "lock", "RLock": "lock", "Semaphore": "semaphore", "BoundedSemaphore": "semaphore", "Event": "event",
+    "Condition": "condition", "Barrier": "barrier", "Thread": "thread", "Process": "thread", "Timer": "timer",
+}  # fmt: skip
+
+
+def thing(dotted: str) -> tuple[str, frozenset[str]] | None:
+    """(kind, flags) of the lock, queue, thread or pool that a class of a library makes."""
+    module, _, name = dotted.rpartition(".")
+    kind = None
+    if module in ("threading", "multiprocessing", "torch.multiprocessing"):
+        kind = _LOCKS.get(name)
+    if module in ("queue", "multiprocessing", "torch.multiprocessing") and name in _QUEUES:
+        kind = "queue"
+    if module.startswith("concurrent.futures") and name == "ThreadPoolExecutor":
+        kind = "pool"
+    if kind is None:
+        return None
+    of_processes = "multiprocessing" in module
+    return kind, frozenset(["process"] * of_processes + ["reentrant"] * (name == "RLock"))
+
 
 POLITE = {
-    "print", "len", "str", "repr", "int", "float", "bool", "isinstance", "id", "hash", "abs", "min", "max", "sum", "sorted", "format",
-    "round", "type", "getattr", "hasattr", "issubclass", "callable", "any", "all", "next", "divmod", "ord", "chr",
+    "print", "len", "str", "repr", "int", "float", "bool", "isinstance", "id", "hash", "abs", "min", "max", "sum", "sorted",
+    "format", "round", "type", "getattr", "hasattr", "issubclass", "callable", "any", "all", "next", "divmod", "ord", "chr",
 }  # fmt: skip
 """Builtins that keep nothing of what they get, and start nothing."""
 
-WORDS = frozenset(
-    {*_TORCH_COLLECTIVES, "send", "recv", "isend", "irecv", "spawn", "start_processes", "backward", "run", "Thread", "Process"}
-    | {"acquire", "release", "put", "put_nowait", "get", "get_nowait", "join", "task_done", "wait", "wait_for", "notify"}
-    | {"notify_all", "set", "clear", "start", "submit", "map", "result", "shutdown", "fork", "ThreadPoolExecutor", "Timer"}
-)
-"""Last names of calls that may mean something here."""
+_WORDS = {
+    "Lock": {"acquire", "release"},
+    "Semaphore": {"acquire", "release"},
+    "Queue": {"put", "put_nowait", "get", "get_nowait", "join", "task_done"},
+    "Event": {"wait", "set", "clear"},
+    "Condition": {"acquire", "release", "wait", "wait_for", "notify", "notify_all"},
+    "Barrier": {"wait"},
+    "Thread": {"start", "join", "Thread"},
+    "Process": {"start", "join", "Process", "spawn", "start_processes"},
+    "Pool": {"submit", "map", "result", "shutdown", "ThreadPoolExecutor", "wait", "as_completed"},
+    "fork": {"fork"},
+    "Strategy": {"run", "reduce", "gather", "all_reduce"},
+    "DistributedDataParallel": {"backward", "DistributedDataParallel"},
+    "distributed": {*_TORCH_COLLECTIVES, "send", "recv", "isend", "irecv", "wait", "spawn"},
+}
+"""Part of a name that a program must have: last names of calls that may then mean something here."""
 THREAD_WORDS = {"Thread", "ThreadPoolExecutor", "Timer", "submit"}
 
 
@@ -121,8 +138,22 @@ class Meanings:
     def is_first(self, name: str) -> bool:
         return name in _FIRST_NAMES
 
-    def words(self) -> frozenset[str]:
-        return WORDS | {each.rpartition(".")[2] for each in self.collectives}
+    def words(self, names: Collection[str]) -> frozenset[str]:
+        """Last names of calls that may matter in a program.
+
+        Args:
+            names: all that it uses.
+        """
+        everything = "\n".join(names)
+        found = {each.rpartition(".")[2] for each in self.collectives}
+        return frozenset(found.union(*(words for part, words in _WORDS.items() if part in everything)))
+
+    def starters(self) -> frozenset[str]:
+        """Last names of calls that start threads, or that only make sense among ranks."""
+        return self.collective_words() | {
+            "Thread", "Process", "ThreadPoolExecutor", "spawn", "start_processes", "fork", "acquire", "barrier", "send", "recv",
+            "MultiWorkerMirroredStrategy",
+        }  # fmt: skip
 
     def collective_words(self) -> frozenset[str]:
         """Last names of calls that only make sense among ranks."""

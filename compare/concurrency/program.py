@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -13,7 +14,11 @@ from compare.concurrency.control_flow import FunctionLike, Graph, Node
 from compare.concurrency.meanings import THREAD_WORDS, Meanings
 from compare.concurrency.sources import Source
 
+_CHANGES = {"append", "extend", "add", "update", "pop"}
+"""Methods that change a container."""
 Defined = ast.FunctionDef | ast.AsyncFunctionDef
+_ENTERED = {"ThreadPoolExecutor", "get_lock", "no_sync", "join"}
+"""Calls in a `with` that matter although nothing waits in them yet."""
 
 
 @dataclass(eq=False)
@@ -53,6 +58,19 @@ class Root(NamedTuple):
         return f"{self.module.file}{f', {name}' if name else ''}"
 
 
+@dataclass(eq=False)
+class _Known:
+    """A function or method before anything is executed."""
+
+    module: Module
+    owner: str
+    """The class that it stands in, if any."""
+    is_top: bool = False
+    """It stands for the module itself."""
+    calls: list[ast.Call] = field(default_factory=list[ast.Call])
+    withs: list[ast.withitem] = field(default_factory=list[ast.withitem])
+
+
 class Program:
     """All modules, by name, with what is known of every function without running anything."""
 
@@ -60,11 +78,112 @@ class Program:
         self.meanings = meanings
         self.modules = {each.name: Module(each.name, each.file, each.tree, each.is_package) for each in sources}
         self._graphs: dict[int, Graph] = {}
-        self._interesting: dict[int, bool] = {}
+        self._mattering: dict[int, bool] = {}
         self._regions: dict[tuple[int, int], tuple[bool, int | None, list[Node]]] = {}
-        self.names = _called(self.modules.values())
+        self._known: dict[int, _Known] = {}
+        self._top = {name: _Known(module, "", is_top=True) for name, module in self.modules.items()}
+        self._named: dict[str, list[_Known]] = defaultdict(list)
+        self.names: set[str] = set()
+        for name, module in self.modules.items():
+            self._look(module, module.tree, [self._top[name]], "")
         self.has_threads = bool(THREAD_WORDS & self.names)
-        self.words = self._words()
+        self.words = meanings.words(self.names)
+        everyone = [*self._known.values(), *self._top.values()]
+        calls = {id(each): list(self._callees(each)) for each in everyone}
+        self._matter = self._reaching(
+            calls, lambda each: any(map(self._is_event, each.calls)) or any(map(_is_lock, each.withs))
+        )
+        starters = meanings.starters() & self.names
+
+        def begins(known: _Known) -> bool:
+            by_call = any(last_name(call.func) in starters for call in known.calls)
+            return by_call or bool("Lock" in self.names and known.owner and any(map(_is_lock, known.withs)))
+
+        self._begin = self._reaching(calls, begins)
+        self._calls_that_matter = {
+            id(call)
+            for each in everyone
+            for call in each.calls
+            if self._is_event(call) or any(id(one) in self._matter for one in self._candidates(each.module, call))
+        }
+
+    def _look(self, module: Module, tree: ast.AST, inside: list[_Known], owner: str) -> None:
+        """Note every function, and the calls in each."""
+        for child in ast.iter_child_nodes(tree):
+            if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                known = self._known[id(child)] = _Known(module, owner)
+                self._named[child.name].append(known)
+                self._look(module, child, [*(each for each in inside if not each.is_top), known], "")
+                continue
+            if isinstance(child, ast.Call):
+                for each in inside:
+                    each.calls.append(child)
+            elif isinstance(child, ast.withitem):
+                for each in inside:
+                    each.withs.append(child)
+            elif isinstance(child, ast.Attribute):
+                self.names.add(child.attr)
+            elif isinstance(child, ast.Name) and isinstance(child.ctx, ast.Load):
+                self.names.add(child.id)
+            elif isinstance(child, (ast.Import, ast.ImportFrom)):
+                self.names.update(alias.name for alias in child.names)
+                self.names.add(getattr(child, "module", None) or "")
+            self._look(module, child, inside, child.name if isinstance(child, ast.ClassDef) else owner)
+
+    def _callees(self, known: _Known) -> Iterator[_Known]:
+        for call in known.calls:
+            yield from self._candidates(known.module, call)
+
+    def _candidates(self, module: Module, call: ast.Call) -> list[_Known]:
+        """The functions of the package that a call may mean, by its name."""
+        function = call.func
+        if isinstance(function, ast.Name):
+            return self._defined(module, function.id)
+        if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
+            statement = module.top.get(function.value.id)
+            if isinstance(statement, (ast.Import, ast.ImportFrom)):
+                other = self._imported_module(module, statement, function.value.id)
+                return self._defined(other, function.attr) if other is not None else []
+        return [each for each in self._named.get(last_name(function), []) if each.owner]
+
+    def _defined(self, module: Module, name: str, deepest: int = 5) -> list[_Known]:
+        statement = module.top.get(name)
+        match statement:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                return [self._known[id(statement)]]
+            case ast.ClassDef():
+                return [self._known[id(each)] for each in statement.body if isinstance(each, ast.FunctionDef)]
+            case ast.ImportFrom() if deepest:
+                source = self.modules.get(module.absolute(statement))
+                original = next((each.name for each in statement.names if (each.asname or each.name) == name), name)
+                return self._defined(source, original, deepest - 1) if source is not None else []
+            case None:  # a function within a function
+                return [each for each in self._named.get(name, []) if each.module is module and not each.owner]
+            case _:
+                return []
+
+    def _imported_module(self, module: Module, statement: ast.Import | ast.ImportFrom, name: str) -> Module | None:
+        for alias in statement.names:
+            if (alias.asname or alias.name.partition(".")[0]) == name:
+                source = f"{module.absolute(statement)}." if isinstance(statement, ast.ImportFrom) else ""
+                return self.modules.get(source + alias.name)
+        return None
+
+    def _reaching(self, calls: dict[int, list[_Known]], direct: Callable[[_Known], bool]) -> set[int]:
+        """Identities of those of whom this is true, and of all who may call one of them."""
+        everyone = [*self._known.values(), *self._top.values()]
+        callers: dict[int, list[_Known]] = defaultdict(list)
+        for each in everyone:
+            for one in calls[id(each)]:
+                callers[id(one)].append(each)
+        waiting = [each for each in everyone if direct(each)]
+        found = {id(each) for each in waiting}
+        while waiting:
+            for each in callers[id(waiting.pop())]:
+                if id(each) not in found:
+                    found.add(id(each))
+                    waiting.append(each)
+        return found
 
     def graph(self, tree: FunctionLike | ast.Module) -> Graph:
         found = self._graphs.get(id(tree))
@@ -78,17 +197,20 @@ class Program:
 
     def matters(self, node: Node) -> bool:
         """Whether a node may do something that other threads or ranks notice."""
-        found = self._interesting.get(id(node))
+        found = self._mattering.get(id(node))
         if found is None:
-            found = self._interesting[id(node)] = self._judge(node)
+            found = self._mattering[id(node)] = self._judge(node)
         return found
 
     def _judge(self, node: Node) -> bool:
         match node.kind:
             case "call":
-                return self._call_matters(node.tree)
+                return id(node.tree) in self._calls_that_matter
             case "enter" | "exit":
-                return self._with_matters(node.extra)
+                item: ast.withitem = node.extra
+                return not isinstance(item.context_expr, ast.Call) or (
+                    id(item.context_expr) in self._calls_that_matter or last_name(item.context_expr.func) in _ENTERED
+                )
             case "yield":
                 return True
             case "do":
@@ -96,22 +218,25 @@ class Program:
             case _:
                 return False
 
-    def _call_matters(self, call: ast.Call) -> bool:
+    def _is_event(self, call: ast.Call) -> bool:
+        """Whether a call may be of a library and do something that others notice."""
         name = last_name(call.func)
         if name not in self.words:
             return False
         plain = isinstance(call.func, ast.Attribute)
         if name == "get" and plain:  # of a dictionary
-            return not call.args or isinstance(call.args[0], ast.Constant) and isinstance(call.args[0].value, bool)
+            return not call.args or (isinstance(call.args[0], ast.Constant) and isinstance(call.args[0].value, bool))
         if name == "join" and plain:  # of a text or a path
-            return not call.args or isinstance(call.args[0], ast.Constant) and not isinstance(call.args[0].value, str)
-        if name == "set":
-            return plain and not call.args
-        return True
+            return not call.args or (isinstance(call.args[0], ast.Constant) and not isinstance(call.args[0].value, str))
+        return name != "set" or (plain and not call.args)
 
-    def _with_matters(self, item: ast.withitem) -> bool:
-        expression = item.context_expr
-        return not isinstance(expression, ast.Call) or last_name(expression.func) in {*self.words, "get_lock", "no_sync", "join"}
+    def may_raise(self, tree: FunctionLike) -> bool:
+        """Whether a function does something that can fail, and nothing that matters."""
+        graph = self.graph(tree)
+        if any(map(self.matters, graph.nodes)):
+            return False
+        risky = (ast.Call, ast.Subscript, ast.Raise, ast.Div, ast.FloorDiv, ast.Mod, ast.Assert)
+        return any(isinstance(each, risky) for each in ast.walk(tree))
 
     def region(self, graph: Graph, place: int) -> tuple[bool, int | None, list[Node]]:
         """(whether nothing matters between a branch and where its ways meet again, that node, the nodes between).
@@ -130,84 +255,41 @@ class Program:
             self._regions[key] = found
         return found
 
-    def functions(self) -> Iterator[Root]:
-        """Every function and method of the package, without those inside of functions."""
+    def roots(self) -> list[Root]:
+        """Scripts, then functions that nobody in the package names, then all others.
+
+        Only those that may start threads or ranks, take the locks of their object, or reach a collective.
+        """
+        scripts = [
+            Root(module)
+            for name, module in self.modules.items()
+            if id(self._top[name]) in self._begin or (_is_script(module) and self._script_begins(module))
+        ]
+        functions: list[Root] = []
         for module in self.modules.values():
             for statement in _at_the_top(module.tree.body):
                 if isinstance(statement, ast.FunctionDef):
-                    yield Root(module, statement)
+                    functions.append(Root(module, statement))
                 elif isinstance(statement, ast.ClassDef):
-                    for inner in statement.body:
-                        if isinstance(inner, ast.FunctionDef):
-                            yield Root(module, inner, statement)
-
-    def _words(self) -> frozenset[str]:
-        """Last names of calls that matter, with the functions that lead to one."""
-        words = set(self.meanings.words())
-        inside: dict[str, set[str]] = defaultdict(set)
-        direct: set[str] = set()
-        for module in self.modules.values():
-            for owner, function in _all_functions(module.tree):
-                names = {function.name} if function.name not in ("__init__", "__call__") or owner is None else {owner}
-                if function.name in ("__enter__", "__exit__", "__iter__", "__next__") and owner is not None:
-                    names.add(owner)
-                for node in ast.walk(function):
-                    matters = False
-                    if isinstance(node, ast.Call):
-                        for name in names:
-                            inside[name].add(last_name(node.func))
-                        matters = self._direct(node, words)
-                    elif isinstance(node, ast.withitem):
-                        matters = not isinstance(node.context_expr, ast.Call)
-                    if matters:
-                        direct |= names
-        words |= direct - {"__init__"}
-        while more := {name for name, called in inside.items() if name not in words and not called.isdisjoint(direct)}:
-            words |= more
-            direct |= more
-        return frozenset(words)
-
-    def _direct(self, call: ast.Call, words: set[str]) -> bool:
-        self.words = frozenset(words)
-        return self._call_matters(call)
-
-    def roots(self) -> list[Root]:
-        """Scripts, then functions that nobody in the package calls and that matter, then all others that matter."""
-        scripts = [Root(module) for module in self.modules.values() if self._is_script(module)]
-        functions = [root for root in self.functions() if root.function is not None and self._function_matters(root)]
+                    inner = [each for each in statement.body if isinstance(each, ast.FunctionDef)]
+                    functions += [Root(module, each, statement) for each in inner]
+        functions = [root for root in functions if id(self._known[id(root.function)]) in self._begin]
         first = [root for root in functions if root.function is not None and root.function.name not in self.names]
         return [*scripts, *first, *(root for root in functions if root not in first)]
 
-    def _function_matters(self, root: Root) -> bool:
-        assert root.function is not None
-        return any(
-            (isinstance(node, ast.Call) and self._call_matters(node))
-            or (isinstance(node, ast.withitem) and self._with_matters(node))
-            for node in ast.walk(root.function)
-        )
+    def _script_begins(self, module: Module) -> bool:
+        return any(id(each) in self._begin for each in self._callees(self._top[module.name]))
 
-    def _is_script(self, module: Module) -> bool:
-        for statement in module.tree.body:
-            if isinstance(statement, ast.If) and "__name__" in {
-                each.id for each in ast.walk(statement.test) if isinstance(each, ast.Name)
-            }:
-                return True
-            if isinstance(statement, (ast.Expr, ast.For, ast.With, ast.While, ast.Try)):
-                if any(isinstance(each, ast.Call) and self._call_matters(each) for each in ast.walk(statement)):
-                    return True
-        return False
-
+    @functools.cache  # noqa: B019  a program lives as long as its search
     def is_distributed(self, root: Root) -> bool:
         """Whether ranks run the root. Otherwise it may start them."""
         words = self.meanings.collective_words()
-        trees: list[ast.AST] = [root.module.tree]  # a function's own module says best what it belongs to
-        called = {last_name(node.func) for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)}
-        if root.function is not None:
-            own = {last_name(node.func) for node in ast.walk(root.function) if isinstance(node, ast.Call)}
-            return not own.isdisjoint(words) or (not called.isdisjoint(words) and not own.isdisjoint(self.words))
-        starts = {"spawn", "start_processes", "Process"} & called
-        everywhere = words & self.names
-        return bool(everywhere) and not starts
+        called = {last_name(call.func) for call in self._top[root.module.name].calls} | {
+            last_name(call.func) for each in self._known.values() if each.module is root.module for call in each.calls
+        }
+        if root.function is None:
+            return bool(words & self.names) and not called & {"spawn", "start_processes", "Process"}
+        return bool(called & words)
 
 
 def last_name(tree: ast.expr) -> str:
@@ -224,7 +306,8 @@ def bound(statement: ast.stmt) -> list[str]:
         case ast.ImportFrom():
             return [alias.asname or alias.name for alias in statement.names]
         case ast.Assign():
-            return [each.id for target in statement.targets for each in ast.walk(target) if isinstance(each, ast.Name)]
+            names = [each for target in statement.targets for each in ast.walk(target) if isinstance(each, ast.Name)]
+            return [each.id for each in names if isinstance(each.ctx, ast.Store)]
         case ast.AnnAssign() | ast.AugAssign():
             return [statement.target.id] if isinstance(statement.target, ast.Name) else []
         case _:
@@ -243,9 +326,8 @@ def stored_names(nodes: Sequence[Node]) -> set[str]:
             trees = [node.tree.target]
         elif node.kind == "enter" and node.extra.optional_vars is not None:
             trees = [node.extra.optional_vars]
-        elif node.kind == "call" and isinstance(node.tree.func, ast.Attribute):
-            if isinstance(node.tree.func.value, ast.Name) and node.tree.func.attr in ("append", "extend", "add", "update", "pop"):
-                found.add(node.tree.func.value.id)
+        elif node.kind == "call" and last_name(node.tree.func) in _CHANGES and isinstance(node.tree.func, ast.Attribute):
+            trees = [ast.Name(last_name(node.tree.func.value), ast.Store())]
         for tree in trees:
             found |= {each.id for each in ast.walk(tree) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
     return found
@@ -267,25 +349,16 @@ def _at_the_top(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
                 pass
 
 
-def _all_functions(tree: ast.AST, owner: str | None = None) -> Iterator[tuple[str | None, Defined]]:
-    for child in ast.iter_child_nodes(tree):
-        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            yield owner, child
-            yield from _all_functions(child)
-        else:
-            yield from _all_functions(child, child.name if isinstance(child, ast.ClassDef) else owner)
+def _is_script(module: Module) -> bool:
+    return any(
+        isinstance(statement, ast.If)
+        and any(isinstance(each, ast.Name) and each.id == "__name__" for each in ast.walk(statement.test))
+        for statement in module.tree.body
+    )
 
 
-def _called(modules: Any) -> frozenset[str]:
-    """Every name that is read anywhere."""
-    found: set[str] = set()
-    for module in modules:
-        for node in ast.walk(module.tree):
-            if isinstance(node, ast.Attribute):
-                found.add(node.attr)
-            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-                found.add(node.id)
-    return frozenset(found)
+def _is_lock(item: ast.withitem) -> bool:
+    return not isinstance(item.context_expr, ast.Call) or last_name(item.context_expr.func) in _ENTERED
 
 
 def _stores(tree: ast.AST) -> bool:

@@ -17,7 +17,7 @@ _MOST_KEPT = 24
 
 class _Access(NamedTuple):
     process: Process
-    count: int
+    moment: int
     """The process's own clock."""
     kind: str
     """read, write, update (a write of what was read before) or flag (a write of a constant)."""
@@ -41,10 +41,11 @@ def access(state: State, process: Process, place: tuple[int, str], kind: str, sa
     now = _Access(process, process.clock.get(process.number, 0), kind, locks, step, repeated, ())
     before = process.system.accesses.setdefault(place, [])
     for each in before:
-        if each.process is not process and not process.seen(each.process.number, each.count) and not (each.locks & locks):
+        if each.process is not process and not process.seen(each.process.number, each.moment) and not (each.locks & locks):
             _judge(state, each, now._replace(trace=tuple(process.trace)), says)
     if len(before) < _MOST_KEPT and not any(
-        one.process is process and (one.kind, one.step, one.locks, one.count) == (kind, step, locks, now.count) for one in before
+        one.process is process and (one.kind, one.step, one.locks, one.moment) == (kind, step, locks, now.moment)
+        for one in before
     ):
         before.append(now._replace(trace=tuple(process.trace)))
 
@@ -68,7 +69,8 @@ def _judge(state: State, before: _Access, now: _Access, says: str) -> None:
             rule,
             first.step.file,
             first.step.line,
-            f"{says}: {before.process.name} and {now.process.name} use it without a common lock, and nothing orders them, {what}.",
+            f"{says}: {before.process.name} and {now.process.name} use it without a common lock, and nothing orders them, "
+            f"{what}.",
             paths,
             frozenset({(second.step.file, second.step.line)}),
         )

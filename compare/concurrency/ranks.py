@@ -22,6 +22,8 @@ from compare.concurrency.values import (
 )
 
 WORLD = "the world"
+_MISMATCHES = {"collective-order", "collective-shape", "collective-root"}
+"""What one execution reports once: nothing after it is sure."""
 
 
 class Issue(NamedTuple):
@@ -32,7 +34,7 @@ class Issue(NamedTuple):
     root: object
     process: Process
     step: Step
-    count: int
+    moment: int
     """The process's clock."""
 
 
@@ -58,9 +60,11 @@ class Ranks(Threads):
             # A group that is not known: only its order among those of the same place is.
             deliver(self._after(process, name, values))
             return
-        if rank is None or len(members) < 2:
+        if rank is None or len(members) < 2 or (name == "init_process_group" and "world_size" in words):
+            process.joined = process.joined or name == "init_process_group"
             deliver(self._after(process, name, values))
             return
+        process.joined = True
         issue = self._issue(process, name, values, words)
         of_rank = self.exchanges.setdefault(group, {each: [] for each in members})
         self._judge_threads(of_rank[rank], issue)
@@ -120,7 +124,7 @@ class Ranks(Threads):
 
     def _judge_threads(self, before: Sequence[Issue], issue: Issue) -> None:
         for each in before[-8:]:
-            if each.process is not issue.process and not issue.process.seen(each.process.number, each.count):
+            if each.process is not issue.process and not issue.process.seen(each.process.number, each.moment):
                 self.findings.append(
                     Finding(
                         "collective-threads",
@@ -135,7 +139,7 @@ class Ranks(Threads):
 
     def _judge_matching(self, of_rank: Mapping[int, Sequence[Issue]], rank: int, place: int, issue: Issue) -> None:
         for other, issues in of_rank.items():
-            if other == rank or len(issues) <= place:
+            if other == rank or len(issues) <= place or any(each.rule in _MISMATCHES for each in self.findings):
                 continue
             theirs = issues[place]
             if theirs.name != issue.name:
@@ -143,7 +147,10 @@ class Ranks(Threads):
             elif None not in (theirs.shape, issue.shape) and theirs.shape != issue.shape:
                 rule, says = "collective-shape", f"gives {issue.name} the shape {theirs.shape}, rank {rank} gives {issue.shape}"
             elif None not in (theirs.root, issue.root) and theirs.root != issue.root:
-                rule, says = "collective-root", f"names {theirs.root} as the root of {issue.name}, rank {rank} names {issue.root}"
+                rule, says = (
+                    "collective-root",
+                    f"names {theirs.root} as the root of {issue.name}, rank {rank} names {issue.root}",
+                )
             else:
                 continue
             self.parted(rule, f"Rank {other} {says}.", theirs.process, issue.process, theirs.step, issue.step)
@@ -171,10 +178,10 @@ class Ranks(Threads):
             return
         assert isinstance(peer, Const)
         sends = name in ("send", "isend")
-        pair = (rank, peer.value) if sends else (peer.value, rank)
         own, other = ("send", "recv") if sends else ("recv", "send")
-        place = self.messages.get((*pair, own), 0)
-        self.messages[(*pair, own)] = place + 1
+        source, target = (rank, int(peer.value)) if sends else (int(peer.value), rank)
+        place = self.messages.get((source, target, own), 0)
+        self.messages[source, target, own] = place + 1
         process.note(f"reaches {name} with rank {peer.value}")
 
         def done() -> Value:
@@ -184,7 +191,7 @@ class Ranks(Threads):
 
         operation = Operation(
             f"waits in {name} for rank {peer.value}",
-            lambda: self.messages.get((*pair, other), 0) > place,
+            lambda: self.messages.get((source, target, other), 0) > place,
             done,
             Thing(kind="message", count=peer.value),
             None,

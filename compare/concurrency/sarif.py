@@ -40,9 +40,7 @@ def _result(finding: Finding, names: Sequence[str]) -> dict[str, Any]:
     also = sorted(finding.also - {(finding.file, finding.line)})
     if also:
         made["relatedLocations"] = [{"id": place, **_location(*each)} for place, each in enumerate(also, 1)]
-    flows = [
-        {"id": who, "locations": [{"location": _step(each)} for each in steps]} for who, steps in finding.paths if steps
-    ]
+    flows = [{"id": who, "locations": [{"location": _step(each)} for each in steps]} for who, steps in finding.paths if steps]
     if flows:
         made["codeFlows"] = [{"threadFlows": flows}]
     return made

@@ -79,7 +79,7 @@ def _explore(
         try:
             execution = Execution(program, path, budget, root, ranks, prune=prune)
             execution.run()
-            findings = [*execution.findings, *([] if execution.findings else verdicts.judge(execution))]
+            findings = verdicts.judge(execution)
         except Cut:
             cut = True
             break
@@ -124,11 +124,16 @@ def _ranks(root: Root) -> int:
 def distinct(findings: Sequence[Finding]) -> list[Finding]:
     """Each finding once: the first of those that say the same of overlapping places."""
     kept: list[Finding] = []
-    family = {"collective-order": "collective-missing", "collective-group": "collective-missing", "never-signalled": "queue-deadlock"}
+    family = {
+        "collective-order": "collective-missing",
+        "collective-group": "collective-missing",
+        "never-signalled": "queue-deadlock",
+    }
     for each in findings:
         own = family.get(each.rule, each.rule)
         if not any(
-            family.get(one.rule, one.rule) == own and (each.file, each.line) in one.places or one.places == each.places and one.rule == each.rule
+            (family.get(one.rule, one.rule) == own and (each.file, each.line) in one.places)
+            or (one.places == each.places and one.rule == each.rule)
             for one in kept
         ):
             kept.append(each)

@@ -15,8 +15,6 @@ from compare.concurrency.findings import Suppression, suppressions
 
 MOST_BYTES = 2_000_000
 """Of one file. Longer ones hold data, not code."""
-_DEEPEST = 150
-"""Levels of nesting in one file. CPython's own parser ends at 200 brackets or 100 blocks."""
 _SKIPPED = {"__pycache__", "node_modules", "site-packages", "build", "dist"}
 
 
@@ -91,17 +89,17 @@ def _parsed(path: Path, top: Path) -> Source:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of odd escapes in other people's text
             tree = ast.parse(raw, str(path))
-            if _too_deep(tree):
-                raise RecursionError
         encoding = "utf-8-sig"
         for line in raw.splitlines()[:2]:
             if b"coding" in line and b"latin-1" in line:
                 encoding = "latin-1"
         comments = suppressions(raw.decode(encoding, errors="replace"))
     except SyntaxError as error:
-        raise SpecError(f"{name}:{error.lineno or 1}: this is not valid Python ({error.msg}). Mend it, or leave it out.") from None
+        raise SpecError(
+            f"{name}:{error.lineno or 1}: this is not valid Python ({error.msg}). Mend it, or leave it out."
+        ) from None
     except (RecursionError, MemoryError):
-        raise SpecError(f"{name}:1: the code is nested too deeply to be read. At most {_DEEPEST} levels are.") from None
+        raise SpecError(f"{name}:1: the code is nested too deeply to be read.") from None
     except ValueError as error:  # a null byte, or an unknown encoding
         raise SpecError(f"{name}:1: this is not valid Python ({error}). Mend it, or leave it out.") from None
     except OSError as error:
@@ -117,12 +115,3 @@ def shown(path: Path) -> str:
         return path.resolve().relative_to(Path.cwd()).as_posix()
     except (ValueError, OSError):
         return path.as_posix()
-
-
-def _too_deep(tree: ast.AST) -> bool:
-    level: list[ast.AST] = [tree]
-    for _ in range(_DEEPEST * 2):  # a block is two levels of the tree
-        level = [child for node in level for child in ast.iter_child_nodes(node)]
-        if not level:
-            return False
-    return True

@@ -19,7 +19,7 @@ MOST_FRAMES = 40
 _LONGEST_TRACE = 400
 
 
-class Cut(Exception):  # noqa: N818  it ends an execution, as Diverged does
+class Cut(Exception):
     """The execution cannot go on: a budget is spent."""
 
 
@@ -154,6 +154,8 @@ class Process:
     without_exchange: int = 0
     """How many `no_sync` it is in."""
     thing: Thing | None = None
+    joined: bool = False
+    """Whether it has begun to work with the other ranks. One that never does may not be meant to."""
 
     @property
     def frame(self) -> Frame:
@@ -200,7 +202,8 @@ class State:
         self.exchanges: dict[Any, dict[int, list[Any]]] = {}
         """Group: rank: what it has issued, in order."""
         self.messages: dict[tuple[int, int, str], int] = {}
-        self.largest_queue = 0
+        self.room = 0
+        """How many items all bounded queues hold together."""
         self.locks_taken: list[tuple[Thing, Thing, Process, Step, Step, frozenset[int]]] = []
         """(held, taken, who, where held, where taken, all that were held)."""
         self.entered: set[int] = set()
@@ -208,6 +211,8 @@ class State:
         self.given: list[Value] = []
         """What unknown callers may use too."""
         self.started_threads = False
+        self.literal = False
+        """Whether the value that is assigned now is a constant in the source, as that of a flag is."""
 
     def choose(self, process: Process, alternatives: int, *, local: bool, key: tuple[Any, ...] = ()) -> int:
         """One of several ways. Ranks take the same one unless it depends on what is local to each."""

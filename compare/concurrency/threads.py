@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from compare.concurrency import meanings
 from compare.concurrency.calls import Calls
 from compare.concurrency.findings import Finding, Step
-from compare.concurrency.meanings import THINGS
 from compare.concurrency.state import Operation, Process, System
 from compare.concurrency.values import (
     ITEM,
@@ -31,9 +32,13 @@ _TASKS_OF_MAP = 2
 class Threads(Calls):
     """Operations on the things that threads share."""
 
-    def thing(self, process: Process, dotted: str, values: Sequence[Value], words: Words, marks: frozenset[Any]) -> Thing:
-        """A new lock, queue, thread or other thing."""
-        kind, flags = THINGS[dotted]
+    def thing(
+        self, process: Process, dotted: str, values: Sequence[Value], words: Words, marks: frozenset[Any]
+    ) -> Thing | None:
+        """A new lock, queue, thread or other thing. None: the class makes none."""
+        if (found := meanings.thing(dotted)) is None:
+            return None
+        kind, flags = found
         step = process.here() if process.frames else Step("", 0, "")
         made = Thing(kind=kind, site=(step.file, step.line), flags=flags)
 
@@ -47,7 +52,7 @@ class Threads(Calls):
                 made.is_open = isinstance(size, Unknown) and "process" in flags
                 if isinstance(size, Unknown):
                     made.size = 2  # a bound that is not known
-                self.largest_queue = max(self.largest_queue, made.size or 0)
+                self.room += made.size or 0
             case "semaphore":
                 count = given(0, "value")
                 made.count = count.value if isinstance(count, Const) and isinstance(count.value, int) else 1
@@ -88,17 +93,19 @@ class Threads(Calls):
         def given(place: int, word: str) -> Value | None:
             return words.get(word, values[place] if place < len(values) else None)
 
-        def wait(says: str, ready: Callable[[], bool], act: Callable[[], Value], expire: Callable[[], None] | None = None) -> bool:
+        def wait(
+            says: str, ready: Callable[[], bool], act: Callable[[], Value], expire: Callable[[], None] | None = None
+        ) -> bool:
             self.wait(process, Operation(says, ready, act, thing, expire, thing.kind), deliver)
             return True
 
         title = thing.title
         match thing.kind, name:
-            case ("lock" | "semaphore" | "condition"), ("acquire" | "__enter__"):
+            case (("lock" | "semaphore" | "condition"), ("acquire" | "__enter__")):
                 blocking, timeout = given(0, "blocking"), given(1, "timeout")
                 gives_up = (blocking is not None and truth(blocking) is not True) or timeout is not None
                 self.acquire(process, thing, deliver, by_acquire=name == "acquire", gives_up=gives_up)
-            case ("lock" | "semaphore" | "condition"), ("release" | "__exit__"):
+            case (("lock" | "semaphore" | "condition"), ("release" | "__exit__")):
                 self.release(process, thing)
                 deliver(NONE)
             case "condition", ("wait" | "wait_for"):
@@ -149,7 +156,9 @@ class Threads(Calls):
                     return Const(True)
 
                 timed = given(0, "timeout") is not None
-                return wait(f"waits for {title}", lambda: thing.is_set, happened, (lambda: deliver(Const(False))) if timed else None)
+                return wait(
+                    f"waits for {title}", lambda: thing.is_set, happened, (lambda: deliver(Const(False))) if timed else None
+                )
             case "queue", ("put" | "put_nowait"):
 
                 def put() -> Value:
@@ -161,7 +170,9 @@ class Threads(Calls):
                     thing.count += 1
                     return NONE
 
-                full = (lambda: self.throw(process, "Full")) if _gives_up(name, given(1, "block"), given(2, "timeout")) else None
+                full = (
+                    (lambda: self.throw(process, "Full")) if _gives_up(name, given(1, "block"), given(2, "timeout")) else None
+                )
                 return wait(f"puts into {title}", lambda: thing.size is None or len(thing.items) < thing.size, put, full)
             case "queue", ("get" | "get_nowait"):
 
@@ -171,7 +182,9 @@ class Threads(Calls):
                     process.after(clock)
                     return value
 
-                empty = (lambda: self.throw(process, "Empty")) if _gives_up(name, given(0, "block"), given(1, "timeout")) else None
+                empty = (
+                    (lambda: self.throw(process, "Empty")) if _gives_up(name, given(0, "block"), given(1, "timeout")) else None
+                )
                 return wait(f"waits for an item of {title}", lambda: bool(thing.items), get, empty)
             case "queue", "task_done":
                 thing.count -= 1
@@ -226,7 +239,9 @@ class Threads(Calls):
             case "pool", "submit" if values:
                 deliver(self._submit(process, thing, values[0], values[1:]))
             case "pool", "map" if values:
-                made = [self._submit(process, thing, values[0], [Unknown(marks=frozenset([ITEM]))]) for _ in range(_TASKS_OF_MAP)]
+                made = [
+                    self._submit(process, thing, values[0], [Unknown(marks=frozenset([ITEM]))]) for _ in range(_TASKS_OF_MAP)
+                ]
                 return wait(
                     f"waits for the tasks of {title}",
                     lambda: all(each.owner.ended for each in made),
@@ -334,7 +349,7 @@ class Threads(Calls):
                 "fork-after-threads",
                 step.file,
                 step.line,
-                f"{process.name} forks while {others[0].name} runs. A lock that {others[0].name} holds stays taken in the child. "
+                f"{process.name} forks while {others[0].name} runs. A lock that this thread holds stays taken in the child. "
                 "Start processes before threads, or by spawn.",
                 [(process.name, process.trace[-12:]), (others[0].name, others[0].trace[-12:])],
             )
@@ -348,7 +363,7 @@ class Threads(Calls):
         future.owner.thing = future
         if future.owner.frames:
             bottom = future.owner.frames[0]
-            bottom.on_return = lambda value: setattr(future, "target", value)
+            bottom.on_return = functools.partial(setattr, future, "target")
         if pool.size is not None:
             future.owner.queued = pool
         pool.items.append(future)

@@ -172,6 +172,7 @@ _COMPARE: dict[type, Callable[[Any, Any], Any]] = {
     ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not,
 }  # fmt: skip
 _LARGEST = 10**6
+_LONGEST = 64
 
 
 def binary(operation: ast.operator, left: Value, right: Value) -> Value:
@@ -186,9 +187,9 @@ def binary(operation: ast.operator, left: Value, right: Value) -> Value:
             return Const(value, marks=marks)
     if isinstance(left, Sequenced) and isinstance(right, Sequenced) and isinstance(operation, ast.Add):
         return Sequenced([*left.items, *right.items], left.exact and right.exact, marks=marks)
-    if isinstance(operation, ast.Mult) and isinstance(left, Sequenced) and isinstance(right, Const):
-        if isinstance(right.value, int) and 0 <= right.value * len(left.items) <= 64:
-            return Sequenced(left.items * right.value, left.exact, marks=marks)
+    times = right.value if isinstance(right, Const) and isinstance(right.value, int) else -1
+    if isinstance(operation, ast.Mult) and isinstance(left, Sequenced) and 0 <= times * len(left.items) <= _LONGEST:
+        return Sequenced(left.items * times, left.exact, marks=marks)
     return Unknown(marks=marks)
 
 
@@ -216,14 +217,16 @@ def compare(operation: ast.cmpop, left: Value, right: Value) -> Value:
         if left is right and isinstance(left, (Instance, Thing, Class)):
             return Const(same)
         for one, two in ((left, right), (right, left)):
-            sentinel = isinstance(two, Instance) or (isinstance(two, Const) and (two.value is None or isinstance(two.value, str)))
+            sentinel = isinstance(two, Instance) or (
+                isinstance(two, Const) and (two.value is None or isinstance(two.value, str))
+            )
             known = isinstance(one, (Instance, Thing, Function, Class, Sequenced)) or ITEM in one.marks
             if sentinel and known:
                 return Const(other, marks=marks)
-    if isinstance(operation, (ast.In, ast.NotIn)) and isinstance(right, Sequenced) and right.exact and isinstance(left, Const):
-        if all(isinstance(each, Const) for each in right.items):
-            inside = left.value in [each.value for each in right.items if isinstance(each, Const)]
-            return Const(inside == isinstance(operation, ast.In), marks=marks)
+    if isinstance(operation, (ast.In, ast.NotIn)) and isinstance(right, Sequenced) and isinstance(left, Const):
+        known_items = [each.value for each in right.items if isinstance(each, Const)]
+        if right.exact and len(known_items) == len(right.items):
+            return Const((left.value in known_items) == isinstance(operation, ast.In), marks=marks)
     return Unknown(marks=marks)
 
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from compare.concurrency.findings import Finding, Step
 from compare.concurrency.execution import Execution
+from compare.concurrency.findings import Finding, Step
 from compare.concurrency.state import Process
 from compare.concurrency.values import Thing, reachable
 
 
 def judge(execution: Execution) -> list[Finding]:
     """The findings of an execution in which nobody can go on."""
-    ended_badly = any(each.crashed and each.number == 0 or (each.crashed and each.system.rank is not None) for each in execution.processes)
+    if execution.findings:
+        return [_settled(execution, each) for each in execution.findings]
+    ended_badly = any(
+        (each.crashed and each.number == 0) or (each.crashed and each.system.rank is not None) for each in execution.processes
+    )
     stuck = [each for each in execution.processes if not each.ended and not each.cut and each.waiting is not None]
     if not stuck or ended_badly:
         return []
@@ -24,11 +29,22 @@ def judge(execution: Execution) -> list[Finding]:
     if len(hopeless) < len(stuck) or any(each.cut for each in execution.processes):
         hopeless = _closed(hopeless)
     counting = [each for each in hopeless if not each.daemon]
-    if not counting or not any(each.number == 0 for each in stuck) and _daemons_only(stuck):
+    if not counting or (not any(each.number == 0 for each in stuck) and _daemons_only(stuck)):
         return []
     if execution.root.function is not None and not any(each.number == 0 for each in hopeless) and len(hopeless) < 2:
         return []
     return [_among_threads(execution, hopeless)]
+
+
+def _settled(execution: Execution, finding: Finding) -> Finding:
+    """Ranks that reach other collectives: some in another order, or one rank more than the other?"""
+    if finding.rule != "collective-order":
+        return finding
+    for of_rank in execution.exchanges.values():
+        names = {tuple(sorted(each.name for each in issues)) for issues in of_rank.values()}
+        if len(names) > 1:
+            return replace(finding, rule="collective-missing")
+    return finding
 
 
 def _is_open(process: Process, known: set[int]) -> bool:
@@ -74,15 +90,24 @@ def _among_threads(execution: Execution, hopeless: Sequence[Process]) -> Finding
     step = _waits(main)
     who = "; ".join(f"{each.name} {each.waiting.says} (line {_waits(each).line})" for each in involved if each.waiting)
     holding = [
-        f"{each.name} holds {lock.title} (line {where.line})" for each in involved for lock, where, _ in each.held if lock in locks
+        f"{each.name} holds {lock.title} (line {where.line})"
+        for each in involved
+        for lock, where, _ in each.held
+        if lock in locks
     ]
-    dead = [f"{each.name} ended by an exception (line {each.thrown.line})" for each in execution.processes if each.crashed and each.thrown]
+    dead = [
+        f"{each.name} ended by an exception (line {each.thrown.line})"
+        for each in execution.processes
+        if each.crashed and each.thrown
+    ]
     dead += [
         f"{each.name} got an exception in line {each.thrown.line}"
         for each in execution.processes
         if each.thrown and not each.crashed and rule in ("lock-not-released", "never-signalled")
     ]
-    says = f"Nobody can go on: {who}." + (f" {'; '.join(holding)}." if holding else "") + (f" {'; '.join(dead)}." if dead else "")
+    says = (
+        f"Nobody can go on: {who}." + (f" {'; '.join(holding)}." if holding else "") + (f" {'; '.join(dead)}." if dead else "")
+    )
     shown = [*involved, *(each for each in execution.processes if each.thrown and each not in involved)]
     paths = [(each.name, [*each.trace[-16:], _waits(each)] if each.waiting else each.trace[-16:]) for each in shown]
     also = {(each.file, each.line) for one in shown if one.waiting for each in [_waits(one)]}
@@ -98,12 +123,11 @@ def _rule(
     for each in involved:
         thing = each.waiting.thing if each.waiting is not None else None
         if thing is not None and thing.kind == "lock":
+            by_acquire = any(lock is thing and explicit for lock, _, explicit in thing.owner.held)
+            if thing.owner.ended or (by_acquire and thing.owner.thrown is not None):
+                return "lock-not-released", each
             if thing.owner is each:
                 return "lock-again", each
-            if thing.owner is not None and thing.owner.ended:
-                return "lock-not-released", each
-            if any(lock is thing and by_acquire for lock, _, by_acquire in thing.owner.held) and thing.owner.thrown is not None:
-                return "lock-not-released", each
     if any(each.kind == "future" for each in others) and any(each.queued for each in execution.processes):
         return "pool-deadlock", next(each for each in involved if each.waiting and each.waiting.thing in others)
     if locks and others:
@@ -113,7 +137,9 @@ def _rule(
     puts = [each for each in involved if each.waiting is not None and each.waiting.says.startswith("puts")]
     if puts:
         return "queue-deadlock", puts[0]
-    waits = [each for each in involved if each.waiting and each.waiting.thing and each.waiting.thing.kind not in ("thread", "pool")]
+    waits = [
+        each for each in involved if each.waiting and each.waiting.thing and each.waiting.thing.kind not in ("thread", "pool")
+    ]
     return "never-signalled", waits[0] if waits else involved[0]
 
 
@@ -150,14 +176,22 @@ def _among_ranks(execution: Execution, stuck: Sequence[Process]) -> list[Finding
         ]
         for rank in late:
             other = mains.get(rank)
-            if other is None or other is one:
+            if other is None or other is one or not other.joined:
                 continue
             if other.ended:
                 return [_parted(execution, "collective-missing", one, other, "has ended without it")]
             if other.waiting is None:
                 continue
             if other.waiting.kind == "collective":
-                return [_parted(execution, "collective-group", one, other, f"{other.waiting.says} of another group (line {_waits(other).line})")]
+                return [
+                    _parted(
+                        execution,
+                        "collective-group",
+                        one,
+                        other,
+                        f"{other.waiting.says} of another group (line {_waits(other).line})",
+                    )
+                ]
             return [_parted(execution, "collective-missing", one, other, f"{other.waiting.says} (line {_waits(other).line})")]
     messages = [each for each in stuck if each.waiting is not None and each.waiting.kind in ("send", "recv")]
     if messages:
@@ -195,7 +229,8 @@ def lock_orders(taken: Sequence[tuple[Thing, Thing, Process, Step, Step, frozens
         if back is None or str(one) > str(two):
             continue
         says = (
-            f"Methods of {cls} take {held.title} and then {lock.title} (line {step.line}), and in the other order (line {back[2].line}). "
+            f"Methods of {cls} take {held.title} and then {lock.title} (line {step.line}), and in the other order "
+            f"(line {back[2].line}). "
             "Two threads that call them wait for each other."
         )
         paths = [("one thread", [where, step]), ("another thread", [back[1], back[2]])]
