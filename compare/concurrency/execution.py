@@ -605,6 +605,8 @@ class Execution(Ranks):
             sampled = "sampler" in words or "batch_sampler" in words
             uneven = frozenset([UNEVEN]) if not sampled and any(UNEVEN in each.marks for each in values) else frozenset[Any]()
             deliver(Unknown(marks=frozenset([LOADER]) | uneven))
+        elif dotted == "torch.distributed.algorithms.join.Join":
+            deliver(Unknown(dotted="join"))
         elif last == "DistributedSampler":
             deliver(Unknown())
         elif dotted in MADE_OF_SHAPE:

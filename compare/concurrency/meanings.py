@@ -152,12 +152,11 @@ class Meanings:
         """Last names of calls that start threads, or that only make sense among ranks."""
         return self.collective_words() | {
             "Thread", "Process", "ThreadPoolExecutor", "spawn", "start_processes", "fork", "acquire", "barrier", "send", "recv",
-            "MultiWorkerMirroredStrategy",
         }  # fmt: skip
 
     def collective_words(self) -> frozenset[str]:
         """Last names of calls that only make sense among ranks."""
-        return frozenset({*_TORCH_COLLECTIVES} - {"reduce", "gather", "scatter", "barrier"} | {"DistributedDataParallel"}) | {
+        return frozenset({*_TORCH_COLLECTIVES} - {"reduce", "gather", "scatter", "barrier"} | {"DistributedDataParallel", "MultiWorkerMirroredStrategy"}) | {
             each.rpartition(".")[2] for each in self.collectives
         }
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from common.spec import SpecError
 from compare.concurrency import control_flow
 from compare.concurrency.control_flow import FunctionLike, Graph, Node
 from compare.concurrency.meanings import THREAD_WORDS, Meanings
@@ -75,6 +76,11 @@ class Program:
     """All modules, by name, with what is known of every function without running anything."""
 
     def __init__(self, sources: Sequence[Source], meanings: Meanings) -> None:
+        """Read all functions.
+
+        Raises:
+            SpecError: a file is nested too deeply.
+        """
         self.meanings = meanings
         self.modules = {each.name: Module(each.name, each.file, each.tree, each.is_package) for each in sources}
         self._graphs: dict[int, Graph] = {}
@@ -85,7 +91,10 @@ class Program:
         self._named: dict[str, list[_Known]] = defaultdict(list)
         self.names: set[str] = set()
         for name, module in self.modules.items():
-            self._look(module, module.tree, [self._top[name]], "")
+            try:
+                self._look(module, module.tree, [self._top[name]], "")
+            except RecursionError:
+                raise SpecError(f"{module.file}:1: the code is nested too deeply to be read. Leave it out.") from None
         self.has_threads = bool(THREAD_WORDS & self.names)
         self.words = meanings.words(self.names)
         everyone = [*self._known.values(), *self._top.values()]
@@ -97,7 +106,7 @@ class Program:
 
         def begins(known: _Known) -> bool:
             by_call = any(last_name(call.func) in starters for call in known.calls)
-            return by_call or bool("Lock" in self.names and known.owner and any(map(_is_lock, known.withs)))
+            return by_call or bool("Lock" in self.names and any(map(_is_lock, known.withs)))
 
         self._begin = self._reaching(calls, begins)
         self._calls_that_matter = {

@@ -62,6 +62,7 @@ class Ranks(Threads):
             return
         if rank is None or len(members) < 2 or (name == "init_process_group" and "world_size" in words):
             process.joined = process.joined or name == "init_process_group"
+            self.partial = self.partial or name == "init_process_group"
             deliver(self._after(process, name, values))
             return
         process.joined = True

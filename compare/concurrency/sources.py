@@ -12,6 +12,7 @@ from pathlib import Path
 
 from common.spec import SpecError
 from compare.concurrency.findings import Suppression, suppressions
+from compare.core.wording import shortened
 
 MOST_BYTES = 2_000_000
 """Of one file. Longer ones hold data, not code."""
@@ -51,21 +52,21 @@ def read(word: str) -> list[Source]:
 
 
 def _located(word: str) -> Path:
-    path = Path(word)
+    path, parts = Path(word), word.split(".")
     try:
         if path.exists():
             return path
-    except (OSError, ValueError):  # too long, or a null byte
-        pass
-    parts = word.split(".")
-    if all(part.isidentifier() for part in parts):
-        for root in [Path.cwd(), *map(Path, filter(None, sys.path))]:
+        for root in [Path.cwd(), *map(Path, filter(None, sys.path))] if all(map(str.isidentifier, parts)) else []:
             place = root.joinpath(*parts)
             if (place / "__init__.py").exists():
                 return place
             if place.with_suffix(".py").exists():
                 return place.with_suffix(".py")
-    raise SpecError(f"There is no such path or module. Received: {word!r}. Name a .py file, a folder or a module.")
+    except (OSError, ValueError):  # too long, or a null byte
+        pass
+    raise SpecError(
+        f"There is no such path or module. Received: {shortened(word, 200)!r}. Name a .py file, a folder or a module."
+    )
 
 
 def _files(folder: Path) -> list[Path]:
@@ -78,12 +79,12 @@ def _files(folder: Path) -> list[Path]:
 
 def _parsed(path: Path, top: Path) -> Source:
     name = shown(path)
+    if not path.is_file():
+        raise SpecError(f"{name} is not a file. Leave it out.")
+    if (size := path.stat().st_size) > MOST_BYTES:
+        limit = f"At most {MOST_BYTES:,} bytes of a file are read. Leave it out."
+        raise SpecError(f"{name}:1: this file is too large. Received: {size:,} bytes. {limit}")
     try:
-        size = path.stat().st_size
-        if not path.is_file():
-            raise SpecError(f"{name} is not a file.")
-        if size > MOST_BYTES:
-            raise SpecError(f"{name} is too large. Received: {size:,} bytes. At most {MOST_BYTES:,} bytes of a file are read.")
         with path.open("rb") as opened:
             raw = opened.read()
         with warnings.catch_warnings():
@@ -99,7 +100,7 @@ def _parsed(path: Path, top: Path) -> Source:
             f"{name}:{error.lineno or 1}: this is not valid Python ({error.msg}). Mend it, or leave it out."
         ) from None
     except (RecursionError, MemoryError):
-        raise SpecError(f"{name}:1: the code is nested too deeply to be read.") from None
+        raise SpecError(f"{name}:1: the code is nested too deeply to be read. Leave it out.") from None
     except ValueError as error:  # a null byte, or an unknown encoding
         raise SpecError(f"{name}:1: this is not valid Python ({error}). Mend it, or leave it out.") from None
     except OSError as error:

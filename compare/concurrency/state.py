@@ -211,6 +211,8 @@ class State:
         self.given: list[Value] = []
         """What unknown callers may use too."""
         self.started_threads = False
+        self.partial = False
+        """Whether ranks say how many they are, so that some may have no part in it."""
         self.literal = False
         """Whether the value that is assigned now is a constant in the source, as that of a flag is."""
 

@@ -176,7 +176,7 @@ def _among_ranks(execution: Execution, stuck: Sequence[Process]) -> list[Finding
         ]
         for rank in late:
             other = mains.get(rank)
-            if other is None or other is one or not other.joined:
+            if other is None or other is one or (execution.partial and not other.joined):
                 continue
             if other.ended:
                 return [_parted(execution, "collective-missing", one, other, "has ended without it")]
