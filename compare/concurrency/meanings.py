@@ -156,9 +156,10 @@ class Meanings:
 
     def collective_words(self) -> frozenset[str]:
         """Last names of calls that only make sense among ranks."""
-        return frozenset({*_TORCH_COLLECTIVES} - {"reduce", "gather", "scatter", "barrier"} | {"DistributedDataParallel", "MultiWorkerMirroredStrategy"}) | {
-            each.rpartition(".")[2] for each in self.collectives
-        }
+        return frozenset(
+            {*_TORCH_COLLECTIVES} - {"reduce", "gather", "scatter", "barrier"}
+            | {"DistributedDataParallel", "MultiWorkerMirroredStrategy"}
+        ) | {each.rpartition(".")[2] for each in self.collectives}
 
 
 def cleared(collective: str) -> int | None:

@@ -26,6 +26,8 @@ class Searched:
     roots: int = 0
     executions: int = 0
     nodes: int = 0
+    first: int | None = None
+    """Nodes until the first finding."""
     left: list[str] = field(default_factory=list[str])
     """Roots of which executions were not explored."""
 
@@ -93,6 +95,8 @@ def _explore(
                     taken[root.of_class] += execution.locks_taken
         found.executions += 1
         found.findings += findings
+        if findings and found.first is None:
+            found.first = found.nodes + budget.visited
         decisions = [chosen for chosen, _ in path.taken]
         for place in range(len(prefix), len(decisions)):
             for other in range(1, path.taken[place][1]):

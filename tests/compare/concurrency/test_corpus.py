@@ -22,17 +22,17 @@ PROJECT = Path(__file__).parents[3]
 PROGRAMS = generator.programs()
 
 
-def found(program: Program, folder: Path, *, prune: bool = True) -> Searched:
+def found(program: Program, folder: Path, nodes: int) -> Searched:
     path = folder / f"{program.name}.py"
     path.write_text(program.text)
-    return search(Checked(sources.read(str(path)), Meanings()), nodes=20_000, seconds=60, prune=prune)
+    return search(Checked(sources.read(str(path)), Meanings()), nodes=nodes, seconds=60)
 
 
-def judged(programs: list[Program], folder: Path) -> list[str]:
+def judged(programs: list[Program], folder: Path, nodes: int = 20_000) -> list[str]:
     """What is said of a program that is not so."""
     wrong: list[str] = []
     for each in programs:
-        rules = {finding.rule for finding in found(each, folder).findings}
+        rules = {finding.rule for finding in found(each, folder, nodes).findings}
         expected = set(each.rules) if each.planted else set[str]()
         if rules != expected:
             wrong.append(f"{each.name}: {sorted(rules)} instead of {sorted(expected)}")
@@ -66,7 +66,7 @@ def test_a_changed_program_or_another_outcome_is_not_confirmed() -> None:
 
 @pytest.mark.parametrize("family", generator.families())
 def test_a_bug_of_each_family_is_found_and_the_correct_program_is_let_through(family: str, tmp_path: Path) -> None:
-    assert judged([generator.made(family, seed) for seed in (0, 1)], tmp_path) == []
+    assert judged([generator.made(family, seed) for seed in (0, 1)], tmp_path, nodes=3_000) == []
 
 
 @pytest.mark.slow
@@ -97,3 +97,35 @@ def test_nothing_is_found_in_our_own_code(package: str) -> None:
     files = sources.read(str(PROJECT / package))
     searched = search(Checked(files, Meanings()), nodes=2_000, seconds=120)
     assert searched.findings == [] and searched.executions > 100
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "planted", "rule"),
+    [
+        (
+            "pytorch_impl/parallel/pipeline.py",
+            "            distributed.barrier()\n",
+            "            if distributed.get_rank() == 0:\n                distributed.barrier()\n",
+            "collective-missing",
+        ),
+        (
+            "pytorch_impl/parallel/pipeline.py",
+            "        distributed.all_reduce(own, group=self._group)\n",
+            "        if distributed.get_rank() > 0:\n            return 0, 0\n        distributed.all_reduce(own)\n",
+            "collective-missing",
+        ),
+        (
+            "common/processes/serving.py",
+            "            self._write(line)\n",
+            "            with self._reporting:\n                self._write(line)\n",
+            "lock-again",
+        ),
+    ],
+)
+def test_a_bug_that_is_planted_in_our_own_code_is_found(file: str, line: str, planted: str, rule: str, tmp_path: Path) -> None:
+    text = (PROJECT / file).read_text()
+    assert text.count(line) == 1
+    for changed, expected in ((text, set[str]()), (text.replace(line, planted), {rule})):
+        (tmp_path / "copy.py").write_text(changed)
+        searched = search(Checked(sources.read(str(tmp_path / "copy.py")), Meanings()), nodes=3_000, seconds=60)
+        assert {each.rule for each in searched.findings} == expected
