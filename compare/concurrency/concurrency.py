@@ -35,7 +35,7 @@ def command(
         Path | None, typer.Option(help="YAML file with lists `collectives`, `ranks` and `sizes` of names.")
     ] = None,
     nodes: Annotated[int, typer.Option(min=1, help="Nodes of control-flow graphs to visit from one root.")] = 20_000,
-    seconds: Annotated[float, typer.Option(min=0.1, help="Time for the whole search.")] = 60.0,
+    search_seconds: Annotated[float, typer.Option(min=0.1, help="Time for the whole search.")] = 60.0,
     sarif_file: Annotated[
         Path | None, typer.Option("--sarif", metavar="FILE", help="Write the findings as SARIF 2.1.0.")
     ] = None,
@@ -45,7 +45,7 @@ def command(
     with exits.reported(), interruptible():
         known = meanings.configured(collective or [], names)
         files = sources.read(target)
-        searched = search(Program(files, known), nodes=nodes, seconds=seconds)
+        searched = search(Program(files, known), nodes=nodes, seconds=search_seconds)
         findings, suppressed = judged(searched.findings, {each.file: each.comments for each in files})
         if sarif_file is not None:
             version = code_version.in_words(code_version.of(machine.PROJECT_ROOT))

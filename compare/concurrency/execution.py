@@ -285,6 +285,8 @@ class Execution(Ranks):
 
     def _skip(self, process: Process, frame: Frame, nodes: Sequence[Node], join: int | None, marks: frozenset[Any]) -> None:
         """Go on where all ways meet. What is assigned on them is unknown."""
+        if any(each.kind == "call" and self.named(process, last_name(each.tree.func)) for each in nodes):
+            marks |= _LOCAL  # a rank was asked for
         if join == len(frame.graph.nodes):
             returned = [self.evaluate(process, each.extra, frame) for each in nodes if each.kind == "pick"]
             self.leave(process, Unknown(marks=marks_of(returned) | marks))
@@ -399,15 +401,14 @@ class Execution(Ranks):
             self._leave_loop(process, frame, node, False)
             return
         inner: Frame = generator.owner
-        generator.target = None
 
         def arrived(value: Value, *, ended: bool) -> None:
             if ended:
                 self._leave_loop(process, frame, node, False)
             else:
-                self.assign(process, node.tree.target, value, frame)
+                item = Sequenced([Unknown(), value]) if "enumerated" in generator.flags else value
+                self.assign(process, node.tree.target, item, frame)
 
-        generator.arguments = []
         inner.on_return = functools.partial(arrived, ended=True)
         inner.temporary[-1] = Const(functools.partial(arrived, ended=False))
         process.frames.append(inner)
@@ -568,6 +569,10 @@ class Execution(Ranks):
         collective = self.program.meanings.collective(dotted)
         if collective is not None:
             self.collective(process, collective, values, words, deliver)
+        elif (
+            dotted in ("torch.distributed.is_available", "torch.distributed.is_initialized") and process.system.rank is not None
+        ):
+            deliver(Const(True))
         elif is_point_to_point(dotted):
             self.message(process, last, values, words, deliver)
         elif dotted in DDP_CLASSES:
@@ -646,7 +651,10 @@ class Execution(Ranks):
                 except (TypeError, ValueError, OverflowError):
                     deliver(Unknown(marks=first.marks))
             case "enumerate" if first is not None:
-                if isinstance(first, Sequenced) and first.exact:
+                if isinstance(first, Thing) and first.kind == "generator":
+                    first.flags |= {"enumerated"}
+                    deliver(first)
+                elif isinstance(first, Sequenced) and first.exact:
                     deliver(Sequenced([Sequenced([Const(place), each]) for place, each in enumerate(first.items)]))
                 else:
                     attributes: dict[str, Value] = {"?items": first}
@@ -735,9 +743,10 @@ class Execution(Ranks):
         for rank in range(self.ranks):
             thing = Thing(kind="thread", name=f"rank {rank}")
             system = System(rank)
-            thing.owner = self.begin(
-                process, target, [Const(rank, marks=_LOCAL), *arguments], f"rank {rank}", system, daemon=False
-            )
+            # Each gets a copy of its own.
+            own = [replace(each, attributes=dict(each.attributes)) if isinstance(each, Unknown) else each for each in arguments]
+            values_of_rank = [Const(rank, marks=_LOCAL), *own]
+            thing.owner = self.begin(process, target, values_of_rank, f"rank {rank}", system, daemon=False)
             thing.owner.key = ("rank",)
             thing.owner.thing = thing
             started.append(thing)

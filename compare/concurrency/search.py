@@ -88,6 +88,9 @@ def _explore(
         except RecursionError:
             cut = True
             continue
+        except Exception as error:  # a defect of this checker must not hide what other roots have
+            found.left.append(f"{root.title}: the checker failed ({type(error).__name__}: {error})")
+            break
         finally:
             if execution is not None:
                 entered |= execution.entered

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from compare.concurrency.control_flow import Graph, Node
 from compare.concurrency.findings import Finding, Step
 from compare.concurrency.program import Module, Program
-from compare.concurrency.values import NONE, Function, Thing, Unknown, Value, marks_of
+from compare.concurrency.values import NONE, Function, Thing, Value
 
 MOST_VISITS = 40
 """Of one node in one frame. A loop that turns more often is cut."""
@@ -228,6 +228,3 @@ class State:
 
     def threads_of(self, system: System) -> list[Process]:
         return [each for each in self.processes if each.system is system and not each.ended]
-
-    def opaque(self, values: Sequence[Value | None] = (), shape: Any = None) -> Unknown:
-        return Unknown(marks=marks_of(values), shape=shape)

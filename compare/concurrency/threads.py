@@ -25,7 +25,6 @@ from compare.concurrency.values import (
 
 Deliver = Callable[[Value], None]
 Words = Mapping[str, Value]
-_LARGEST_QUEUE = 64
 _TASKS_OF_MAP = 2
 
 

@@ -15,9 +15,8 @@ def judge(execution: Execution) -> list[Finding]:
     """The findings of an execution in which nobody can go on."""
     if execution.findings:
         return [_settled(execution, each) for each in execution.findings]
-    ended_badly = any(
-        (each.crashed and each.number == 0) or (each.crashed and each.system.rank is not None) for each in execution.processes
-    )
+    # A main thread or rank that ends by an exception takes the others with it, or its launcher does.
+    ended_badly = any(each.crashed and (each.number == 0 or each.system.rank is not None) for each in execution.processes)
     stuck = [each for each in execution.processes if not each.ended and not each.cut and each.waiting is not None]
     if not stuck or ended_badly:
         return []
@@ -28,11 +27,10 @@ def judge(execution: Execution) -> list[Finding]:
     hopeless = [each for each in stuck if not _is_open(each, known)]
     if len(hopeless) < len(stuck) or any(each.cut for each in execution.processes):
         hopeless = _closed(hopeless)
-    counting = [each for each in hopeless if not each.daemon]
-    if not counting or (not any(each.number == 0 for each in stuck) and _daemons_only(stuck)):
+    if all(each.daemon for each in hopeless):  # they end with the program
         return []
-    if execution.root.function is not None and not any(each.number == 0 for each in hopeless) and len(hopeless) < 2:
-        return []
+    if execution.root.function is not None and hopeless[0].number and len(hopeless) < 2:
+        return []  # a thread that outlives a function may be ended by who calls the next one
     return [_among_threads(execution, hopeless)]
 
 
@@ -73,10 +71,6 @@ def _giver(process: Process) -> Process | None:
     assert process.waiting is not None
     thing = process.waiting.thing
     return thing.owner if thing is not None and thing.kind in ("lock", "thread", "future") else None
-
-
-def _daemons_only(stuck: Sequence[Process]) -> bool:
-    return all(each.daemon for each in stuck)
 
 
 def _among_threads(execution: Execution, hopeless: Sequence[Process]) -> Finding:

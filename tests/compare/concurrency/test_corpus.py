@@ -96,7 +96,8 @@ def test_a_hang_is_seen_again(tmp_path: Path) -> None:
 def test_nothing_is_found_in_our_own_code(package: str) -> None:
     files = sources.read(str(PROJECT / package))
     searched = search(Checked(files, Meanings()), nodes=2_000, seconds=120)
-    assert searched.findings == [] and searched.executions > 100
+    assert searched.findings == [] and searched.executions > 50
+    assert [each for each in searched.left if "failed" in each] == []
 
 
 @pytest.mark.parametrize(

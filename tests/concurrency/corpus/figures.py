@@ -42,7 +42,8 @@ def main() -> None:
         nodes = [found[prune][each.name].nodes for each in programs]
         whole = sum(not found[prune][each.name].left for each in programs)
         print(
-            f"| {word} | {len(hits)} of {len(planted)} | {len(false)} of {len(programs) - len(planted)} | {statistics.median(first):,.0f} "
+            f"| {word} | {len(hits)} of {len(planted)} | {len(false)} of {len(programs) - len(planted)} "
+            f"| {statistics.median(first):,.0f} "
             f"| {sorted(first)[int(0.95 * len(first))]:,} | {statistics.median(nodes):,.0f} | {whole} |"
         )
 
