@@ -34,7 +34,7 @@ def command(
     names: Annotated[
         Path | None, typer.Option(help="YAML file with lists `collectives`, `ranks` and `sizes` of names.")
     ] = None,
-    nodes: Annotated[int, typer.Option(min=1, help="Nodes of control-flow graphs to visit from one root.")] = 20_000,
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes of control-flow graphs to visit from one root.")] = 50_000,
     search_seconds: Annotated[float, typer.Option(min=0.1, help="Time for the whole search.")] = 60.0,
     sarif_file: Annotated[
         Path | None, typer.Option("--sarif", metavar="FILE", help="Write the findings as SARIF 2.1.0.")

@@ -23,7 +23,7 @@ from compare.concurrency.meanings import (
     TENSORFLOW_COLLECTIVES,
     is_point_to_point,
 )
-from compare.concurrency.program import Module, Root, last_name, stored_names
+from compare.concurrency.program import Module, Root, bound, last_name, stored_names
 from compare.concurrency.ranks import Ranks
 from compare.concurrency.state import MOST_VISITS, Budget, Frame, Operation, Path, Process, System
 from compare.concurrency.values import (
@@ -271,7 +271,8 @@ class Execution(Ranks):
             if id(node.tree) in frame.graph.tests and turns > _TWICE:
                 known = False
             else:
-                known = not self.choose(process, 2, local=local)
+                usual = id(node.tree) in frame.graph.tests or self.program.usual(frame.graph, frame.now)
+                known = usual != bool(self.choose(process, 2, local=local))
             if isinstance(value, Unknown):
                 process.truths[id(value)] = value, known
             process.note(f"{'goes into' if known else 'goes past'}: {_shown(node.tree)}")
@@ -285,24 +286,41 @@ class Execution(Ranks):
 
     def _skip(self, process: Process, frame: Frame, nodes: Sequence[Node], join: int | None, marks: frozenset[Any]) -> None:
         """Go on where all ways meet. What is assigned on them is unknown."""
-        if any(each.kind == "call" and self.named(process, last_name(each.tree.func)) for each in nodes):
-            marks |= _LOCAL  # a rank was asked for
         if join == len(frame.graph.nodes):
-            returned = [self.evaluate(process, each.extra, frame) for each in nodes if each.kind == "pick"]
+            returned = [self._guess(process, frame, each.extra) for each in nodes if each.kind == "pick"]
             self.leave(process, Unknown(marks=marks_of(returned) | marks))
             return
         assert join is not None
-        for name in stored_names(nodes):
-            values: list[Value] = [frame.names[name]] if name in frame.names else []
-            trees = [each.tree for each in nodes if each.kind == "do" and isinstance(each.tree, (ast.Assign, ast.AugAssign))]
-            values += [self.evaluate(process, each.value, frame) for each in trees]
-            if len(values) > 0 and isinstance(values[0], (Thing, Instance, Function)):
-                continue  # it may be replaced, but mostly by its like
-            frame.names[name] = Unknown(marks=marks_of(values) | marks)
+        assigned = [each.tree for each in nodes if each.kind == "do" and isinstance(each.tree, (ast.Assign, ast.AugAssign))]
+        for _ in range(_TWICE):  # what is assigned may be used by the next, in whichever order they stand here
+            for tree in assigned:
+                value = self._guess(process, frame, tree.value)
+                for name in bound(tree):
+                    before = frame.names.get(name)
+                    if not isinstance(before, (Thing, Instance, Function)):  # those are mostly replaced by their like
+                        frame.names[name] = Unknown(marks=marks_of([before, value]) | marks)
+        for name in stored_names(nodes).difference(*map(bound, assigned)):
+            if not isinstance(frame.names.get(name), (Thing, Instance, Function)):
+                frame.names[name] = Unknown(marks=marks_of([frame.names.get(name)]) | marks)
         for each in nodes:
             if each.kind == "pick" and not isinstance(each.tree, ast.Return):
-                frame.temporary[id(each.tree)] = Unknown(marks=marks_of([self.evaluate(process, each.extra, frame)]) | marks)
+                frame.temporary[id(each.tree)] = Unknown(marks=marks_of([self._guess(process, frame, each.extra)]) | marks)
         frame.place = join
+
+    def _guess(self, process: Process, frame: Frame, tree: ast.AST | None) -> Value:
+        """The value of an expression whose calls are not made: their results have the marks of what they get."""
+        if tree is None or not any(isinstance(each, ast.Call) for each in ast.walk(tree)):
+            return self.evaluate(process, tree, frame)
+        parts = [self._guess(process, frame, each) for each in ast.iter_child_nodes(tree) if isinstance(each, ast.expr)]
+        if not isinstance(tree, ast.Call):
+            return Unknown(marks=marks_of(parts))
+        name = last_name(tree.func)
+        if (named := self.named(process, name)) is not None:
+            return named
+        of = self._guess(process, frame, tree.func.value if isinstance(tree.func, ast.Attribute) else tree.func)
+        values = [self._guess(process, frame, each) for each in tree.args]
+        words = {each.arg: self._guess(process, frame, each.value) for each in tree.keywords if each.arg}
+        return Unknown(marks=_result_marks(name, of, values, words))
 
     def _collect(self, process: Process, frame: Frame, node: Node) -> None:
         if node.extra == "begin":
@@ -539,11 +557,8 @@ class Execution(Ranks):
             return
         if not polite:
             self.escape([*values, *words.values()])
-        # A place is no content: what is loaded or moved to a rank's own device is the same everywhere.
-        telling = values[:1] if name.startswith("load") else [] if name in ("to", "cuda", "device") else values
-        telling = [*telling, *(each for word, each in words.items() if word not in _PLACES)]
         of = callee.of if isinstance(callee, Method) else callee
-        deliver(Unknown(marks=NO_MARKS if name in _ALIKE else marks_of([*telling, of])))
+        deliver(Unknown(marks=_result_marks(name, of, values, words)))
 
     def _fails(self, process: Process, quiet: Function | None = None) -> bool:
         """Whether a call raises an exception here: one of the ways to look at.
@@ -757,6 +772,14 @@ class Execution(Ranks):
             self.wait(process, operation._replace(kind="ranks"), deliver)
         else:
             deliver(Unknown())
+
+
+def _result_marks(name: str, of: Value, values: Sequence[Value], words: Mapping[str, Value]) -> frozenset[Any]:
+    """The marks of what a call of code that is not read returns."""
+    # A place is no content: what is loaded or moved to a rank's own device is the same everywhere.
+    telling = values[:1] if name.startswith("load") else [] if name in ("to", "cuda", "device") else values
+    telling = [*telling, *(each for word, each in words.items() if word not in _PLACES)]
+    return NO_MARKS if name in _ALIKE else marks_of([*telling, of])
 
 
 def _nothing(_: Value) -> None:

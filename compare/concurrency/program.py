@@ -264,6 +264,17 @@ class Program:
             self._regions[key] = found
         return found
 
+    @functools.cache  # noqa: B019  a program lives as long as its search
+    def usual(self, graph: Graph, place: int) -> bool:
+        """Whether a branch is usually taken: the way on which more happens comes first."""
+        node = graph.nodes[place]
+        join = graph.joins.get(place, len(graph.nodes))
+        yes, no = (
+            0 if way == join else sum(map(self.matters, [graph.nodes[way], *graph.between(way, join)]))
+            for way in (node.next, node.other)
+        )
+        return yes >= no
+
     def roots(self) -> list[Root]:
         """Scripts, then functions that nobody in the package names, then all others.
 
