@@ -22,8 +22,8 @@ FunctionLike = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 class Node:
     """One step.
 
-    call, do (a statement without calls), pick (the value of a conditional expression), collect (an item of a comprehension),
-    branch, iter, next, enter, exit, yield, return, raise, reraise, catch, end.
+    Kinds: call; do, a statement without calls; pick, the value of a conditional expression; collect, an item of a comprehension;
+    join, the head of a `while`. The others are named after what Python calls them.
     """
 
     kind: str

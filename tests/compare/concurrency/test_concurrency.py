@@ -41,6 +41,12 @@ def test_a_finding_is_printed_with_both_ways_and_ends_with_6(hanging: Path) -> N
         assert part in done.output
 
 
+def test_the_page_shows_what_is_printed(hanging: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(hanging.parent)
+    _, _, printed = compare("concurrency", hanging.name).output.partition("finding\n")
+    assert printed.strip() in (PROJECT / "docs" / "concurrency.md").read_text()
+
+
 def test_a_program_without_findings_ends_with_0(tmp_path: Path) -> None:
     path = tmp_path / "fine.py"
     path.write_text(HANGS.replace("    if rank == 0:\n        dist", "    dist").format(comment=""))
