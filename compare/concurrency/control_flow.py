@@ -22,8 +22,8 @@ FunctionLike = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 class Node:
     """One step.
 
-    Kinds: call; do, a statement without calls; pick, the value of a conditional expression; collect, an item of a comprehension;
-    join, the head of a `while`. The others are named after what Python calls them.
+    Kinds: call; do, a statement without calls; pick, the value of a conditional expression; collect, an item of a
+    comprehension; join, the head of a `while`. The others are named after what Python calls them.
     """
 
     kind: str

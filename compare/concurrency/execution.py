@@ -258,7 +258,8 @@ class Execution(Ranks):
     def _branch(self, process: Process, frame: Frame, node: Node) -> None:
         value = self.evaluate(process, node.tree, frame)
         known = truth(value)
-        remembered = process.truths.get(id(value))
+        is_loop = id(node.tree) in frame.graph.tests
+        remembered = None if is_loop else process.truths.get(id(value))
         if known is None and remembered is not None:
             known = remembered[1]
         local = LOCAL in value.marks
@@ -267,11 +268,10 @@ class Execution(Ranks):
             if quiet and self.prune:
                 self._skip(process, frame, nodes, join, marks_of([value]))
                 return
-            turns = frame.visits[frame.now]
-            if id(node.tree) in frame.graph.tests and turns > _TWICE:
+            if is_loop and frame.visits[frame.now] > _TWICE:
                 known = False
             else:
-                usual = id(node.tree) in frame.graph.tests or self.program.usual(frame.graph, frame.now)
+                usual = is_loop or self.program.usual(frame.graph, frame.now)
                 known = usual != bool(self.choose(process, 2, local=local))
             if isinstance(value, Unknown):
                 process.truths[id(value)] = value, known
