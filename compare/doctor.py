@@ -31,6 +31,7 @@ NEEDS = {
     "serial": "one device",
     "data_parallel": f"{_EACH} replica",
     "multi_process": f"{_EACH} rank",
+    "sharded_data_parallel": f"{_EACH} replica",
     "parameter_server": f"{_EACH} worker",
     "model_parallel": f"{_EACH} part",
     "tensor_parallel": f"{_EACH} slice",

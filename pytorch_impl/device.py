@@ -55,6 +55,7 @@ def _on(names: list[str]) -> dict[str, Any]:
                 compression=not found,
             ),
             "multi_process": described_mode(f"DistributedDataParallel, {backend}", found, _ALL_REDUCE, hosts=True),
+            "sharded_data_parallel": described_mode(f"torch.distributed.fsdp.fully_shard, {backend}", found),
             "parameter_server": described_mode("NumPy server, Dask actor", found, hosts=True),
             "model_parallel": described_mode(f"torch.distributed.pipelining, {backend}", found),
             "tensor_parallel": described_mode(f"each layer's channels over ranks, {backend}", found),

@@ -11,6 +11,7 @@ from common.spec import Spec
 # Twin: torch uses one process for each device. TensorFlow uses one graph over all devices where it can.
 _MODES = (
     "multi_process",
+    "sharded_data_parallel",
     "parameter_server",
     "model_parallel",
     "tensor_parallel",

@@ -11,7 +11,7 @@ from torch import nn
 
 from common.models.architectures import Architecture
 from common.models.weights import Weights
-from pytorch_impl import channels, models
+from pytorch_impl import channels, models, shards
 
 # Twin: torch has its own names and layouts of arrays. Role -> attribute.
 _ATTRIBUTES = {
@@ -29,20 +29,22 @@ def load(model: nn.Module, architecture: Architecture, weights: Mapping[str, npt
     with torch.no_grad():
         for parameter in architecture.parameters():
             for holder, part in channels.holders(_layer(model, parameter.name)):
-                array = _to_framework(parameter.name, weights[parameter.name][..., part])
-                _tensor(holder, parameter.name).copy_(torch.from_numpy(np.ascontiguousarray(array)))
+                whole = weights[parameter.name][..., part]
+                for tensor, own in shards.parts(_tensor(holder, parameter.name)):
+                    array = _to_framework(parameter.name, whole[..., own])
+                    tensor.copy_(torch.from_numpy(np.ascontiguousarray(array)))
 
 
 def extract(model: nn.Module, architecture: Architecture) -> Weights:
     """Every parameter and statistic by canonical name, in the canonical layout and the model's precision."""
-    return {parameter.name: _gathered(model, parameter.name, lambda tensor: tensor) for parameter in architecture.parameters()}
+    return {parameter.name: _gathered(model, parameter.name, _own) for parameter in architecture.parameters()}
 
 
 def extract_gradients(model: nn.Module, architecture: Architecture, gradients: list[torch.Tensor]) -> Weights:
     """The gradient of every trainable parameter by canonical name. The list is in the order of the model's parameters."""
     by_variable = {id(variable): gradient for variable, gradient in zip(model.parameters(), gradients, strict=True)}
     return {
-        parameter.name: _gathered(model, parameter.name, lambda tensor: by_variable[id(tensor)])
+        parameter.name: _gathered(model, parameter.name, lambda variable: [by_variable[id(variable)]])
         for parameter in architecture.parameters()
         if parameter.trainable
     }
@@ -72,10 +74,18 @@ def restored(name: str, values: torch.Tensor, variable: torch.Tensor) -> torch.T
     return values.view(height, width, inputs, outputs).permute(3, 2, 0, 1)
 
 
-def _gathered(model: nn.Module, name: str, what: Callable[[torch.Tensor], torch.Tensor]) -> npt.NDArray[np.floating]:
+def _gathered(model: nn.Module, name: str, what: Callable[[torch.Tensor], list[torch.Tensor]]) -> npt.NDArray[np.floating]:
     layer = _layer(model, name)
-    arrays = [_to_canonical(name, what(_tensor(holder, name))) for holder, _ in channels.holders(layer)]
+    arrays: list[npt.NDArray[np.floating]] = []
+    for holder, _ in channels.holders(layer):
+        variable = _tensor(holder, name)
+        arrays.append(shards.gather(variable, [_to_canonical(name, part) for part in what(variable)]))
     return channels.gather(layer, arrays)
+
+
+def _own(variable: torch.Tensor) -> list[torch.Tensor]:
+    """The values of a variable's parts in this process."""
+    return [part for part, _ in shards.parts(variable)]
 
 
 def _layer(model: nn.Module, name: str) -> nn.Module:

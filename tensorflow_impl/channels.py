@@ -12,7 +12,6 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from common.models import sharding
-from tensorflow_impl import models
 
 
 def split(model: keras.Model, replicas: Sequence[str]) -> keras.Model:
@@ -33,8 +32,8 @@ def split(model: keras.Model, replicas: Sequence[str]) -> keras.Model:
 
     # Twin: Keras builds a new model with all slices. torch replaces layers in the model by one slice of each.
     def parted(layer: keras.layers.Layer) -> keras.layers.Layer:
-        kinds = keras.layers.Conv2D, models.GroupedConv2D, keras.layers.DepthwiseConv2D, keras.layers.Dense
-        return _Split(layer, replicas) if type(layer) in kinds else layer
+        kinds = keras.layers.Conv2D, keras.layers.DepthwiseConv2D, keras.layers.Dense
+        return _Split(layer, replicas) if isinstance(layer, kinds) else layer
 
     return keras.models.clone_model(model, clone_function=parted)
 
@@ -70,7 +69,7 @@ class _Split(keras.layers.Layer):
     def __init__(self, layer: Any, devices: Sequence[str]) -> None:
         super().__init__(name=layer.name, dtype=layer.dtype_policy)
         self._devices = devices
-        total, depthwise = layer.output.shape[-1], type(layer) is keras.layers.DepthwiseConv2D
+        total, depthwise = layer.output.shape[-1], isinstance(layer, keras.layers.DepthwiseConv2D)
         groups = layer.input.shape[-1] if depthwise else getattr(layer, "groups", 1)
         bounds = sharding.channels(layer.name, groups if groups > 1 else total, len(devices))
         outputs, inputs = (total // groups, layer.input.shape[-1] // groups) if groups > 1 else (1, 0)

@@ -15,7 +15,7 @@ from common.spec.shared_switches import described_mode, intra_op_threads
 from tensorflow_impl import SUPPORTED, rendezvous, switches
 
 # Twin: in these modes replicas are devices of one graph. torch runs all but data_parallel as processes.
-_IN_ONE_PROCESS = ("data_parallel", "model_parallel", "tensor_parallel", "pipeline", "hybrid")
+_IN_ONE_PROCESS = ("data_parallel", "sharded_data_parallel", "model_parallel", "tensor_parallel", "pipeline", "hybrid")
 
 _ALL_REDUCE = "a process for each replica, gradients by all-reduce"
 _AVERAGES = "a process for each replica, averages by all-reduce"
@@ -73,6 +73,7 @@ def _on(names: list[str]) -> dict[str, Any]:
             # Twin: the strategy's replicas can sum tensors inside a step on every device.
             "data_parallel": described_mode(f"MirroredStrategy, {devices}", found),
             "multi_process": described_mode(f"MultiWorkerMirroredStrategy, {ring}", found, _ALL_REDUCE, hosts=True),
+            "sharded_data_parallel": described_mode(f"gathered and scattered over {devices} of one graph", found),
             "parameter_server": described_mode("NumPy server, Dask actor", found, hosts=True),
             "model_parallel": described_mode(f"layers over {devices} in one graph", found),
             "tensor_parallel": described_mode(f"each layer's channels over {devices} of one graph", found),

@@ -12,31 +12,32 @@ import tensorflow as tf
 
 from common.models.architectures import Architecture
 from common.models.weights import Weights
-from tensorflow_impl import channels, device, models
+from tensorflow_impl import channels, device, models, shards
 
 
 def load(model: keras.Model, architecture: Architecture, weights: Mapping[str, npt.NDArray[np.floating]]) -> None:
     """Set every parameter and statistic of a model from canonical arrays, rounded to the model's precision."""
     for parameter in architecture.parameters():
         for holder, part in channels.holders(_layer(model, parameter.name)):
-            array = _reordered(holder, parameter.name, weights[parameter.name][..., part])
-            for own in device.copies(_variable(holder, parameter.name).value):
-                own.assign(array)
+            whole = weights[parameter.name][..., part]
+            for variable, own in shards.parts(_variable(holder, parameter.name)):
+                array = _reordered(holder, parameter.name, whole[..., own])
+                for copy in device.copies(variable.value):
+                    copy.assign(array)
 
 
 def extract(model: keras.Model, architecture: Architecture) -> Weights:
     """Every parameter and statistic by canonical name, in the canonical layout and the model's precision."""
-    return {
-        parameter.name: _gathered(model, parameter.name, lambda variable: device.copies(variable.value)[0])
-        for parameter in architecture.parameters()
-    }
+    return {parameter.name: _gathered(model, parameter.name, _own) for parameter in architecture.parameters()}
 
 
 def extract_gradients(model: keras.Model, architecture: Architecture, gradients: list[tf.Tensor]) -> Weights:
     """The gradient of every trainable parameter by canonical name. The list is in the order of the model's parameters."""
     by_variable = {id(variable): gradient for variable, gradient in zip(model.trainable_variables, gradients, strict=True)}
     return {
-        parameter.name: _gathered(model, parameter.name, lambda variable: by_variable[id(variable)])
+        parameter.name: _gathered(
+            model, parameter.name, lambda variable: [by_variable[id(part)] for part, _ in shards.parts(variable)]
+        )
         for parameter in architecture.parameters()
         if parameter.trainable
     }
@@ -60,10 +61,18 @@ def restored(name: str, values: tf.Tensor, variable: Any) -> tf.Tensor:
     return tf.reshape(values, variable.shape)
 
 
-def _gathered(model: keras.Model, name: str, what: Callable[[Any], Any]) -> npt.NDArray[np.floating]:
+def _gathered(model: keras.Model, name: str, what: Callable[[Any], list[Any]]) -> npt.NDArray[np.floating]:
     layer = _layer(model, name)
-    arrays = [_reordered(holder, name, what(_variable(holder, name)).numpy()) for holder, _ in channels.holders(layer)]
+    arrays: list[npt.NDArray[np.floating]] = []
+    for holder, _ in channels.holders(layer):
+        variable = _variable(holder, name)
+        arrays.append(shards.gather(variable, [_reordered(holder, name, part.numpy()) for part in what(variable)]))
     return channels.gather(layer, arrays)
+
+
+def _own(variable: Any) -> list[Any]:
+    """The values of a variable's parts in this process."""
+    return [device.copies(part.value)[0] for part, _ in shards.parts(variable)]
 
 
 def _layer(model: keras.Model, name: str) -> keras.layers.Layer:
@@ -76,6 +85,7 @@ def _variable(layer: keras.layers.Layer, name: str) -> Any:
 
 def _reordered(layer: keras.layers.Layer, name: str, array: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
     # Twin: Keras stores a depthwise kernel as HWC1; the canonical layout is HW1C. The swap is its own inverse.
-    if isinstance(layer, keras.layers.DepthwiseConv2D) and name.endswith(".kernel"):
+    depthwise = isinstance(layer, keras.layers.DepthwiseConv2D) or getattr(layer, "is_depthwise", False)
+    if depthwise and name.endswith(".kernel"):
         return array.swapaxes(2, 3)
     return array

@@ -226,6 +226,11 @@ class RunResult(Exact):
     """Largest resident memory (RSS) of the run, its ranks and workers summed; of a resumed run, of its largest attempt."""
     peak_memory_pss_mib: float | None = None
     """The same as proportional set size (PSS), which counts a shared page once: the largest after any epoch."""
+    peak_memory_by_process_mib: list[float] = []
+    """Largest resident memory (RSS) of each process with its workers, by rank; of a resumed run, of its last attempt."""
+    computed_memory_by_device_mib: dict[str, float] = {}
+    """Of logical devices that share a process: computed, since nobody can measure it. Weights, statistics, gradients, the
+    optimizer's state, and what is gathered of the largest layer. The peak is larger: activations are not in it."""
     device_peak_memory_mib: float | None = None
     order_hash: str | None = None
     """SHA-256 over the int64 ids of the training examples in the order of training."""
@@ -238,6 +243,8 @@ class RunResult(Exact):
     """... and what it was then divided by."""
     bytes_per_step: float | None = None
     """Sent by all replicas of the run together to exchange gradients, weights or activations, in a step of a whole batch."""
+    bytes_per_step_by_kind: dict[str, float] = {}
+    """The same by kind of exchange, where a mode has several."""
     step_parts: StepParts | None = None
     top_operations: TopOperations | None = None
     device_rates: DeviceRates | None = None

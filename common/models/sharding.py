@@ -1,4 +1,4 @@
-"""Which part of a batch, of a split, or of a layer's channels each replica takes."""
+"""Which part of a batch, of a split, of a layer's channels or of a parameter each replica takes."""
 
 from __future__ import annotations
 
@@ -15,6 +15,16 @@ def shard(num_examples: int, replicas: int, rank: int) -> tuple[int, int]:
     base, extra = divmod(num_examples, replicas)
     start = rank * base + min(rank, extra)
     return start, start + base + (rank < extra)
+
+
+def rows(count: int, replicas: int) -> list[tuple[int, int]]:
+    """The half-open range of a parameter's output channels that each replica holds where parameters are divided.
+
+    All ranges are as long as the first, until nothing is left: the last ones may be shorter or empty. `torch.chunk` and
+    torch's `fully_shard` divide so.
+    """
+    size = -(-count // replicas)
+    return [(min(rank * size, count), min((rank + 1) * size, count)) for rank in range(replicas)]
 
 
 def channels(layer: str, num_channels: int, replicas: int) -> list[tuple[int, int]]:

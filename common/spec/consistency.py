@@ -87,7 +87,8 @@ def _check_mode_fields(spec: Spec) -> None:
             f"parameter_server.staleness bounds asynchronous updates. Received: {settings.staleness} with "
             "synchronous ones. Set parameter_server.updates to asynchronous, or leave it out."
         )
-    if spec.optimizer.native and (spec.mode == "parameter_server" or spec.variant == "pipeline_async"):
+    own_rule = spec.mode in ("parameter_server", "sharded_data_parallel") or spec.variant == "pipeline_async"
+    if spec.optimizer.native and own_rule:
         raise SpecError(
             f"optimizer.native is not for mode {spec.variant}, which has the suite's own rule. Received: true. Use false."
         )
@@ -96,7 +97,13 @@ def _check_mode_fields(spec: Spec) -> None:
             f"communication.compression is for {alternatives(COMPRESSING_VARIANTS[1:])}. Received: "
             f"{spec.communication.compression} in mode {spec.variant}. Use none."
         )
-    if spec.accumulation > 1 and spec.mode in ("pipeline", "hybrid", "model_parallel", "tensor_parallel"):
+    if spec.accumulation > 1 and spec.mode in (
+        "sharded_data_parallel",
+        "pipeline",
+        "hybrid",
+        "model_parallel",
+        "tensor_parallel",
+    ):
         raise SpecError(
             f"accumulation is not for mode {spec.mode}. Received: {spec.accumulation}. Use 1 (a pipeline has "
             "pipeline.micro_batches)."

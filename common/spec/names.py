@@ -9,6 +9,7 @@ MODES = (
     "serial",
     "data_parallel",
     "multi_process",
+    "sharded_data_parallel",
     "parameter_server",
     "model_parallel",
     "tensor_parallel",
@@ -36,8 +37,8 @@ COMPRESSING_VARIANTS = ("serial", "data_parallel", "multi_process", "parameter_s
 """Variants whose replicas can send compressed gradients. Serial sends none, but may be asked for together with them."""
 WHOLE_BATCH_MODES = ("serial", "model_parallel", "tensor_parallel", "pipeline")
 """Modes whose replicas work on the same examples. They divide the model, not the batch."""
-RESUMABLE_MODES = ("serial", "data_parallel", "multi_process")
-"""Modes whose rank 0 holds everything that a resumed run needs."""
+RESUMABLE_MODES = ("serial", "data_parallel", "multi_process", "sharded_data_parallel")
+"""Modes whose rank 0 holds everything that a resumed run needs, or gathers it."""
 INPUTS = ("inline", "workers", "dask")
 SCHEDULERS = ("threads", "processes")
 """Of Dask, besides the address `tcp://host:port` of a running cluster."""

@@ -156,8 +156,10 @@ class Run:
             self._epoch(epoch, trainer, plan, dataset, feed)
             if self._spec.part == "training" and self._select(trainer, plan, dataset):
                 break
+            if epoch == plan.epochs or self._spec.starts_over is not None:
+                continue
             due = time.monotonic() - saved >= (self._spec.checkpoint_seconds or 0.0)
-            if due and epoch < plan.epochs and is_first_rank() and self._spec.starts_over is None:
+            if _decided(trainer, due)[0]:
                 self._save(trainer)
                 saved = time.monotonic()
 
@@ -192,15 +194,14 @@ class Run:
         best = best_epoch(self._epochs, wanted.by)
         waited = self._epochs[-1].epoch - best
         ends = wanted.patience is not None and waited >= wanted.patience
-        # Rank 0 decides for all: a sum over ranks may differ in its last bits, and all must do the same.
-        decided = trainer.total(np.array([waited == 0, ends], np.int64) * is_first_rank())
+        decided = _decided(trainer, waited == 0, ends)
         self.record(best_epoch=best)
         if wanted.keep and decided[0]:
             kept = trainer.weights()  # called by all ranks: each may hold only a part
             if is_first_rank():
                 self._best = kept
                 self._keep_best(plan, dataset)
-        return bool(decided[1])
+        return decided[1]
 
     def _keep_best(self, plan: Plan, dataset: Dataset) -> None:
         record = self._epochs[self._facts["best_epoch"] - 1]
@@ -271,7 +272,12 @@ class Run:
         return Identity(**{name: self._facts[name] for name in Identity.model_fields})
 
     def _save(self, trainer: Trainer) -> None:
-        """Save a checkpoint. If that fails, the run continues without one."""
+        """Save a checkpoint. If that fails, the run continues without one. All ranks call it, since each may hold a part."""
+        if not (is_first_rank() or trainer.shards_optimizer):
+            return
+        state = trainer.state()
+        if not is_first_rank():
+            return
         progress = Progress(
             identity=self._identity(),
             epochs=self._epochs,
@@ -286,7 +292,7 @@ class Run:
             clock=self._audit.epochs,
         )
         try:
-            checkpoint.save(Checkpoint(progress, np.concatenate(self._order), trainer.state(), self._best), self._out)
+            checkpoint.save(Checkpoint(progress, np.concatenate(self._order), state, self._best), self._out)
         except OSError as error:
             print(f"No checkpoint after epoch {len(self._epochs)}: {error}.", file=sys.stderr)
         heartbeat.heartbeat()
@@ -394,7 +400,7 @@ class Run:
             return [plan.batch(0)[1]], []
         sizes = {stop - start for start, stop in map(plan.batch, range(plan.steps_in(1)))}
         index, number = trainer.shard
-        low, high = shard(len(dataset.validation.labels), number, index)
+        low, high = shard(len(dataset.validation.labels), number, 0 if trainer.scores_together else index)
         size = self._spec.global_batch_size
         return sorted(sizes, reverse=True), sorted({min(high - low, size), (high - low) % size} - {0})
 
@@ -465,12 +471,16 @@ class Run:
         return seconds / wall if wall >= LEAST_TIMED_SECONDS else None
 
     def _record_memory(self, trainer: Trainer) -> None:
-        """Record the largest memory so far, of all processes together."""
+        """Record the largest memory so far, of all processes together and of each."""
         proportional = machine.proportional_memory_mib()
-        now = np.array([machine.peak_memory_mib(), math.nan if proportional is None else proportional])
-        self._memory_mib = np.fmax(self._memory_mib, trainer.total(now))
+        ranks, rank = _ranks()
+        by_rank = np.zeros((2, ranks))
+        by_rank[:, rank] = machine.peak_memory_mib(), math.nan if proportional is None else proportional
+        by_rank = trainer.total(by_rank)
+        self._memory_mib = np.fmax(self._memory_mib, by_rank.sum(1))
         resident, proportional = map(float, self._memory_mib)
         self.record(peak_memory_mib=resident, peak_memory_pss_mib=None if math.isnan(proportional) else proportional)
+        self.record(peak_memory_by_process_mib=by_rank[0].tolist(), computed_memory_by_device_mib=trainer.memory_by_device())
 
     def _event(self, event: str, **values: Any) -> None:
         heartbeat.reached()
@@ -478,6 +488,11 @@ class Run:
             self._listener({"event": event, **values})
         elif is_first_rank():
             event_log.append_event(self._out, event, time=time.time(), **values)
+
+
+def _decided(trainer: Trainer, *own: bool) -> list[bool]:
+    """What rank 0 decides for all. Its clock and the last bits of its sums may differ from theirs, and all must do the same."""
+    return [bool(each) for each in trainer.total(np.array(own, np.int64) * is_first_rank())]
 
 
 def _meet(trainer: Trainer) -> None:
@@ -545,15 +560,17 @@ def evaluate(trainer: Trainer, split: Split, batch_size: int) -> tuple[Metrics, 
     predictions, times_scored = np.zeros(n, np.int64), np.zeros(n, np.int64)
     losses: list[Any] = []
     fetched = [np.zeros(0)]
-    for start in range(low, high, batch_size):
-        part = slice(start, min(start + batch_size, high))
+    # The first shard is the longest. Where replicas gather weights to score, one that is done scores an empty batch.
+    longest = shard(n, number, 0)[1] if trainer.scores_together else high - low
+    for start in range(low, low + longest, batch_size):
+        part = slice(min(start, high), min(start + batch_size, high))
         loss, predicted = trainer.score(split.images[part], split.labels[part])
         if len(predicted) != part.stop - part.start:
             raise AssertionError(f"{len(predicted)} predictions for {part.stop - part.start} examples")
         predictions[part] = predicted
         times_scored[part] += 1
         losses.append(loss)
-        if len(losses) == _LOSSES_KEPT or part.stop == high:
+        if len(losses) == _LOSSES_KEPT or start + batch_size >= low + longest:
             fetched.append(trainer.fetch(losses))
             losses = []
         heartbeat.heartbeat()

@@ -86,6 +86,11 @@ class Trainer:
     """Sums over processes of different shards: a `Group` or a server. None: there is one shard."""
     _processes: Any = None
     """Sums over all processes, where several have the same shard."""
+    shards_optimizer: bool = False
+    """Whether the optimizer's state is divided over replicas, and a checkpoint has it whole by canonical name. All processes
+    gather it together."""
+    scores_together: bool = False
+    """Whether processes of different shards exchange weights in `score`, so that all must call it equally often."""
     _optimizer: Any
 
     def __init__(
@@ -210,17 +215,31 @@ class Trainer:
         raise NotImplementedError
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """The training state between two epochs, by name, for the modes that can resume (see `Spec.starts_over`)."""
-        kept = {f"optimizer/{name}": array for name, array in self._optimizer_state().items()}
+        """The training state between two epochs, by name, for the modes that can resume (see `Spec.starts_over`).
+
+        All processes call it.
+        """
+        if self.shards_optimizer:
+            kept = {f"slots/{slot}/{name}": array for slot, each in self.slots().items() for name, array in each.items()}
+        else:
+            kept = {f"optimizer/{name}": array for name, array in self._optimizer_state().items()}
         return {f"weights/{name}": array for name, array in self.weights().items()} | kept
 
     def load_state(self, values: dict[str, npt.NDArray[Any]], step: int) -> None:
         """Restore what `state` returned after `step` updates."""
         self._step = step
         groups: dict[str, dict[str, npt.NDArray[Any]]] = {"weights": {}, "optimizer": {}}
+        slots: dict[str, Weights] = {}
         for path, array in values.items():
             group, _, name = path.partition("/")
-            groups[group][name] = array
+            if group == "slots":
+                slot, _, name = name.partition("/")
+                slots.setdefault(slot, {})[name] = array
+            else:
+                groups[group][name] = array
+        if self.shards_optimizer:
+            self.load_slots(slots, groups["weights"])
+            return
         self.load_weights(groups["weights"])
         self._load_optimizer_state(groups["optimizer"])
 
@@ -252,6 +271,10 @@ class Trainer:
         Only mode serial supports `training`, which changes BatchNorm statistics.
         """
         raise NotImplementedError
+
+    def memory_by_device(self) -> dict[str, float]:
+        """Computed MiB of each logical device that shares this process with others. Empty: memory is measured."""
+        return {}
 
     def report(self, test: Split) -> dict[str, Any]:
         """Mode-specific result fields. Called once, after `test` is scored."""

@@ -30,7 +30,7 @@ from compare.execution import cells, executor, options, run_settings, signing, s
 from compare.execution.cells import MatrixPlan
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison, ProofRecord
-from compare.judgement import decision
+from compare.judgement import decision, sameness
 from compare.proof import claims, ladder, timed_rows
 from compare.reporting import comparison_report
 from compare.reporting.comparison_report import Compared
@@ -264,6 +264,7 @@ def _do(request: Request) -> _Done:
             try:
                 try:
                     unwritten_runs = run_all(_proved(comparison, request, folder, live), folder, live)
+                    _follow_further(folder, request, live)
                 except Interrupted as interruption:
                     code = interruption.exit_code
                 live.say("report")
@@ -334,8 +335,27 @@ def proof(comparison: Comparison, request: Request, folder: Path, shown: Display
         not_claimed=proof.not_claimed | others,
         compared_with=proof.compared_with,
         rungs=rungs,
-        trajectories=proof.trajectories,
+        trajectories=before.trajectories if before is not None and own else proof.trajectories,
     )
+
+
+def _follow_further(folder: Path, request: Request, shown: Display) -> None:
+    """Make more copies of the run if the losses of a row leave the distance of the few there are: that may be chance."""
+    stored = store.read(folder)
+    proof = stored.comparison.proof
+    if not request.prove or proof is None or proof.trajectories is None:
+        return
+    if not any(pair.beyond is not None and not pair.is_other_training for _, pair in sameness.growths(stored)):
+        return
+    shown.say("proof: more copies of the run")
+    try:
+        copies = ladder.with_more_copies(
+            proof.trajectories, stored.comparison.rows, request.frameworks, out=folder / "proof", progress=shown.say
+        )
+    except LaunchError:
+        return  # fewer copies say less, and nothing that is wrong
+    proof = proof.model_copy(update={"trajectories": copies})
+    store.write_plan(folder, stored.comparison.model_copy(update={"proof": proof}))
 
 
 def run_all(comparison: Comparison, folder: Path, shown: Display) -> list[tuple[str, RunResult]]:

@@ -83,7 +83,7 @@ def activation(x: Array, y: Array) -> tuple[str, Callable[[Array], Array]] | Non
 
 
 def dropout(x: Array, y: Array) -> float | None:
-    """The rate of the dropout that turns x into y. 0: y is x. None: no dropout does."""
+    """The rate of the dropout that turns x into y. 0: y is x, but for rounding. None: no dropout does."""
     if x.size != y.size:
         return None
     x, y = x.reshape(-1), y.reshape(-1)
@@ -91,7 +91,9 @@ def dropout(x: Array, y: Array) -> float | None:
     if not kept.any():
         return None
     scale = float(np.median(y[kept] / x[kept]))
-    return 1 - 1 / scale if scale and close(np.where(y != 0, x * scale, 0), y) else None
+    if not scale or not close(np.where(y != 0, x * scale, 0), y):
+        return None
+    return 0.0 if close(x, y) else 1 - 1 / scale
 
 
 def _patches(x: Array, size: Sequence[int], stride: Sequence[int], padding: Any, dilation: Sequence[int], fill: float) -> Array:

@@ -157,6 +157,26 @@ def prove_rows(rows: Sequence[Row], frameworks: Sequence[str], *, replicas: int,
     )
 
 
+def with_more_copies(
+    copies: Trajectories, rows: Sequence[Row], frameworks: Sequence[str], *, out: Path, progress: Callable[[str], None]
+) -> Trajectories:
+    """Follow the timed serial run as far as before, with `MORE_COPIES`.
+
+    Rounding turns a ReLU, or another maximum, in some runs only. A row may be among these, and none of a few copies.
+
+    Args:
+        copies: of the proof of these rows. Returned as they are if they are as many.
+        rows, frameworks, out, progress: see `prove_rows`.
+
+    Raises:
+        LaunchError: a twin could not record.
+    """
+    if all(len(losses) > MORE_COPIES for losses in copies.losses.values()):
+        return copies
+    *_, (serial, _) = timed_rows.groups(rows).values()
+    return _follow(Recorder(out, progress), serial, frameworks, copies.steps, MORE_COPIES)
+
+
 def every_step(
     what: Spec,
     frameworks: Sequence[str],
@@ -322,7 +342,7 @@ class _Ladder:
             [
                 *self._serial_recordings.values(),
                 *(each.teacher for each in steps),
-                *(self._copies_of(self._followed, COPIES) if self._is_followed else []),
+                *(_copies(self.runs[0][0], self.frameworks, self._followed, COPIES) if self._is_followed else []),
                 *(each for mode in self._claims for each in self._of_mode(mode)),
                 *(student for each in steps for student in each.others),
             ],
@@ -573,13 +593,15 @@ class _Ladder:
         if not self._is_followed:
             return [], None
         first, *others = self.frameworks
-        made = self._follow(self._followed, COPIES)
+        serial = self.runs[0][0]
+        made = _follow(self.recorder, serial, self.frameworks, self._followed, COPIES)
         pairs = [(other, growth.between(made.losses[first][0], made.losses[other][0], made)) for other in others]
         beyond = [pair.beyond for _, pair in pairs if pair.beyond is not None and not pair.is_other_training]
         if beyond:
-            made = self._follow(min(self._followed, max(*beyond, LEAST_FOLLOWED)), MORE_COPIES)
+            steps = min(self._followed, max(*beyond, LEAST_FOLLOWED))
+            made = _follow(self.recorder, serial, self.frameworks, steps, MORE_COPIES)
             pairs = [(other, growth.between(made.losses[first][0], made.losses[other][0], made)) for other in others]
-        return [rungs.trajectory(self.runs[0][0][first], pair, made.losses[first][0]) for _, pair in pairs], made
+        return [rungs.trajectory(serial[first], pair, made.losses[first][0]) for _, pair in pairs], made
 
     @property
     def _is_followed(self) -> bool:
@@ -597,17 +619,6 @@ class _Ladder:
         work_of_a_step = work.count(self.architecture).flops * what.global_batch_size * (1 + COPIES)
         plan = Plan(what, self.architecture, len(dataset.train))
         return min(plan.total_steps, MOST_FOLLOWED, max(LEAST_FOLLOWED, int(FOLLOWED_FLOPS / work_of_a_step)))
-
-    def _copies_of(self, steps: int, copies: int) -> list[Recording]:
-        label, options = f"trajectory-{copies}-copies", ("--copies", str(copies), str(steps))
-        return [Recording(label, name, _inline(self.runs[0][0][name]), options) for name in self.frameworks]
-
-    def _follow(self, steps: int, copies: int) -> Trajectories:
-        wanted = self._copies_of(steps, copies)
-        self.recorder.make(wanted)
-        losses = {each.framework: self.recorder.arrays(each)["losses"] for each in wanted}
-        plain = {name: [list(map(float, each)) for each in found] for name, found in losses.items()}
-        return Trajectories(cores=wanted[0].what.cores, steps=steps, losses=plain)
 
     @cached_property
     def _serial_recordings(self) -> dict[tuple[str, str], Recording]:
@@ -691,6 +702,19 @@ def proof_spec(timed: Spec, batch_size: int, steps: int, precision: spec.Precisi
         switches=level,
         framework_options={},
     )
+
+
+def _copies(serial: Mapping[str, Spec], frameworks: Sequence[str], steps: int, copies: int) -> list[Recording]:
+    label, options = f"trajectory-{copies}-copies", ("--copies", str(copies), str(steps))
+    return [Recording(label, name, _inline(serial[name]), options) for name in frameworks]
+
+
+def _follow(recorder: Recorder, serial: Mapping[str, Spec], frameworks: Sequence[str], steps: int, copies: int) -> Trajectories:
+    wanted = _copies(serial, frameworks, steps, copies)
+    recorder.make(wanted)
+    losses = {each.framework: recorder.arrays(each)["losses"] for each in wanted}
+    plain = {name: [list(map(float, each)) for each in found] for name, found in losses.items()}
+    return Trajectories(cores=wanted[0].what.cores, steps=steps, losses=plain)
 
 
 def _inline(what: Spec) -> Spec:

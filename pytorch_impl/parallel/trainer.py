@@ -24,7 +24,7 @@ from common.models.weights import Weights
 from common.spec import Spec
 from common.training import trainer
 from common.training.trainer import Batch, Recording, StepBreakdown, Update
-from pytorch_impl import device, evaluate, input, models, optim, profiler, train, weights
+from pytorch_impl import device, evaluate, input, models, optim, profiler, shards, train, weights
 from pytorch_impl.batch_norm import ReplicaGroup
 from pytorch_impl.compression import Compressor
 
@@ -189,7 +189,8 @@ class Trainer(trainer.Trainer):
             compressor._lost = values
 
     def _trainable(self) -> list[npt.NDArray[Any]]:
-        return [parameter.detach().cpu().numpy().copy() for parameter in self._model.parameters()]
+        own = [part for parameter in self._model.parameters() for part, _ in shards.parts(parameter)]
+        return [part.detach().cpu().numpy().copy() for part in own]
 
     def _by_name(self, arrays: list[npt.NDArray[Any]]) -> Weights:
         return weights.extract_gradients(self._model, self._architecture, list(map(torch.from_numpy, arrays)))

@@ -16,6 +16,7 @@ from tensorflow_impl.parallel.parameter_server import ParameterServer
 from tensorflow_impl.parallel.pipeline import Pipeline
 from tensorflow_impl.parallel.pipeline_async import PipelineAsync
 from tensorflow_impl.parallel.serial import Serial
+from tensorflow_impl.parallel.sharded_data_parallel import ShardedDataParallel
 from tensorflow_impl.parallel.tensor_parallel import TensorParallel
 from tensorflow_impl.parallel.trainer import Trainer
 
@@ -23,6 +24,7 @@ _TRAINERS: dict[str, type[Trainer]] = {
     "serial": Serial,
     "data_parallel": DataParallel,
     "multi_process": MultiProcess,
+    "sharded_data_parallel": ShardedDataParallel,
     "parameter_server": ParameterServer,
     "parameter_server_async": ParameterServer,
     "model_parallel": Pipeline,  # of one micro-batch

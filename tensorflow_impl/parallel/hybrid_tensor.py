@@ -77,6 +77,9 @@ class HybridTensor(TensorParallel):
         statistics = ring_all_reduce_bytes(statistics_payload_bytes(self._spec, self._architecture), copies)
         return {"bytes_per_step": gradients + statistics + super().report(test)["bytes_per_step"]}
 
+    def _trained_models(self) -> list[keras.Model]:
+        return self._models
+
     def load_weights(self, values: Weights) -> None:
         for model in self._models:
             weights.load(model, self._architecture, values)

@@ -149,6 +149,9 @@ class Pipeline(Trainer):
             not_separable="a stage that waits for its neighbour cannot tell idling from receiving: both are idle seconds",
         )
 
+    def _trained_models(self) -> list[Any]:
+        return [part.model for copy in self._copies for part in copy]
+
     def load_weights(self, values: Weights) -> None:
         for copy in self._copies:
             for part in copy:

@@ -80,6 +80,9 @@ class PipelineAsync(Pipeline):
                     _assign(variables, part.updated)
         return outcome
 
+    def _held_back(self) -> list[keras.Variable]:
+        return [variable for stage in self._newer for version in stage for variable in version]
+
     def load_weights(self, values: Weights) -> None:
         super().load_weights(values)
         for part, newer in zip(self._copies[0], self._newer, strict=True):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -20,7 +23,7 @@ from common.models.weights import Weights
 from common.spec import Spec
 from common.training import trainer
 from common.training.trainer import Batch, ComputeAndExchange, Recording, StepBreakdown, Update
-from tensorflow_impl import device, evaluate, input, models, optim, profiler, train, weights
+from tensorflow_impl import device, evaluate, input, models, optim, profiler, shards, train, weights
 from tensorflow_impl.batch_norm import ReplicaGroup
 from tensorflow_impl.compression import Compressor
 from tensorflow_impl.parallel.group import Group
@@ -117,7 +120,30 @@ class Trainer(trainer.Trainer):
             [input.scale(batch.images, device.dtype(self._spec), self._plan.scaling), *batch.masks], training=True
         ).numpy()
 
+    def memory_by_device(self) -> dict[str, float]:
+        if len(self.devices) == 1 or "RANK" in os.environ or device.gpus():
+            return {}
+        arrays = 2 + {"sgd": 1, "adam": 2}[self._spec.optimizer.name]  # the parameter, its gradient, the optimizer's state
+        found: Counter[str] = Counter()
+        for model in self._trained_models():
+            gathered = shards.most_gathered_bytes(model)
+            for variable in model.variables:
+                size = math.prod(variable.shape) * tf.as_dtype(variable.dtype).size
+                for own in device.copies(variable.value):
+                    found[own.device] += size * (arrays if variable.trainable else 1)
+        for variable in self._held_back():
+            found[variable.value.device] += math.prod(variable.shape) * tf.as_dtype(variable.dtype).size
+        return {f"{name.rpartition('device:')[2]}": (held + gathered) / 2**20 for name, held in sorted(found.items())}
+
     # What modes are built from.
+
+    def _trained_models(self) -> list[keras.Model]:
+        """All models of this process that hold a part of what is trained."""
+        return [self._model]
+
+    def _held_back(self) -> list[keras.Variable]:
+        """Weights of other ages than the models'."""
+        return []
 
     def _new_model(self, group: ReplicaGroup | None) -> keras.Model:
         """A replica on the current device; the group sums for synchronised BatchNorm."""

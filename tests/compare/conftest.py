@@ -86,7 +86,7 @@ def measured_rates(cores: int) -> Rates:
 
 
 def behave(monkeypatch: pytest.MonkeyPatch, **behaviours: str) -> None:
-    """Set how fake runs behave: `left_serial_2="crash"` for the run of `left` in mode serial on 2 cores.
+    """Set how fake runs behave: `left__serial__2="crash"` for the run of `left` in mode serial on 2 cores.
 
     They are asked again to describe themselves.
     """

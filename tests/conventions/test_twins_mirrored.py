@@ -18,6 +18,7 @@ RENAMED = {
 """Names in the right twin that stand for a name in the left one."""
 
 _RANKS = "Torch's replicas are ranks, which must meet and ask each other; TensorFlow's are devices of one graph."
+_DEVICES = "TensorFlow's replicas may be devices of one process, whose memory nobody can measure."
 _FORMATS = "A layout in memory is a switch of torch alone; TensorFlow's kernels on the CPU are NHWC."
 _AGES = "TensorFlow keeps weights of several ages; torch's updates wait."
 
@@ -33,6 +34,10 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ): "TensorFlow's replicas in one process form a strategy, one for all recordings of the process.",
     ("device.py", "copies"): "A strategy's variable stands for all replicas; torch's replicas have tensors of their own.",
     ("device.py", "graph"): "TensorFlow makes a graph of a step; torch runs the step as it is.",
+    ("parallel/trainer.py", "Trainer.memory_by_device"): _DEVICES,
+    ("shards.py", "divide"): "Torch's `fully_shard` cuts buckets; in TensorFlow each layer gathers by itself.",
+    ("shards.py", "bytes_per_pass"): "TensorFlow's graph says what it sends; torch counts what it has sent.",
+    ("shards.py", "most_gathered_bytes"): _DEVICES,
     ("parallel/tensor_parallel.py", "TensorParallel.num_values"): _RANKS,
     ("parallel/hybrid_tensor.py", "HybridTensor.load_weights"): "TensorFlow's copies are all in this process.",
     ("parallel/pipeline.py", "Pipeline.fetch"): _RANKS,

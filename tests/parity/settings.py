@@ -27,6 +27,12 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "float32": {**_SGD, "precision": "float32"},
     "data_parallel": {**_SGD, **_PARALLEL, "mode": "data_parallel"},
     "multi_process": {**_SGD, **_PARALLEL, "mode": "multi_process"},
+    "sharded_data_parallel": {
+        **_SGD,
+        **_PARALLEL,
+        "mode": "sharded_data_parallel",
+        "communication": {"bucket_mib": 0.01},
+    },
     "mini_xception": {**_SGD, **_REAL, "model": "mini_xception"},
     "simple_cnn": {**_ADAM, **_REAL, "model": "simple_cnn"},
     "resnet18_float32": {**_SGD, **_REAL, "model": "resnet18", "precision": "float32"},

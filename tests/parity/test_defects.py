@@ -70,6 +70,17 @@ SLOW = [
     ("pytorch", "multi_process", "last_shard_is_unscaled", "6 multi_process against serial", ()),
     ("pytorch", "multi_process", "batch_norm_is_per_replica", "6 multi_process against serial", ()),
     ("tensorflow", "multi_process", "last_shard_is_unscaled", "6 multi_process against serial", ()),
+    *(
+        (framework, "sharded_data_parallel", defect, "6 sharded_data_parallel against serial", ())
+        for framework in ("pytorch", "tensorflow")
+        for defect in (
+            "last_shard_is_unscaled",
+            "scatter_averages_over_ranks",
+            "gathered_parameters_are_stale",
+            "optimizer_state_is_shifted_by_one_rank",
+            "batch_norm_is_per_replica",
+        )
+    ),
     ("pytorch", "mini_xception", "max_pool_padding_is_symmetric", "2 logits, train mode", ()),
     ("pytorch", "mini_xception", "batch_norm_running_variance_is_biased", "4 BatchNorm statistics after one step", ()),
     ("pytorch", "mini_xception", "momentum_through_float32", "5 losses", ()),
@@ -101,6 +112,8 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Recordings:
         ("tensorflow", "multi_process", "nothing"),
         ("tensorflow", "data_parallel", "nothing"),
         ("tensorflow", "data_parallel", "batch_norm_is_per_replica"),
+        ("pytorch", "sharded_data_parallel", "nothing"),
+        ("tensorflow", "sharded_data_parallel", "nothing"),
     ]
     return _record(tmp_path_factory.mktemp("planted-slow"), [*(row[:3] for row in SLOW), *clean, *parallel])
 
@@ -148,6 +161,8 @@ def test_a_change_that_is_no_defect_passes(quick: Recordings, framework: str, na
         ("tensorflow", "data_parallel"),
         ("pytorch", "multi_process"),
         ("tensorflow", "multi_process"),
+        ("pytorch", "sharded_data_parallel"),
+        ("tensorflow", "sharded_data_parallel"),
     ],
 )
 def test_the_clean_twin_passes_with_real_models_and_among_processes(slow: Recordings, framework: str, name: str) -> None:
@@ -191,7 +206,11 @@ def _record(folder: Path, jobs: list[tuple[str, str, str]]) -> Recordings:
         framework, name, _ = job
         mode = setting(name).mode
         (folder / f"{name}.json").write_text(setting(name).to_json(), encoding="utf-8")
-        apart = job if framework == "tensorflow" and mode != "serial" else (framework, str(mode == "multi_process"))
+        apart = (
+            job
+            if framework == "tensorflow" and mode != "serial"
+            else (framework, "" if mode in ("serial", "data_parallel") else mode)
+        )
         groups.setdefault(apart, []).append(job)
     for group in groups.values():
         framework = group[0][0]

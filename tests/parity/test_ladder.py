@@ -10,7 +10,15 @@ from common import spec
 from compare.proof import ladder, tolerances
 from compare.proof.certificate import Proof, Rung
 
-MODES = ("serial", "data_parallel", "multi_process", "parameter_server", "tensor_parallel", "hybrid_tensor")
+MODES = (
+    "serial",
+    "data_parallel",
+    "multi_process",
+    "sharded_data_parallel",
+    "parameter_server",
+    "tensor_parallel",
+    "hybrid_tensor",
+)
 PIPELINES = ("serial", "model_parallel", "pipeline", "pipeline_1f1b", "hybrid_pipeline")
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "sgd": {"name": "sgd", "learning_rate": 0.05, "momentum": 0.9},
@@ -110,8 +118,8 @@ def test_simple_cnn_is_the_same_training_in_both_frameworks_and_over_three_proce
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_steps")
-@pytest.mark.parametrize(("mode", "replicas"), [("tensor_parallel", 3), ("hybrid_tensor", 2)])
-def test_a_model_whose_channels_are_split_is_the_same_training(tmp_path: Path, mode: str, replicas: int) -> None:
+@pytest.mark.parametrize(("mode", "replicas"), [("tensor_parallel", 3), ("hybrid_tensor", 2), ("sharded_data_parallel", 3)])
+def test_a_model_whose_parameters_are_divided_is_the_same_training(tmp_path: Path, mode: str, replicas: int) -> None:
     proof = prove(tmp_path, "tests.parity.probe", "sgd", ("serial", mode), replicas=replicas, steps=3)
     assert_proved(proof)
     _assert_both_are_held_in_mode(proof, mode)

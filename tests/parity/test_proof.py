@@ -370,6 +370,18 @@ def test_more_copies_are_made_only_where_a_few_do_not_explain_the_difference(twi
     assert (found.status, found.step) == ("shown", 21) and found.reason.startswith("Not shown to be rounding")
 
 
+def test_copies_of_the_proof_are_followed_again_with_more_for_rows_that_have_run(twins: FakeTwins, tmp_path: Path) -> None:
+    few = prove(tmp_path, timed(), timed_runs=both()).trajectories
+    assert few is not None
+    rows = [Row(id=f"{name}-serial", contestant=name, spec=what) for name, what in both().items()]
+    more = few
+    for _ in range(2):  # the second time there are enough
+        more = ladder.with_more_copies(more, rows, ("pytorch", "tensorflow"), out=tmp_path, progress=print)
+    assert [copies for _, _, copies in twins.followed] == [ladder.COPIES] * 2 + [ladder.MORE_COPIES] * 2
+    assert [len(each) for each in more.losses.values()] == [1 + ladder.MORE_COPIES] * 2
+    assert (more.steps, more.losses["pytorch"][0]) == (few.steps, few.losses["pytorch"][0])
+
+
 @pytest.mark.parametrize("fields", [{"precision": "float64"}, {"optimizer": {"native": True}}])
 def test_a_race_in_float64_or_by_two_rules_has_no_rungs_of_its_own(
     twins: FakeTwins, tmp_path: Path, fields: dict[str, Any]

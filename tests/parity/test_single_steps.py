@@ -184,7 +184,7 @@ def test_gradients_that_the_weights_hide_are_found_in_modes_that_divide_the_mode
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", [*OF_STAGES_AND_SLICES, "hybrid_pipeline", "multi_process"])
+@pytest.mark.parametrize("mode", [*OF_STAGES_AND_SLICES, "hybrid_pipeline", "multi_process", "sharded_data_parallel"])
 def test_gradients_that_the_weights_hide_are_found_in_modes_of_several_ranks(tmp_path: Path, mode: str) -> None:
     (tmp_path / "pytorch").mkdir()
     teacher = tmp_path / "pytorch" / "teacher-nothing.safetensors"
@@ -432,6 +432,6 @@ def test_simple_cnn_holds_1e_12_at_every_step_in_float64(tmp_path: Path) -> None
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("model", ["simple_cnn", "mini_xception"])
 def test_every_synchronous_mode_holds_1e_12_at_each_of_50_steps_in_float64(tmp_path: Path, model: str, optimizer: str) -> None:
-    modes = ("data_parallel", "multi_process", "parameter_server", "model_parallel", "tensor_parallel", "pipeline",
-             "pipeline_1f1b", "hybrid_tensor", "hybrid_pipeline")  # fmt: skip
+    modes = ("data_parallel", "multi_process", "sharded_data_parallel", "parameter_server", "model_parallel",
+             "tensor_parallel", "pipeline", "pipeline_1f1b", "hybrid_tensor", "hybrid_pipeline")  # fmt: skip
     _assert_within_1e_12(_float64(tmp_path, model, optimizer, modes, 50), 50)

@@ -53,6 +53,12 @@ def test_what_leaves_each_host_in_a_step_is_the_formula_within_a_tenth(
 
 
 @pytest.mark.slow
+def test_what_leaves_each_host_of_a_sharded_model_is_what_its_exchanges_say(hosts: list[Host], tmp_path: Path) -> None:
+    measured, said = _sent_a_step(hosts, tmp_path, "pytorch", {"mode": "sharded_data_parallel"})
+    assert measured == pytest.approx([said / HOSTS] * HOSTS, rel=0.1)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
 def test_a_worker_sends_the_server_a_gradient_in_a_step_and_is_sent_as_much(
     hosts: list[Host], tmp_path: Path, framework: str

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import distributed, nn
 
 from common.data.batches import Plan
 from common.models import architectures
 from common.models.architectures import Architecture, Conv, Layer, MaxPool, Residual
 from common.models.sharding import shard
-from pytorch_impl import batch_norm, input, models, optim, train, weights
+from pytorch_impl import batch_norm, input, models, optim, shards, train, weights
 
 
 def nothing(patch: pytest.MonkeyPatch) -> None:
@@ -56,6 +56,56 @@ def last_shard_is_unscaled(patch: pytest.MonkeyPatch) -> None:
         return share_of_loss(logits, labels, replicas * len(labels), loss)
 
     patch.setattr(train, "share_of_loss", mean_of_means)
+
+
+def scatter_averages_over_ranks(patch: pytest.MonkeyPatch) -> None:
+    """As torch's own wrapper does unless it is told otherwise, though the shares of the loss are already divided."""
+    scatter = shards._ReduceScatter.__call__
+
+    def averaged(self: Any, **given: Any) -> Any:
+        scatter(self, **given)
+        given["output_tensor"] /= given["group"].size()
+
+    patch.setattr(shards._ReduceScatter, "__call__", averaged)
+
+
+def gathered_parameters_are_stale(patch: pytest.MonkeyPatch) -> None:
+    """Kept from the first step on, instead of being gathered anew."""
+    gather = shards._AllGather.__call__
+
+    def kept(self: Any, **given: Any) -> Any:
+        gather(self, **given)
+        gathered = given["output_tensor"]
+        gathered.copy_(vars(self).setdefault("first", gathered.clone()))
+
+    patch.setattr(shards._AllGather, "__call__", kept)
+
+
+def optimizer_state_is_shifted_by_one_rank(patch: pytest.MonkeyPatch) -> None:
+    """Every replica updates its rows with the momentum of its neighbour's."""
+    apply = optim.SGD.apply
+
+    def shifted(self: optim.SGD, gradients: list[torch.Tensor], learning_rate: float, step: int) -> None:
+        ranks = distributed.get_world_size()
+        buffers: list[Any] = [None] * ranks
+        distributed.all_gather_object(buffers, self._buffers)
+        for own, other in zip(self._buffers, buffers[(distributed.get_rank() + 1) % ranks], strict=True):
+            rows = min(len(own), len(other))
+            own[:rows] = other[:rows]
+        apply(self, gradients, learning_rate, step)
+
+    patch.setattr(optim.SGD, "apply", shifted)
+
+
+def padding_is_counted(patch: pytest.MonkeyPatch) -> None:
+    """What each replica's rows are filled up with, so that all send equally much."""
+
+    def padded(model: nn.Module) -> tuple[int, int]:
+        ranks = distributed.get_world_size()
+        trainable = sum(-(-len(each) // ranks) * ranks * (each.numel() // len(each)) for each in model.parameters())
+        return trainable + sum(buffer.numel() for buffer in model.buffers() if buffer.is_floating_point()), trainable
+
+    patch.setattr(models, "num_values", padded)
 
 
 def adam_epsilon_before_correction(patch: pytest.MonkeyPatch) -> None:

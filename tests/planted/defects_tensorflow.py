@@ -11,7 +11,8 @@ import tensorflow as tf
 
 from common.models.architectures import Layer, MaxPool
 from common.training.trainer import Update
-from tensorflow_impl import batch_norm, models, optim, train
+from tensorflow_impl import batch_norm, models, optim, shards, train
+from tensorflow_impl.parallel.sharded_data_parallel import ShardedDataParallel
 
 
 def nothing(patch: pytest.MonkeyPatch) -> None:
@@ -67,6 +68,46 @@ def last_shard_is_unscaled(patch: pytest.MonkeyPatch) -> None:
         return share_of_loss(logits, labels, replicas * tf.size(labels), loss)
 
     patch.setattr(train, "share_of_loss", mean_of_means)
+
+
+def scatter_averages_over_ranks(patch: pytest.MonkeyPatch) -> None:
+    """As a strategy does unless it is told otherwise, though the shares of the loss are already divided."""
+    scattered = ShardedDataParallel._scattered
+
+    def averaged(self: Any, gradients: list[Any]) -> list[tf.Tensor]:
+        return [gradient / len(self.devices) for gradient in scattered(self, gradients)]
+
+    patch.setattr(ShardedDataParallel, "_scattered", averaged)
+
+
+def gathered_parameters_are_stale(patch: pytest.MonkeyPatch) -> None:
+    """Kept from the first step on, instead of being gathered anew."""
+    own = shards._Gathering._own
+
+    def kept(self: Any) -> list[tf.Tensor]:
+        now = own(self)
+        with tf.init_scope():
+            first = [tf.identity(values) for values in own(self)]
+        return [old + (new - tf.stop_gradient(new)) for old, new in zip(first, now, strict=True)]  # the gradient stays
+
+    patch.setattr(shards._Gathering, "_own", kept)
+
+
+def optimizer_state_is_shifted_by_one_rank(patch: pytest.MonkeyPatch) -> None:
+    """Every replica updates its rows with the momentum of its neighbour's."""
+    apply = optim.SGD.apply
+
+    def shifted(self: optim.SGD, gradients: list[tf.Tensor], learning_rate: tf.Tensor, step: tf.Tensor) -> None:
+        ranks = len({variable.device for variable in self._variables})
+        for first in range(0, len(self._buffers), ranks):
+            buffers = self._buffers[first : first + ranks]
+            values = [tf.identity(buffer) for buffer in buffers]
+            for buffer, value in zip(buffers, [*values[1:], values[0]], strict=True):
+                if buffer.shape == value.shape:
+                    buffer.assign(value)
+        apply(self, gradients, learning_rate, step)
+
+    patch.setattr(optim.SGD, "apply", shifted)
 
 
 def loss_is_wrong_after_the_first_step(patch: pytest.MonkeyPatch) -> None:
@@ -152,11 +193,11 @@ def branches_are_in_another_order(patch: pytest.MonkeyPatch) -> None:
 def depthwise_has_a_bias(patch: pytest.MonkeyPatch) -> None:
     """A parameter that the architecture does not have; it starts at zero, and BatchNorm takes away what it adds."""
 
-    class WithBias(keras.layers.DepthwiseConv2D):
+    class WithBias(models._DepthwiseConv2D):
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **{**options, "use_bias": True})
 
-    patch.setattr(keras.layers, "DepthwiseConv2D", WithBias)
+    patch.setattr(models, "_DepthwiseConv2D", WithBias)
 
 
 def _fused_with(patch: pytest.MonkeyPatch, **changed: Any) -> None:

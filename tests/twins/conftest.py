@@ -1,11 +1,17 @@
 """The twin under test, its process set up once as a run would set it up."""
 
+import importlib
+import json
 import os
+import sys
+from typing import Any
 
 import pytest
 
+from tests.ranks import run_ranks
 from tests.twins import made
 from tests.twins.adapters import Twin
+from tests.twins.split_model import settings
 
 # TensorFlow reads it when it is imported: its greetings are no part of a test's report.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -17,3 +23,14 @@ def twin(framework: str) -> Twin:
     twin = Twin(framework)
     twin.device.configure(made.settings(mode="data_parallel"))
     return twin
+
+
+@pytest.fixture(scope="session")
+def divided(framework: str, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each process of `split_model` has to say, in order of rank."""
+    folder = tmp_path_factory.mktemp("split")
+    environments = importlib.import_module(f"{framework}_impl.rendezvous").environments(settings()) or [{}]
+    environments = [{**environment, "TF_CPP_MIN_LOG_LEVEL": "2"} for environment in environments]
+    command = [sys.executable, "-m", "tests.twins.split_model", framework, str(folder)]
+    assert run_ranks(command, environments) is None
+    return [json.loads((folder / f"{rank}.json").read_text(encoding="utf-8")) for rank in range(len(environments))]

@@ -1,4 +1,4 @@
-"""`python -m tests.twins.split_model FRAMEWORK DIR`: the made network split over three replicas, and what each of them holds.
+"""`python -m tests.twins.split_model FRAMEWORK DIR`: the made network divided over three replicas, and what each of them holds.
 
 A program of its own, since the replicas are ranks in one framework and devices of a process in the other.
 """
@@ -10,15 +10,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
+from common.models.sharding import shard
 from common.spec import Spec
 from tests.twins import made
 from tests.twins.adapters import Twin
 
 REPLICAS = 3
 COUNT = 7
+COUNTS = (9, 7, 2)
+"""Examples of the steps of sharded replicas: as many for each, unevenly many, and none for the last one."""
 ARCHITECTURE = made.network()
 """Of 6, 5 and 4 channels: only some of its layers divide evenly."""
+SHARDED: dict[str, Any] = {
+    "mode": "sharded_data_parallel",
+    "batch_norm_statistics": "synchronised",
+    "communication": {"bucket_mib": 0.001},
+}
+"""Of several units in PyTorch: each gathers its own layers."""
 
 
 def settings() -> Spec:
@@ -26,26 +36,71 @@ def settings() -> Spec:
 
 
 def main(framework: str, folder: Path) -> None:
-    """Load weights, train one step, load other weights; write a JSON file for each process."""
+    """Train the network in both modes; write a JSON file for each process."""
     twin = Twin(framework)
     twin.device.configure(settings())
     trainer = made.trainer(twin, ARCHITECTURE, mode="tensor_parallel", replicas=REPLICAS)
+    report = {"tensor_parallel": split(twin, trainer), "sharded_data_parallel": sharded(twin)}
+    trainer.close()
+    (folder / f"{os.environ.get('RANK', '0')}.json").write_text(json.dumps(report), encoding="utf-8")
+
+
+def split(twin: Twin, trainer: Any) -> dict[str, Any]:
+    """Load weights, train one step, load other weights."""
     data = made.dataset(ARCHITECTURE).train
     first = trainer.weights()
     batch = twin.batch(data.images[:COUNT], data.labels[:COUNT], made.masks(ARCHITECTURE, COUNT))
     loss, _ = trainer.train_step(batch, COUNT, 0.05)
     trained, other = trainer.weights(), made.values(ARCHITECTURE, key=6)
     trainer.load_weights(other)
-    report = {
+    return {
         "came_back": equal(first, made.values(ARCHITECTURE)) and equal(trainer.weights(), other),
         "num_values": trainer.num_values(),
-        "held": held(framework, trainer),
+        "held": held(twin.framework, trainer),
         "loss": float(trainer.fetch([loss])[0]),
         "trained": {name: array.tolist() for name, array in trained.items()},
+        "memory": trainer.memory_by_device(),
         "bytes_per_example": twin.channels.bytes_per_example(trainer._model),
     }
-    trainer.close()
-    (folder / f"{os.environ.get('RANK', '0')}.json").write_text(json.dumps(report), encoding="utf-8")
+
+
+def sharded(twin: Twin) -> dict[str, Any]:
+    """Score first, then train, and go on from a state that was lost before the last step."""
+    trainer = made.trainer(twin, ARCHITECTURE, replicas=REPLICAS, **SHARDED)
+    data, (index, number) = made.dataset(ARCHITECTURE).train, trainer.shard
+    first, losses = trainer.weights(), []
+    trainer.score(data.images[:2], data.labels[:2])
+    for step, count in enumerate(COUNTS):
+        if step == len(COUNTS) - 1:
+            kept = {name: array.copy() for name, array in trainer.state().items()}
+            lost = {name: np.zeros_like(array) for name, array in kept.items()}
+            trainer.load_state(lost, 0)
+            trainer.load_state(kept, step)
+        own = slice(*shard(count, number, index))
+        masks = tuple(mask[own] for mask in made.masks(ARCHITECTURE, count))
+        loss, _ = trainer.train_step(twin.batch(data.images[:count][own], data.labels[:count][own], masks), count, 0.05)
+        losses.append(float(trainer.all_reduce(trainer.fetch([loss]).astype(np.float64))[0]))
+    trained, slots, other = trainer.weights(), trainer.slots(), made.values(ARCHITECTURE, key=6)
+    trainer.load_weights(other)
+    report = trainer.report(data)
+    found = {
+        "came_back": equal(first, made.values(ARCHITECTURE)) and equal(trainer.weights(), other),
+        "num_values": trainer.num_values(),
+        "held": held(twin.framework, trainer),
+        "memory": trainer.memory_by_device(),
+        "losses": losses,
+        "trained": {name: array.tolist() for name, array in trained.items()},
+        "buffer": {name: array.tolist() for name, array in slots["buffer"].items()},
+        "bytes": report["bytes_per_step_by_kind"],
+        "bytes_in_all": report["bytes_per_step"],
+    }
+    if twin.framework == "pytorch":
+        from tests.planted.defects_pytorch import padding_is_counted
+
+        with pytest.MonkeyPatch.context() as patch:
+            padding_is_counted(patch)
+            found["num_values_with_padding"] = trainer.num_values()
+    return found
 
 
 def equal(ours: dict[str, Any], theirs: dict[str, Any]) -> bool:

@@ -82,6 +82,7 @@ def test_a_run_that_went_on_has_the_best_weights_of_before(twin: Twin, tmp_path:
 MODES: dict[str, dict[str, Any]] = {
     "data_parallel": {"mode": "data_parallel", "replicas": 2},
     "multi_process": {"mode": "multi_process", "replicas": 2},
+    "sharded_data_parallel": {"mode": "sharded_data_parallel", "replicas": 2},
     "parameter_server": {"mode": "parameter_server", "replicas": 2},
     "parameter_server_async": {"mode": "parameter_server", "replicas": 2, "parameter_server": {"updates": "asynchronous"}},
     "model_parallel": {"mode": "model_parallel", "replicas": 2},

@@ -1,29 +1,19 @@
-import importlib
-import json
-import sys
 from typing import Any
 
 import numpy as np
 import pytest
 
 from common.models.sharding import shard
-from tests.ranks import run_ranks
 from tests.twins import made
 from tests.twins.adapters import Twin
-from tests.twins.split_model import ARCHITECTURE, COUNT, REPLICAS, settings
+from tests.twins.split_model import ARCHITECTURE, COUNT, REPLICAS
 
 Reports = list[dict[str, Any]]
 
 
-@pytest.fixture(scope="module")
-def reports(framework: str, tmp_path_factory: pytest.TempPathFactory) -> Reports:
-    """What each process of the split network has to say, in order of rank."""
-    folder = tmp_path_factory.mktemp("split")
-    environments = importlib.import_module(f"{framework}_impl.rendezvous").environments(settings()) or [{}]
-    environments = [{**environment, "TF_CPP_MIN_LOG_LEVEL": "2"} for environment in environments]
-    command = [sys.executable, "-m", "tests.twins.split_model", framework, str(folder)]
-    assert run_ranks(command, environments) is None
-    return [json.loads((folder / f"{rank}.json").read_text(encoding="utf-8")) for rank in range(len(environments))]
+@pytest.fixture
+def reports(divided: list[dict[str, Any]]) -> Reports:
+    return [report["tensor_parallel"] for report in divided]
 
 
 def test_canonical_weights_come_back_whole_from_slices(reports: Reports) -> None:

@@ -191,6 +191,7 @@ OTHERS: list[dict[str, Any]] = [
     {"mode": "multi_process"},
     {"mode": "multi_process", "communication": {"compression": "int8"}},
     {"mode": "multi_process", "batch_norm_statistics": "synchronised"},
+    {"mode": "sharded_data_parallel"},
     {"mode": "parameter_server"},
     {"mode": "model_averaging"},
     {"mode": "model_parallel"},

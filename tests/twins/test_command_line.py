@@ -35,7 +35,7 @@ SETTINGS: dict[str, Any] = {
     "optimizer": {"learning_rate": 0.02},
     "augmentation": {"horizontal_flip": True, "shift_px": 2},
     "global_batch_size": 30,  # 30, 30 and 4
-    "epochs": 30,
+    "epochs": 12,  # a second of training in parallel modes, or what it used of its cores is not judged
     "precision": "float64",
     "cores": min(2, machine.available_cores()),
     "batch_norm_statistics": "synchronised",
@@ -46,11 +46,12 @@ MODES: dict[str, dict[str, Any]] = {
     "dask": {"cores": 1, "input": "dask", "workers": 2, "dask": {"chunk_images": 20}},
     "data_parallel": {"mode": "data_parallel", "replicas": 2, "profile_steps": 3},
     "multi_process": {"mode": "multi_process", "replicas": 2, "profile_steps": 3},
+    "sharded_data_parallel": {"mode": "sharded_data_parallel", "replicas": 2, "profile_steps": 3},
     "parameter_server": {"mode": "parameter_server", "replicas": 2, "profile_steps": 3},
     "tensor_parallel": {"mode": "tensor_parallel", "replicas": 2},
     "hybrid_tensor": {"mode": "hybrid", "replicas": 4},
 }
-SLOW = ("workers", "dask", "parameter_server", "tensor_parallel", "hybrid_tensor")
+SLOW = ("workers", "dask", "sharded_data_parallel", "parameter_server", "tensor_parallel", "hybrid_tensor")
 NAMES = [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in MODES]
 REFUSED = {"data": {"source": "tests/twins"}}  # a folder that holds no image
 ENDLESS = {**MODES["multi_process"], "epochs": 1_000_000}
@@ -463,7 +464,7 @@ def test_several_specs_recorded_by_one_process_are_what_each_is_alone(framework:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["serial", "data_parallel", "multi_process", "tensor_parallel"])
+@pytest.mark.parametrize("mode", ["serial", "data_parallel", "multi_process", "sharded_data_parallel", "tensor_parallel"])
 def test_a_recording_that_goes_on_with_a_trainer_is_what_a_new_one_makes(framework: str, mode: str, tmp_path: Path) -> None:
     """Bit for bit, after steps on other data. The second recording goes on with the first one's trainer."""
     own = {"model": "tests.parity.probe", "data": {"limit": 45}, "optimizer": {"name": "adam"}, **MODES[mode]}

@@ -63,6 +63,7 @@ class Trainer:
     """Counts its steps; each loss is one over their number, or what it is told."""
 
     implementation, devices, threads, shard = "none", ["none"], {}, (0, 1)
+    scores_together = False
 
     def __init__(self, plan: Plan, loss: float | None) -> None:
         self._plan, self._loss, self._steps = plan, loss, 0
@@ -101,6 +102,9 @@ class Trainer:
     total = all_reduce
 
     def share_statistics(self) -> None: ...
+
+    def memory_by_device(self) -> dict[str, float]:
+        return {}
 
     def weights(self) -> Weights:
         return {}

@@ -120,6 +120,12 @@ def test_a_bound_of_staleness_is_for_the_asynchronous_row_of_all() -> None:
         ({"mode": "hybrid", "replicas": 5}, "Received: 5 and 2. Use 4."),
         ({"mode": "parameter_server", "replicas": 2, "parameter_server": {"staleness": 1}}, "Set parameter_server.updates"),
         ({"mode": "parameter_server", "replicas": 2, "optimizer": {"native": True}}, "optimizer.native is not for mode"),
+        ({"mode": "sharded_data_parallel", "replicas": 2, "optimizer": {"native": True}}, "optimizer.native is not for mode"),
+        ({"mode": "sharded_data_parallel", "replicas": 2, "communication": {"compression": "int8"}}, "Received: int8"),
+        (
+            {"mode": "sharded_data_parallel", "replicas": 2, "accumulation": 2},
+            "accumulation is not for mode sharded_data_parallel",
+        ),
         ({"mode": "pipeline", "replicas": 2, "accumulation": 2}, "Use 1 (a pipeline has pipeline.micro_batches)."),
         ({"mode": "model_averaging", "replicas": 2, "communication": {"compression": "int8"}}, "Received: int8"),
         (

@@ -63,6 +63,7 @@ class Counting:
     """A trainer that counts its updates in its only parameter. Its device computes while the host goes on."""
 
     implementation = "made up"
+    scores_together = False
 
     def __init__(self, plan: Plan, ranks: Ranks, rank: int = 0) -> None:
         self.devices, self.threads = ["none"], dict[str, int]()
@@ -97,6 +98,9 @@ class Counting:
     def finish_epoch(self) -> None: ...
 
     def share_statistics(self) -> None: ...
+
+    def memory_by_device(self) -> dict[str, float]:
+        return {}
 
     def synchronize(self) -> None:
         time.sleep(max(self.idle_at - time.perf_counter(), 0.0))

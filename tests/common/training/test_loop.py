@@ -50,6 +50,9 @@ class Fed:
 
     def synchronize(self) -> None: ...
 
+    def memory_by_device(self) -> dict[str, float]:
+        return {}
+
 
 @pytest.mark.parametrize(("workers", "epochs", "timed"), [(0, 2, [4, 5]), (1, 2, [4, 5]), (2, 3, [4, 5, 5]), (4, 2, [4, 5])])
 def test_no_batch_of_the_input_alone_is_free(workers: int, epochs: int, timed: list[int], tmp_path: Path) -> None:

@@ -392,7 +392,7 @@ def test_one_core_has_one_serial_row(fake_twins: pytest.MonkeyPatch) -> None:
     assert [row.id for row in matrix.rows({"cores": 1}, ["left"], ["serial"], 2)] == ["left-serial-1core"]
 
 
-def _stand_in(verdict: str, *, remembered: bool = False) -> Any:
+def _stand_in(verdict: str, *, remembered: bool = False, trajectories: store.Trajectories | None = None) -> Any:
     def prove(timed: Spec, frameworks: list[str], modes: list[str], **settings: Any) -> Any:
         settings["progress"]("rung 5")
         examined = [f"{name} {settings['timed_runs'][name].digest}" for name in frameworks]
@@ -404,7 +404,7 @@ def _stand_in(verdict: str, *, remembered: bool = False) -> Any:
             verdict=verdict, sentence=f"losses agree within 3e-15{', remembered' * remembered}", rungs=[rung],
             not_claimed={"data_parallel": "why not"}, compared_with={"pipeline": "serial in parts"},
             mode_verdict=lambda framework, mode: verdict, levels=["usual"], examined=examined, shown=[],
-            remembered=remembered, trajectories=None,
+            remembered=remembered, trajectories=trajectories,
         )  # fmt: skip
 
     return prove
@@ -451,6 +451,36 @@ def test_a_proof_that_breaks_off_proves_nothing_and_the_runs_go_on(fake_twins: p
     assert done.exit_code == 1
     assert "Identical training: not proved: the proof broke off: left cannot record." in done.stdout
     assert all(len(repeats) == 1 for repeats in store.read(tmp_path / "out").runs.values())
+
+
+def copies(second: float, number: int) -> store.Trajectories:
+    """Copies of a run, of which the last one has this second loss."""
+    each = [[2.3, 2.0]] * number + [[2.3, second]]
+    return store.Trajectories(cores=2, steps=2, losses={"left": each, "right": each})
+
+
+def test_a_row_that_leaves_the_distance_of_a_few_copies_is_judged_by_more(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Planted: of the few copies none turns the ReLU that rounding has turned in one row. Of more copies, one does."""
+    made_of: list[store.Trajectories] = []
+
+    def more(few: store.Trajectories, *arguments: object, **settings: object) -> store.Trajectories:
+        made_of.append(few)
+        return copies(2.00015, ladder.MORE_COPIES)
+
+    few = copies(2.0, ladder.COPIES)
+    fake_twins.setattr(ladder, "prove", _stand_in("proved", trajectories=few))
+    fake_twins.setattr(ladder, "with_more_copies", more)
+    arguments = [argument for argument in QUICK if argument != "--no-proof"]
+    behave(fake_twins, left__serial__2="followed", right__serial__2="followed")
+    compare("run", *arguments, "--out", tmp_path / "near")
+    assert made_of == []
+    behave(fake_twins, left__serial__2="followed", right__serial__2="turned")
+    done = compare("run", *arguments, "--out", tmp_path / "turned")
+    assert made_of == [few] and "Rounding: copies of the serial run" in re.sub(r"\s+", " ", done.stdout)
+    proof = store.read_plan(tmp_path / "turned").proof
+    assert proof is not None and proof.trajectories == copies(2.00015, ladder.MORE_COPIES)
 
 
 def test_report_makes_everything_again_and_sets_torn_results_aside(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:

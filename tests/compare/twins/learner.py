@@ -32,6 +32,7 @@ class Learner:
 
     implementation = "softmax regression"
     shard = (0, 1)
+    scores_together = False
 
     def __init__(self, spec: Spec, architecture: Architecture, plan: Plan, dataset: Dataset, initial: Weights) -> None:
         self.devices = ["cpu"]
@@ -56,6 +57,9 @@ class Learner:
         return 0
 
     def finish_epoch(self) -> None: ...
+
+    def memory_by_device(self) -> dict[str, float]:
+        return {}
 
     def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
         self.updates += 1

@@ -1,0 +1,67 @@
+"""Mode sharded_data_parallel: replicas divide the batch, the parameters, their gradients and the optimizer's state."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, cast
+
+import torch
+from torch import distributed
+from torch.distributed.fsdp import FSDPModule
+
+from common.data.sources import Split
+from common.training.communication import ring_all_reduce_bytes, statistics_payload_bytes
+from common.training.trainer import Update
+from pytorch_impl import optim, shards, train
+from pytorch_impl.parallel import group
+from pytorch_impl.parallel.trainer import Trainer
+
+
+class ShardedDataParallel(Trainer):
+    """Replicas on several devices. Each trains on its shard of the batch, and holds its rows of every parameter.
+
+    A layer's parameters are gathered for its forward pass, and again for its backward pass. Then each replica receives the
+    sum of the gradients of its own rows, and updates those (Rajbhandari et al. 2020, ZeRO, stage 3).
+    """
+
+    shards_optimizer = True
+    scores_together = True
+
+    def _build(self) -> None:
+        self.shard = distributed.get_rank(), distributed.get_world_size()
+        self.devices = self._ranks()
+        self._shards = group.all_ranks()
+        self._model = self._new_model(self._shards if self._synchronises else None)
+        self._sent = shards.divide(self._model, self._spec.communication.bucket_mib)
+        self._sent_per_step: Counter[str] = Counter()
+        self._optimizer = optim.build(self._spec.optimizer, _own(self._model.parameters()), self._switches)
+
+    def _train_step(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
+        before = self._sent.copy()
+        found = train.train_step(self._objective, self._model, self._optimizer, images, labels, masks, update, _own)
+        if not self._sent_per_step:  # the first batch is a whole one
+            self._sent_per_step = self._sent - before
+        return found
+
+    def _score_batch(self, images: Any, labels: Any) -> Any:
+        found = super()._score_batch(images, labels)
+        # `fully_shard` waits for a backward pass. The next one would otherwise gather a unit once more, for this forward pass.
+        cast(FSDPModule, self._model).reset_iter_state()
+        return found
+
+    def share_statistics(self) -> None:
+        self._shards.share(self._model.buffers())
+
+    def report(self, test: Split) -> dict[str, Any]:
+        """Bytes of the gathered parameters, of the gradients and of synchronised BatchNorm's sums."""
+        ranks, statistics = self.shard[1], statistics_payload_bytes(self._spec, self._architecture)
+        # Twin: counted as they are sent. Each replica's part is as long as the longest: `fully_shard` fills it with zeros.
+        kinds = {kind: float(ranks * sent) for kind, sent in self._sent_per_step.items()}
+        kinds["all_reduce"] = ring_all_reduce_bytes(statistics, ranks)
+        return {"bytes_per_step": sum(kinds.values()), "bytes_per_step_by_kind": kinds}
+
+
+def _own(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """This replica's rows of divided tensors, not copied."""
+    return [part for tensor in tensors for part, _ in shards.parts(tensor)]

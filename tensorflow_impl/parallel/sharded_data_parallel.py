@@ -1,0 +1,72 @@
+"""Mode sharded_data_parallel: replicas divide the batch, the parameters, their gradients and the optimizer's state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from common.data.sources import Split
+from common.training.communication import ring_all_reduce_bytes, statistics_payload_bytes
+from common.training.trainer import Update
+from tensorflow_impl import evaluate, shards
+from tensorflow_impl.parallel.data_parallel import own_part, together
+from tensorflow_impl.parallel.trainer import Trainer
+
+
+class ShardedDataParallel(Trainer):
+    """Replicas on several devices. Each trains on its shard of the batch, and holds its rows of every parameter.
+
+    A layer's parameters are gathered for its forward pass, and again for its backward pass. Then each replica receives the
+    sum of the gradients of its own rows, and updates those (Rajbhandari et al. 2020, ZeRO, stage 3).
+    """
+
+    shards_optimizer = True
+    scores_together = True
+
+    def _build(self) -> None:
+        self.devices = self._devices()
+        self._replicas = together(tuple(self.devices))
+        self._strategy = self._replicas.members
+        with self._strategy.scope():  # for BatchNorm's statistics, of which each replica has its own
+            whole = self._new_model(self._replicas if self._synchronises else None)
+        self._model = shards.divide(whole, self.devices)
+        self._optimizer = self._new_optimizer(self._model)
+
+    def _train_step(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
+        def one() -> Any:
+            part = own_part(images)
+            return self._objective.gradients(self._model, images[part], labels[part], [mask[part] for mask in masks], update)
+
+        losses, num_correct, gradients = self._strategy.run(one)
+        self._optimizer.apply(self._scattered(gradients), update.learning_rate, update.step)
+        return self._sum(losses), self._sum(num_correct)
+
+    def _scattered(self, gradients: list[Any]) -> list[tf.Tensor]:
+        """The sum of all replicas' gradients of each part of a parameter, on the device that holds it."""
+        summed: list[tf.Tensor] = []
+        for variable, found in zip(self._model.trainable_variables, gradients, strict=True):
+            with tf.device(variable.value.device):
+                summed.append(tf.add_n(self._strategy.experimental_local_results(found)))
+        return summed
+
+    def _score_batch(self, images: Any, labels: Any) -> Any:
+        def one() -> Any:
+            part = own_part(images)
+            return evaluate.score(self._model, images[part], labels[part], self._objective)
+
+        losses, predictions = self._strategy.run(one)
+        return self._sum(losses), tf.concat(self._strategy.experimental_local_results(predictions), 0)
+
+    def _sum(self, values: Any) -> tf.Tensor:
+        return tf.add_n(self._strategy.experimental_local_results(values))
+
+    def share_statistics(self) -> None:
+        self._replicas.share(self._statistics())
+
+    def report(self, test: Split) -> dict[str, Any]:
+        """Bytes of the gathered parameters, of the gradients and of synchronised BatchNorm's sums."""
+        kinds = {kind: float(sent) for kind, sent in shards.bytes_per_pass(self._model).items()}
+        statistics = statistics_payload_bytes(self._spec, self._architecture)
+        kinds["all_reduce"] = ring_all_reduce_bytes(statistics, self._spec.replicas)
+        return {"bytes_per_step": sum(kinds.values()), "bytes_per_step_by_kind": kinds}
