@@ -68,7 +68,8 @@ def report(
         f"{wording.count(files, 'file')}, {wording.count(searched.roots, 'root')}, "
         f"{wording.count(searched.executions, 'execution')}, {wording.count(searched.nodes, 'node')}"
     )
-    verdict = wording.count(len(findings), "finding") if findings else "nothing found"
+    nothing = "nothing found in what was explored" if left else "nothing found"
+    verdict = wording.count(len(findings), "finding") if findings else nothing
     return Report(
         title=f"Deadlocks and races in {target}",
         name=NAME,

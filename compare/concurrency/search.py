@@ -15,6 +15,7 @@ from compare.concurrency.state import Budget, Cut, Path
 
 _MOST_UNUSUAL = 3
 """Decisions of one execution that differ from the usual one: another branch, another thread first, an exception."""
+_LEFT_OUT = "executions with more than three unusual decisions left out"
 _MOST_RANKS = 4
 
 
@@ -29,7 +30,7 @@ class Searched:
     first: int | None = None
     """Nodes until the first finding."""
     left: list[str] = field(default_factory=list[str])
-    """Roots of which executions were not explored."""
+    """Roots of which executions were not explored, and why."""
 
 
 def search(program: Program, *, nodes: int, seconds: float, prune: bool = True) -> Searched:
@@ -48,10 +49,10 @@ def search(program: Program, *, nodes: int, seconds: float, prune: bool = True) 
         if root.function is not None and id(root.function) in entered:
             continue
         if everything.out_of_time:
-            found.left.append(f"{root.title}: not begun")
+            found.left.append(f"{root.title}: not begun: {seconds:g} s (--search-seconds)")
             continue
         found.roots += 1
-        own = Budget(nodes, max(everything.seconds_left, 0.0))
+        own = Budget(nodes, max(everything.seconds_left, 0.0), of_all=seconds)
         _explore(program, root, own, found, entered, taken, prune=prune)
         found.nodes += own.visited
     for of_class, locks in taken.items():
@@ -72,7 +73,7 @@ def _explore(
 ) -> None:
     ranks = _ranks(root)
     levels: list[list[tuple[int, ...]]] = [[()], *([] for _ in range(_MOST_UNUSUAL))]
-    cut = False
+    why: list[str] = []
     while any(levels):
         unusual = next(place for place, level in enumerate(levels) if level)
         prefix = levels[unusual].pop()
@@ -82,11 +83,11 @@ def _explore(
             execution = Execution(program, path, budget, root, ranks, prune=prune)
             execution.run()
             findings = verdicts.judge(execution)
-        except Cut:
-            cut = True
+        except Cut as spent:
+            why.append(str(spent))
             break
         except RecursionError:
-            cut = True
+            why.append("calls that are nested too deeply left out")
             continue
         except Exception as error:  # a defect of this checker must not hide what other roots have
             found.left.append(f"{root.title}: the checker failed ({type(error).__name__}: {error})")
@@ -106,11 +107,11 @@ def _explore(
                 if unusual + 1 <= _MOST_UNUSUAL:
                     levels[unusual + 1].append((*decisions[:place], other))
                 else:
-                    cut = True
+                    why.append(_LEFT_OUT)
     if root.function is not None:
         entered.add(id(root.function))
-    if cut:
-        found.left.append(f"{root.title}: explored in part")
+    if why:
+        found.left.append(f"{root.title}: explored in part: {'; '.join(dict.fromkeys(why))}")
 
 
 def _ranks(root: Root) -> int:

@@ -20,15 +20,19 @@ _LONGEST_TRACE = 400
 
 
 class Cut(Exception):
-    """The execution cannot go on: a budget is spent."""
+    """The execution cannot go on: a budget is spent. The message says which."""
 
 
 class Budget:
     """What is left to the search: nodes and seconds."""
 
-    def __init__(self, nodes: int, seconds: float) -> None:
+    def __init__(self, nodes: int, seconds: float, *, of_all: float = 0.0) -> None:
+        """Args:
+        of_all: the seconds that the whole search had.
+        """
         self.nodes = nodes
         self.visited = 0
+        self._of_all = of_all
         self._until = time.monotonic() + seconds
 
     def spend(self) -> None:
@@ -38,8 +42,10 @@ class Budget:
             Cut: there are none left.
         """
         self.visited += 1
-        if self.visited > self.nodes or (self.visited % 256 == 0 and self.out_of_time):
-            raise Cut
+        if self.visited > self.nodes:
+            raise Cut(f"{self.nodes:,} nodes (--nodes)")
+        if self.visited % 256 == 0 and self.out_of_time:
+            raise Cut(f"{self._of_all:g} s (--search-seconds)")
 
     @property
     def seconds_left(self) -> float:

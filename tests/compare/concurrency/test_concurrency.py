@@ -51,7 +51,10 @@ def test_a_program_without_findings_ends_with_0(tmp_path: Path) -> None:
     path = tmp_path / "fine.py"
     path.write_text(HANGS.replace("    if rank == 0:\n        dist", "    dist").format(comment=""))
     done = compare("concurrency", path)
-    assert done.exit_code == 0 and "nothing found" in done.output
+    assert done.exit_code == 0 and "nothing found\n" in done.output
+    in_part = compare("concurrency", path, "--nodes", "2")
+    assert in_part.exit_code == 0 and "nothing found in what was explored\n" in in_part.output
+    assert "explored in part: 2 nodes (--nodes)" in in_part.output
 
 
 def test_json_has_findings_with_their_steps_and_what_was_explored(hanging: Path) -> None:

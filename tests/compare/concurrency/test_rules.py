@@ -307,6 +307,12 @@ def test_what_was_not_explored_is_said(check: Check, tmp_path: Path) -> None:
     (tmp_path / "big.py").write_text(THREADS.format(body=body))
     program = Program(sources.read(str(tmp_path / "big.py")), Meanings())
     short = search(program, nodes=100, seconds=20)
-    assert short.nodes <= 101 and short.left and "explored in part" in short.left[0]
+    assert short.nodes <= 101 and short.left[0].endswith(": explored in part: 100 nodes (--nodes)")
     late = search(program, nodes=10**6, seconds=0.0)
-    assert late.left and "not begun" in late.left[0]
+    assert late.left and late.left[0].endswith("not begun: 0 s (--search-seconds)")
+    for times, why in ((3, []), (4, ["executions with more than three unusual decisions left out"])):
+        branches = (f"    if config.a{n}:\n        LOCK.acquire()\n        LOCK.release()\n" for n in range(times))
+        body = "def main(config):\n" + "".join(branches)
+        (tmp_path / "big.py").write_text(THREADS.format(body=body).replace("    main()", "    main(os.environ)"))
+        whole = search(Program(sources.read(str(tmp_path / "big.py")), Meanings()), nodes=10**5, seconds=20)
+        assert [each.partition(": explored in part: ")[2] for each in whole.left] == why
