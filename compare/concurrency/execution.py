@@ -125,16 +125,24 @@ class Execution(Ranks):
                 if not self._expire():
                     return
                 continue
+            timed = [each for each in self.processes if each not in able and self._may_expire(each)]
             if current not in able:
-                near = [each for each in able if each.system is able[0].system]
+                near = [each for each in (*able, *timed) if each.system is able[0].system]
                 current = near[self.path.choose(len(near))]
+                if current in timed:
+                    self.timed_out = True
+                    self._time_out(current)
+                    continue
             assert current is not None
             operation, current.queued = current.waiting, None
             if operation is not None:
-                others = [each for each in able if each is not current and each.system is current.system]
+                others = [each for each in (*able, *timed) if each is not current and each.system is current.system]
                 if others and not current.preempted and (chosen := self.path.choose(1 + len(others))):
                     current.preempted = True
                     current = others[chosen - 1]
+                    if current in timed:
+                        self.timed_out = True
+                        self._time_out(current)
                     continue
                 current.waiting, current.preempted = None, False
                 operation.act()
@@ -151,12 +159,22 @@ class Execution(Ranks):
                 return False
         return process.waiting is None or process.waiting.ready()
 
+    def _may_expire(self, process: Process) -> bool:
+        waiting = process.waiting
+        return not (process.ended or process.cut) and waiting is not None and waiting.expire is not None and not waiting.patient
+
+    @staticmethod
+    def _time_out(process: Process) -> None:
+        assert process.waiting is not None and process.waiting.expire is not None
+        process.note(f"{process.waiting.says} until its time runs out")
+        expire, process.waiting = process.waiting.expire, None
+        expire()
+
     def _expire(self) -> bool:
         """Nobody can go on, so the time of one who does not wait forever runs out."""
         for each in self.processes:
             if not (each.ended or each.cut) and each.waiting is not None and each.waiting.expire is not None:
-                expire, each.waiting = each.waiting.expire, None
-                expire()
+                self._time_out(each)
                 return True
         return False
 

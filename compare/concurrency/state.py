@@ -114,6 +114,8 @@ class Operation(NamedTuple):
     """What happens if time runs out. None: it waits forever."""
     kind: str = ""
     """collective, send or recv: of ranks."""
+    patient: bool = False
+    """Whether time only runs out when nobody else can go on: it is meant to be long enough."""
 
 
 @dataclass(eq=False)
@@ -217,6 +219,8 @@ class State:
         self.given: list[Value] = []
         """What unknown callers may use too."""
         self.started_threads = False
+        self.timed_out = False
+        """Whether time ran out while others could go on."""
         self.partial = False
         """Whether ranks say how many they are, so that some may have no part in it."""
         self.literal = False

@@ -26,6 +26,7 @@ from compare.concurrency.values import (
 Deliver = Callable[[Value], None]
 Words = Mapping[str, Value]
 _TASKS_OF_MAP = 2
+_TURNS = 2
 
 
 class Threads(Calls):
@@ -93,9 +94,10 @@ class Threads(Calls):
             return words.get(word, values[place] if place < len(values) else None)
 
         def wait(
-            says: str, ready: Callable[[], bool], act: Callable[[], Value], expire: Callable[[], None] | None = None
-        ) -> bool:
-            self.wait(process, Operation(says, ready, act, thing, expire, thing.kind), deliver)
+            says: str, ready: Callable[[], bool], act: Callable[[], Value], expire: Callable[[], None] | None = None,
+            *, patient: bool = False,
+        ) -> bool:  # fmt: skip
+            self.wait(process, Operation(says, ready, act, thing, expire, thing.kind, patient), deliver)
             return True
 
         title = thing.title
@@ -128,6 +130,8 @@ class Threads(Calls):
                 def expire() -> None:
                     if process in thing.items:
                         thing.items.remove(process)
+                    free = lambda: lock.owner is None  # noqa: E731
+                    self.wait(process, Operation(f"waits for {lock.title}", free, wake, lock, kind="lock"), deliver)
 
                 timed = given(0, "timeout") is not None
                 ready = lambda: process not in thing.items and lock.owner is None  # noqa: E731
@@ -155,6 +159,10 @@ class Threads(Calls):
                     return Const(True)
 
                 timed = given(0, "timeout") is not None
+                if timed and not thing.is_set and _in_a_test(process) and not self.path.choose(2):
+                    process.note(f"waits for {title} until its time runs out")
+                    deliver(Const(False))  # what the loop does between two waits is usually done
+                    return True
                 return wait(
                     f"waits for {title}", lambda: thing.is_set, happened, (lambda: deliver(Const(False))) if timed else None
                 )
@@ -172,7 +180,8 @@ class Threads(Calls):
                 full = (
                     (lambda: self.throw(process, "Full")) if _gives_up(name, given(1, "block"), given(2, "timeout")) else None
                 )
-                return wait(f"puts into {title}", lambda: thing.size is None or len(thing.items) < thing.size, put, full)
+                room = lambda: thing.size is None or len(thing.items) < thing.size  # noqa: E731
+                return wait(f"puts into {title}", room, put, full, patient=not self.caught(process, "Full"))
             case "queue", ("get" | "get_nowait"):
 
                 def get() -> Value:
@@ -184,7 +193,8 @@ class Threads(Calls):
                 empty = (
                     (lambda: self.throw(process, "Empty")) if _gives_up(name, given(0, "block"), given(1, "timeout")) else None
                 )
-                return wait(f"waits for an item of {title}", lambda: bool(thing.items), get, empty)
+                patient = not self.caught(process, "Empty")
+                return wait(f"waits for an item of {title}", lambda: bool(thing.items), get, empty, patient=patient)
             case "queue", "task_done":
                 thing.count -= 1
                 _merge(thing, process)
@@ -218,6 +228,7 @@ class Threads(Calls):
                     lambda: thing.count >= (mine // parties + 1) * parties,
                     passed,
                     (lambda: self.throw(process, "BrokenBarrierError")) if timed else None,
+                    patient=True,
                 )
             case "thread", "start":
                 self._start(process, thing)
@@ -229,7 +240,7 @@ class Threads(Calls):
                 timed = given(0, "timeout") is not None
                 return wait(
                     f"waits for the end of {thing.owner.name}", lambda: thing.owner.ended, self._ended(process, [thing]),
-                    (lambda: deliver(NONE)) if timed else None,
+                    (lambda: deliver(NONE)) if timed else None, patient=True,
                 )  # fmt: skip
             case "thread", "is_alive":
                 deliver(Const(thing.owner is not None and not thing.owner.ended))
@@ -264,7 +275,7 @@ class Threads(Calls):
 
                 return wait(
                     f"waits for the result of {thing.owner.name}", lambda: thing.owner.ended, result,
-                    (lambda: self.throw(process, "TimeoutError")) if timed else None,
+                    (lambda: self.throw(process, "TimeoutError")) if timed else None, patient=True,
                 )  # fmt: skip
             case "future", "done":
                 deliver(Const(thing.owner.ended))
@@ -298,7 +309,7 @@ class Threads(Calls):
             return Const(True) if by_acquire else thing
 
         failed = (lambda: deliver(Const(False))) if gives_up else None
-        self.wait(process, Operation(f"waits for {title}", ready, act, lock, failed, lock.kind), deliver)
+        self.wait(process, Operation(f"waits for {title}", ready, act, lock, failed, kind=lock.kind), deliver)
 
     def release(self, process: Process, thing: Thing) -> None:
         lock = thing.target if thing.kind == "condition" and isinstance(thing.target, Thing) else thing
@@ -388,6 +399,13 @@ def _gives_up(name: str, block: Value | None, timeout: Value | None) -> bool:
     if name.endswith("_nowait") or (block is not None and truth(block) is not True):
         return True
     return timeout is not None and not (isinstance(timeout, Const) and timeout.value is None)
+
+
+def _in_a_test(process: Process) -> bool:
+    """Whether a call is the test of a loop that has only begun to turn."""
+    frame = process.frame
+    after = frame.graph.nodes[frame.place]
+    return after.kind == "branch" and id(after.tree) in frame.graph.tests and frame.visits[frame.now] <= _TURNS
 
 
 def _target_name(target: Value | None) -> str:

@@ -17,6 +17,8 @@ def judge(execution: Execution) -> list[Finding]:
         return [_settled(execution, each) for each in execution.findings]
     # A main thread or rank that ends by an exception takes the others with it, or its launcher does.
     ended_badly = any(each.crashed and (each.number == 0 or each.system.rank is not None) for each in execution.processes)
+    # So does a thread that gives up with an exception what was only slow.
+    ended_badly = ended_badly or (execution.timed_out and any(each.crashed for each in execution.processes))
     stuck = [each for each in execution.processes if not each.ended and not each.cut and each.waiting is not None]
     if not stuck or ended_badly:
         return []

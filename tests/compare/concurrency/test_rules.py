@@ -170,6 +170,7 @@ from threading import Lock, RLock, Thread
 LOCK, OTHER = Lock(), Lock()
 QUEUE = queue.Queue(maxsize=2)
 READY = threading.Event()
+FULL = threading.Condition()
 TOTAL = 0
 
 {body}
@@ -187,6 +188,9 @@ def two(first: str, second: str, after: str = "") -> str:
 
     body = "ts = [Thread(target=one), Thread(target=other)]\nfor t in ts:\n    t.start()\nfor t in ts:\n    t.join()\n" + after
     return THREADS.format(body="\n".join([function("one", first), function("other", second), function("main", body)]))
+
+
+BACK = "with OTHER: LOCK.acquire(); LOCK.release()"
 
 
 @pytest.mark.parametrize(
@@ -207,6 +211,32 @@ def two(first: str, second: str, after: str = "") -> str:
         ("with LOCK:\n    READY.wait()", "with LOCK:\n    READY.set()", {"lock-held"}),
         ("READY.wait()", "pass", {"never-signalled"}),
         ("READY.wait(timeout=3)", "pass", set()),
+        # Time runs out while the other thread goes on, and what stands behind the wait meets it.
+        ("with LOCK:\n    with OTHER:\n        pass", f"while not READY.wait(1):\n    {BACK}", {"lock-order"}),
+        ("with LOCK:\n    with OTHER:\n        pass\nREADY.set()", "while not READY.wait(1):\n    pass", set()),
+        ("with LOCK:\n    with OTHER:\n        pass\nREADY.set()", f"READY.wait(1)\n{BACK}", {"lock-order"}),
+        ("with LOCK:\n    with OTHER:\n        pass\nREADY.set()", f"READY.wait()\n{BACK}", set()),
+        ("with LOCK:\n    with OTHER:\n        pass", f"time.sleep(1)\n{BACK}", {"lock-order"}),
+        (
+            "with LOCK:\n    with OTHER:\n        pass\nQUEUE.put(1)",
+            f"try:\n    QUEUE.get(timeout=1)\nexcept queue.Empty:\n    {BACK}",
+            {"lock-order"},
+        ),
+        ("if not READY.wait(60):\n    raise TimeoutError\nQUEUE.put(1)", "READY.set()\nQUEUE.get()", set()),
+        ("if not READY.wait(60):\n    return\nQUEUE.put(1)", "READY.set()\nQUEUE.get()", {"never-signalled"}),
+        ("TOTAL += 1\nQUEUE.put(1)", "QUEUE.get(timeout=60)\nTOTAL += 1", set()),
+        ("with LOCK:\n    TOTAL += 1", "if LOCK.acquire(timeout=1):\n    TOTAL += 1\n    LOCK.release()", set()),
+        (
+            "with LOCK:\n    with OTHER:\n        TOTAL += 1",
+            "if LOCK.acquire(timeout=1):\n    LOCK.release()\nelse:\n    TOTAL += 1",
+            {"race"},
+        ),
+        (
+            "with LOCK:\n    with FULL:\n        pass",
+            "with FULL:\n    FULL.wait(1)\n    with LOCK:\n        pass",
+            {"lock-order"},
+        ),
+        ("with LOCK:\n    with FULL:\n        pass", "with FULL:\n    FULL.wait(1)\nwith LOCK:\n    pass", set()),
         ("QUEUE.get()", "QUEUE.put(1)", set()),
         ("QUEUE.get()", "pass", {"never-signalled"}),
         ("for n in range(9):\n    QUEUE.put(n)", "QUEUE.get()", {"queue-deadlock"}),
