@@ -346,6 +346,10 @@ class Evaluation(State):
         if isinstance(index, ast.Slice):
             parts = [self.evaluate(process, each, frame) for each in (index.lower, index.upper, index.step)]
             marks = marks_of([of, *parts])
+            begin, end = (marks_of([each]) & {LOCAL, UNEVEN} for each in parts[:2])
+            from_the_end = isinstance(index.upper, ast.UnaryOp)
+            if index.upper is not None and not (begin or end or from_the_end):
+                marks -= {UNEVEN}  # shard[:n]: cut to one length
             if index.step is not None and index.lower is not None and LOCAL in parts[0].marks:
                 marks |= {UNEVEN, LOCAL}  # files[rank::ranks]: the last ranks may get one less
             return Unknown(marks=marks)

@@ -36,6 +36,8 @@ class Issue(NamedTuple):
     step: Step
     moment: int
     """The process's clock."""
+    objects: tuple[Value, ...] | None = None
+    """What it gives to `broadcast_object_list`, if that is known."""
 
 
 class Ranks(Threads):
@@ -46,6 +48,7 @@ class Ranks(Threads):
     ) -> None:
         """Issue a collective, and wait until every rank of its group has done so."""
         rank = process.system.rank
+        values = [*values, words["object_list"]] if not values and "object_list" in words else values
         given = words.get("group", words.get("process_group"))
         if given is None and (place := GROUP_AT.get(name)) is not None and len(values) > place:
             given = values[place]
@@ -79,7 +82,8 @@ class Ranks(Threads):
         def done() -> Value:
             if name == "new_group":
                 return self._new_group(process, values, words)
-            return self._after(process, name, values)
+            objects = next((each[place].objects for one, each in of_rank.items() if one == issue.root), None)
+            return self._after(process, name, values, objects)
 
         operation = Operation(f"waits in {name}", everyone, done, None, None, "collective")
         if asynchronous is not None and truth(asynchronous) is not False:
@@ -95,10 +99,19 @@ class Ranks(Threads):
         if (place := ROOTED.get(name)) is not None:
             given = words.get("src", words.get("dst", values[place] if len(values) > place else Const(0)))
             root = given.value if isinstance(given, Const) else None
-        return Issue(name, shape, root, process, process.note(f"reaches {name}"), process.clock.get(process.number, 0))
+        first = values[0] if values else None
+        objects: tuple[Value, ...] | None = None
+        if name == "broadcast_object_list" and isinstance(first, Sequenced) and first.exact:
+            objects = tuple(first.items)
+        step, moment = process.note(f"reaches {name}"), process.clock.get(process.number, 0)
+        return Issue(name, shape, root, process, step, moment, objects)
 
-    def _after(self, process: Process, name: str, values: Sequence[Value]) -> Value:
-        """What ranks have alike after a collective."""
+    def _after(self, process: Process, name: str, values: Sequence[Value], objects: Sequence[Value] | None = None) -> Value:
+        """What ranks have alike after a collective.
+
+        Args:
+            objects: the items of the root's list, which all have then.
+        """
         place = cleared(name)
         target = values[place] if place is not None and len(values) > place else None
         if name.endswith("_"):
@@ -107,7 +120,8 @@ class Ranks(Threads):
             if each is not None:
                 each.marks = frozenset(each.marks - {LOCAL})
         if isinstance(target, Sequenced):
-            target.items, target.exact = [], False
+            known: list[Value] = [Const(each.value) if isinstance(each, Const) else Unknown() for each in objects or []]
+            target.items, target.exact = known, objects is not None
         return Unknown()
 
     def _new_group(self, process: Process, values: Sequence[Value], words: Mapping[str, Value]) -> Value:

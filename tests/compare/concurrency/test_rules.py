@@ -61,6 +61,11 @@ def ranks(body: str) -> str:
         ("for _ in range(rank + 1):\n    dist.barrier()", {"collective-missing"}),
         ("for _ in range(len(config.files)):\n    dist.barrier()", set()),
         ("for name in config.files[rank::2]:\n    dist.barrier()", {"collective-missing"}),
+        ("for name in config.files[rank::2][: config.n // 2]:\n    dist.barrier()", set()),
+        ("files = config.files[rank::2]\nfiles = files[:9]\nfor name in files:\n    dist.barrier()", set()),
+        ("for name in config.files[rank::2][:-1]:\n    dist.barrier()", {"collective-missing"}),
+        ("for name in config.files[rank::2][: config.n - rank]:\n    dist.barrier()", {"collective-missing"}),
+        ("for name in config.files[rank::2][1:]:\n    dist.barrier()", {"collective-missing"}),
         ("size = 4\nfor name in config.files[rank * size : (rank + 1) * size]:\n    dist.barrier()", set()),
         ("start = time.time()\nwhile time.time() - start < 60:\n    dist.barrier()", {"collective-missing"}),
         ("flag = torch.tensor([time.time()])\ndist.broadcast(flag, src=0)\nif flag.item() > 60:\n    dist.barrier()", set()),
@@ -83,6 +88,35 @@ def ranks(body: str) -> str:
 )  # fmt: skip
 def test_ranks_that_part_are_found_and_others_are_not(check: Check, body: str, rules: set[str]) -> None:
     assert {each.rule for each in check(ranks(body)).findings} == rules
+
+
+STOPS = """
+for epoch in range(9):
+    dist.barrier()
+    stop = {stop} if rank == 0 else False
+    box = [stop if rank == 0 else None]
+    {exchange}
+    if rank != 0:
+        stop = box[0]
+    if stop:
+        break
+"""
+
+
+@pytest.mark.parametrize("stop", ["epoch == 0", "config.worse()", "time.time() > 9"])
+@pytest.mark.parametrize(
+    ("exchange", "rules"),
+    [
+        ("dist.broadcast_object_list(box, 0)", set()),
+        ("dist.broadcast_object_list(box, src=0)", set()),
+        ("dist.broadcast_object_list(object_list=box)", set()),
+        ("dist.broadcast_object_list(box, 1)", {"collective-missing"}),
+        ("pass", {"collective-missing"}),
+    ],
+)
+def test_after_a_broadcast_all_ranks_have_the_roots_objects(check: Check, stop: str, exchange: str, rules: set[str]) -> None:
+    found = {each.rule for each in check(ranks(STOPS.format(stop=stop, exchange=exchange))).findings}
+    assert found == rules
 
 
 @pytest.mark.parametrize(
