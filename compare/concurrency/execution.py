@@ -281,6 +281,10 @@ class Execution(Ranks):
         if known is None and remembered is not None:
             known = remembered[1]
         local = LOCAL in value.marks
+        if is_loop:
+            frame.guessed = known is None
+            for lock, _, _ in process.held if known is None else []:
+                self.guesses[lock].add(id(node.tree))
         if known is None:
             quiet, join, nodes = self.program.region(frame.graph, frame.now)
             if quiet and self.prune:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -95,6 +95,8 @@ class Frame:
     returned: Value = NONE
     error: str = ""
     """The exception that is on its way."""
+    guessed: bool = False
+    """Whether the loop that it is in was entered although its test is unknown."""
     on_return: Callable[[Value], None] = lambda _: None
     generator: Thing | None = None
 
@@ -219,6 +221,8 @@ class State:
         self.given: list[Value] = []
         """What unknown callers may use too."""
         self.started_threads = False
+        self.guesses: defaultdict[Thing, set[int]] = defaultdict(set)
+        """Lock: identities of the tests of loops that were unknown while it was held."""
         self.timed_out = False
         """Whether time ran out while others could go on."""
         self.partial = False

@@ -33,7 +33,17 @@ def judge(execution: Execution) -> list[Finding]:
         return []
     if execution.root.function is not None and hopeless[0].number and len(hopeless) < 2:
         return []  # a thread that outlives a function may be ended by who calls the next one
+    if any(_is_guess(execution, each) for each in hopeless):
+        return []
     return [_among_threads(execution, hopeless)]
+
+
+def _is_guess(execution: Execution, process: Process) -> bool:
+    """Whether it waits in a loop whose test is unknown, and another such test depends on the same: not full, not empty."""
+    thing = process.waiting.thing if process.waiting is not None else None
+    if thing is None or thing.kind != "condition" or not isinstance(thing.target, Thing):
+        return False
+    return process.frame.guessed and len(execution.guesses[thing.target]) > 1
 
 
 def _settled(execution: Execution, finding: Finding) -> Finding:

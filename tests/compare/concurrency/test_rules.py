@@ -332,6 +332,66 @@ class Store:
     assert not check(text.replace("with self.b:\n            with self.a", "with self.a:\n            with self.b")).findings
 
 
+RING = """
+class Ring:
+    def __init__(self, size):
+        self.items, self.size, self.closed = deque(), size, False
+        self.cond = threading.Condition()
+
+    def put(self, x):
+        with self.cond:
+            while len(self.items) >= self.size and not self.closed:
+                self.cond.wait()
+            self.items.append(x)
+            self.cond.notify_all()
+
+    def get(self):
+        with self.cond:
+            while not self.items and not self.closed:
+                self.cond.wait()
+            if not self.items:
+                return None
+            self.cond.notify_all()
+            return self.items.popleft()
+
+    def close(self):
+        with self.cond:
+            self.closed = True
+            self.cond.notify_all()
+
+def fill(ring, n):
+    for i in range(n):
+        ring.put(i)
+    ring.close()
+
+def main():
+    ring = Ring(4)
+    filler = Thread(target=fill, args=(ring, 10))
+    filler.start()
+    while ring.get() is not None:
+        pass
+    filler.join()
+"""
+
+
+def test_a_buffer_is_not_taken_for_full_and_empty_at_once(check: Check) -> None:
+    text = THREADS.format(body="from collections import deque\n" + RING)
+    assert not check(text).findings
+    apart = text.replace(
+        "    while ring.get() is not None:\n        pass\n",
+        "    taker = Thread(target=take, args=(ring,))\n    taker.start()\n",
+    )
+    take = "def take(ring):\n    while ring.get() is not None:\n        pass\n\n"
+    assert not check(
+        apart.replace("def main", take + "def main").replace("filler.join()", "filler.join()\n    taker.join()")
+    ).findings
+    # One unknown test alone is no excuse.
+    unbounded = text.replace("len(self.items) >= self.size and not self.closed", "False")
+    assert not check(unbounded).findings
+    silent = unbounded.replace("self.items.append(x)\n            self.cond.notify_all()", "self.items.append(x)")
+    assert {each.rule for each in check(silent.replace("ring.close()", "pass")).findings} == {"never-signalled"}
+
+
 def test_a_queue_that_unknown_code_gets_is_not_judged(check: Check) -> None:
     main = "    import elsewhere\n    elsewhere.attach(QUEUE)\n    Thread(target=idle).start()\n    QUEUE.get()"
     text = THREADS.format(body=f"def idle():\n    READY.is_set()\n\ndef main():\n{main}")
