@@ -11,6 +11,7 @@ import typer
 
 from common.artifacts import atomic_files
 from common.machine import code_version, machine
+from common.spec import SpecError
 from compare.concurrency import meanings, sarif, sources
 from compare.concurrency.findings import Finding, judged
 from compare.concurrency.program import Program
@@ -43,17 +44,21 @@ def command(
 ) -> None:
     """Find deadlocks and races in training code without running it; exit code 6 where there are some."""
     with exits.reported(), interruptible():
+        if sarif_file is not None and sarif_file.is_dir():
+            raise SpecError(f"--sarif is a folder. Received: {sarif_file}. Name a file, e.g. {sarif_file / 'found.sarif'}.")
         known = meanings.configured(collective or [], names)
         files = sources.read(target)
         searched = search(Program(files, known), nodes=nodes, seconds=search_seconds)
         findings, suppressed = judged(searched.findings, {each.file: each.comments for each in files})
+        code = report(target, len(files), searched, findings, suppressed).deliver(None, as_json=as_json)
         if sarif_file is not None:
             version = code_version.in_words(code_version.of(machine.PROJECT_ROOT))
             log = sarif.document(findings, suppressed, version)
-            sarif_file.parent.mkdir(parents=True, exist_ok=True)
-            atomic_files.write_atomically(sarif_file, json.dumps(log, indent=1) + "\n")
-        made = report(target, len(files), searched, findings, suppressed)
-        code = made.deliver(None, as_json=as_json)
+            try:
+                sarif_file.parent.mkdir(parents=True, exist_ok=True)
+                atomic_files.write_atomically(sarif_file, json.dumps(log, indent=1) + "\n")
+            except OSError as error:
+                raise SpecError(f"--sarif cannot be written. Received: {sarif_file} ({error.strerror}).") from None
     raise typer.Exit(code)
 
 

@@ -67,7 +67,7 @@ class Finding:
         return self.also | {(self.file, self.line)}
 
 
-_COMMENT = re.compile(r"#\s*convtwins:\s*ignore\[([^\]]*)\](?:\s+because\s+(\S.*))?")
+_COMMENT = re.compile(r"#\s*convtwins:\s*ignore\b(?:\s*\[([^\]]*)\])?(?:\s+because\s+(\S.*))?")
 
 
 class Suppression(NamedTuple):
@@ -86,7 +86,8 @@ def suppressions(source: str) -> dict[int, Suppression]:
     waiting: list[Suppression] = []
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT and (match := _COMMENT.search(token.string)):
-            one = Suppression(frozenset(each.strip() for each in match[1].split(",")), (match[2] or "").strip())
+            rules = frozenset(filter(None, (each.strip() for each in (match[1] or "").split(","))))
+            one = Suppression(rules, (match[2] or "").strip())
             if token.line.lstrip().startswith("#"):
                 waiting.append(one)
             else:
@@ -102,7 +103,7 @@ def judged(
 ) -> tuple[list[Finding], list[tuple[Finding, str]]]:
     """(findings that stay, suppressed findings with their reasons).
 
-    A comment without a reason, for an unknown rule, or that suppresses nothing is a finding itself.
+    A comment without a rule or a reason, for an unknown rule, or that suppresses nothing is a finding itself.
 
     Args:
         comments: file: what `suppressions` found there.
@@ -127,8 +128,8 @@ def judged(
             unknown = sorted(one.rules - RULES.keys())
             if unknown:
                 says = f"There is no rule {', '.join(unknown)}."
-            elif not one.reason:
-                says = "A suppression needs a reason: `# convtwins: ignore[rule] because ...`."
+            elif not one.reason or not one.rules:
+                says = "A suppression needs a rule and a reason: `# convtwins: ignore[rule] because ...`."
             elif (file, line) not in used:
                 says = f"Nothing is found here that {', '.join(sorted(one.rules))} would suppress. Remove the comment."
             else:

@@ -185,9 +185,11 @@ def configured(names: Sequence[str], file: Path | None) -> Meanings:
             raise SpecError(f"--names cannot be read. Received: {file} ({' '.join(str(error).split())}).") from None
         known = ("collectives", "ranks", "sizes")
         lists = isinstance(found, dict) and all(
-            name in known and isinstance(words, list) and all(isinstance(word, str) for word in words)
-            for name, words in found.items()
+            isinstance(words, list) and all(isinstance(word, str) for word in words) for words in found.values()
         )
+        other = [name for name in found if name not in known] if isinstance(found, dict) else []
+        if other:
+            raise SpecError(f"--names has an unknown key. Received: {other[0]!r}. Use {', '.join(known)}.")
         if not lists:
             raise SpecError(f"--names must hold lists of names. Received: {file}. Use {', '.join(known)}.")
     for each in names:

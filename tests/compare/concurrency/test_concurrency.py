@@ -113,6 +113,14 @@ def test_sarif_has_the_structure_that_the_standard_requires(hanging: Path, tmp_p
     assert lacks(log, SARIF) == ["log.runs[0].results[0].message"]
 
 
+def test_a_sarif_file_that_cannot_be_written_is_refused_and_findings_are_printed(hanging: Path, tmp_path: Path) -> None:
+    folder = compare("concurrency", hanging, "--sarif", tmp_path)
+    assert (folder.exit_code, folder.stdout) == (2, "") and "--sarif is a folder" in folder.stderr
+    below_a_file = compare("concurrency", hanging, "--sarif", hanging / "found.sarif")
+    assert below_a_file.exit_code == 2 and "--sarif cannot be written" in below_a_file.stderr
+    assert "train.py:7: error collective-missing" in below_a_file.stdout
+
+
 @pytest.mark.parametrize(
     ("comment", "code", "rules"),
     [
@@ -120,6 +128,9 @@ def test_sarif_has_the_structure_that_the_standard_requires(hanging: Path, tmp_p
         ("  # convtwins: ignore[race, collective-missing] because nobody minds", 0, []),
         ("  # convtwins: ignore[collective-missing]", 6, ["collective-missing", "suppression"]),
         ("  # convtwins: ignore[collective-missing] because", 6, ["collective-missing", "suppression"]),
+        ("  # convtwins: ignore because nobody minds", 6, ["collective-missing", "suppression"]),
+        ("  # convtwins: ignore", 6, ["collective-missing", "suppression"]),
+        ("  # convtwins: ignore[] because nobody minds", 6, ["collective-missing", "suppression"]),
         ("  # convtwins: ignore[race] because it is another rule", 6, ["collective-missing", "suppression"]),
         ("  # convtwins: ignore[no-such-rule] because of a slip", 6, ["collective-missing", "suppression"]),
     ],
@@ -177,11 +188,16 @@ def test_a_path_that_is_not_there_is_refused(word: str) -> None:
 
 def test_other_bad_words_are_refused(hanging: Path, tmp_path: Path) -> None:
     (tmp_path / "names.yaml").write_text("collectives: 3")
+    (tmp_path / "other.yaml").write_text("colectives: [horovod.torch.allreduce]\nranks: [place]")
     (tmp_path / "broken.yaml").write_text("a: [")
     (tmp_path / "empty").mkdir()
     for words, said in (
         (("--collective", "not a name"), "--collective must be a name"),
         (("--names", tmp_path / "names.yaml"), "--names must hold lists"),
+        (
+            ("--names", tmp_path / "other.yaml"),
+            "--names has an unknown key. Received: 'colectives'. Use collectives, ranks, sizes",
+        ),
         (("--names", tmp_path / "broken.yaml"), "--names cannot be read"),
         (("--names", tmp_path / "nowhere.yaml"), "--names cannot be read"),
     ):
