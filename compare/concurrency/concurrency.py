@@ -47,8 +47,10 @@ def command(
         if sarif_file is not None and sarif_file.is_dir():
             raise SpecError(f"--sarif is a folder. Received: {sarif_file}. Name a file, e.g. {sarif_file / 'found.sarif'}.")
         known = meanings.configured(collective or [], names)
-        files = sources.read(target)
+        unread: list[str] = []
+        files = sources.read(target, unread)
         searched = search(Program(files, known), nodes=nodes, seconds=search_seconds)
+        searched.left[:0] = unread
         findings, suppressed = judged(searched.findings, {each.file: each.comments for each in files})
         code = report(target, len(files), searched, findings, suppressed).deliver(None, as_json=as_json)
         if sarif_file is not None:
@@ -93,7 +95,7 @@ def report(
 
 def _few(lines: Sequence[str], most: int = 8) -> list[str]:
     more = len(lines) - most
-    return [*lines[:most], *([f"{wording.count(more, 'root')} more, see --json."] if more > 0 else [])]
+    return [*lines[:most], *([f"{more} more, see --json."] if more > 0 else [])]
 
 
 def _traces(finding: Finding) -> list[str]:

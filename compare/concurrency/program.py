@@ -79,8 +79,10 @@ class Program:
         """Read all functions.
 
         Raises:
-            SpecError: a file is nested too deeply.
+            SpecError: the only file is nested too deeply.
         """
+        self.unread: list[str] = []
+        """Files that are nested too deeply, in words."""
         self.meanings = meanings
         self.modules = {each.name: Module(each.name, each.file, each.tree, each.is_package) for each in sources}
         self._graphs: dict[int, Graph] = {}
@@ -90,11 +92,14 @@ class Program:
         self._top = {name: _Known(module, "", is_top=True) for name, module in self.modules.items()}
         self._named: dict[str, list[_Known]] = defaultdict(list)
         self.names: set[str] = set()
-        for name, module in self.modules.items():
+        for name, module in list(self.modules.items()):
             try:
                 self._look(module, module.tree, [self._top[name]], "")
             except RecursionError:
-                raise SpecError(f"{module.file}:1: the code is nested too deeply to be read. Leave it out.") from None
+                self.unread.append(f"{module.file}:1: the code is nested too deeply to be read. Leave it out")
+                del self.modules[name]
+        if self.unread and not self.modules:
+            raise SpecError(f"{self.unread[0]}.")
         self.has_threads = bool(THREAD_WORDS & self.names)
         self.words = meanings.words(self.names)
         everyone = [*self._known.values(), *self._top.values()]
@@ -102,6 +107,9 @@ class Program:
         self._matter = self._reaching(
             calls, lambda each: any(map(self._is_event, each.calls)) or any(map(_is_lock, each.withs))
         )
+        words = meanings.collective_words()
+        passed = {id(each): [*calls[id(each)], *self._passed(each)] for each in everyone}
+        self._meet = self._reaching(passed, lambda each: any(last_name(call.func) in words for call in each.calls))
         starters = meanings.starters() & self.names
 
         def begins(known: _Known) -> bool:
@@ -142,6 +150,13 @@ class Program:
     def _callees(self, known: _Known) -> Iterator[_Known]:
         for call in known.calls:
             yield from self._candidates(known.module, call)
+
+    def _passed(self, known: _Known) -> Iterator[_Known]:
+        """Functions that are given to others by name, as in `launch(main)`."""
+        for call in known.calls:
+            for each in (*call.args, *(word.value for word in call.keywords)):
+                if isinstance(each, ast.Name):
+                    yield from self._defined(known.module, each.id)
 
     def _candidates(self, module: Module, call: ast.Call) -> list[_Known]:
         """The functions of the package that a call may mean, by its name."""
@@ -308,7 +323,7 @@ class Program:
             last_name(call.func) for each in self._known.values() if each.module is root.module for call in each.calls
         }
         if root.function is None:
-            return bool(words & self.names) and not called & {"spawn", "start_processes", "Process"}
+            return id(self._top[root.module.name]) in self._meet and not called & {"spawn", "start_processes", "Process"}
         return bool(called & words)
 
 

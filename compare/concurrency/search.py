@@ -41,7 +41,7 @@ def search(program: Program, *, nodes: int, seconds: float, prune: bool = True) 
         seconds: the most time for all.
         prune: skip branches and loops in which nothing happens that others notice.
     """
-    found = Searched()
+    found = Searched(left=list(program.unread))
     everything = Budget(10**12, seconds)
     entered: set[int] = set()
     taken: dict[ast.ClassDef, list[object]] = defaultdict(list)

@@ -30,11 +30,14 @@ class Source:
     is_package: bool = False
 
 
-def read(word: str) -> list[Source]:
+def read(word: str, unread: list[str] | None = None) -> list[Source]:
     """Parse a file, every file of a folder, or a module by its dotted name.
 
+    Args:
+        unread: gets the reasons of a folder's files that cannot be read, if others can.
+
     Raises:
-        SpecError: there is no such path or module, or a file cannot be read as Python. The message names file and line.
+        SpecError: there is no such path or module, or no file can be read as Python. The message names file and line.
     """
     path = _located(word)
     if path.is_dir():
@@ -48,7 +51,17 @@ def read(word: str) -> list[Source]:
     top = path if path.is_dir() else path.parent
     while (top / "__init__.py").exists() and top.parent != top:  # names begin where the outermost package lies
         top = top.parent
-    return [_parsed(each, top) for each in files]
+    found: list[Source] = []
+    for each in files:
+        try:
+            found.append(_parsed(each, top))
+        except SpecError as error:
+            if unread is None or not path.is_dir():
+                raise
+            unread.append(str(error).rstrip("."))
+    if not found:
+        raise SpecError(f"{(unread or [''])[0]}.")
+    return found
 
 
 def _located(word: str) -> Path:

@@ -180,6 +180,20 @@ def test_bad_input_is_refused_with_file_and_line(tmp_path: Path, name: str, cont
     assert said in done.stderr and "Traceback" not in done.stderr
 
 
+def test_a_file_that_cannot_be_read_does_not_hide_the_others_of_its_folder(hanging: Path) -> None:
+    (hanging.parent / "a.py").write_text("def f(:\n")
+    (hanging.parent / "b.py").write_text("x = a" + ".b(1)" * 900)
+    done = compare("concurrency", hanging.parent, "--json")
+    found = json.loads(done.stdout)
+    assert done.exit_code == 6 and [each["line"] for each in found["findings"]] == [7]
+    assert [each.partition("/a.py")[2] or each.partition("/b.py")[2] for each in found["not_explored"]] == [
+        ":1: this is not valid Python (invalid syntax). Mend it, or leave it out",
+        ":1: the code is nested too deeply to be read. Leave it out",
+    ]
+    hanging.unlink()
+    assert compare("concurrency", hanging.parent).exit_code == 2
+
+
 @pytest.mark.parametrize("word", ["nowhere.py", "no.such.module", "a" * 5000, "../..\0", ""])
 def test_a_path_that_is_not_there_is_refused(word: str) -> None:
     done = compare("concurrency", word or "nothing at all")

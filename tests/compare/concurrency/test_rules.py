@@ -196,6 +196,18 @@ if __name__ == "__main__":
     assert not check(text, helper=helper.replace("        return", "        pass")).findings
 
 
+def test_a_script_that_reaches_no_collective_has_no_ranks(check: Check) -> None:
+    threads = two("with LOCK:\n    with OTHER:\n        pass", "with OTHER:\n    with LOCK:\n        pass")
+    (found,) = check(threads, train=ranks("dist.barrier()")).findings
+    assert [who for who, _ in found.paths] == ["one", "other"] and "main thread" in found.paths[0][1][0].says
+    both = check(
+        "from train import main\nfrom run import launch\nlaunch(main)\n",
+        run="def launch(f):\n    f()\n",
+        train=ranks("if rank == 0:\n    dist.barrier()").partition("if __name__")[0],
+    ).findings
+    assert [who for each in both for who, _ in each.paths] == ["rank 0", "rank 1"]
+
+
 THREADS = """
 import multiprocessing as mp, os, queue, threading, time
 from concurrent.futures import ThreadPoolExecutor
