@@ -30,7 +30,7 @@ class Searched:
     first: int | None = None
     """Nodes until the first finding."""
     left: list[str] = field(default_factory=list[str])
-    """Roots of which executions were not explored, and why."""
+    """What was not explored, and why."""
 
 
 def search(program: Program, *, nodes: int, seconds: float, prune: bool = True) -> Searched:

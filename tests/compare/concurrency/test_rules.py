@@ -201,7 +201,7 @@ def test_a_script_that_reaches_no_collective_has_no_ranks(check: Check) -> None:
     (found,) = check(threads, train=ranks("dist.barrier()")).findings
     assert [who for who, _ in found.paths] == ["one", "other"] and "main thread" in found.paths[0][1][0].says
     both = check(
-        "from train import main\nfrom run import launch\nlaunch(main)\n",
+        "import threading as t\nfrom train import main\nfrom run import launch\nt.Thread(target=print).start()\nlaunch(main)",
         run="def launch(f):\n    f()\n",
         train=ranks("if rank == 0:\n    dist.barrier()").partition("if __name__")[0],
     ).findings
