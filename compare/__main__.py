@@ -31,6 +31,7 @@ MODULES = {
         ("matching", ["match"]),
         ("proof", ["parity", "models"]),
         ("conformance", ["conformance"]),
+        ("concurrency", ["concurrency"]),
         ("data", ["data", "preprocess"]),
         ("comparison", ["scaling"]),
         ("evaluation", ["evaluate", "convert", "predict", "infer"]),

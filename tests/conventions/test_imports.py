@@ -54,6 +54,7 @@ FOLDERS: dict[str, tuple[str, ...]] = {
         "data",
         "environments",
         "conformance",
+        "concurrency",
         "proof",
         "reporting",
         "judgement",

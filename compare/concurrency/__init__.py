@@ -1,0 +1,1 @@
+"""Deadlocks and races of training code, found in its source."""

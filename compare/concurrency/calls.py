@@ -1,0 +1,282 @@
+"""Calls and ways out of an abstract execution: frames, new processes, exceptions."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from compare.concurrency.control_flow import NOWHERE, Graph
+from compare.concurrency.evaluation import Evaluation
+from compare.concurrency.findings import Step
+from compare.concurrency.program import last_name
+from compare.concurrency.state import MOST_FRAMES, Frame, Operation, Process, System
+from compare.concurrency.values import (
+    Class,
+    Function,
+    Instance,
+    Sequenced,
+    Thing,
+    Unknown,
+    Value,
+    reachable,
+)
+
+SOME = "some exception"
+"""An exception that data or the machine cause, so that one rank may get it alone."""
+_CATCHES_SOME = {
+    "Exception", "BaseException", "RuntimeError", "OutOfMemoryError", "OSError", "IOError", "ValueError", "UnicodeDecodeError",
+    "EOFError", "ConnectionError", "UnidentifiedImageError",
+}  # fmt: skip
+_SMALL = 40
+"""Nodes of a function that is executed although nothing in it matters."""
+
+
+class Calls(Evaluation):
+    """Moves processes into functions and out of them."""
+
+    def enter(
+        self,
+        process: Process,
+        function: Function,
+        values: Sequence[Value],
+        words: Mapping[str, Value],
+        on_return: Callable[[Value], None],
+    ) -> bool:
+        """Call a function of the package. False: it is not executed, since nothing in it matters or it is too deep."""
+        tree = function.tree
+        if isinstance(tree, ast.AsyncFunctionDef):
+            return False
+        graph = self.program.graph(tree)
+        depth = sum(frame.graph is graph for frame in process.frames)
+        if len(process.frames) >= MOST_FRAMES or depth > 2:
+            return False
+        if len(graph.nodes) > _SMALL and not any(map(self.program.matters, graph.nodes)):
+            return False
+        self.entered.add(id(tree))
+        frame = Frame(graph, function.module, graph.entry, parent=function.closure, function=function, on_return=on_return)
+        frame.shared = _declared(tree)
+        self._bind_arguments(process, frame, tree.args, function, values, words)
+        if graph.is_generator:
+            kind = "contextmanager" if "contextmanager" in _decorators(tree) else "generator"
+            thing = Thing(kind=kind, owner=frame, name=graph.name)
+            frame.generator = thing
+            on_return(thing)
+            return True
+        if process.frames and any(map(self.program.matters, graph.nodes)):
+            process.note(f"calls {graph.name}()")
+        process.frames.append(frame)
+        return True
+
+    def _bind_arguments(
+        self,
+        process: Process,
+        frame: Frame,
+        arguments: ast.arguments,
+        function: Function,
+        values: Sequence[Value],
+        words: Mapping[str, Value],
+    ) -> None:
+        given = [*([function.receiver] if function.receiver is not None else []), *function.preset, *values]
+        names = [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
+        defaults = dict(zip(names[len(names) - len(arguments.defaults) :], arguments.defaults, strict=True))
+        defaults |= {
+            each.arg: value
+            for each, value in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+            if value is not None
+        }
+        outer = function.closure or Frame(frame.graph, frame.module, 0)
+        bound = dict(zip(names, given, strict=False))
+        for name in [*names, *(each.arg for each in arguments.kwonlyargs)]:
+            if name in words:
+                bound[name] = words[name]
+            elif name not in bound and name in defaults:
+                bound[name] = self.evaluate(process, defaults[name], outer)
+            elif name not in bound:
+                bound[name] = self.named(process, name) or Unknown()
+        if arguments.vararg:
+            bound[arguments.vararg.arg] = Sequenced(list(given[len(names) :]))
+        if arguments.kwarg:
+            bound[arguments.kwarg.arg] = Unknown()
+        frame.names = bound
+
+    def make(
+        self, process: Process, of: Class, values: Sequence[Value], words: Mapping[str, Value], deliver: Callable[[Value], None]
+    ) -> bool:
+        """Make an instance of a class of the package. False: its `__init__` is not executed."""
+        step = process.here() if process.frames else Step(of.module.file, 0, "")
+        instance = Instance(of=of, site=(step.file, step.line))
+        initial = self.member(process, of, "__init__")
+        if isinstance(initial, Function):
+            function = Function(tree=initial.tree, module=initial.module, receiver=instance, owner=initial.owner)
+            function.closure = of.closure
+            if self.enter(process, function, values, words, lambda _: deliver(instance)):
+                return True
+        instance.attributes |= words
+        deliver(instance)
+        return False
+
+    def begin(
+        self, parent: Process | None, target: Value | None, values: Sequence[Value], name: str, system: System, *, daemon: bool
+    ) -> Process:
+        """A new process that will run `target`."""
+        parent_key = parent.key if parent else ()
+        siblings = sum(1 for each in self.processes if each.key[:-1] == parent_key and len(each.key) == len(parent_key) + 1)
+        started = Process(len(self.processes), name, (*parent_key, siblings), system, daemon=daemon)
+        if parent is not None:
+            started.after(parent.tick())
+            started.trace = [parent.here(f"{parent.name} starts {name}")]
+            self.started_threads |= parent.system is system
+        started.clock[started.number] = 1
+        self.processes.append(started)
+
+        def push(one: Value | None) -> None:
+            done: Callable[[Value], None] = lambda _: None  # noqa: E731
+            match one:
+                case Function():
+                    started.ended = not self.enter(started, one, values, {}, done)
+                    if not started.frames:  # a generator, or nothing that matters
+                        started.ended = True
+                case Instance() if one.of is not None and isinstance(
+                    call := self.attribute(started, one, "__call__"), Function
+                ):
+                    push(call)
+                case _:
+                    started.ended = True
+                    self.escape(values)
+
+        push(target)
+        return started
+
+    def finish(self, process: Process) -> None:
+        process.ended = True
+        if process.thing is not None:
+            process.thing.clock = process.tick()
+
+    def leave(self, process: Process, value: Value) -> None:
+        """Return from the function on top."""
+        frame = process.frames.pop()
+        if frame.generator is not None:
+            frame.generator.is_set = True  # it is exhausted
+        frame.on_return(value)
+        if not process.frames:
+            self.finish(process)
+
+    def throw(self, process: Process, exception: str) -> None:
+        """Raise an exception where the process is."""
+        while process.frames:
+            frame = process.frame
+            target = frame.node.error
+            if target != NOWHERE:
+                frame.error, frame.place = exception, target
+                return
+            process.frames.pop()
+        process.crashed = True
+        self.finish(process)
+
+    def caught(self, process: Process, exception: str) -> bool:
+        """Whether a handler of this process takes such an exception here."""
+        return any(_catches(frame.graph, frame.node.error, exception) for frame in process.frames)
+
+    def may_fail(self, process: Process) -> bool:
+        """Whether an exception here is worth a look: the code expects it, or a lock would stay taken."""
+        frame = process.frame
+        explicit = any(by_acquire for _, _, by_acquire in process.held)
+        if not (explicit or self.caught(process, SOME)):
+            return False
+        node = frame.node
+        if explicit or node.error == NOWHERE:
+            return True
+        entry = node.error
+        meets = _meeting(frame.graph, node.next, entry)
+        if meets is None:
+            return True
+        nodes = [*_until(frame.graph, node.next, meets), *_until(frame.graph, entry, meets)]
+        return any(map(self.program.matters, nodes))
+
+    def escape(self, values: Sequence[Value | None]) -> None:
+        """Code that is not read gets these values, and may use what they reach."""
+        for value in reachable([each for each in values if each is not None]):
+            if isinstance(value, Thing):
+                value.is_open = True
+
+    def wait(self, process: Process, operation: Operation, deliver: Callable[[Value], None]) -> None:
+        """Do an operation as soon as it can be done. `act` gives its result."""
+
+        def act() -> Value:
+            value = operation.act()
+            deliver(value)
+            return value
+
+        process.waiting = operation._replace(act=act)
+
+
+def matches(kind: Any, exception: str) -> bool:
+    """Whether `except kind` takes an exception."""
+    if kind is None:
+        return True
+    names = {last_name(each) for each in (kind.elts if isinstance(kind, ast.Tuple) else [kind])}
+    if exception == SOME:
+        return not names.isdisjoint(_CATCHES_SOME)
+    if exception in ("SystemExit", "KeyboardInterrupt"):
+        return not names.isdisjoint({exception, "BaseException"})
+    return not names.isdisjoint({exception, "Exception", "BaseException"})
+
+
+@functools.lru_cache(maxsize=8192)
+def _catches(graph: Graph, place: int, exception: str) -> bool:
+    seen: set[int] = set()
+    waiting = [place]
+    while waiting:
+        one = waiting.pop()
+        if one == NOWHERE or one in seen:
+            continue
+        seen.add(one)
+        node = graph.nodes[one]
+        if node.kind == "catch":
+            if any(matches(kind, exception) for kind, _, _ in node.extra):
+                return True
+            waiting.append(node.error)
+        elif node.kind == "reraise":
+            waiting.append(node.error)
+        else:
+            waiting += node.ways
+    return False
+
+
+def _meeting(graph: Graph, one: int, two: int) -> int | None:
+    joins = graph.joins
+    ways: list[int] = [one]
+    while (after := joins.get(ways[-1])) is not None:
+        ways.append(after)
+    place: int | None = two
+    while place is not None and place not in ways:
+        place = joins.get(place)
+    return place
+
+
+def _until(graph: Graph, place: int, end: int) -> list[Any]:
+    return [] if place in (end, len(graph.nodes)) else [graph.nodes[place], *graph.between(place, end)]
+
+
+def _decorators(tree: Any) -> set[str]:
+    return {last_name(each) for each in getattr(tree, "decorator_list", [])}
+
+
+@functools.lru_cache(maxsize=8192)
+def _declared(tree: Any) -> frozenset[str]:
+    """Names that a function declares global or nonlocal."""
+    if isinstance(tree, ast.Lambda):
+        return frozenset()
+    found: set[str] = set()
+    waiting: list[Any] = list(tree.body)
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, (ast.Global, ast.Nonlocal)):
+            found.update(one.names)
+        if isinstance(one, ast.stmt) and not isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            waiting += [each for each in ast.iter_child_nodes(one) if isinstance(each, (ast.stmt, ast.ExceptHandler))]
+        elif isinstance(one, ast.ExceptHandler):
+            waiting += one.body
+    return frozenset(found)

@@ -1,0 +1,117 @@
+"""`convtwins concurrency`: deadlocks and races of training code, found in its source without running it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from common.artifacts import atomic_files
+from common.machine import code_version, machine
+from common.spec import SpecError
+from compare.concurrency import meanings, sarif, sources
+from compare.concurrency.findings import Finding, judged
+from compare.concurrency.program import Program
+from compare.concurrency.search import Searched, search
+from compare.core import exits, wording
+from compare.core.interrupt import interruptible
+from compare.execution import options
+from compare.reporting.document import Mark, Report
+
+NAME = "concurrency"
+
+
+def command(
+    target: Annotated[str, typer.Argument(metavar="PATH|MODULE", help="A .py file, a folder of them, or a module.")],
+    collective: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="A function that all ranks call together, e.g. horovod.torch.allreduce. May be repeated."
+        ),
+    ] = None,
+    names: Annotated[
+        Path | None, typer.Option(help="YAML file with lists `collectives`, `ranks` and `sizes` of names.")
+    ] = None,
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes of control-flow graphs to visit from one root.")] = 50_000,
+    search_seconds: Annotated[float, typer.Option(min=0.1, help="Time for the whole search.")] = 60.0,
+    sarif_file: Annotated[
+        Path | None, typer.Option("--sarif", metavar="FILE", help="Write the findings as SARIF 2.1.0.")
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Find deadlocks and races in training code without running it; exit code 6 where there are some."""
+    with exits.reported(), interruptible():
+        if sarif_file is not None and sarif_file.is_dir():
+            raise SpecError(f"--sarif is a folder. Received: {sarif_file}. Name a file, e.g. {sarif_file / 'found.sarif'}.")
+        known = meanings.configured(collective or [], names)
+        unread: list[str] = []
+        files = sources.read(target, unread)
+        searched = search(Program(files, known), nodes=nodes, seconds=search_seconds)
+        searched.left[:0] = unread
+        findings, suppressed = judged(searched.findings, {each.file: each.comments for each in files})
+        code = report(target, len(files), searched, findings, suppressed).deliver(None, as_json=as_json)
+        if sarif_file is not None:
+            version = code_version.in_words(code_version.of(machine.PROJECT_ROOT))
+            log = sarif.document(findings, suppressed, version)
+            try:
+                sarif_file.parent.mkdir(parents=True, exist_ok=True)
+                atomic_files.write_atomically(sarif_file, json.dumps(log, indent=1) + "\n")
+            except OSError as error:
+                raise SpecError(f"--sarif cannot be written. Received: {sarif_file} ({error.strerror}).") from None
+    raise typer.Exit(code)
+
+
+def report(
+    target: str, files: int, searched: Searched, findings: Sequence[Finding], suppressed: Sequence[tuple[Finding, str]]
+) -> Report:
+    """What was found, with the way of each thread or rank, and what was not explored."""
+    said = [(f"{each.file}:{each.line}: {each.severity} {each.rule}", [each.says, *_traces(each)]) for each in findings]
+    hidden = [f"{each.file}:{each.line} {each.rule}, because {reason}" for each, reason in suppressed]
+    left = [f"{each}." for each in searched.left]
+    explored = (
+        f"{wording.count(files, 'file')}, {wording.count(searched.roots, 'root')}, "
+        f"{wording.count(searched.executions, 'execution')}, {wording.count(searched.nodes, 'node')}"
+    )
+    nothing = "nothing found in what was explored" if left else "nothing found"
+    verdict = wording.count(len(findings), "finding") if findings else nothing
+    return Report(
+        title=f"Deadlocks and races in {target}",
+        name=NAME,
+        facts=[f"{explored}: {verdict}"],
+        marks=[Mark("Findings", str(len(findings)), "bad" if findings else "good")],
+        findings=[*said, *([("Suppressed", hidden)] if hidden else []), *([("Not explored", _few(left))] if left else [])],
+        values={
+            "findings": [_plain(each) for each in findings],
+            "suppressed": [{**_plain(each), "reason": reason} for each, reason in suppressed],
+            "not_explored": searched.left,
+            "explored": {"files": files, "roots": searched.roots, "executions": searched.executions, "nodes": searched.nodes},
+        },
+        exit_code=exits.FINDINGS if findings else 0,
+    )
+
+
+def _few(lines: Sequence[str], most: int = 8) -> list[str]:
+    more = len(lines) - most
+    return [*lines[:most], *([f"{more} more, see --json."] if more > 0 else [])]
+
+
+def _traces(finding: Finding) -> list[str]:
+    lines: list[str] = []
+    for who, steps in finding.paths:
+        lines.append(f" {who}:")
+        lines += [f" {'' if step.file == finding.file else f'{step.file} '}line {step.line}: {step.says}" for step in steps]
+    return lines
+
+
+def _plain(finding: Finding) -> dict[str, Any]:
+    return {
+        "rule": finding.rule,
+        "severity": finding.severity,
+        "file": finding.file,
+        "line": finding.line,
+        "message": finding.says,
+        "paths": [{"who": who, "steps": [step._asdict() for step in steps]} for who, steps in finding.paths],
+    }

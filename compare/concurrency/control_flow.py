@@ -1,0 +1,344 @@
+"""Control-flow graphs of functions: a node for each call, branch, assignment and way out.
+
+Graphs are built backwards, from the last statement to the first. Each builder gets the node that follows, and returns its
+entry.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+NOWHERE = -1
+"""As the target of an exception: it leaves the function."""
+
+FunctionLike = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """One step.
+
+    Kinds: call; do, a statement without calls; pick, the value of a conditional expression; collect, an item of a
+    comprehension; join, the head of a `while`. The others are named after what Python calls them.
+    """
+
+    kind: str
+    tree: Any
+    next: int
+    """The node that follows. Of a branch: if the test is true. Of next: the body."""
+    other: int = NOWHERE
+    """Of a branch: if the test is false. Of next: after the loop."""
+    error: int = NOWHERE
+    """Where an exception goes."""
+    extra: Any = None
+    """Of pick: the chosen expression. Of catch: [(type or None, name, entry)]."""
+
+    @property
+    def line(self) -> int:
+        return getattr(self.tree, "lineno", 0) or 0
+
+    @property
+    def ways(self) -> list[int]:
+        """All nodes that may follow inside of the function, without what follows an exception in this node."""
+        if self.kind == "catch":
+            return [entry for _, _, entry in self.extra]
+        if self.kind in ("raise", "reraise"):
+            return [] if self.error == NOWHERE else [self.error]
+        ways = [self.next] if self.kind not in ("return", "end") else []
+        if self.kind in ("branch", "next"):
+            ways.append(self.other)
+        return [way for way in ways if way != NOWHERE]
+
+
+@dataclass(eq=False)
+class Graph:
+    """The control flow of one function or module."""
+
+    name: str
+    nodes: list[Node] = field(default_factory=list[Node])
+    entry: int = 0
+    is_generator: bool = False
+    tests: set[int] = field(default_factory=set[int])
+    """Identities of the tests of its `while` loops."""
+
+    @cached_property
+    def joins(self) -> dict[int, int]:
+        """Node: its immediate post-dominator, where every way from it meets again. `len(nodes)` stands for the function's end.
+
+        A way that ends in an exception which leaves the function is left out. So is one that never ends.
+        """
+        count = len(self.nodes)
+        end = count
+        after = [[end] if node.kind in ("return", "end") else node.ways for node in self.nodes]
+        before: list[list[int]] = [[] for _ in range(count + 1)]
+        for one, ways in enumerate(after):
+            for way in ways:
+                before[way].append(one)
+        order: list[int] = []  # postorder of the reversed graph
+        seen = {end}
+        stack: list[tuple[int, Iterator[int]]] = [(end, iter(before[end]))]
+        while stack:
+            node, rest = stack[-1]
+            for each in rest:
+                if each not in seen:
+                    seen.add(each)
+                    stack.append((each, iter(before[each])))
+                    break
+            else:
+                stack.pop()
+                order.append(node)
+        number = {node: place for place, node in enumerate(order)}
+        found = {end: end}
+        changed = True
+        while changed:  # Cooper, Harvey and Kennedy, A Simple, Fast Dominance Algorithm (2001)
+            changed = False
+            for node in reversed(order):
+                if node == end:
+                    continue
+                new: int | None = None
+                for way in after[node]:
+                    if way in found:
+                        one = way
+                        while new is not None and one != new:
+                            if number[one] < number[new]:
+                                one = found[one]
+                            else:
+                                new = found[new]
+                        new = one
+                if new is not None and found.get(node) != new:
+                    found[node] = new
+                    changed = True
+        del found[end]
+        return found
+
+    def between(self, node: int, join: int) -> list[Node]:
+        """The nodes on all ways from `node` to `join`, without both."""
+        seen = {node, join}
+        waiting = self.nodes[node].ways
+        found: list[Node] = []
+        while waiting:
+            one = waiting.pop()
+            if one not in seen:
+                seen.add(one)
+                found.append(self.nodes[one])
+                waiting += self.nodes[one].ways
+        return found
+
+
+Finalizer = Callable[[int], int]
+
+
+@dataclass(frozen=True)
+class _Context:
+    """Where the ways out of a statement lead."""
+
+    error: int = NOWHERE
+    finalizers: tuple[Finalizer, ...] = ()
+    """What must still be done on the way out, the outermost first."""
+    after_break: int = NOWHERE
+    after_continue: int = NOWHERE
+    in_loop: int = 0
+    """How many finalizers stand outside of the loop."""
+
+    def leave(self, target: int, outside: int = 0) -> int:
+        for each in self.finalizers[outside:]:
+            target = each(target)
+        return target
+
+
+def of_function(function: FunctionLike, name: str) -> Graph:
+    """The graph of a function's body."""
+    if isinstance(function, ast.Lambda):
+        body: Sequence[ast.stmt] = [ast.copy_location(ast.Return(function.body), function.body)]
+    else:
+        body = function.body
+    return of_body(body, name)
+
+
+def of_body(body: Sequence[ast.stmt], name: str) -> Graph:
+    """The graph of these statements."""
+    building = _Building(Graph(name))
+    end = building.node("end", body[-1] if body else None, NOWHERE, _Context())
+    building.graph.entry = building.block(body, end, _Context())
+    return building.graph
+
+
+class _Building:
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+
+    def node(self, kind: str, tree: Any, after: int, context: _Context, other: int = NOWHERE, extra: Any = None) -> int:
+        self.graph.nodes.append(Node(kind, tree, after, other, context.error, extra))
+        return len(self.graph.nodes) - 1
+
+    def block(self, statements: Sequence[ast.stmt], after: int, context: _Context) -> int:
+        for each in reversed(statements):
+            after = self.statement(each, after, context)
+        return after
+
+    def statement(self, tree: ast.stmt, after: int, context: _Context) -> int:
+        match tree:
+            case ast.If():
+                yes, no = self.block(tree.body, after, context), self.block(tree.orelse, after, context)
+                return self.test(tree.test, yes, no, context)
+            case ast.While():
+                return self.while_loop(tree, after, context)
+            case ast.For() | ast.AsyncFor():
+                return self.for_loop(tree, after, context)
+            case ast.Try() | ast.TryStar():
+                return self.attempt(tree, after, context)
+            case ast.With() | ast.AsyncWith():
+                return self.with_items(tree.items, tree.body, after, context)
+            case ast.Match():
+                return self.match(tree, after, context)
+            case ast.Return():
+                done = self.node("return", tree, NOWHERE, context)
+                # The value is computed before the finalizers run, and they may compute others.
+                left = context.leave(done)
+                kept = self.node("pick", tree, left, context, extra=tree.value)
+                return self.expression(tree.value, kept, context)
+            case ast.Raise():
+                raised = self.node("raise", tree, NOWHERE, context)
+                return self.expression(tree.exc, raised, context)
+            case ast.Break():
+                return context.leave(context.after_break, context.in_loop)
+            case ast.Continue():
+                return context.leave(context.after_continue, context.in_loop)
+            case ast.Pass() | ast.Global() | ast.Nonlocal():
+                return after
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                return self.node("do", tree, after, context)
+            case ast.Assert():
+                return self.expression(tree.test, after, context)
+            case _:
+                return self.expressions(ast.iter_child_nodes(tree), self.node("do", tree, after, context), context)
+
+    def test(self, tree: ast.expr, yes: int, no: int, context: _Context) -> int:
+        """A branch. `not`, `and` and `or` become branches of their own where a call stands in a later operand."""
+        if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.Not):
+            return self.test(tree.operand, no, yes, context)
+        if isinstance(tree, ast.BoolOp) and any(_has_call(each) for each in tree.values[1:]):
+            for each in reversed(tree.values[1:]):
+                entry = self.test(each, yes, no, context)
+                yes, no = (entry, no) if isinstance(tree.op, ast.And) else (yes, entry)
+            return self.test(tree.values[0], yes, no, context)
+        return self.expression(tree, self.node("branch", tree, yes, context, other=no), context)
+
+    def while_loop(self, tree: ast.While, after: int, context: _Context) -> int:
+        head = self.node("join", tree, NOWHERE, context)
+        self.graph.tests.add(id(tree.test))
+        inside = replace(context, after_break=after, after_continue=head, in_loop=len(context.finalizers))
+        body = self.block(tree.body, head, inside)
+        self.graph.nodes[head].next = self.test(tree.test, body, self.block(tree.orelse, after, context), context)
+        return head
+
+    def for_loop(self, tree: ast.For | ast.AsyncFor, after: int, context: _Context) -> int:
+        head = self.node("next", tree, NOWHERE, context, other=self.block(tree.orelse, after, context))
+        inside = replace(context, after_break=after, after_continue=head, in_loop=len(context.finalizers))
+        self.graph.nodes[head].next = self.block(tree.body, head, inside)
+        return self.expression(tree.iter, self.node("iter", tree, head, context), context)
+
+    def comprehension(self, tree: Any, after: int, context: _Context) -> int:
+        """A comprehension as loops that collect its items."""
+
+        def loop(generators: Sequence[ast.comprehension], after: int) -> int:
+            if not generators:
+                collect = self.node("collect", tree, after, context)
+                items = [tree.key, tree.value] if isinstance(tree, ast.DictComp) else [tree.elt]
+                return self.expressions(items, collect, context)
+            one, *rest = generators
+            head = self.node("next", one, NOWHERE, context, other=after)
+            body = loop(rest, head)
+            for condition in reversed(one.ifs):
+                body = self.test(condition, body, head, context)
+            self.graph.nodes[head].next = body
+            return self.expression(one.iter, self.node("iter", one, head, context), context)
+
+        return self.node("collect", tree, loop(tree.generators, after), context, extra="begin")
+
+    def attempt(self, tree: Any, after: int, context: _Context) -> int:
+        inside = context
+        if tree.finalbody:
+
+            def finalizer(target: int) -> int:
+                return self.block(tree.finalbody, target, context)
+
+            again = self.node("reraise", tree, NOWHERE, context)
+            inside = replace(context, error=finalizer(again), finalizers=(*context.finalizers, finalizer))
+            after = finalizer(after)
+        guarded = inside
+        if tree.handlers:
+            handlers = [(each.type, each.name, self.block(each.body, after, inside)) for each in tree.handlers]
+            guarded = replace(inside, error=self.node("catch", tree, NOWHERE, inside, extra=handlers))
+        return self.block(tree.body, self.block(tree.orelse, after, inside), guarded)
+
+    def with_items(self, items: Sequence[ast.withitem], body: Sequence[ast.stmt], after: int, context: _Context) -> int:
+        if not items:
+            return self.block(body, after, context)
+        one, *rest = items
+        place = ast.copy_location(ast.Pass(), one.context_expr)
+
+        def finalizer(target: int) -> int:
+            return self.node("exit", place, target, context, extra=one)
+
+        again = self.node("reraise", place, NOWHERE, context)
+        inside = replace(context, error=finalizer(again), finalizers=(*context.finalizers, finalizer))
+        entered = self.with_items(rest, body, finalizer(after), inside)
+        return self.expression(one.context_expr, self.node("enter", place, entered, context, extra=one), context)
+
+    def match(self, tree: ast.Match, after: int, context: _Context) -> int:
+        entry = after
+        for case in reversed(tree.cases):
+            body = self.block(case.body, after, context)
+            if isinstance(case.pattern, ast.MatchAs) and case.pattern.pattern is None and case.guard is None:
+                entry = body
+                continue
+            test: ast.expr = ast.Name("?case", ast.Load())
+            if isinstance(case.pattern, ast.MatchValue) and case.guard is None:
+                test = ast.Compare(tree.subject, [ast.Eq()], [case.pattern.value])
+            entry = self.node("branch", ast.copy_location(test, case.pattern), body, context, other=entry)
+        return self.expression(tree.subject, entry, context)
+
+    def expressions(self, trees: Any, after: int, context: _Context) -> int:
+        for each in reversed(list(trees)):
+            after = self.expression(each, after, context)
+        return after
+
+    def expression(self, tree: ast.AST | None, after: int, context: _Context) -> int:
+        """The calls of an expression, in the order in which they happen."""
+        match tree:
+            case None | ast.Lambda():
+                return after
+            case ast.Call():
+                call = self.node("call", tree, after, context)
+                words = [keyword.value for keyword in tree.keywords]
+                return self.expressions([tree.func, *tree.args, *words], call, context)
+            case ast.IfExp() if _has_call(tree.body) or _has_call(tree.orelse):
+                chosen = [self.node("pick", tree, after, context, extra=each) for each in (tree.body, tree.orelse)]
+                yes, no = self.expression(tree.body, chosen[0], context), self.expression(tree.orelse, chosen[1], context)
+                return self.test(tree.test, yes, no, context)
+            case ast.BoolOp() if any(_has_call(each) for each in tree.values[1:]):
+                entry = self.expression(
+                    tree.values[-1], self.node("pick", tree, after, context, extra=tree.values[-1]), context
+                )
+                for each in reversed(tree.values[:-1]):
+                    chosen_here = self.node("pick", tree, after, context, extra=each)
+                    ways = (entry, chosen_here) if isinstance(tree.op, ast.And) else (chosen_here, entry)
+                    branch = self.node("branch", each, ways[0], context, other=ways[1])
+                    entry = self.expression(each, branch, context)
+                return entry
+            case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
+                return self.comprehension(tree, after, context) if _has_call(tree) else after
+            case ast.Yield() | ast.YieldFrom():
+                self.graph.is_generator = True
+                return self.expression(tree.value, self.node("yield", tree, after, context), context)
+            case _:
+                return self.expressions(ast.iter_child_nodes(tree), after, context)
+
+
+def _has_call(tree: ast.AST) -> bool:
+    return any(isinstance(each, (ast.Call, ast.Yield, ast.YieldFrom)) for each in ast.walk(tree))

@@ -1,0 +1,494 @@
+"""Values of names, attributes and expressions in an abstract execution."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from dataclasses import replace
+from typing import Any
+
+from compare.concurrency import races
+from compare.concurrency.meanings import RANK_VARIABLES, SIZE_VARIABLES
+from compare.concurrency.program import Module, last_name
+from compare.concurrency.state import Frame, Process, State
+from compare.concurrency.values import (
+    LOCAL,
+    NO_MARKS,
+    UNEVEN,
+    Class,
+    Const,
+    Counted,
+    Function,
+    Instance,
+    Lib,
+    Method,
+    Sequenced,
+    Thing,
+    Unknown,
+    Value,
+    binary,
+    compare,
+    marks_of,
+    truth,
+)
+
+_LOCAL = frozenset([LOCAL])
+_ALIKE = {"module", "training", "requires_grad", "shape", "dtype", "device", "ndim", "is_cuda"}
+"""Attributes that ranks have alike, whatever their data are."""
+
+
+class Evaluation(State):
+    """Evaluates expressions. Calls in them have been made before: each is a node of its own."""
+
+    def rank_of(self, process: Process) -> Const:
+        return Const(process.system.rank or 0, marks=_LOCAL)
+
+    def named(self, process: Process, name: str) -> Value | None:
+        """The value of something that is known by its name alone, such as a parameter `rank`."""
+        meanings = self.program.meanings
+        if process.system.rank is not None:
+            if meanings.is_rank(name):
+                return self.rank_of(process)
+            if meanings.is_first(name):
+                return Const(process.system.rank == 0, marks=_LOCAL)
+        return Const(self.ranks) if meanings.is_size(name) and process.system.rank is not None else None
+
+    def evaluate(self, process: Process, tree: ast.AST | None, frame: Frame) -> Value:
+        """The value of an expression."""
+        if tree is not None and (made := frame.temporary.get(id(tree))) is not None:
+            return made
+
+        def of(each: ast.AST | None) -> Value:
+            return self.evaluate(process, each, frame)
+
+        match tree:
+            case None:
+                return Const(None)
+            case ast.Constant():
+                return Const(tree.value)
+            case ast.Name():
+                return self.lookup(process, tree.id, frame)
+            case ast.Attribute():
+                return self._read(process, tree, of(tree.value))
+            case ast.Tuple() | ast.List() | ast.Set():
+                return self._sequence(process, tree.elts, frame)
+            case ast.BinOp():
+                return binary(tree.op, of(tree.left), of(tree.right))
+            case ast.Compare():
+                return self._comparison(tree, [of(each) for each in (tree.left, *tree.comparators)])
+            case ast.BoolOp():
+                return self._either(tree, [of(each) for each in tree.values])
+            case ast.UnaryOp():
+                value = of(tree.operand)
+                if isinstance(tree.op, ast.Not):
+                    known = truth(value)
+                    return Unknown(marks=marks_of([value])) if known is None else Const(not known, marks=marks_of([value]))
+                if isinstance(value, Const) and isinstance(value.value, (int, float)) and isinstance(tree.op, ast.USub):
+                    return Const(-value.value, marks=value.marks)
+                return Unknown(marks=marks_of([value]))
+            case ast.IfExp():
+                known = truth(test := of(tree.test))
+                if known is not None:
+                    chosen = of(tree.body if known else tree.orelse)
+                    if isinstance(chosen, Const) and LOCAL in test.marks:
+                        return Const(chosen.value, marks=chosen.marks | {LOCAL})
+                    return chosen
+                return Unknown(marks=marks_of([of(tree.body), of(tree.orelse), test]))
+            case ast.Subscript():
+                return self._item(process, of(tree.value), tree.slice, frame)
+            case ast.NamedExpr():
+                value = of(tree.value)
+                self.assign(process, tree.target, value, frame)
+                return value
+            case ast.Lambda():
+                return Function(tree=tree, module=frame.module, closure=frame)
+            case ast.Starred():
+                return of(tree.value)
+            case ast.ListComp() | ast.SetComp() | ast.GeneratorExp():
+                source = of(tree.generators[0].iter)
+                uneven = {UNEVEN} if source.marks & {LOCAL} and tree.generators[0].ifs else set[str]()
+                return Unknown(marks=marks_of([source]) | uneven)
+            case ast.Call() | ast.Await() | ast.Yield() | ast.YieldFrom():
+                return Unknown()
+            case _:
+                parts = [of(each) for each in ast.iter_child_nodes(tree) if isinstance(each, ast.expr)]
+                return Unknown(marks=marks_of(parts))
+
+    def _sequence(self, process: Process, trees: list[ast.expr], frame: Frame) -> Sequenced:
+        items: list[Value] = []
+        exact = True
+        for each in trees:
+            value = self.evaluate(process, each, frame)
+            if not isinstance(each, ast.Starred):
+                items.append(value)
+            elif isinstance(value, Sequenced):
+                items += value.items
+                exact = exact and value.exact
+            else:
+                exact = False
+        return Sequenced(items, exact)
+
+    @staticmethod
+    def _comparison(tree: ast.Compare, values: list[Value]) -> Value:
+        left, right, *more = values
+        if more:
+            return Unknown(marks=marks_of(values))
+        found = compare(tree.ops[0], left, right)
+        if isinstance(found, Unknown) and isinstance(left, Unknown) and isinstance(right, Const):
+            # The same question about the same value has the same answer.
+            return left.attributes.setdefault(f"?{type(tree.ops[0]).__name__} {right.value!r}", found)
+        return found
+
+    @staticmethod
+    def _either(tree: ast.BoolOp, values: list[Value]) -> Value:
+        ends = isinstance(tree.op, ast.Or)
+        unknown: list[Value] = []
+        for place, value in enumerate(values):
+            known = truth(value)
+            if known is None:
+                unknown.append(value)
+            elif known is ends or (place == len(values) - 1 and not unknown):
+                if not unknown or (known is ends and not ends):  # `unknown and False` is false
+                    return Const(value.value, marks=marks_of(values[: place + 1])) if isinstance(value, Const) else value
+                break
+        if len(unknown) == 1 and len(values) == 2 and truth(values[1]) is None and truth(values[0]) is not None:
+            # `rank == 0 and flag`: the flag itself, for those who come to it.
+            return Unknown(marks=marks_of(values), attributes=getattr(values[1], "attributes", {}))
+        return Unknown(marks=marks_of(values))
+
+    def lookup(self, process: Process, name: str, frame: Frame) -> Value:
+        """The value of a variable."""
+        level: Frame | None = frame
+        while level is not None:
+            if name in level.names and name not in level.shared:
+                return self._noted(process, (id(level), name), level.names[name]) if name in frame.shared else level.names[name]
+            level = level.parent
+        value = self.of_module(process, frame.module, name)
+        return (
+            self._noted(process, (id(process.system), f"{frame.module.name}.{name}"), value) if name in frame.shared else value
+        )
+
+    def _noted(self, process: Process, place: tuple[int, str], value: Value) -> Value:
+        """A number with the place that it was read from, so that writing it back is an update."""
+        if not isinstance(value, (Const, Unknown)) or not self.started_threads:
+            return value
+        return replace(value, marks=value.marks | {("read", *place)})
+
+    def of_module(self, process: Process, module: Module, name: str) -> Value:
+        """The value of a variable of a module. What has not been executed is evaluated when it is first used."""
+        names = process.system.names.setdefault(module.name, {})
+        if name in names:
+            return names[name]
+        statement = module.top.get(name)
+        value: Value
+        match statement:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                value = Function(tree=statement, module=module)
+            case ast.ClassDef():
+                value = Class(statement, module)
+            case ast.Import() | ast.ImportFrom():
+                value = self.imported(process, module, statement, name)
+            case ast.Assign() | ast.AnnAssign() if statement.value is not None:
+                names[name] = Unknown()  # for a circle
+                value = self.simple(process, module, statement.value, name)
+            case _:
+                if name == "__name__":
+                    value = Const("__main__")
+                elif hasattr(builtins, name):
+                    value = Lib(f"builtins.{name}")
+                else:
+                    value = self.named(process, name) or Unknown()
+        names[name] = value
+        return value
+
+    def simple(self, process: Process, module: Module, tree: ast.expr, name: str) -> Value:
+        """The value of an expression at the top of a module that is not executed."""
+        raise NotImplementedError
+
+    def imported(self, process: Process, module: Module, statement: ast.Import | ast.ImportFrom, name: str) -> Value:
+        """What an import binds to a name."""
+        modules = self.program.modules
+        if isinstance(statement, ast.Import):
+            for alias in statement.names:
+                if (alias.asname or alias.name.partition(".")[0]) == name:
+                    return Lib(alias.name if alias.asname else name)
+            return Unknown()
+        source = module.absolute(statement)
+        for alias in statement.names:
+            if (alias.asname or alias.name) == name:
+                if f"{source}.{alias.name}" in modules:
+                    return Lib(f"{source}.{alias.name}")
+                if source in modules and modules[source] is not module:
+                    return self.of_module(process, modules[source], alias.name)
+                return Lib(f"{source}.{alias.name}")
+        return Unknown()
+
+    def attribute(self, process: Process, value: Value, name: str) -> Value:
+        """The value of an attribute."""
+        match value:
+            case Lib():
+                dotted = f"{value.dotted}.{name}"
+                if value.dotted in self.program.modules:
+                    if dotted in self.program.modules:
+                        return Lib(dotted)
+                    return self.of_module(process, self.program.modules[value.dotted], name)
+                if dotted.startswith(("tf.", "torch.multiprocessing.queue")):
+                    return Lib(dotted.replace("tf.", "tensorflow.", 1))
+                return Lib(dotted, marks=value.marks)
+            case Instance():
+                if name in value.attributes:
+                    return value.attributes[name]
+                found = None if value.of is None else self.member(process, value.of, name)
+                if isinstance(found, Function):
+                    decorators = {last_name(each) for each in getattr(found.tree, "decorator_list", [])}
+                    if decorators & {"property", "cached_property"}:
+                        return value.attributes.setdefault(name, self.named(process, name) or Unknown())
+                    receiver = None if "staticmethod" in decorators else value.of if "classmethod" in decorators else value
+                    return replace(found, receiver=receiver)
+                if found is not None:
+                    return found
+                if value.of is not None and self.thread_base(process, value.of):
+                    return Method(of=self.own_thread(process, value), name=name)
+                return value.attributes.setdefault(name, self.named(process, name) or Unknown())
+            case Class():
+                found = self.member(process, value, name)
+                if found is None:
+                    return Method(of=value, name=name)
+                decorators = {last_name(each) for each in getattr(getattr(found, "tree", None), "decorator_list", [])}
+                return replace(found, receiver=value) if isinstance(found, Function) and "classmethod" in decorators else found
+            case Unknown():
+                if value.dotted == "super":
+                    return self._of_super(process, value, name)
+                if name in value.attributes:
+                    return value.attributes[name]
+                known = None if name in ("rank",) and value.dotted == "shape" else self.named(process, name)
+                if known is None:
+                    inherited = NO_MARKS if name in _ALIKE else marks_of([value])
+                    known = Unknown(marks=inherited, dotted="shape" if name == "shape" else "")
+                    if name in self.program.words or name in ("no_sync",):
+                        return Method(of=value, name=name)
+                value.attributes[name] = known
+                return known
+            case _:
+                return Method(of=value, name=name)
+
+    def _read(self, process: Process, tree: ast.Attribute, of: Value) -> Value:
+        value = self.attribute(process, of, tree.attr)
+        if isinstance(of, Instance) and isinstance(value, (Const, Unknown)) and self.started_threads:
+            place = (id(of), tree.attr)
+            self.use(process, place, "read", ast.unparse(tree))
+            return self._noted(process, place, value)
+        return value
+
+    def use(self, process: Process, place: tuple[int, str], kind: str, says: str) -> None:
+        """Record an access for the search of races."""
+        repeated = any(frame.loops or frame.visits[frame.now] > 1 for frame in process.frames)
+        races.access(self, process, place, kind, says, repeated=repeated)
+
+    def member(self, process: Process, of: Class, name: str, deepest: int = 12) -> Value | None:
+        """A method or variable of a class or of its bases in the package."""
+        if of.tree is None or not deepest:
+            return None
+        for statement in of.tree.body:
+            match statement:
+                case ast.FunctionDef() | ast.AsyncFunctionDef() if statement.name == name:
+                    return Function(tree=statement, module=of.module, closure=of.closure, owner=of)
+                case ast.Assign() if any(isinstance(each, ast.Name) and each.id == name for each in statement.targets):
+                    key = f"{of.tree.name}.{name}"
+                    names = process.system.names.setdefault(of.module.name, {})
+                    if key not in names:
+                        names[key] = self.simple(process, of.module, statement.value, name)
+                    return names[key]
+                case _:
+                    pass
+        for base in self.bases(process, of):
+            if isinstance(base, Class) and (found := self.member(process, base, name, deepest - 1)) is not None:
+                return found
+        return None
+
+    def bases(self, process: Process, of: Class) -> list[Value]:
+        if of.tree is None:
+            return []
+        frame = of.closure or Frame(self.program.graph(of.module.tree), of.module, 0)
+        return [self.evaluate(process, each, frame) for each in of.tree.bases if isinstance(each, (ast.Name, ast.Attribute))]
+
+    def thread_base(self, process: Process, of: Class, deepest: int = 8) -> str:
+        """The library's class if this is a thread or process."""
+        for base in self.bases(process, of):
+            if isinstance(base, Lib) and base.dotted.endswith((".Thread", ".Process")):
+                return base.dotted
+            if isinstance(base, Class) and deepest and (found := self.thread_base(process, base, deepest - 1)):
+                return found
+        return ""
+
+    def own_thread(self, process: Process, value: Instance) -> Thing:
+        """The thread that an instance of a subclass of Thread is."""
+        found = value.attributes.get("?thread")
+        if not isinstance(found, Thing):
+            assert value.of is not None
+            flags = frozenset(["process"]) if self.thread_base(process, value.of).endswith("Process") else frozenset[str]()
+            name = value.of.tree.name if value.of.tree is not None else ""
+            found = Thing(kind="thread", site=value.site, name=name, flags=flags, target=self.attribute(process, value, "run"))
+            value.attributes["?thread"] = found
+        return found
+
+    def _of_super(self, process: Process, value: Unknown, name: str) -> Value:
+        of, owner = value.attributes["of"], value.attributes["class"]
+        if isinstance(owner, Class):
+            for base in self.bases(process, owner):
+                if isinstance(base, Class) and isinstance(found := self.member(process, base, name), Function):
+                    return replace(found, receiver=of)
+            if isinstance(of, Instance) and of.of is not None and name != "__init__" and self.thread_base(process, of.of):
+                return Method(of=self.own_thread(process, of), name=name)
+        return Unknown(dotted="super of a library")
+
+    def _item(self, process: Process, of: Value, index: ast.expr, frame: Frame) -> Value:
+        if isinstance(index, ast.Slice):
+            parts = [self.evaluate(process, each, frame) for each in (index.lower, index.upper, index.step)]
+            marks = marks_of([of, *parts])
+            begin, end = (marks_of([each]) & {LOCAL, UNEVEN} for each in parts[:2])
+            from_the_end = isinstance(index.upper, ast.UnaryOp)
+            if index.upper is not None and not (begin or end or from_the_end):
+                marks -= {UNEVEN}  # shard[:n]: cut to one length
+            if index.step is not None and index.lower is not None and LOCAL in parts[0].marks:
+                marks |= {UNEVEN, LOCAL}  # files[rank::ranks]: the last ranks may get one less
+            return Unknown(marks=marks)
+        key = self.evaluate(process, index, frame)
+        if isinstance(of, Lib) and of.dotted == "os.environ" and isinstance(key, Const):
+            return self.variable(process, str(key.value))
+        place = key.value if isinstance(key, Const) and isinstance(key.value, int) else None
+        if isinstance(of, Sequenced) and of.exact and place is not None and -len(of.items) <= place < len(of.items):
+            return of.items[place]
+        if isinstance(of, (Unknown, Instance)):
+            name = f"[{key.value!r}]" if isinstance(key, Const) else "[]"
+            if name in of.attributes:
+                return of.attributes[name]
+            return Unknown(marks=marks_of([of, key]))
+        if isinstance(of, Sequenced) and of.items:
+            things = [each for each in of.items if isinstance(each, (Thing, Instance, Function))]
+            if things:
+                for each in things:
+                    if isinstance(each, Thing):
+                        each.is_open = True  # which one it is, is not known
+                return Unknown()
+        return Unknown(marks=marks_of([of, key]))
+
+    def variable(self, process: Process, name: str) -> Value:
+        """A variable of the environment."""
+        if process.system.rank is not None and name in RANK_VARIABLES:
+            return Const(str(process.system.rank), marks=_LOCAL)
+        if process.system.rank is not None and name in SIZE_VARIABLES:
+            return Const(str(self.ranks))
+        return Unknown()
+
+    def assign(self, process: Process, target: ast.AST, value: Value, frame: Frame) -> None:
+        """Bind a value to a target of an assignment."""
+        match target:
+            case ast.Name():
+                self._bind(process, target.id, value, frame)
+            case ast.Tuple() | ast.List():
+                items = value.items if isinstance(value, Sequenced) and len(value.items) == len(target.elts) else None
+                for place, each in enumerate(target.elts):
+                    inherited = value.marks if not isinstance(value, Const) else NO_MARKS
+                    self.assign(process, each, items[place] if items else Unknown(marks=inherited), frame)
+            case ast.Starred():
+                self.assign(process, target.value, Unknown(marks=marks_of([value])), frame)
+            case ast.Attribute():
+                self._store(process, self.evaluate(process, target.value, frame), target.attr, value, target)
+            case ast.Subscript():
+                of, key = self.evaluate(process, target.value, frame), target.slice
+                name = self.evaluate(process, key, frame) if not isinstance(key, ast.Slice) else Const(":")
+                self._store(process, of, f"[{name.value!r}]" if isinstance(name, Const) else "[]", value, target)
+            case _:
+                pass
+
+    def _bind(self, process: Process, name: str, value: Value, frame: Frame) -> None:
+        if name not in frame.shared:
+            if isinstance(value, Thing) and not value.name and value.kind != "thread":
+                value.name = name
+            frame.names[name] = value
+            return
+        level = frame.parent
+        while level is not None:
+            if name in level.names and name not in level.shared:
+                self._write(process, (id(level), name), value, name)
+                level.names[name] = value
+                return
+            level = level.parent
+        self._write(process, (id(process.system), f"{frame.module.name}.{name}"), value, name)
+        process.system.names.setdefault(frame.module.name, {})[name] = value
+
+    def _write(self, process: Process, place: tuple[int, str], value: Value, says: str) -> None:
+        kind = "update" if ("read", *place) in value.marks else "flag" if self.literal else "write"
+        self.use(process, place, kind, says)
+
+    def _store(self, process: Process, of: Value, name: str, value: Value, target: ast.AST) -> None:
+        if isinstance(of, Thing) and name == "daemon":
+            of.flags = of.flags | {"daemon"} if truth(value) is not False else of.flags - {"daemon"}
+        elif isinstance(of, Instance) or (isinstance(of, Unknown) and not of.dotted):
+            if not name.startswith("["):
+                self._write(process, (id(of), name), value, ast.unparse(target))
+            if isinstance(value, Thing) and not value.name and value.kind != "thread":
+                value.name = name
+            of.attributes[name] = value
+            if name == "[]":
+                for each in [value, *of.attributes.values()]:
+                    if isinstance(each, Thing):
+                        each.is_open = True
+        elif isinstance(of, Sequenced) and isinstance(value, Thing):
+            value.is_open = True
+            of.exact = False
+
+    def update(self, process: Process, tree: ast.AugAssign, frame: Frame) -> None:
+        """`target += value`."""
+        value = self.evaluate(process, tree.value, frame)
+        target: Any = tree.target
+        load = ast.copy_location(_loaded(target), target)
+        before = self.evaluate(process, load, frame)
+        after = binary(tree.op, before, value)
+        place: tuple[int, str] | None = None
+        if isinstance(target, ast.Attribute):
+            of = self.evaluate(process, target.value, frame)
+            place = (id(of), target.attr) if isinstance(of, Instance) else None
+        elif isinstance(target, ast.Subscript) and not isinstance(target.slice, ast.Slice):
+            of, key = self.evaluate(process, target.value, frame), self.evaluate(process, target.slice, frame)
+            if isinstance(of, (Unknown, Sequenced, Instance)) and isinstance(key, Const):
+                place = id(of), f"[{key.value!r}]"
+        elif isinstance(target, ast.Name) and target.id in frame.shared:
+            level = frame.parent
+            while level is not None and target.id not in level.names:
+                level = level.parent
+            place = (id(level), target.id) if level else (id(process.system), f"{frame.module.name}.{target.id}")
+        if place is not None:
+            self.use(process, place, "update", ast.unparse(target))
+            after = replace(after, marks=frozenset(each for each in after.marks if not isinstance(each, tuple)))
+        if isinstance(target, ast.Name) and target.id not in frame.shared:
+            frame.names[target.id] = after
+        elif isinstance(target, ast.Attribute):
+            of = self.evaluate(process, target.value, frame)
+            if isinstance(of, (Instance, Unknown)):
+                of.attributes[target.attr] = after
+        elif isinstance(target, ast.Name):
+            process.system.names.setdefault(frame.module.name, {})[target.id] = after
+
+
+def _loaded(target: Any) -> Any:
+    match target:
+        case ast.Name():
+            return ast.Name(target.id, ast.Load())
+        case ast.Attribute():
+            return ast.Attribute(target.value, target.attr, ast.Load())
+        case _:
+            return ast.Subscript(target.value, target.slice, ast.Load())
+
+
+def length(value: Value) -> Value:
+    """`len(value)`, the same whenever it is asked."""
+    if isinstance(value, Sequenced) and value.exact:
+        return Const(len(value.items))
+    if isinstance(value, (Unknown, Instance)):
+        marks = _LOCAL if UNEVEN in value.marks else NO_MARKS
+        return value.attributes.setdefault("len()", Unknown(marks=marks))
+    if isinstance(value, Counted) and value.stop is not None:
+        return value.stop
+    return Unknown(marks=_LOCAL if UNEVEN in value.marks else NO_MARKS)

@@ -1,0 +1,835 @@
+"""One abstract execution: each process goes through its control-flow graphs until it waits, and another goes on."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from compare.concurrency.calls import SOME, matches
+from compare.concurrency.control_flow import Node
+from compare.concurrency.evaluation import length
+from compare.concurrency.meanings import (
+    DDP_CLASSES,
+    LOADERS,
+    LOCAL_CALLS,
+    MADE_OF_SHAPE,
+    POLITE,
+    REPLICA_COLLECTIVES,
+    REPLICA_CONTEXT,
+    STRATEGIES,
+    TENSORFLOW_COLLECTIVES,
+    is_point_to_point,
+)
+from compare.concurrency.program import Module, Root, bound, last_name, stored_names
+from compare.concurrency.ranks import Ranks
+from compare.concurrency.state import MOST_VISITS, Budget, Frame, Operation, Path, Process, System
+from compare.concurrency.values import (
+    DDP,
+    ITEM,
+    LOADER,
+    LOCAL,
+    NO_MARKS,
+    NONE,
+    UNEVEN,
+    Class,
+    Const,
+    Counted,
+    Function,
+    Instance,
+    Lib,
+    Method,
+    Sequenced,
+    Thing,
+    Unknown,
+    Value,
+    marks_of,
+    truth,
+)
+
+_EXACT = 4
+"""A loop over this many numbers at most is executed as often as it says. Longer ones turn twice."""
+_TWICE = 2
+_LOCAL = frozenset([LOCAL])
+_EXITS = {"sys.exit", "os._exit", "builtins.exit", "builtins.quit", "os.abort"}
+_PASSES_ITEMS = {"tqdm", "iter", "list", "tuple", "sorted", "reversed", "zip", "islice", "trange", "chain", "prefetch", "cycle"}
+_POLITE_MODULES = ("logging.", "warnings.", "time.", "math.", "json.", "os.path.", "re.", "random.", "gc.")
+_PLACES = {"device", "map_location", "device_ids", "output_device", "dtype"}
+_ALIKE = {"size", "numel", "dim", "type", "is_floating_point", "get_device", "device_count", "is_available", "named_parameters"}
+"""Ranks get the same from these."""
+_POLITE_METHODS = {
+    "info", "debug", "warning", "error", "exception", "critical", "format", "items", "keys", "values", "append", "item", "eval",
+    "train", "zero_grad", "write", "flush", "strip", "split", "upper", "lower", "startswith", "endswith", "size", "numel",
+    "dim",
+}  # fmt: skip
+
+
+class Execution(Ranks):
+    """Executes one path."""
+
+    def __init__(self, program: Any, path: Path, budget: Budget, root: Root, ranks: int, *, prune: bool = True) -> None:
+        super().__init__(program, path, budget, ranks)
+        self.root = root
+        self.prune = prune
+        for rank in range(ranks) if program.is_distributed(root) else [None]:
+            self._main(root, System(rank))
+
+    def _main(self, root: Root, system: System) -> None:
+        """The main thread of a rank, or of the program."""
+        name = "the main thread" if system.rank is None else f"rank {system.rank}"
+        process = Process(len(self.processes), name, (), system)
+        process.clock[process.number] = 1
+        self.processes.append(process)
+
+        def drive(made: Value) -> None:
+            if isinstance(made, Thing) and made.kind in ("generator", "contextmanager") and not made.is_set:
+                made.owner.temporary[-1] = Const(lambda _: process.frames.append(made.owner))  # pyright: ignore[reportUnknownLambdaType]
+                process.frames.append(made.owner)
+
+        if root.function is None:
+            graph = self.program.graph(root.module.tree)
+            names = system.names.setdefault(root.module.name, {})
+            process.frames.append(Frame(graph, root.module, graph.entry, names=names))
+        elif root.of_class is None:
+            self.enter(process, Function(tree=root.function, module=root.module), [], {}, drive)
+        else:
+            of = Class(root.of_class, root.module)
+            made: list[Value] = []
+            method = root.function
+
+            def call(instance: Value) -> None:
+                self.given.append(instance)
+                if method.name != "__init__" and not made:
+                    made.append(instance)
+                    member = self.attribute(process, instance, method.name)
+                    if isinstance(member, Function):
+                        self.enter(process, member, [], {}, drive)
+
+            self.make(process, of, [], {}, call)
+        process.ended = not process.frames
+        if process.frames and root.function is not None:
+            self.given += process.frame.names.values()
+
+    def run(self) -> None:
+        """Execute until nobody can go on.
+
+        Raises:
+            Cut: the budget is spent.
+        """
+        current: Process | None = None
+        while True:
+            able = [each for each in self.processes if self._able(each)]
+            if not able:
+                if not self._expire():
+                    return
+                continue
+            timed = [each for each in self.processes if each not in able and self._may_expire(each)]
+            if current not in able:
+                near = [each for each in (*able, *timed) if each.system is able[0].system]
+                current = near[self.path.choose(len(near))]
+                if current in timed:
+                    self.timed_out = True
+                    self._time_out(current)
+                    continue
+            assert current is not None
+            operation, current.queued = current.waiting, None
+            if operation is not None:
+                others = [each for each in (*able, *timed) if each is not current and each.system is current.system]
+                if others and not current.preempted and (chosen := self.path.choose(1 + len(others))):
+                    current.preempted = True
+                    current = others[chosen - 1]
+                    if current in timed:
+                        self.timed_out = True
+                        self._time_out(current)
+                    continue
+                current.waiting, current.preempted = None, False
+                operation.act()
+            while current.waiting is None and not current.ended and not current.cut:
+                self.budget.spend()
+                self._step(current)
+
+    def _able(self, process: Process) -> bool:
+        if process.ended or process.cut:
+            return False
+        if (pool := process.queued) is not None:
+            running = sum(not each.owner.ended and each.owner.queued is None for each in pool.items)
+            if pool.size is not None and running >= pool.size:
+                return False
+        return process.waiting is None or process.waiting.ready()
+
+    def _may_expire(self, process: Process) -> bool:
+        waiting = process.waiting
+        return not (process.ended or process.cut) and waiting is not None and waiting.expire is not None and not waiting.patient
+
+    @staticmethod
+    def _time_out(process: Process) -> None:
+        assert process.waiting is not None and process.waiting.expire is not None
+        process.note(f"{process.waiting.says} until its time runs out")
+        expire, process.waiting = process.waiting.expire, None
+        expire()
+
+    def _expire(self) -> bool:
+        """Nobody can go on, so the time of one who does not wait forever runs out."""
+        for each in self.processes:
+            if not (each.ended or each.cut) and each.waiting is not None and each.waiting.expire is not None:
+                self._time_out(each)
+                return True
+        return False
+
+    def simple(self, process: Process, module: Module, tree: ast.expr, name: str) -> Value:
+        frame = Frame(self.program.graph(module.tree), module, 0)
+        frame.names = process.system.names.setdefault(module.name, {})
+        if isinstance(tree, ast.Call):
+            callee = self.evaluate(process, tree.func, frame)
+            values = [self.evaluate(process, each, frame) for each in tree.args]
+            words = {each.arg: self.evaluate(process, each.value, frame) for each in tree.keywords if each.arg}
+            made = self.thing(process, callee.dotted, values, words, callee.marks) if isinstance(callee, Lib) else None
+            if made is not None:
+                made.name, made.site = name, (module.file, tree.lineno)
+                return made
+            if isinstance(callee, Lib) and callee.dotted == "builtins.object":
+                return Instance()
+            return Unknown()
+        return self.evaluate(process, tree, frame)
+
+    def _step(self, process: Process) -> None:
+        frame = process.frame
+        frame.now = frame.place
+        node = frame.node
+        frame.visits[frame.now] += 1
+        if frame.visits[frame.now] > MOST_VISITS:
+            process.cut = True
+            return
+        frame.place = node.next
+        match node.kind:
+            case "call":
+                self._call(process, frame, node)
+            case "do":
+                self._do(process, frame, node.tree)
+            case "branch":
+                self._branch(process, frame, node)
+            case "pick":
+                key = id(frame) if isinstance(node.tree, ast.Return) else id(node.tree)
+                frame.temporary.pop(key, None)
+                frame.temporary[key] = self.evaluate(process, node.extra, frame)
+            case "collect":
+                self._collect(process, frame, node)
+            case "iter":
+                frame.temporary.pop(id(node.tree), None)
+                frame.loops[id(node.tree)] = self._iterator(process, frame, node.tree.iter)
+            case "next":
+                self._next(process, frame, node)
+            case "enter":
+                self._enter_with(process, frame, node)
+            case "exit":
+                self._exit_with(process, frame, node)
+            case "yield":
+                self._yield(process, frame, node)
+            case "return":
+                self.leave(process, frame.temporary.get(id(frame), NONE))
+            case "end":
+                self.leave(process, NONE)
+            case "raise":
+                self._raise(process, frame, node)
+            case "reraise":
+                self.throw(process, frame.error or SOME)
+            case "catch":
+                for kind, name, entry in node.extra:
+                    if matches(kind, frame.error):
+                        frame.place = entry
+                        if name:
+                            frame.names[name] = Unknown()
+                        process.note(f"handles {frame.error}")
+                        return
+                self.throw(process, frame.error)
+            case _:
+                pass
+
+    # Statements.
+
+    def _do(self, process: Process, frame: Frame, tree: Any) -> None:
+        match tree:
+            case ast.Assign():
+                self.literal = isinstance(tree.value, ast.Constant)
+                value = self.evaluate(process, tree.value, frame)
+                for target in tree.targets:
+                    self.assign(process, target, value, frame)
+            case ast.AnnAssign():
+                if tree.value is not None:
+                    self.assign(process, tree.target, self.evaluate(process, tree.value, frame), frame)
+            case ast.AugAssign():
+                self.update(process, tree, frame)
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                closure = None if frame.function is None else frame
+                frame.names[tree.name] = Function(tree=tree, module=frame.module, closure=closure)
+            case ast.ClassDef():
+                frame.names[tree.name] = Class(tree, frame.module, None if frame.function is None else frame)
+            case ast.Import() | ast.ImportFrom():
+                for alias in tree.names:
+                    name = alias.asname or (alias.name.partition(".")[0] if isinstance(tree, ast.Import) else alias.name)
+                    frame.names[name] = self.imported(process, frame.module, tree, name)
+            case _:
+                pass
+
+    def _branch(self, process: Process, frame: Frame, node: Node) -> None:
+        value = self.evaluate(process, node.tree, frame)
+        known = truth(value)
+        is_loop = id(node.tree) in frame.graph.tests
+        remembered = None if is_loop else process.truths.get(id(value))
+        if known is None and remembered is not None:
+            known = remembered[1]
+        local = LOCAL in value.marks
+        if is_loop:
+            frame.guessed = known is None
+            for lock, _, _ in process.held if known is None else []:
+                self.guesses[lock].add(id(node.tree))
+        if known is None:
+            quiet, join, nodes = self.program.region(frame.graph, frame.now)
+            if quiet and self.prune:
+                self._skip(process, frame, nodes, join, marks_of([value]))
+                return
+            if is_loop and frame.visits[frame.now] > _TWICE:
+                known = False
+            else:
+                usual = is_loop or self.program.usual(frame.graph, frame.now)
+                known = usual != bool(self.choose(process, 2, local=local))
+            if isinstance(value, Unknown):
+                process.truths[id(value)] = value, known
+            process.note(f"{'goes into' if known else 'goes past'}: {_shown(node.tree)}")
+        if local:
+            self._part(process, f"{'takes' if known else 'does not take'}: {_shown(node.tree)}")
+        frame.place = node.next if known else node.other
+
+    def _part(self, process: Process, says: str) -> None:
+        step = process.note(says)
+        process.partings.append((process.collectives, step))
+
+    def _skip(self, process: Process, frame: Frame, nodes: Sequence[Node], join: int | None, marks: frozenset[Any]) -> None:
+        """Go on where all ways meet. What is assigned on them is unknown."""
+        if join == len(frame.graph.nodes):
+            returned = [self._guess(process, frame, each.extra) for each in nodes if each.kind == "pick"]
+            self.leave(process, Unknown(marks=marks_of(returned) | marks))
+            return
+        assert join is not None
+        assigned = [each.tree for each in nodes if each.kind == "do" and isinstance(each.tree, (ast.Assign, ast.AugAssign))]
+        for _ in range(_TWICE):  # what is assigned may be used by the next, in whichever order they stand here
+            for tree in assigned:
+                value = self._guess(process, frame, tree.value)
+                for name in bound(tree):
+                    before = frame.names.get(name)
+                    if not isinstance(before, (Thing, Instance, Function)):  # those are mostly replaced by their like
+                        frame.names[name] = Unknown(marks=marks_of([before, value]) | marks)
+        for name in stored_names(nodes).difference(*map(bound, assigned)):
+            if not isinstance(frame.names.get(name), (Thing, Instance, Function)):
+                frame.names[name] = Unknown(marks=marks_of([frame.names.get(name)]) | marks)
+        for each in nodes:
+            if each.kind == "pick" and not isinstance(each.tree, ast.Return):
+                frame.temporary[id(each.tree)] = Unknown(marks=marks_of([self._guess(process, frame, each.extra)]) | marks)
+        frame.place = join
+
+    def _guess(self, process: Process, frame: Frame, tree: ast.AST | None) -> Value:
+        """The value of an expression whose calls are not made: their results have the marks of what they get."""
+        if tree is None or not any(isinstance(each, ast.Call) for each in ast.walk(tree)):
+            return self.evaluate(process, tree, frame)
+        parts = [self._guess(process, frame, each) for each in ast.iter_child_nodes(tree) if isinstance(each, ast.expr)]
+        if not isinstance(tree, ast.Call):
+            return Unknown(marks=marks_of(parts))
+        name = last_name(tree.func)
+        if (named := self.named(process, name)) is not None:
+            return named
+        of = self._guess(process, frame, tree.func.value if isinstance(tree.func, ast.Attribute) else tree.func)
+        values = [self._guess(process, frame, each) for each in tree.args]
+        words = {each.arg: self._guess(process, frame, each.value) for each in tree.keywords if each.arg}
+        return Unknown(marks=_result_marks(name, of, values, words))
+
+    def _collect(self, process: Process, frame: Frame, node: Node) -> None:
+        if node.extra == "begin":
+            frame.temporary[id(node.tree)] = Sequenced([])
+            return
+        made = frame.temporary.get(id(node.tree))
+        tree = node.tree.value if isinstance(node.tree, ast.DictComp) else node.tree.elt
+        if isinstance(made, Sequenced):
+            made.items.append(self.evaluate(process, tree, frame))
+            if isinstance(node.tree, ast.DictComp):
+                made.exact = False
+
+    def _raise(self, process: Process, frame: Frame, node: Node) -> None:
+        exc = node.tree.exc
+        if exc is None:
+            name = frame.error or SOME
+        else:
+            name = last_name(exc.func if isinstance(exc, ast.Call) else exc) or SOME
+        process.thrown = process.note(f"raises {name}")
+        self.throw(process, name)
+
+    # Loops.
+
+    def _iterator(self, process: Process, frame: Frame, tree: ast.expr) -> list[Any]:
+        """[items that are left or None, turns that are left, the value of each item, whether ranks may part here]."""
+        value = self.evaluate(process, tree, frame)
+        if isinstance(value, Thing) and value.kind == "generator":
+            return [value]
+        if isinstance(value, Sequenced) and value.exact and len(value.items) <= MOST_VISITS - 4:
+            return [list(value.items), 0, None, False]
+        uneven = UNEVEN in value.marks
+        stop = value.stop if isinstance(value, Counted) else None
+        if isinstance(stop, Const) and isinstance(stop.value, int):
+            most = max(_EXACT, self._many())
+            count = min(max(stop.value, 0), most) if stop.value <= _EXACT or self.room else _TWICE
+            return [[Const(each, marks=stop.marks) for each in range(count)], 0, None, False]
+        item_marks = {ITEM} | (_LOCAL if value.marks & {LOCAL, LOADER} else frozenset())
+        wrapped = value.attributes.get("?items") if isinstance(value, Unknown) else None
+        if isinstance(stop, Unknown):
+            uneven = uneven or LOCAL in stop.marks
+        # Without an effect on others, no turn differs from another.
+        quiet, _, _ = self.program.region(frame.graph, frame.place)
+        many = self._many()
+        options = [_TWICE, 0, *([many] if many else [])] if not uneven else [_TWICE, 1, 0]
+        subject = stop if stop is not None else value
+        key = ("turns", id(subject)) if not uneven and isinstance(subject, (Unknown, Instance)) else ()
+        if quiet and self.prune:
+            turns = 1
+        elif key and process.system.rank is None:
+            if key not in self.shared_choices:
+                self.given.append(subject)  # so that its identity stays its own
+                self.shared_choices[key] = self.path.choose(len(options))
+            turns = options[min(self.shared_choices[key], len(options) - 1)]
+        else:
+            turns = options[self.choose(process, len(options), local=uneven)]
+        return [None, turns, (frozenset(item_marks), wrapped), uneven]
+
+    def _many(self) -> int:
+        """Turns that fill all bounded queues and what the threads between them hold. 0: there are none, or too large ones."""
+        many = self.room + len(self.processes) + 2
+        return many if self.room and many < MOST_VISITS else 0
+
+    def _next(self, process: Process, frame: Frame, node: Node) -> None:
+        state: list[Any] = frame.loops.get(id(node.tree)) or [None, 0, (frozenset[Any](), None), False]
+        if isinstance(state[0], Thing):
+            self._advance(process, frame, node, state[0])
+            return
+        items, turns, kind, uneven = state
+        if items is None:
+            if not turns:
+                self._leave_loop(process, frame, node, uneven)
+                return
+            state[1] -= 1
+            marks, wrapped = kind
+            item: Value = Unknown(marks=marks)
+            if wrapped is not None:
+                item = Sequenced([Unknown(), item])
+        elif items:
+            item = items.pop(0)
+        else:
+            self._leave_loop(process, frame, node, uneven)
+            return
+        if uneven:
+            self._part(process, f"turns once more: {_shown(node.tree.iter)}")
+        self.assign(process, node.tree.target, item, frame)
+
+    def _leave_loop(self, process: Process, frame: Frame, node: Node, uneven: bool) -> None:
+        if uneven:
+            self._part(process, f"has no more of: {_shown(node.tree.iter)}")
+        frame.loops.pop(id(node.tree), None)
+        frame.place = node.other
+
+    def _advance(self, process: Process, frame: Frame, node: Node, generator: Thing) -> None:
+        """Let a generator go on to its next item."""
+        if generator.is_set or generator.owner in process.frames:
+            self._leave_loop(process, frame, node, False)
+            return
+        inner: Frame = generator.owner
+
+        def arrived(value: Value, *, ended: bool) -> None:
+            if ended:
+                self._leave_loop(process, frame, node, False)
+            else:
+                item = Sequenced([Unknown(), value]) if "enumerated" in generator.flags else value
+                self.assign(process, node.tree.target, item, frame)
+
+        inner.on_return = functools.partial(arrived, ended=True)
+        inner.temporary[-1] = Const(functools.partial(arrived, ended=False))
+        process.frames.append(inner)
+
+    def _yield(self, process: Process, frame: Frame, node: Node) -> None:
+        value = self.evaluate(process, node.tree.value, frame)
+        if isinstance(node.tree, ast.YieldFrom):
+            value = Unknown(marks=frozenset([ITEM]))
+        listener = frame.temporary.get(-1)
+        if frame.generator is None or not isinstance(listener, Const):
+            return
+        frame.temporary[id(node.tree)] = NONE
+        process.frames.pop()
+        listener.value(value)
+
+    # with.
+
+    def _enter_with(self, process: Process, frame: Frame, node: Node) -> None:
+        item: ast.withitem = node.extra
+        frame.temporary.pop(id(item), None)
+        value = self.evaluate(process, item.context_expr, frame)
+        frame.temporary[id(item)] = value
+
+        def entered(result: Value) -> None:
+            if item.optional_vars is not None:
+                self.assign(process, item.optional_vars, result, frame)
+
+        match value:
+            case Thing() if value.kind == "contextmanager":
+                inner: Frame = value.owner
+                inner.on_return = entered
+                inner.temporary[-1] = Const(entered)
+                process.frames.append(inner)
+            case Thing():
+                if not self.use_thing(process, value, "__enter__", [], {}, entered):
+                    entered(value)
+            case Instance():
+                function = self.attribute(process, value, "__enter__")
+                if not (isinstance(function, Function) and self.enter(process, function, [], {}, entered)):
+                    entered(value)
+            case Unknown() if value.dotted == "no_sync":
+                process.without_exchange += 1
+                entered(value)
+            case Unknown() if value.dotted == "join":
+                process.cut = True  # uneven ranks are what this is for
+            case _:
+                entered(value)
+
+    def _exit_with(self, process: Process, frame: Frame, node: Node) -> None:
+        value = frame.temporary.get(id(node.extra))
+        match value:
+            case Thing() if value.kind == "contextmanager":
+                if not value.is_set and value.owner not in process.frames:
+                    inner: Frame = value.owner
+                    inner.on_return = lambda _: None
+                    inner.temporary[-1] = Const(_nothing)
+                    process.frames.append(inner)
+            case Thing():
+                self.use_thing(process, value, "__exit__", [], {}, lambda _: None)
+            case Instance():
+                function = self.attribute(process, value, "__exit__")
+                if isinstance(function, Function):
+                    self.enter(process, function, [Unknown(), Unknown(), Unknown()], {}, lambda _: None)
+            case Unknown() if value.dotted == "no_sync":
+                process.without_exchange -= 1
+            case _:
+                pass
+
+    # Calls.
+
+    def _call(self, process: Process, frame: Frame, node: Node) -> None:
+        tree: ast.Call = node.tree
+        frame.temporary.pop(id(tree), None)
+        callee = self.evaluate(process, tree.func, frame)
+        values: list[Value] = []
+        for each in tree.args:
+            value = self.evaluate(process, each, frame)
+            if isinstance(each, ast.Starred):
+                values += value.items if isinstance(value, Sequenced) else []
+            else:
+                values.append(value)
+        words = {each.arg: self.evaluate(process, each.value, frame) for each in tree.keywords if each.arg}
+
+        def deliver(value: Value) -> None:
+            frame.temporary[id(tree)] = value
+
+        self.invoke(process, frame, callee, values, words, deliver)
+
+    def invoke(
+        self,
+        process: Process,
+        frame: Frame,
+        callee: Value,
+        values: list[Value],
+        words: Mapping[str, Value],
+        deliver: Any,
+    ) -> None:
+        """Call anything."""
+        match callee:
+            case Function():
+                if self._fails(process, quiet=callee):
+                    return
+                if not self.enter(process, callee, values, words, deliver):
+                    self._unread(process, callee, values, words, deliver)
+            case Class():
+                self.make(process, callee, values, words, deliver)
+            case Instance():
+                call = self.attribute(process, callee, "__call__")
+                if not (isinstance(call, Function) and self.enter(process, call, values, words, deliver)):
+                    self._unread(process, callee, values, words, deliver)
+            case Lib():
+                if not self._library(process, frame, callee, values, words, deliver):
+                    self._unread(process, callee, values, words, deliver)
+            case Method():
+                if not self._method(process, callee, values, words, deliver):
+                    self._unread(process, callee, values, words, deliver)
+            case _:
+                self._unread(process, callee, values, words, deliver)
+
+    def _unread(
+        self, process: Process, callee: Value, values: Sequence[Value], words: Mapping[str, Value], deliver: Any
+    ) -> None:
+        """Call code that is not read. It may fail on one rank alone."""
+        dotted = callee.dotted if isinstance(callee, Lib) else ""
+        name = callee.name if isinstance(callee, Method) else dotted.rpartition(".")[2]
+        polite = name in POLITE or dotted.startswith(_POLITE_MODULES) or name in _POLITE_METHODS
+        if not polite and self._fails(process):
+            return
+        if not polite:
+            self.escape([*values, *words.values()])
+        of = callee.of if isinstance(callee, Method) else callee
+        deliver(Unknown(marks=_result_marks(name, of, values, words)))
+
+    def _fails(self, process: Process, quiet: Function | None = None) -> bool:
+        """Whether a call raises an exception here: one of the ways to look at.
+
+        Args:
+            quiet: a function of the package. It is looked at only if nothing in it matters, as an operation that may fail.
+        """
+        if quiet is not None and not self.program.may_raise(quiet.tree):
+            return False
+        if not self.may_fail(process) or not self.choose(process, 2, local=True):
+            return False
+        process.thrown = process.note(f"gets an exception from {_shown(process.frame.node.tree)}")
+        process.partings.append((process.collectives, process.thrown))
+        self.throw(process, SOME)
+        return True
+
+    def _library(
+        self, process: Process, frame: Frame, callee: Lib, values: list[Value], words: Mapping[str, Value], deliver: Any
+    ) -> bool:
+        dotted = callee.dotted
+        last = dotted.rpartition(".")[2]
+        first = values[0] if values else None
+        collective = self.program.meanings.collective(dotted)
+        if collective is not None:
+            self.collective(process, collective, values, words, deliver)
+        elif (
+            dotted in ("torch.distributed.is_available", "torch.distributed.is_initialized") and process.system.rank is not None
+        ):
+            deliver(Const(True))
+        elif is_point_to_point(dotted):
+            self.message(process, last, values, words, deliver)
+        elif dotted in DDP_CLASSES:
+            made = Unknown(marks=frozenset([DDP]), dotted="ddp")
+            self.collective(process, "DistributedDataParallel", [], words, lambda _: deliver(made))
+        elif dotted in STRATEGIES:
+            deliver(Unknown(dotted="strategy"))
+        elif dotted == REPLICA_CONTEXT:
+            deliver(Unknown(dotted="replica"))
+        elif (made_thing := self.thing(process, dotted, values, words, callee.marks)) is not None:
+            deliver(made_thing)
+        elif last == "get_context" and "multiprocessing" in dotted:
+            kind = first.value if isinstance(first, Const) else "fork"
+            deliver(Lib("multiprocessing", marks=frozenset() if kind == "fork" else frozenset(["spawn"])))
+        elif last == "set_start_method" and isinstance(first, Const):
+            process.system.spawns = first.value != "fork"
+            deliver(NONE)
+        elif dotted in ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes"):
+            self._spawn(process, values, words, deliver)
+        elif dotted == "os.fork":
+            self.forks(process)
+            process.cut = True
+        elif dotted in _EXITS:
+            process.note("ends the process")
+            self.throw(process, "SystemExit")
+        elif dotted == "time.sleep":
+            self.wait(process, Operation("sleeps", lambda: False, lambda: NONE, None, lambda: deliver(NONE)), deliver)
+        elif dotted in LOCAL_CALLS:
+            deliver(Unknown(marks=_LOCAL))
+        elif dotted in ("os.environ.get", "os.getenv") and isinstance(first, Const):
+            deliver(self.variable(process, str(first.value)))
+        elif dotted == "functools.partial" and isinstance(first, Function):
+            deliver(replace(first, preset=[*first.preset, *values[1:]]))
+        elif dotted in LOADERS:
+            sampled = "sampler" in words or "batch_sampler" in words
+            uneven = frozenset([UNEVEN]) if not sampled and any(UNEVEN in each.marks for each in values) else frozenset[Any]()
+            deliver(Unknown(marks=frozenset([LOADER]) | uneven))
+        elif dotted == "torch.distributed.algorithms.join.Join":
+            deliver(Unknown(dotted="join"))
+        elif last == "DistributedSampler":
+            deliver(Unknown())
+        elif dotted in MADE_OF_SHAPE:
+            deliver(_tensor(values))
+        elif dotted in ("concurrent.futures.wait", "concurrent.futures.as_completed"):
+            tasks = [each for each in (first.items if isinstance(first, Sequenced) else []) if isinstance(each, Thing)]
+            done = lambda: all(each.owner.ended for each in tasks)  # noqa: E731
+            futures = Sequenced(list(tasks))
+            ended = self._ended(process, tasks)
+
+            def act() -> Value:
+                ended()
+                return futures
+
+            self.wait(process, Operation("waits for tasks", done, act, None, None, "future"), deliver)
+        elif dotted.startswith("builtins."):
+            return self._builtin(process, frame, last, values, deliver)
+        elif last in _PASSES_ITEMS and values:
+            source = values[-1] if last == "zip" else values[0]
+            deliver(source if last != "cycle" else Unknown(marks=source.marks - {UNEVEN}))
+        elif (named := self.named(process, last)) is not None:
+            deliver(named)
+        else:
+            return False
+        return True
+
+    def _builtin(self, process: Process, frame: Frame, name: str, values: list[Value], deliver: Any) -> bool:
+        first = values[0] if values else None
+        match name:
+            case "range" if values:
+                deliver(Counted(stop=_span(values), marks=marks_of(values)))
+            case "len" if first is not None:
+                deliver(length(first))
+            case "int" | "str" | "float" | "bool" if isinstance(first, Const) and len(values) == 1:
+                try:
+                    deliver(Const({"int": int, "str": str, "float": float, "bool": bool}[name](first.value), marks=first.marks))
+                except (TypeError, ValueError, OverflowError):
+                    deliver(Unknown(marks=first.marks))
+            case "enumerate" if first is not None:
+                if isinstance(first, Thing) and first.kind == "generator":
+                    first.flags |= {"enumerated"}
+                    deliver(first)
+                elif isinstance(first, Sequenced) and first.exact:
+                    deliver(Sequenced([Sequenced([Const(place), each]) for place, each in enumerate(first.items)]))
+                else:
+                    attributes: dict[str, Value] = {"?items": first}
+                    deliver(Unknown(marks=first.marks, attributes=attributes))
+            case "zip" if values and all(isinstance(each, Sequenced) and each.exact for each in values):
+                columns = [each.items for each in values if isinstance(each, Sequenced)]
+                deliver(Sequenced([Sequenced(list(row)) for row in zip(*columns, strict=False)]))
+            case "iter" | "list" | "tuple" | "sorted" | "reversed" if len(values) == 1 and first is not None:
+                deliver(Sequenced(list(first.items), first.exact) if isinstance(first, Sequenced) else first)
+            case "list" | "tuple" | "set" if not values:
+                deliver(Sequenced([]))
+            case "zip" if values:
+                uneven = [each for each in values if UNEVEN not in each.marks]
+                deliver(Unknown(marks=marks_of(values) - (frozenset() if not uneven else {UNEVEN})))
+            case "dict":
+                deliver(Unknown(marks=marks_of(values)))
+            case "super" if frame.function is not None and frame.function.owner is not None:
+                of = frame.function.receiver or Unknown()
+                deliver(Unknown(dotted="super", attributes={"of": of, "class": frame.function.owner}))
+            case "object":
+                deliver(Instance())
+            case "next" if isinstance(first, Thing):
+                deliver(Unknown(marks=frozenset([ITEM])))
+            case _:
+                return False
+        return True
+
+    def _method(self, process: Process, callee: Method, values: list[Value], words: Mapping[str, Value], deliver: Any) -> bool:
+        of, name = callee.of, callee.name
+        if isinstance(of, Thing):
+            if of.kind == "work" and name == "wait":
+                self.wait(process, of.owner, deliver)
+                return True
+            if self.use_thing(process, of, name, values, words, deliver):
+                return True
+            of.is_open = of.is_open or name in ("add_done_callback",)
+            return False
+        if isinstance(of, Sequenced):
+            return self._of_list(process, of, name, values, deliver)
+        if isinstance(of, Unknown):
+            if of.dotted == "strategy" and name in TENSORFLOW_COLLECTIVES:
+                self.collective(process, f"strategy.{name}", [], {}, deliver)
+            elif of.dotted == "replica" and name in REPLICA_COLLECTIVES:
+                self.collective(process, name, [], {}, deliver)
+            elif of.dotted == "ddp" and name in ("no_sync", "join"):
+                deliver(Unknown(dotted=name))
+            elif name == "backward" and DDP in of.marks:
+                if process.without_exchange:
+                    deliver(NONE)
+                else:
+                    self.collective(process, "backward (gradients)", [], {}, deliver)
+            elif (named := self.named(process, name)) is not None:
+                deliver(named)
+            else:
+                return False
+            return True
+        if (named := self.named(process, name)) is not None and isinstance(of, Lib):
+            deliver(named)
+            return True
+        return False
+
+    @staticmethod
+    def _of_list(process: Process, of: Sequenced, name: str, values: list[Value], deliver: Any) -> bool:
+        match name:
+            case "append" | "add" if values:
+                of.items.append(values[0])
+            case "extend" if values and isinstance(values[0], Sequenced):
+                of.items += values[0].items
+                of.exact = of.exact and values[0].exact
+            case "pop" if of.items and of.exact:
+                deliver(of.items.pop(0 if values else -1))
+                return True
+            case "clear":
+                of.items.clear()
+            case _:
+                return False
+        deliver(NONE)
+        return True
+
+    def _spawn(self, process: Process, values: list[Value], words: Mapping[str, Value], deliver: Any) -> None:
+        """`torch.multiprocessing.spawn`: a process for each rank."""
+        target = words.get("fn", values[0] if values else None)
+        given = words.get("args", values[1] if len(values) > 1 else None)
+        arguments = list(given.items) if isinstance(given, Sequenced) else []
+        started: list[Thing] = []
+        for rank in range(self.ranks):
+            thing = Thing(kind="thread", name=f"rank {rank}")
+            system = System(rank)
+            # Each gets a copy of its own.
+            own = [replace(each, attributes=dict(each.attributes)) if isinstance(each, Unknown) else each for each in arguments]
+            values_of_rank = [Const(rank, marks=_LOCAL), *own]
+            thing.owner = self.begin(process, target, values_of_rank, f"rank {rank}", system, daemon=False)
+            thing.owner.key = ("rank",)
+            thing.owner.thing = thing
+            started.append(thing)
+        done = lambda: all(each.owner.ended for each in started)  # noqa: E731
+        joins = truth(words.get("join", Const(True))) is not False
+        operation = Operation("waits for the ranks", done, self._ended(process, started), started[0] if started else None)
+        if joins:
+            self.wait(process, operation._replace(kind="ranks"), deliver)
+        else:
+            deliver(Unknown())
+
+
+def _result_marks(name: str, of: Value, values: Sequence[Value], words: Mapping[str, Value]) -> frozenset[Any]:
+    """The marks of what a call of code that is not read returns."""
+    # A place is no content: what is loaded or moved to a rank's own device is the same everywhere.
+    telling = values[:1] if name.startswith("load") else [] if name in ("to", "cuda", "device") else values
+    telling = [*telling, *(each for word, each in words.items() if word not in _PLACES)]
+    return NO_MARKS if name in _ALIKE else marks_of([*telling, of])
+
+
+def _nothing(_: Value) -> None:
+    """What is done with a value that nobody uses."""
+
+
+def _span(values: Sequence[Value]) -> Value:
+    """How many numbers a range has."""
+    if len(values) == 1:
+        return values[0]
+    if all(isinstance(each, Const) and isinstance(each.value, int) for each in values):
+        try:
+            return Const(len(range(*[each.value for each in values if isinstance(each, Const)])), marks=marks_of(values))
+        except (ValueError, OverflowError):
+            return Unknown(marks=marks_of(values))
+    if len(values) == 2 and isinstance(values[0], Const) and not values[0].value:
+        return values[1]
+    return Unknown(marks=marks_of(values))
+
+
+def _tensor(values: Sequence[Value]) -> Unknown:
+    """A new tensor, with its shape if all sizes are known."""
+    sizes = values[0].items if len(values) == 1 and isinstance(values[0], Sequenced) else values
+    known = [each.value for each in sizes if isinstance(each, Const) and isinstance(each.value, int)]
+    return Unknown(shape=tuple(known) if known and len(known) == len(sizes) else None)
+
+
+@functools.lru_cache(maxsize=4096)
+def _shown(tree: ast.AST) -> str:
+    text = " ".join(ast.unparse(tree).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,139 @@
+"""What the checker says: rules, findings with their traces, and comments that suppress them."""
+
+from __future__ import annotations
+
+import io
+import re
+import tokenize
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Rule(NamedTuple):
+    severity: str
+    """error: every run that comes here hangs or is wrong. warning: it needs an exception or an unlucky order."""
+    says: str
+
+
+RULES = {
+    "collective-missing": Rule("error", "One rank never reaches a collective that another rank waits in."),
+    "collective-order": Rule("error", "Ranks reach different collectives at the same place of their order."),
+    "collective-group": Rule("error", "Ranks use their groups in different orders."),
+    "collective-shape": Rule("error", "Ranks give tensors of different shapes to one collective."),
+    "collective-root": Rule("error", "Ranks name different roots of one collective."),
+    "collective-threads": Rule("error", "Two threads of one rank use one group, so their order can differ by rank."),
+    "point-to-point": Rule("error", "Ranks wait for each other in send and recv."),
+    "lock-order": Rule("error", "Threads take the same locks in different orders."),
+    "lock-again": Rule("error", "A thread takes a lock that it holds and that is not re-entrant."),
+    "lock-held": Rule("error", "A thread holds a lock while it waits for a thread that needs this lock."),
+    "lock-not-released": Rule("warning", "An exception leaves a lock taken."),
+    "queue-deadlock": Rule("error", "The ends of a bounded queue wait for each other."),
+    "never-signalled": Rule("error", "A thread waits for something that nobody gives any more."),
+    "pool-deadlock": Rule("error", "A task waits for a task that its own pool has no thread for."),
+    "fork-after-threads": Rule("warning", "A process forks while it has other threads, whose locks stay taken in the child."),
+    "race": Rule("error", "Two threads update a value without a common lock, so updates get lost."),
+    "read-before-join": Rule("warning", "A thread's result is read although nothing says that it is there yet."),
+    "suppression": Rule("warning", "A comment suppresses a finding without a reason, or suppresses nothing."),
+}
+"""Name: what the rule means. `docs/concurrency.md` lists the same."""
+
+
+class Step(NamedTuple):
+    """One place on the way of a thread or rank."""
+
+    file: str
+    line: int
+    says: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    rule: str
+    file: str
+    line: int
+    says: str
+    paths: Sequence[tuple[str, Sequence[Step]]] = ()
+    """(thread or rank, its way there)."""
+    also: frozenset[tuple[str, int]] = field(default_factory=frozenset[tuple[str, int]])
+    """Other places where a comment may suppress it."""
+
+    @property
+    def severity(self) -> str:
+        return RULES[self.rule].severity
+
+    @property
+    def places(self) -> frozenset[tuple[str, int]]:
+        return self.also | {(self.file, self.line)}
+
+
+_COMMENT = re.compile(r"#\s*convtwins:\s*ignore\b(?:\s*\[([^\]]*)\])?(?:\s+because\s+(\S.*))?")
+
+
+class Suppression(NamedTuple):
+    rules: frozenset[str]
+    reason: str
+
+
+def suppressions(source: str) -> dict[int, Suppression]:
+    """The comments of a file that suppress findings, by their line.
+
+    A comment alone on its line stands for the next line of code.
+    """
+    if "convtwins:" not in source:
+        return {}
+    found: dict[int, Suppression] = {}
+    waiting: list[Suppression] = []
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT and (match := _COMMENT.search(token.string)):
+            rules = frozenset(filter(None, (each.strip() for each in (match[1] or "").split(","))))
+            one = Suppression(rules, (match[2] or "").strip())
+            if token.line.lstrip().startswith("#"):
+                waiting.append(one)
+            else:
+                found[token.start[0]] = one
+        elif waiting and token.type not in (tokenize.NL, tokenize.COMMENT, tokenize.INDENT, tokenize.DEDENT, tokenize.NEWLINE):
+            found[token.start[0]] = waiting.pop()
+            waiting.clear()
+    return found
+
+
+def judged(
+    findings: Sequence[Finding], comments: Mapping[str, Mapping[int, Suppression]]
+) -> tuple[list[Finding], list[tuple[Finding, str]]]:
+    """(findings that stay, suppressed findings with their reasons).
+
+    A comment without a rule or a reason, for an unknown rule, or that suppresses nothing is a finding itself.
+
+    Args:
+        comments: file: what `suppressions` found there.
+    """
+    kept: list[Finding] = []
+    suppressed: list[tuple[Finding, str]] = []
+    used: set[tuple[str, int]] = set()
+    for finding in findings:
+        here = [
+            (place, one)
+            for place in sorted(finding.places)
+            if (one := comments.get(place[0], {}).get(place[1])) and finding.rule in one.rules
+        ]
+        used.update(place for place, _ in here)
+        reasons = [one.reason for _, one in here if one.reason]
+        if reasons:
+            suppressed.append((finding, reasons[0]))
+        else:
+            kept.append(finding)
+    for file, of_file in comments.items():
+        for line, one in of_file.items():
+            unknown = sorted(one.rules - RULES.keys())
+            if unknown:
+                says = f"There is no rule {', '.join(unknown)}."
+            elif not one.reason or not one.rules:
+                says = "A suppression needs a rule and a reason: `# convtwins: ignore[rule] because ...`."
+            elif (file, line) not in used:
+                says = f"Nothing is found here that {', '.join(sorted(one.rules))} would suppress. Remove the comment."
+            else:
+                continue
+            kept.append(Finding("suppression", file, line, says))
+    kept.sort(key=lambda each: (each.file, each.line, each.rule))
+    return kept, suppressed

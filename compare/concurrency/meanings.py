@@ -1,0 +1,200 @@
+"""What names of libraries mean: collectives, ranks, locks, queues, threads. A user's configuration adds names."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from common.spec import SpecError
+
+_TORCH = "torch.distributed."
+_TORCH_COLLECTIVES = {
+    "all_reduce": 0, "reduce": 0, "broadcast": 0, "broadcast_object_list": 0, "all_gather": 0, "all_gather_into_tensor": 0,
+    "all_gather_object": 0, "gather": 0, "gather_object": None, "scatter": 0, "scatter_object_list": 0, "reduce_scatter": 0,
+    "reduce_scatter_tensor": 0, "all_to_all": 0, "all_to_all_single": 0, "barrier": None, "monitored_barrier": None,
+    "init_process_group": None, "new_group": None, "all_reduce_coalesced": 0,
+}  # fmt: skip
+"""Name: the argument that all ranks have alike afterwards."""
+SAME_SHAPE = {"all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter_tensor", "all_gather_into_tensor"}
+ROOTED = {"broadcast": 1, "reduce": 1, "gather": 2, "scatter": 2, "broadcast_object_list": 1, "gather_object": 2}
+"""Name: position of its root."""
+_KEEPS_LOCAL = {"reduce", "gather", "gather_object", "scatter", "scatter_object_list", "reduce_scatter", "all_to_all"}
+GROUP_AT = {"all_reduce": 2, "broadcast": 2, "barrier": 0, "all_gather": 2, "reduce": 3, "all_gather_object": 2}
+TENSORFLOW_COLLECTIVES = {"run", "reduce", "gather"}
+"""Methods of a MultiWorkerMirroredStrategy."""
+REPLICA_COLLECTIVES = {"all_reduce", "all_gather"}
+"""Methods of a replica context of TensorFlow."""
+STRATEGIES = {
+    "tensorflow.distribute.MultiWorkerMirroredStrategy",
+    "tensorflow.distribute.experimental.MultiWorkerMirroredStrategy",
+}
+REPLICA_CONTEXT = "tensorflow.distribute.get_replica_context"
+DDP_CLASSES = {"torch.nn.parallel.DistributedDataParallel", "torch.nn.parallel.distributed.DistributedDataParallel"}
+LOADERS = {"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"}
+
+_RANK_NAMES = {
+    "rank",
+    "local_rank",
+    "global_rank",
+    "get_rank",
+    "get_local_rank",
+    "task_id",
+    "task_index",
+    "rank_id",
+    "node_rank",
+}
+_SIZE_NAMES = {"world_size", "get_world_size", "num_processes", "nprocs"}
+_FIRST_NAMES = {
+    "is_main_process", "is_master", "is_chief", "is_rank_zero", "is_rank0", "is_first_rank", "is_local_main_process", "is_main",
+    "is_global_zero", "main_process",
+}  # fmt: skip
+RANK_VARIABLES = {"RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "PMI_RANK"}
+SIZE_VARIABLES = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS"}
+
+LOCAL_CALLS = {
+    "time.time", "time.monotonic", "time.perf_counter", "time.process_time", "socket.gethostname", "os.getpid",
+    "torch.cuda.memory_allocated", "torch.cuda.max_memory_allocated", "torch.cuda.memory_reserved", "torch.cuda.mem_get_info",
+    "platform.node", "psutil.virtual_memory", "os.getloadavg", "shutil.disk_usage",
+}  # fmt: skip
+"""Each rank gets another answer."""
+MADE_OF_SHAPE = {f"torch.{name}" for name in ("zeros", "ones", "empty", "rand", "randn")}
+
+_QUEUES = ("Queue", "SimpleQueue", "LifoQueue", "PriorityQueue", "JoinableQueue")
+_LOCKS = {
+    "Lock": "lock", "RLock": "lock", "Semaphore": "semaphore", "BoundedSemaphore": "semaphore", "Event": "event",
+    "Condition": "condition", "Barrier": "barrier", "Thread": "thread", "Process": "thread", "Timer": "timer",
+}  # fmt: skip
+
+
+def thing(dotted: str) -> tuple[str, frozenset[str]] | None:
+    """(kind, flags) of the lock, queue, thread or pool that a class of a library makes."""
+    module, _, name = dotted.rpartition(".")
+    kind = None
+    if module in ("threading", "multiprocessing", "torch.multiprocessing"):
+        kind = _LOCKS.get(name)
+    if module in ("queue", "multiprocessing", "torch.multiprocessing") and name in _QUEUES:
+        kind = "queue"
+    if module.startswith("concurrent.futures") and name == "ThreadPoolExecutor":
+        kind = "pool"
+    if kind is None:
+        return None
+    of_processes = "multiprocessing" in module
+    return kind, frozenset(["process"] * of_processes + ["reentrant"] * (name == "RLock"))
+
+
+POLITE = {
+    "print", "len", "str", "repr", "int", "float", "bool", "isinstance", "id", "hash", "abs", "min", "max", "sum", "sorted",
+    "format", "round", "type", "getattr", "hasattr", "issubclass", "callable", "any", "all", "next", "divmod", "ord", "chr",
+}  # fmt: skip
+"""Builtins that keep nothing of what they get, and start nothing."""
+
+_WORDS = {
+    "Lock": {"acquire", "release"},
+    "Semaphore": {"acquire", "release"},
+    "Queue": {"put", "put_nowait", "get", "get_nowait", "join", "task_done"},
+    "Event": {"wait", "set", "clear"},
+    "Condition": {"acquire", "release", "wait", "wait_for", "notify", "notify_all"},
+    "Barrier": {"wait"},
+    "Thread": {"start", "join", "Thread"},
+    "Process": {"start", "join", "Process", "spawn", "start_processes"},
+    "Pool": {"submit", "map", "result", "shutdown", "ThreadPoolExecutor", "wait", "as_completed"},
+    "fork": {"fork"},
+    "Strategy": {"run", "reduce", "gather", "all_reduce"},
+    "DistributedDataParallel": {"backward", "DistributedDataParallel"},
+    "distributed": {*_TORCH_COLLECTIVES, "send", "recv", "isend", "irecv", "wait", "spawn"},
+}
+"""Part of a name that a program must have: last names of calls that may then mean something here."""
+THREAD_WORDS = {"Thread", "ThreadPoolExecutor", "Timer", "submit"}
+
+
+@dataclass(frozen=True)
+class Meanings:
+    """The names of collectives and ranks, with a user's own."""
+
+    collectives: frozenset[str] = frozenset()
+    """Dotted names, or last parts of them."""
+    ranks: frozenset[str] = frozenset()
+    sizes: frozenset[str] = frozenset()
+
+    def collective(self, dotted: str) -> str | None:
+        """The name of the collective that a function of a library is."""
+        last = dotted.rpartition(".")[2]
+        if dotted.startswith(_TORCH) and last in _TORCH_COLLECTIVES:
+            return last
+        if any(dotted == each or dotted.endswith(f".{each}") for each in self.collectives):
+            return last
+        return None
+
+    def is_rank(self, name: str) -> bool:
+        return name in _RANK_NAMES or name in self.ranks
+
+    def is_size(self, name: str) -> bool:
+        return name in _SIZE_NAMES or name in self.sizes
+
+    def is_first(self, name: str) -> bool:
+        return name in _FIRST_NAMES
+
+    def words(self, names: Collection[str]) -> frozenset[str]:
+        """Last names of calls that may matter in a program.
+
+        Args:
+            names: all that it uses.
+        """
+        everything = "\n".join(names)
+        found = {each.rpartition(".")[2] for each in self.collectives}
+        return frozenset(found.union(*(words for part, words in _WORDS.items() if part in everything)))
+
+    def starters(self) -> frozenset[str]:
+        """Last names of calls that start threads, or that only make sense among ranks."""
+        return self.collective_words() | {
+            "Thread", "Process", "ThreadPoolExecutor", "spawn", "start_processes", "fork", "acquire", "barrier", "send", "recv",
+        }  # fmt: skip
+
+    def collective_words(self) -> frozenset[str]:
+        """Last names of calls that only make sense among ranks."""
+        return frozenset(
+            {*_TORCH_COLLECTIVES} - {"reduce", "gather", "scatter", "barrier"}
+            | {"DistributedDataParallel", "MultiWorkerMirroredStrategy"}
+        ) | {each.rpartition(".")[2] for each in self.collectives}
+
+
+def cleared(collective: str) -> int | None:
+    """The position of the argument that all ranks have alike after the collective."""
+    return None if collective in _KEEPS_LOCAL else _TORCH_COLLECTIVES.get(collective)
+
+
+def is_point_to_point(dotted: str) -> bool:
+    return dotted.startswith(_TORCH) and dotted.rpartition(".")[2] in ("send", "recv", "isend", "irecv")
+
+
+def configured(names: Sequence[str], file: Path | None) -> Meanings:
+    """The names of `--collective` and of a YAML file with `collectives`, `ranks` and `sizes`.
+
+    Raises:
+        SpecError: the file cannot be read, or holds something else.
+    """
+    found: dict[str, Any] = {}
+    if file is not None:
+        try:
+            found = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            raise SpecError(f"--names cannot be read. Received: {file} ({' '.join(str(error).split())}).") from None
+        known = ("collectives", "ranks", "sizes")
+        lists = isinstance(found, dict) and all(
+            isinstance(words, list) and all(isinstance(word, str) for word in words) for words in found.values()
+        )
+        other = [name for name in found if name not in known] if isinstance(found, dict) else []
+        if other:
+            raise SpecError(f"--names has an unknown key. Received: {other[0]!r}. Use {', '.join(known)}.")
+        if not lists:
+            raise SpecError(f"--names must hold lists of names. Received: {file}. Use {', '.join(known)}.")
+    for each in names:
+        if not all(part.isidentifier() for part in each.split(".")):
+            raise SpecError(f"--collective must be a name of Python. Received: {each!r}. Use e.g. horovod.torch.allreduce.")
+    return Meanings(
+        frozenset([*names, *found.get("collectives", [])]), frozenset(found.get("ranks", [])), frozenset(found.get("sizes", []))
+    )

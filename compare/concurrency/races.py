@@ -1,0 +1,77 @@
+"""Races: two threads use a value without a common lock, and nothing orders them.
+
+Locksets as in Eraser (Savage et al. 1997), happens-before by vector clocks of start, join, queues, events and barriers. Locks
+order nothing here, so that a race is found whichever thread came first.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from compare.concurrency.findings import Finding, Step
+from compare.concurrency.state import Process, State
+
+_MOST_KEPT = 24
+"""Accesses of one value."""
+
+
+class _Access(NamedTuple):
+    process: Process
+    moment: int
+    """The process's own clock."""
+    kind: str
+    """read, write, update (a write of what was read before) or flag (a write of a constant)."""
+    locks: frozenset[int]
+    step: Step
+    repeated: bool
+    trace: tuple[Step, ...]
+
+
+def access(state: State, process: Process, place: tuple[int, str], kind: str, says: str, *, repeated: bool) -> None:
+    """Record that a process uses a value, and report what this races with.
+
+    Args:
+        place: (identity of the object, attribute).
+        repeated: whether this happens in a loop.
+    """
+    if not state.started_threads:
+        return
+    step = process.here(f"{ {'read': 'reads', 'update': 'updates'}.get(kind, 'writes') } {says}")
+    locks = frozenset(id(lock) for lock, _, _ in process.held)
+    now = _Access(process, process.clock.get(process.number, 0), kind, locks, step, repeated, ())
+    before = process.system.accesses.setdefault(place, [])
+    for each in before:
+        if each.process is not process and not process.seen(each.process.number, each.moment) and not (each.locks & locks):
+            _judge(state, each, now._replace(trace=tuple(process.trace)), says)
+    if len(before) < _MOST_KEPT and not any(
+        one.process is process and (one.kind, one.step, one.locks, one.moment) == (kind, step, locks, now.moment)
+        for one in before
+    ):
+        before.append(now._replace(trace=tuple(process.trace)))
+
+
+def _judge(state: State, before: _Access, now: _Access, says: str) -> None:
+    kinds = {before.kind, now.kind}
+    if "update" in kinds and kinds <= {"update", "write"}:
+        rule, what = "race", "so an update can get lost"
+    elif kinds == {"read", "write"} and not (before.repeated or now.repeated):
+        reader, writer = (before, now) if before.kind == "read" else (now, before)
+        # Only a thread that was started can be waited for: who starts it reads too early.
+        if reader.process.number > writer.process.number:
+            return
+        rule, what = "read-before-join", "so the value may not be there yet"
+    else:
+        return
+    first, second = sorted((before, now), key=lambda each: (each.kind != "update", each.step))
+    paths = [(each.process.name, [*each.trace[-12:], each.step]) for each in (before, now)]
+    state.findings.append(
+        Finding(
+            rule,
+            first.step.file,
+            first.step.line,
+            f"{says}: {before.process.name} and {now.process.name} use it without a common lock, and nothing orders them, "
+            f"{what}.",
+            paths,
+            frozenset({(second.step.file, second.step.line)}),
+        )
+    )

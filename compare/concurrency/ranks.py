@@ -1,0 +1,227 @@
+"""What ranks do together: collectives of a group in one order, and messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from compare.concurrency.findings import Finding, Step
+from compare.concurrency.meanings import GROUP_AT, ROOTED, SAME_SHAPE, cleared
+from compare.concurrency.state import Operation, Process
+from compare.concurrency.threads import Deliver, Threads
+from compare.concurrency.values import (
+    LOCAL,
+    NONE,
+    Const,
+    Lib,
+    Sequenced,
+    Thing,
+    Unknown,
+    Value,
+    truth,
+)
+
+WORLD = "the world"
+_MISMATCHES = {"collective-order", "collective-shape", "collective-root"}
+"""What one execution reports once: nothing after it is sure."""
+
+
+class Issue(NamedTuple):
+    """A collective that a rank has begun."""
+
+    name: str
+    shape: tuple[int, ...] | None
+    root: object
+    process: Process
+    step: Step
+    moment: int
+    """The process's clock."""
+    objects: tuple[Value, ...] | None = None
+    """What it gives to `broadcast_object_list`, if that is known."""
+
+
+class Ranks(Threads):
+    """Operations among ranks."""
+
+    def collective(
+        self, process: Process, name: str, values: Sequence[Value], words: Mapping[str, Value], deliver: Deliver
+    ) -> None:
+        """Issue a collective, and wait until every rank of its group has done so."""
+        rank = process.system.rank
+        values = [*values, words["object_list"]] if not values and "object_list" in words else values
+        given = words.get("group", words.get("process_group"))
+        if given is None and (place := GROUP_AT.get(name)) is not None and len(values) > place:
+            given = values[place]
+        group: object = WORLD
+        members = range(self.ranks)
+        if isinstance(given, Thing) and given.kind == "group":
+            group, members = given.size, given.items
+            if rank not in members:
+                deliver(NONE)
+                return
+        elif given is not None and not isinstance(given, (Const, Lib)):
+            # A group that is not known: only its order among those of the same place is.
+            deliver(self._after(process, name, values))
+            return
+        if rank is None or len(members) < 2 or (name == "init_process_group" and "world_size" in words):
+            process.joined = process.joined or name == "init_process_group"
+            self.partial = self.partial or name == "init_process_group"
+            deliver(self._after(process, name, values))
+            return
+        process.joined = True
+        issue = self._issue(process, name, values, words)
+        of_rank = self.exchanges.setdefault(group, {each: [] for each in members})
+        self._judge_threads(of_rank[rank], issue)
+        place = len(of_rank[rank])
+        of_rank[rank].append(issue)
+        process.collectives += 1
+        self._judge_matching(of_rank, rank, place, issue)
+        asynchronous = words.get("async_op")
+        everyone = lambda: all(len(each) > place for each in of_rank.values())  # noqa: E731
+
+        def done() -> Value:
+            if name == "new_group":
+                return self._new_group(process, values, words)
+            objects = next((each[place].objects for one, each in of_rank.items() if one == issue.root), None)
+            return self._after(process, name, values, objects)
+
+        operation = Operation(f"waits in {name}", everyone, done, None, None, "collective")
+        if asynchronous is not None and truth(asynchronous) is not False:
+            self._after(process, name, values)
+            deliver(Thing(kind="work", name=name, target=Const(None), owner=operation))
+        else:
+            self.wait(process, operation, deliver)
+
+    def _issue(self, process: Process, name: str, values: Sequence[Value], words: Mapping[str, Value]) -> Issue:
+        tensor = words.get("tensor", values[0] if values else None)
+        shape = tensor.shape if isinstance(tensor, Unknown) and name in SAME_SHAPE else None
+        root: object = None
+        if (place := ROOTED.get(name)) is not None:
+            given = words.get("src", words.get("dst", values[place] if len(values) > place else Const(0)))
+            root = given.value if isinstance(given, Const) else None
+        first = values[0] if values else None
+        objects: tuple[Value, ...] | None = None
+        if name == "broadcast_object_list" and isinstance(first, Sequenced) and first.exact:
+            objects = tuple(first.items)
+        step, moment = process.note(f"reaches {name}"), process.clock.get(process.number, 0)
+        return Issue(name, shape, root, process, step, moment, objects)
+
+    def _after(self, process: Process, name: str, values: Sequence[Value], objects: Sequence[Value] | None = None) -> Value:
+        """What ranks have alike after a collective.
+
+        Args:
+            objects: the items of the root's list, which all have then.
+        """
+        place = cleared(name)
+        target = values[place] if place is not None and len(values) > place else None
+        if name.endswith("_"):
+            target = values[0] if values else None
+        for each in [target, *(target.items if isinstance(target, Sequenced) else [])]:
+            if each is not None:
+                each.marks = frozenset(each.marks - {LOCAL})
+        if isinstance(target, Sequenced):
+            known: list[Value] = [Const(each.value) if isinstance(each, Const) else Unknown() for each in objects or []]
+            target.items, target.exact = known, objects is not None
+        return Unknown()
+
+    def _new_group(self, process: Process, values: Sequence[Value], words: Mapping[str, Value]) -> Value:
+        process.system.groups += 1
+        given = words.get("ranks", values[0] if values else None)
+        members: list[int] | None = None
+        if isinstance(given, Sequenced) and given.exact:
+            numbers = [each.value for each in given.items if isinstance(each, Const) and isinstance(each.value, int)]
+            members = numbers if len(numbers) == len(given.items) else None
+        elif given is None or (isinstance(given, Const) and given.value is None):
+            members = list(range(self.ranks))
+        if members is None or any(each >= self.ranks for each in members):
+            return Unknown()
+        return Thing(kind="group", size=process.system.groups, items=members, site=(process.here().file, process.here().line))
+
+    def _judge_threads(self, before: Sequence[Issue], issue: Issue) -> None:
+        for each in before[-8:]:
+            if each.process is not issue.process and not issue.process.seen(each.process.number, each.moment):
+                self.findings.append(
+                    Finding(
+                        "collective-threads",
+                        issue.step.file,
+                        issue.step.line,
+                        f"{issue.name} and {each.name} are begun by two threads of one rank, and nothing orders them. "
+                        "Another rank may begin them in the other order.",
+                        [(one.process.name, one.process.trace[-12:]) for one in (each, issue)],
+                        frozenset({(each.step.file, each.step.line)}),
+                    )
+                )
+
+    def _judge_matching(self, of_rank: Mapping[int, Sequence[Issue]], rank: int, place: int, issue: Issue) -> None:
+        for other, issues in of_rank.items():
+            if other == rank or len(issues) <= place or any(each.rule in _MISMATCHES for each in self.findings):
+                continue
+            theirs = issues[place]
+            if theirs.name != issue.name:
+                rule, says = "collective-order", f"reaches {theirs.name} where rank {rank} reaches {issue.name}"
+            elif None not in (theirs.shape, issue.shape) and theirs.shape != issue.shape:
+                rule, says = "collective-shape", f"gives {issue.name} the shape {theirs.shape}, rank {rank} gives {issue.shape}"
+            elif None not in (theirs.root, issue.root) and theirs.root != issue.root:
+                rule, says = (
+                    "collective-root",
+                    f"names {theirs.root} as the root of {issue.name}, rank {rank} names {issue.root}",
+                )
+            else:
+                continue
+            self.parted(rule, f"Rank {other} {says}.", theirs.process, issue.process, theirs.step, issue.step)
+
+    def parted(self, rule: str, says: str, one: Process, two: Process, first: Step, second: Step) -> None:
+        """Report that two ranks part, with the branch where they did."""
+        cause = cause_of(one, two)
+        if cause is not None:
+            says += f" They may part in line {cause.line}: {cause.says.partition(': ')[2]}."
+        also = {(each.file, each.line) for each in (first, second, *([cause] if cause else []))}
+        paths = [(each.name, each.trace[-16:]) for each in (one, two)]
+        self.findings.append(Finding(rule, first.file, first.line, says, paths, frozenset(also)))
+
+    def message(
+        self, process: Process, name: str, values: Sequence[Value], words: Mapping[str, Value], deliver: Deliver
+    ) -> None:
+        """Send to a rank, or receive from one."""
+        rank = process.system.rank
+        peer = words.get("dst", words.get("src", values[1] if len(values) > 1 else None))
+        known = isinstance(peer, Const) and isinstance(peer.value, int) and 0 <= peer.value < self.ranks
+        if rank is None or not known:
+            if rank is not None:
+                self.messages[(-1, -1, "unknown")] = 1
+            deliver(Unknown())
+            return
+        assert isinstance(peer, Const)
+        sends = name in ("send", "isend")
+        own, other = ("send", "recv") if sends else ("recv", "send")
+        source, target = (rank, int(peer.value)) if sends else (int(peer.value), rank)
+        place = self.messages.get((source, target, own), 0)
+        self.messages[source, target, own] = place + 1
+        process.note(f"reaches {name} with rank {peer.value}")
+
+        def done() -> Value:
+            if not sends and values:
+                values[0].marks = frozenset(values[0].marks | {LOCAL})
+            return NONE
+
+        operation = Operation(
+            f"waits in {name} for rank {peer.value}",
+            lambda: self.messages.get((source, target, other), 0) > place,
+            done,
+            Thing(kind="message", count=peer.value),
+            None,
+            own,
+        )
+        if name.startswith("i"):
+            deliver(Thing(kind="work", name=name, owner=operation))
+        else:
+            self.wait(process, operation, deliver)
+
+
+def cause_of(one: Process, two: Process) -> Step | None:
+    """The last branch that depends on the rank or its data, since the two ranks were last together."""
+    together = min(one.collectives, two.collectives) - 1
+    late = [(place, step) for each in (one, two) for place, step in each.partings if place >= together]
+    if not late:
+        late = [*one.partings[-1:], *two.partings[-1:]]
+    return max(late, key=lambda each: each[0])[1] if late else None

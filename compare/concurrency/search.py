@@ -1,0 +1,148 @@
+"""The search: every root's executions, depth first, those with the fewest unusual decisions before others."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from compare.concurrency import verdicts
+from compare.concurrency.execution import Execution
+from compare.concurrency.findings import Finding
+from compare.concurrency.program import Program, Root, last_name
+from compare.concurrency.state import Budget, Cut, Path
+
+_MOST_UNUSUAL = 3
+"""Decisions of one execution that differ from the usual one: another branch, another thread first, an exception."""
+_LEFT_OUT = "executions with more than three unusual decisions left out"
+_MOST_RANKS = 4
+
+
+@dataclass
+class Searched:
+    """What a search has found, and what it has left out."""
+
+    findings: list[Finding] = field(default_factory=list[Finding])
+    roots: int = 0
+    executions: int = 0
+    nodes: int = 0
+    first: int | None = None
+    """Nodes until the first finding."""
+    left: list[str] = field(default_factory=list[str])
+    """What was not explored, and why."""
+
+
+def search(program: Program, *, nodes: int, seconds: float, prune: bool = True) -> Searched:
+    """Explore a program.
+
+    Args:
+        nodes: the most nodes of control-flow graphs that are visited from one root.
+        seconds: the most time for all.
+        prune: skip branches and loops in which nothing happens that others notice.
+    """
+    found = Searched(left=list(program.unread))
+    everything = Budget(10**12, seconds)
+    entered: set[int] = set()
+    taken: dict[ast.ClassDef, list[object]] = defaultdict(list)
+    for root in program.roots():
+        if root.function is not None and id(root.function) in entered:
+            continue
+        if everything.out_of_time:
+            found.left.append(f"{root.title}: not begun: {seconds:g} s (--search-seconds)")
+            continue
+        found.roots += 1
+        own = Budget(nodes, max(everything.seconds_left, 0.0), of_all=seconds)
+        _explore(program, root, own, found, entered, taken, prune=prune)
+        found.nodes += own.visited
+    for of_class, locks in taken.items():
+        found.findings += verdicts.lock_orders(locks, of_class.name)  # pyright: ignore[reportArgumentType]
+    found.findings = distinct(found.findings)
+    return found
+
+
+def _explore(
+    program: Program,
+    root: Root,
+    budget: Budget,
+    found: Searched,
+    entered: set[int],
+    taken: dict[ast.ClassDef, list[object]],
+    *,
+    prune: bool,
+) -> None:
+    ranks = _ranks(root)
+    levels: list[list[tuple[int, ...]]] = [[()], *([] for _ in range(_MOST_UNUSUAL))]
+    why: list[str] = []
+    while any(levels):
+        unusual = next(place for place, level in enumerate(levels) if level)
+        prefix = levels[unusual].pop()
+        path = Path(prefix)
+        execution: Execution | None = None
+        try:
+            execution = Execution(program, path, budget, root, ranks, prune=prune)
+            execution.run()
+            findings = verdicts.judge(execution)
+        except Cut as spent:
+            why.append(str(spent))
+            break
+        except RecursionError:
+            why.append("calls that are nested too deeply left out")
+            continue
+        except Exception as error:  # a defect of this checker must not hide what other roots have
+            found.left.append(f"{root.title}: the checker failed ({type(error).__name__}: {error})")
+            break
+        finally:
+            if execution is not None:
+                entered |= execution.entered
+                if root.of_class is not None:
+                    taken[root.of_class] += execution.locks_taken
+        found.executions += 1
+        found.findings += findings
+        if findings and found.first is None:
+            found.first = found.nodes + budget.visited
+        decisions = [chosen for chosen, _ in path.taken]
+        for place in range(len(prefix), len(decisions)):
+            for other in range(1, path.taken[place][1]):
+                if unusual + 1 <= _MOST_UNUSUAL:
+                    levels[unusual + 1].append((*decisions[:place], other))
+                else:
+                    why.append(_LEFT_OUT)
+    if root.function is not None:
+        entered.add(id(root.function))
+    if why:
+        found.left.append(f"{root.title}: explored in part: {'; '.join(dict.fromkeys(why))}")
+
+
+def _ranks(root: Root) -> int:
+    """How many ranks are needed to see what the code does: one more than the largest that it names."""
+    largest = 1
+    for node in ast.walk(root.module.tree):
+        numbers: list[ast.expr] = []
+        if isinstance(node, ast.Compare) and "rank" in last_name(node.left):
+            numbers = node.comparators
+        elif isinstance(node, ast.Call) and last_name(node.func) == "new_group" and node.args:
+            numbers = list(getattr(node.args[0], "elts", []))
+        for each in numbers:
+            if isinstance(each, ast.Constant) and isinstance(each.value, int):
+                largest = max(largest, each.value)
+    return min(largest + 1, _MOST_RANKS)
+
+
+def distinct(findings: Sequence[Finding]) -> list[Finding]:
+    """Each finding once: the first of those that say the same of overlapping places."""
+    kept: list[Finding] = []
+    family = {
+        "collective-order": "collective-missing",
+        "collective-group": "collective-missing",
+        "never-signalled": "queue-deadlock",
+    }
+    for each in findings:
+        own = family.get(each.rule, each.rule)
+        if not any(
+            (family.get(one.rule, one.rule) == own and (each.file, each.line) in one.places)
+            or (one.places == each.places and one.rule == each.rule)
+            for one in kept
+        ):
+            kept.append(each)
+    return kept

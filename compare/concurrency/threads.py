@@ -1,0 +1,412 @@
+"""What threads do with locks, queues, events and each other."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from compare.concurrency import meanings
+from compare.concurrency.calls import Calls
+from compare.concurrency.findings import Finding, Step
+from compare.concurrency.state import Operation, Process, System
+from compare.concurrency.values import (
+    ITEM,
+    NONE,
+    Const,
+    Function,
+    Sequenced,
+    Thing,
+    Unknown,
+    Value,
+    truth,
+)
+
+Deliver = Callable[[Value], None]
+Words = Mapping[str, Value]
+_TASKS_OF_MAP = 2
+_TURNS = 2
+
+
+class Threads(Calls):
+    """Operations on the things that threads share."""
+
+    def thing(
+        self, process: Process, dotted: str, values: Sequence[Value], words: Words, marks: frozenset[Any]
+    ) -> Thing | None:
+        """A new lock, queue, thread or other thing. None: the class makes none."""
+        if (found := meanings.thing(dotted)) is None:
+            return None
+        kind, flags = found
+        step = process.here() if process.frames else Step("", 0, "")
+        made = Thing(kind=kind, site=(step.file, step.line), flags=flags)
+
+        def given(place: int, name: str) -> Value | None:
+            return words.get(name, values[place] if place < len(values) else None)
+
+        match kind:
+            case "queue":
+                size = given(0, "maxsize")
+                made.size = size.value if isinstance(size, Const) and isinstance(size.value, int) and size.value > 0 else None
+                made.is_open = isinstance(size, Unknown) and "process" in flags
+                if isinstance(size, Unknown):
+                    made.size = 2  # a bound that is not known
+                self.room += made.size or 0
+            case "semaphore":
+                count = given(0, "value")
+                made.count = count.value if isinstance(count, Const) and isinstance(count.value, int) else 1
+                made.is_open = isinstance(count, Unknown)
+            case "barrier":
+                parties = given(0, "parties")
+                made.size = parties.value if isinstance(parties, Const) and isinstance(parties.value, int) else None
+                made.is_open = made.size is None
+            case "condition":
+                lock = given(0, "lock")
+                own = Thing(kind="lock", site=made.site, flags=flags | {"reentrant"}, name="condition")
+                made.target = lock if isinstance(lock, Thing) else own
+            case "pool":
+                size = given(0, "max_workers")
+                made.size = size.value if isinstance(size, Const) and isinstance(size.value, int) else None
+            case "thread" | "timer":
+                made.target = words.get("target", values[1] if kind == "timer" and len(values) > 1 else None)
+                given_args = words.get("args")
+                made.arguments = list(given_args.items) if isinstance(given_args, Sequenced) else []
+                name = words.get("name")
+                made.name = str(name.value) if isinstance(name, Const) and name.value else ""
+                if truth(words.get("daemon", Const(False))):
+                    made.flags |= {"daemon"}
+                made.flags |= {"spawn"} & marks
+                if kind == "timer":
+                    self.escape([made.target])
+                if made.target is None and "target" not in words:
+                    made.is_open = True
+            case _:
+                pass
+        return made
+
+    def use_thing(
+        self, process: Process, thing: Thing, name: str, values: Sequence[Value], words: Words, deliver: Deliver
+    ) -> bool:
+        """Do what a method of a thing does. False: it is unknown."""
+
+        def given(place: int, word: str) -> Value | None:
+            return words.get(word, values[place] if place < len(values) else None)
+
+        def wait(
+            says: str, ready: Callable[[], bool], act: Callable[[], Value], expire: Callable[[], None] | None = None,
+            *, patient: bool = False,
+        ) -> bool:  # fmt: skip
+            self.wait(process, Operation(says, ready, act, thing, expire, thing.kind, patient), deliver)
+            return True
+
+        title = thing.title
+        match thing.kind, name:
+            case (("lock" | "semaphore" | "condition"), ("acquire" | "__enter__")):
+                blocking, timeout = given(0, "blocking"), given(1, "timeout")
+                gives_up = (blocking is not None and truth(blocking) is not True) or timeout is not None
+                self.acquire(process, thing, deliver, by_acquire=name == "acquire", gives_up=gives_up)
+            case (("lock" | "semaphore" | "condition"), ("release" | "__exit__")):
+                self.release(process, thing)
+                deliver(NONE)
+            case "condition", ("wait" | "wait_for"):
+                lock = thing.target
+                assert isinstance(lock, Thing)
+                if name == "wait_for" or lock.owner is not process:
+                    process.after(thing.clock)
+                    deliver(Unknown())
+                    return True
+                thing.items.append(process)
+                count, held = lock.count, [each for each in process.held if each[0] is lock]
+                process.held = [each for each in process.held if each[0] is not lock]
+                lock.owner, lock.count = None, 0
+
+                def wake() -> Value:
+                    lock.owner, lock.count = process, count
+                    process.held += held
+                    process.after(thing.clock)
+                    return Unknown()
+
+                def expire() -> None:
+                    if process in thing.items:
+                        thing.items.remove(process)
+                    free = lambda: lock.owner is None  # noqa: E731
+                    self.wait(process, Operation(f"waits for {lock.title}", free, wake, lock, kind="lock"), deliver)
+
+                timed = given(0, "timeout") is not None
+                ready = lambda: process not in thing.items and lock.owner is None  # noqa: E731
+                return wait(f"waits for {title}", ready, wake, expire if timed else None)
+            case "condition", ("notify" | "notify_all"):
+                _merge(thing, process)
+                thing.items = [] if name == "notify_all" else thing.items[1:]
+                deliver(NONE)
+            case "event", "set":
+                process.note(f"sets {title}")
+                thing.is_set = True
+                _merge(thing, process)
+                deliver(NONE)
+            case "event", "clear":
+                thing.is_set = False
+                deliver(NONE)
+            case "event", ("is_set" | "isSet"):
+                if thing.is_set:
+                    process.after(thing.clock)
+                deliver(Const(thing.is_set))
+            case "event", "wait":
+
+                def happened() -> Value:
+                    process.after(thing.clock)
+                    return Const(True)
+
+                timed = given(0, "timeout") is not None
+                if timed and not thing.is_set and _in_a_test(process) and not self.path.choose(2):
+                    process.note(f"waits for {title} until its time runs out")
+                    deliver(Const(False))  # what the loop does between two waits is usually done
+                    return True
+                return wait(
+                    f"waits for {title}", lambda: thing.is_set, happened, (lambda: deliver(Const(False))) if timed else None
+                )
+            case "queue", ("put" | "put_nowait"):
+
+                def put() -> Value:
+                    value = values[0] if values else Unknown()
+                    if isinstance(value, Unknown):
+                        value = replace(value, marks=value.marks | {ITEM})
+                    process.note(f"puts into {title}")
+                    thing.items.append((value, process.tick()))
+                    thing.count += 1
+                    return NONE
+
+                full = (
+                    (lambda: self.throw(process, "Full")) if _gives_up(name, given(1, "block"), given(2, "timeout")) else None
+                )
+                room = lambda: thing.size is None or len(thing.items) < thing.size  # noqa: E731
+                return wait(f"puts into {title}", room, put, full, patient=not self.caught(process, "Full"))
+            case "queue", ("get" | "get_nowait"):
+
+                def get() -> Value:
+                    value, clock = thing.items.pop(0)
+                    process.note(f"gets from {title}")
+                    process.after(clock)
+                    return value
+
+                empty = (
+                    (lambda: self.throw(process, "Empty")) if _gives_up(name, given(0, "block"), given(1, "timeout")) else None
+                )
+                patient = not self.caught(process, "Empty")
+                return wait(f"waits for an item of {title}", lambda: bool(thing.items), get, empty, patient=patient)
+            case "queue", "task_done":
+                thing.count -= 1
+                _merge(thing, process)
+                deliver(NONE)
+            case "queue", "join":
+
+                def drained() -> Value:
+                    process.after(thing.clock)
+                    return NONE
+
+                return wait(f"waits until {title} is done", lambda: thing.count <= 0, drained)
+            case "queue", ("empty" | "full" | "qsize"):
+                size = len(thing.items)
+                full_now = thing.size is not None and size >= thing.size
+                deliver(Const(size if name == "qsize" else full_now if name == "full" else not size))
+            case "barrier", "wait":
+                if thing.size is None:
+                    deliver(Unknown())
+                    return True
+                mine, parties = thing.count, thing.size
+                thing.count += 1
+                _merge(thing, process)
+
+                def passed() -> Value:
+                    process.after(thing.clock)
+                    return Unknown()
+
+                timed = given(0, "timeout") is not None
+                return wait(
+                    f"waits at {title}",
+                    lambda: thing.count >= (mine // parties + 1) * parties,
+                    passed,
+                    (lambda: self.throw(process, "BrokenBarrierError")) if timed else None,
+                    patient=True,
+                )
+            case "thread", "start":
+                self._start(process, thing)
+                deliver(NONE)
+            case "thread", "join":
+                if thing.owner is None:
+                    deliver(NONE)
+                    return True
+                timed = given(0, "timeout") is not None
+                return wait(
+                    f"waits for the end of {thing.owner.name}", lambda: thing.owner.ended, self._ended(process, [thing]),
+                    (lambda: deliver(NONE)) if timed else None, patient=True,
+                )  # fmt: skip
+            case "thread", "is_alive":
+                deliver(Const(thing.owner is not None and not thing.owner.ended))
+            case "timer", ("start" | "cancel"):
+                deliver(NONE)
+            case "pool", "submit" if values:
+                deliver(self._submit(process, thing, values[0], values[1:]))
+            case "pool", "map" if values:
+                made = [
+                    self._submit(process, thing, values[0], [Unknown(marks=frozenset([ITEM]))]) for _ in range(_TASKS_OF_MAP)
+                ]
+                return wait(
+                    f"waits for the tasks of {title}",
+                    lambda: all(each.owner.ended for each in made),
+                    self._ended(process, made),
+                )
+            case "pool", ("shutdown" | "__exit__"):
+                if truth(words.get("wait", Const(True))) is False:
+                    deliver(NONE)
+                    return True
+                return wait(
+                    f"waits for the tasks of {title}",
+                    lambda: all(each.owner.ended for each in thing.items),
+                    self._ended(process, thing.items),
+                )
+            case "future", ("result" | "exception"):
+                timed = given(0, "timeout") is not None
+
+                def result() -> Value:
+                    process.after(thing.clock)
+                    return thing.target or Unknown()
+
+                return wait(
+                    f"waits for the result of {thing.owner.name}", lambda: thing.owner.ended, result,
+                    (lambda: self.throw(process, "TimeoutError")) if timed else None, patient=True,
+                )  # fmt: skip
+            case "future", "done":
+                deliver(Const(thing.owner.ended))
+            case _, "__enter__":
+                deliver(thing)
+            case _:
+                return False
+        return True
+
+    def acquire(self, process: Process, thing: Thing, deliver: Deliver, *, by_acquire: bool, gives_up: bool = False) -> None:
+        lock = thing.target if thing.kind == "condition" and isinstance(thing.target, Thing) else thing
+        title = thing.title
+
+        def ready() -> bool:
+            if lock.kind == "semaphore":
+                return lock.count > 0
+            return lock.owner is None or (lock.owner is process and "reentrant" in lock.flags)
+
+        def act() -> Value:
+            step = process.note(f"takes {title}")
+            if lock.kind == "semaphore":
+                lock.count -= 1
+                return Const(True)
+            others = [each for each in process.held if each[0] is not lock]
+            for held, where, _ in others:
+                every = frozenset(id(each) for each, _, _ in others)
+                self.locks_taken.append((held, lock, process, where, step, every))
+            lock.owner = process
+            lock.count += 1
+            process.held.append((lock, step, by_acquire))
+            return Const(True) if by_acquire else thing
+
+        failed = (lambda: deliver(Const(False))) if gives_up else None
+        self.wait(process, Operation(f"waits for {title}", ready, act, lock, failed, kind=lock.kind), deliver)
+
+    def release(self, process: Process, thing: Thing) -> None:
+        lock = thing.target if thing.kind == "condition" and isinstance(thing.target, Thing) else thing
+        if lock.kind == "semaphore":
+            lock.count += 1
+            return
+        lock.count = max(lock.count - 1, 0)
+        if not lock.count:
+            owner = lock.owner
+            lock.owner = None
+            for each in (owner, process):
+                if each is not None:
+                    each.held = [held for held in each.held if held[0] is not lock]
+
+    def _start(self, process: Process, thing: Thing) -> None:
+        name = thing.name or _target_name(thing.target) or f"thread of line {thing.site[1]}"
+        system = process.system
+        values = thing.arguments
+        if "process" in thing.flags:
+            if not (system.spawns or "spawn" in thing.flags):
+                self.forks(process)
+            system = self.child(process.system, values)
+        if any(each.name == name for each in self.processes):
+            name += f" ({sum(each.name.startswith(name) for each in self.processes) + 1})"
+        daemon = "daemon" in thing.flags
+        thing.owner = self.begin(process, thing.target, values, name, system, daemon=daemon)
+        thing.owner.thing = thing
+        if thing.owner.ended:
+            thing.owner.cut = thing.is_open or not isinstance(thing.target, Function)
+
+    def child(self, system: System, values: Sequence[Value]) -> System:
+        """The system of a process that this one starts. A first argument that is a number is its rank."""
+        rank = system.children
+        if values and isinstance(values[0], Const) and isinstance(values[0].value, int):
+            rank = values[0].value
+        system.children += 1
+        return System(rank, spawns=system.spawns)
+
+    def forks(self, process: Process) -> None:
+        """Report a fork beside other threads."""
+        others = [each for each in self.threads_of(process.system) if each is not process and not each.cut]
+        if not others:
+            return
+        step = process.note("forks")
+        self.findings.append(
+            Finding(
+                "fork-after-threads",
+                step.file,
+                step.line,
+                f"{process.name} forks while {others[0].name} runs. A lock that this thread holds stays taken in the child. "
+                "Start processes before threads, or by spawn.",
+                [(process.name, process.trace[-12:]), (others[0].name, others[0].trace[-12:])],
+            )
+        )
+
+    def _submit(self, process: Process, pool: Thing, function: Value, values: Sequence[Value]) -> Thing:
+        task = len(pool.items) + 1
+        future = Thing(kind="future", site=pool.site, name=f"task {task}")
+        name = f"task {task} of {pool.title}"
+        future.owner = self.begin(process, function, values, name, process.system, daemon=False)
+        future.owner.thing = future
+        if future.owner.frames:
+            bottom = future.owner.frames[0]
+            bottom.on_return = functools.partial(setattr, future, "target")
+        if pool.size is not None:
+            future.owner.queued = pool
+        pool.items.append(future)
+        return future
+
+    @staticmethod
+    def _ended(process: Process, things: Sequence[Thing]) -> Callable[[], Value]:
+        def act() -> Value:
+            for each in things:
+                process.after(each.clock)
+            return Sequenced([each.target or Unknown() for each in things], exact=False)
+
+        return act
+
+
+def _merge(thing: Thing, process: Process) -> None:
+    """What the process has done happened before those who see the thing."""
+    for number, count in process.tick().items():
+        thing.clock[number] = max(count, thing.clock.get(number, 0))
+
+
+def _gives_up(name: str, block: Value | None, timeout: Value | None) -> bool:
+    if name.endswith("_nowait") or (block is not None and truth(block) is not True):
+        return True
+    return timeout is not None and not (isinstance(timeout, Const) and timeout.value is None)
+
+
+def _in_a_test(process: Process) -> bool:
+    """Whether a call is the test of a loop that has only begun to turn."""
+    frame = process.frame
+    after = frame.graph.nodes[frame.place]
+    return after.kind == "branch" and id(after.tree) in frame.graph.tests and frame.visits[frame.now] <= _TURNS
+
+
+def _target_name(target: Value | None) -> str:
+    return getattr(target.tree, "name", "") if isinstance(target, Function) else ""

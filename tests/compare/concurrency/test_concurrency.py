@@ -1,0 +1,235 @@
+"""`convtwins concurrency`: what it prints and writes, what it suppresses, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compare.concurrency.findings import RULES, suppressions
+from tests.compare.command_line import compare
+
+PROJECT = Path(__file__).parents[3]
+HANGS = """\
+import torch.distributed as dist
+
+
+def main(rank):
+    dist.init_process_group("gloo")
+    if rank == 0:
+        dist.barrier(){comment}
+
+
+if __name__ == "__main__":
+    main(dist.get_rank())
+"""
+
+
+@pytest.fixture
+def hanging(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(HANGS.format(comment=""))
+    return path
+
+
+def test_a_finding_is_printed_with_both_ways_and_ends_with_6(hanging: Path) -> None:
+    done = compare("concurrency", hanging)
+    assert done.exit_code == 6
+    for part in ("train.py:7: error collective-missing", "rank 0:", "rank 1:", "line 6: takes: rank == 0", "does not take"):
+        assert part in done.output
+
+
+def test_the_page_shows_what_is_printed(hanging: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(hanging.parent)
+    _, _, printed = compare("concurrency", hanging.name).output.partition("finding\n")
+    assert printed.strip() in (PROJECT / "docs" / "concurrency.md").read_text()
+
+
+def test_a_program_without_findings_ends_with_0(tmp_path: Path) -> None:
+    path = tmp_path / "fine.py"
+    path.write_text(HANGS.replace("    if rank == 0:\n        dist", "    dist").format(comment=""))
+    done = compare("concurrency", path)
+    assert done.exit_code == 0 and "nothing found\n" in done.output
+    in_part = compare("concurrency", path, "--nodes", "2")
+    assert in_part.exit_code == 0 and "nothing found in what was explored\n" in in_part.output
+    assert "explored in part: 2 nodes (--nodes)" in in_part.output
+
+
+def test_json_has_findings_with_their_steps_and_what_was_explored(hanging: Path) -> None:
+    done = compare("concurrency", hanging, "--json")
+    found = json.loads(done.stdout)
+    (finding,) = found["findings"]
+    assert (finding["rule"], finding["line"], finding["severity"], found["exit_code"]) == ("collective-missing", 7, "error", 6)
+    assert [path["who"] for path in finding["paths"]] == ["rank 0", "rank 1"]
+    assert all({"file", "line", "says"} == step.keys() for path in finding["paths"] for step in path["steps"])
+    assert found["explored"]["nodes"] > 0 and found["not_explored"] == []
+
+
+SARIF: dict[str, Any] = {
+    "$schema": str, "version": "2.1.0",
+    "runs": [{
+        "tool": {"driver": {"name": str, "version": str, "rules": [
+            {"id": str, "shortDescription": {"text": str}, "defaultConfiguration": {"level": str}}]}},
+        "results": [{
+            "ruleId": str, "ruleIndex": int, "level": str, "message": {"text": str},
+            "locations": [{"physicalLocation": {"artifactLocation": {"uri": str}, "region": {"startLine": int}}}],
+        }],
+    }],
+}  # fmt: skip
+"""What SARIF 2.1.0 requires of a log, and what code hosts need to show it."""
+
+
+def lacks(found: Any, wanted: Any, place: str = "log") -> list[str]:
+    """Where a document differs from the structure that is required."""
+    if isinstance(wanted, dict):
+        missing = [f"{place}.{name}" for name in wanted if name not in found]
+        return missing + [
+            each for name in wanted if name in found for each in lacks(found[name], wanted[name], f"{place}.{name}")
+        ]
+    if isinstance(wanted, list):
+        return [each for number, one in enumerate(found) for each in lacks(one, wanted[0], f"{place}[{number}]")] or (
+            [] if found else [f"{place} is empty"]
+        )
+    fits = isinstance(found, wanted) if isinstance(wanted, type) else found == wanted
+    return [] if fits else [f"{place}: {found!r}"]
+
+
+def test_sarif_has_the_structure_that_the_standard_requires(hanging: Path, tmp_path: Path) -> None:
+    file = tmp_path / "deep" / "found.sarif"
+    assert compare("concurrency", hanging, "--sarif", file).exit_code == 6
+    log = json.loads(file.read_text())
+    assert lacks(log, SARIF) == []
+    (run,) = log["runs"]
+    assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == list(RULES)
+    (result,) = run["results"]
+    assert run["tool"]["driver"]["rules"][result["ruleIndex"]]["id"] == result["ruleId"] == "collective-missing"
+    assert result["level"] in ("none", "note", "warning", "error")
+    flows = result["codeFlows"][0]["threadFlows"]
+    assert [flow["id"] for flow in flows] == ["rank 0", "rank 1"]
+    assert all(each["location"]["physicalLocation"]["region"]["startLine"] >= 1 for flow in flows for each in flow["locations"])
+    del result["message"]
+    assert lacks(log, SARIF) == ["log.runs[0].results[0].message"]
+
+
+def test_a_sarif_file_that_cannot_be_written_is_refused_and_findings_are_printed(hanging: Path, tmp_path: Path) -> None:
+    folder = compare("concurrency", hanging, "--sarif", tmp_path)
+    assert (folder.exit_code, folder.stdout) == (2, "") and "--sarif is a folder" in folder.stderr
+    below_a_file = compare("concurrency", hanging, "--sarif", hanging / "found.sarif")
+    assert below_a_file.exit_code == 2 and "--sarif cannot be written" in below_a_file.stderr
+    assert "train.py:7: error collective-missing" in below_a_file.stdout
+
+
+@pytest.mark.parametrize(
+    ("comment", "code", "rules"),
+    [
+        ("  # convtwins: ignore[collective-missing] because the other rank has its own barrier", 0, []),
+        ("  # convtwins: ignore[race, collective-missing] because nobody minds", 0, []),
+        ("  # convtwins: ignore[collective-missing]", 6, ["collective-missing", "suppression"]),
+        ("  # convtwins: ignore[collective-missing] because", 6, ["collective-missing", "suppression"]),
+        ("  # convtwins: ignore because nobody minds", 6, ["collective-missing", "suppression"]),
+        ("  # convtwins: ignore", 6, ["collective-missing", "suppression"]),
+        ("  # convtwins: ignore[] because nobody minds", 6, ["collective-missing", "suppression"]),
+        ("  # convtwins: ignore[race] because it is another rule", 6, ["collective-missing", "suppression"]),
+        ("  # convtwins: ignore[no-such-rule] because of a slip", 6, ["collective-missing", "suppression"]),
+    ],
+)
+def test_a_comment_suppresses_only_with_a_reason(hanging: Path, comment: str, code: int, rules: list[str]) -> None:
+    hanging.write_text(HANGS.format(comment=comment))
+    done = compare("concurrency", hanging, "--json")
+    found = json.loads(done.stdout)
+    assert (done.exit_code, [each["rule"] for each in found["findings"]]) == (code, rules)
+    assert len(found["suppressed"]) == (code == 0)
+
+
+def test_a_comment_may_stand_above_the_line_or_at_the_branch_where_ranks_part(hanging: Path) -> None:
+    said = "# convtwins: ignore[collective-missing] because the test says so"
+    above = HANGS.format(comment="").replace("        dist.barrier()", f"        {said}\n        dist.barrier()")
+    at_branch = HANGS.format(comment="").replace("rank == 0:", f"rank == 0:  {said}")
+    for text in (above, at_branch):
+        hanging.write_text(text)
+        assert compare("concurrency", hanging).exit_code == 0, text
+    hanging.write_text(HANGS.format(comment="").replace("def main", f"{said}\ndef main"))
+    assert compare("concurrency", hanging).exit_code == 6
+
+
+def test_a_text_that_only_looks_like_a_comment_suppresses_nothing() -> None:
+    assert suppressions('x = "# convtwins: ignore[race] because of nothing"\n') == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("syntax.py", b"x = 1\ndef f(:\n", "syntax.py:2: this is not valid Python"),
+        ("null.py", b"x = 1\n\0", "null.py:1: this is not valid Python"),
+        ("bytes.py", b'x = "\xe9"\n', "bytes.py:1: this is not valid Python"),
+        ("coding.py", b"# coding: nonsense\n", "coding.py:1: this is not valid Python"),
+        ("brackets.py", b"x = " + b"(" * 500 + b")" * 500, "brackets.py:1: this is not valid Python (too many nested"),
+        ("minus.py", b"x = " + b"-" * 100_000 + b"1", "minus.py:1: the code is nested too deeply"),
+        ("chain.py", b"x = a" + b".b(1)" * 900, "chain.py:1: the code is nested too deeply"),
+        ("large.py", b"x = 1\n" * 9_000_000, "large.py:1: this file is too large. Received: 54,000,000 bytes"),
+        ("notes.txt", b"hello", "is not a Python file"),
+    ],
+)
+def test_bad_input_is_refused_with_file_and_line(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    done = compare("concurrency", path)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert said in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_file_that_cannot_be_read_does_not_hide_the_others_of_its_folder(hanging: Path) -> None:
+    (hanging.parent / "a.py").write_text("def f(:\n")
+    (hanging.parent / "b.py").write_text("x = a" + ".b(1)" * 900)
+    done = compare("concurrency", hanging.parent, "--json")
+    found = json.loads(done.stdout)
+    assert done.exit_code == 6 and [each["line"] for each in found["findings"]] == [7]
+    assert [each.partition("/a.py")[2] or each.partition("/b.py")[2] for each in found["not_explored"]] == [
+        ":1: this is not valid Python (invalid syntax). Mend it, or leave it out",
+        ":1: the code is nested too deeply to be read. Leave it out",
+    ]
+    hanging.unlink()
+    assert compare("concurrency", hanging.parent).exit_code == 2
+
+
+@pytest.mark.parametrize("word", ["nowhere.py", "no.such.module", "a" * 5000, "../..\0", ""])
+def test_a_path_that_is_not_there_is_refused(word: str) -> None:
+    done = compare("concurrency", word or "nothing at all")
+    assert done.exit_code == 2 and "There is no such path or module" in done.stderr
+
+
+def test_other_bad_words_are_refused(hanging: Path, tmp_path: Path) -> None:
+    (tmp_path / "names.yaml").write_text("collectives: 3")
+    (tmp_path / "other.yaml").write_text("colectives: [horovod.torch.allreduce]\nranks: [place]")
+    (tmp_path / "broken.yaml").write_text("a: [")
+    (tmp_path / "empty").mkdir()
+    for words, said in (
+        (("--collective", "not a name"), "--collective must be a name"),
+        (("--names", tmp_path / "names.yaml"), "--names must hold lists"),
+        (
+            ("--names", tmp_path / "other.yaml"),
+            "--names has an unknown key. Received: 'colectives'. Use collectives, ranks, sizes",
+        ),
+        (("--names", tmp_path / "broken.yaml"), "--names cannot be read"),
+        (("--names", tmp_path / "nowhere.yaml"), "--names cannot be read"),
+    ):
+        done = compare("concurrency", hanging, *words)
+        assert done.exit_code == 2 and said in done.stderr
+    assert "has no Python files" in compare("concurrency", tmp_path / "empty").stderr
+
+
+def test_a_module_is_found_by_its_name_and_nothing_of_it_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").write_text("raise SystemExit('this was run')\n")
+    (tmp_path / "package" / "train.py").write_text(HANGS.format(comment=""))
+    monkeypatch.chdir(tmp_path)
+    for word in ("package", "package.train"):
+        done = compare("concurrency", word, "--json")
+        assert [each["file"] for each in json.loads(done.stdout)["findings"]] == ["package/train.py"]
+
+
+def test_every_rule_is_on_the_page() -> None:
+    page = (PROJECT / "docs" / "concurrency.md").read_text()
+    assert [name for name, rule in RULES.items() if f"| `{name}` | {rule.severity} | {rule.says} |" not in page] == []

@@ -1,0 +1,132 @@
+"""The checker on the corpus: programs whose bugs were seen by running them, beside correct ones."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from compare.concurrency import sources
+from compare.concurrency.findings import RULES
+from compare.concurrency.meanings import Meanings
+from compare.concurrency.program import Program as Checked
+from compare.concurrency.search import Searched, search
+from tests.concurrency.corpus import confirm, generator
+from tests.concurrency.corpus.generator import Program
+
+PROJECT = Path(__file__).parents[3]
+PROGRAMS = generator.programs()
+
+
+def found(program: Program, folder: Path, nodes: int) -> Searched:
+    path = folder / f"{program.name}.py"
+    path.write_text(program.text)
+    return search(Checked(sources.read(str(path)), Meanings()), nodes=nodes, seconds=60)
+
+
+def judged(programs: list[Program], folder: Path, nodes: int = 20_000) -> list[str]:
+    """What is said of a program that is not so."""
+    wrong: list[str] = []
+    for each in programs:
+        rules = {finding.rule for finding in found(each, folder, nodes).findings}
+        expected = set(each.rules) if each.planted else set[str]()
+        if rules != expected:
+            wrong.append(f"{each.name}: {sorted(rules)} instead of {sorted(expected)}")
+    return wrong
+
+
+def test_the_corpus_has_ten_kinds_of_bug_and_a_third_is_correct() -> None:
+    assert len(PROGRAMS) >= 240 and len({each.text for each in PROGRAMS}) == len(PROGRAMS)
+    kinds = Counter(rule for each in PROGRAMS if each.planted for rule in each.rules)
+    assert len(kinds) >= 10 and set(kinds) <= RULES.keys()
+    assert sum(each.planted for each in PROGRAMS) * 3 == len(PROGRAMS) * 2
+
+
+def test_every_program_was_run_and_did_what_the_generator_says() -> None:
+    seen = confirm.seen()
+    assert [each.name for each in PROGRAMS if not confirm.is_confirmed(each, seen)] == [], (
+        "run `python -m tests.concurrency.corpus.confirm`"
+    )
+    assert seen.keys() == {each.name for each in PROGRAMS}
+
+
+def test_a_changed_program_or_another_outcome_is_not_confirmed() -> None:
+    correct, planted = (next(each for each in PROGRAMS if each.planted is planted) for planted in (False, True))
+    for program, outcome, holds in (
+        (correct, confirm.ENDS, True), (correct, confirm.HANGS, False), (planted, confirm.HANGS, True),
+        (planted, confirm.ENDS, False), (planted, "", False),
+    ):  # fmt: skip
+        assert confirm.is_confirmed(program, {program.name: [program.digest, outcome]}) is holds
+        assert not confirm.is_confirmed(program, {program.name: ["0" * 16, outcome]})
+
+
+@pytest.mark.parametrize("family", generator.families())
+def test_a_bug_of_each_family_is_found_and_the_correct_program_is_let_through(family: str, tmp_path: Path) -> None:
+    assert judged([generator.made(family, seed) for seed in (0, 1)], tmp_path, nodes=3_000) == []
+
+
+@pytest.mark.slow
+def test_all_programs_are_judged_as_they_were_seen(tmp_path: Path) -> None:
+    assert judged(PROGRAMS, tmp_path) == []
+
+
+@pytest.mark.slow
+def test_a_hang_is_seen_again(tmp_path: Path) -> None:
+    """The harness itself: two programs of each kind, without what was seen before."""
+    code = (
+        "from pathlib import Path; from tests.concurrency.corpus import confirm, generator\n"
+        f"confirm.SEEN_FILE = Path({str(tmp_path / 'seen.json')!r})\n"
+        "for family, runs in (('other_order', 'ranks'), ('cache_and_stats', 'threads'), ('counter_of_workers', 'threads')):\n"
+        "    confirm._run([generator.made(family, seed) for seed in (0, 1)], runs, confirm.seen())\n"
+        "    assert all(confirm.is_confirmed(generator.made(family, seed), confirm.seen()) for seed in (0, 1))\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(PROJECT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=PROJECT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("package", ["pytorch_impl", "tensorflow_impl", "common", "compare"])
+def test_nothing_is_found_in_our_own_code(package: str) -> None:
+    files = sources.read(str(PROJECT / package))
+    searched = search(Checked(files, Meanings()), nodes=2_000, seconds=120)
+    assert searched.findings == [] and searched.executions > 50
+    assert [each for each in searched.left if "failed" in each] == []
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "planted", "rule"),
+    [
+        (
+            "pytorch_impl/parallel/pipeline.py",
+            "            distributed.barrier()\n",
+            "            if distributed.get_rank() == 0:\n                distributed.barrier()\n",
+            "collective-missing",
+        ),
+        (
+            "pytorch_impl/parallel/pipeline.py",
+            "        distributed.all_reduce(own, group=self._group)\n",
+            "        if distributed.get_rank() > 0:\n            return 0, 0\n        distributed.all_reduce(own)\n",
+            "collective-missing",
+        ),
+        (
+            "common/processes/serving.py",
+            "            self._write(line)\n",
+            "            with self._reporting:\n                self._write(line)\n",
+            "lock-again",
+        ),
+    ],
+)
+def test_a_bug_that_is_planted_in_our_own_code_is_found(file: str, line: str, planted: str, rule: str, tmp_path: Path) -> None:
+    text = (PROJECT / file).read_text()
+    assert text.count(line) == 1
+    for changed, expected in ((text, set[str]()), (text.replace(line, planted), {rule})):
+        (tmp_path / "copy.py").write_text(changed)
+        searched = search(Checked(sources.read(str(tmp_path / "copy.py")), Meanings()), nodes=3_000, seconds=60)
+        assert {each.rule for each in searched.findings} == expected
