@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import distributed, nn
-from torch._prims_common import make_contiguous_strides_for
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
-from torch.distributed.tensor import DTensor
 
 from common.models import sharding
 from common.training.compression import buckets
@@ -34,6 +30,8 @@ def divide(model: nn.Module, bucket_mib: float) -> Counter[str]:
     Returns:
         Bytes that this replica has sent so far, by kind of exchange. It grows with every exchange.
     """
+    from torch.distributed.fsdp import fully_shard  # here: importing it brings SymPy, which no other mode needs
+
     mesh = init_device_mesh(next(model.parameters()).device.type, (distributed.get_world_size(),))
     for parameter in model.parameters():
         parameter.data = parameter.data.contiguous()  # kernels cannot be divided in the format channels_last
@@ -43,9 +41,10 @@ def divide(model: nn.Module, bucket_mib: float) -> Counter[str]:
     units = [[layers[position] for position in bucket] for bucket in buckets(sizes, itemsize, bucket_mib)]
     sent: Counter[str] = Counter()
     for unit in units:
+        all_gather, reduce_scatter = _exchanges(sent)
         divided, *_ = fully_shard(unit, mesh=mesh, reshard_after_forward=True)
-        divided.set_custom_all_gather(_AllGather(sent))
-        divided.set_custom_reduce_scatter(_ReduceScatter(sent))
+        divided.set_custom_all_gather(all_gather)
+        divided.set_custom_reduce_scatter(reduce_scatter)
         # The shares of the loss are sums over examples divided by those of the whole batch, so they are added up as they are.
         divided.set_gradient_divide_factor(1.0)
         divided.set_force_sum_reduction_for_comms(True)
@@ -57,23 +56,31 @@ def divide(model: nn.Module, bucket_mib: float) -> Counter[str]:
 
 def parts(variable: torch.Tensor) -> list[tuple[torch.Tensor, slice]]:
     """The parts of a parameter that this process holds, each with its slice of the last canonical axis."""
-    if not isinstance(variable, DTensor):
+    mesh = _mesh(variable)
+    if mesh is None:
         return [(variable, slice(None))]
-    mesh = variable.device_mesh
     with torch.no_grad():  # otherwise it would be a copy of the tensor object, for autograd
-        return [(variable.to_local(), slice(*sharding.rows(len(variable), mesh.size())[mesh.get_local_rank()]))]
+        return [(cast(Any, variable).to_local(), slice(*sharding.rows(len(variable), mesh.size())[mesh.get_local_rank()]))]
 
 
 def gather(variable: torch.Tensor, arrays: Sequence[npt.NDArray[np.floating]]) -> npt.NDArray[np.floating]:
     """Gather a parameter's whole canonical array from the arrays of its parts. All replicas call this together."""
-    if not isinstance(variable, DTensor):
+    if (mesh := _mesh(variable)) is None:
         return arrays[0]
+    from torch._prims_common import make_contiguous_strides_for
+    from torch.distributed.tensor import DTensor
+
     # Twin: other ranks hold the other parts. The other twin's are all in this process.
     rows = torch.from_numpy(np.ascontiguousarray(np.moveaxis(arrays[0], -1, 0))).to(variable.device)
     shape = torch.Size((len(variable), *rows.shape[1:]))
-    mesh, placements, stride = variable.device_mesh, variable.placements, make_contiguous_strides_for(shape)
+    placements, stride = cast(DTensor, variable).placements, make_contiguous_strides_for(shape)
     divided = DTensor.from_local(rows, mesh, placements, run_check=False, shape=shape, stride=stride)
     return np.moveaxis(divided.full_tensor().cpu().numpy(), 0, -1)
+
+
+def _mesh(variable: torch.Tensor) -> Any:
+    """The replicas that a parameter is divided over. None: it is whole."""
+    return getattr(variable, "device_mesh", None)
 
 
 def _layers(module: nn.Module) -> Iterator[nn.Module]:
@@ -85,31 +92,30 @@ def _layers(module: nn.Module) -> Iterator[nn.Module]:
         yield from _layers(child)
 
 
-class _AllGather(DefaultAllGather):
-    """Every replica's shard of a bucket, in order, by the framework's own all-gather."""
+def _exchanges(sent: Counter[str]) -> tuple[Any, Any]:
+    """The all-gather and the reduce-scatter of `fully_shard`. They count the bytes that this replica sends."""
+    from torch.distributed.fsdp._fully_shard import _fsdp_collectives
 
-    def __init__(self, sent: Counter[str]) -> None:
-        self._sent = sent
+    class AllGather(_fsdp_collectives.DefaultAllGather):
+        """Every replica's shard [n] of a unit, in order [R x n], by the framework's own all-gather."""
 
-    def __call__(self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, async_op: bool = False) -> Any:
-        self._sent["all_gather"] += (group.size() - 1) * input_tensor.nbytes
-        return super().__call__(output_tensor, input_tensor, group, async_op)
+        def __call__(self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, async_op: bool = False) -> Any:
+            sent["all_gather"] += (group.size() - 1) * input_tensor.nbytes
+            return super().__call__(output_tensor, input_tensor, group, async_op)
 
+    class ReduceScatter(_fsdp_collectives.DefaultReduceScatter):
+        """The sum over replicas of one shard [n] of a unit's gradients [R x n]."""
 
-class _ReduceScatter(DefaultReduceScatter):
-    """The sum over replicas of one shard of a bucket's gradients."""
+        def __call__(
+            self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, op: Any, async_op: bool = False
+        ) -> Any:
+            sent["reduce_scatter"] += (group.size() - 1) * output_tensor.nbytes
+            if input_tensor.device.type != "cpu":
+                return super().__call__(output_tensor, input_tensor, group, op, async_op)
+            # gloo's own reduce-scatter sends as much as an all-reduce. Here each replica sends every other its shard, once.
+            received = torch.empty_like(input_tensor)
+            distributed.all_to_all_single(received, input_tensor, group=group)
+            torch.sum(received.view(group.size(), -1), 0, out=output_tensor)
+            return None
 
-    def __init__(self, sent: Counter[str]) -> None:
-        self._sent = sent
-
-    def __call__(
-        self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, op: Any, async_op: bool = False
-    ) -> Any:
-        self._sent["reduce_scatter"] += (group.size() - 1) * output_tensor.nbytes
-        if input_tensor.device.type != "cpu":
-            return super().__call__(output_tensor, input_tensor, group, op, async_op)
-        # gloo's own reduce-scatter sends as much as an all-reduce. Here each replica sends every other its shard, once.
-        received = torch.empty_like(input_tensor)
-        distributed.all_to_all_single(received, input_tensor, group=group)
-        torch.sum(received.view(group.size(), -1), 0, out=output_tensor)
-        return None
+    return AllGather(), ReduceScatter()

@@ -60,25 +60,50 @@ def last_shard_is_unscaled(patch: pytest.MonkeyPatch) -> None:
 
 def scatter_averages_over_ranks(patch: pytest.MonkeyPatch) -> None:
     """As torch's own wrapper does unless it is told otherwise, though the shares of the loss are already divided."""
-    scatter = shards._ReduceScatter.__call__
+    exchanges = shards._exchanges
 
-    def averaged(self: Any, **given: Any) -> Any:
-        scatter(self, **given)
-        given["output_tensor"] /= given["group"].size()
+    def averaging(sent: Any) -> Any:
+        all_gather, reduce_scatter = exchanges(sent)
 
-    patch.setattr(shards._ReduceScatter, "__call__", averaged)
+        def averaged(**given: Any) -> Any:
+            reduce_scatter(**given)
+            given["output_tensor"] /= given["group"].size()
+
+        return all_gather, _in_place(reduce_scatter, averaged)
+
+    patch.setattr(shards, "_exchanges", averaging)
 
 
 def gathered_parameters_are_stale(patch: pytest.MonkeyPatch) -> None:
     """Kept from the first step on, instead of being gathered anew."""
-    gather = shards._AllGather.__call__
+    exchanges = shards._exchanges
 
-    def kept(self: Any, **given: Any) -> Any:
-        gather(self, **given)
-        gathered = given["output_tensor"]
-        gathered.copy_(vars(self).setdefault("first", gathered.clone()))
+    def keeping(sent: Any) -> Any:
+        all_gather, reduce_scatter = exchanges(sent)
+        first: list[torch.Tensor] = []
 
-    patch.setattr(shards._AllGather, "__call__", kept)
+        def kept(**given: Any) -> Any:
+            all_gather(**given)
+            gathered = given["output_tensor"]
+            if not first:
+                first.append(gathered.clone())
+            gathered.copy_(first[0])
+
+        return _in_place(all_gather, kept), reduce_scatter
+
+    patch.setattr(shards, "_exchanges", keeping)
+
+
+def _in_place(exchange: Any, call: Any) -> Any:
+    """The exchange with its memory, but another call."""
+
+    class Planted:
+        allocate = exchange.allocate
+
+        def __call__(self, **given: Any) -> Any:
+            return call(**given)
+
+    return Planted()
 
 
 def optimizer_state_is_shifted_by_one_rank(patch: pytest.MonkeyPatch) -> None:

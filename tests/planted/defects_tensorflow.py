@@ -45,9 +45,9 @@ def batch_norm_momentum_means_old(patch: pytest.MonkeyPatch) -> None:
     """PyTorch's number in Keras' meaning."""
     update = batch_norm._BatchNorm._update
 
-    def keeps_a_tenth(self: Any, mean: tf.Tensor, unbiased_variance: tf.Tensor) -> None:
+    def keeps_a_tenth(self: Any, *statistics: tf.Tensor) -> None:
         momentum, self._momentum = self._momentum, 1.0 - self._momentum
-        update(self, mean, unbiased_variance)
+        update(self, *statistics)
         self._momentum = momentum
 
     patch.setattr(batch_norm._BatchNorm, "_update", keeps_a_tenth)
