@@ -341,10 +341,10 @@ def proof(comparison: Comparison, request: Request, folder: Path, shown: Display
 
 def _follow_further(folder: Path, request: Request, shown: Display) -> None:
     """Make more copies of the run if the losses of a row leave the distance of the few there are: that may be chance."""
-    stored = store.read(folder)
-    proof = stored.comparison.proof
+    proof = store.read_plan(folder).proof
     if not request.prove or proof is None or proof.trajectories is None:
         return
+    stored = store.read(folder)  # after that: it reads every run
     if not any(pair.beyond is not None and not pair.is_other_training for _, pair in sameness.growths(stored)):
         return
     shown.say("proof: more copies of the run")
