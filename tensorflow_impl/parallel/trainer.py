@@ -133,7 +133,7 @@ class Trainer(trainer.Trainer):
                     found[own.device] += size * (arrays if variable.trainable else 1)
         for variable in self._held_back():
             found[variable.value.device] += math.prod(variable.shape) * tf.as_dtype(variable.dtype).size
-        return {f"{name.rpartition('device:')[2]}": (held + gathered) / 2**20 for name, held in sorted(found.items())}
+        return {name.rpartition("device:")[2]: (held + gathered) / 2**20 for name, held in sorted(found.items())}
 
     # What modes are built from.
 
