@@ -68,27 +68,22 @@ class _BatchNorm(keras.layers.Layer):
             is_training=training,
         )
         if training:
-            self._update(mean, variance, tf.size(inputs) == 0)
+            self._update(mean, variance)
         return normalised
 
     def _two_pass(self, inputs: tf.Tensor) -> tf.Tensor:
         axes = (0, 1, 2)
-        # Twin: torch divides by no count of zero, which a replica without an example has. Its sums are 0.
-        count = tf.cast(tf.maximum(tf.size(inputs) // inputs.shape[-1], 1), inputs.dtype)
+        count = tf.cast(tf.size(inputs) // inputs.shape[-1], inputs.dtype)
         centred = inputs - tf.reduce_sum(inputs, axes) / count
         variance = tf.reduce_sum(tf.square(centred), axes) / count
-        self._update(tf.reduce_sum(inputs, axes) / count, variance * (count / (count - 1)), tf.size(inputs) == 0)
+        self._update(tf.reduce_sum(inputs, axes) / count, variance * (count / (count - 1)))
         return self._normalised(centred, variance)
 
     def _normalised(self, centred: tf.Tensor, variance: tf.Tensor) -> tf.Tensor:
         scale = self.gamma * tf.math.rsqrt(variance + self._eps)
         return centred * scale + self.beta
 
-    def _update(self, mean: tf.Tensor, unbiased_variance: tf.Tensor, is_empty: tf.Tensor | None = None) -> None:
-        """Move the running statistics [C], unless there was no example."""
-        if is_empty is not None:
-            mean = tf.where(is_empty, self.mean, mean)
-            unbiased_variance = tf.where(is_empty, self.variance, unbiased_variance)
+    def _update(self, mean: tf.Tensor, unbiased_variance: tf.Tensor) -> None:
         momentum = tf.constant(self._momentum, mean.dtype)
         self.mean.assign(self.mean + momentum * (mean - self.mean))
         self.variance.assign(self.variance + momentum * (unbiased_variance - self.variance))

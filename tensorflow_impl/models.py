@@ -162,7 +162,7 @@ class _Builder:
                 options |= {"strides": layer.stride, "padding": padding, "use_bias": layer.bias}
                 # Twin: Keras has a layer of its own for depthwise convolutions.
                 if layer.is_depthwise:
-                    return _DepthwiseConv2D(layer.kernel_size, **options)(x)
+                    return keras.layers.DepthwiseConv2D(layer.kernel_size, **options)(x)
                 kind = GroupedConv2D if layer.groups > 1 else keras.layers.Conv2D
                 return kind(layer.out_channels, layer.kernel_size, groups=layer.groups, **options)(x)
             case architectures.BatchNorm():
@@ -197,23 +197,6 @@ class _Builder:
     @staticmethod
     def _same(layer: architectures.Window, x: Any) -> architectures.Padding:
         return architectures.same_padding(x.shape[1], layer.kernel_size, layer.stride)
-
-
-class _DepthwiseConv2D(keras.layers.DepthwiseConv2D):
-    """A depthwise convolution whose kernel's gradient is zero if the batch is empty."""
-
-    # Twin: TensorFlow's kernel leaves that gradient as the memory was. torch's is zero. A replica's shard of a last batch with
-    # fewer examples than replicas is empty.
-    def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        """[N, H, W, C] to [N, H', W', C]."""
-
-        @tf.custom_gradient
-        def guarded(kernel: tf.Tensor) -> Any:
-            return tf.identity(kernel), lambda gradient: tf.where(tf.shape(inputs)[0] > 0, gradient, tf.zeros_like(gradient))
-
-        kernel = guarded(tf.convert_to_tensor(self.kernel))
-        made: Any = cast(Any, keras.ops).depthwise_conv(inputs, kernel, self.strides, self.padding)
-        return made + self.bias if self.use_bias else made
 
 
 class GroupedConv2D(keras.layers.Conv2D):

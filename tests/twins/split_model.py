@@ -19,8 +19,8 @@ from tests.twins.adapters import Twin
 
 REPLICAS = 3
 COUNT = 7
-COUNTS = (9, 7, 2)
-"""Examples of the steps of sharded replicas: as many for each, unevenly many, and none for the last one."""
+COUNTS = (9, 7, 3)
+"""Examples of the steps of sharded replicas: as many for each, unevenly many, and one for each."""
 ARCHITECTURE = made.network()
 """Of 6, 5 and 4 channels: only some of its layers divide evenly."""
 SHARDED: dict[str, Any] = {

@@ -100,23 +100,6 @@ def test_every_replica_scores_with_the_shared_statistics(twin: Twin) -> None:
     assert trainer.fetch([loss])[0] == pytest.approx(oracles.cross_entropy(logits, labels).sum(), rel=1e-13)
 
 
-@pytest.mark.parametrize("precision", ["float64", "float32"])
-def test_a_replica_without_an_example_adds_nothing_to_a_step(twin: Twin, precision: str) -> None:
-    """Planted in the last batch, which may be one image: the others must not be lost to a mean over none."""
-    architecture = norm()
-    serial, _, images = one_batch(twin, architecture, precision=precision)
-    parallel = made.trainer(twin, architecture, mode="data_parallel", precision=precision)
-    batch = twin.batch(images[:1], np.zeros(1, np.int64))
-    for trainer in (serial, parallel):
-        trainer.train_step(batch, 1, 0.05)
-    for name, array in serial.weights().items():
-        assert np.abs(parallel.weights()[name] - array).max() <= ROUNDING[precision] * np.abs(array).max(), name
-    batch = twin.batch(images[:2], np.zeros(2, np.int64))
-    parallel.train_step(batch, 2, 0.05)  # with its statistics, the other replica goes on
-    parallel.share_statistics()
-    assert all(np.isfinite(array).all() for array in parallel.weights().values())
-
-
 def one_batch(twin: Twin, architecture: Architecture, **fields: Any) -> tuple[Any, Any, Any]:
     data = made.dataset(architecture, train=COUNT)
     masks = made.masks(architecture, COUNT)
