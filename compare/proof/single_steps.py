@@ -51,6 +51,8 @@ TOLERANCE = 1e-12
 """In float64, of the largest component of each gradient and statistic."""
 MOST_BYTES = 4 * 2**30
 """Of the states of float64 steps. A large model is proved at fewer steps, spread evenly."""
+STEPPED_FLOPS = 1e11
+"""Of the float64 steps of one recording: some ten seconds. All steps of MiniXception would be half of its proof."""
 OF_TERMS = "on the scale of what each component adds up"
 COPIES = 3
 """Of the step in float32. BatchNorm of the first adds in eight lanes, as a vector unit does. That of the others errs as sums in
@@ -117,17 +119,20 @@ class _Found(NamedTuple):
 def drawn(what: Spec, architecture: Architecture, plan: Plan) -> list[int]:
     """Steps from all parts of a schedule, from 0.
 
-    In float32 the first and the last of the first epoch, which may be uneven. Also the first of the second epoch, the first
-    after the learning rate has changed, and the last of all. In float64 every step, or as many as `MOST_BYTES` hold.
+    The first and the last of the first epoch, which may be uneven. Also the first of the second epoch, the first after the
+    learning rate has changed, and the last of all. In float64 more between them: all, or as many as `MOST_BYTES` hold and
+    `STEPPED_FLOPS` pay for.
     """
     total = plan.total_steps
-    if what.precision == "float64":
-        values = 8 * sum(parameter.size for parameter in architecture.parameters())
-        number = max(2, min(total, MOST_BYTES // (values * (2 if what.optimizer.name == "sgd" else 3))))
-        return sorted({round(step) for step in np.linspace(0, total - 1, number)})
     wanted = {0, plan.steps_per_epoch - 1, plan.steps_per_epoch, total - 1}
     if what.schedule.name == "step":
         wanted.add(what.schedule.step_size * plan.steps_per_epoch)
+    if what.precision == "float64":
+        state = 8 * sum(parameter.size for parameter in architecture.parameters()) * (2 if what.optimizer.name == "sgd" else 3)
+        affordable = int(STEPPED_FLOPS / (work.count(architecture).flops * what.global_batch_size))
+        number = min(total, MOST_BYTES // state, affordable)
+        spread = np.linspace(0, total - 1, max(2, number if number == total else number - len(wanted) + 2))
+        wanted |= {round(step) for step in spread}
     return sorted(step for step in wanted if 0 <= step < total)
 
 

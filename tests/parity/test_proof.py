@@ -210,6 +210,15 @@ def test_a_yardstick_is_measured_only_where_it_could_excuse_what_failed(twins: F
     assert reordered() == 0
     twins.changes["tensorflow", "serial"] = apart_at(4, 1e-9)
     assert reordered() == 2
+    twins.reordered["pytorch"] = apart_at(4, 1e-9)
+    assert reordered() == 1, "one framework's own distance is enough"
+
+
+def test_a_yardstick_that_is_too_short_is_that_of_all_frameworks(twins: FakeTwins, tmp_path: Path) -> None:
+    twins.changes["tensorflow", "serial"] = apart_at(5, 5e-9)
+    twins.reordered["tensorflow"] = apart_at(5, 6e-10)
+    (losses,) = [rung for rung in prove(tmp_path, timed()).rungs if rung.name == "5 losses"]
+    assert losses.status == "shown"
 
 
 def test_a_mode_that_a_framework_does_not_have_here_is_not_held_and_not_claimed(twins: FakeTwins, tmp_path: Path) -> None:
