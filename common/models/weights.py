@@ -57,20 +57,6 @@ def save(weights: Mapping[str, npt.NDArray[Any]], path: Path, metadata: dict[str
     partial.replace(path)
 
 
-def load(path: Path, architecture: Architecture) -> Weights:
-    """Read a safetensors file that holds exactly the parameters of an architecture.
-
-    Raises:
-        WeightsError: not a safetensors file, or names or shapes differ.
-    """
-    try:
-        weights = safetensors.numpy.load_file(path)
-    except (OSError, TypeError, safetensors.SafetensorError) as error:  # TypeError: a dtype that NumPy does not have
-        raise WeightsError(f"{path} is not a safetensors file ({error}). Give a file that this suite wrote.") from None
-    check(weights, architecture, path)
-    return weights
-
-
 def check(weights: Mapping[str, npt.NDArray[Any]], architecture: Architecture, path: Path) -> None:
     """Compare the contents of a file with an architecture.
 

@@ -38,7 +38,7 @@ from common.spec.names import (
     Device,
     Precision,
 )
-from common.spec.parsing import load, overlay, parse_assignments, read_values, with_variant
+from common.spec.parsing import overlay, parse_assignments, read_values, with_variant
 from common.spec.schema import (
     Spec,
     build,

@@ -11,12 +11,7 @@ from common.spec import plain_values
 from common.spec.errors import SpecError, shown
 from common.spec.names import VARIANTS
 from common.spec.plain_values import MAX_DEPTH, PlainValuesError
-from common.spec.schema import Spec, build
-
-
-def load(path: str | Path) -> Spec:
-    """Read a spec from a .yaml, .yml or .json file."""
-    return build(read_values(path))
+from common.spec.schema import build
 
 
 def read_values(path: str | Path, kind: str = "spec file") -> dict[str, Any]:

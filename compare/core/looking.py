@@ -71,4 +71,4 @@ SMALLER = Looks(
 """Of one-sided tests. Each asks whether a difference is as large as the smallest effect. 5 to 10 pairs share most of the level:
 equal runs of 3 % noise need some nine pairs to show that they differ by less than 5 %."""
 
-weight, corrected, level = DIFFERENT.weight, DIFFERENT.corrected, DIFFERENT.level
+corrected, level = DIFFERENT.corrected, DIFFERENT.level

@@ -39,7 +39,11 @@ _FILE_COLUMNS = {
 
 def command(
     data: Annotated[
-        str, typer.Argument(help="digits, cifar10, fashion_mnist, leaves[:classes=..,images=..], an image folder or archive.")
+        str,
+        typer.Argument(
+            help="digits, cifar10, fashion_mnist, leaves[:classes=..,images=..], torchvision:NAME, tfds:NAME, "
+            "huggingface:NAME, an image folder or archive."
+        ),
     ],
     on_bad: options.OnBad = "strict",
     duplicates: options.Duplicates = "refuse",

@@ -321,7 +321,7 @@ def test_per_replica_batch_size_is_the_global_one_over_the_replicas() -> None:
 )
 def test_a_file_is_read_by_its_suffix(tmp_path: Path, name: str, text: str, expected: dict[str, Any]) -> None:
     (tmp_path / name).write_text(text, encoding="utf-8")
-    assert spec.load(tmp_path / name) == spec.build(expected)
+    assert spec.build(spec.read_values(tmp_path / name)) == spec.build(expected)
 
 
 @pytest.mark.parametrize(
@@ -344,7 +344,7 @@ def test_a_file_is_read_by_its_suffix(tmp_path: Path, name: str, text: str, expe
 def test_a_broken_file_is_refused(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(SpecError, match=message):
-        spec.load(tmp_path / name)
+        spec.build(spec.read_values(tmp_path / name))
 
 
 def numbers_of(model: type[pydantic.BaseModel], group: str = "") -> Iterator[tuple[str, Any]]:
@@ -382,7 +382,7 @@ def test_a_missing_file_or_a_folder_is_refused_by_name(tmp_path: Path) -> None:
         (tmp_path, f"cannot be read. Received: {tmp_path}"),
     ):
         with pytest.raises(SpecError, match=said):
-            spec.load(path)
+            spec.build(spec.read_values(path))
 
 
 @pytest.mark.parametrize(

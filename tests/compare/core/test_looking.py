@@ -129,7 +129,7 @@ def test_a_difference_that_matters_is_called_smaller_no_more_often_than_stated(t
 
 
 def test_fewer_than_three_pairs_are_not_tested() -> None:
-    assert looking.weight(2) == looking.SMALLER.weight(4) == 0.0
+    assert looking.DIFFERENT.weight(2) == looking.SMALLER.weight(4) == 0.0
     two = statistics.paired_ratio([(1.0, 1.1), (1.0, 1.2)])
     assert two is not None and (two.n, two.low, two.high, two.p) == (2, None, None, None)
 
