@@ -190,7 +190,7 @@ class _SGDAtOnce(SGD):
     def apply(self, gradients: list[torch.Tensor], learning_rate: float, step: int) -> None:
         sgd(
             self._variables,
-            gradients,
+            _laid_out_as(self._variables, gradients),
             list(self._buffers),
             weight_decay=self._settings.weight_decay,
             momentum=self._settings.momentum,
@@ -220,7 +220,7 @@ class _AdamAtOnce(Adam):
         self._done = step
         adam(
             self._variables,
-            gradients,
+            _laid_out_as(self._variables, gradients),
             self._means,
             self._squares,
             [],
@@ -242,6 +242,21 @@ class _NativeAtOnce(Native):
     def __init__(self, settings: spec.Optimizer, variables: list[Any], kernel: str) -> None:
         self._kernel = {kernel: True}
         super().__init__(settings, variables)
+
+    def apply(self, gradients: list[torch.Tensor], learning_rate: float, step: int) -> None:
+        super().apply(_laid_out_as(self._variables, gradients), learning_rate, step)
+
+
+def _laid_out_as(variables: list[torch.Tensor], gradients: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The gradients, each with its variable's strides.
+
+    torch's fused kernels read variable, gradient and state side by side in memory, and do not look at strides. A sum over
+    replicas of gradients in `channels_last` is contiguous, and would update other weights.
+    """
+    return [
+        gradient if gradient.stride() == variable.stride() else torch.empty_like(variable).copy_(gradient)
+        for variable, gradient in zip(variables, gradients, strict=True)
+    ]
 
 
 def _values(**kept: list[torch.Tensor]) -> dict[str, npt.NDArray[Any]]:

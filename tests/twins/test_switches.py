@@ -126,6 +126,21 @@ def test_kernels_of_the_update_follow_the_same_rule(
         assert np.abs(one - other).max() < 1e-6
 
 
+@pytest.mark.parametrize("native", [False, True])
+@pytest.mark.parametrize("name", ["sgd", "adam"])
+def test_replicas_of_every_level_of_switches_train_as_serial_does(twin: Twin, name: str, native: bool) -> None:
+    """Fused kernels of torch update other weights where a sum of gradients lies in another order in memory."""
+    if "optimizer_kernel" not in twin.switches.options("cpu"):
+        pytest.skip("fused kernels are all that there is")
+    fields = {"precision": "float64", "batch_norm_statistics": "synchronised", "optimizer": {"name": name, "native": native}}
+    for level in ("usual", "closed"):
+        serial, parallel = (
+            losses(twin, made.trainer(twin, ARCHITECTURE, DATA, mode=mode, switches=level, **fields))
+            for mode in ("serial", "data_parallel")
+        )
+        assert np.abs(parallel / serial - 1).max() < 1e-9, level
+
+
 def test_channels_last_is_how_activations_lie_in_memory(twin: Twin, usual: np.ndarray) -> None:
     if "memory_format" not in twin.switches.options("cpu"):
         pytest.skip("kernels on the CPU are NHWC")
