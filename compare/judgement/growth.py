@@ -53,8 +53,8 @@ class Growth(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """The difference at a few steps, the first and the last among them."""
-        steps = len(self.differences)
+        """The difference at a few steps that are judged, the first and the last among them. Without copies, of all steps."""
+        steps = self.judged or len(self.differences)
         return ", ".join(map(self.at, [at for at in (1, 2, 5, 10, 20, 50, 100) if at < steps] + [steps]))
 
     @property
@@ -74,8 +74,8 @@ class Growth(NamedTuple):
         said = f"Rounding: {copies} differ as much (limit {last:.1e}, twice their distance)."
         if last <= FLOAT32_TOLERANCE:
             said = f"Rounding: less than {FLOAT32_TOLERANCE:.0e}. In {copies} it does not grow beyond that."
-        if self.judged < len(self.differences):
-            said += f" Copies were followed for {self.judged} steps."
+        if (later := self.differences[self.judged :]).size:
+            said += f" Copies were followed for {self.judged} steps. Later losses, up to {later.max():.1e} apart, are not judged."
         return said
 
 

@@ -167,9 +167,9 @@ def _trajectories(stored: Stored) -> list[str]:
     for explained, rows in alike.items():
         said += [*rows, f" These {len(rows)}: {explained}"] if len(rows) > 1 else [f"{rows[0]} {explained}"]
     if found and all(pair.judged and pair.beyond is None for _, pair in found):
-        last = max(pair.differences[-1] for _, pair in found)
+        last = max(pair.limits[pair.judged - 1] for _, pair in found)
         if last > SCORES_DIFFER:
-            said.append(" So scores differ in the end, by rounding.")
+            said.append(" So rounding alone can make the scores differ in the end.")
     return said
 
 

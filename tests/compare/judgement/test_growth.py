@@ -52,7 +52,7 @@ def test_losses_within_the_distance_of_the_copies_are_rounding() -> None:
     assert two.startswith(" serial, 2 cores: the losses differ by 3.0e-07 at step 1, 4.8e-07 at step 2, ")
     assert one.endswith("3.8e-04 at step 20.") and two.endswith("at step 20.")
     assert why.startswith(" These 2: Rounding: copies of the serial run whose weights start")
-    assert last == " So scores differ in the end, by rounding."
+    assert last == " So rounding alone can make the scores differ in the end."
 
 
 def test_each_row_shows_its_own_growth() -> None:
@@ -105,7 +105,16 @@ def test_without_copies_nothing_is_called_rounding() -> None:
 def test_steps_that_no_copy_followed_are_said() -> None:
     short = Trajectories(cores=2, steps=5, losses={name: [losses()[:5], losses(2.0)[:5]] for name in ("a", "b")})
     found = growth.between(losses(), losses(1.0), short)
-    assert found.judged == 5 and found.explained.endswith("Copies were followed for 5 steps.")
+    assert found.judged == 5 and found.shown.endswith("at step 5")
+    assert found.explained.endswith("Copies were followed for 5 steps. Later losses, up to 7.6e-04 apart, are not judged.")
+
+
+def test_losses_that_are_wrong_only_after_the_copies_are_called_no_rounding() -> None:
+    short = Trajectories(cores=2, steps=5, losses={name: [losses()[:5], losses(2.0)[:5]] for name in ("a", "b")})
+    found = growth.between(losses(), planted(losses(1.0), 8), short)
+    later = found.differences[5:].max()
+    assert later > 0.1 and f"Later losses, up to {later:.1e} apart, are not judged" in found.explained
+    assert f"{later:.1e}" not in found.shown
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
