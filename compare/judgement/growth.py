@@ -75,7 +75,9 @@ class Growth(NamedTuple):
         if last <= FLOAT32_TOLERANCE:
             said = f"Rounding: less than {FLOAT32_TOLERANCE:.0e}. In {copies} it does not grow beyond that."
         if (later := self.differences[self.judged :]).size:
-            said += f" Copies were followed for {self.judged} steps. Later losses, up to {later.max():.1e} apart, are not judged."
+            said += (
+                f" Copies were followed for {self.judged} steps. Later losses, up to {later.max():.1e} apart, are not judged."
+            )
         return said
 
 

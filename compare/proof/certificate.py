@@ -8,6 +8,8 @@ from common.frozen import Frozen
 from compare.execution.store import Trajectories
 
 Verdict = Literal["proved", "not proved", "not claimed"]
+TRAJECTORY = "5 free-running losses"
+"""The rung of the timed run. It may refute, and is never judged to pass."""
 
 
 class Rung(Frozen):
@@ -81,15 +83,17 @@ class Proof(Frozen):
         passed = sum(rung.status == "passed" for rung in self.rungs)
         if not passed:
             return "not claimed: nothing was compared"
+        shown = sum(rung.status == "shown" and rung.name != TRAJECTORY for rung in self.rungs)
+        judged = f"{passed} rungs passed" + f", {shown} shown and not judged" * bool(shown)
         when = f", remembered from {self.made_at}" if self.remembered else ""
         free = [rung for rung in self.rungs if rung.name == "5 losses"]
         losses = [rung for rung in free if rung.status == "passed"]
         if free and not losses:
             worst = max(free, key=lambda rung: rung.max_relative_difference)
             grown = f"differ by up to {worst.max_relative_difference:.1e} in {worst.steps} steps"
-            return f"proved: {passed} rungs passed; free-running losses {grown}, which is shown and proves nothing{when}"
+            return f"proved: {judged}; free-running losses {grown}, which is shown and proves nothing{when}"
         if not losses:
-            return f"proved: each mode trains as serial does in the same framework; {passed} rungs passed{when}"
+            return f"proved: each mode trains as serial does in the same framework; {judged}{when}"
         proving = [rung for rung in losses if rung.precision == "float64"] or losses
         worst = max(proving, key=lambda rung: rung.max_relative_difference)
         steps = (
@@ -97,7 +101,7 @@ class Proof(Frozen):
         )
         return (
             f"proved: in {worst.precision} the losses of the frameworks agree within {worst.max_relative_difference:.1e} "
-            f"(relative) {steps}; {passed} rungs passed{when}"
+            f"(relative) {steps}; {judged}{when}"
         )
 
     def mode_verdict(self, framework: str, mode: str) -> str:

@@ -14,7 +14,7 @@ from common.spec import Spec
 from compare.core.differences import FLOAT32_TOLERANCE, absolute, relative
 from compare.judgement.growth import Growth
 from compare.proof import tolerances
-from compare.proof.certificate import Rung
+from compare.proof.certificate import TRAJECTORY, Rung
 from compare.proof.differences import (
     Arrays,
     against_largest,
@@ -111,7 +111,7 @@ def trajectory(what: Spec, found: Growth, losses: Sequence[float]) -> Rung:
     }
     return rung(
         what,
-        "5 free-running losses",
+        TRAJECTORY,
         float(found.differences[step - 1]),
         said,
         float(found.limits[step - 1]),

@@ -631,7 +631,7 @@ def test_sentences_say_what_was_found() -> None:
     shown = rung("shown", name="5 logits")
     assert Proof(rungs=[rung("passed"), rung("passed", max_relative_difference=2e-13), shown], seconds=0).sentence == (
         "proved: in float64 the losses of the frameworks agree within 2.0e-13 (relative) at each of 40 steps (loss from 2 to "
-        "1); 2 rungs passed"
+        "1); 2 rungs passed, 1 shown and not judged"
     )
     assert Proof(rungs=[rung("passed", precision="float32", max_relative_difference=1e-7)], seconds=0).sentence == (
         "proved: in float32 the losses of the frameworks agree within 1.0e-07 (relative) at the first step; 1 rungs passed"

@@ -369,9 +369,8 @@ def test_mini_xception_is_not_failed_for_rounding(tmp_path: Path, optimizer: str
 def _float64(out: Path, model: str, optimizer: str, modes: tuple[str, ...], steps: int) -> list[Rung]:
     rate = {"sgd": 0.05, "adam": 1e-3}[optimizer]
     what = spec.build({"model": model, "optimizer": {"name": optimizer, "learning_rate": rate}, "global_batch_size": 16})
-    base = ladder.proof_spec(what, 16, steps, "float64")
-    climbing = ladder._Ladder(base, ("pytorch", "tensorflow"), modes, 2, (), (), out, lambda text: None)
-    return [rung for steps in climbing.single_steps() for rung in climbing.judged(steps)]
+    frameworks = "pytorch", "tensorflow"
+    return ladder.every_step(what, frameworks, modes, replicas=2, out=out, progress=lambda text: None, steps=steps)
 
 
 def _assert_within_1e_12(found: list[Rung], steps: int) -> None:
