@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
 
+from common.matching import recording
 from common.models.architectures import Architecture
 from common.models.weights import Weights
 from pytorch_impl import channels, models, shards
@@ -29,7 +31,7 @@ def load(model: nn.Module, architecture: Architecture, weights: Mapping[str, npt
     with torch.no_grad():
         for parameter in architecture.parameters():
             for holder, part in channels.holders(_layer(model, parameter.name)):
-                whole = weights[parameter.name][..., part]
+                whole = _in_own_order(holder, parameter.name, weights[parameter.name])[..., part]
                 for tensor, own in shards.parts(_tensor(holder, parameter.name)):
                     array = _to_framework(parameter.name, whole[..., own])
                     tensor.copy_(torch.from_numpy(np.ascontiguousarray(array)))
@@ -80,7 +82,13 @@ def _gathered(model: nn.Module, name: str, what: Callable[[torch.Tensor], list[t
     for holder, _ in channels.holders(layer):
         variable = _tensor(holder, name)
         arrays.append(shards.gather(variable, [_to_canonical(name, part) for part in what(variable)]))
-    return channels.gather(layer, arrays)
+    whole = channels.gather(layer, arrays)
+    return recording.to_canonical(whole, name.rpartition(".")[2], getattr(layer, "input_order", None))
+
+
+def _in_own_order(holder: Any, name: str, array: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
+    """A canonical array, with its inputs in the order in which a user's own model flattens an image."""
+    return recording.to_native(array, name.rpartition(".")[2], getattr(holder, "input_order", None))
 
 
 def _own(variable: torch.Tensor) -> list[torch.Tensor]:

@@ -391,7 +391,8 @@ def _settings(leaf: Any, given: Any, *, active: bool) -> dict[str, Any]:
         found: dict[str, Any] = {"window": list(leaf.pool_size), "stride": list(leaf.strides), "padding": same}
         return {**found, "count_padding": False} if kind == "average_pool" else found
     if kind == "dropout":
-        return {"rate": leaf.rate, "active": active}
+        channels = isinstance(leaf, layers.SpatialDropout2D) or getattr(leaf, "noise_shape", None) or False
+        return {"rate": leaf.rate, "active": active, "whole_channels": channels}
     if kind == "activation":
         return _of_activation(leaf.activation if isinstance(leaf, layers.Activation) else leaf)
     return {}

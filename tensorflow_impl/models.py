@@ -11,7 +11,7 @@ import tensorflow as tf
 from common.models import architectures, user_code
 from common.models.architectures import Architecture, Layer
 from common.models.stages import Stage
-from tensorflow_impl import batch_norm
+from tensorflow_impl import batch_norm, native
 from tensorflow_impl.batch_norm import ReplicaGroup
 
 _ARITHMETIC = {"bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
@@ -83,6 +83,9 @@ def build_layers(architecture: Architecture, shape: tuple[int, ...], precision: 
 
 def find_layer(model: keras.Model, name: str) -> keras.layers.Layer:
     """A layer of a model by its name in the architecture."""
+    for layer in model.layers:
+        if isinstance(layer, native.UserModel):
+            return layer.find(name)
     return model.get_layer(name)
 
 
