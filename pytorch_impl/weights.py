@@ -59,15 +59,29 @@ def positions(model: nn.Module, architecture: Architecture) -> dict[str, int]:
     return {name: own[id(_tensor(_layer(model, name), name))] for name in names}
 
 
-def flattened(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """All values of a parameter's gradient, in the canonical layout."""
+def orders(model: nn.Module, architecture: Architecture) -> dict[str, torch.Tensor]:
+    """Of each parameter behind an image that a user's own model flattens channels first: the place of each canonical input."""
+    found: dict[str, torch.Tensor] = {}
+    for parameter in architecture.parameters():
+        layer = _layer(model, parameter.name)
+        order = getattr(layer, "input_order", None)
+        if order is not None and not parameter.name.endswith(".bias"):
+            found[parameter.name] = torch.from_numpy(order).to(_tensor(layer, parameter.name).device)
+    return found
+
+
+def flattened(name: str, tensor: torch.Tensor, order: torch.Tensor | None = None) -> torch.Tensor:
+    """All values of a parameter's gradient, in the canonical layout. `order` is that of `orders`."""
     if name.endswith(".kernel"):
         tensor = tensor.t() if tensor.ndim == 2 else tensor.permute(2, 3, 1, 0)
-    return tensor.reshape(-1)
+    return (tensor if order is None else tensor[order]).reshape(-1)
 
 
-def restored(name: str, values: torch.Tensor, variable: torch.Tensor) -> torch.Tensor:
+def restored(name: str, values: torch.Tensor, variable: torch.Tensor, order: torch.Tensor | None = None) -> torch.Tensor:
     """Reshape values from `flattened` into the gradient of a model's own variable."""
+    if order is not None:
+        canonical = values.view(len(order), -1)
+        values = torch.empty_like(canonical).index_copy_(0, order, canonical).view(-1)
     if not name.endswith(".kernel"):
         return values.view(variable.shape)
     if variable.ndim == 2:

@@ -115,7 +115,8 @@ def summarize(architecture: Architecture) -> dict[str, Any]:
 
 def num_values(model: keras.Model) -> tuple[int, int]:
     """(all values, the trainable ones of them) that a model really has."""
-    return _size(model.variables), _size(model.trainable_variables)
+    # Twin: Keras's dropouts have random states, which are no values of the model.
+    return _size(model.weights), _size(model.trainable_variables)
 
 
 def _size(variables: list[Any]) -> int:

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import keras
-import numpy as np
 import tensorflow as tf
 from keras.src.backend.common import global_state
 
@@ -37,10 +36,10 @@ def build(side: Side, architecture: Architecture, precision: str, group: Replica
     if isinstance(user_code.find(side.model), keras.Model):
         raise SpecError(f"{side.model} is one model, and a run needs several. Name its class, or a function that makes it.")
     height, width, channels = model.shape
-    with _names_from_the_start(), user_code.running(side.model):
+    with _as_matched(precision), user_code.running(side.model):
         net = user_code.build(side.model, keras.Model, classes=model.num_outputs, image=(height, width, channels))
         # Twin: Keras makes variables in the first call.
-        net(tf.zeros((1, *model.shape), keras.config.floatx() if precision == "float32" else precision), training=False)
+        net(tf.zeros((1, *model.shape), precision), training=False)
     images = keras.Input((height, width, 3), dtype=precision, name="images")
     masks = [keras.Input((dropout.units,), dtype="bool", name=f"mask_{index}") for index, dropout in enumerate(architecture.dropouts)]
     own = keras.Model([images, *masks], UserModel(side, model, net, group)([images, *masks]), name="matched")
@@ -54,15 +53,17 @@ def build(side: Side, architecture: Architecture, precision: str, group: Replica
 
 
 @contextmanager
-def _names_from_the_start() -> Generator[None]:
-    """Count the names of new layers from zero, as `match` did."""
-    # Twin: Keras names layers by a count in the process. torch names them by their attributes.
-    key = "object_name_uids"
+def _as_matched(precision: str) -> Generator[None]:
+    """Make layers as `match` did: their names counted from zero, their input of the whole precision."""
+    # Twin: Keras names layers by a count in the process, and takes the type of inputs from a setting. torch does neither.
+    key, floats = "object_name_uids", keras.config.floatx()
     counted = global_state.get_global_attribute(key)
     global_state.set_global_attribute(key, None)
+    keras.config.set_floatx(precision)
     try:
         yield
     finally:
+        keras.config.set_floatx(floats)
         global_state.set_global_attribute(key, counted)
 
 
@@ -79,13 +80,13 @@ class UserModel(keras.layers.Layer):
         leaves = {leaf.name: leaf for leaf in net._flatten_layers(include_self=False)}
         for layer, shape in zip(model.layers, model.outputs, strict=True):
             name, _, part = side.layers[layer.name].partition(".")
-            leaf, order = leaves[name], side.order(layer.name)
+            leaf = leaves[name]
             if isinstance(layer, architectures.Dropout):
                 self._dropouts.append(layer.name)
-                leaf.call = _masked(layer, order, self._masks)
+                leaf.call = _masked(layer, self._masks)
             elif isinstance(layer, architectures.BatchNorm):
                 leaf.call = _normalised(layer, leaf, group)
-            self._holders[layer.name] = _holder(leaf, part, shape, order)
+            self._holders[layer.name] = _holder(leaf, part, shape)
 
     def find(self, name: str) -> Any:
         """What holds the arrays of a layer of the architecture."""
@@ -98,7 +99,7 @@ class UserModel(keras.layers.Layer):
         return self.net(images[..., : self._channels], training=training)
 
 
-def _holder(leaf: Any, part: str, shape: tuple[int, ...], order: Any) -> Any:
+def _holder(leaf: Any, part: str, shape: tuple[int, ...]) -> Any:
     """The arrays of a layer by role, and what else is asked of a layer of the suite's own models."""
     roles: dict[str, Any] = {role: getattr(leaf, role, None) for role in ("kernel", "bias", "gamma", "beta")}
     if isinstance(leaf, keras.layers.BatchNormalization):
@@ -108,20 +109,19 @@ def _holder(leaf: Any, part: str, shape: tuple[int, ...], order: Any) -> Any:
         roles = {"kernel": getattr(leaf, f"{part}_kernel"), "bias": leaf.bias if part == "pointwise" else None}
     arrays = [variable for variable in roles.values() if variable is not None]
     return SimpleNamespace(
-        **roles, variables=arrays, non_trainable_variables=[each for each in arrays if not each.trainable], input_order=order,
+        **roles, variables=arrays, non_trainable_variables=[each for each in arrays if not each.trainable],
         output=SimpleNamespace(shape=(None, *shape)),
         is_depthwise=part == "depthwise" or isinstance(leaf, keras.layers.DepthwiseConv2D),
     )  # fmt: skip
 
 
-def _masked(layer: architectures.Dropout, order: Any, masks: SimpleNamespace) -> Any:
-    """A dropout with the mask of the batch, in the canonical order of values, instead of a draw of its own."""
-    places = None if order is None else np.argsort(order)
+def _masked(layer: architectures.Dropout, masks: SimpleNamespace) -> Any:
+    """A dropout with the mask of the batch, instead of a draw of its own."""
 
     def call(x: Any, training: bool = False) -> Any:
         if not training:
             return x
-        mask = masks.now[layer.name] if places is None else tf.gather(masks.now[layer.name], places, axis=1)
+        mask = masks.now[layer.name]
         if len(x.shape) == 4:
             size = (1, 1) if layer.units == x.shape[-1] else x.shape[1:3]
             mask = tf.reshape(mask, (-1, *size, x.shape[-1]))

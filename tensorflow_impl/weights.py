@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from common.matching import recording
 from common.models.architectures import Architecture
 from common.models.weights import Weights
 from tensorflow_impl import channels, device, models, shards
@@ -20,7 +19,7 @@ def load(model: keras.Model, architecture: Architecture, weights: Mapping[str, n
     """Set every parameter and statistic of a model from canonical arrays, rounded to the model's precision."""
     for parameter in architecture.parameters():
         for holder, part in channels.holders(_layer(model, parameter.name)):
-            whole = _in_own_order(holder, parameter.name, weights[parameter.name])[..., part]
+            whole = weights[parameter.name][..., part]
             for variable, own in shards.parts(_variable(holder, parameter.name)):
                 array = _reordered(holder, parameter.name, whole[..., own])
                 for copy in device.copies(variable.value):
@@ -68,13 +67,7 @@ def _gathered(model: keras.Model, name: str, what: Callable[[Any], list[Any]]) -
     for holder, _ in channels.holders(layer):
         variable = _variable(holder, name)
         arrays.append(shards.gather(variable, [_reordered(holder, name, part.numpy()) for part in what(variable)]))
-    whole = channels.gather(layer, arrays)
-    return recording.to_canonical(whole, name.rpartition(".")[2], getattr(layer, "input_order", None))
-
-
-def _in_own_order(holder: Any, name: str, array: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
-    """A canonical array, with its inputs in the order in which a user's own model flattens an image."""
-    return recording.to_native(array, name.rpartition(".")[2], getattr(holder, "input_order", None))
+    return channels.gather(layer, arrays)
 
 
 def _own(variable: Any) -> list[Any]:

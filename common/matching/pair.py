@@ -20,7 +20,7 @@ class Side:
     layers: dict[str, str]
     """Name of each layer in the architecture, and in this model."""
     flattened: dict[str, tuple[int, int, int]] = field(default_factory=dict[str, tuple[int, int, int]])
-    """Layers that take an image flattened channels first: its (height, width, channels)."""
+    """Layers that take an image flattened channels first, unlike the other model: its (height, width, channels)."""
 
     def order(self, name: str) -> Array | None:
         """Of a flattened image in front of a layer: the place in this model of each value in the order height, width, channels.

@@ -311,6 +311,15 @@ def resolve(
     return dataclasses.replace(architecture, name=model)  # by it the twins find the module's own builders
 
 
+def cannot_cut(run: Spec) -> str | None:
+    """Why a mode that divides a model cannot have the model of a spec. None: it can, or the mode divides none."""
+    if run.model in MODELS or run.mode in ("serial", "data_parallel", "multi_process", "parameter_server", "model_averaging"):
+        return None
+    if not isinstance(getattr(user_code.module(run.model), "MODEL", None), Opaque):
+        return None
+    return f"not available: {run.mode} divides a model, and only the user's own code knows how the layers of {run.model} are joined"
+
+
 def output_shape(layers: tuple[Layer, ...], shape: tuple[int, ...], model: str) -> tuple[int, ...]:
     """[H, W, C] or [features] behind these layers.
 

@@ -115,10 +115,11 @@ def _model(found: Match, name: str) -> tuple[Opaque, tuple[Side, Side]]:
         made = _layer(line.left, line.right)
         kept.append(made)
         outputs.append(tuple(line.left.output))
-        for side, opened, each in zip(sides, found.opened, (line.left, line.right), strict=True):
-            side.layers[made.name] = each.name
-            if each.flattened == "chw":
-                side.flattened[made.name] = _image(opened.layers, each)
+        sides[0].layers[made.name], sides[1].layers[made.name] = line.left.name, line.right.name
+        if line.left.flattened != line.right.flattened:
+            if line.left.flattened != "chw":
+                _refuse(line.right, "takes an image flattened channels first, which only torch does")
+            sides[0].flattened[made.name] = _image(found.opened[0].layers, line.left)
     return Opaque(name, ask.image, found.opened[0].outputs[0], tuple(kept), tuple(outputs)), sides
 
 

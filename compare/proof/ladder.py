@@ -447,6 +447,8 @@ class _Ladder:
             parallel = spec.build(spec.with_variant(values, mode, self.replicas))
             if parallel.departs is not None or (own_statistics and parallel.mode == "hybrid"):
                 continue
+            if architectures.cannot_cut(parallel) is not None:
+                continue
             here = tuple(name for name in self.frameworks if spec.check_against(parallel, launch.describe(name)) is None)
             if here:
                 found[mode] = _Claim(parallel, parallel.pipeline.micro_batches if own_statistics else 1, here)
