@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -74,7 +75,7 @@ class UserModel(keras.layers.Layer):
         super().__init__()
         self.net = net
         self._channels = model.shape[-1]
-        self._masks = SimpleNamespace(now=dict[str, Any]())  # a dict would be tracked
+        self._masks = threading.local()  # replicas of a strategy run in threads that take turns
         self._dropouts: list[str] = []
         self._holders: dict[str, Any] = {}
         leaves = {leaf.name: leaf for leaf in net._flatten_layers(include_self=False)}
@@ -115,7 +116,7 @@ def _holder(leaf: Any, part: str, shape: tuple[int, ...]) -> Any:
     )  # fmt: skip
 
 
-def _masked(layer: architectures.Dropout, masks: SimpleNamespace) -> Any:
+def _masked(layer: architectures.Dropout, masks: threading.local) -> Any:
     """A dropout with the mask of the batch, instead of a draw of its own."""
 
     def call(x: Any, training: bool = False) -> Any:
@@ -137,9 +138,9 @@ def _normalised(layer: architectures.BatchNorm, leaf: Any, group: ReplicaGroup |
         synchronised: Any = batch_norm.build(layer, group)
         synchronised.gamma, synchronised.beta = leaf.gamma, leaf.beta
         synchronised.mean, synchronised.variance = leaf.moving_mean, leaf.moving_variance
-        return lambda inputs, training=False: synchronised.call(inputs, training=training)
+        return lambda inputs, training=False, mask=None: synchronised.call(inputs, training=training)
 
-    def call(inputs: Any, training: bool = False) -> Any:
+    def call(inputs: Any, training: bool = False, mask: Any = None) -> Any:
         kept = leaf.moving_variance * leaf.momentum
         made = native(inputs, training=training)
         if training:
