@@ -91,7 +91,9 @@ class Compressor:
         """Yield the message of each bucket. Gradients are in the order of the model's own parameters."""
         for number, bucket in enumerate(self._buckets):
             names = [self._names[index] for index in bucket]
-            values = torch.cat([weights.flattened(name, gradients[self._positions[name]], self._orders.get(name)) for name in names])
+            values = torch.cat(
+                [weights.flattened(name, gradients[self._positions[name]], self._orders.get(name)) for name in names]
+            )
             if self._lost is not None:
                 values = values + self._lost[number]
             message = encode(values, self._settings)

@@ -1,4 +1,4 @@
-"""A user's own model of a matched pair: built unchanged. Its layers have the names, and its dropouts the masks, of the suite."""
+"""A user's own model of a matched pair, built unchanged, with the suite's names of layers and masks of dropouts."""
 
 from __future__ import annotations
 
@@ -38,9 +38,7 @@ def build(side: Side, architecture: Architecture, precision: str, group: Replica
     trained = sum(parameter.numel() for parameter in own.parameters() if parameter.requires_grad)
     wanted = sum(parameter.size for parameter in architecture.parameters() if parameter.trainable)
     if trained != wanted:
-        raise SpecError(
-            f"{side.model} must train the {wanted} values that were matched. Received: {trained}. Freeze no layer, or match again."
-        )
+        raise SpecError(f"{side.model} must train the {wanted} values that were matched. Received: {trained}. Freeze no layer.")
     return own
 
 

@@ -1,4 +1,4 @@
-"""A user's own model of a matched pair: built unchanged. Its layers have the names, and its dropouts the masks, of the suite."""
+"""A user's own model of a matched pair, built unchanged, with the suite's names of layers and masks of dropouts."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def build(side: Side, architecture: Architecture, precision: str, group: Replica
         # Twin: Keras makes variables in the first call.
         net(tf.zeros((1, *model.shape), precision), training=False)
     images = keras.Input((height, width, 3), dtype=precision, name="images")
-    masks = [keras.Input((dropout.units,), dtype="bool", name=f"mask_{index}") for index, dropout in enumerate(architecture.dropouts)]
+    masks = [
+        keras.Input((dropout.units,), dtype="bool", name=f"mask_{index}") for index, dropout in enumerate(architecture.dropouts)
+    ]
     own = keras.Model([images, *masks], UserModel(side, model, net, group)([images, *masks]), name="matched")
     trained = sum(math.prod(variable.shape) for variable in own.trainable_variables)
     wanted = sum(parameter.size for parameter in architecture.parameters() if parameter.trainable)
     if trained != wanted:
-        raise SpecError(
-            f"{side.model} must train the {wanted} values that were matched. Received: {trained}. Freeze no layer, or match again."
-        )
+        raise SpecError(f"{side.model} must train the {wanted} values that were matched. Received: {trained}. Freeze no layer.")
     return own
 
 

@@ -317,7 +317,20 @@ def cannot_cut(run: Spec) -> str | None:
         return None
     if not isinstance(getattr(user_code.module(run.model), "MODEL", None), Opaque):
         return None
-    return f"not available: {run.mode} divides a model, and only the user's own code knows how the layers of {run.model} are joined"
+    return f"not available: {run.mode} divides a model, and only the user's own code joins the layers of {run.model}"
+
+
+def refuse_opaque(architecture: Architecture, what: str) -> None:
+    """Refuse a matched pair where layers must be known one by one.
+
+    Raises:
+        SpecError: the model is one.
+    """
+    if isinstance(architecture.layers[0], Opaque):
+        raise SpecError(
+            f"{what} needs to know how layers are joined. Received: {architecture.name}, which only the user's own code joins. "
+            "Use `run`, `parity` or `scaling`, or say the model as an architecture."
+        )
 
 
 def output_shape(layers: tuple[Layer, ...], shape: tuple[int, ...], model: str) -> tuple[int, ...]:
@@ -378,11 +391,11 @@ def output_shape(layers: tuple[Layer, ...], shape: tuple[int, ...], model: str) 
                     )
                 shape = (*parts[0][:-1], sum(part[-1] for part in parts))
             case Opaque():
-                size = shape[0]
                 if shape[:2] != layer.shape[:2]:
+                    wanted, received = ("x".join(map(str, each[:2])) for each in (layer.shape, shape))
                     raise SpecError(
-                        f"model {model} was matched with images of {layer.shape[0]}x{layer.shape[1]} pixels. Received: {size}. Use "
-                        f"--image-size {layer.shape[0]}, or match again with --input {size}x{size}x{layer.shape[2]}."
+                        f"model {model} was matched with images of {wanted} pixels. Received: {received}. Use --image-size "
+                        f"{layer.shape[0]}, or match again with --input {received}x{layer.shape[2]}."
                     )
                 shape = (layer.num_outputs,)
             case ReLU() | Native():

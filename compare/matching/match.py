@@ -60,7 +60,7 @@ def command(
     """Compare a PyTorch model with its Keras port: weights copied, outputs, gradients, steps; exit code 1 where they part."""
     with exits.reported(), interruptible():
         if write is not None:
-            pair_file.check(write, ask_to_prepare=prepare is not None, own_loss=loss is not None)
+            pair_file.check(write, own_input=prepare is not None, own_loss=loss is not None)
         if out is not None:
             store.refuse_others(out, RESULTS_FILE, None, "match")
         found = match(

@@ -20,7 +20,11 @@ _SETTLED = {"biased-variance", "rounded-constants", "adam-epsilon", "weight-deca
 _KINDS = {"conv", "depthwise_conv", "dense", "batch_norm", "layer_norm", "group_norm", "dropout"}
 _ROLES = {"gamma", "beta", "mean", "variance"}
 
-_TEXT = '''"""{left} and {right} are the same model, says `convtwins match`, which wrote this file."""
+_TEXT = '''"""A pair of models that are the same, written by `convtwins match`.
+
+{left}
+{right}
+"""
 
 from common.matching import pair
 from common.matching.pair import Side
@@ -56,20 +60,20 @@ def build_tensorflow(architecture, precision, group):
 '''
 
 
-def check(path: Path, *, ask_to_prepare: bool, own_loss: bool) -> None:
+def check(path: Path, *, own_input: bool, own_loss: bool) -> None:
     """Refuse what cannot become a model of a run, before anything starts.
 
     Raises:
         SpecError: the path gives no `package.module`, or the pair has its own input or loss.
     """
-    if ask_to_prepare or own_loss:
+    if own_input or own_loss:
         raise SpecError(
-            f"--write takes no {'--prepare' if ask_to_prepare else '--loss'}: `run` gives images in 0..1 and takes the cross-entropy "
-            "of logits. Put what differs into the models."
+            f"--write takes no {'--prepare' if own_input else '--loss'}: `run` gives images in 0..1 and takes the "
+            "cross-entropy of logits. Put what differs into the models."
         )
     if path.suffix != ".py" or not path.stem.isidentifier() or not path.absolute().parent.name.isidentifier():
         raise SpecError(
-            f"--write must name FOLDER/FILE.py, which `run --model folder.file` imports. Received: {path}. Use e.g. pairs/net.py."
+            f"--write must name FOLDER/FILE.py, as `run --model folder.file` imports it. Received: {path}. Use e.g. pairs/a.py."
         )
 
 
@@ -83,11 +87,12 @@ def write(found: Match, path: Path) -> list[str]:
         return [f"{path} was not written, for the models are not the same."]
     accepted = {cause.name for rung in found.rungs if rung.status == ACCEPTED for cause in rung.causes}
     if others := accepted - _SETTLED:
-        raise SpecError(f"--write takes no pair that differs. Accepted: {', '.join(sorted(others))}. Mend the port, and match again.")
+        raise SpecError(
+            f"--write takes no pair that differs. Accepted: {', '.join(sorted(others))}. Mend the port, and match again."
+        )
     name = f"{path.absolute().parent.name}.{path.stem}"
     model, sides = _model(found, name)
     layers = "".join(f"        {layer!r},\n" for layer in model.layers)
-    path.parent.mkdir(parents=True, exist_ok=True)
     text = _TEXT.format(left=sides[0].model, right=sides[1].model, model=model, layers=layers, sides=sides)
     atomic_files.write_atomically(path, text)
     said = [f"{path} was written. Train it in both frameworks: run --model {name} --image-size {model.shape[0]}."]

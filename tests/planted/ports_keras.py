@@ -120,6 +120,15 @@ class ForRun(keras.Model):
         return self.dense(keras.ops.sigmoid(self.scale(self.hidden(x))))
 
 
+one_for_run = ForRun(CLASSES)
+
+
+def frozen_for_run() -> keras.Model:
+    net = ForRun(CLASSES)
+    net.stem.trainable = False
+    return net
+
+
 class Twice(keras.Model):
     """The port of `Twice`, whose layers run in another order."""
 

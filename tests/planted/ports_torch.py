@@ -63,6 +63,13 @@ class AlwaysDropping(Net):
         return self.dense(functional.dropout(torch.flatten(x, 1), 0.3))
 
 
+class FunctionDropout(Net):
+    def forward(self, x: Any) -> Any:
+        x = functional.max_pool2d(functional.relu(self.conv1(x)), 2)
+        x = functional.relu(self.conv2(x))
+        return self.dense(functional.dropout(torch.flatten(x, 1), 0.3, self.training))
+
+
 class Residual(nn.Module):
     """A residual block with separable and grouped convolutions, average pooling and a global mean."""
 
@@ -138,6 +145,15 @@ class ForRun(nn.Module):
         x = self.drop[1](self.drop[0](x + self.norm(self.point(self.block(x)))))
         x = self.drop[2](functional.avg_pool2d(x, 2).flatten(1))
         return self.dense(self.scale(self.hidden(x)).sigmoid())
+
+
+one_for_run = ForRun(CLASSES)
+
+
+def frozen_for_run() -> nn.Module:
+    net = ForRun(CLASSES)
+    net.stem.requires_grad_(False)
+    return net
 
 
 class Unsupported(nn.Module):

@@ -40,9 +40,7 @@ def test_each_replica_holds_its_rows_of_every_parameter_and_of_its_state_alone(r
     assert [held[place] for place in sorted(held)] == [[values] * 2 for values in expected]
 
 
-def test_steps_of_even_and_uneven_shards_are_serials_steps_also_from_a_gathered_state(
-    twin: Twin, reports: Reports
-) -> None:
+def test_steps_of_even_and_uneven_shards_are_serials_steps_also_from_a_gathered_state(twin: Twin, reports: Reports) -> None:
     trainer = made.trainer(twin, ARCHITECTURE)
     data = made.dataset(ARCHITECTURE).train
     losses: list[float] = []
