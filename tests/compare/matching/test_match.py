@@ -3,15 +3,16 @@
 import json
 import os
 import re
-import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from common.models import user_code
 from common.spec import SpecError
 from compare import api
 from compare.execution import launch
@@ -19,6 +20,7 @@ from compare.matching import climbing, pair_file
 from compare.matching import match as matching
 from compare.matching.causes import KNOWN
 from compare.matching.climbing import Match, Process
+from tests.planted import pair_for_run
 
 TORCH, KERAS = "tests.planted.ports_torch", "tests.planted.ports_keras"
 IMAGE, CLASSES = (8, 8, 3), 5
@@ -219,14 +221,18 @@ def test_a_class_of_a_notebook_is_refused() -> None:
         api.match(type("Net", (), {"__module__": "__main__"}), "c:d", image=IMAGE, classes=5)
 
 
-def test_a_pair_is_written_as_the_module_that_the_twins_are_tested_with(both: Both, tmp_path: Path) -> None:
+def test_a_pair_is_written_as_the_module_that_the_twins_are_tested_with(
+    both: Both, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = matched(both, "ForRun", "ForRun", accept=["biased-variance"])
     said = pair_file.write(found, tmp_path / "planted" / "pair_for_run.py")
     assert "run --model planted.pair_for_run --image-size 8" in said[0] and "unbiased" in said[1]
-    written, kept = (
-        runpy.run_path(str(folder / "planted" / "pair_for_run.py")) for folder in (tmp_path, launch.PROJECT_ROOT / "tests")
-    )
-    assert all(written[name] == kept[name] for name in ("MODEL", "PYTORCH", "TENSORFLOW", "IMPORTS"))
+    monkeypatch.syspath_prepend(tmp_path)
+    written = user_code.module("planted.pair_for_run")
+    assert replace(written.MODEL, name=pair_for_run.MODEL.name) == pair_for_run.MODEL
+    assert (written.PYTORCH, written.TENSORFLOW) == (pair_for_run.PYTORCH, pair_for_run.TENSORFLOW)
+    own, sides = user_code.folders("planted.pair_for_run")
+    assert own == tmp_path / "planted" and sides == launch.PROJECT_ROOT / "tests"  # their code is part of the run's digest
 
 
 def test_a_pair_that_does_not_match_is_not_written(both: Both, tmp_path: Path) -> None:
