@@ -311,11 +311,15 @@ def resolve(
     return dataclasses.replace(architecture, name=model)  # by it the twins find the module's own builders
 
 
+def is_opaque(model: str) -> bool:
+    """Whether a model name is that of a matched pair, whose layers only the user's own code joins."""
+    return model not in MODELS and isinstance(getattr(user_code.module(model), "MODEL", None), Opaque)
+
+
 def cannot_cut(run: Spec) -> str | None:
     """Why a mode that divides a model cannot have the model of a spec. None: it can, or the mode divides none."""
-    if run.model in MODELS or run.mode in ("serial", "data_parallel", "multi_process", "parameter_server", "model_averaging"):
-        return None
-    if not isinstance(getattr(user_code.module(run.model), "MODEL", None), Opaque):
+    whole = "serial", "data_parallel", "multi_process", "parameter_server", "model_averaging"
+    if run.mode in whole or not is_opaque(run.model):
         return None
     return f"not available: {run.mode} divides a model, and only the user's own code joins the layers of {run.model}"
 
