@@ -77,6 +77,7 @@ class Compressor:
         self._variables = list(model.parameters())
         self._positions = weights.positions(model, architecture)
         self._names = list(self._positions)
+        self._orders = weights.orders(model, architecture)
         self.sizes = [self._variables[position].numel() for position in self._positions.values()]
         self._dtype = self._variables[0].dtype
         self._buckets = buckets(self.sizes, self._dtype.itemsize, settings.bucket_mib)
@@ -90,7 +91,9 @@ class Compressor:
         """Yield the message of each bucket. Gradients are in the order of the model's own parameters."""
         for number, bucket in enumerate(self._buckets):
             names = [self._names[index] for index in bucket]
-            values = torch.cat([weights.flattened(name, gradients[self._positions[name]]) for name in names])
+            values = torch.cat(
+                [weights.flattened(name, gradients[self._positions[name]], self._orders.get(name)) for name in names]
+            )
             if self._lost is not None:
                 values = values + self._lost[number]
             message = encode(values, self._settings)
@@ -110,7 +113,9 @@ class Compressor:
             summed = self._sum(parts, count).split([self.sizes[index] for index in bucket])
             for index, values in zip(bucket, summed, strict=True):
                 position = self._positions[self._names[index]]
-                made[position] = weights.restored(self._names[index], values, self._variables[position])
+                made[position] = weights.restored(
+                    self._names[index], values, self._variables[position], self._orders.get(self._names[index])
+                )
         return made
 
     def exchange(self, gradients: list[torch.Tensor]) -> list[torch.Tensor]:

@@ -340,7 +340,8 @@ def _settings(kind: str, name: str, given: dict[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = {"window": list(size), "stride": list(stride), "padding": padding}
         return {**found, "count_padding": bool(given.get("count_include_pad", True))} if kind == "average_pool" else found
     if kind == "dropout":
-        return {"rate": given.get("p", 0.5), "active": bool(given.get("training", True))}
+        channels = name.lower() == "dropout2d"
+        return {"rate": given.get("p", 0.5), "active": bool(given.get("training", True)), "whole_channels": channels}
     if kind == "activation":
         function = {"logsoftmax": "log_softmax", "leakyrelu": "leaky_relu"}.get(name.lower(), name.lower().strip("_"))
         slope = {"slope": given.get("negative_slope", 0.01)} if function == "leaky_relu" else {}

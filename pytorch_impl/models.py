@@ -11,7 +11,7 @@ from torch import nn
 from common.models import architectures, user_code
 from common.models.architectures import Architecture, Layer
 from common.models.stages import Stage
-from pytorch_impl import batch_norm
+from pytorch_impl import batch_norm, native
 from pytorch_impl.batch_norm import ReplicaGroup
 
 _ARITHMETIC = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -154,6 +154,8 @@ class _Stage(_Network):
 
 def find_layer(model: nn.Module, name: str) -> nn.Module:
     """A layer of a model by its name in the architecture."""
+    if isinstance(model, native.UserModel):
+        return model.find(name)
     return model.get_submodule(_attribute_name(name) if isinstance(model, _Network) else name)
 
 
@@ -242,7 +244,7 @@ def _module(layer: Layer, group: ReplicaGroup | None) -> nn.Module:
             return nn.Linear(layer.in_features, layer.out_features)
         case architectures.Dropout():
             return _MaskedDropout(layer.rate)
-        case architectures.Residual() | architectures.Concatenation() | architectures.Cut():
+        case _:
             raise TypeError(f"{type(layer).__name__} is no leaf")
 
 

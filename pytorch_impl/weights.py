@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
 
+from common.matching import recording
 from common.models.architectures import Architecture
 from common.models.weights import Weights
 from pytorch_impl import channels, models, shards
@@ -29,7 +31,7 @@ def load(model: nn.Module, architecture: Architecture, weights: Mapping[str, npt
     with torch.no_grad():
         for parameter in architecture.parameters():
             for holder, part in channels.holders(_layer(model, parameter.name)):
-                whole = weights[parameter.name][..., part]
+                whole = _in_own_order(holder, parameter.name, weights[parameter.name])[..., part]
                 for tensor, own in shards.parts(_tensor(holder, parameter.name)):
                     array = _to_framework(parameter.name, whole[..., own])
                     tensor.copy_(torch.from_numpy(np.ascontiguousarray(array)))
@@ -57,15 +59,29 @@ def positions(model: nn.Module, architecture: Architecture) -> dict[str, int]:
     return {name: own[id(_tensor(_layer(model, name), name))] for name in names}
 
 
-def flattened(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """All values of a parameter's gradient, in the canonical layout."""
+def orders(model: nn.Module, architecture: Architecture) -> dict[str, torch.Tensor]:
+    """Of each parameter behind an image that a user's own model flattens channels first: the place of each canonical input."""
+    found: dict[str, torch.Tensor] = {}
+    for parameter in architecture.parameters():
+        layer = _layer(model, parameter.name)
+        order = getattr(layer, "input_order", None)
+        if order is not None and not parameter.name.endswith(".bias"):
+            found[parameter.name] = torch.from_numpy(order).to(_tensor(layer, parameter.name).device)
+    return found
+
+
+def flattened(name: str, tensor: torch.Tensor, order: torch.Tensor | None = None) -> torch.Tensor:
+    """All values of a parameter's gradient, in the canonical layout. `order` is that of `orders`."""
     if name.endswith(".kernel"):
         tensor = tensor.t() if tensor.ndim == 2 else tensor.permute(2, 3, 1, 0)
-    return tensor.reshape(-1)
+    return (tensor if order is None else tensor[order]).reshape(-1)
 
 
-def restored(name: str, values: torch.Tensor, variable: torch.Tensor) -> torch.Tensor:
+def restored(name: str, values: torch.Tensor, variable: torch.Tensor, order: torch.Tensor | None = None) -> torch.Tensor:
     """Reshape values from `flattened` into the gradient of a model's own variable."""
+    if order is not None:
+        canonical = values.view(len(order), -1)
+        values = torch.empty_like(canonical).index_copy_(0, order, canonical).view(-1)
     if not name.endswith(".kernel"):
         return values.view(variable.shape)
     if variable.ndim == 2:
@@ -80,7 +96,13 @@ def _gathered(model: nn.Module, name: str, what: Callable[[torch.Tensor], list[t
     for holder, _ in channels.holders(layer):
         variable = _tensor(holder, name)
         arrays.append(shards.gather(variable, [_to_canonical(name, part) for part in what(variable)]))
-    return channels.gather(layer, arrays)
+    whole = channels.gather(layer, arrays)
+    return recording.to_canonical(whole, name.rpartition(".")[2], getattr(layer, "input_order", None))
+
+
+def _in_own_order(holder: Any, name: str, array: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
+    """A canonical array, with its inputs in the order in which a user's own model flattens an image."""
+    return recording.to_native(array, name.rpartition(".")[2], getattr(holder, "input_order", None))
 
 
 def _own(variable: torch.Tensor) -> list[torch.Tensor]:

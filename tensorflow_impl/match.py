@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from keras import layers
+from keras.src.backend.common import global_state
 
 from common.matching import recording, records
 from common.matching.recording import Recorder
@@ -55,6 +56,9 @@ class Model:
         # Twin: here the type of layers is a setting of the process that they take where they are made.
         keras.config.set_floatx("float64")
         with user_code.noting_lines(layers.Layer) as self._lines:
+            user_code.find(ask.model)
+            # Twin: Keras counts layers for their names. Those that the module itself makes do not count, see `native`.
+            global_state.set_global_attribute("object_name_uids", None)
             net = user_code.build(ask.model, keras.Model, classes=ask.classes, image=ask.image)
             self._net: Any = net
             self._prepare = user_code.find(ask.prepare) if ask.prepare else None
@@ -391,7 +395,8 @@ def _settings(leaf: Any, given: Any, *, active: bool) -> dict[str, Any]:
         found: dict[str, Any] = {"window": list(leaf.pool_size), "stride": list(leaf.strides), "padding": same}
         return {**found, "count_padding": False} if kind == "average_pool" else found
     if kind == "dropout":
-        return {"rate": leaf.rate, "active": active}
+        channels = isinstance(leaf, layers.SpatialDropout2D) or getattr(leaf, "noise_shape", None) or False
+        return {"rate": leaf.rate, "active": active, "whole_channels": channels}
     if kind == "activation":
         return _of_activation(leaf.activation if isinstance(leaf, layers.Activation) else leaf)
     return {}

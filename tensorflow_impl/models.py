@@ -11,7 +11,7 @@ import tensorflow as tf
 from common.models import architectures, user_code
 from common.models.architectures import Architecture, Layer
 from common.models.stages import Stage
-from tensorflow_impl import batch_norm
+from tensorflow_impl import batch_norm, native
 from tensorflow_impl.batch_norm import ReplicaGroup
 
 _ARITHMETIC = {"bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
@@ -83,6 +83,9 @@ def build_layers(architecture: Architecture, shape: tuple[int, ...], precision: 
 
 def find_layer(model: keras.Model, name: str) -> keras.layers.Layer:
     """A layer of a model by its name in the architecture."""
+    for layer in model.layers:
+        if isinstance(layer, native.UserModel):
+            return layer.find(name)
     return model.get_layer(name)
 
 
@@ -112,7 +115,8 @@ def summarize(architecture: Architecture) -> dict[str, Any]:
 
 def num_values(model: keras.Model) -> tuple[int, int]:
     """(all values, the trainable ones of them) that a model really has."""
-    return _size(model.variables), _size(model.trainable_variables)
+    # Twin: Keras's dropouts have random states, which are no values of the model.
+    return _size(model.weights), _size(model.trainable_variables)
 
 
 def _size(variables: list[Any]) -> int:

@@ -275,10 +275,10 @@ def versions(*packages: str) -> dict[str, str]:
 
 
 def code_digest(folders: Sequence[Path]) -> str:
-    """SHA-256 over the names and contents of all Python files in these folders."""
+    """SHA-256 over the names and contents of all Python files in these folders. A folder may be one file."""
     sha256 = hashlib.sha256()
     for folder in folders:
-        for path in sorted(folder.rglob("*.py")):
+        for path in sorted(folder.rglob("*.py")) if folder.is_dir() else [folder]:
             sha256.update(f"{folder.name}/{path.relative_to(folder)}".encode() + path.read_bytes())
     return sha256.hexdigest()
 

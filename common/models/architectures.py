@@ -154,8 +154,39 @@ class Cut:
     """How the branches end, without their layers. None: a later stage joins them, and their outputs are handed on."""
 
 
+@dataclass(frozen=True)
+class Native:
+    """A layer of a user's own model, as its framework has it. Only its arrays and its work are known."""
+
+    name: str
+    kind: str
+    """As in `common.matching.records`: conv, dense, layer_norm, ..."""
+    parameters: tuple[tuple[str, tuple[int, ...]], ...]
+    """(role, canonical shape) of each array. All are trained."""
+    initializer: Initializer = "kaiming_normal_fan_in"
+    """Of the kernel. A scale starts at one, a bias or shift at zero."""
+
+
+@dataclass(frozen=True)
+class Opaque:
+    """A user's whole model. Which of its layers takes whose output, and all layers without arrays, only the user's code knows.
+
+    It has builders of its own, see `common.matching.pair`. It cannot be cut.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    """[H, W, C] of an image that it takes. With one channel it takes the first one."""
+    num_outputs: int
+    layers: tuple[Native | BatchNorm | Dropout, ...]
+    """In the order in which they run."""
+    outputs: tuple[tuple[int, ...], ...]
+    """Shapes of what they output for one example."""
+
+
 Window = Conv | MaxPool | AveragePool
-Layer = Window | BatchNorm | ReLU | GlobalAveragePool | Flatten | Dense | Dropout | Residual | Concatenation | Cut
+Leaf = Window | BatchNorm | ReLU | GlobalAveragePool | Flatten | Dense | Dropout | Native
+Layer = Leaf | Residual | Concatenation | Cut | Opaque
 
 
 @dataclass(frozen=True)
@@ -257,6 +288,8 @@ def resolve(
     with user_code.kept_running(model):
         try:
             architecture = module.architecture(num_classes, image_size)
+        except SpecError:
+            raise
         except Exception as error:
             raise SpecError(
                 f"model {model} failed in architecture(): {user_code.described(error)}. Mend the module."
@@ -276,6 +309,32 @@ def resolve(
         )
     output_shape(architecture.layers, (image_size, image_size, 3), model)
     return dataclasses.replace(architecture, name=model)  # by it the twins find the module's own builders
+
+
+def is_opaque(model: str) -> bool:
+    """Whether a model name is that of a matched pair, whose layers only the user's own code joins."""
+    return model not in MODELS and isinstance(getattr(user_code.module(model), "MODEL", None), Opaque)
+
+
+def cannot_cut(run: Spec) -> str | None:
+    """Why a mode that divides a model cannot have the model of a spec. None: it can, or the mode divides none."""
+    whole = "serial", "data_parallel", "multi_process", "parameter_server", "model_averaging"
+    if run.mode in whole or not is_opaque(run.model):
+        return None
+    return f"not available: {run.mode} divides a model, and only the user's own code joins the layers of {run.model}"
+
+
+def refuse_opaque(architecture: Architecture, what: str) -> None:
+    """Refuse a matched pair where layers must be known one by one.
+
+    Raises:
+        SpecError: the model is one.
+    """
+    if isinstance(architecture.layers[0], Opaque):
+        raise SpecError(
+            f"{what} needs to know how layers are joined. Received: {architecture.name}, which only the user's own code joins. "
+            "Use `run`, `parity` or `scaling`, or say the model as an architecture."
+        )
 
 
 def output_shape(layers: tuple[Layer, ...], shape: tuple[int, ...], model: str) -> tuple[int, ...]:
@@ -335,7 +394,15 @@ def output_shape(layers: tuple[Layer, ...], shape: tuple[int, ...], model: str) 
                         f"{' and '.join(map(str, parts)) or 'no branch'}."
                     )
                 shape = (*parts[0][:-1], sum(part[-1] for part in parts))
-            case ReLU():
+            case Opaque():
+                if shape[:2] != layer.shape[:2]:
+                    wanted, received = ("x".join(map(str, each[:2])) for each in (layer.shape, shape))
+                    raise SpecError(
+                        f"model {model} was matched with images of {wanted} pixels. Received: {received}. Use --image-size "
+                        f"{layer.shape[0]}, or match again with --input {received}x{layer.shape[2]}."
+                    )
+                shape = (layer.num_outputs,)
+            case ReLU() | Native():
                 pass
     return shape
 
@@ -614,6 +681,8 @@ def leaves(layers: tuple[Layer, ...]) -> Iterator[Layer]:
         if isinstance(layer, Residual | Concatenation | Cut):
             for branch in branches(layer):
                 yield from leaves(branch)
+        elif isinstance(layer, Opaque):
+            yield from layer.layers
         else:
             yield layer
 
@@ -645,3 +714,7 @@ def _parameters(layer: Layer) -> Iterator[Parameter]:
             f"{layer.name}.kernel", (layer.in_features, layer.out_features), layer.initializer, layer.in_features, True
         )
         yield Parameter(f"{layer.name}.bias", (layer.out_features,), layer.bias_initializer, layer.in_features, True)
+    elif isinstance(layer, Native):
+        for role, shape in layer.parameters:
+            initializer: Initializer = layer.initializer if role == "kernel" else "ones" if role == "gamma" else "zeros"
+            yield Parameter(f"{layer.name}.{role}", shape, initializer, math.prod(shape[:-1]), True)

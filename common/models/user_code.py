@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 import inspect
 import os
 import signal
@@ -60,8 +61,17 @@ def builder(model: str, framework: str) -> Callable[..., Any] | None:
 
 
 def folders(model: str) -> list[Path]:
-    """The package of a user's own model; none for the suite's models."""
-    return [] if model in MODELS else [Path(str(module(model).__file__)).parent]
+    """The packages of a user's own model, and packages or files of a matched pair's two; none for the suite's models."""
+    if model in MODELS:
+        return []
+    found = module(model)
+    places = [Path(str(found.__file__)).parent]
+    for name in getattr(found, "IMPORTS", ()):
+        # Not imported: only a twin may import a framework.
+        top = importlib.util.find_spec(name.partition(":")[0].partition(".")[0])
+        if top is not None:
+            places += map(Path, top.submodule_search_locations or filter(None, [top.origin]))
+    return list(dict.fromkeys(places))
 
 
 @contextmanager

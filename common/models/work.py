@@ -12,6 +12,7 @@ Values moved follow a simple model without caches and without fused layers:
     forward: each layer reads its input and weights, and writes its output.
     backward: each layer reads its output's gradient, its input and weights, and writes the gradients of input and weights.
     sum: a residual sum reads two values and writes one, in both directions.
+    a user's own model whose layers alone are known: what they output, once in each direction. It is the least that it moves.
     concatenation: reads and writes its output, in both directions; where its branches part, their gradients are summed.
     update: reads gradient and weight, writes the weight. It also reads and writes the optimizer's state of that weight.
 """
@@ -30,6 +31,8 @@ from common.models.architectures import (
     Dense,
     Flatten,
     Layer,
+    Native,
+    Opaque,
     Residual,
     branches,
     output_shape,
@@ -83,7 +86,7 @@ def count_layers(layers: tuple[Layer, ...], shape: tuple[int, ...], *, learned_b
 
 def is_learned(layer: Layer) -> bool:
     """Whether a layer, or a layer in its branches, has weights."""
-    return any(isinstance(each, Conv | Dense | BatchNorm) for each in architectures.leaves((layer,)))
+    return any(isinstance(each, Conv | Dense | BatchNorm | Native) for each in architectures.leaves((layer,)))
 
 
 def forward_flops(layer: Layer, num_outputs: int) -> int:
@@ -97,6 +100,8 @@ def forward_flops(layer: Layer, num_outputs: int) -> int:
             return 2 * layer.kernel_size**2 * (layer.in_channels // layer.groups) * num_outputs
         case Dense():
             return 2 * layer.in_features * num_outputs
+        case Native():
+            return 2 * math.prod(dict(layer.parameters).get("kernel", (0,))[:-1]) * num_outputs
         case _:
             return 0
 
@@ -117,6 +122,14 @@ def _count(layers: tuple[Layer, ...], shape: tuple[int, ...], *, learned_before:
             if isinstance(layer, Residual) and layer.relu:
                 moved += _moved(num_outputs, num_outputs, needs_gradient=True)
             learned_before = learned_inside
+        elif isinstance(layer, Opaque):
+            sizes = [math.prod(each) for each in layer.outputs]
+            each = [forward_flops(own, size) for own, size in zip(layer.layers, sizes, strict=True)]
+            first = next(filter(None, each), 0)
+            forward += sum(each)
+            backward += 2 * sum(each) - (0 if learned_before else first)
+            moved += 2 * sum(sizes)
+            learned_before = True
         else:
             operations = forward_flops(layer, num_outputs)
             forward += operations

@@ -88,6 +88,7 @@ passes one batch of the spec through the layers, forward and backward. It may re
 
 def units(architecture: Architecture) -> list[Unit]:
     """What a model is made of, in the order of the forward pass; a Residual's sum comes behind its body and shortcut."""
+    architectures.refuse_opaque(architecture, "layers")
     found: dict[Unit, list[str]] = {}
     for unit in _walk(architecture.layers, (architecture.image_size, architecture.image_size, 3), learned_before=False):
         anonymous = dataclasses.replace(unit, layer=dataclasses.replace(unit.layer, name=OWN_NAME))

@@ -131,6 +131,7 @@ def judge(made: Sequence[Row], descriptions: Mapping[str, dict[str, Any]], *, ov
             if row.contestant == row.framework:
                 raise
             raise spec.SpecError(f"The contestant {row.contestant} is refused: {error}") from None
+        refused = refused or architectures.cannot_cut(own)
         unavailable = refused or (None if oversubscribe else _not_parallel(own, description))
         judged.append(row.model_copy(update={"spec": own, "unavailable": unavailable, "budget": budget}))
     return judged

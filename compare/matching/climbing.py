@@ -75,6 +75,8 @@ class Match:
     lines: list[Line]
     notes: list[Cause] = field(default_factory=list[Cause])
     """Differences that this match removed."""
+    opened: tuple[Opened, ...] = ()
+    """What each framework knows of its model."""
 
     @property
     def same(self) -> bool:
@@ -221,7 +223,8 @@ def match(
     rungs = [*found.rungs, *([_own_weights(left, right, alignment)] if own else []), *_climb(asks[0], left, right, alignment)]
     notes = [] if own else causes.of_initialisation(names, starts, alignment)
     notes += _flattened(names, alignment, by_name)
-    return Match(names, asks, _accept(_settled(rungs), accepted), _lines(by_name, alignment, (left, right)), notes)
+    lines = _lines(by_name, alignment, (left, right))
+    return Match(names, asks, _accept(_settled(rungs), accepted), lines, notes, tuple(opened))
 
 
 def _answers(both: Sequence[Process]) -> list[tuple[dict[str, Any], dict[str, Array]]]:

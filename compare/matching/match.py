@@ -16,7 +16,7 @@ from compare.core import exits
 from compare.core.interrupt import interruptible
 from compare.core.option_parsing import chosen, names
 from compare.execution import options, store
-from compare.matching import climbing
+from compare.matching import climbing, pair_file
 from compare.matching.causes import KNOWN
 from compare.matching.climbing import Line, Match
 from compare.reporting import document
@@ -51,18 +51,24 @@ def command(
     ] = None,
     optimizer: Annotated[tuple[str, str] | None, typer.Option(help=f"Functions that make optimizers: {_IN_ORDER}.")] = None,
     accept: Annotated[str, typer.Option(metavar="CAUSE,...", help="Causes that do not count, e.g. biased-variance.")] = "",
+    write: Annotated[
+        Path | None, typer.Option(metavar="FOLDER/FILE.py", help="Write the pair as a model that `run --model` takes.")
+    ] = None,
     out: options.OutOrNone = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Compare a PyTorch model with its Keras port: weights copied, outputs, gradients, steps; exit code 1 where they part."""
     with exits.reported(), interruptible():
+        if write is not None:
+            pair_file.check(write, own_input=prepare is not None, own_loss=loss is not None)
         if out is not None:
             store.refuse_others(out, RESULTS_FILE, None, "match")
         found = match(
             net, model, image=image_shape(input_shape), classes=classes, weights=weights or [], maps=maps or [],
             as_built=as_built, steps=steps, prepare=prepare, loss=loss, optimizer=optimizer, accept=names(accept),
         )  # fmt: skip
-        code = report(found, sys.argv[1:]).deliver(out, as_json=as_json)
+        written = [] if write is None else pair_file.write(found, write)
+        code = report(found, sys.argv[1:], written).deliver(out, as_json=as_json)
     raise typer.Exit(code)
 
 
@@ -199,8 +205,8 @@ def _layer_columns(sides: tuple[str, str]) -> tuple[Column, ...]:
     )
 
 
-def report(found: Match, words: Sequence[str]) -> Report:
-    """The report of a match."""
+def report(found: Match, words: Sequence[str], written: Sequence[str] = ()) -> Report:
+    """The report of a match. `written` says what became of `--write`."""
     causes = [cause for rung in found.rungs for cause in rung.causes]
     verdict = "same" if found.same else "same but for what was accepted" if found.holds else "not the same"
     return Report(
@@ -212,6 +218,7 @@ def report(found: Match, words: Sequence[str]) -> Report:
         findings=[
             ("Is it the same model?", found.sentences),
             ("What this match has evened out", [cause.note for cause in found.notes]),
+            ("The pair as one model", list(written)),
         ],
         tables=[
             Table.of("rungs", "Rungs", _RUNG, found.rungs),

@@ -100,6 +100,7 @@ def predict(asked: Asked, shown: Display) -> Plan:
     planned_for = given or measuring.this_machine(names, wanted, replicas, hosts, shown)
     dataset = sources.describe(wanted.data, seed=wanted.split_seed, cache_dir=wanted.paths.cache_dir)
     architecture = architectures.of(wanted, len(dataset.class_names), dataset.image_size)
+    architectures.refuse_opaque(architecture, "plan")
     examples = len(sources.load(wanted.data, seed=wanted.split_seed, cache_dir=wanted.paths.cache_dir).train)
     # A spec has no more cores than there are here. Those of the devices count.
     here = machine.available_cores() * max(len(hosts), 1)

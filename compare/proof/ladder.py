@@ -456,6 +456,8 @@ class _Ladder:
             parallel = spec.build(spec.with_variant(values, mode, self.replicas))
             if parallel.departs is not None or (own_statistics and parallel.mode == "hybrid"):
                 continue
+            if architectures.cannot_cut(parallel) is not None:
+                continue
             here = tuple(name for name in self.frameworks if spec.check_against(parallel, launch.describe(name)) is None)
             if here:
                 found[mode] = _Claim(parallel, parallel.pipeline.micro_batches if own_statistics else 1, here)
@@ -482,6 +484,8 @@ class _Ladder:
             return []
         if any(specs[name].optimizer.native for name in self.frameworks):
             return []  # two update rules, which nobody claims to be the same
+        if isinstance(self.architecture.layers[0], architectures.Opaque):
+            return []  # the referee, whose float32 steps these are compared with, cannot compute it
         serial = {name: _few_batches(specs[name], len(self._dataset.train)) for name in self.frameworks}
         examined: dict[str, tuple[str, str | None]] = {
             timed_rows.run_name(name, specs[name]): (name, None) for name in self.frameworks

@@ -597,7 +597,7 @@ def _of_no_effect(architecture: Architecture) -> list[str]:
             if isinstance(second, architectures.BatchNorm):
                 yield from last(first)
         for layer in layers:
-            for branch in architectures.branches(layer):
+            for branch in (layer.layers,) if isinstance(layer, architectures.Opaque) else architectures.branches(layer):
                 yield from in_front(branch)
 
     biases = [f"{layer.name}.bias" for layer in in_front(architecture.layers)]

@@ -82,6 +82,7 @@ def judge(specs: Sequence[Spec], frameworks: Sequence[str], out: Path, progress:
     for what in specs:
         dataset = sources.load(what.data, seed=what.split_seed, cache_dir=what.paths.cache_dir)
         architecture = architectures.of(what, len(dataset.class_names), dataset.image_size)
+        architectures.refuse_opaque(architecture, "the referee")
         wanted: list[tuple[str, Spec, Any]] = [("referee", what, np.float64)]
         if architecture.image_size <= MOST_PIXELS:
             few = what.with_fields(steps=1, global_batch_size=min(FEW_IMAGES, what.global_batch_size))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from common import spec
+from common.models import architectures
 from common.spec import Spec
 from compare.execution.matrix import Row
 from compare.proof import claims
@@ -22,7 +23,7 @@ def row_verdicts(proof: Proof, rows: Sequence[Row]) -> dict[str, str]:
 
     A row has the verdict on its mode if the float64 proof was made with its switches, and if rung 8 has examined its very run.
     If the gradients of that run are shown and not judged, the row is proved in float64 alone. A run in float64, or by the
-    frameworks' own optimizers, has no rung 8.
+    frameworks' own optimizers, has no rung 8. A matched pair has none either, so its rows are proved in float64 alone.
     """
     found: dict[str, str] = {}
     for row in rows:
@@ -32,6 +33,7 @@ def row_verdicts(proof: Proof, rows: Sequence[Row]) -> dict[str, str]:
         if verdict == "proved" and row.spec.precision == "float32":
             run = run_name(row.contestant, row.spec)
             verdict = "not examined" if run not in proof.examined else IN_FLOAT64 if run in proof.shown else "proved"
+            verdict = IN_FLOAT64 if architectures.is_opaque(row.spec.model) else verdict
         found[row.id] = verdict
     return found
 

@@ -32,6 +32,7 @@ class ParameterServer(Trainer):
         own = list(self._model.parameters())
         # Twin: the server's values have the canonical order and layout. Keras' layout is the same.
         self._parameters = {name: own[place] for name, place in weights.positions(self._model, self._architecture).items()}
+        self._orders = weights.orders(self._model, self._architecture)
 
     def _train_step(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
         # An asynchronous worker uses the mean loss over its own shard.
@@ -53,7 +54,7 @@ class ParameterServer(Trainer):
     def _pull(self) -> None:
         parts = self._tensor(self._server.pull()).split(self._outgoing.sizes)
         for (name, parameter), part in zip(self._parameters.items(), parts, strict=True):
-            parameter.copy_(weights.restored(name, part, parameter))
+            parameter.copy_(weights.restored(name, part, parameter, self._orders.get(name)))
 
     def finish_epoch(self) -> None:
         self._server.barrier()
@@ -111,7 +112,9 @@ class ParameterServer(Trainer):
         self._server.load_slots({path.removesuffix("/0"): array for path, array in values.items()})
 
     def _trainable(self) -> list[npt.NDArray[Any]]:
-        own = [weights.flattened(name, parameter.detach()) for name, parameter in self._parameters.items()]
+        own = [
+            weights.flattened(name, parameter.detach(), self._orders.get(name)) for name, parameter in self._parameters.items()
+        ]
         return [torch.cat(own).cpu().numpy()]
 
     def _by_name(self, arrays: list[npt.NDArray[Any]]) -> Weights:

@@ -69,6 +69,7 @@ Files beside the folders stand above all of them.
 
 OPAQUE = {
     ("common/models/user_code.py", "importlib.import_module"): "a user's own module, named in the spec or on the command line",
+    ("common/models/user_code.py", "importlib.util.find_spec"): "where a user's own module lies; it is not imported",
     ("common/machine/environment.py", "importlib.import_module"): "a twin's package, which says the versions that it supports",
     ("common/data/sources/public_set_process.py", "importlib.import_module"): "the package of a public set, in a process that "
     "reads it and does nothing else",

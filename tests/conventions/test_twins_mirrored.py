@@ -22,9 +22,12 @@ _DEVICES = "TensorFlow's replicas may be devices of one process, whose memory no
 _FORMATS = "A layout in memory is a switch of torch alone; TensorFlow's kernels on the CPU are NHWC."
 _AGES = "TensorFlow keeps weights of several ages; torch's updates wait."
 
+_FLATTENED = "Torch flattens images channels first, and a user's own model is not changed; the canonical order is TensorFlow's."
 _GROUPS = "Keras compiles a grouped convolution with XLA, which is slow on a CPU; torch has a kernel for it."
 EXCEPTIONS: dict[tuple[str, str], str] = {
     **{("models.py", name): _FORMATS for name in ("placed", "formatted")},
+    **{("weights.py", name): _FLATTENED for name in ("orders", "flattened", "restored")},
+    ("native.py", "UserModel.forward"): "Keras takes a model's inputs as one list, and the training mode with each call.",
     ("models.py", "build_layers"): "Keras is told the shape in front of layers; torch hears of it from the values.",
     ("parallel/data_parallel.py", "own_part"): "A shard cut in TensorFlow's graph; torch's replicas are told theirs.",
     **{("models.py", f"GroupedConv2D{method}"): _GROUPS for method in ("", ".convolution_op")},

@@ -97,6 +97,38 @@ def mixed() -> keras.Model:
     )
 
 
+class ForRun(keras.Model):
+    """The port of `ForRun`, whose layers Keras names."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.stem = layers.Conv2D(4, 3, padding="same")
+        self.block = keras.Sequential([layers.BatchNormalization(**RIGHT_NORM), layers.Activation("silu")])
+        self.separable = layers.SeparableConv2D(4, 3, padding="same")
+        self.norm = layers.GroupNormalization(2, epsilon=1e-5)
+        self.drop = [layers.SpatialDropout2D(0.2), layers.Dropout(0.1), layers.Dropout(0.3)]
+        self.pool, self.flat = layers.AveragePooling2D(2), layers.Flatten()
+        self.hidden = layers.Dense(6, use_bias=False)
+        self.scale = layers.LayerNormalization(epsilon=1e-5)
+        self.dense = layers.Dense(num_classes)
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        x = self.stem(x)
+        x = x + self.norm(self.separable(self.block(x, training=training)))
+        x = self.drop[1](self.drop[0](x, training=training), training=training)
+        x = self.drop[2](self.flat(self.pool(x)), training=training)
+        return self.dense(keras.ops.sigmoid(self.scale(self.hidden(x))))
+
+
+one_for_run = ForRun(CLASSES)
+
+
+def frozen_for_run() -> keras.Model:
+    net = ForRun(CLASSES)
+    net.stem.trainable = False
+    return net
+
+
 class Twice(keras.Model):
     """The port of `Twice`, whose layers run in another order."""
 

@@ -63,6 +63,13 @@ class AlwaysDropping(Net):
         return self.dense(functional.dropout(torch.flatten(x, 1), 0.3))
 
 
+class FunctionDropout(Net):
+    def forward(self, x: Any) -> Any:
+        x = functional.max_pool2d(functional.relu(self.conv1(x)), 2)
+        x = functional.relu(self.conv2(x))
+        return self.dense(functional.dropout(torch.flatten(x, 1), 0.3, self.training))
+
+
 class Residual(nn.Module):
     """A residual block with separable and grouped convolutions, average pooling and a global mean."""
 
@@ -117,6 +124,36 @@ class Twice(nn.Module):
 class TwoPaths(Twice):
     def forward(self, x: Any) -> Any:
         return self.dense(torch.cat([self.left(x).tanh().mean((2, 3)), self.right(x).sigmoid().mean((2, 3))], 1))
+
+
+class ForRun(nn.Module):
+    """What `run` takes of a matched pair: a residual sum, normalisations, a separable convolution, dropouts."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 4, 3, padding=1)
+        self.block = nn.Sequential(nn.BatchNorm2d(4), nn.SiLU(), nn.Conv2d(4, 4, 3, padding=1, groups=4, bias=False))
+        self.point = nn.Conv2d(4, 4, 1)
+        self.norm = nn.GroupNorm(2, 4)
+        self.drop = nn.ModuleList([nn.Dropout2d(0.2), nn.Dropout(0.1), nn.Dropout(0.3)])
+        self.hidden = nn.Linear(64, 6, bias=False)
+        self.scale = nn.LayerNorm(6)
+        self.dense = nn.Linear(6, num_classes)
+
+    def forward(self, x: Any) -> Any:
+        x = self.stem(x)
+        x = self.drop[1](self.drop[0](x + self.norm(self.point(self.block(x)))))
+        x = self.drop[2](functional.avg_pool2d(x, 2).flatten(1))
+        return self.dense(self.scale(self.hidden(x)).sigmoid())
+
+
+one_for_run = ForRun(CLASSES)
+
+
+def frozen_for_run() -> nn.Module:
+    net = ForRun(CLASSES)
+    net.stem.requires_grad_(False)
+    return net
 
 
 class Unsupported(nn.Module):

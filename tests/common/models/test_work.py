@@ -11,6 +11,8 @@ from common.models.architectures import (
     Flatten,
     GlobalAveragePool,
     MaxPool,
+    Native,
+    Opaque,
     ReLU,
     Residual,
     depthwise_conv,
@@ -114,3 +116,14 @@ def test_weights_are_moved_once_a_step_by_every_copy_of_the_model() -> None:
     assert found.bytes_moved(adam) == 8 * (found.values_moved + 10 * 1930 / 10)
     two = one.with_fields(mode="data_parallel", replicas=2)
     assert found.bytes_moved(two) == 4 * (found.values_moved + 2 * 8 * 1930 / 10)
+
+
+def test_a_users_own_model_has_the_operations_of_the_same_model_said_as_an_architecture() -> None:
+    said = counted(Conv("conv", 3, 4, 3, 1, SAME, bias=True), ReLU("relu"), Flatten("flatten"), Dense("dense", 256, 10))
+    kernels = (
+        Native("conv", "conv", (("kernel", (3, 3, 3, 4)), ("bias", (4,)))),
+        Native("dense", "dense", (("kernel", (256, 10)), ("bias", (10,)))),
+    )
+    own = counted(Opaque("own", (8, 8, 3), 10, kernels, ((8, 8, 4), (10,))))
+    assert own.model_dump(exclude={"values_moved"}) == said.model_dump(exclude={"values_moved"})
+    assert own.values_moved < said.values_moved

@@ -1,22 +1,26 @@
 """Ports that are the same, and a planted mistake for each cause that `match` knows. One process per framework serves all."""
 
 import json
+import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from common.models import user_code
 from common.spec import SpecError
 from compare import api
 from compare.execution import launch
-from compare.matching import climbing
+from compare.matching import climbing, pair_file
 from compare.matching import match as matching
 from compare.matching.causes import KNOWN
 from compare.matching.climbing import Match, Process
+from tests.planted import pair_for_run
 
 TORCH, KERAS = "tests.planted.ports_torch", "tests.planted.ports_keras"
 IMAGE, CLASSES = (8, 8, 3), 5
@@ -215,6 +219,81 @@ def test_a_size_that_is_none_is_refused(text: str) -> None:
 def test_a_class_of_a_notebook_is_refused() -> None:
     with pytest.raises(SpecError, match="Move it to a file"):
         api.match(type("Net", (), {"__module__": "__main__"}), "c:d", image=IMAGE, classes=5)
+
+
+def test_a_pair_is_written_as_the_module_that_the_twins_are_tested_with(
+    both: Both, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = matched(both, "ForRun", "ForRun", accept=["biased-variance"])
+    said = pair_file.write(found, tmp_path / "planted" / "pair_for_run.py")
+    assert "run --model planted.pair_for_run --image-size 8" in said[0] and "unbiased" in said[1]
+    monkeypatch.syspath_prepend(tmp_path)
+    written = user_code.module("planted.pair_for_run")
+    assert replace(written.MODEL, name=pair_for_run.MODEL.name) == pair_for_run.MODEL
+    assert (written.PYTORCH, written.TENSORFLOW) == (pair_for_run.PYTORCH, pair_for_run.TENSORFLOW)
+    own, sides = user_code.folders("planted.pair_for_run")
+    assert own == tmp_path / "planted" and sides == launch.PROJECT_ROOT / "tests"  # their code is part of the run's digest
+
+
+def test_a_pair_that_does_not_match_is_not_written(both: Both, tmp_path: Path) -> None:
+    (said,) = pair_file.write(matched(both, "Net", "same_padding"), tmp_path / "pairs" / "net.py")
+    assert said.endswith("was not written, for the models are not the same.") and not (tmp_path / "pairs").exists()
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "said"),
+    [
+        ("Residual", {}, r"up \(transposed_conv 2x2x3x4.*has parameters of a kind that a run does not have"),
+        ("mixed", {"accept": ["biased-variance"]}, r"6 \(batch_norm 36.*must normalise images"),
+        ("FunctionDropout", {}, r"dropout at .*ports_torch\.py:\d+.*is a function, which takes no mask"),
+    ],
+)
+def test_a_layer_that_a_run_cannot_have_is_refused_by_name(
+    both: Both, tmp_path: Path, model: str, options: dict[str, Any], said: str
+) -> None:
+    keras = {"Residual": "residual", "FunctionDropout": "port"}.get(model, model)
+    with pytest.raises(SpecError, match=said):
+        pair_file.write(matched(both, model, keras, **options), tmp_path / "pairs" / "net.py")
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "said"),
+    [
+        ("pairs/net.txt", {}, "must name FOLDER/FILE.py"),
+        ("my-pairs/net.py", {}, "must name FOLDER/FILE.py"),
+        ("pairs/net.py", {"own_input": True}, "takes no --prepare"),
+        ("pairs/net.py", {"own_loss": True}, "takes no --loss"),
+    ],
+)
+def test_what_cannot_become_a_model_of_a_run_is_refused_first(path: str, options: dict[str, bool], said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        pair_file.check(Path(path), **{"own_input": False, "own_loss": False, **options})
+
+
+@pytest.mark.slow
+def test_a_pair_is_matched_written_trained_in_parallel_and_proved(tmp_path: Path) -> None:
+    done = example(tmp_path, "keras_net:build", "--write", str(tmp_path / "pairs" / "net.py"))
+    assert done.returncode == 0, done.stderr
+    environment = {**os.environ, "PYTHONPATH": f"{launch.PROJECT_ROOT}{os.pathsep}{tmp_path}"}
+    words = "run --model pairs.net --data digits --limit 200 --epochs 1 --repeats 1 --replicas 2 --modes data_parallel,pipeline"
+    command = [sys.executable, "-m", "compare", *words.split(), "--out", str(tmp_path / "out"), "--image-size"]
+    ran = subprocess.run([*command, "28"], cwd=EXAMPLE, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    rows = api.load(tmp_path / "out").summaries.set_index("id")
+    for framework in launch.FRAMEWORKS:
+        parallel = rows.loc[f"{framework}-data_parallel-2replicas"]
+        assert (parallel["status"], parallel["parity"]) == ("ok", "proved in float64")
+        assert parallel["first_step_difference"] < 1e-5
+        assert "only the user's own code joins" in rows.loc[f"{framework}-pipeline-2replicas", "reason"]
+    other = subprocess.run(
+        [*command[:-2], str(tmp_path / "other"), "--image-size", "32"],
+        cwd=EXAMPLE,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert other.returncode == 2 and "was matched with images of 28x28 pixels" in " ".join(other.stderr.split())
 
 
 @pytest.mark.slow

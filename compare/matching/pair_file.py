@@ -1,0 +1,183 @@
+"""Writes a matched pair as a module that `run --model` takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from common.artifacts import atomic_files
+from common.matching.pair import Side
+from common.matching.records import Layer
+from common.models.architectures import BatchNorm, Dropout, Native, Opaque
+from common.spec import SpecError
+from compare.matching.alignment import in_words
+from compare.matching.climbing import ACCEPTED, Match
+
+_SETTLED = {"biased-variance", "rounded-constants", "adam-epsilon", "weight-decay", "learning-rate"}
+"""Accepted causes that `run` settles: it has optimizers of its own and one rule of running variances. It shows rounding."""
+_KINDS = {"conv", "depthwise_conv", "dense", "batch_norm", "layer_norm", "group_norm", "dropout"}
+_ROLES = {"gamma", "beta", "mean", "variance"}
+
+_TEXT = '''"""A pair of models that are the same, written by `convtwins match`.
+
+{left}
+{right}
+"""
+
+from common.matching import pair
+from common.matching.pair import Side
+from common.models.architectures import BatchNorm, Dropout, Native, Opaque
+
+MODEL = Opaque(
+    name={model.name!r},
+    shape={model.shape!r},
+    num_outputs={model.num_outputs!r},
+    layers=(
+{layers}    ),
+    outputs={model.outputs!r},
+)
+PYTORCH = {sides[0]!r}
+TENSORFLOW = {sides[1]!r}
+IMPORTS = PYTORCH.model, TENSORFLOW.model
+
+
+def architecture(num_classes, image_size):
+    return pair.whole(MODEL, num_classes, image_size)
+
+
+def build_pytorch(architecture, precision, group):
+    from pytorch_impl import native
+
+    return native.build(PYTORCH, architecture, precision, group)
+
+
+def build_tensorflow(architecture, precision, group):
+    from tensorflow_impl import native
+
+    return native.build(TENSORFLOW, architecture, precision, group)
+'''
+
+
+def check(path: Path, *, own_input: bool, own_loss: bool) -> None:
+    """Refuse what cannot become a model of a run, before anything starts.
+
+    Raises:
+        SpecError: the path gives no `package.module`, or the pair has its own input or loss.
+    """
+    if own_input or own_loss:
+        raise SpecError(
+            f"--write takes no {'--prepare' if own_input else '--loss'}: `run` gives images in 0..1 and takes the "
+            "cross-entropy of logits. Put what differs into the models."
+        )
+    if path.suffix != ".py" or not path.stem.isidentifier() or not path.absolute().parent.name.isidentifier():
+        raise SpecError(
+            f"--write must name FOLDER/FILE.py, as `run --model folder.file` imports it. Received: {path}. Use e.g. pairs/a.py."
+        )
+
+
+def write(found: Match, path: Path) -> list[str]:
+    """Write the module of a pair, and say how to train it. A pair that did not match is not written, which is said.
+
+    Raises:
+        SpecError: the pair has a layer that a run cannot have, or differs in what was accepted.
+    """
+    if not found.holds:
+        return [f"{path} was not written, for the models are not the same."]
+    accepted = {cause.name for rung in found.rungs if rung.status == ACCEPTED for cause in rung.causes}
+    if others := accepted - _SETTLED:
+        raise SpecError(
+            f"--write takes no pair that differs. Accepted: {', '.join(sorted(others))}. Mend the port, and match again."
+        )
+    name = f"{path.absolute().parent.name}.{path.stem}"
+    model, sides = _model(found, name)
+    layers = "".join(f"        {layer!r},\n" for layer in model.layers)
+    text = _TEXT.format(left=sides[0].model, right=sides[1].model, model=model, layers=layers, sides=sides)
+    atomic_files.write_atomically(path, text)
+    said = [f"{path} was written. Train it in both frameworks: run --model {name} --image-size {model.shape[0]}."]
+    if "biased-variance" in accepted:
+        said.append("Keras's running variances become unbiased there, as PyTorch's are. Without that, scores would differ.")
+    if "rounded-constants" in accepted:
+        said.append("TensorFlow rounds constants of a function to float32. The proof of a run fails by that much, about 1e-8.")
+    return said
+
+
+def _model(found: Match, name: str) -> tuple[Opaque, tuple[Side, Side]]:
+    ask = found.asks[0]
+    if ask.image[0] != ask.image[1] or ask.image[2] not in (1, 3):
+        raise SpecError(f"--write takes square images of 1 or 3 channels. Received: --input {'x'.join(map(str, ask.image))}.")
+    kept: list[Native | BatchNorm | Dropout] = []
+    outputs: list[tuple[int, ...]] = []
+    sides = Side(found.asks[0].model, {}), Side(found.asks[1].model, {})
+    for line in found.lines:
+        layers = [each for each in (line.left, line.right) if each is not None]
+        known = [each for each in layers if each.parameters or each.kind == "dropout"]
+        if not known or (known[0].parameters and "#" in known[0].name):
+            continue
+        if line.left is None or line.right is None:
+            _refuse(known[0], "is in one model only")
+        made = _layer(line.left, line.right)
+        kept.append(made)
+        outputs.append(tuple(line.left.output))
+        sides[0].layers[made.name], sides[1].layers[made.name] = line.left.name, line.right.name
+        if line.left.flattened != line.right.flattened:
+            if line.left.flattened != "chw":
+                _refuse(line.right, "takes an image flattened channels first, which only torch does")
+            sides[0].flattened[made.name] = _image(found.opened[0].layers, line.left)
+    return Opaque(name, ask.image, found.opened[0].outputs[0], tuple(kept), tuple(outputs)), sides
+
+
+def _layer(left: Layer, right: Layer) -> Native | BatchNorm | Dropout:
+    if left.kind not in _KINDS or left.kind != right.kind:
+        _refuse(left, "has parameters of a kind that a run does not have")
+    if right.settings.get("data_format") == "channels_first":
+        _refuse(right, "is channels first in Keras")
+    if left.parameters != right.parameters:
+        _refuse(left, "has other parameters in the other model")
+    if left.kind == "dropout":
+        return _dropout(left, right)
+    if left.kind == "batch_norm":
+        settings = left.settings
+        if left.parameters.keys() != _ROLES or len(left.output) != 3 or not settings["momentum"]:
+            _refuse(left, "must normalise images, with scale, shift and running statistics")
+        return BatchNorm(left.name, left.output[-1], float(settings["momentum"]), float(settings["epsilon"]))
+    shapes = {role: tuple(shape) for role, shape in left.parameters.items()}
+    if left.kind == "depthwise_conv":
+        height, width, channels, multiplier = shapes["kernel"]
+        if multiplier != 1:
+            _refuse(left, "has a depth multiplier")
+        shapes["kernel"] = height, width, 1, channels
+    return Native(left.name, left.kind, tuple(shapes.items()))
+
+
+def _dropout(left: Layer, right: Layer) -> Dropout:
+    if " at " in left.name:
+        _refuse(left, "is a function, which takes no mask of the batch; use torch.nn.Dropout")
+    if "#" in left.name or "#" in right.name:
+        _refuse(left, "is called twice, and has one mask")
+    settings = left.settings
+    if settings["active"] or right.settings["active"]:
+        _refuse(left, "is active in inference")
+    channels = settings["whole_channels"]
+    if right.settings["whole_channels"] is not channels or settings["rate"] != right.settings["rate"]:
+        _refuse(left, "drops otherwise in the other model")
+    return Dropout(left.name, float(settings["rate"]), left.output[-1] if channels else math.prod(left.output))
+
+
+def _image(ran: Sequence[Layer], layer: Layer) -> tuple[int, int, int]:
+    """Shape of the last image in front of a layer that takes it flattened."""
+
+    def images() -> Iterator[tuple[int, int, int]]:
+        for each in ran:
+            if each.name == layer.name:
+                return
+            if len(each.output) == 3:
+                height, width, channels = each.output
+                yield height, width, channels
+
+    return [*images()][-1]
+
+
+def _refuse(layer: Layer, why: str) -> NoReturn:
+    raise SpecError(f"--write cannot take {in_words(layer)}: it {why}. `match` works without --write.")

@@ -1,0 +1,96 @@
+"""A user's own model of a matched pair, built unchanged, with the suite's names of layers and masks of dropouts."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import nn
+
+from common.matching.pair import Side
+from common.models import architectures, user_code
+from common.models.architectures import Architecture, Opaque
+from common.spec import SpecError
+from pytorch_impl import batch_norm
+from pytorch_impl.batch_norm import ReplicaGroup
+
+
+def build(side: Side, architecture: Architecture, precision: str, group: ReplicaGroup | None) -> nn.Module:
+    """Build a user's own model, as `build_<framework>` of a user's module does.
+
+    Args:
+        side: where it is, and the names of its layers.
+        architecture: of the pair.
+        precision: `float32` or `float64`.
+        group: replicas that share BatchNorm statistics; None: statistics per replica.
+
+    Raises:
+        SpecError: the model cannot be built twice, or trains other values than the architecture says.
+    """
+    model = cast(Opaque, architecture.layers[0])
+    if isinstance(user_code.find(side.model), nn.Module):
+        raise SpecError(f"{side.model} is one model, and a run needs several. Name its class, or a function that makes it.")
+    height, width, channels = model.shape
+    net = user_code.build(side.model, nn.Module, classes=model.num_outputs, image=(height, width, channels))
+    own = UserModel(side, model, net, group)
+    trained = sum(parameter.numel() for parameter in own.parameters() if parameter.requires_grad)
+    wanted = sum(parameter.size for parameter in architecture.parameters() if parameter.trainable)
+    if trained != wanted:
+        raise SpecError(f"{side.model} must train the {wanted} values that were matched. Received: {trained}. Freeze no layer.")
+    return own
+
+
+class UserModel(nn.Module):
+    """Takes the suite's images and masks, and gives them to a user's model."""
+
+    def __init__(self, side: Side, model: Opaque, net: nn.Module, group: ReplicaGroup | None) -> None:
+        super().__init__()
+        self.net = net
+        self._names = side.layers
+        self._channels = model.shape[-1]
+        self._dropouts: list[str] = []
+        for layer in model.layers:
+            name, order = side.layers[layer.name], side.order(layer.name)
+            if isinstance(layer, architectures.Dropout):
+                net.set_submodule(name, _MaskedDropout(layer, order))
+                self._dropouts.append(name)
+            elif isinstance(layer, architectures.BatchNorm) and group is not None:
+                net.set_submodule(name, batch_norm.build(layer, group))
+            cast(Any, net.get_submodule(name)).input_order = order
+
+    def find(self, name: str) -> Any:
+        """What holds the arrays of a layer of the architecture."""
+        return self.net.get_submodule(self._names[name])
+
+    def forward(self, images: torch.Tensor, *masks: torch.Tensor) -> torch.Tensor:
+        """Logits [N, classes] of images, and of a mask bool [N, units] for each dropout."""
+        # Found anew: torch's copies for other devices have layers of their own.
+        for name, mask in zip(self._dropouts, masks, strict=False):
+            cast(Any, self.net.get_submodule(name)).mask = mask
+        own = images if self._channels == images.shape[1] else images[:, : self._channels].contiguous()
+        return self.net(own)
+
+
+class _MaskedDropout(nn.Module):
+    """A dropout with the mask of the batch, in the canonical order of values, instead of a draw of its own."""
+
+    def __init__(self, layer: architectures.Dropout, order: Any) -> None:
+        super().__init__()
+        self.scale = 1.0 / (1.0 - layer.rate)
+        self.mask: torch.Tensor | None = None
+        self.register_buffer("places", None if order is None else torch.from_numpy(np.argsort(order)), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[N, C, H, W] or [N, units] to the same; the identity in evaluation mode."""
+        if not self.training or self.mask is None:
+            return x
+        mask = self.mask if self.places is None else self.mask[:, cast(torch.Tensor, self.places)]
+        if x.ndim == 4:
+            whole_channels = mask.shape[1] == x.shape[1]
+            # Twin: torch's images are channels first.
+            size = (1, 1) if whole_channels else tuple(x.shape[2:])
+            mask = mask.reshape(len(mask), *size, x.shape[1]).permute(0, 3, 1, 2)
+        assert math.prod(mask.shape[1:]) in (x.shape[1], math.prod(x.shape[1:]))
+        return x * mask * self.scale
