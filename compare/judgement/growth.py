@@ -53,9 +53,11 @@ class Growth(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """The difference at a few steps that are judged, the first and the last among them. Without copies, of all steps."""
+        """The difference at a few steps, the first and the last judged one among them, and the largest of all later ones."""
         steps = self.judged or len(self.differences)
-        return ", ".join(map(self.at, [at for at in (1, 2, 5, 10, 20, 50, 100) if at < steps] + [steps]))
+        found = ", ".join(map(self.at, [at for at in (1, 2, 5, 10, 20, 50, 100) if at < steps] + [steps]))
+        later = self.differences[steps:]
+        return f"{found}, later by up to {later.max():.1e}" if later.size else found
 
     @property
     def explained(self) -> str:
@@ -74,10 +76,8 @@ class Growth(NamedTuple):
         said = f"Rounding: {copies} differ as much (limit {last:.1e}, twice their distance)."
         if last <= FLOAT32_TOLERANCE:
             said = f"Rounding: less than {FLOAT32_TOLERANCE:.0e}. In {copies} it does not grow beyond that."
-        if (later := self.differences[self.judged :]).size:
-            said += (
-                f" Copies were followed for {self.judged} steps. Later losses, up to {later.max():.1e} apart, are not judged."
-            )
+        if self.judged < len(self.differences):
+            said += f" Copies were followed for {self.judged} steps. Later losses are not judged."
         return said
 
 
