@@ -278,7 +278,7 @@ def code_digest(folders: Sequence[Path]) -> str:
     """SHA-256 over the names and contents of all Python files in these folders. A folder may be one file."""
     sha256 = hashlib.sha256()
     for folder in folders:
-        for path in sorted(folder.rglob("*.py")) if folder.is_dir() else [folder]:
+        for path in [folder] if folder.is_file() else sorted(folder.rglob("*.py")):
             sha256.update(f"{folder.name}/{path.relative_to(folder)}".encode() + path.read_bytes())
     return sha256.hexdigest()
 

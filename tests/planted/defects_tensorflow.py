@@ -193,11 +193,11 @@ def branches_are_in_another_order(patch: pytest.MonkeyPatch) -> None:
 def depthwise_has_a_bias(patch: pytest.MonkeyPatch) -> None:
     """A parameter that the architecture does not have; it starts at zero, and BatchNorm takes away what it adds."""
 
-    class WithBias(models._DepthwiseConv2D):
+    class WithBias(keras.layers.DepthwiseConv2D):
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **{**options, "use_bias": True})
 
-    patch.setattr(models, "_DepthwiseConv2D", WithBias)
+    patch.setattr(keras.layers, "DepthwiseConv2D", WithBias)
 
 
 def _fused_with(patch: pytest.MonkeyPatch, **changed: Any) -> None:

@@ -26,6 +26,7 @@ OTHERS = {
     ("selftest", "--trials"): "simulated comparisons, not trainings of a search",
     ("match", "--input"): "the input of a module of the user's",
     ("match", "--optimizer"): "two functions of the user's",
+    ("match", "--write"): "a module, where `data` writes images",
     **{
         (command, "--model"): "a checkpoint names its model, this allows its import"
         for command in ("convert", "infer", "predict")
