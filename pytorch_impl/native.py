@@ -67,7 +67,7 @@ class UserModel(nn.Module):
     def forward(self, images: torch.Tensor, *masks: torch.Tensor) -> torch.Tensor:
         """Logits [N, classes] of images, and of a mask bool [N, units] for each dropout."""
         # Found anew: torch's copies for other devices have layers of their own.
-        for name, mask in zip(self._dropouts, masks, strict=False):
+        for name, mask in zip(self._dropouts if masks else (), masks, strict=True):
             cast(Any, self.net.get_submodule(name)).mask = mask
         own = images if self._channels == images.shape[1] else images[:, : self._channels].contiguous()
         return self.net(own)
@@ -84,8 +84,9 @@ class _MaskedDropout(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[N, C, H, W] or [N, units] to the same; the identity in evaluation mode."""
-        if not self.training or self.mask is None:
+        if not self.training:
             return x
+        assert self.mask is not None
         mask = self.mask if self.places is None else self.mask[:, cast(torch.Tensor, self.places)]
         if x.ndim == 4:
             whole_channels = mask.shape[1] == x.shape[1]

@@ -253,8 +253,12 @@ def _laid_out_as(variables: list[torch.Tensor], gradients: list[torch.Tensor]) -
     torch's fused kernels read variable, gradient and state side by side in memory, and do not look at strides. A sum over
     replicas of gradients in `channels_last` is contiguous, and would update other weights.
     """
+
+    def order(tensor: torch.Tensor) -> list[int]:
+        return [stride for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1]
+
     return [
-        gradient if gradient.stride() == variable.stride() else torch.empty_like(variable).copy_(gradient)
+        gradient if order(gradient) == order(variable) else torch.empty_like(variable).copy_(gradient)
         for variable, gradient in zip(variables, gradients, strict=True)
     ]
 

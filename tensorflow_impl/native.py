@@ -80,7 +80,8 @@ class UserModel(keras.layers.Layer):
         self._holders: dict[str, Any] = {}
         leaves = {leaf.name: leaf for leaf in net._flatten_layers(include_self=False)}
         for layer, shape in zip(model.layers, model.outputs, strict=True):
-            name, _, part = side.layers[layer.name].partition(".")
+            own = side.layers[layer.name]  # a layer's own name may have dots, and a part of it stands behind the last one
+            name, _, part = (own, "", "") if own in leaves else own.rpartition(".")
             leaf = leaves[name]
             if isinstance(layer, architectures.Dropout):
                 self._dropouts.append(layer.name)

@@ -101,7 +101,7 @@ def forward_flops(layer: Layer, num_outputs: int) -> int:
         case Dense():
             return 2 * layer.in_features * num_outputs
         case Native():
-            return 2 * math.prod(dict(layer.parameters).get("kernel", (0,))[:-1]) * num_outputs
+            return 2 * math.prod(dict(layer.parameters).get("kernel", (0, 0))[:-1]) * num_outputs
         case _:
             return 0
 

@@ -64,6 +64,8 @@ class Growth(NamedTuple):
         """What explains the differences, as a sentence."""
         if not self.judged:
             return "No copies of the run were made: nothing says whether this is rounding."
+        if not (finite := np.isfinite(self.differences)).all():
+            return f"NOT ROUNDING: a loss of step {int(np.argmin(finite)) + 1} is no number."
         if (step := self.beyond) is not None:
             more = f"from step {step} on the losses differ by more than copies do ({self.at(step)}, limit "
             more += f"{self.limits[step - 1]:.1e})."

@@ -16,7 +16,7 @@ from compare.judgement.growth import Growth
 from compare.judgement.row_figures import Summary
 
 SCORES_DIFFER = 1e-3
-"""Relative difference of the last losses. From here on, the scores of two runs differ visibly."""
+"""The copies' limit at the last step that is judged. From here on, rounding alone can make scores differ visibly."""
 FIRST_STEP_TOLERANCE = {"float32": FLOAT32_TOLERANCE, "float64": 1e-12}
 """Relative difference of the first losses of the timed runs, before any update: rounding, and no more."""
 

@@ -67,8 +67,15 @@ def command(
             net, model, image=image_shape(input_shape), classes=classes, weights=weights or [], maps=maps or [],
             as_built=as_built, steps=steps, prepare=prepare, loss=loss, optimizer=optimizer, accept=names(accept),
         )  # fmt: skip
-        written = [] if write is None else pair_file.write(found, write)
+        refused: SpecError | None = None
+        written: list[str] = []
+        try:
+            written += [] if write is None else pair_file.write(found, write)
+        except SpecError as error:  # the answer is delivered all the same
+            refused = error
         code = report(found, sys.argv[1:], written).deliver(out, as_json=as_json)
+        if refused is not None:
+            raise refused
     raise typer.Exit(code)
 
 

@@ -15,8 +15,10 @@ from common.spec import SpecError
 from compare.matching.alignment import in_words
 from compare.matching.climbing import ACCEPTED, Match
 
-_SETTLED = {"biased-variance", "rounded-constants", "adam-epsilon", "weight-decay", "learning-rate"}
-"""Accepted causes that `run` settles: it has optimizers of its own and one rule of running variances. It shows rounding."""
+_MAY_DIFFER = {"biased-variance", "rounded-constants", "adam-epsilon", "weight-decay", "learning-rate"}
+"""Accepted causes with which a pair is written. `run` has optimizers and a rule of running variances of its own. Constants that
+were rounded stay rounded: `write` says what that does to the proof."""
+_FIRST_LINE = '"""A pair of models that are the same, written by `convtwins match`.'
 _KINDS = {"conv", "depthwise_conv", "dense", "batch_norm", "layer_norm", "group_norm", "dropout"}
 _ROLES = {"gamma", "beta", "mean", "variance"}
 
@@ -75,6 +77,8 @@ def check(path: Path, *, own_input: bool, own_loss: bool) -> None:
         raise SpecError(
             f"--write must name FOLDER/FILE.py, as `run --model folder.file` imports it. Received: {path}. Use e.g. pairs/a.py."
         )
+    if path.exists() and not (path.is_file() and path.read_text(encoding="utf-8", errors="replace").startswith(_FIRST_LINE)):
+        raise SpecError(f"--write would overwrite {path}, which `match` has not written. Name a new file.")
 
 
 def write(found: Match, path: Path) -> list[str]:
@@ -86,7 +90,7 @@ def write(found: Match, path: Path) -> list[str]:
     if not found.holds:
         return [f"{path} was not written, for the models are not the same."]
     accepted = {cause.name for rung in found.rungs if rung.status == ACCEPTED for cause in rung.causes}
-    if others := accepted - _SETTLED:
+    if others := accepted - _MAY_DIFFER:
         raise SpecError(
             f"--write takes no pair that differs. Accepted: {', '.join(sorted(others))}. Mend the port, and match again."
         )
@@ -122,8 +126,10 @@ def _model(found: Match, name: str) -> tuple[Opaque, tuple[Side, Side]]:
         outputs.append(tuple(line.left.output))
         sides[0].layers[made.name], sides[1].layers[made.name] = line.left.name, line.right.name
         if line.left.flattened != line.right.flattened:
-            if line.left.flattened != "chw":
+            if line.right.flattened == "chw":
                 _refuse(line.right, "takes an image flattened channels first, which only torch does")
+            if line.left.flattened != "chw":
+                _refuse(line.left, "is behind a flattened image in one model only")
             sides[0].flattened[made.name] = _image(found.opened[0].layers, line.left)
     return Opaque(name, ask.image, found.opened[0].outputs[0], tuple(kept), tuple(outputs)), sides
 
@@ -157,6 +163,8 @@ def _dropout(left: Layer, right: Layer) -> Dropout:
     if "#" in left.name or "#" in right.name:
         _refuse(left, "is called twice, and has one mask")
     settings = left.settings
+    if len(left.output) not in (1, 3):
+        _refuse(left, "drops neither features nor an image")
     if settings["active"] or right.settings["active"]:
         _refuse(left, "is active in inference")
     channels = settings["whole_channels"]

@@ -83,7 +83,7 @@ class Proof(Frozen):
         passed = sum(rung.status == "passed" for rung in self.rungs)
         if not passed:
             return "not claimed: nothing was compared"
-        shown = sum(rung.status == "shown" and rung.name != TRAJECTORY for rung in self.rungs)
+        shown = sum(rung.status == "shown" and rung.name not in (TRAJECTORY, "5 losses") for rung in self.rungs)
         judged = f"{passed} rungs passed" + f", {shown} shown and not judged" * bool(shown)
         when = f", remembered from {self.made_at}" if self.remembered else ""
         free = [rung for rung in self.rungs if rung.name == "5 losses"]

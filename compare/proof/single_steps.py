@@ -127,13 +127,18 @@ def drawn(what: Spec, architecture: Architecture, plan: Plan) -> list[int]:
     wanted = {0, plan.steps_per_epoch - 1, plan.steps_per_epoch, total - 1}
     if what.schedule.name == "step":
         wanted.add(what.schedule.step_size * plan.steps_per_epoch)
+    wanted = {step for step in wanted if 0 <= step < total}
     if what.precision == "float64":
         state = 8 * sum(parameter.size for parameter in architecture.parameters()) * (2 if what.optimizer.name == "sgd" else 3)
         affordable = int(STEPPED_FLOPS / (work.count(architecture).flops * what.global_batch_size))
         number = min(total, MOST_BYTES // state, affordable)
-        spread = np.linspace(0, total - 1, max(2, number if number == total else number - len(wanted) + 2))
-        wanted |= {round(step) for step in spread}
-    return sorted(step for step in wanted if 0 <= step < total)
+        if number == total:
+            wanted = set(range(total))
+        elif number >= len(wanted):
+            wanted |= {round(step) for step in np.linspace(0, total - 1, number - len(wanted) + 2)}
+        else:
+            wanted = {round(step) for step in np.linspace(0, total - 1, max(2, number))}
+    return sorted(wanted)
 
 
 def learning_rates(what: Spec, steps_per_epoch: int, steps: int) -> Callable[[int], float]:

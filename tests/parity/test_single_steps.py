@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from common import spec
 from common.data.batches import Plan
+from common.models import work
 from common.spec import Spec
 from common.training.tracing import state_before
 from compare.__main__ import app
@@ -91,6 +92,20 @@ def _drawn(what: Spec) -> list[int]:
 def _judge(what: Spec, teacher: dict[str, Any]) -> single_steps.Judge:
     architecture = architecture_of(what)
     return single_steps.Judge(architecture, teacher, _drawn(what), Plan(what, architecture, what.data.limit or 0))
+
+
+@pytest.mark.parametrize(("states", "flops", "number"), [(50, 1.0, 50), (12, 1.0, 12), (50, 0.3, 15), (2, 1.0, 2)])
+def test_float64_steps_are_as_many_as_memory_and_operations_allow(
+    monkeypatch: pytest.MonkeyPatch, states: int, flops: float, number: int
+) -> None:
+    what = _spec(precision="float64", steps=50, schedule={}, optimizer={"name": "sgd"})
+    architecture = architecture_of(what)
+    state = 2 * 8 * sum(parameter.size for parameter in architecture.parameters())
+    monkeypatch.setattr(single_steps, "MOST_BYTES", states * state)
+    of_a_step = work.count(architecture).flops * what.global_batch_size
+    monkeypatch.setattr(single_steps, "STEPPED_FLOPS", flops * 50 * of_a_step + 1)
+    found = _drawn(what)
+    assert found[0] == 0 and found[-1] == 49 and number - 2 <= len(found) <= number
 
 
 @pytest.fixture(scope="module")

@@ -62,11 +62,11 @@ def test_a_users_model_trains_in_replicas_as_it_does_in_one(twin: Twin, architec
 
 
 def test_the_running_variance_is_the_unbiased_one(twin: Twin, architecture: Architecture) -> None:
-    data = made.dataset(architecture, train=2)
-    batch = twin.batch(data.train.images, data.train.labels, made.masks(architecture, 2))
+    data = made.dataset(architecture, train=6)
+    batch = twin.batch(data.train.images, data.train.labels, made.masks(architecture, 6))
     trainer, grouped = (
-        made.trainer(twin, architecture, data, mode=mode, global_batch_size=2, **fields)
-        for mode, fields in (("serial", {}), ("serial", {"batch_norm_statistics": "synchronised"}))
+        made.trainer(twin, architecture, data, mode=mode, global_batch_size=6, **fields)
+        for mode, fields in (("serial", {}), ("data_parallel", {"batch_norm_statistics": "synchronised"}))
     )
     before = trainer.weights()
     kernel, bias = before["stem.kernel"], before["stem.bias"]
@@ -75,7 +75,7 @@ def test_the_running_variance_is_the_unbiased_one(twin: Twin, architecture: Arch
     variance = (np.einsum("nhwcij,ijco->nhwo", windows, kernel) + bias).var((0, 1, 2), ddof=1)
     expected = 0.9 * before["block.0.variance"] + 0.1 * variance
     for each in (trainer, grouped):
-        each.train_step(batch, 2, 0.0)
+        each.train_step(batch, 6, 0.0)
         assert np.abs(each.weights()["block.0.variance"] - expected).max() < 1e-12
 
 

@@ -120,7 +120,10 @@ def test_losses_that_are_wrong_only_after_the_copies_are_called_no_rounding() ->
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_loss_that_is_no_number_is_not_rounding(bad: float) -> None:
     found = growth.between(losses(), [*losses()[:-1], bad], copies())
-    assert found.is_other_training and "NOT ROUNDING" in found.explained
+    assert found.is_other_training and found.explained == f"NOT ROUNDING: a loss of step {STEPS} is no number."
+    short = Trajectories(cores=2, steps=5, losses={name: [losses()[:5], losses(2.0)[:5]] for name in ("a", "b")})
+    later = growth.between(losses(), [*losses()[:-1], bad], short)
+    assert later.is_other_training and "NOT ROUNDING" in later.explained and "not judged" not in later.explained
 
 
 def test_the_distance_of_copies_is_that_of_the_pair_farthest_apart_so_far() -> None:

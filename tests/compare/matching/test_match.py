@@ -270,6 +270,16 @@ def test_what_cannot_become_a_model_of_a_run_is_refused_first(path: str, options
         pair_file.check(Path(path), **{"own_input": False, "own_loss": False, **options})
 
 
+def test_a_users_own_file_is_not_overwritten(tmp_path: Path) -> None:
+    own = tmp_path / "pairs" / "net.py"
+    own.parent.mkdir()
+    own.write_text("class Net: ...\n", encoding="utf-8")
+    with pytest.raises(SpecError, match="would overwrite"):
+        pair_file.check(own, own_input=False, own_loss=False)
+    own.write_text('"""A pair of models that are the same, written by `convtwins match`.\n"""\n', encoding="utf-8")
+    pair_file.check(own, own_input=False, own_loss=False)
+
+
 @pytest.mark.slow
 def test_a_pair_is_matched_written_trained_in_parallel_and_proved(tmp_path: Path) -> None:
     done = example(tmp_path, "keras_net:build", "--write", str(tmp_path / "pairs" / "net.py"))
