@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from common.matching import pair
 from common.matching.pair import Side
 from common.models import architectures, user_code
 from common.models.architectures import Architecture, Opaque
@@ -36,9 +37,7 @@ def build(side: Side, architecture: Architecture, precision: str, group: Replica
     net = user_code.build(side.model, nn.Module, classes=model.num_outputs, image=(height, width, channels))
     own = UserModel(side, model, net, group)
     trained = sum(parameter.numel() for parameter in own.parameters() if parameter.requires_grad)
-    wanted = sum(parameter.size for parameter in architecture.parameters() if parameter.trainable)
-    if trained != wanted:
-        raise SpecError(f"{side.model} must train the {wanted} values that were matched. Received: {trained}. Freeze no layer.")
+    pair.check_trained(side, architecture, trained)
     return own
 
 

@@ -13,6 +13,7 @@ import keras
 import tensorflow as tf
 from keras.src.backend.common import global_state
 
+from common.matching import pair
 from common.matching.pair import Side
 from common.models import architectures, user_code
 from common.models.architectures import Architecture, Opaque
@@ -47,9 +48,7 @@ def build(side: Side, architecture: Architecture, precision: str, group: Replica
     ]
     own = keras.Model([images, *masks], UserModel(side, model, net, group)([images, *masks]), name="matched")
     trained = sum(math.prod(variable.shape) for variable in own.trainable_variables)
-    wanted = sum(parameter.size for parameter in architecture.parameters() if parameter.trainable)
-    if trained != wanted:
-        raise SpecError(f"{side.model} must train the {wanted} values that were matched. Received: {trained}. Freeze no layer.")
+    pair.check_trained(side, architecture, trained)
     return own
 
 

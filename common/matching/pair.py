@@ -33,6 +33,17 @@ class Side:
         return np.arange(height * width * channels).reshape(channels, height, width).transpose(1, 2, 0).reshape(-1)
 
 
+def check_trained(side: Side, architecture: Architecture, trained: int) -> None:
+    """Compare the number of values that a built model trains with that of its architecture.
+
+    Raises:
+        SpecError: they differ.
+    """
+    wanted = sum(parameter.size for parameter in architecture.parameters() if parameter.trainable)
+    if trained != wanted:
+        raise SpecError(f"{side.model} must train the {wanted} values that were matched. Received: {trained}. Freeze no layer.")
+
+
 def whole(model: Opaque, num_classes: int, image_size: int) -> Architecture:
     """The architecture of a pair.
 

@@ -70,7 +70,8 @@ def command(
         refused: SpecError | None = None
         written: list[str] = []
         try:
-            written += [] if write is None else pair_file.write(found, write)
+            if write is not None:
+                written = pair_file.write(found, write)
         except SpecError as error:  # the answer is delivered all the same
             refused = error
         code = report(found, sys.argv[1:], written).deliver(out, as_json=as_json)

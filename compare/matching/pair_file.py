@@ -16,14 +16,15 @@ from compare.matching.alignment import in_words
 from compare.matching.climbing import ACCEPTED, Match
 
 _MAY_DIFFER = {"biased-variance", "rounded-constants", "adam-epsilon", "weight-decay", "learning-rate"}
-"""Accepted causes with which a pair is written. `run` has optimizers and a rule of running variances of its own. Constants that
-were rounded stay rounded: `write` says what that does to the proof."""
-_FIRST_LINE = '"""A pair of models that are the same, written by `convtwins match`.'
+"""A pair with these accepted causes is written all the same. `run` has optimizers and a rule of running variances of its own.
+Constants that were rounded stay rounded: `write` says what that does to the proof."""
+_FIRST_LINE = '"""A pair of models that are the same, written by `convtwins match`.\n'
 _KINDS = {"conv", "depthwise_conv", "dense", "batch_norm", "layer_norm", "group_norm", "dropout"}
 _ROLES = {"gamma", "beta", "mean", "variance"}
 
-_TEXT = '''"""A pair of models that are the same, written by `convtwins match`.
-
+_TEXT = (
+    _FIRST_LINE
+    + '''
 {left}
 {right}
 """
@@ -60,6 +61,7 @@ def build_tensorflow(architecture, precision, group):
 
     return native.build(TENSORFLOW, architecture, precision, group)
 '''
+)
 
 
 def check(path: Path, *, own_input: bool, own_loss: bool) -> None:
