@@ -32,9 +32,13 @@ class Decisions(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _winners(x: torch.Tensor, kernel_size: int, stride: int, padding: int = 0, *_: Any, **__: Any) -> npt.NDArray[np.int8]:
-    sides = padding, padding
-    return tracing.winners(_channels_last(x.detach().float()), kernel_size, stride, (sides, sides))
+def _winners(
+    x: torch.Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, *_: Any, **__: Any
+) -> npt.NDArray[np.int8]:
+    size, step, (rows, columns) = (
+        (each, each) if isinstance(each, int) else each for each in (kernel_size, stride or kernel_size, padding)
+    )
+    return tracing.winners(_channels_last(x.detach().float()), size, step, ((rows, rows), (columns, columns)))
 
 
 def _channels_last(x: torch.Tensor) -> npt.NDArray[Any]:

@@ -35,7 +35,7 @@ class Decisions:
             values = tf.cast(x, tf.float32).numpy()
             if isinstance(point, architectures.MaxPool):
                 padding = point.padding if layer.padding == "same" else architectures.no_padding
-                found.append(tracing.winners(values, point.kernel_size, point.stride, padding))
+                found.append(tracing.winners(values, (point.kernel_size,) * 2, (point.stride,) * 2, padding))
             else:
                 found.append(values > 0)
         return found

@@ -103,14 +103,14 @@ def unpacked(words: npt.NDArray[np.int64], shape: tuple[int, ...], dtype: Any) -
 
 
 def winners(
-    images: npt.NDArray[Any], size: int, stride: int, padding: tuple[tuple[int, int], tuple[int, int]]
+    images: npt.NDArray[Any], size: tuple[int, int], stride: tuple[int, int], padding: tuple[tuple[int, int], tuple[int, int]]
 ) -> npt.NDArray[np.int8]:
-    """int8 [N, H', W', C]: which value of each window [size, size] of images [N, H, W, C] is the largest, in row order.
+    """int8 [N, H', W', C]: which value of each window of images [N, H, W, C] is the largest, in row order.
 
-    Padding is never the largest. Of equal values the first one is.
+    Sizes and strides are of height and width. Padding is never the largest. Of equal values the first one is.
     """
     padded = np.pad(images, ((0, 0), *padding, (0, 0)), constant_values=-np.inf)
-    windows = np.lib.stride_tricks.sliding_window_view(padded, (size, size), (1, 2))[:, ::stride, ::stride]
+    windows = np.lib.stride_tricks.sliding_window_view(padded, size, (1, 2))[:, :: stride[0], :: stride[1]]
     return windows.reshape(*windows.shape[:4], -1).argmax(-1).astype(np.int8)
 
 

@@ -52,8 +52,10 @@ TOLERANCE = 1e-12
 """In float64, of the largest component of each gradient and statistic."""
 MOST_BYTES = 4 * 2**30
 """Of the states of float64 steps. A large model is proved at fewer steps, spread evenly."""
-STEPPED_FLOPS = 1e11
-"""Of the float64 steps of one recording: some ten seconds. All steps of MiniXception would be half of its proof."""
+STEPPED_FLOPS = 6e10
+"""Of the single steps of one recording: some six seconds in float64. All steps of MiniXception would be half of its proof."""
+LEAST_STEPS = 3
+"""Of float32 steps, which need the referee's. More are left out where the budget is spent."""
 OF_TERMS = "on the scale of what each component adds up"
 COPIES = 3
 """Of the step in float32. BatchNorm of the first adds in eight lanes, as a vector unit does. That of the others errs as sums in
@@ -118,26 +120,23 @@ class _Found(NamedTuple):
 def drawn(what: Spec, architecture: Architecture, plan: Plan) -> list[int]:
     """Steps from all parts of a schedule, from 0.
 
-    The first and the last of the first epoch, which may be uneven. Also the first of the second epoch, the first after the
-    learning rate has changed, and the last of all. In float64 more between them: all, or as many as `MOST_BYTES` hold and
-    `STEPPED_FLOPS` pay for.
+    The first and the last of all, which may be uneven. Also the first after the learning rate has changed, the first of the
+    second epoch, and the last of the first epoch. In float64 more between them. Of a large model fewer: as many as `MOST_BYTES`
+    hold and `STEPPED_FLOPS` pay for.
     """
     total = plan.total_steps
-    wanted = {0, plan.steps_per_epoch - 1, plan.steps_per_epoch, total - 1}
-    if what.schedule.name == "step":
-        wanted.add(what.schedule.step_size * plan.steps_per_epoch)
-    wanted = {step for step in wanted if 0 <= step < total}
-    if what.precision == "float64":
-        state = 8 * sum(parameter.size for parameter in architecture.parameters()) * (2 if what.optimizer.name == "sgd" else 3)
-        affordable = int(STEPPED_FLOPS / (work.count(architecture).flops * what.global_batch_size))
-        number = min(total, MOST_BYTES // state, affordable)
-        if number == total:
-            wanted = set(range(total))
-        elif number >= len(wanted):
-            wanted |= {round(step) for step in np.linspace(0, total - 1, number - len(wanted) + 2)}
-        else:
-            wanted = {round(step) for step in np.linspace(0, total - 1, max(2, number))}
-    return sorted(wanted)
+    changed = what.schedule.step_size * plan.steps_per_epoch if what.schedule.name == "step" else 0
+    parts = (0, total - 1, changed, plan.steps_per_epoch, plan.steps_per_epoch - 1)  # the most telling ones first
+    affordable = int(STEPPED_FLOPS / (work.count(architecture).flops * what.global_batch_size))
+    telling = list(dict.fromkeys(step for step in parts if 0 <= step < total))
+    if what.precision == "float32":
+        return sorted(telling[: max(LEAST_STEPS, affordable)])
+    state = 8 * sum(parameter.size for parameter in architecture.parameters()) * (2 if what.optimizer.name == "sgd" else 3)
+    number = max(2, min(total, MOST_BYTES // state, affordable))
+    if number < len(telling):
+        return sorted(telling[:number])
+    between = np.linspace(0, total - 1, total if number >= total else number - len(telling) + 2)
+    return sorted({*telling, *(round(step) for step in between)})
 
 
 def learning_rates(what: Spec, steps_per_epoch: int, steps: int) -> Callable[[int], float]:

@@ -122,11 +122,13 @@ class Trainer(trainer.Trainer):
 
     def _decided(self, model: torch.nn.Module, images: Any, masks: Any, num_examples: int) -> list[npt.NDArray[Any]]:
         """What a whole model decides on its own examples of a global batch, micro-batch by micro-batch."""
+        if self._switches["graph"] != "eager":
+            return []  # compiled kernels round otherwise
         model.train()
         number = self._spec.micro_batches(num_examples)
         parts: list[list[npt.NDArray[Any]]] = []
         for own, *own_masks in zip(*(train.micro_batches(values, number) for values in (images, *masks)), strict=True):
-            with torch.no_grad(), self._compiled(None), decisions.Decisions() as watched:
+            with torch.no_grad(), decisions.Decisions() as watched:
                 model(input.scale(own, device.dtype(self._spec), self._plan.scaling), *own_masks)
             parts.append(watched.found)
         return [np.concatenate(each) for each in zip(*parts, strict=True)]

@@ -122,6 +122,8 @@ class Trainer(trainer.Trainer):
         ).numpy()
 
     def decisions(self, batch: Batch, num_examples: int) -> list[npt.NDArray[Any]]:
+        if self._switches["graph"] == "xla":
+            return []  # compiled kernels round otherwise
         if user_code.builder(self._architecture.name, "tensorflow"):
             return []  # its layers may have other names
         watched = decisions.Decisions(self._model, self._architecture)
