@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -256,7 +257,10 @@ class _Pass(Network):
 
     def _layer(self, layer: Layer, x: Array) -> tuple[Array, Backward]:
         backward: Any  # a convolution's leaves dL/dkernel out where it is told to
-        y, backward = super()._layer(layer, x)
+        if isinstance(layer, Conv) and layer.groups > 1:
+            y, backward = _image_by_image(partial(super()._layer, layer), x)
+        else:
+            y, backward = super()._layer(layer, x)
         if isinstance(layer, ReLU | MaxPool | Residual | Concatenation):
             return y, backward  # inside, something may be injected
 
@@ -312,6 +316,18 @@ class _Pass(Network):
             alone.flat[tie.place] += sum(self.slopes[tie.point + 1][0].flat[window] for window, _ in tie.windows)
             return alone if tie.other else -alone
         return _pooled(x, layer, with_others(chosen, tie.at(tie.point)))[1](alone)[0] - _pooled(x, layer, chosen)[1](alone)[0]
+
+
+def _image_by_image(convolve: Callable[[Array], tuple[Array, Any]], x: Array) -> tuple[Array, Any]:
+    """A convolution in groups. Its products are small, and nine passes over a large batch would wait for memory."""
+    passes = [convolve(x[image : image + 1]) for image in range(len(x))]
+
+    def backward(dy: Array, **options: Any) -> tuple[Array, dict[str, Array]]:
+        found = [own(dy[image : image + 1], **options) for image, (_, own) in enumerate(passes)]
+        summed = {role: np.sum([gradients[role] for _, gradients in found], axis=0) for role in found[0][1]}
+        return np.concatenate([dx for dx, _ in found]), summed
+
+    return np.concatenate([y for y, _ in passes]), backward
 
 
 def _pooled(x: Array, layer: MaxPool, chosen: Any) -> tuple[Array, Backward]:
