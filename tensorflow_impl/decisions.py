@@ -35,7 +35,8 @@ class Decisions:
             values = tf.cast(x, tf.float32).numpy()
             if isinstance(point, architectures.MaxPool):
                 padding = point.padding if layer.padding == "same" else architectures.no_padding
-                found.append(tracing.winners(values, (point.kernel_size,) * 2, (point.stride,) * 2, padding))
+                size, stride = point.kernel_size, point.stride
+                found.append(tracing.winners(values, (size, size), (stride, stride), padding))
             else:
                 found.append(values > 0)
         return found

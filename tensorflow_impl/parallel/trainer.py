@@ -18,7 +18,7 @@ from tensorflow.python.eager.polymorphic_function import tracing_compilation
 
 from common.data.batches import Feed, Plan
 from common.data.sources import Dataset
-from common.models import user_code
+from common.models import architectures, user_code
 from common.models.architectures import Architecture, BatchNorm
 from common.models.weights import Weights
 from common.spec import Spec
@@ -57,6 +57,7 @@ class Trainer(trainer.Trainer):
         self._build()
         # Twin: TensorFlow makes a graph by default, one for each number of micro-batches. PyTorch runs the step eagerly.
         self._train = cache(self._step_in)
+        self._decide = cache(self._decisions_in)
         self._score = device.graph(self._score_batch, input_signature=(images, labels))
         self._score.get_concrete_function()  # traced now, so that the first evaluation is timed like the others
         self.load_weights(initial)
@@ -122,25 +123,12 @@ class Trainer(trainer.Trainer):
         ).numpy()
 
     def decisions(self, batch: Batch, num_examples: int) -> list[npt.NDArray[Any]]:
-        if self._switches["graph"] == "xla":
-            return []  # compiled kernels round otherwise
-        if user_code.builder(self._architecture.name, "tensorflow"):
-            return []  # its layers may have other names
-        watched = decisions.Decisions(self._model, self._architecture)
-
-        def one(images: Any, micro_batches: int, masks: Any) -> Any:
-            cut = [train.micro_batches(values, micro_batches) for values in (images, *masks)]
-            dtype = device.dtype(self._spec)
-            parts = [
-                watched.inputs([input.scale(own, dtype, self._plan.scaling), *own_masks], training=True)
-                for own, *own_masks in zip(*cut, strict=True)
-            ]
-            return [tf.concat(each, 0) for each in zip(*parts, strict=True)]
-
-        def each(images: Any, labels: Any, masks: Any, update: Update) -> Any:
-            return self._each(lambda images, _, masks: one(images, update.micro_batches, masks), images, labels, masks)
-
-        graph = self._step_in(self._spec.micro_batches(num_examples), body=each)
+        # Compiled kernels round otherwise, and the layers of a user's own builder may have other names.
+        if self._switches["graph"] == "xla" or user_code.builder(self._architecture.name, "tensorflow"):
+            return []
+        if not any(architectures.deciding(self._architecture.layers)):
+            return []
+        watched, graph = self._decide(self._spec.micro_batches(num_examples))
         found = graph(*self._arguments(batch, num_examples, 0.0))
         return watched.found([tf.concat(device.copies(values), 0) for values in found])
 
@@ -218,6 +206,24 @@ class Trainer(trainer.Trainer):
         self._shapes.add((len(batch.labels), micro_batches))
         step = self._train(micro_batches, self._compiled(num_examples))
         return step(*self._arguments(batch, num_examples, learning_rate))
+
+    def _decisions_in(self, micro_batches: int) -> tuple[decisions.Decisions, Any]:
+        """A graph of the forward pass that returns what ReLUs and max-poolings take."""
+        watched = decisions.Decisions(self._model, self._architecture)
+
+        def one(images: Any, _: Any, masks: Any) -> Any:
+            cut = [train.micro_batches(values, micro_batches) for values in (images, *masks)]
+            dtype = device.dtype(self._spec)
+            parts = [
+                watched.inputs([input.scale(own, dtype, self._plan.scaling), *own_masks], training=True)
+                for own, *own_masks in zip(*cut, strict=True)
+            ]
+            return [tf.concat(each, 0) for each in zip(*parts, strict=True)]
+
+        def each(images: Any, labels: Any, masks: Any, update: Update) -> Any:
+            return self._each(one, images, labels, masks)
+
+        return watched, self._step_in(micro_batches, body=each)
 
     def _blank(self, examples: int) -> Batch:
         images, labels, masks = tf.nest.map_structure(
