@@ -50,12 +50,12 @@ class Decided(NamedTuple):
     @property
     def all_decided(self) -> Booleans:
         """[families]"""
-        return (self.different | self.smaller).all(axis=1)
+        return np.all(self.different | self.smaller, axis=1)
 
     def wrong(self, truths: Floats, effect: float) -> Booleans:
         """[families]: whether any answer is false: the slower side called faster, equal ones different, or too much smaller."""
         side = self.different & (np.sign(self.means) != np.sign(truths))
-        return (side | self.smaller & (np.abs(truths) >= math.log1p(effect))).any(axis=1)
+        return np.any(side | self.smaller & (np.abs(truths) >= math.log1p(effect)), axis=1)
 
 
 def decide(logs: Floats, until: UntilDecided) -> Decided:
