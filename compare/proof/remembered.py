@@ -29,7 +29,8 @@ _OF_KERNELS = re.compile(
     "|TF|TORCH|TORCHINDUCTOR|TORCHDYNAMO|PYTORCH|ATEN|XLA|JAX|KERAS|LD)_.*|GLIBC_TUNABLES"
 )
 """Environment variables that choose kernels, libraries, their threads or the algorithm of an exchange. The launcher keeps
-most of them from the twins. It lets others through, and this process obeys some itself. Nothing separates these, so all count."""
+most of them from the twins. It lets others through, and this process obeys some itself. Nothing separates these, so all
+count."""
 
 
 def key(base: Spec, frameworks: Sequence[str], modes: Sequence[str], replicas: int, timed: Sequence[Mapping[str, Spec]]) -> str:
