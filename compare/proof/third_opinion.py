@@ -33,6 +33,8 @@ TOLERANCES = {"loss": 1e-12, "losses": 1e-10, "gradients": 1e-12, "weights": 1e-
 statistics are those after one step, `last` those after all. Their scale is the largest change of their kind. ResNet18
 amplifies rounding a hundredfold over ten steps."""
 
+LOOSE = 1e-3
+"""A tolerance as wide as this proves nothing. What would need it is shown."""
 NOISE_FACTOR = 4.0
 """A step adds up its gradient in another order than the pass that records it."""
 
@@ -124,8 +126,10 @@ def compare(
     for framework, arrays in recorded.items():
         inputs = [name for name in ours if name.startswith(("images/", "labels/", "masks/", "initial/", "pixel_"))]
         same = all(np.array_equal(ours[name], arrays.get(name, np.zeros(0))) for name in inputs)
-        found = _differences(arrays, truth, what.steps or 1) if same else {"the same weights and batches": (math.inf, None)}
-        limits = dict[str, float]()
+        found: Differences = {"the same weights and batches": (math.inf, None)}
+        limits = dict[str, float | None]()
+        if same:
+            found = _differences(arrays, truth, what.steps or 1)
         if same and judged and is_own_epsilon(what.optimizer):
             found, limits = _with_own_epsilon(what.optimizer, rate(1), architecture, arrays, truth, found)
         if same and not judged and found[_GRADIENTS][0] > FLIPPED:
@@ -228,37 +232,42 @@ def is_own_epsilon(settings: Optimizer) -> bool:
 
 def _with_own_epsilon(
     settings: Optimizer, rate: float, architecture: Architecture, arrays: Arrays, truth: _Truth, found: Differences
-) -> tuple[Differences, dict[str, float]]:
+) -> tuple[Differences, dict[str, float | None]]:
     """The differences of Adam with a tiny epsilon, and the tolerances that its arithmetic gives.
 
     Adam's first direction is g / (|g| + epsilon), where g includes the weight decay. An error d of g moves it by at most
     d epsilon / (|g| - d + epsilon)^2. That is d / epsilon where g is zero, and far less than d where it is large. So each value
     of the first update has a tolerance of its own, and the one that is nearest to its tolerance is shown. d is what the
-    gradients of the array differ by, which is judged by itself.
+    gradients of the array differ by, which is judged by itself. Ten steps go on from the first one. So the tolerances of losses
+    and last weights are as many times as wide as that of the first update is at its widest.
 
     A bias in front of BatchNorm goes on by the rounding of each step. Its last value and the running mean that follows it are
     not compared. Neither changes a loss in training.
     """
     initial, stepped, ours = group(arrays, "initial/"), group(arrays, "stepped/"), group(arrays, "gradient/")
     largest = max(float(np.abs(truth.first[name] - initial[name]).max()) for name in truth.gradients)
-    worst: tuple[float, float, float, str | None] = (-1.0, 0.0, 0.0, None)
+    free = single_steps.of_no_effect(architecture)
+    ratio, difference, limit, where, widest = -1.0, 0.0, 0.0, "", 0.0
     for name, gradient in truth.gradients.items():
         error = NOISE_FACTOR * max(float(absolute(gradient, ours.get(name)).max()), _UNIT * float(np.abs(gradient).max()))
         size = np.maximum(np.abs(gradient + settings.weight_decay * initial[name]) - error, 0.0)
         direction = np.minimum(error * settings.epsilon / (size + settings.epsilon) ** 2, 2.0)
         allowed = TOLERANCES["weights"] + rate * direction / largest
         apart = absolute(truth.first[name], stepped.get(name)) / largest
-        if not np.isfinite(apart).all():
-            worst = (math.inf, math.inf, 0.0, name)
-            break
+        widest = widest if name in free else max(widest, float(allowed.max()))
+        apart[~np.isfinite(apart)] = math.inf
         place = np.unravel_index(int(np.argmax(apart / allowed)), apart.shape)
-        worst = max(worst, (float((apart / allowed)[place]), float(apart[place]), float(allowed[place]), name))
-    free = single_steps.of_no_effect(architecture)
+        if float((apart / allowed)[place]) > ratio:
+            ratio, where = float((apart / allowed)[place]), name
+            difference, limit = float(apart[place]), float(allowed[place])
     left_out = {*free, *(f"{following}.mean" for following in free.values())}
     kept = {name: array for name, array in truth.last.items() if name not in left_out}
     last = _after(arrays, "last weights", "final/", kept) if "last weights" in found else {}
-    other = {name: each for name, each in found.items() if not name.startswith("last ")}
-    return {**other, _FIRST_UPDATE: worst[1::2], **last}, {_FIRST_UPDATE: worst[2]}
+    judged: Differences = {name: each for name, each in found.items() if not name.startswith("last ")}
+    judged[_FIRST_UPDATE] = difference, where
+    wider = widest / TOLERANCES["weights"]
+    later = {name: wider * TOLERANCES[name.split()[0]] for name in ("losses", *last)}
+    return judged | last, {_FIRST_UPDATE: limit, **{name: each if each < LOOSE else None for name, each in later.items()}}
 
 
 def _against_largest(ours: Arrays, theirs: Weights, scale: Weights) -> tuple[float, str | None]:
