@@ -131,7 +131,8 @@ def compare(
         if same:
             found = _differences(arrays, truth, what.steps or 1)
         if same and judged and is_own_epsilon(what.optimizer):
-            found, limits = _with_own_epsilon(what.optimizer, rate(1), architecture, arrays, truth, found)
+            rates = [rate(step) for step in range(1, (what.steps or 1) + 1)]
+            found, limits = _with_own_epsilon(what.optimizer, rates, architecture, arrays, truth, found)
         if same and not judged and found[_GRADIENTS][0] > FLIPPED:
             found |= _with_its_decisions(what, architecture, num_examples, arrays)
         for name, (difference, where) in found.items():
@@ -231,43 +232,60 @@ def is_own_epsilon(settings: Optimizer) -> bool:
 
 
 def _with_own_epsilon(
-    settings: Optimizer, rate: float, architecture: Architecture, arrays: Arrays, truth: _Truth, found: Differences
+    settings: Optimizer, rates: Sequence[float], architecture: Architecture, arrays: Arrays, truth: _Truth, found: Differences
 ) -> tuple[Differences, dict[str, float | None]]:
     """The differences of Adam with a tiny epsilon, and the tolerances that its arithmetic gives.
 
     Adam's first direction is g / (|g| + epsilon), where g includes the weight decay. An error d of g moves it by at most
     d epsilon / (|g| - d + epsilon)^2. That is d / epsilon where g is zero, and far less than d where it is large. So each value
-    of the first update has a tolerance of its own, and the one that is nearest to its tolerance is shown. d is what the
-    gradients of the array differ by, which is judged by itself. Ten steps go on from the first one. So the tolerances of losses
-    and last weights are as many times as wide as that of the first update is at its widest.
+    has a tolerance of its own, and the one that is nearest to its tolerance is shown. d is what the gradients of the array
+    differ by, which is judged by itself.
+
+    Ten steps go on from the first one. If the first update differs by k times what it may with a large epsilon, the tolerances
+    of losses and last values are k times as wide. Each last value may have moved by its own error at every step besides.
 
     A bias in front of BatchNorm goes on by the rounding of each step. Its last value and the running mean that follows it are
     not compared. Neither changes a loss in training.
     """
-    initial, stepped, ours = group(arrays, "initial/"), group(arrays, "stepped/"), group(arrays, "gradient/")
-    largest = max(float(np.abs(truth.first[name] - initial[name]).max()) for name in truth.gradients)
-    free = single_steps.of_no_effect(architecture)
-    ratio, difference, limit, where, widest = -1.0, 0.0, 0.0, "", 0.0
+    initial, recorded = group(arrays, "initial/"), group(arrays, "gradient/")
+    directions = Weights()
     for name, gradient in truth.gradients.items():
-        error = NOISE_FACTOR * max(float(absolute(gradient, ours.get(name)).max()), _UNIT * float(np.abs(gradient).max()))
+        error = NOISE_FACTOR * max(float(absolute(gradient, recorded.get(name)).max()), _UNIT * float(np.abs(gradient).max()))
         size = np.maximum(np.abs(gradient + settings.weight_decay * initial[name]) - error, 0.0)
-        direction = np.minimum(error * settings.epsilon / (size + settings.epsilon) ** 2, 2.0)
-        allowed = TOLERANCES["weights"] + rate * direction / largest
-        apart = absolute(truth.first[name], stepped.get(name)) / largest
-        widest = widest if name in free else max(widest, float(allowed.max()))
-        apart[~np.isfinite(apart)] = math.inf
-        place = np.unravel_index(int(np.argmax(apart / allowed)), apart.shape)
-        if float((apart / allowed)[place]) > ratio:
-            ratio, where = float((apart / allowed)[place]), name
-            difference, limit = float(apart[place]), float(allowed[place])
-    left_out = {*free, *(f"{following}.mean" for following in free.values())}
-    kept = {name: array for name, array in truth.last.items() if name not in left_out}
-    last = _after(arrays, "last weights", "final/", kept) if "last weights" in found else {}
+        directions[name] = np.minimum(error * settings.epsilon / (size + settings.epsilon) ** 2, 2.0)
+    free = single_steps.of_no_effect(architecture)
+    counted = [name for name in directions if name not in free]
+    first = _nearest(arrays, "stepped/", truth.first, list(directions), directions, rates[0], TOLERANCES["weights"])
+    without = {name: truth.first[name] for name in counted}
+    wider = max(_after(arrays, _FIRST_UPDATE, "stepped/", without)[_FIRST_UPDATE][0] / TOLERANCES["weights"], 1.0)
     judged: Differences = {name: each for name, each in found.items() if not name.startswith("last ")}
-    judged[_FIRST_UPDATE] = difference, where
-    wider = widest / TOLERANCES["weights"]
-    later = {name: wider * TOLERANCES[name.split()[0]] for name in ("losses", *last)}
-    return judged | last, {_FIRST_UPDATE: limit, **{name: each if each < LOOSE else None for name, each in later.items()}}
+    judged[_FIRST_UPDATE], limits = first[:2], {_FIRST_UPDATE: first[2]}
+    if "last weights" in found:
+        limits["losses"] = wider * TOLERANCES["losses"]
+        last = _nearest(arrays, "final/", truth.last, counted, directions, sum(rates), wider * TOLERANCES["last"])
+        judged["last weights"], limits["last weights"] = last[:2], last[2]
+        followed = {f"{following}.mean" for following in free.values()}
+        kept = {name: each for name, each in truth.last.items() if name not in directions and name not in followed}
+        judged |= _after(arrays, "last weights", "final/", kept)
+        limits |= dict.fromkeys(judged.keys() & {"last BatchNorm statistics"}, wider * TOLERANCES["last"])
+    loose = {name for name, limit in limits.items() if limit >= LOOSE and math.isfinite(judged[name][0])}
+    return judged, {name: None if name in loose else limit for name, limit in limits.items()}
+
+
+def _nearest(
+    arrays: Arrays, prefix: str, after: Weights, names: Sequence[str], directions: Weights, rate: float, plain: float
+) -> tuple[float, str, float]:
+    """(difference, array, tolerance) of the value that is nearest to its tolerance, on the scale of the largest change."""
+    initial, ours = group(arrays, "initial/"), group(arrays, prefix)
+    largest = max(float(np.abs(after[name] - initial[name]).max()) for name in names)
+    found: list[tuple[float, float, str, float]] = []
+    for name in names:
+        apart, allowed = absolute(after[name], ours.get(name)) / largest, plain + rate * directions[name] / largest
+        ratios = np.where(np.isfinite(apart), apart / allowed, math.inf)
+        place = np.unravel_index(int(np.argmax(ratios)), ratios.shape)
+        difference = float(apart[place]) if np.isfinite(apart[place]) else math.inf
+        found.append((float(ratios[place]), difference, name, float(allowed[place])))
+    return max(found)[1:]
 
 
 def _against_largest(ours: Arrays, theirs: Weights, scale: Weights) -> tuple[float, str | None]:

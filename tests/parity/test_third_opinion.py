@@ -142,7 +142,7 @@ def _adam(noise: float = 0.0, **planted: Any) -> Line:
     arrays = {f"{kind}/{name}": made[name] for kind, made in (("initial", initial), ("gradient", recorded)) for name in initial}
     arrays |= {f"stepped/{name}": ours.update(name, initial[name], array, rate, 1) for name, array in recorded.items()}
     truth = third_opinion._Truth(np.zeros(1), gradients, first, first)
-    found, limits = third_opinion._with_own_epsilon(Optimizer(name="adam"), rate, architecture, arrays, truth, {})
+    found, limits = third_opinion._with_own_epsilon(Optimizer(name="adam"), [rate], architecture, arrays, truth, {})
     (name,) = found
     return line(difference=found[name][0], tolerance=limits[name], where=found[name][1])
 
