@@ -56,7 +56,6 @@ def test_links_lead_somewhere_and_named_tests_exist(page: Path) -> None:
         assert name in _TESTS or list(PROJECT.glob(f"tests/**/{name}.py")), name
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT)))
 def slow_tests() -> set[str]:
     """Names of the tests that run with `make test-all` alone, whatever their parameters."""
     found: set[str] = set()
@@ -81,6 +80,7 @@ def test_slow_tests_are_called_so_where_a_test_is_named_as_evidence() -> None:
     assert not wrong
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT)))
 def test_commands_exist_with_their_options(page: Path) -> None:
     group: Any = typer.main.get_command(app)
     for line in re.findall(r"(?<![\w/.-])(?:\.venv/bin/)?convtwins +([a-z][^`|#&>\n]+)", page.read_text()):
