@@ -315,7 +315,11 @@ def order(rows: Sequence[Row], repeats: int) -> list[tuple[Row, int]]:
 
 def jobs(comparison: Comparison, folder: Path | None) -> list[tuple[Row, int]]:
     """The runs that still have no good result, in order, each with its repeat's seed."""
-    jobs = [(comparison.of_repeat(row, repeat), repeat) for row, repeat in order(comparison.rows, comparison.repeats)]
+    jobs = [
+        (comparison.of_repeat(row, repeat), repeat)
+        for row, repeat in order(comparison.rows, comparison.repeats)
+        if repeat not in comparison.left_out.get(row.id, ())
+    ]
     return jobs if folder is None else [(row, repeat) for row, repeat in jobs if not is_done(folder, row, repeat)]
 
 

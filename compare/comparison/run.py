@@ -30,7 +30,7 @@ from compare.execution import cells, executor, options, run_settings, signing, s
 from compare.execution.cells import MatrixPlan
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison, ProofRecord
-from compare.judgement import decision, sameness
+from compare.judgement import decision, sameness, summary
 from compare.proof import claims, ladder, timed_rows
 from compare.reporting import comparison_report
 from compare.reporting.comparison_report import Compared
@@ -361,6 +361,8 @@ def _follow_further(folder: Path, request: Request, shown: Display) -> None:
 def run_all(comparison: Comparison, folder: Path, shown: Display) -> list[tuple[str, RunResult]]:
     """Make every run of a comparison that has no good result in its folder yet. Until it is decided, repeats are added.
 
+    An added repeat runs the rows of open questions alone.
+
     Returns:
         (row id, result) of each result that could not be written there.
 
@@ -368,20 +370,24 @@ def run_all(comparison: Comparison, folder: Path, shown: Display) -> list[tuple[
         Interrupted: some runs were made. Their results are in the folder.
     """
     unwritten = _run_jobs(comparison, comparison_plan.jobs(comparison, folder), folder, shown)
-    while not unwritten and _may_be_decided(comparison, folder):
-        comparison = comparison.model_copy(update={"repeats": comparison.repeats + 1})
+    while not unwritten and (needed := _needed(comparison, folder)):
+        added = comparison.repeats
+        resting = [row.id for row in comparison.rows if row.id not in needed]
+        left_out = comparison.left_out | {row: [*comparison.left_out.get(row, ()), added] for row in resting}
+        comparison = comparison.model_copy(update={"repeats": added + 1, "left_out": left_out})
         store.write_plan(folder, comparison)
-        added = [job for job in comparison_plan.jobs(comparison, folder) if job[1] == comparison.repeats - 1]
-        unwritten = _run_jobs(comparison, added, folder, shown)
+        jobs = [job for job in comparison_plan.jobs(comparison, folder) if job[1] == added]
+        unwritten = _run_jobs(comparison, jobs, folder, shown)
     return unwritten
 
 
-def _may_be_decided(comparison: Comparison, folder: Path) -> bool:
-    """Whether another repeat may decide a question that is still open."""
+def _needed(comparison: Comparison, folder: Path) -> set[str]:
+    """Ids of the rows of which another repeat may decide a question that is still open."""
     if comparison.until is None or comparison.repeats >= comparison.until.most_repeats:
-        return False
+        return set()
     left = decision.undecided(comparison_report.read(folder).findings.verdicts)
-    return any(decision.is_hopeful(question, comparison.repeats) for question in left)
+    hopeful = (question for question in left if decision.is_hopeful(question, comparison))
+    return {row for question in hopeful for row in summary.rows_of(comparison, question)}
 
 
 def _run_jobs(

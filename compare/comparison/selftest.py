@@ -18,6 +18,7 @@ from common.frozen import Frozen
 from common.machine.private_folder import PrivateFolder
 from common.spec import SpecError
 from compare.comparison import comparison_plan, run
+from compare.comparison import repeats_needed as needed
 from compare.comparison.comparison_plan import Request
 from compare.core import exits, statistics, verdict_words
 from compare.core.option_parsing import names
@@ -64,8 +65,13 @@ PAIR_EPOCHS = 2
 LEAST_PAIRS = 20
 """Real pairs below which nothing is said of them."""
 BLOCK = 2
-"""Successive real pairs that are resampled together, so that drift stays in them. Longer blocks leave too few different ones:
-with blocks of 10, 200 pairs without any drift would miss the bar in a third of cases."""
+"""Successive real pairs that are resampled together. Longer blocks leave too few different ones: with blocks of 5, 200
+independent pairs would miss the bar in a fifth of cases. So dependence has a test of its own, see `_dependence`."""
+DEPENDENCE = 0.2
+"""Correlation of successive pairs whose power is stated: false alarms are 9 % then."""
+LEAST_DEPENDENCE_P = 0.05
+ORDERS = 2000
+"""Drawn orders of the pairs that theirs is compared with."""
 STRETCH = 10
 """Successive real pairs whose mean is compared with that of others, for a drift that lasts longer."""
 LEAST_DRIFT_P = 0.01
@@ -122,6 +128,10 @@ def command(
             min=LEAST_PAIRS, help="Run so many pairs of equal runs of the first framework, e.g. 200, and resample them."
         ),
     ] = None,
+    repeats_needed: Annotated[
+        bool,
+        typer.Option("--repeats-needed", help="Only simulate how many repeats `run --until-decided` needs. Takes minutes."),
+    ] = False,
     out: Annotated[Path | None, typer.Option(help=f"{options.OUT} Of --real-pairs. The same command continues there.")] = None,
     trials: Annotated[int, typer.Option(min=1000, help="Comparisons to simulate. A quarter as many families.")] = TRIALS,
     seed: Annotated[int, typer.Option(min=0, help=f"{options.SEED} The simulation.")] = 0,
@@ -134,6 +144,13 @@ def command(
             raise SpecError("--real-pairs and --simulate-only exclude each other. Received: both. Use one of them.")
         if out is not None and real_pairs is None:
             raise SpecError(f"--out goes with --real-pairs. Received: {out} without it. Add --real-pairs 200.")
+        if repeats_needed:
+            if real_pairs is not None:
+                raise SpecError("--repeats-needed and --real-pairs exclude each other. Received: both. Use one of them.")
+            table = needed.table(max(trials // 10, 100), seed, UntilDecided())
+            raise typer.Exit(
+                Report(title=table.title, tables=[table], values={"rows": table.rows}).deliver(None, as_json=as_json)
+            )
         pairs = None if real_pairs is None else _of_pairs(asked[0], real_pairs, out)
         if pairs is not None:
             comparison_plan.refuse_used(pairs)
@@ -157,6 +174,9 @@ def simulate(trials: int, seed: int) -> list[Check]:
     noisy = decide(_logs(generator, trials, MUCH_NOISE), UNTIL)
     matter = decide(_logs(generator, trials, MUCH_NOISE) + math.log1p(UNTIL.smallest_effect), UNTIL)
     alarms, shown = float(equal.ever.mean()), float(equal.smaller.mean())
+    shared = generator.normal(0.0, MUCH_NOISE, (number, 1 + FAMILY, MOST))
+    just = needed.decide(shared[:, 1:] - shared[:, :1] + math.log1p(UNTIL.smallest_effect), UNTIL)
+    any_smaller = float(just.smaller.any(axis=1).mean())
     families = _families(generator, number, 1.0)
     any_alarm = _share(families, lambda judged: any(each.verdict in ("above", "below") for each in judged))
     alone = _share(families, lambda judged: any((each.ratio.p or 0.0) < statistics.SIGNIFICANCE for each in judged))
@@ -214,6 +234,14 @@ def simulate(trials: int, seed: int) -> list[Check]:
             found=percent(any_alarm, 2),
             required=f"at most {100 * most:.3g} %",
             passed=any_alarm <= most,
+        ),
+        add(
+            what=f"families of {FAMILY} differences of just {percent(UNTIL.smallest_effect)} over one base with any called "
+            f"smaller, noise {percent(MUCH_NOISE)}, until decided",
+            n=number,
+            found=percent(any_smaller, 2),
+            required=f"at most {100 * most:.3g} %",
+            passed=any_smaller <= most,
         ),
         add(
             what=f"slowdowns found among {FAMILY} comparisons, noise {percent(NOISE)}: the least that {VERDICT_PAIRS} earlier "
@@ -379,10 +407,11 @@ def judge_pairs(made: Compared, wanted: int, seed: int) -> Selftest:
 
     Sequences are put together from blocks of successive pairs. Both runs are equal, so the truth of every sequence is made zero
     (Hall & Wilson 1991): it is drawn which run of a block is called the slower one, or the pairs stay as they were recorded and
-    lose their common mean. A lasting difference of the two, and a drift that is longer than a block, have checks of their own.
+    lose their common mean. A lasting difference of the two, dependence between pairs, and a drift have checks of their own.
 
-    There are two bounds of false alarms. One is of these pairs, and has the bar. The other is of any pairs of this machine. Few
-    pairs were made, so a sound machine often has the second one above the bar.
+    There are two bounds of false alarms. One is of these pairs, and has the bar. The other is of any pairs of this machine, and
+    allows for the largest correlation of successive pairs that these do not rule out. Few pairs were made, so a sound machine
+    often has the second one above the bar.
     """
     first, second = made.stored.comparison.rows
     pairs = pairs_of_seconds(made.stored, slow=second, fast=first)
@@ -399,8 +428,9 @@ def judge_pairs(made: Compared, wanted: int, seed: int) -> Selftest:
     equal, as_recorded = decide(swapped, UNTIL), decide(_sequences(logs, generator, swapped=False), UNTIL)
     found = float(slower.larger.mean())
     bias = statistics.of_differences(logs.tolist())
-    next_to = float(np.corrcoef(logs[:-1], logs[1:])[0, 1])
-    drift_p = _drift_p(logs)
+    drift_p, (next_to, dependence_p) = _drift_p(logs), _dependence(logs, generator)
+    most_next_to = min(max(next_to, 0.0) + float(special.ndtri(statistics.CONFIDENCE)) / math.sqrt(len(logs)), 0.99)
+    depending = float(decide(_depending(generator, most_next_to), UNTIL).ever.mean())
     checks = [
         add(
             what="pairs of equal runs that were made",
@@ -420,12 +450,19 @@ def judge_pairs(made: Compared, wanted: int, seed: int) -> Selftest:
             required=f"p at least {LEAST_DRIFT_P:g}",
             passed=drift_p >= LEAST_DRIFT_P,
         ),
+        add(
+            what=f"successive pairs depend on each other; a correlation of {DEPENDENCE:g} fails in "
+            f"{percent(_dependence_found(len(logs)))} of cases",
+            found=f"{next_to:+.2f} (p {verdict_words.p_words(dependence_p)}), below {most_next_to:.2f}",
+            required=f"p at least {LEAST_DEPENDENCE_P:g}",
+            passed=dependence_p >= LEAST_DEPENDENCE_P,
+        ),
         *(
             add(
                 what=f"equal runs called different at any of {VERDICT_PAIRS} to {MOST} repeats: {SEQUENCES:,} sequences of "
                 f"blocks of {BLOCK} real pairs{how}",
                 found=f"{percent(alarms / SEQUENCES, 2)}; below {percent(bound, 2)} of these pairs, "
-                f"below {percent(other, 2)} of any pairs",
+                f"below {percent(max(other, depending), 2)} of any pairs",
                 required=f"at most {percent(MOST_ALARMS)} of these pairs",
                 passed=bound <= MOST_ALARMS,
             )
@@ -444,7 +481,6 @@ def judge_pairs(made: Compared, wanted: int, seed: int) -> Selftest:
     ]
     sentences = [
         f"Two equal runs differ by {percent(float(logs.std(ddof=1)), 1)} here (standard deviation). "
-        f"The correlation of successive pairs is {next_to:.2f}. "
         f"Equal runs are decided after {equal.repeats.mean():.1f} repeats.",
         *made.findings.troubles,
     ]
@@ -483,6 +519,32 @@ def _drift_p(logs: Floats) -> float:
     between, within = STRETCH * stretches.mean(axis=1).var(ddof=1), stretches.var(axis=1, ddof=1).mean()
     number = len(stretches)
     return float(special.fdtrc(number - 1, number * (STRETCH - 1), between / within)) if within else 1.0
+
+
+def _dependence(logs: Floats, generator: np.random.Generator) -> tuple[float, float]:
+    """(correlation of successive pairs, p that it is not above zero): the share of drawn orders that have as large a one.
+
+    The two runs of a pair take turns to be the first. What that makes is taken out: it alternates, and would hide a dependence.
+    """
+    rest = logs.copy()
+    for half in (rest[0::2], rest[1::2]):
+        half -= half.mean()
+    drawn = generator.permuted(np.broadcast_to(rest, (ORDERS, len(rest))), axis=1)
+    found, others = ((each[..., 1:] * each[..., :-1]).sum(axis=-1) for each in (rest, drawn))
+    return float(found / (rest**2).sum()), float((1 + (others >= found).sum()) / (1 + ORDERS))
+
+
+def _dependence_found(pairs: int) -> float:
+    """How often so many pairs fail the test of `_dependence` if successive ones have a correlation of DEPENDENCE."""
+    return float(special.ndtr(DEPENDENCE * math.sqrt(pairs) + special.ndtri(LEAST_DEPENDENCE_P)))
+
+
+def _depending(generator: np.random.Generator, correlation: float) -> Floats:
+    """[SEQUENCES, MOST] of equal pairs, successive ones of this correlation: a first-order autoregression."""
+    logs = generator.normal(0.0, MUCH_NOISE, (SEQUENCES, MOST))
+    for n in range(1, MOST):
+        logs[:, n] = correlation * logs[:, n - 1] + math.sqrt(1.0 - correlation**2) * logs[:, n]
+    return logs
 
 
 def _logs(generator: np.random.Generator, trials: int, noise: float) -> Floats:

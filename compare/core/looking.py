@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+import numpy.typing as npt
 
 
 class Looks:
@@ -38,10 +39,12 @@ class Looks:
 
     def corrected(self, p: float, pairs: int) -> float:
         """The p of a test over so many pairs, corrected for looks at every other number of pairs."""
-        one_look = p / self.weight(pairs)
-        if not 0.0 < one_look < 1.0:
-            return min(one_look, 1.0)
-        return float(10.0 ** np.interp(np.log10(one_look), self._one_look, self._all_looks))
+        return float(self.all_corrected(np.array([p]), pairs)[0])
+
+    def all_corrected(self, p: npt.NDArray[np.float64], pairs: int) -> npt.NDArray[np.float64]:
+        """The same for many tests over so many pairs each."""
+        one_look = np.clip(p / self.weight(pairs), 1e-300, 1.0)
+        return np.where(p > 0.0, 10.0 ** np.interp(np.log10(one_look), self._one_look, self._all_looks), 0.0)
 
     def level(self, pairs: int, together: float) -> float:
         """Level of a test over so many pairs, if all looks `together` are to have a level."""

@@ -27,6 +27,10 @@ SIGNIFICANCE = 0.05
 POWER = 0.9
 """A difference of `least_found` is found at this rate, on average over what the noise may truly be."""
 
+KEPT = 0.9
+"""Of one look. A difference of a larger p, that of being as large as the effect that matters, takes no share of the level of
+others."""
+
 MARGIN = 0.01
 """A difference that is surely smaller is called so. The layout of memory alone can make as much."""
 
@@ -82,7 +86,7 @@ class Judged(Frozen):
     smallest_effect: float | None = None
     """The difference that matters, e.g. 0.05, if one was named before the runs."""
     smaller_p: float | None = None
-    """That the true difference is as large as `smallest_effect`. Corrected in the same way, in a family of its own."""
+    """That the true difference is as large as `smallest_effect`. Corrected in a family of its own, see `smaller_p`."""
 
 
 class Estimate(NamedTuple):
@@ -266,6 +270,20 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
+def hochberg(p_values: Sequence[float]) -> list[float]:
+    """Adjusted p-values, in the order given, by the step-up rule of Hochberg (1988).
+
+    As `holm`, and never larger: n values that are all below a level are all called. The chance that any such call is false is
+    below that level for tests that are independent or depend positively on each other (Sarkar 1998).
+    """
+    adjusted = [0.0] * len(p_values)
+    smallest = 1.0
+    for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__, reverse=True), start=1):
+        smallest = min(smallest, rank * p_values[place])
+        adjusted[place] = smallest
+    return adjusted
+
+
 def verdicts(ratios: Sequence[tuple[str, Ratio]], smallest_effect: float | None = None) -> list[Judged]:
     """Judge all ratios that a reader sees together, as one family.
 
@@ -275,7 +293,7 @@ def verdicts(ratios: Sequence[tuple[str, Ratio]], smallest_effect: float | None 
     Args:
         ratios: each with its name.
         smallest_effect: the difference that matters, e.g. 0.05. A ratio that is surely nearer to one is called so. At 95 %, no
-            such verdict of the family is false either.
+            such verdict of the family is false either, see `smaller_p`.
 
     Returns:
         The same ratios in the same order, judged.
@@ -283,11 +301,14 @@ def verdicts(ratios: Sequence[tuple[str, Ratio]], smallest_effect: float | None 
     tested = [place for place, (_, ratio) in enumerate(ratios) if ratio.decided and ratio.p is not None]
     untested = [1.0] * (len(ratios) - len(tested))
 
-    def family(p_values: list[float]) -> dict[int, float]:
-        return dict(zip(tested, holm(p_values + untested), strict=False))
-
-    different = family([ratios[place][1].p or 0.0 for place in tested])
-    smaller = family([_smaller_p(ratios[place][1], smallest_effect) for place in tested]) if smallest_effect else {}
+    different = dict(zip(tested, holm([ratios[place][1].p or 0.0 for place in tested] + untested), strict=False))
+    smaller = {}
+    if smallest_effect is not None:
+        tests = [_smaller_p(ratios[place][1], smallest_effect) for place in tested]
+        looks, one_look = [[p[which] for p in tests] + untested for which in (0, 1)]
+        # Those of few pairs are kept: more repeats may test them.
+        one_look[len(tested) :] = [0.0] * len(untested)
+        smaller = dict(zip(tested, smaller_p(looks, one_look), strict=False))
     return [
         Judged(
             name=name,
@@ -302,15 +323,38 @@ def verdicts(ratios: Sequence[tuple[str, Ratio]], smallest_effect: float | None 
     ]
 
 
-def _smaller_p(ratio: Ratio, effect: float) -> float:
+def smaller_p(looks: Sequence[float], one_look: Sequence[float]) -> list[float]:
+    """Adjusted p-values of a family of one-sided tests that differences are as large as the effect that matters.
+
+    A difference that is far larger is surely not called smaller. It would still take its share of the level from the others. So
+    tests of a one-look p above KEPT are set aside at this look. The p of the others is uniform below KEPT, or larger, so it is
+    divided by KEPT (Zhao, Small & Su 2019) and corrected by `hochberg`. Both rules hold for independent tests. The tests of a
+    report share rows: tests/compare/core/test_statistics.py and `selftest` simulate that.
+
+    Args:
+        looks: p of each test, corrected for looks.
+        one_look: the same, not corrected.
+    """
+    if len(looks) == 1:
+        return list(looks)
+    kept = [place for place, p in enumerate(one_look) if p <= KEPT]
+    adjusted = dict(zip(kept, hochberg([min(looks[place] / KEPT, 1.0) for place in kept]), strict=True))
+    return [adjusted.get(place, 1.0) for place in range(len(looks))]
+
+
+def _smaller_p(ratio: Ratio, effect: float) -> tuple[float, float]:
     """Of two one-sided tests (Schuirmann 1987): that the true ratio is at least 1 + effect, or at most 1 / (1 + effect).
 
     No truth is both, so each test may have the whole level.
+
+    Returns:
+        (p corrected for looks, p of this look).
     """
     error, inside = _error(ratio), math.log1p(effect) - abs(math.log(ratio.value))
-    if error is None or inside <= 0.0:
-        return 1.0
-    return looking.SMALLER.corrected(float(special.stdtr(ratio.n - 1, -inside / error)) if error else 0.0, ratio.n)
+    if error is None:
+        return 1.0, 1.0
+    p = float(special.stdtr(ratio.n - 1, -inside / error)) if error else float(inside <= 0.0)
+    return looking.SMALLER.corrected(p, ratio.n) if inside > 0.0 else 1.0, p
 
 
 def beside(ratio: Ratio, border: float) -> tuple[float, float]:

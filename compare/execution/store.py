@@ -119,10 +119,16 @@ class Comparison(Exact):
     """Of the validation split, until which seconds are counted."""
     until: UntilDecided | None = None
     """When to stop adding repeats. None: `repeats` of each row are made."""
+    left_out: dict[str, list[int]] = {}
+    """Row id: repeats that `until` did not need, because every question about the row was decided before."""
     work: Work | None = None
     """What the model computes and moves."""
     rates: dict[int, Rates] = {}
     """Cores: what the machine did of such work with so many, measured before the runs."""
+
+    def repeats_of(self, row_id: str) -> list[int]:
+        """Those that are to be run of a row."""
+        return [repeat for repeat in range(self.repeats) if repeat not in self.left_out.get(row_id, ())]
 
     def of_repeat(self, row: Row, repeat: int) -> Row:
         """A row as one of its repeats runs it: with that repeat's seed, the same in all rows, where there are seeds."""
@@ -409,7 +415,7 @@ def read(folder: Path, signers: Path | None = None) -> Stored:
     made_from = {PLAN_FILE: signing.sha256(folder / PLAN_FILE)}
     planned = {PLAN_FILE}
     for row in comparison.rows:
-        for repeat in range(comparison.repeats):
+        for repeat in comparison.repeats_of(row.id):
             path = f"{RUNS_FOLDER}/{row.id}-r{repeat}/{results.RESULT_FILE}"
             planned.add(path)
             try:

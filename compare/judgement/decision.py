@@ -8,6 +8,7 @@ from compare.core import wording
 from compare.core.statistics import Judged
 from compare.core.verdict_words import percent_words
 from compare.execution.store import Comparison
+from compare.judgement.summary import rows_of
 
 _DECIDED = ("above", "below", "no difference that matters")
 
@@ -17,9 +18,10 @@ def undecided(verdicts: Sequence[Judged]) -> list[Judged]:
     return [each for each in verdicts if each.verdict not in _DECIDED]
 
 
-def is_hopeful(question: Judged, repeats: int) -> bool:
-    """Whether more repeats may decide a question: at least half of its runs so far made pairs."""
-    return 2 * question.ratio.n >= repeats
+def is_hopeful(question: Judged, comparison: Comparison) -> bool:
+    """Whether more repeats may decide a question: at least half of the repeats of both its rows made pairs."""
+    both = set.intersection(*(set(comparison.repeats_of(row)) for row in rows_of(comparison, question)))
+    return 2 * question.ratio.n >= len(both)
 
 
 def sentence(comparison: Comparison, verdicts: Sequence[Judged]) -> str | None:
@@ -33,10 +35,11 @@ def sentence(comparison: Comparison, verdicts: Sequence[Judged]) -> str | None:
     left = undecided(verdicts)
     asked = wording.count(len(verdicts), "question")
     if not left:
-        return f"{asked} {'was' if len(verdicts) == 1 else 'were all'} decided after {repeats}. {matters}"
+        fewer = "Rows whose questions were decided before that ran fewer times. " if comparison.left_out else ""
+        return f"{asked} {'was' if len(verdicts) == 1 else 'were all'} decided after {repeats}. {fewer}{matters}"
     names = "; ".join(each.name if " against " in each.name else f"{each.name} against serial" for each in left)
     end = f"The most is {until.most_repeats} (--most-repeats)."
     if comparison.repeats < until.most_repeats:
-        stuck = not any(is_hopeful(each, comparison.repeats) for each in left)
+        stuck = not any(is_hopeful(each, comparison) for each in left)
         end = "Fewer than half of their runs made pairs, so repeats were not added." if stuck else "--resume adds repeats."
     return f"Not decided after {repeats}: {len(left)} of {asked} ({names}). {end} {matters}"

@@ -100,6 +100,15 @@ def family(stored: Stored, summaries: Sequence[Summary]) -> Family:
     return Family(contestants, {each.name: each for each in judged[len(pairs) :]})
 
 
+def rows_of(comparison: Comparison, question: Judged) -> list[str]:
+    """Ids of the two rows that one of the family's comparisons compares."""
+    row = next((row for row in comparison.rows if row.id == question.name), None)
+    if row is None:
+        return question.name.split(" against ")
+    serial = serial_of(comparison, row)
+    return [row.id, *([serial.id] if serial else [])]
+
+
 def asks_anything(comparison: Comparison) -> bool:
     """Whether two rows that can be run differ by their contestant alone, or one is a parallel mode with its serial row."""
     rows = [row for row in comparison.rows if row.unavailable is None]
@@ -119,7 +128,8 @@ def _summary(row: Row, stored: Stored) -> Summary:
     good = list(measured(stored, row).values())
     rates = [images_per_second(result) for result in good]
     shown = good or results
-    status, reason = _status(row, results, comparison.repeats, stored.torn.get(row.id, 0))
+    repeats = len(comparison.repeats_of(row.id))
+    status, reason = _status(row, results, repeats, stored.torn.get(row.id, 0))
     bases = serial_of(comparison, row, cores=1), serial_of(comparison, row)
     one_core, same_cores = (_speedup(stored, base, row) for base in bases)
     parallel = row.spec.mode != "serial"
@@ -142,7 +152,7 @@ def _summary(row: Row, stored: Stored) -> Summary:
         status=status,
         reason=reason,
         repeats_done=len(good),
-        repeats=comparison.repeats,
+        repeats=repeats,
         epochs_done=max((len(result.epochs) for result in shown), default=0),
         steps=_first(good, lambda result: sum(epoch.steps for epoch in result.epochs)),
         timed_steps=min(map(timed_steps, good), default=None),

@@ -129,7 +129,7 @@ def command(
             for each in specs:  # refuse a switch that a contestant's twin lacks
                 matrix.judge([matrix.row(name, name, each) for name in own], {name: launch.describe(name) for name in own})
         if referee:
-            each = [third_opinion.spec_of(each) for each in specs]
+            each = [run for each in specs for run in third_opinion.specs_of(each)]
             made = referee_report(third_opinion.judge(each, named, folder, progress))
         elif single_steps:
             found = [

@@ -23,11 +23,14 @@ from compare.judgement import growth
 from compare.proof.certificate import Proof
 
 _OF_KERNELS = re.compile(
-    "(OMP|GOMP|KMP|MKL|DNNL|ONEDNN|OPENBLAS|BLIS|NPY|TF|TORCH|PYTORCH|ATEN|XLA|KERAS|CUDA|CUDNN|CUBLAS|NVIDIA|LD)_.*"
-    "|GLIBC_TUNABLES|(VECLIB|NUMEXPR)_.*"
+    "(OMP|GOMP|KMP|MKL|DNNL|ONEDNN|OPENBLAS|GOTO|BLIS|VECLIB|NUMEXPR|ACL|LIBXSMM|NPY"  # threads and kernels of a CPU
+    "|CUDA|CUDNN|CUBLAS|CUBLASLT|NVIDIA|TRITON|HIP|HSA|ROCR|ROCBLAS|HIPBLASLT|MIOPEN"  # kernels of a GPU
+    "|NCCL|RCCL|GLOO|UCX|UCC|OMPI|I_MPI"  # the order of the sums of an all-reduce
+    "|TF|TORCH|TORCHINDUCTOR|TORCHDYNAMO|PYTORCH|ATEN|XLA|JAX|KERAS|LD)_.*|GLIBC_TUNABLES"
 )
-"""Environment variables that choose kernels, libraries or their threads. The launcher keeps most of them from the twins. It
-lets others through, and this process obeys some itself. Nothing separates these, so all count."""
+"""Environment variables that choose kernels, libraries, their threads or the algorithm of an exchange. The launcher keeps
+most of them from the twins. It lets others through, and this process obeys some itself. Nothing separates these, so all
+count."""
 
 
 def key(base: Spec, frameworks: Sequence[str], modes: Sequence[str], replicas: int, timed: Sequence[Mapping[str, Spec]]) -> str:

@@ -617,11 +617,11 @@ def _moved(array: Array, generator: np.random.Generator) -> Array:
 def _scales(architecture: Architecture, gradients: dict[str, Array]) -> dict[str, float]:
     """The largest component of each gradient. A bias of no effect has the scale of its layer's kernel."""
     scales = {name: float(np.abs(gradient).max()) for name, gradient in gradients.items()}
-    return scales | {name: scales[f"{name.removesuffix('bias')}kernel"] for name in _of_no_effect(architecture)}
+    return scales | {name: scales[f"{name.removesuffix('bias')}kernel"] for name in of_no_effect(architecture)}
 
 
-def _of_no_effect(architecture: Architecture) -> list[str]:
-    """The biases in front of BatchNorm, which takes the mean away, and the bias with it.
+def of_no_effect(architecture: Architecture) -> dict[str, str]:
+    """The biases in front of BatchNorm, which takes the mean away, and the bias with it. Each with the name of its BatchNorm.
 
     In exact arithmetic such a bias has no gradient: its terms add up to zero. What is left is the rounding of this sum.
     """
@@ -635,13 +635,13 @@ def _of_no_effect(architecture: Architecture) -> list[str]:
         if not inside:
             yield layer
 
-    def in_front(layers: tuple[Layer, ...]) -> Iterator[Layer]:
+    def in_front(layers: tuple[Layer, ...]) -> Iterator[tuple[Layer, str]]:
         for first, second in itertools.pairwise(layers):
             if isinstance(second, architectures.BatchNorm):
-                yield from last(first)
+                yield from ((each, second.name) for each in last(first))
         for layer in layers:
             for branch in (layer.layers,) if isinstance(layer, architectures.Opaque) else architectures.branches(layer):
                 yield from in_front(branch)
 
-    biases = [f"{layer.name}.bias" for layer in in_front(architecture.layers)]
-    return [name for name in biases if name in trained]
+    biases = {f"{layer.name}.bias": following for layer, following in in_front(architecture.layers)}
+    return {name: following for name, following in biases.items() if name in trained}

@@ -26,13 +26,21 @@ STEPS = 10
 FEW_IMAGES, MOST_PIXELS = 8, 32
 """Of the one step in longdouble, which NumPy computes slowly."""
 EPSILON = 1e-3
-"""Of Adam, unless the user sets one. With a tiny one, the rounding of a gradient that is zero becomes a direction."""
+"""Of Adam, unless the user sets one: all arrays are compared as strictly as with SGD. With a tiny one, as Adam's own is, the
+rounding of a gradient that is zero becomes a direction. So that is compared besides: see `_with_own_epsilon`."""
 TOLERANCES = {"loss": 1e-12, "losses": 1e-10, "gradients": 1e-12, "weights": 1e-10, "BatchNorm": 1e-10, "last": 1e-8}
 """Relative, in float64. `loss` is the first loss, `losses` all ten. Gradients are on the scale of the largest one. Weights and
 statistics are those after one step, `last` those after all. Their scale is the largest change of their kind. ResNet18
 amplifies rounding a hundredfold over ten steps."""
 
-_GRADIENTS, _TIES = "gradients of the first step", "ties decided"
+LOOSE = 1e-3
+"""A tolerance as wide as this proves nothing. What would need it is shown."""
+NOISE_FACTOR = 4.0
+"""A step adds up its gradient in another order than the pass that records it."""
+
+_GRADIENTS, _TIES, _FIRST_UPDATE = "gradients of the first step", "ties decided", "weights after one step"
+_UNIT = float(np.finfo(np.float64).eps)
+Differences = dict[str, tuple[float, str | None]]
 FLIPPED = 1e-4
 """Of float32 gradients. More is not the rounding of sums."""
 Status = Literal["passed", "failed", "shown"]
@@ -67,11 +75,18 @@ def spec_of(timed: Spec) -> Spec:
     return what.with_fields(optimizer={**what.optimizer.model_dump(), "epsilon": EPSILON})
 
 
+def specs_of(timed: Spec) -> list[Spec]:
+    """The runs that are compared: `spec_of`, and the same with Adam's own epsilon where that is another."""
+    first = spec_of(timed)
+    own = first.with_fields(optimizer={**first.optimizer.model_dump(), "epsilon": timed.optimizer.epsilon})
+    return [first, *([own] if own != first else [])]
+
+
 def judge(specs: Sequence[Spec], frameworks: Sequence[str], out: Path, progress: Callable[[str], None]) -> list[Line]:
     """Compare every spec's first steps in every framework with the referee.
 
     Args:
-        specs: serial, float64. See `spec_of`.
+        specs: serial, float64. See `specs_of`.
         progress: called with what is being done.
 
     Raises:
@@ -88,6 +103,8 @@ def judge(specs: Sequence[Spec], frameworks: Sequence[str], out: Path, progress:
             few = what.with_fields(steps=1, global_batch_size=min(FEW_IMAGES, what.global_batch_size))
             wanted.append(("referee-one-step", few, np.longdouble))
         wanted.append(("referee-float32", what.with_fields(precision="float32", steps=1), np.float64))
+        if is_own_epsilon(what.optimizer):
+            wanted = [("referee-own-epsilon", what, np.float64)]
         recorder.make(Recording(label, name, run, ("--batches",)) for name in frameworks for label, run, _ in wanted)
         for label, run, dtype in wanted:
             progress(f"referee: {what.model}, {what.optimizer.name}, {run.steps} steps in {np.dtype(dtype).name}")
@@ -103,21 +120,28 @@ def compare(
     """Compare recordings of one spec with the referee's own training on the same batches."""
     lines: list[Line] = []
     ours = next(iter(recorded.values()))
-    truth = _train(what, architecture, num_examples, ours, dtype)
+    rate = single_steps.learning_rates(what, steps_per_epoch=-(-num_examples // what.global_batch_size), steps=what.steps or 1)
+    truth = _train(what, architecture, rate, ours, dtype)
     judged = what.precision == "float64"
     for framework, arrays in recorded.items():
         inputs = [name for name in ours if name.startswith(("images/", "labels/", "masks/", "initial/", "pixel_"))]
         same = all(np.array_equal(ours[name], arrays.get(name, np.zeros(0))) for name in inputs)
-        found = _differences(arrays, truth, what.steps or 1) if same else {"the same weights and batches": (math.inf, None)}
+        found: Differences = {"the same weights and batches": (math.inf, None)}
+        limits = dict[str, float | None]()
+        if same:
+            found = _differences(arrays, truth, what.steps or 1)
+        if same and judged and is_own_epsilon(what.optimizer):
+            rates = [rate(step) for step in range(1, (what.steps or 1) + 1)]
+            found, limits = _with_own_epsilon(what.optimizer, rates, architecture, arrays, truth, found)
         if same and not judged and found[_GRADIENTS][0] > FLIPPED:
             found |= _with_its_decisions(what, architecture, num_examples, arrays)
         for name, (difference, where) in found.items():
             kind = name.split()[0]
-            tolerance = TOLERANCES.get(kind, 0.0) if judged or not same else None
+            tolerance = limits.get(name, TOLERANCES.get(kind, 0.0)) if judged or not same else None
             lines.append(
                 Line(
                     what.model_words,
-                    what.optimizer.name,
+                    what.optimizer.name + f", epsilon {what.optimizer.epsilon:g}" * is_own_epsilon(what.optimizer),
                     framework,
                     what.precision,
                     np.dtype(dtype).name,
@@ -144,10 +168,9 @@ class _Truth(NamedTuple):
     last: Weights
 
 
-def _train(what: Spec, architecture: Architecture, num_examples: int, arrays: Arrays, dtype: Any) -> _Truth:
+def _train(what: Spec, architecture: Architecture, rate: Callable[[int], float], arrays: Arrays, dtype: Any) -> _Truth:
     update = rule_of(what.optimizer)
     steps = what.steps or 1
-    rate = single_steps.learning_rates(what, steps_per_epoch=-(-num_examples // what.global_batch_size), steps=steps)
     mean, deviation = arrays["pixel_mean"].tolist(), arrays["pixel_std"].tolist()
     if what.data.normalization == "none":
         mean, deviation = [0.0] * 3, [1.0] * 3
@@ -182,22 +205,87 @@ def _with_its_decisions(
     return {f"{_GRADIENTS} with {len(ties)} {_TIES} as there": _against_largest(gradients, theirs, theirs)}
 
 
-def _differences(arrays: Arrays, truth: _Truth, steps: int) -> dict[str, tuple[float, str | None]]:
+def _differences(arrays: Arrays, truth: _Truth, steps: int) -> Differences:
     apart = relative(arrays["loss"].astype(truth.losses.dtype), truth.losses)
-    found: dict[str, tuple[float, str | None]] = {"loss of the first step": (float(apart[0]), None)}
+    found: Differences = {"loss of the first step": (float(apart[0]), None)}
     if steps > 1:
         found["losses"] = (float(apart.max()), f"step {int(apart.argmax()) + 1}")
     found[_GRADIENTS] = _against_largest(group(arrays, "gradient/"), truth.gradients, truth.gradients)
-    initial = group(arrays, "initial/")
-    for name, prefix, after in (("weights after one step", "stepped/", truth.first), ("last weights", "final/", truth.last)):
-        if name == "last weights" and steps == 1:
-            continue
-        for kind, words in (((), name), (("mean", "variance"), name.replace("weights", "BatchNorm statistics"))):
-            chosen = {key for key in after if (key.rpartition(".")[2] in ("mean", "variance")) == bool(kind)}
-            if chosen:
-                changes = {key: after[key] - initial[key] for key in chosen}
-                found[words] = _against_largest(group(arrays, prefix), {key: after[key] for key in chosen}, changes)
+    found |= _after(arrays, _FIRST_UPDATE, "stepped/", truth.first)
+    return found | (_after(arrays, "last weights", "final/", truth.last) if steps > 1 else {})
+
+
+def _after(arrays: Arrays, name: str, prefix: str, after: Weights) -> Differences:
+    """Weights, and the statistics of BatchNorm, each on the scale of the largest change of its kind."""
+    initial, found = group(arrays, "initial/"), Differences()
+    for kind, words in (((), name), (("mean", "variance"), name.replace("weights", "BatchNorm statistics"))):
+        chosen = {key for key in after if (key.rpartition(".")[2] in ("mean", "variance")) == bool(kind)}
+        if chosen:
+            changes = {key: after[key] - initial[key] for key in chosen}
+            found[words] = _against_largest(group(arrays, prefix), {key: after[key] for key in chosen}, changes)
     return found
+
+
+def is_own_epsilon(settings: Optimizer) -> bool:
+    """Whether it is Adam with the epsilon that it has unless a user sets one."""
+    return settings.name == "adam" and settings.epsilon == Optimizer.model_fields["epsilon"].default
+
+
+def _with_own_epsilon(
+    settings: Optimizer, rates: Sequence[float], architecture: Architecture, arrays: Arrays, truth: _Truth, found: Differences
+) -> tuple[Differences, dict[str, float | None]]:
+    """The differences of Adam with a tiny epsilon, and the tolerances that its arithmetic gives.
+
+    Adam's first direction is g / (|g| + epsilon), where g includes the weight decay. An error d of g moves it by at most
+    d epsilon / (|g| - d + epsilon)^2. That is d / epsilon where g is zero, and far less than d where it is large. So each value
+    has a tolerance of its own, and the one that is nearest to its tolerance is shown. d is what the gradients of the array
+    differ by, which is judged by itself.
+
+    Ten steps go on from the first one. If the first update differs by k times what it may with a large epsilon, the tolerances
+    of losses and last values are k times as wide. Each last value may have moved by its own error at every step besides.
+
+    A bias in front of BatchNorm goes on by the rounding of each step. Its last value and the running mean that follows it are
+    not compared. Neither changes a loss in training.
+    """
+    initial, recorded = group(arrays, "initial/"), group(arrays, "gradient/")
+    directions = Weights()
+    for name, gradient in truth.gradients.items():
+        error = NOISE_FACTOR * max(float(absolute(gradient, recorded.get(name)).max()), _UNIT * float(np.abs(gradient).max()))
+        size = np.maximum(np.abs(gradient + settings.weight_decay * initial[name]) - error, 0.0)
+        directions[name] = np.minimum(error * settings.epsilon / (size + settings.epsilon) ** 2, 2.0)
+    free = single_steps.of_no_effect(architecture)
+    counted = [name for name in directions if name not in free]
+    first = _nearest(arrays, "stepped/", truth.first, list(directions), directions, rates[0], TOLERANCES["weights"])
+    without = {name: truth.first[name] for name in counted}
+    wider = max(_after(arrays, _FIRST_UPDATE, "stepped/", without)[_FIRST_UPDATE][0] / TOLERANCES["weights"], 1.0)
+    judged: Differences = {name: each for name, each in found.items() if not name.startswith("last ")}
+    judged[_FIRST_UPDATE], limits = first[:2], {_FIRST_UPDATE: first[2]}
+    if "last weights" in found:
+        limits["losses"] = wider * TOLERANCES["losses"]
+        last = _nearest(arrays, "final/", truth.last, counted, directions, sum(rates), wider * TOLERANCES["last"])
+        judged["last weights"], limits["last weights"] = last[:2], last[2]
+        followed = {f"{following}.mean" for following in free.values()}
+        kept = {name: each for name, each in truth.last.items() if name not in directions and name not in followed}
+        judged |= _after(arrays, "last weights", "final/", kept)
+        limits |= dict.fromkeys(judged.keys() & {"last BatchNorm statistics"}, wider * TOLERANCES["last"])
+    loose = {name for name, limit in limits.items() if limit >= LOOSE and math.isfinite(judged[name][0])}
+    return judged, {name: None if name in loose else limit for name, limit in limits.items()}
+
+
+def _nearest(
+    arrays: Arrays, prefix: str, after: Weights, names: Sequence[str], directions: Weights, rate: float, plain: float
+) -> tuple[float, str, float]:
+    """(difference, array, tolerance) of the value that is nearest to its tolerance, on the scale of the largest change."""
+    initial, ours = group(arrays, "initial/"), group(arrays, prefix)
+    largest = max(float(np.abs(after[name] - initial[name]).max()) for name in names)
+    found: list[tuple[float, float, str, float]] = []
+    for name in names:
+        apart, allowed = absolute(after[name], ours.get(name)) / largest, plain + rate * directions[name] / largest
+        ratios = np.where(np.isfinite(apart), apart / allowed, math.inf)
+        place = np.unravel_index(int(np.argmax(ratios)), ratios.shape)
+        difference = float(apart[place]) if np.isfinite(apart[place]) else math.inf
+        found.append((float(ratios[place]), difference, name, float(allowed[place])))
+    return max(found)[1:]
 
 
 def _against_largest(ours: Arrays, theirs: Weights, scale: Weights) -> tuple[float, str | None]:
@@ -215,9 +303,12 @@ def cautions(lines: Sequence[Line]) -> list[str]:
         else:
             said.append(f"One step of {FEW_IMAGES} images was done in longdouble, which has a mantissa of {digits} bits here.")
     if any(line.optimizer == "adam" for line in lines):
+        said.append(f"Adam's epsilon is {EPSILON:g} in the rows `adam`, unless the spec sets one.")
+    if any("epsilon" in line.optimizer for line in lines):
         said.append(
-            f"Adam's epsilon is {EPSILON:g} here, unless the spec sets one. With the default one, the rounding of a "
-            "gradient that is zero becomes a direction."
+            "With Adam's own epsilon the rounding of a gradient that is zero becomes a direction. So the first update has the "
+            "tolerance that this arithmetic gives each value. The last values of biases in front of BatchNorm, and the running "
+            "means that follow them, are not compared."
         )
     return said
 

@@ -1,5 +1,6 @@
 """The pages say what is: links lead somewhere, commands and tests exist, and what is quoted of a report is in it."""
 
+import ast
 import importlib.util
 import os
 import re
@@ -53,6 +54,30 @@ def test_links_lead_somewhere_and_named_tests_exist(page: Path) -> None:
         assert not anchor or anchor in anchors(there), target
     for name in re.findall(r"`(test_\w+)`", text):
         assert name in _TESTS or list(PROJECT.glob(f"tests/**/{name}.py")), name
+
+
+def slow_tests() -> set[str]:
+    """Names of the tests that run with `make test-all` alone, whatever their parameters."""
+    found: set[str] = set()
+    for path in PROJECT.glob("tests/**/test_*.py"):
+        tree = ast.parse(path.read_text())
+        whole = any(isinstance(node, ast.Assign) and "pytestmark = pytest.mark.slow" in ast.unparse(node) for node in tree.body)
+        found |= {
+            node.name
+            for node in tree.body
+            if isinstance(node, ast.FunctionDef) and (whole or "pytest.mark.slow" in map(ast.unparse, node.decorator_list))
+        }
+    return found
+
+
+def test_slow_tests_are_called_so_where_a_test_is_named_as_evidence() -> None:
+    slow = slow_tests()
+    assert len(slow) > 20
+    named = re.findall(r"`(\w*\.*_\w+)`( \(\*slow\*)?", (PROJECT / "docs" / "prove-us-wrong.md").read_text())
+    tests = [(name, bool(said)) for name, said in named if name in _TESTS or name.startswith("...")]
+    assert len(tests) > 60
+    wrong = {name for name, said in tests if said != any(each.endswith(name.removeprefix("...")) for each in slow)}
+    assert not wrong
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT)))

@@ -59,6 +59,27 @@ OF_THE_MACHINE = {
     "TF_ENABLE_ONEDNN_OPTS": _variable("TF_ENABLE_ONEDNN_OPTS", "0"),
     "OPENBLAS_CORETYPE": _variable("OPENBLAS_CORETYPE", "Haswell"),
     "NPY_DISABLE_CPU_FEATURES": _variable("NPY_DISABLE_CPU_FEATURES", "AVX512F"),
+    **{
+        name: _variable(name, value)
+        for name, value in (
+            ("NCCL_ALGO", "Ring"),
+            ("NCCL_PROTO", "LL128"),
+            ("GLOO_SOCKET_IFNAME", "lo"),
+            ("UCC_TLS", "ucp"),
+            ("CUBLAS_WORKSPACE_CONFIG", ":4096:8"),
+            ("CUBLASLT_LOG_MASK", "1"),
+            ("CUDNN_DETERMINISTIC", "1"),
+            ("XLA_FLAGS", "--xla_cpu_enable_fast_math=true"),
+            ("KMP_DETERMINISTIC_REDUCTION", "1"),
+            ("TORCH_NCCL_HIGH_PRIORITY", "1"),
+            ("TORCHINDUCTOR_EMULATE_PRECISION_CASTS", "1"),
+            ("NVIDIA_TF32_OVERRIDE", "1"),
+            ("MIOPEN_DEBUG_CONV_GEMM", "0"),
+            ("GOTO_NUM_THREADS", "1"),
+            ("LD_PRELOAD", "libother.so"),
+            ("GLIBC_TUNABLES", "glibc.cpu.hwcaps=-AVX512F"),
+        )
+    },
     "code of the twins": _code(code_digest, "of", "another"),
     "code of the proof": _code(machine, "code_digest", "another"),
     "data": _code(sources, "load", SimpleNamespace(content_hash="of other pixels")),

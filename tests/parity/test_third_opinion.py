@@ -11,12 +11,14 @@ from typer.testing import CliRunner
 
 from common import spec
 from common.data.batches import Plan
+from common.models import architectures
 from common.models.architectures import Architecture
-from common.spec import Spec
+from common.spec import Optimizer, Spec
 from common.training.tracing import group
 from compare.__main__ import app
 from compare.proof import ladder, parity, single_steps, third_opinion
 from compare.proof.differences import Arrays
+from compare.proof.referee import training
 from compare.proof.third_opinion import Line
 from tests.parity.made_up import architecture_of, recording_of_steps
 
@@ -24,7 +26,8 @@ from tests.parity.made_up import architecture_of, recording_of_steps
 def line(framework: str = "pytorch", difference: float = 1e-15, tolerance: float | None = 1e-12, **fields: Any) -> Line:
     precision = "float32" if tolerance is None else "float64"
     values = {"precision": precision, "referee": "float64", "what": "loss of the first step", "where": None, **fields}
-    return Line(model="simple_cnn", optimizer="sgd", framework=framework, difference=difference, tolerance=tolerance, **values)
+    values = {"model": "simple_cnn", "optimizer": "sgd", **values}
+    return Line(framework=framework, difference=difference, tolerance=tolerance, **values)
 
 
 def said(*lines: Line) -> str:
@@ -109,6 +112,50 @@ def test_the_referee_trains_ten_float64_steps_of_what_is_timed() -> None:
     assert (what.optimizer.epsilon, what.schedule.name) == (third_opinion.EPSILON, "cosine")
     own = third_opinion.spec_of(spec.build({"optimizer": {"name": "adam", "epsilon": 1e-4}}))
     assert own.optimizer.epsilon == 1e-4
+
+
+def test_adam_is_compared_with_its_own_epsilon_too() -> None:
+    def epsilons(**optimizer: Any) -> list[float]:
+        timed = spec.build({"optimizer": optimizer})
+        return [each.optimizer.epsilon for each in third_opinion.specs_of(timed)]
+
+    assert epsilons(name="adam") == [1e-3, 1e-8]
+    assert epsilons(name="adam", epsilon=1e-4) == [1e-4] and len(epsilons(name="sgd")) == 1
+    own = line(optimizer="adam, epsilon 1e-08")
+    assert "has the tolerance that this arithmetic gives each value" in said(own)
+    assert "tolerance that this" not in said(line(optimizer="adam"))
+
+
+def _adam(noise: float = 0.0, **planted: Any) -> Line:
+    """The line of the first update: two weights, one with a gradient and one whose gradient is the rounding of zero.
+
+    Args:
+        noise: of both recorded gradients.
+        planted: what `training.Adam` that made the recording was given otherwise.
+    """
+    architecture = Architecture("two", 1, 1, (architectures.Dense("d", 3, 2),))
+    initial = {"d.kernel": np.ones((3, 2)), "d.bias": np.zeros(2)}
+    gradients = {"d.kernel": np.full((3, 2), 0.1), "d.bias": np.array([1e-17, 0.3])}
+    recorded = {name: array + noise for name, array in gradients.items()}
+    rate, right, ours = 1e-3, training.Adam(), training.Adam(**planted)
+    first = {name: right.update(name, initial[name], array, rate, 1) for name, array in gradients.items()}
+    arrays = {f"{kind}/{name}": made[name] for kind, made in (("initial", initial), ("gradient", recorded)) for name in initial}
+    arrays |= {f"stepped/{name}": ours.update(name, initial[name], array, rate, 1) for name, array in recorded.items()}
+    truth = third_opinion._Truth(np.zeros(1), gradients, first, first)
+    found, limits = third_opinion._with_own_epsilon(Optimizer(name="adam"), [rate], architecture, arrays, truth, {})
+    (name,) = found
+    return line(difference=found[name][0], tolerance=limits[name], where=found[name][1])
+
+
+def test_the_first_update_of_adam_with_a_tiny_epsilon_may_differ_by_what_its_arithmetic_makes_of_rounding() -> None:
+    """Noise of 1e-17 moves the weight without a gradient by 1e-9 of an update. Planted: other epsilons."""
+    assert _adam().difference == 0.0
+    rounded = _adam(1e-17)
+    assert rounded.where == "d.bias" and rounded.status == "passed" and 1e-10 < rounded.difference < 1.1e-9
+    assert rounded.tolerance is not None and rounded.tolerance < 3e-8
+    for planted in ({"epsilon": 1e-7}, {"epsilon": 1.1e-8}):
+        assert _adam(1e-17, **planted).status == "failed", planted
+    assert _adam(float("nan")).status == "failed"
 
 
 def test_the_command_asks_the_referee_instead_of_the_ladder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ SLOW_SECONDS = 0.4
 def architecture(num_classes: int, image_size: int) -> Architecture:
     plant = {
         "slow_rank": slow_rank,
+        "late_rank": late_rank,
         "evaluation_waits": evaluation_waits,
         "other_clock": other_clock,
         "unprepared": unprepared,
@@ -28,6 +29,21 @@ def slow_rank() -> None:
     """Rank 1 takes its time before each step."""
     if os.environ.get("RANK") == "1":
         wrap_trainer(lambda trainer: setattr(trainer, "train_step", slowed(trainer.train_step)))
+
+
+def late_rank() -> None:
+    """Rank 1 takes its time after each step, when it has sent what the others wait for."""
+    if os.environ.get("RANK") == "1":
+        wrap_trainer(lambda trainer: setattr(trainer, "train_step", late(trainer.train_step)))
+
+
+def late(train_step: Any) -> Any:
+    def step(*arguments: Any) -> Any:
+        outcome = train_step(*arguments)
+        time.sleep(SLOW_SECONDS)
+        return outcome
+
+    return step
 
 
 def slowed(train_step: Any) -> Any:

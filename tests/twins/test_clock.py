@@ -173,6 +173,17 @@ def test_a_slow_rank_shows_in_the_images_per_second_of_a_mode_whose_ranks_do_not
         assert record.timed_seconds >= record.timed_steps * clock.SLOW_SECONDS
 
 
+@pytest.mark.slow
+def test_a_rank_that_is_late_at_the_end_shows_in_an_asynchronous_pipeline(framework: str, tmp_path: Path) -> None:
+    """The first stage has all gradients before the last one has ended its step. A clock of rank 0 misses its last pause."""
+    if framework == "tensorflow":
+        pytest.skip("its stages are devices of one process")
+    result = planted(framework, tmp_path, "late_rank", {"mode": "pipeline", "pipeline": {"schedule": "asynchronous"}})
+    assert result.status == "ok", result.reason
+    for record in result.epochs:
+        assert record.timed_seconds >= record.timed_steps * clock.SLOW_SECONDS
+
+
 def test_ranks_that_are_not_waited_for_and_averages_made_in_evaluation_are_named(framework: str, tmp_path: Path) -> None:
     result = planted(framework, tmp_path, "evaluation_waits", ASYNCHRONOUS[1])
     assert result.status == "failed"

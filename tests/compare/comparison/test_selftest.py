@@ -54,6 +54,11 @@ def at_each_look(freedom: float, pairs: int) -> float:
     return float(special.stdtrit(freedom, 0.95))
 
 
+def uncorrected(looks: Sequence[float], one_look: Sequence[float]) -> list[float]:
+    """Each question at the whole 5 %, however many there are."""
+    return list(looks)
+
+
 def known_noise(error: float, freedom: float, comparisons: int, pairs: int | None = None) -> float:
     """The formula before: the estimated noise is taken for the true one."""
     assert pairs is not None
@@ -78,6 +83,7 @@ def as_independent(repeats: Any) -> Any:
         (selftest, "paired_ratio", narrow, "families of 8 equal comparisons"),
         (statistics, "critical", one_look, "equal runs called different at any of 5 to 20 repeats"),
         (statistics, "critical_smaller", at_each_look, "differences of just 5 % called smaller"),
+        (statistics, "smaller_p", uncorrected, "families of 8 differences of just 5 % over one base"),
         (statistics, "least_found", known_noise, "slowdowns found among 8 comparisons"),
         (scaling_laws, "amdahl", as_independent, "intervals of serial fractions"),
     ],
@@ -108,8 +114,8 @@ def test_the_verdicts_hold_in_ten_thousand_comparisons_and_nothing_is_started(mo
     done = command("--simulate-only", "--json")
     assert done.exit_code == 0, done.output
     printed = json.loads(done.stdout)
-    equal, slower, smaller, noisy, matters, family, among, law = printed["checks"]
-    numbers = [10_000] * 5 + [2_500] * 3
+    equal, slower, smaller, noisy, matters, family, none_smaller, among, law = printed["checks"]
+    numbers = [10_000] * 5 + [2_500] * 4
     assert [(check["where"], check["n"]) for check in printed["checks"]] == [("simulated", number) for number in numbers]
     assert (equal["required"], matters["required"]) == ("3 to 6 %", "at most 6 %")
 
@@ -122,6 +128,7 @@ def test_the_verdicts_hold_in_ten_thousand_comparisons_and_nothing_is_started(mo
     assert percent(noisy) >= 90 and 8 < float(noisy["found"].split()[3]) < 10
     assert 3 <= percent(matters) <= 5
     assert percent(family) <= 5 and "uncorrected: " in family["what"]
+    assert 0 < percent(none_smaller) <= 5
     assert percent(among) >= 88 and 94 <= percent(law) <= 96
     assert printed["passed"]
 
@@ -201,25 +208,72 @@ def pairs_of(logs: Sequence[float]) -> Compared:
     return Compared(stored, summaries, findings(stored, summaries))
 
 
-def drifting(number: int) -> list[float]:
-    """Noise that depends so much on the pair before that a few pairs look alike: 0.8 of it is kept."""
-    draw, kept = np.random.default_rng(0), [0.0]
+def drifting(number: int, correlation: float = 0.8, seed: int = 0) -> list[float]:
+    """Noise that depends on the pair before. If 0.8 of it is kept, a few pairs look alike."""
+    draw, kept = np.random.default_rng(seed), [0.0]
     for _ in range(number):
-        kept.append(0.8 * kept[-1] + draw.normal(0.0, 0.02))
+        kept.append(correlation * kept[-1] + draw.normal(0.0, 0.02))
     return kept[1:]
+
+
+@pytest.mark.parametrize(
+    ("correlation", "number", "least", "most"),
+    [(0.0, 200, 0.02, 0.08), (0.2, 200, 0.82, 0.94), (0.2, 400, 0.97, 1.0), (0.4, 200, 0.99, 1.0)],
+)
+def test_pairs_that_depend_on_each_other_fail_as_often_as_is_said(
+    monkeypatch: pytest.MonkeyPatch, correlation: float, number: int, least: float, most: float
+) -> None:
+    """Planted: dependence of 0.2, which blocks of two alone let pass in more than a third of cases."""
+    monkeypatch.setattr(selftest, "ORDERS", 400)
+    draw = np.random.default_rng(1)
+    found = [selftest._dependence(np.array(drifting(number, correlation, seed)), draw)[1] < 0.05 for seed in range(300)]
+    assert least <= sum(found) / 300 <= most
+    if correlation == selftest.DEPENDENCE:
+        assert selftest._dependence_found(number) == pytest.approx(sum(found) / 300, abs=0.05)
+
+
+def test_what_alternates_between_repeats_hides_no_dependence() -> None:
+    logs = np.array(drifting(200, 0.5))
+    turns = np.where(np.arange(200) % 2, 0.05, -0.05)
+    alone, both = (selftest._dependence(each, np.random.default_rng(0)) for each in (logs, logs + turns))
+    assert both == pytest.approx(alone) and alone[1] < 0.01
+
+
+def test_the_bound_of_any_pairs_allows_for_the_dependence_that_they_do_not_rule_out() -> None:
+    logs = np.random.default_rng(1).normal(0.0, 0.02, 60)
+    found = selftest.judge_pairs(pairs_of(logs.tolist()), 60, seed=0).checks
+    dependence, drawn = (
+        next(each for each in found if "depend" in each.what),
+        next(each for each in found if "blocks" in each.what),
+    )
+    assert dependence.passed and "fails in 46 % of cases" in dependence.what
+    most = float(dependence.found.rpartition("below ")[2])
+    assert most >= 1.645 / math.sqrt(60)
+    alarms = selftest.decide(selftest._depending(np.random.default_rng(1), most), selftest.UNTIL).ever.mean()
+    assert alarms > 0.07
+    assert float(re.findall(r"(\d+\.\d+) %", drawn.found)[-1]) > 100 * float(alarms) - 1.5
 
 
 @pytest.mark.parametrize(
     ("logs", "passed"),
     [
-        (np.random.default_rng(0).normal(0.0, 0.02, 200).tolist(), [True] * 6),
-        (np.random.default_rng(0).normal(0.02, 0.02, 200).tolist(), [True, False, True, False, True, True]),
-        (drifting(200), [True, True, False, False, False, True]),
-        (np.random.default_rng(0).normal(0.0, 0.2, 200).tolist(), [True, True, True, True, True, False]),
-        (np.random.default_rng(1).normal(0.0, 0.02, 150).tolist(), [False, True, True, True, True, True]),
+        (np.random.default_rng(0).normal(0.0, 0.02, 200).tolist(), [True] * 7),
+        (np.random.default_rng(0).normal(0.02, 0.02, 200).tolist(), [True, False, True, True, False, True, True]),
+        (drifting(200), [True, True, False, False, False, False, True]),
+        (drifting(200, 0.2, seed=3), [True, True, True, False, True, True, True]),
+        (np.random.default_rng(0).normal(0.0, 0.2, 200).tolist(), [True, True, True, True, True, True, False]),
+        (np.random.default_rng(1).normal(0.0, 0.02, 150).tolist(), [False, True, True, True, True, True, True]),
         ([0.01] * 10, [False]),
     ],
-    ids=["quiet", "one side is slower", "drift within the pairs", "too noisy", "pairs are missing", "too few"],
+    ids=[
+        "quiet",
+        "one side is slower",
+        "drift within the pairs",
+        "a little dependence",
+        "too noisy",
+        "pairs are missing",
+        "too few",
+    ],
 )
 def test_real_pairs_pass_where_they_are_equal_and_independent(logs: list[float], passed: list[bool]) -> None:
     found = selftest.judge_pairs(pairs_of(logs), 200, seed=0)
@@ -268,8 +322,8 @@ def test_real_pairs_are_kept_and_continued(fake_twins: pytest.MonkeyPatch, tmp_p
     done = command(*words)
     assert done.exit_code == 0, done.output
     printed = json.loads(done.stdout)
-    assert [check["where"] for check in printed["checks"]] == ["left"] * 6 and len(count) == 41
-    assert "after 5." in printed["checks"][5]["found"]
+    assert [check["where"] for check in printed["checks"]] == ["left"] * 7 and len(count) == 41
+    assert "after 5." in printed["checks"][6]["found"]
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,9 @@ ASKED = ("--modes", "serial", "--cores", "1", "--frameworks", "left,right", "--n
 
 
 class Runs:
-    """Runs whose seconds are drawn. Those of `right` take so many times as long, and may fail from a repeat on."""
+    """Runs whose seconds are drawn. Those of `right` take so many times as long, and may fail from a repeat on.
+
+    Those of another mode than serial take a fifth of that, and of `right` a third."""
 
     def __init__(self, patch: pytest.MonkeyPatch, noise: float, slower: float = 1.0) -> None:
         self.made, self.noise, self.slower = list[tuple[str, int]](), noise, slower
@@ -40,6 +42,8 @@ class Runs:
             raise Interrupted(signal.SIGINT)
         self.made.append((row.id, repeat))
         seconds = math.exp(self._draw.normal(0.0, self.noise)) * (self.slower if row.contestant == "right" else 1.0)
+        if row.spec.mode != "serial":
+            seconds /= 3.0 if row.contestant == "right" else 5.0
         result = made.good(row, seconds, repeat)
         if row.contestant == "right" and repeat >= self.fail_from:
             result = made.bad(row, "failed", "no more memory", 0).model_copy(update={"repeat": repeat})
@@ -79,6 +83,29 @@ def test_repeats_are_added_until_every_question_is_decided(
     assert said.startswith(words) and said.endswith("A difference below 5 % does not matter here (--smallest-effect).")
     contestants = json.loads(done.stdout)["findings"]["contestants"]
     assert ("no difference of 5 % or more between left and right" in contestants[0]) == (verdict != "above")
+
+
+def test_a_repeat_runs_the_rows_of_open_questions_alone(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """All questions about the parallel rows are decided after 5 repeats, that of the serial rows later."""
+    runs = Runs(fake_twins, 0.04)
+    asked = ("--modes", "serial,data_parallel", "--cores", "2", "--frameworks", "left,right", "--no-proof", "--json")
+    done = run(*asked, "--until-decided", "--out", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    repeats, said, verdicts = told(done)
+    assert repeats > 6 and set(verdicts) == {"above", "no difference that matters"}
+    made_of = {row: [repeat for each, repeat in runs.made if each == row] for row, _ in runs.made}
+    serial = [row for row in made_of if "serial-2cores" in row]
+    parallel = [row for row in made_of if "data_parallel" in row]
+    assert len(serial) == len(parallel) == 2
+    assert all(made_of[row] == list(range(repeats)) for row in serial)
+    assert all(made_of[row] == list(range(5)) for row in parallel)
+    assert "Rows whose questions were decided before that ran fewer times." in said
+    plan = store.read_plan(tmp_path / "out")
+    assert all(plan.repeats_of(row) == made_of[row] for row in made_of)
+    again = run("--resume", tmp_path / "out", "--json")
+    assert again.exit_code == 0 and len(runs.made) == len(set(runs.made)) == sum(map(len, made_of.values()))
+    more = run("--resume", tmp_path / "out", "--repeats", str(repeats + 1), "--json")
+    assert more.exit_code == 0 and {row for row, repeat in runs.made if repeat == repeats} == set(made_of)
 
 
 def test_the_most_repeats_end_what_is_not_decided(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
+from scipy import special, stats
 
 from compare.core import looking, statistics, verdict_words
 from compare.core.statistics import Judged, Ratio, paired_ratio, spread, verdicts
@@ -223,6 +223,52 @@ def test_the_size_of_the_family_is_said() -> None:
 
 
 @pytest.mark.parametrize(
+    ("p_values", "adjusted"),
+    [
+        ([0.04, 0.03, 0.045], [0.045, 0.045, 0.045]),
+        ([0.2, 0.01, 0.03], [0.2, 0.03, 0.06]),
+        ([1.0, 0.001, 1.0], [1.0, 0.003, 1.0]),
+        ([], []),
+    ],
+)
+def test_hochberg_steps_up_and_is_never_above_holm(p_values: list[float], adjusted: list[float]) -> None:
+    assert statistics.hochberg(p_values) == pytest.approx(adjusted)
+    assert all(one <= other for one, other in zip(adjusted, statistics.holm(p_values), strict=True))
+
+
+def test_a_difference_that_is_far_larger_takes_no_share_of_the_others_level() -> None:
+    assert statistics.smaller_p([0.04], [0.04]) == [0.04]
+    assert statistics.smaller_p([0.02, 1.0, 1.0], [0.02, 0.95, 0.99]) == pytest.approx([0.02 / 0.9, 1.0, 1.0])
+    assert statistics.smaller_p([0.02, 1.0, 1.0], [0.02, 0.89, 0.99]) == pytest.approx([0.04 / 0.9, 1.0, 1.0])
+    assert statistics.smaller_p([1.0, 1.0], [0.95, 0.99]) == [1.0, 1.0]
+
+
+BASES = {"none": (), "one for all": (0,) * 8, "pairs of frameworks and modes": (0, 1, 2, 3, 1, 1, 5, 5)}
+"""The row that each of 8 questions shares: none, the same serial row, or as in a run of both frameworks with two modes."""
+OTHERS = {"one for all": range(1, 9), "pairs of frameworks and modes": (4, 5, 6, 7, 2, 3, 6, 7)}
+
+
+@pytest.mark.parametrize("bases", BASES)
+@pytest.mark.parametrize("beyond", [0.0, 0.1])
+def test_no_difference_of_a_family_is_called_smaller_more_often_than_stated(bases: str, beyond: float) -> None:
+    """One look at 8 one-sided tests at the border, or a little beyond it. Uncorrected, some p is below 5 % far more often."""
+    trials, pairs = 40_000, 8
+    draw = np.random.default_rng(6)
+    if bases == "none":
+        logs = draw.normal(0.0, 1.0, (trials, 8, pairs))
+    else:
+        rows = draw.normal(0.0, 0.7, (trials, 9, pairs))
+        logs = rows[:, list(OTHERS[bases])] - rows[:, list(BASES[bases])]
+    mean = logs.mean(axis=2) + beyond
+    p = special.stdtr(pairs - 1, mean / (logs.std(axis=2, ddof=1) / math.sqrt(pairs)))
+    some = p[(p < 0.05).any(axis=1)].tolist()  # the others call nothing
+    false = sum(min(statistics.smaller_p(each, each)) < 0.05 for each in some) / trials
+    assert false <= stats.binom.isf(0.001, trials, 0.05) / trials
+    assert beyond or bases == "one for all" or false > 0.8 * 0.05
+    assert len(some) / trials > 0.1
+
+
+@pytest.mark.parametrize(
     ("low", "value", "high", "verdict"),
     [
         (0.99, 1.0, 1.01, "no difference that matters"),
@@ -249,9 +295,16 @@ def _two_one_sided(low: float, value: float, high: float, pairs: int) -> float:
 
 
 def test_a_family_of_equal_rows_is_called_equal_only_if_every_correction_allows_it() -> None:
-    equal = ratio(1.0, 0.96, 1.04, 6, p=0.9)
-    alone, *many = (verdicts([("a", equal)] * number, smallest_effect=0.05)[0] for number in (1, 8))
-    assert alone.verdict == "no difference that matters" and many[0].verdict == "no difference shown"
+    equal, open_, far = ratio(1.0, 0.96, 1.04, 6, p=0.9), ratio(1.04, 1.0, 1.09, 6, p=0.5), ratio(1.3, 1.29, 1.31, 6, p=1e-6)
+    few = ratio(1.0, 0.9, 1.1, 4, p=0.9)
+    alone, *others = (
+        verdicts([("a", equal), *[("b", other)] * 7], smallest_effect=0.05)[0].verdict for other in (equal, open_, far, few)
+    )
+    # One by one, all eight are shown. A question that is open takes its share. One whose difference is far larger does not.
+    assert [alone, *others] == [
+        "no difference that matters", "no difference shown", "no difference that matters", "no difference shown"
+    ]  # fmt: skip
+    alone = verdicts([("a", equal)], smallest_effect=0.05)[0]
     said = verdict_words.faster(alone, "a", "b")
     assert said.startswith("no difference of 5 % or more between a and b; a is 0.96 to 1.04 times as fast (p = 0.0")
     assert verdict_words.pays(alone) == "no difference of 5 % or more"
