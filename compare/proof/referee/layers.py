@@ -18,14 +18,16 @@ from common.models.architectures import Padding
 
 Array = npt.NDArray[np.floating[Any]]
 Backward = Callable[[Array], tuple[Array, dict[str, Array]]]
+Resum = Callable[[Array, Array, Array], Array]
+"""Of a product x^T y [C, O] and its factors x [..., C] and y [..., O]: the same, added up in another order."""
 
 
 def convolution(
-    x: Array, kernel: Array, bias: Array | None, stride: int, padding: Padding, groups: int = 1
+    x: Array, kernel: Array, bias: Array | None, stride: int, padding: Padding, groups: int = 1, resum: Resum | None = None
 ) -> tuple[Array, Backward]:
     """y[n,i,j,g,o] = bias[g,o] + sum over a,b,c of x[n, stride i + a, stride j + b, g, c] kernel[a,b,c,g,o], zeros around x.
 
-    Each group g has its own inputs c and outputs o.
+    Each group g has its own inputs c and outputs o. With one group, `resum` adds up the kernel's gradient.
     """
     (size, _, inputs, outputs), patches = kernel.shape, _patches(x, padding, 0.0, kernel.shape[0], stride)
     patches = patches.reshape(*patches.shape[:5], groups, inputs)
@@ -36,6 +38,9 @@ def convolution(
     def backward(dy: Array, with_kernel: bool = True) -> tuple[Array, dict[str, Array]]:
         own = dy.reshape(y.shape)
         dkernel = [_product("nijgc,nijgo->cgo", patches[:, :, :, a, b], own) for a, b in places if with_kernel]
+        if resum is not None and groups == 1:
+            pairs = zip(dkernel, places, strict=False)  # no gradient where none is asked for
+            dkernel = [resum(each[:, 0], patches[:, :, :, a, b, 0], own[..., 0, :])[:, None] for each, (a, b) in pairs]
         found = {"kernel": np.stack(dkernel).reshape(kernel.shape)} if with_kernel else {}
         found |= {} if bias is None else {"bias": dy.sum((0, 1, 2))}
         dpatches = ((_product("nijgo,cgo->nijgc", own, shared[place]).reshape(*dy.shape[:3], -1), place) for place in places)
