@@ -130,7 +130,7 @@ class Decider:
         leader: whose decisions this one takes. None: it decides by its own values.
         turned: ties that it decides otherwise than the leader.
         mean_of: BatchNorm's mean.
-        resum: adds up the gradient of a convolution's kernel, see `layers.Resum`.
+        resum: adds up the gradient of a convolution's kernel, see `term_after_term`.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Decider:
         leader: Decider | None = None,
         turned: Sequence[Tie] = (),
         mean_of: Callable[[Array], Array] = layers.mean,
-        resum: layers.Resum | None = None,
+        resum: Callable[[Array, Array, Array], Array] | None = None,
     ) -> None:
         self.mean_of, self.resum = mean_of, resum
         self.points: list[_Point] = [] if leader is None else leader.points
@@ -235,11 +235,20 @@ class _Pass(Network):
             if dy is _ZERO:
                 return dy, {}
             if self.terms is None:
-                return backward(dy)
+                dx, found = backward(dy)
+                if self._decider.resum is not None and isinstance(layer, Conv) and layer.groups == 1:
+                    found["kernel"] = self._resummed(self._decider.resum, layer, found["kernel"], x, dy)
+                return dx, found
             self.terms |= {f"{layer.name}.{role}": terms for role, terms in self._terms(layer, x, y, dy).items()}
             return backward(dy, with_kernel=False) if isinstance(layer, Conv) else backward(dy)
 
         return y, watched
+
+    @staticmethod
+    def _resummed(resum: Callable[[Array, Array, Array], Array], layer: Conv, kernel: Array, x: Array, dy: Array) -> Array:
+        views = layers.views(x, layer.padding, 0.0, layer.kernel_size, layer.stride)
+        places = np.ndindex(layer.kernel_size, layer.kernel_size)
+        return np.stack([resum(kernel[a, b], views[:, :, :, a, b], dy) for a, b in places]).reshape(kernel.shape)
 
     def _terms(self, layer: Layer, x: Array, y: Array, dy: Array) -> dict[str, Array]:
         axes = tuple(range(dy.ndim - 1))
@@ -363,7 +372,7 @@ def _passes(
     for own in chain:
         part = Batch(batch.images[own], batch.labels[own], [mask[own] for mask in batch.masks])
         each = _Pass(state, part, decider)
-        each.mean_of, each.resum = decider.mean_of, decider.resum
+        each.mean_of = decider.mean_of
         each.constants = network.BATCH_NORM.get(architecture.name)
         found, backward = each.through(architecture.layers, part.images)
         _, dlogits = layers.cross_entropy(found, part.labels)
@@ -391,10 +400,14 @@ def rough_mean(seed: int) -> Callable[[Array], Array]:
 
 
 def term_after_term(product: Array, x: Array, y: Array) -> Array:
-    """A kernel's gradient as one thread of a framework may add it up: all images and pixels into one sum. A `layers.Resum`.
+    """x^T y [C, O] as one thread of a framework may add it up: all images and pixels into one sum.
 
     BLAS adds in blocks, whose errors cancel. In one long sum, equal terms all round to the same side, such as those of a plain
     background. Some columns are added up like this, evenly spread: as many as `TERMS` pays for, one at least.
+
+    Args:
+        product: added up by BLAS.
+        x, y: [N, H, W, C] and [N, H, W, O].
     """
     left, right = x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1])
     every = math.ceil(right.shape[1] / max(1, TERMS // left.size))

@@ -18,18 +18,16 @@ from common.models.architectures import Padding
 
 Array = npt.NDArray[np.floating[Any]]
 Backward = Callable[[Array], tuple[Array, dict[str, Array]]]
-Resum = Callable[[Array, Array, Array], Array]
-"""Of a product x^T y [C, O] and its factors x [..., C] and y [..., O]: the same, added up in another order."""
 
 
 def convolution(
-    x: Array, kernel: Array, bias: Array | None, stride: int, padding: Padding, groups: int = 1, resum: Resum | None = None
+    x: Array, kernel: Array, bias: Array | None, stride: int, padding: Padding, groups: int = 1
 ) -> tuple[Array, Backward]:
     """y[n,i,j,g,o] = bias[g,o] + sum over a,b,c of x[n, stride i + a, stride j + b, g, c] kernel[a,b,c,g,o], zeros around x.
 
-    Each group g has its own inputs c and outputs o. With one group, `resum` adds up the kernel's gradient.
+    Each group g has its own inputs c and outputs o.
     """
-    (size, _, inputs, outputs), patches = kernel.shape, _patches(x, padding, 0.0, kernel.shape[0], stride)
+    (size, _, inputs, outputs), patches = kernel.shape, views(x, padding, 0.0, kernel.shape[0], stride)
     patches = patches.reshape(*patches.shape[:5], groups, inputs)
     shared = kernel.reshape(size, size, inputs, groups, outputs // groups)
     places = list(np.ndindex(size, size))
@@ -38,9 +36,6 @@ def convolution(
     def backward(dy: Array, with_kernel: bool = True) -> tuple[Array, dict[str, Array]]:
         own = dy.reshape(y.shape)
         dkernel = [_product("nijgc,nijgo->cgo", patches[:, :, :, a, b], own) for a, b in places if with_kernel]
-        if resum is not None and groups == 1:
-            pairs = zip(dkernel, places, strict=False)  # no gradient where none is asked for
-            dkernel = [resum(each[:, 0], patches[:, :, :, a, b, 0], own[..., 0, :])[:, None] for each, (a, b) in pairs]
         found = {"kernel": np.stack(dkernel).reshape(kernel.shape)} if with_kernel else {}
         found |= {} if bias is None else {"bias": dy.sum((0, 1, 2))}
         dpatches = ((_product("nijgo,cgo->nijgc", own, shared[place]).reshape(*dy.shape[:3], -1), place) for place in places)
@@ -51,7 +46,7 @@ def convolution(
 
 def windows(x: Array, size: int, stride: int, padding: Padding) -> Array:
     """What max-pooling chooses from: [N, H', W', size * size, C], in row order. Padding is minus infinity."""
-    patches = _patches(x, padding, -np.inf, size, stride)
+    patches = views(x, padding, -np.inf, size, stride)
     return patches.reshape(*patches.shape[:3], size * size, x.shape[3])
 
 
@@ -146,11 +141,11 @@ def cross_entropy(logits: Array, labels: npt.NDArray[np.int64]) -> tuple[np.floa
     return -logarithms[rows, labels].mean(), gradient / logits.dtype.type(len(labels))
 
 
-def _patches(x: Array, padding: Padding, value: float, size: int, stride: int) -> Array:
+def views(x: Array, padding: Padding, value: float, size: int, stride: int) -> Array:
     """A view of every window of x, padded with a value: [N, H', W', size, size, C]."""
     padded = np.pad(x, ((0, 0), *padding, (0, 0)), constant_values=value) if any(map(any, padding)) else x
-    views = np.lib.stride_tricks.sliding_window_view(padded, (size, size), axis=(1, 2))[:, ::stride, ::stride]
-    return np.moveaxis(views, 3, 5)
+    found = np.lib.stride_tricks.sliding_window_view(padded, (size, size), axis=(1, 2))[:, ::stride, ::stride]
+    return np.moveaxis(found, 3, 5)
 
 
 def _product(formula: str, x: Array, y: Array) -> Array:
@@ -161,7 +156,7 @@ def _product(formula: str, x: Array, y: Array) -> Array:
 
 
 def _summed_patches(patches: Iterable[tuple[Array, Any]], x: Array, stride: int, padding: Padding) -> Array:
-    """The transpose of `_patches`: values [N, H', W', C] of each place (a, b) of a window, added where they came from."""
+    """The transpose of `views`: values [N, H', W', C] of each place (a, b) of a window, added where they came from."""
     (top, bottom), (left, right), (_, height, width, _) = *padding, x.shape
     summed = np.zeros((len(x), top + height + bottom, left + width + right, x.shape[3]), x.dtype)
     for values, (a, b) in patches:

@@ -61,7 +61,6 @@ class Network:
         self._masks: Iterator[npt.NDArray[np.bool_]] = iter(batch.masks)
         self.constants: tuple[float, float] | None = None  # of BatchNorm; None: those of each layer
         self.mean_of: Callable[[Array], Array] = layers.mean  # of BatchNorm
-        self.resum: layers.Resum | None = None  # of a convolution's kernel
         self.gradients: Weights = {}
         self.statistics: Weights = {}
 
@@ -84,8 +83,7 @@ class Network:
         match layer:
             case architectures.Conv():
                 bias = self._of(layer, "bias") if layer.bias else None
-                kernel = self._of(layer, "kernel")
-                return layers.convolution(x, kernel, bias, layer.stride, layer.padding, layer.groups, self.resum)
+                return layers.convolution(x, self._of(layer, "kernel"), bias, layer.stride, layer.padding, layer.groups)
             case architectures.BatchNorm():
                 return self._batch_norm(layer, x)
             case architectures.ReLU():
