@@ -286,7 +286,7 @@ class Model:
         ]
 
     def _name(self, leaf: Any) -> str:
-        return self._names.get(id(leaf), leaf.name)  # a function of a functional model is no layer
+        return self._names.get(id(leaf)) or str(leaf.name)  # a function of a functional model is no layer
 
     def _order(self, name: str) -> Array | None:
         return self._orders.get(name.rpartition(".")[0])
