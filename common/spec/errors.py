@@ -22,7 +22,6 @@ NAMES_ELSEWHERE = {
     "limit": "data.limit",
     "on_bad": "data.on_bad",
     "duplicates": "data.duplicates",
-    "cores": "cores",
     "criterion": "loss",
     "bs": "global_batch_size",
     "batch_size": "global_batch_size",
