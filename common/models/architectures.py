@@ -688,6 +688,17 @@ def leaves(layers: tuple[Layer, ...]) -> Iterator[Layer]:
             yield layer
 
 
+def deciding(layers: tuple[Layer, ...]) -> Iterator[tuple[str, Layer]]:
+    """(name, layer) of every ReLU and max-pooling, in the order of `leaves`. The ReLU of a residual sum is `<sum>.out`."""
+    for layer in layers:
+        for branch in branches(layer):
+            yield from deciding(branch)
+        if isinstance(layer, ReLU | MaxPool):
+            yield layer.name, layer
+        elif isinstance(layer, Residual) and layer.relu:
+            yield f"{layer.name}.out", layer
+
+
 def parameters(layers: tuple[Layer, ...]) -> tuple[Parameter, ...]:
     """The named arrays of layers, BatchNorm's statistics included, in the order of the forward pass."""
     return tuple(parameter for layer in leaves(layers) for parameter in _parameters(layer))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,11 +36,13 @@ def trace_steps(
     Yields:
         Arrays by name, as soon as they are there. By step, from 0: ids/<step>: int64 [N]; hashes/<step>: int64 [N], of each
         image; loss/<step>: mean over the batch; after/<step>/weights/<parameter>; after/<step>/slots/<slot>/<parameter>: the
-        optimizer's state. A teacher adds images/<step>, labels/<step>, masks/<step>/<dropout>, and before/<step>/ if the step
+        optimizer's state. In float32 decisions/<step>/<number>: int64 [N, words], see `packed`.
+        A teacher adds images/<step>, labels/<step>, masks/<step>/<dropout>, and before/<step>/ if the step
         before was not drawn. At last pixel_mean and pixel_std.
     """
     iterator: Iterator[Batch] | None = None
     position = 0
+    is_narrow = plan.spec.precision == "float32"
 
     def kept(prefix: str) -> Iterator[tuple[str, npt.NDArray[Any]]]:
         yield from ((f"{prefix}/weights/{name}", array) for name, array in trainer.weights().items())
@@ -56,11 +60,9 @@ def trace_steps(
         start, stop = plan.batch(step_in_epoch)
         index, number = trainer.shard
         low, high = plan.bounds(epoch + 1, number, index)[step_in_epoch]
-        own = np.zeros((2, stop - start), np.int64)
-        hashes = [int.from_bytes(_sha256(image).tobytes()[:7]) for image in np.asarray(batch.images)]
-        own[:, low - start : high - start] = np.asarray(batch.ids), hashes
-        yield f"ids/{step}", trainer.all_reduce(own[0])
-        yield f"hashes/{step}", trainer.all_reduce(own[1])
+        whole = partial(_whole, trainer, stop - start, slice(low - start, high - start))
+        yield f"ids/{step}", whole(np.asarray(batch.ids))
+        yield f"hashes/{step}", whole([int.from_bytes(_sha256(image).tobytes()[:7]) for image in np.asarray(batch.images)])
         if teacher is None:
             yield f"images/{step}", np.asarray(batch.images)
             yield f"labels/{step}", np.asarray(batch.labels)
@@ -68,8 +70,12 @@ def trace_steps(
             if step - 1 not in drawn:
                 yield f"before/{step}/drawn", np.array(step)
                 yield from kept(f"before/{step}")
-        else:
-            known, slots = state_before(teacher, step)
+        if teacher is not None or is_narrow:
+            known, slots = (trainer.weights(), trainer.slots()) if teacher is None else state_before(teacher, step)
+            if is_narrow:
+                trainer.load_slots(slots, known)
+                for number, decided in enumerate(trainer.decisions(batch, stop - start)):
+                    yield f"decisions/{step}/{number}", whole(packed(decided))
             trainer.load_slots(slots, known)
         loss, _ = trainer.train_step(batch, stop - start, plan.learning_rate(step))
         heartbeat.stepped()
@@ -79,6 +85,40 @@ def trace_steps(
     mean, deviation = plan.scaling.mean, plan.scaling.std
     yield "pixel_mean", np.array(mean, np.float64)
     yield "pixel_std", np.array(deviation, np.float64)
+
+
+def packed(decisions: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """[N, ...] of bool or int8 as int64 [N, words], which processes can add up."""
+    flat = decisions.reshape(len(decisions), -1)
+    found = np.packbits(flat, 1) if flat.dtype == np.bool_ else flat.view(np.uint8)
+    return np.pad(found, ((0, 0), (0, -found.shape[1] % 8))).view(np.int64)
+
+
+def unpacked(words: npt.NDArray[np.int64], shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any] | None:
+    """What was packed, as [N, ...] of bool or int8. None: it has another size."""
+    values, count, is_bool = words.view(np.uint8), math.prod(shape[1:]), dtype == np.bool_
+    if values.shape[1] != 8 * math.ceil(count / (64 if is_bool else 8)):
+        return None
+    return (np.unpackbits(values, 1, count).view(bool) if is_bool else values[:, :count].view(np.int8)).reshape(shape)
+
+
+def winners(
+    images: npt.NDArray[Any], size: tuple[int, int], stride: tuple[int, int], padding: tuple[tuple[int, int], tuple[int, int]]
+) -> npt.NDArray[np.int8]:
+    """int8 [N, H', W', C]: which value of each window of images [N, H, W, C] is the largest, in row order.
+
+    Sizes and strides are of height and width. Padding is never the largest. Of equal values the first one is.
+    """
+    padded = np.pad(images, ((0, 0), *padding, (0, 0)), constant_values=-np.inf)
+    windows = np.lib.stride_tricks.sliding_window_view(padded, size, (1, 2))[:, :: stride[0], :: stride[1]]
+    return windows.reshape(*windows.shape[:4], -1).argmax(-1).astype(np.int8)
+
+
+def _whole(trainer: Trainer, size: int, own: slice, values: Any) -> npt.NDArray[np.int64]:
+    """int64 [size, ...] of a global batch from this process's own rows."""
+    found = np.zeros((size, *np.shape(values)[1:]), np.int64)
+    found[own] = values
+    return trainer.all_reduce(found)
 
 
 def state(recording: Mapping[str, npt.NDArray[Any]], prefix: str) -> tuple[Weights, dict[str, Weights]]:

@@ -272,6 +272,19 @@ class Trainer:
         """
         raise NotImplementedError
 
+    def decisions(self, batch: Batch, num_examples: int) -> list[npt.NDArray[Any]]:
+        """What ReLUs and max-poolings decide in a forward pass of a training step on this process's shard of N examples.
+
+        Args:
+            batch, num_examples: see `train_step`.
+
+        Returns:
+            In order: of a ReLU bool [N, ...], true where a value passes; of a max-pooling int8 [N, H, W, C], which value of its
+            window wins. Images are channels last. Empty: this mode divides the model, and does not tell. This changes BatchNorm
+            statistics.
+        """
+        return []
+
     def memory_by_device(self) -> dict[str, float]:
         """Computed MiB of each logical device that shares this process with others. Empty: memory is measured."""
         return {}

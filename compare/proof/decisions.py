@@ -10,18 +10,22 @@ import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from common.models.architectures import Architecture, BatchNorm, Concatenation, Conv, Dense, Layer, MaxPool, ReLU, Residual
+from common.training.tracing import unpacked
 from compare.proof.referee import layers, network
 from compare.proof.referee.layers import Array, Backward
 from compare.proof.referee.network import Batch, Network
 
 REACH = 8.0
 """A value is a tie if it is closer to zero, or to another maximum, than so many times the copies' error (root mean square)."""
+RECORDED_REACH = 8 * REACH
+"""The same of a decision that a framework recorded. It may be eight times as far from the truth as the copies."""
 
 TERMS = 2**21
 """Of one place of a kernel, that `term_after_term` adds: some ten milliseconds."""
@@ -66,6 +70,8 @@ class _Point:
     layer: MaxPool | None
     errors: list[Any] = field(default_factory=list[Any])
     """Of each copy the root mean square, by channel."""
+    near: Any = None
+    """uint8, what remains of the values: the distance from each other decision in halves of an error, at most 255."""
 
     def measure(self, x: Array) -> None:
         """Note how far the values of a copy are from these. At a pooling, how far the differences within a window are."""
@@ -77,25 +83,31 @@ class _Point:
         self.errors.append(np.sqrt(np.square(error).mean(tuple(range(error.ndim - 1)))))
 
     def ties(self, number: int) -> list[Tie]:
-        """The ties of this point, after the copies have passed."""
+        """The ties of this point, after the copies have passed. Equal values come of equal inputs, and are none."""
+        nearness = self._nearness()
+        self.near = np.minimum(np.ceil(2 * nearness), 255).astype(np.uint8)
+        found: list[Tie] = []
+        for other in range(nearness.shape[3] if self.layer else 1):
+            distances = nearness[:, :, :, other] if self.layer else nearness
+            for place in map(int, np.flatnonzero((distances > 0) & (distances <= REACH))):
+                decision = other if self.layer else int(not self.chosen.flat[place])
+                found.append(Tie(number, place, decision, float(distances.flat[place])))
+        return found
+
+    def _nearness(self) -> Array:
+        """The distance from each other decision in errors: at a pooling from each value of a window, at a ReLU from zero."""
         error = np.maximum(np.max(self.errors, axis=0), np.finfo(np.float64).tiny)
         if self.layer is None:
-            near = self._near(np.abs(self.values), error)
-            return [Tie(number, place, int(not self.chosen.flat[place]), distance) for place, distance in near]
+            return np.abs(self.values) / error
         flat = layers.windows(self.values, self.layer.kernel_size, self.layer.stride, self.layer.padding)
-        best = np.take_along_axis(flat, self.chosen.astype(np.int64), 3)[:, :, :, 0]
-        return [
-            Tie(number, place, other, distance)
-            for other in range(flat.shape[3])
-            for place, distance in self._near(_unequal(best, flat[:, :, :, other]), error)
-        ]
+        best = np.take_along_axis(flat, self.chosen.astype(np.int64), 3)
+        return np.where(best - flat > EQUAL * np.abs(best), best - flat, 0.0) / error
 
-    @staticmethod
-    def _near(distance: Array, error: Array) -> Iterator[tuple[int, float]]:
-        """(place, distance in errors) of what rounding may turn. Equal values come of equal inputs, and do not differ."""
-        nearness = distance / error
-        for place in np.flatnonzero((distance > 0) & (nearness <= REACH)):
-            yield int(place), float(nearness.flat[place])
+    def turned(self, chosen: Any) -> tuple[int, bool]:
+        """(how many decisions differ from these; whether rounding may turn all of them)."""
+        differ = chosen != self.chosen
+        near = self.near if self.layer is None else np.take_along_axis(self.near, chosen.astype(np.int64), 3)
+        return int(differ.sum()), bool((near[differ] <= 2 * RECORDED_REACH).all())
 
     def empty(self, place: int) -> tuple[tuple[int, int], ...]:
         """(place, decision) of each pooled window that holds a value which is not above zero, and nothing larger."""
@@ -116,11 +128,6 @@ class _Point:
                 window = np.ravel_multi_index((image, row, column, channel), (len(self.values), height, width, channels))
                 found.append((int(window), a * layer.kernel_size + b))
         return tuple(found)
-
-
-def _unequal(best: Array, other: Array) -> Array:
-    """How far a value is below the best one. Zero where they are equal."""
-    return np.where(best - other > EQUAL * np.abs(best), best - other, 0.0)
 
 
 class Decider:
@@ -145,6 +152,8 @@ class Decider:
         self._leads, self._measures = leader is None, not turned
         self._turned = turned
         self._next = 0
+        self.recorded: dict[int, Any] = {}
+        """By point: what a framework decided there."""
 
     def ties(self) -> list[Tie]:
         """All ties of the leader's step, after its copies have passed."""
@@ -162,6 +171,33 @@ class Decider:
         found._measures = False
         return found
 
+    def as_recorded(self, recorded: Sequence[npt.NDArray[np.int64]], parts: Sequence[Any]) -> tuple[Decider, int] | None:
+        """(a pass that decides as a framework did; how many decisions differ from this one's).
+
+        Args:
+            recorded: by layer, decisions of the whole batch, see `tracing.packed`.
+            parts: the positions of each part of the batch, in the order in which they pass.
+
+        Returns:
+            None: nothing that fits was recorded, or decisions that rounding does not explain.
+        """
+        number, found, turned = len(self.points) // len(parts), Decider(self), 0
+        if len(recorded) != number:
+            return None
+        for layer, words in enumerate(recorded):
+            points = self.points[layer::number]
+            whole = unpacked(words, (len(words), *points[0].chosen.shape[1:]), points[0].chosen.dtype)
+            if whole is None:
+                return None
+            for part, (own, point) in enumerate(zip(parts, points, strict=True)):
+                differ, explained = point.turned(whole[own])
+                if not explained:
+                    return None
+                turned += differ
+                found.recorded[part * number + layer] = whole[own]
+        found._measures = False
+        return found, turned
+
     def forget_values(self) -> None:
         """Keep the decisions alone, which are small."""
         for point in self.points:
@@ -177,6 +213,8 @@ class Decider:
                 chosen = flat.argmax(3)[:, :, :, None].astype(np.int8)
             self.points.append(_Point(x, chosen, layer))
             return number, chosen
+        if number in self.recorded:
+            return number, self.recorded[number]
         point = self.points[number]
         if self._measures:
             point.measure(x)
@@ -227,7 +265,10 @@ class _Pass(Network):
 
     def _layer(self, layer: Layer, x: Array) -> tuple[Array, Backward]:
         backward: Any  # a convolution's leaves dL/dkernel out where it is told to
-        y, backward = super()._layer(layer, x)
+        if isinstance(layer, Conv) and layer.groups > 1:
+            y, backward = _image_by_image(partial(super()._layer, layer), x)
+        else:
+            y, backward = super()._layer(layer, x)
         if isinstance(layer, ReLU | MaxPool | Residual | Concatenation):
             return y, backward  # inside, something may be injected
 
@@ -292,6 +333,18 @@ class _Pass(Network):
             alone.flat[tie.place] += sum(self.slopes[tie.point + 1][0].flat[window] for window, _ in tie.windows)
             return alone if tie.other else -alone
         return _pooled(x, layer, with_others(chosen, tie.at(tie.point)))[1](alone)[0] - _pooled(x, layer, chosen)[1](alone)[0]
+
+
+def _image_by_image(convolve: Callable[[Array], tuple[Array, Any]], x: Array) -> tuple[Array, Any]:
+    """A convolution in groups. Its products are small, and nine passes over a large batch would wait for memory."""
+    passes = [convolve(x[image : image + 1]) for image in range(len(x))]
+
+    def backward(dy: Array, **options: Any) -> tuple[Array, dict[str, Array]]:
+        found = [own(dy[image : image + 1], **options) for image, (_, own) in enumerate(passes)]
+        summed = {role: np.sum([gradients[role] for _, gradients in found], axis=0) for role in found[0][1]}
+        return np.concatenate([dx for dx, _ in found]), summed
+
+    return np.concatenate([y for y, _ in passes]), backward
 
 
 def _pooled(x: Array, layer: MaxPool, chosen: Any) -> tuple[Array, Backward]:

@@ -44,6 +44,9 @@ LEAST_PER_REPLICA = 3
 """Fewer examples would leave a replica without any in the uneven last batch of rung 6."""
 STEPS = 50
 PARALLEL_STEPS = 20
+FREE_FLOPS = 1.5e11
+"""Of the free-running float64 steps of one recording: some ten seconds. A large model makes `FEWER` of its steps at least."""
+FEWER = 0.4
 COPIES = 3
 """Of the timed run in each framework. If the frameworks differ by rounding alone, their distance exceeds that of all six copies
 to their own run about once in seven. Then MORE_COPIES are made, and it is exceeded about once in nineteen."""
@@ -66,7 +69,7 @@ def prove(
     replicas: int,
     out: Path,
     progress: Callable[[str], None],
-    steps: int = STEPS,
+    steps: int | None = None,
     precision: spec.Precision = "float64",
     timed_runs: Mapping[str, Spec] | None = None,
     others: Sequence[Timed] = (),
@@ -82,7 +85,7 @@ def prove(
         replicas: of those modes.
         out: folder for specs, recordings and logs.
         progress: called with what is being done.
-        steps: of rung 5.
+        steps: of rung 5. None: `STEPS`, or fewer of a large model.
         precision: float64 proves. float32 shows how rounding grows.
         timed_runs: by framework, its serial run as it is timed, with its switches. Their first steps are compared too.
         others: such runs with other switches, input workers or cores. Single steps of these are compared too.
@@ -95,11 +98,12 @@ def prove(
     timed_runs = timed_runs or {}
     every = [*(runs for runs, _ in others), timed_runs or dict.fromkeys(frameworks, timed)]
     level, *other_levels = timed_rows.levels(every)
-    base = proof_spec(timed, _batch_size(replicas), steps, precision, level)
+    base, share = _base(timed, replicas, steps, precision, level)
     remember = remember and base.model in spec.MODELS  # nobody knows all the modules that a user's own model is made of
     key = _key(base, frameworks, replicas, (timed_runs, parallel), others)
     timed_alike: tuple[Timed, ...] = ((timed_runs, parallel), *others) if timed_runs else ()
     ladder = _Ladder(base, tuple(frameworks), tuple(parallel), replicas, timed_alike, tuple(other_levels), out, progress)
+    ladder.parallel_steps = round(share * PARALLEL_STEPS)
     # What is claimed depends on the timed run itself, which the key leaves out.
     levels = level, *other_levels
     with_switches = [
@@ -219,10 +223,22 @@ def is_remembered(rows: Sequence[Row], frameworks: Sequence[str], *, replicas: i
     *others, (timed, _) = timed_rows.groups(rows).values()
     parallel = [mode for mode in timed_rows.modes_of(rows) if mode != "serial"]
     level = timed_rows.levels([*(runs for runs, _ in others), timed])[0]
-    base = proof_spec(_timed(rows), _batch_size(replicas), STEPS, "float64", level)
+    base, _ = _base(_timed(rows), replicas, None, "float64", level)
     return (
         base.model in spec.MODELS and remembered.load(_key(base, frameworks, replicas, (timed, parallel), others)) is not None
     )
+
+
+def _base(timed: Spec, replicas: int, steps: int | None, precision: spec.Precision, level: str) -> tuple[Spec, float]:
+    """(what the proof trains; the share of the steps that it makes)."""
+    base = proof_spec(timed, _batch_size(replicas), steps or STEPS, precision, level)
+    if steps is not None or precision == "float32":
+        return base, 1.0
+    dataset = sources.load(base.data, seed=base.split_seed, cache_dir=base.paths.cache_dir)
+    architecture = architectures.of(base, len(dataset.class_names), dataset.image_size)
+    all_flops = work.count(architecture).flops * base.global_batch_size * STEPS
+    share = min(1.0, max(FEWER, FREE_FLOPS / all_flops))
+    return proof_spec(timed, _batch_size(replicas), round(share * STEPS), precision, level), share
 
 
 def _key(base: Spec, frameworks: Sequence[str], replicas: int, timed: Timed, others: Sequence[Timed]) -> str:
@@ -314,6 +330,7 @@ class _Ladder:
     _rungs: dict[Path, Future[list[Rung]]] = field(default_factory=dict[Path, Future[list[Rung]]])
     """Of single steps, by recording. They are judged while other recordings are made."""
     _teachers_shown: set[str] = field(default_factory=set[str])
+    parallel_steps: int = PARALLEL_STEPS
     every_step: bool = False
     """Float64 steps of a large model too."""
 
@@ -651,11 +668,11 @@ class _Ladder:
         """Two epochs whose last batch is about half full, and odd if the batch is even."""
         batch_size = self.base.global_batch_size
         available = len(self._dataset.train)
-        examples = min(PARALLEL_STEPS // 2 * batch_size - batch_size // 2 - 1, available)
+        examples = min(self.parallel_steps // 2 * batch_size - batch_size // 2 - 1, available)
         while examples % self.replicas == 0 or examples % batch_size < self.replicas:
             examples -= 1  # some replica must get more of the last batch than another
         data = {**self.base.data.model_dump(), "limit": examples}
-        return self.base.with_fields(steps=PARALLEL_STEPS, accumulation=1, data=data)
+        return self.base.with_fields(steps=self.parallel_steps, accumulation=1, data=data)
 
     def _reordered(self, ordered: str, first: int) -> list[Recording]:
         """Serial recordings once more, with each batch reversed. They begin with the framework of this number."""

@@ -49,7 +49,14 @@ def command(
     preset: options.PresetName = None,
     model: Annotated[str, typer.Option(help=f"{options.MODEL} Several, with commas.")] = "simple_cnn",
     optimizer: Annotated[str, typer.Option(help=f"{options.OPTIMIZER} Several, with commas.")] = "sgd,adam",
-    steps: Annotated[int, typer.Option(min=1, help=f"{options.STEPS} At each, the losses are compared.")] = ladder.STEPS,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help=f"{options.STEPS} At each, the losses are compared. By default {ladder.STEPS}, of a large model fewer.",
+            show_default=False,
+        ),
+    ] = None,
     precision: Annotated[
         str, typer.Option(help=f"{options.PRECISION} The first shows how rounding grows, the second proves.")
     ] = "float64",
@@ -126,7 +133,9 @@ def command(
             made = referee_report(third_opinion.judge(each, named, folder, progress))
         elif single_steps:
             found = [
-                ladder.every_step(each, named, asked, replicas=replicas or 2, out=folder, progress=progress, steps=steps)
+                ladder.every_step(
+                    each, named, asked, replicas=replicas or 2, out=folder, progress=progress, steps=steps or ladder.STEPS
+                )
                 for each in specs
             ]
             made = single_steps_report([rung for rungs in found for rung in rungs])

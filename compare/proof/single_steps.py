@@ -18,10 +18,11 @@ the layers behind it is not among these terms. It must fit in as well.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -52,8 +53,10 @@ TOLERANCE = 1e-12
 """In float64, of the largest component of each gradient and statistic."""
 MOST_BYTES = 4 * 2**30
 """Of the states of float64 steps. A large model is proved at fewer steps, spread evenly."""
-STEPPED_FLOPS = 1e11
-"""Of the float64 steps of one recording: some ten seconds. All steps of MiniXception would be half of its proof."""
+STEPPED_FLOPS = 6e10
+"""Of the single steps of one recording: some six seconds in float64. All steps of MiniXception would be half of its proof."""
+LEAST_STEPS = 3
+"""Of float32 steps, which need the referee's. More are left out where the budget is spent."""
 OF_TERMS = "on the scale of what each component adds up"
 COPIES = 3
 """Of the step in float32. BatchNorm of the first adds in eight lanes, as a vector unit does. That of the others errs as sums in
@@ -83,8 +86,6 @@ class Truth(NamedTuple):
     """With the decisions of `step`."""
     scales: Mapping[str, float]
     """Of each gradient, see `_scales`."""
-    either: Step | None = None
-    """With any decision of the ties. None: in float64."""
     ties: tuple[Tie, ...] = ()
 
 
@@ -120,26 +121,23 @@ class _Found(NamedTuple):
 def drawn(what: Spec, architecture: Architecture, plan: Plan) -> list[int]:
     """Steps from all parts of a schedule, from 0.
 
-    The first and the last of the first epoch, which may be uneven. Also the first of the second epoch, the first after the
-    learning rate has changed, and the last of all. In float64 more between them: all, or as many as `MOST_BYTES` hold and
-    `STEPPED_FLOPS` pay for.
+    The first and the last of all, which may be uneven. Also the first after the learning rate has changed, the first of the
+    second epoch, and the last of the first epoch. In float64 more between them. Of a large model fewer: as many as `MOST_BYTES`
+    hold and `STEPPED_FLOPS` pay for.
     """
     total = plan.total_steps
-    wanted = {0, plan.steps_per_epoch - 1, plan.steps_per_epoch, total - 1}
-    if what.schedule.name == "step":
-        wanted.add(what.schedule.step_size * plan.steps_per_epoch)
-    wanted = {step for step in wanted if 0 <= step < total}
-    if what.precision == "float64":
-        state = 8 * sum(parameter.size for parameter in architecture.parameters()) * (2 if what.optimizer.name == "sgd" else 3)
-        affordable = int(STEPPED_FLOPS / (work.count(architecture).flops * what.global_batch_size))
-        number = min(total, MOST_BYTES // state, affordable)
-        if number == total:
-            wanted = set(range(total))
-        elif number >= len(wanted):
-            wanted |= {round(step) for step in np.linspace(0, total - 1, number - len(wanted) + 2)}
-        else:
-            wanted = {round(step) for step in np.linspace(0, total - 1, max(2, number))}
-    return sorted(wanted)
+    changed = what.schedule.step_size * plan.steps_per_epoch if what.schedule.name == "step" else 0
+    parts = (0, total - 1, changed, plan.steps_per_epoch, plan.steps_per_epoch - 1)  # the most telling ones first
+    affordable = int(STEPPED_FLOPS / (work.count(architecture).flops * what.global_batch_size))
+    telling = list(dict.fromkeys(step for step in parts if 0 <= step < total))
+    if what.precision == "float32":
+        return sorted(telling[: max(LEAST_STEPS, affordable)])
+    state = 8 * sum(parameter.size for parameter in architecture.parameters()) * (2 if what.optimizer.name == "sgd" else 3)
+    number = max(2, min(total, MOST_BYTES // state, affordable))
+    if number < len(telling):
+        return sorted(telling[:number])
+    between = np.linspace(0, total - 1, total if number >= total else number - len(telling) + 2)
+    return sorted({*telling, *(round(step) for step in between)})
 
 
 def learning_rates(what: Spec, steps_per_epoch: int, steps: int) -> Callable[[int], float]:
@@ -177,8 +175,11 @@ class Judge:
         self._flops = work.count(architecture).backward_flops
         self._truths: dict[Any, Truth] = {}
         self._leaders: dict[Any, Decider] = {}
-        self._with_turned: dict[Any, Step] = {}
+        self._any_decision: dict[Any, Step] = {}
+        self._with_turned: dict[Any, tuple[Step, int]] = {}
         self._effects: dict[Any, Array] = {}
+        self._telling: dict[Any, Mapping[str, npt.NDArray[Any]] | None] = {}
+        """The first recording of each framework, step and chains, if it tells its decisions: the serial one."""
         self._terms: dict[Any, dict[str, Array]] = {}
         self.stopped = False
         """Set by another thread that waits for no verdict any more."""
@@ -194,7 +195,7 @@ class Judge:
         found: dict[str, list[Finding]] = {aspect: [] for aspect in _ASPECTS}
         counts = Counter[str]()
         of_terms: dict[str, list[float]] = {}
-        judged = partial(self._judged, what, recorded)
+        judged = partial(self._judged, what, recorded, framework)
         with ThreadPoolExecutor(machine.available_cores()) as pool:  # BLAS has one thread here, see `ladder.judging`
             for at_step in pool.map(judged, range(1, len(self._steps) + 1), self._steps):
                 counts += at_step.counts
@@ -256,10 +257,12 @@ class Judge:
                     return found
         return found if len(nearest) == len(truth.ties) else None
 
-    def _judged(self, what: Spec, recorded: Mapping[str, npt.NDArray[Any]], number: int, step: int) -> _Found:
+    def _judged(self, what: Spec, recorded: Mapping[str, npt.NDArray[Any]], framework: str, number: int, step: int) -> _Found:
         if self.stopped:
             raise CancelledError
         truth = self._truth(what, step)
+        tells = f"decisions/{step}/0" in recorded
+        told_by = self._telling.setdefault((framework, step, _key(self._chains(what, step))), recorded if tells else None)
         counts = Counter(ties=sum(tie.nearness <= TIE_FACTOR for tie in truth.ties))
 
         def findings(truth: Truth) -> list[tuple[str, Finding]]:
@@ -276,14 +279,21 @@ class Judge:
                     beyond[finding.array] = max(beyond.get(finding.array, 0.0), finding.difference)
             if beyond and self._is_known(what):
                 return _Found(findings(self._of_terms(what, step, truth, beyond)), counts, beyond)
-        if truth.either is None or worst(found, "gradients", "weights") <= 1:
+        if what.precision == "float64" or worst(found, "gradients", "weights") <= 1:
             return _Found(found, counts)
-        either = findings(truth._replace(allowed=truth.either))
+        # A mode that divides the model does not tell what it decides. Mostly it is what the serial run decides.
+        told = self._as_recorded(what, source, truth, step) if (source := recorded if tells else told_by) else None
+        if told is not None:
+            of_told = findings(told[0])
+            if tells or worst(of_told, "gradients", "weights") <= 1:
+                return _Found(of_told, counts + Counter(turned=told[1]))
+        whatever = truth._replace(allowed=self._with_any_decision(what, step, truth))
+        either = findings(whatever)
         if worst(either, "gradients", "weights") > HOPELESS:
             return _Found(either, counts)
         decided = self.decided_otherwise(what, step, self._gradients(what, recorded, step))
         if decided is None:
-            widest = max(over(limit, truth.scales[name]) for name, limit in truth.either.gradients.items())
+            widest = max(over(limit, truth.scales[name]) for name, limit in whatever.allowed.gradients.items())
             return _Found(either, counts + Counter(many=1, loose=int(widest > LOOSE)))
         turned, with_them = decided
         own = findings(truth._replace(step=truth.step._replace(gradients=with_them)))
@@ -334,14 +344,31 @@ class Judge:
         left = flat({name: gradients[name] - wanted for name, wanted in truth.step.gradients.items()})
         return decisions.explained(left, self._effects[key], ties)
 
+    def _as_recorded(
+        self, what: Spec, recorded: Mapping[str, npt.NDArray[Any]], truth: Truth, step: int
+    ) -> tuple[Truth, int] | None:
+        """(the truth with the decisions that a run recorded; how many of them differ). None: see `Decider.as_recorded`."""
+        own = group(recorded, f"decisions/{step}/")
+        arrays = [own[str(number)] for number in range(len(own))]
+        chains = self._chains(what, step)
+        key = step, _key(chains), hashlib.sha256(b"".join(map(bytes, arrays))).digest()
+        if key not in self._with_turned:  # often the same in several recordings
+            told = self._leaders[step, _key(chains)].as_recorded(arrays, [part for chain in chains for part in chain])
+            if told is None:
+                return None
+            decider, turned = told
+            self._with_turned[key] = self._step(step, chains, decider, np.float64)[0], turned
+        stepped, turned = self._with_turned[key]
+        return truth._replace(step=truth.step._replace(gradients=stepped.gradients)), turned
+
     def _turned(self, what: Spec, step: int, truth: Truth, turned: Sequence[Tie]) -> Truth:
         """The truth of a step, with some ties decided otherwise."""
         chains = self._chains(what, step)
         key = step, _key(chains), tuple(turned)
         if key not in self._with_turned:  # often the same in several recordings
             leader = self._leaders[step, _key(chains)]
-            self._with_turned[key] = self._step(step, chains, leader.follower(turned), np.float64)[0]
-        return truth._replace(step=self._with_turned[key])
+            self._with_turned[key] = self._step(step, chains, leader.follower(turned), np.float64)[0], len(turned)
+        return truth._replace(step=self._with_turned[key][0])
 
     def _findings(
         self, what: Spec, recorded: Mapping[str, npt.NDArray[Any]], truth: Truth, number: int, step: int
@@ -441,28 +468,33 @@ class Judge:
         leader.forget_values()
         if narrow:
             self._leaders[step, _key(chains)] = leader
-        near = [tie for tie in ties if tie.nearness <= TIE_FACTOR]
-        coins = np.random.default_rng(1).random(len(near)) < 0.5
-        # One copy tosses a coin at each tie, the other decides the opposite.
-        sides = [[tie for tie, coin in zip(near, coins, strict=True) if coin == side] for side in (True, False)]
-        tossed = copies(*(Decider(leader, turned) for turned in sides if turned))
-
-        def largest(group: list[tuple[Step, Array]], of: Callable[[Step], dict[str, Any]]) -> dict[str, float]:
-            return {
-                name: max((float(np.abs(of(other)[name] - array).max()) for other, _ in group), default=0.0)
-                for name, array in of(true).items()
-            }
 
         def rounding(of: Callable[[Step], dict[str, Any]]) -> dict[str, float]:
-            return {name: ROUNDING_FACTOR * error for name, error in largest(moved, of).items()}
+            return {
+                name: ROUNDING_FACTOR * error for name, error in _largest(of(true), (of(each) for each, _ in moved)).items()
+            }
 
         # Of the examples' losses, whose errors need not cancel.
         error = max(float(np.abs(other - losses).mean()) for _, other in moved)
         loss = ROUNDING_FACTOR * (error + _UNIT["float32"] * abs(true.loss))
         own = Step(loss, rounding(lambda each: each.gradients), rounding(lambda each: each.statistics))
-        turned = largest(tossed, lambda each: each.gradients)
-        either = own._replace(gradients={name: limit + TIE_FACTOR * turned[name] for name, limit in own.gradients.items()})
-        return Truth(true, own, _scales(self._architecture, true.gradients), either if narrow else None, ties)
+        return Truth(true, own, _scales(self._architecture, true.gradients), ties)
+
+    def _with_any_decision(self, what: Spec, step: int, truth: Truth) -> Step:
+        """What rounding may do to a float32 step, whichever way it decides the ties."""
+        key = step, _key(chains := self._chains(what, step))
+        if key not in self._any_decision:
+            near = [tie for tie in truth.ties if tie.nearness <= TIE_FACTOR]
+            coins = np.random.default_rng(1).random(len(near)) < 0.5
+            # One copy tosses a coin at each tie, the other decides the opposite.
+            sides = [[tie for tie, coin in zip(near, coins, strict=True) if coin == side] for side in (True, False)]
+            deciders = (self._leaders[key].follower(turned) for turned in sides if turned)
+            tossed = [self._step(step, chains, own, np.float32, seed)[0] for seed, own in enumerate(deciders)]
+            turned = _largest(truth.step.gradients, (each.gradients for each in tossed))
+            allowed = truth.allowed.gradients
+            gradients = {name: limit + TIE_FACTOR * turned[name] for name, limit in allowed.items()}
+            self._any_decision[key] = truth.allowed._replace(gradients=gradients)
+        return self._any_decision[key]
 
     def _step(
         self, step: int, chains: list[list[Any]], decider: Decider, dtype: Any, seed: int | None = None
@@ -531,6 +563,12 @@ class _Rule:
         moved = rate / corrected[0] * slots["mean"] / divisor
         constants = 8 + 1 / corrected[0] + 1 / corrected[1]
         return moved, constants * unit * np.abs(moved)
+
+
+def _largest(truth: Mapping[str, Array], others: Iterable[Mapping[str, Array]]) -> dict[str, float]:
+    """By name, the largest difference of any other array."""
+    apart = [{name: float(np.abs(other[name] - array).max()) for name, array in truth.items()} for other in others]
+    return {name: max((each[name] for each in apart), default=0.0) for name in truth}
 
 
 def _key(chains: list[list[Any]]) -> Any:

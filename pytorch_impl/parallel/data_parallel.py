@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from common.data.sources import Split
@@ -92,6 +94,17 @@ class DataParallel(Trainer):
 
         losses, predictions = zip(*self._threads.run(one), strict=True)
         return torch.stack(losses).sum(), torch.cat(predictions)
+
+    def decisions(self, batch: Batch, num_examples: int) -> list[npt.NDArray[Any]]:
+        if self._threads is None:
+            return []
+        images, labels, masks = self._to_device(batch)
+
+        def one(rank: int) -> list[npt.NDArray[Any]]:
+            own = self._shard_of(rank, labels)
+            return self._decided(self._replicas[rank], images[own], [mask[own] for mask in masks], num_examples)
+
+        return [np.concatenate(parts) for parts in zip(*self._threads.run(one), strict=True)]
 
     def share_statistics(self) -> None:
         if self._threads is None:

@@ -151,6 +151,9 @@ class Pipeline(Trainer):
         distributed.broadcast(known, group=self._group, group_src=self._stage.number - 1)
         return known.cpu().numpy()
 
+    def decisions(self, batch: Batch, num_examples: int) -> list[npt.NDArray[Any]]:
+        return []
+
     def report(self, test: Split) -> dict[str, Any]:
         """Bytes that the stages send."""
         assert self._bytes_per_step is not None, "a run has at least one step"

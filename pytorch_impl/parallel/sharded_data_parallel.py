@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, cast
 
+import numpy.typing as npt
 import torch
 from torch import distributed
 
 from common.data.sources import Split
 from common.training.communication import ring_all_reduce_bytes, statistics_payload_bytes
-from common.training.trainer import Update
+from common.training.trainer import Batch, Update
 from pytorch_impl import optim, shards, train
 from pytorch_impl.parallel import group
 from pytorch_impl.parallel.trainer import Trainer
@@ -46,6 +47,11 @@ class ShardedDataParallel(Trainer):
     def _score_batch(self, images: Any, labels: Any) -> Any:
         found = super()._score_batch(images, labels)
         # `fully_shard` waits for a backward pass. The next one would otherwise gather a unit once more, for this forward pass.
+        cast(Any, self._model).reset_iter_state()
+        return found
+
+    def decisions(self, batch: Batch, num_examples: int) -> list[npt.NDArray[Any]]:
+        found = super().decisions(batch, num_examples)
         cast(Any, self._model).reset_iter_state()
         return found
 

@@ -24,7 +24,7 @@ from common.models.weights import Weights
 from common.spec import Spec
 from common.training import trainer
 from common.training.trainer import Batch, Recording, StepBreakdown, Update
-from pytorch_impl import device, evaluate, input, models, optim, profiler, shards, train, weights
+from pytorch_impl import decisions, device, evaluate, input, models, optim, profiler, shards, train, weights
 from pytorch_impl.batch_norm import ReplicaGroup
 from pytorch_impl.compression import Compressor
 
@@ -114,7 +114,24 @@ class Trainer(trainer.Trainer):
             self._model.train()
             return self._model(input.scale(images, device.dtype(self._spec), self._plan.scaling), *masks).cpu().numpy()
 
+    def decisions(self, batch: Batch, num_examples: int) -> list[npt.NDArray[Any]]:
+        images, _, masks = self._to_device(batch)
+        return self._decided(self._model, images, masks, num_examples)
+
     # What modes are built from.
+
+    def _decided(self, model: torch.nn.Module, images: Any, masks: Any, num_examples: int) -> list[npt.NDArray[Any]]:
+        """What a whole model decides on its own examples of a global batch, micro-batch by micro-batch."""
+        if self._switches["graph"] != "eager":
+            return []  # compiled kernels round otherwise
+        model.train()
+        number = self._spec.micro_batches(num_examples)
+        parts: list[list[npt.NDArray[Any]]] = []
+        for own, *own_masks in zip(*(train.micro_batches(values, number) for values in (images, *masks)), strict=True):
+            with torch.no_grad(), decisions.Decisions() as watched:
+                model(input.scale(own, device.dtype(self._spec), self._plan.scaling), *own_masks)
+            parts.append(watched.found)
+        return [np.concatenate(each) for each in zip(*parts, strict=True)]
 
     def _new_model(self, group: ReplicaGroup | None) -> torch.nn.Module:
         """A replica on this process's device; the group sums for synchronised BatchNorm."""

@@ -29,11 +29,7 @@ class DataParallel(Trainer):
         self._replicate(self._replicas)
 
     def _each(self, one: Callable[..., Any], images: Any, labels: Any, masks: Any) -> Any:
-        def own() -> Any:
-            part = own_part(images)
-            return one(images[part], labels[part], [mask[part] for mask in masks])
-
-        return self._strategy.run(own)
+        return on_shards(self._strategy, one, images, labels, masks)
 
     def _train_step(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
         def one(images: Any, labels: Any, masks: Any) -> Any:
@@ -71,6 +67,16 @@ class DataParallel(Trainer):
     def step_breakdown(self, batch: Batch, num_examples: int) -> StepBreakdown | str:
         """The replicas' forward pass, backward pass and update, or why they cannot be called one by one."""
         return self._breakdown_of(self._model, batch, num_examples)
+
+
+def on_shards(strategy: Any, one: Callable[..., Any], images: Any, labels: Any, masks: Any) -> Any:
+    """Results of every replica of a strategy, each on its own shard of a global batch."""
+
+    def own() -> Any:
+        part = own_part(images)
+        return one(images[part], labels[part], [mask[part] for mask in masks])
+
+    return strategy.run(own)
 
 
 def own_part(batch: tf.Tensor) -> slice:

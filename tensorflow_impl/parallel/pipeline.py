@@ -109,6 +109,9 @@ class Pipeline(Trainer):
             self._whole = num_examples
         return super().train_step(batch, num_examples, learning_rate)
 
+    def decisions(self, batch: Batch, num_examples: int) -> list[npt.NDArray[Any]]:
+        return []
+
     def report(self, test: Split) -> dict[str, Any]:
         """Bytes that the stages send."""
         assert self._whole is not None, "a run has at least one step"

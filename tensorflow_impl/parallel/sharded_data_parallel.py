@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -10,7 +11,7 @@ from common.data.sources import Split
 from common.training.communication import ring_all_reduce_bytes, statistics_payload_bytes
 from common.training.trainer import Update
 from tensorflow_impl import evaluate, shards
-from tensorflow_impl.parallel.data_parallel import own_part, together
+from tensorflow_impl.parallel.data_parallel import on_shards, together
 from tensorflow_impl.parallel.trainer import Trainer
 
 
@@ -33,12 +34,14 @@ class ShardedDataParallel(Trainer):
         self._model = shards.divide(whole, self.devices)
         self._optimizer = self._new_optimizer(self._model)
 
-    def _train_step(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
-        def one() -> Any:
-            part = own_part(images)
-            return self._objective.gradients(self._model, images[part], labels[part], [mask[part] for mask in masks], update)
+    def _each(self, one: Callable[..., Any], images: Any, labels: Any, masks: Any) -> Any:
+        return on_shards(self._strategy, one, images, labels, masks)
 
-        losses, num_correct, gradients = self._strategy.run(one)
+    def _train_step(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
+        def one(images: Any, labels: Any, masks: Any) -> Any:
+            return self._objective.gradients(self._model, images, labels, masks, update)
+
+        losses, num_correct, gradients = self._each(one, images, labels, masks)
         self._optimizer.apply(self._scattered(gradients), update.learning_rate, update.step)
         return self._sum(losses), self._sum(num_correct)
 
@@ -51,11 +54,10 @@ class ShardedDataParallel(Trainer):
         return summed
 
     def _score_batch(self, images: Any, labels: Any) -> Any:
-        def one() -> Any:
-            part = own_part(images)
-            return evaluate.score(self._model, images[part], labels[part], self._objective)
+        def one(images: Any, labels: Any, masks: Any) -> Any:
+            return evaluate.score(self._model, images, labels, self._objective)
 
-        losses, predictions = self._strategy.run(one)
+        losses, predictions = self._each(one, images, labels, ())
         return self._sum(losses), tf.concat(self._strategy.experimental_local_results(predictions), 0)
 
     def _sum(self, values: Any) -> tf.Tensor:

@@ -18,12 +18,13 @@ from tensorflow.python.eager.polymorphic_function import tracing_compilation
 
 from common.data.batches import Feed, Plan
 from common.data.sources import Dataset
+from common.models import user_code
 from common.models.architectures import Architecture, BatchNorm
 from common.models.weights import Weights
 from common.spec import Spec
 from common.training import trainer
 from common.training.trainer import Batch, ComputeAndExchange, Recording, StepBreakdown, Update
-from tensorflow_impl import device, evaluate, input, models, optim, profiler, shards, train, weights
+from tensorflow_impl import decisions, device, evaluate, input, models, optim, profiler, shards, train, weights
 from tensorflow_impl.batch_norm import ReplicaGroup
 from tensorflow_impl.compression import Compressor
 from tensorflow_impl.parallel.group import Group
@@ -119,6 +120,29 @@ class Trainer(trainer.Trainer):
         return self._model(
             [input.scale(batch.images, device.dtype(self._spec), self._plan.scaling), *batch.masks], training=True
         ).numpy()
+
+    def decisions(self, batch: Batch, num_examples: int) -> list[npt.NDArray[Any]]:
+        if self._switches["graph"] == "xla":
+            return []  # compiled kernels round otherwise
+        if user_code.builder(self._architecture.name, "tensorflow"):
+            return []  # its layers may have other names
+        watched = decisions.Decisions(self._model, self._architecture)
+
+        def one(images: Any, micro_batches: int, masks: Any) -> Any:
+            cut = [train.micro_batches(values, micro_batches) for values in (images, *masks)]
+            dtype = device.dtype(self._spec)
+            parts = [
+                watched.inputs([input.scale(own, dtype, self._plan.scaling), *own_masks], training=True)
+                for own, *own_masks in zip(*cut, strict=True)
+            ]
+            return [tf.concat(each, 0) for each in zip(*parts, strict=True)]
+
+        def each(images: Any, labels: Any, masks: Any, update: Update) -> Any:
+            return self._each(lambda images, _, masks: one(images, update.micro_batches, masks), images, labels, masks)
+
+        graph = self._step_in(self._spec.micro_batches(num_examples), body=each)
+        found = graph(*self._arguments(batch, num_examples, 0.0))
+        return watched.found([tf.concat(device.copies(values), 0) for values in found])
 
     def memory_by_device(self) -> dict[str, float]:
         if len(self.devices) == 1 or "RANK" in os.environ or device.gpus():

@@ -24,12 +24,21 @@ _AGES = "TensorFlow keeps weights of several ages; torch's updates wait."
 
 _FLATTENED = "Torch flattens images channels first, and a user's own model is not changed; the canonical order is TensorFlow's."
 _GROUPS = "Keras compiles a grouped convolution with XLA, which is slow on a CPU; torch has a kernel for it."
+_WATCHED = "Torch's functions are watched as they are called; a Keras model names its layers' inputs."
 EXCEPTIONS: dict[tuple[str, str], str] = {
     **{("models.py", name): _FORMATS for name in ("placed", "formatted")},
     **{("weights.py", name): _FLATTENED for name in ("orders", "flattened", "restored")},
     ("native.py", "UserModel.forward"): "Keras takes a model's inputs as one list, and the training mode with each call.",
+    **{("decisions.py", f"Decisions{method}"): _WATCHED for method in ("", ".__init__", ".__torch_function__", ".found")},
+    **{
+        (f"parallel/{file}.py", f"{name}.decisions"): _WATCHED
+        for file, name in (("data_parallel", "DataParallel"), ("sharded_data_parallel", "ShardedDataParallel"))
+    },
     ("models.py", "build_layers"): "Keras is told the shape in front of layers; torch hears of it from the values.",
-    ("parallel/data_parallel.py", "own_part"): "A shard cut in TensorFlow's graph; torch's replicas are told theirs.",
+    **{
+        ("parallel/data_parallel.py", name): "A shard cut in TensorFlow's graph; torch's replicas are told theirs."
+        for name in ("on_shards", "own_part")
+    },
     **{("models.py", f"GroupedConv2D{method}"): _GROUPS for method in ("", ".convolution_op")},
     (
         "parallel/data_parallel.py",

@@ -1,0 +1,45 @@
+"""What ReLUs and max-poolings decide in a forward pass. Rounding may decide otherwise than exact arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from common.training import tracing
+
+
+# Twin: torch calls its functions one by one, so they can be watched. A Keras model names its layers' inputs.
+class Decisions(TorchFunctionMode):
+    """A context that notes what this thread's ReLUs and max-poolings decide, in `found`, as `Trainer.decisions` returns it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[npt.NDArray[Any]] = []
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func in (torch.relu, functional.relu):
+            self.found.append(_channels_last(args[0] > 0))
+        elif func is functional.max_pool2d:
+            self.found.append(_winners(*args, **(kwargs or {})))
+        return func(*args, **(kwargs or {}))
+
+
+def _winners(
+    x: torch.Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, *_: Any, **__: Any
+) -> npt.NDArray[np.int8]:
+    size, step, (rows, columns) = (
+        (each, each) if isinstance(each, int) else each for each in (kernel_size, stride or kernel_size, padding)
+    )
+    return tracing.winners(_channels_last(x.detach().float()), size, step, ((rows, rows), (columns, columns)))
+
+
+def _channels_last(x: torch.Tensor) -> npt.NDArray[Any]:
+    return (x.permute(0, 2, 3, 1) if x.dim() == 4 else x).contiguous().cpu().numpy()
