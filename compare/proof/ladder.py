@@ -51,6 +51,8 @@ COPIES = 3
 """Of the timed run in each framework. If the frameworks differ by rounding alone, their distance exceeds that of all six copies
 to their own run about once in seven. Then MORE_COPIES are made, and it is exceeded about once in nineteen."""
 MORE_COPIES = 9
+MORE_FLOPS = 2e12
+"""Of these in one framework. Those of a large model would take longer than its proof."""
 LEAST_FOLLOWED, MOST_FOLLOWED = 10, 100
 FOLLOWED_FLOPS = 0.75e12
 """Of a run and its copies in one framework: some five seconds on two cores. On digits the copies are as far apart as they will
@@ -170,15 +172,16 @@ def with_more_copies(
     Rounding turns a ReLU, or another maximum, in some runs only. A row may be among these, and none of a few copies.
 
     Args:
-        copies: of the proof of these rows. Returned as they are if they are as many.
+        copies: of the proof of these rows. Returned as they are if they are as many, or if more would cost too much.
         rows, frameworks, out, progress: see `prove_rows`.
 
     Raises:
         LaunchError: a twin could not record.
     """
-    if all(len(losses) > MORE_COPIES for losses in copies.losses.values()):
-        return copies
     *_, (serial, _) = timed_rows.groups(rows).values()
+    has_more = all(len(losses) > MORE_COPIES for losses in copies.losses.values())
+    if has_more or not _may_have_more_copies(serial[frameworks[0]], copies.steps):
+        return copies
     return _follow(Recorder(out, progress), serial, frameworks, copies.steps, MORE_COPIES)
 
 
@@ -628,8 +631,8 @@ class _Ladder:
         made = _follow(self.recorder, serial, self.frameworks, self._followed, COPIES)
         pairs = [(other, growth.between(made.losses[first][0], made.losses[other][0], made)) for other in others]
         beyond = [pair.beyond for _, pair in pairs if pair.beyond is not None and not pair.is_other_training]
-        if beyond:
-            steps = min(self._followed, max(*beyond, LEAST_FOLLOWED))
+        steps = min(self._followed, max(*beyond, LEAST_FOLLOWED)) if beyond else 0
+        if beyond and _may_have_more_copies(serial[first], steps):
             made = _follow(self.recorder, serial, self.frameworks, steps, MORE_COPIES)
             pairs = [(other, growth.between(made.losses[first][0], made.losses[other][0], made)) for other in others]
         return [rungs.trajectory(serial[first], pair, made.losses[first][0]) for _, pair in pairs], made
@@ -746,6 +749,13 @@ def _follow(recorder: Recorder, serial: Mapping[str, Spec], frameworks: Sequence
     losses = {each.framework: recorder.arrays(each)["losses"] for each in wanted}
     plain = {name: [list(map(float, each)) for each in found] for name, found in losses.items()}
     return Trajectories(cores=wanted[0].what.cores, steps=steps, losses=plain)
+
+
+def _may_have_more_copies(what: Spec, steps: int) -> bool:
+    """Whether `MORE_COPIES` of so many steps are affordable."""
+    dataset = sources.load(what.data, seed=what.split_seed, cache_dir=what.paths.cache_dir)
+    flops = work.count(architectures.of(what, len(dataset.class_names), dataset.image_size)).flops
+    return flops * what.global_batch_size * steps * (1 + MORE_COPIES) <= MORE_FLOPS
 
 
 def _inline(what: Spec) -> Spec:
