@@ -69,6 +69,8 @@ class Model:
             self._read(ask.weights)
         self._recorder: Recorder | None = None
         self._channels_first = False
+        # Twin: layers of Keras that stand in different blocks may have one name. torch's names tell the block.
+        self._names = recording.unique_names(net, lambda layer: layer._layers)
         self._leaves = self._find_leaves()
         self._refuse_unsupported()
         for leaf in self._leaves:
@@ -231,7 +233,7 @@ class Model:
 
     def _record(self, leaf: Any, given: Any, made: Any, recorder: Recorder, *, active: bool) -> None:
         self._channels_first = getattr(leaf, "data_format", _format(self._channels_first)) == "channels_first"
-        where, kind = self._lines.get(id(leaf)), _kind(leaf)
+        where, kind, name = self._lines.get(id(leaf)), _kind(leaf), self._name(leaf)
         settings = _settings(leaf, given.shape, active=active)
         by_part: dict[str, dict[str, list[int]]] = {}
         for part, role, variable in _parameters(leaf):
@@ -240,17 +242,15 @@ class Model:
             form: dict[str, Any] = {"strides": leaf.strides, "padding": leaf.padding, "dilation_rate": leaf.dilation_rate}
             middle = keras.ops.depthwise_conv(given, leaf.depthwise_kernel, **form, data_format=leaf.data_format)
             depthwise = {**settings, "bias": False, "groups": given.shape[-1]}
-            self._add(
-                f"{leaf.name}.depthwise", "depthwise_conv", depthwise, where, by_part[".depthwise"], given, middle, recorder
-            )
+            self._add(f"{name}.depthwise", "depthwise_conv", depthwise, where, by_part[".depthwise"], given, middle, recorder)
             settings = {**settings, "kernel": [1, 1], "stride": [1, 1], "padding": [[0, 0], [0, 0]], "groups": 1}
-            self._add(f"{leaf.name}.pointwise", "conv", settings, where, by_part[".pointwise"], middle, made, recorder)
+            self._add(f"{name}.pointwise", "conv", settings, where, by_part[".pointwise"], middle, made, recorder)
             return
-        self._add(leaf.name, kind, settings, where, by_part.get("", {}), given, made, recorder)
+        self._add(name, kind, settings, where, by_part.get("", {}), given, made, recorder)
 
     def _record_activation(self, leaf: Any, activation: Any, given: Any, made: Any, recorder: Recorder) -> None:
-        settings = _of_activation(activation)
-        self._add(f"{leaf.name}.activation", "activation", settings, self._lines.get(id(leaf)), {}, given, made, recorder)
+        name, where = f"{self._name(leaf)}.activation", self._lines.get(id(leaf))
+        self._add(name, "activation", _of_activation(activation), where, {}, given, made, recorder)
 
     def _add(
         self, name: str, kind: str, settings: dict[str, Any], where: str | None, parameters: dict[str, list[int]], given: Any,
@@ -274,7 +274,7 @@ class Model:
     def _all(self) -> list[tuple[str, str, Any, Any]]:
         """(name, role, layer, variable) of each parameter of the layers that ran, in this order."""
         by_name = {
-            f"{leaf.name}{part}": (leaf, part)
+            f"{self._name(leaf)}{part}": (leaf, part)
             for leaf in self._leaves
             for part in dict.fromkeys(p for p, _, _ in _parameters(leaf))
         }
@@ -284,6 +284,9 @@ class Model:
             for part, role, variable in _parameters(by_name[name][0])
             if part == by_name[name][1]
         ]
+
+    def _name(self, leaf: Any) -> str:
+        return self._names.get(id(leaf)) or str(leaf.name)  # a function of a functional model is no layer
 
     def _order(self, name: str) -> Array | None:
         return self._orders.get(name.rpartition(".")[0])

@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 from keras.src.backend.common import global_state
 
-from common.matching import pair
+from common.matching import pair, recording
 from common.matching.pair import Side
 from common.models import architectures, user_code
 from common.models.architectures import Architecture, Opaque
@@ -77,7 +77,8 @@ class UserModel(keras.layers.Layer):
         self._masks = threading.local()  # replicas of a strategy run in threads that take turns
         self._dropouts: list[str] = []
         self._holders: dict[str, Any] = {}
-        leaves = {leaf.name: leaf for leaf in net._flatten_layers(include_self=False)}
+        names = recording.unique_names(net, lambda layer: layer._layers)
+        leaves = {names[id(leaf)]: leaf for leaf in net._flatten_layers(include_self=False)}
         for layer, shape in zip(model.layers, model.outputs, strict=True):
             own = side.layers[layer.name]  # a layer's own name may have dots, and a part of it stands behind the last one
             name, _, part = (own, "", "") if own in leaves else own.rpartition(".")

@@ -41,7 +41,8 @@ def check_trained(side: Side, architecture: Architecture, trained: int) -> None:
     """
     wanted = sum(parameter.size for parameter in architecture.parameters() if parameter.trainable)
     if trained != wanted:
-        raise SpecError(f"{side.model} must train the {wanted} values that were matched. Received: {trained}. Freeze no layer.")
+        mend = "Freeze no layer." if trained < wanted else "Leave out layers that take no part in a pass."
+        raise SpecError(f"{side.model} must train the {wanted} values that were matched. Received: {trained}. {mend}")
 
 
 def whole(model: Opaque, num_classes: int, image_size: int) -> Architecture:

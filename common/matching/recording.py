@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -107,3 +109,28 @@ def same_padding(size: int, kernel: int, stride: int, dilation: int = 1) -> tupl
     """(before, after) of TensorFlow's `same` padding."""
     total = max((-(-size // stride) - 1) * stride + (kernel - 1) * dilation + 1 - size, 0)
     return total // 2, total - total // 2
+
+
+def unique_names(model: Any, held: Callable[[Any], Iterable[Any]]) -> dict[int, str]:
+    """A name for each layer of a model, by its id: its own. Where several have that one, the names around it stand before it.
+
+    Args:
+        model: whose layers have a `name`.
+        held: the layers that a layer holds itself, in order.
+    """
+    paths: dict[int, tuple[str, ...]] = {}
+
+    def walk(layer: Any, around: tuple[str, ...]) -> None:
+        for each in held(layer):
+            if id(each) not in paths:  # else it is shared
+                paths[id(each)] = (*around, each.name)
+                walk(each, paths[id(each)])
+
+    walk(model, ())
+    shared, given = Counter(path[-1] for path in paths.values()), Counter[str]()
+    found: dict[int, str] = {}
+    for key, path in paths.items():
+        name = path[-1] if shared[path[-1]] == 1 else "/".join(path)
+        given[name] += 1
+        found[key] = name if given[name] == 1 else f"{name}~{given[name]}"
+    return found

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Literal, NamedTuple
 
 from common.models import user_code
-from common.spec import MODELS, Spec, SpecError
+from common.spec import DIVIDING_MODES, MODELS, Spec, SpecError
 
 Padding = tuple[tuple[int, int], tuple[int, int]]
 """((top, bottom), (left, right)) in pixels."""
@@ -182,6 +182,8 @@ class Opaque:
     """In the order in which they run."""
     outputs: tuple[tuple[int, ...], ...]
     """Shapes of what they output for one example."""
+    again: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """(layer, shape of what it outputs) of each call after its first."""
 
 
 Window = Conv | MaxPool | AveragePool
@@ -318,8 +320,7 @@ def is_opaque(model: str) -> bool:
 
 def cannot_cut(run: Spec) -> str | None:
     """Why a mode that divides a model cannot have the model of a spec. None: it can, or the mode divides none."""
-    whole = "serial", "data_parallel", "multi_process", "parameter_server", "model_averaging"
-    if run.mode in whole or not is_opaque(run.model):
+    if run.mode not in DIVIDING_MODES or not is_opaque(run.model):
         return None
     return f"not available: {run.mode} divides a model, and only the user's own code joins the layers of {run.model}"
 

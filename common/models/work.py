@@ -123,8 +123,10 @@ def _count(layers: tuple[Layer, ...], shape: tuple[int, ...], *, learned_before:
                 moved += _moved(num_outputs, num_outputs, needs_gradient=True)
             learned_before = learned_inside
         elif isinstance(layer, Opaque):
-            sizes = [math.prod(each) for each in layer.outputs]
-            each = [forward_flops(own, size) for own, size in zip(layer.layers, sizes, strict=True)]
+            by_name = {own.name: own for own in layer.layers}
+            calls = [*zip(layer.layers, layer.outputs, strict=True), *((by_name[name], shape) for name, shape in layer.again)]
+            sizes = [math.prod(output) for _, output in calls]
+            each = [forward_flops(own, size) for (own, _), size in zip(calls, sizes, strict=True)]
             first = next(filter(None, each), 0)
             forward += sum(each)
             backward += 2 * sum(each) - (0 if learned_before else first)

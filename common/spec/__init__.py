@@ -24,6 +24,7 @@ from common.spec.groups import (
 )
 from common.spec.names import (
     COMPRESSING_VARIANTS,
+    DIVIDING_MODES,
     FORMER_LEVELS,
     HOST_MODES,
     INPUTS,

@@ -37,6 +37,8 @@ COMPRESSING_VARIANTS = ("serial", "data_parallel", "multi_process", "parameter_s
 """Variants whose replicas can send compressed gradients. Serial sends none, but may be asked for together with them."""
 WHOLE_BATCH_MODES = ("serial", "model_parallel", "tensor_parallel", "pipeline")
 """Modes whose replicas work on the same examples. They divide the model, not the batch."""
+DIVIDING_MODES = (*(mode for mode in WHOLE_BATCH_MODES if mode != "serial"), "sharded_data_parallel", "hybrid")
+"""Modes that divide a model, or what is kept of each layer. They must know how its layers are joined."""
 RESUMABLE_MODES = ("serial", "data_parallel", "multi_process", "sharded_data_parallel")
 """Modes whose rank 0 holds everything that a resumed run needs, or gathers it."""
 INPUTS = ("inline", "workers", "dask")

@@ -180,6 +180,8 @@ def run(request: Request, *, as_json: bool, view: Callable[[Compared, Path], Rep
         return made.code or exits.RUN_FAILED
     if made.code:
         typer.echo(f"Interrupted. {_goes_on(made.folder)}", err=True)
+    elif code and view is None:
+        typer.echo(f"Exit code {code}: {', and '.join(made.compared.failures)}. The report says more.", err=True)
     return made.code or code
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import keyword
 import math
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -13,7 +15,7 @@ from common.matching.records import Layer
 from common.models.architectures import BatchNorm, Dropout, Native, Opaque
 from common.spec import SpecError
 from compare.matching.alignment import in_words
-from compare.matching.climbing import ACCEPTED, Match
+from compare.matching.climbing import ACCEPTED, FAILED, Match
 
 _MAY_DIFFER = {"biased-variance", "rounded-constants", "adam-epsilon", "weight-decay", "learning-rate"}
 """A pair with these accepted causes is written all the same. `run` has optimizers and a rule of running variances of its own.
@@ -40,6 +42,7 @@ MODEL = Opaque(
     layers=(
 {layers}    ),
     outputs={model.outputs!r},
+    again={model.again!r},
 )
 PYTORCH = {sides[0]!r}
 TENSORFLOW = {sides[1]!r}
@@ -75,12 +78,27 @@ def check(path: Path, *, own_input: bool, own_loss: bool) -> None:
             f"--write takes no {'--prepare' if own_input else '--loss'}: `run` gives images in 0..1 and takes the "
             "cross-entropy of logits. Put what differs into the models."
         )
-    if path.suffix != ".py" or not path.stem.isidentifier() or not path.absolute().parent.name.isidentifier():
+    if path.suffix != ".py" or not all(map(_importable, (path.stem, path.absolute().parent.name))):
         raise SpecError(
-            f"--write must name FOLDER/FILE.py, as `run --model folder.file` imports it. Received: {path}. Use e.g. pairs/a.py."
+            "--write must name FOLDER/FILE.py, as `run --model folder.file` imports it: names of letters, digits and "
+            f"underscores, and no keyword of Python. Received: {path}. Use e.g. pairs/a.py."
         )
     if path.exists() and not (path.is_file() and path.read_text(encoding="utf-8", errors="replace").startswith(_FIRST_LINE)):
         raise SpecError(f"--write would overwrite {path}, which `match` has not written. Name a new file.")
+
+
+def _importable(name: str) -> bool:
+    return name.isidentifier() and not keyword.iskeyword(name)
+
+
+def _module(path: Path) -> tuple[str, str]:
+    """(name of the module, how Python finds it if not from the current folder)."""
+    below = path.resolve().relative_to(Path.cwd()).parts if path.resolve().is_relative_to(Path.cwd()) else ()
+    parts = [*below[:-1], path.stem]
+    if len(parts) > 1 and all(map(_importable, parts)):
+        return ".".join(parts), ""
+    folder = path.absolute().parent
+    return f"{folder.name}.{path.stem}", f"with PYTHONPATH={shlex.quote(str(folder.parent))}"
 
 
 def write(found: Match, path: Path) -> list[str]:
@@ -90,18 +108,21 @@ def write(found: Match, path: Path) -> list[str]:
         SpecError: the pair has a layer that a run cannot have, or differs in what was accepted.
     """
     if not found.holds:
-        return [f"{path} was not written, for the models are not the same."]
+        failed = [cause.name for rung in found.rungs if rung.status == FAILED for cause in rung.causes]
+        mend = " Add --accept biased-variance: a run makes it unbiased." if failed == ["biased-variance"] else ""
+        return [f"{path} was not written, for the models are not the same.{mend}"]
     accepted = {cause.name for rung in found.rungs if rung.status == ACCEPTED for cause in rung.causes}
     if others := accepted - _MAY_DIFFER:
         raise SpecError(
             f"--write takes no pair that differs. Accepted: {', '.join(sorted(others))}. Mend the port, and match again."
         )
-    name = f"{path.absolute().parent.name}.{path.stem}"
+    name, where = _module(path)
     model, sides = _model(found, name)
     layers = "".join(f"        {layer!r},\n" for layer in model.layers)
     text = _TEXT.format(left=sides[0].model, right=sides[1].model, model=model, layers=layers, sides=sides)
     atomic_files.write_atomically(path, text)
-    said = [f"{path} was written. Train it in both frameworks: run --model {name} --image-size {model.shape[0]}."]
+    words = f"run --model {name} --image-size {model.shape[0]}"
+    said = [f"{path} was written. Train it in both frameworks: {', '.join(filter(None, (words, where)))}."]
     if "biased-variance" in accepted:
         said.append("Keras's running variances become unbiased there, as PyTorch's are. Without that, scores would differ.")
     if "rounded-constants" in accepted:
@@ -115,11 +136,16 @@ def _model(found: Match, name: str) -> tuple[Opaque, tuple[Side, Side]]:
         raise SpecError(f"--write takes square images of 1 or 3 channels. Received: --input {'x'.join(map(str, ask.image))}.")
     kept: list[Native | BatchNorm | Dropout] = []
     outputs: list[tuple[int, ...]] = []
+    again: list[tuple[str, tuple[int, ...]]] = []
     sides = Side(found.asks[0].model, {}), Side(found.asks[1].model, {})
     for line in found.lines:
         layers = [each for each in (line.left, line.right) if each is not None]
         known = [each for each in layers if each.parameters or each.kind == "dropout"]
-        if not known or (known[0].parameters and "#" in known[0].name):
+        if not known:
+            continue
+        name, _, call = known[0].name.partition("#")
+        if call and known[0].parameters:
+            again.append((name, tuple(known[0].output)))
             continue
         if line.left is None or line.right is None:
             _refuse(known[0], "is in one model only")
@@ -133,7 +159,7 @@ def _model(found: Match, name: str) -> tuple[Opaque, tuple[Side, Side]]:
             if line.left.flattened != "chw":
                 _refuse(line.left, "is behind a flattened image in one model only")
             sides[0].flattened[made.name] = _image(found.opened[0].layers, line.left)
-    return Opaque(name, ask.image, found.opened[0].outputs[0], tuple(kept), tuple(outputs)), sides
+    return Opaque(name, ask.image, found.opened[0].outputs[0], tuple(kept), tuple(outputs), tuple(again)), sides
 
 
 def _layer(left: Layer, right: Layer) -> Native | BatchNorm | Dropout:

@@ -76,9 +76,12 @@ class Proof(Frozen):
         failed = [rung for rung in self.rungs if rung.status == "failed"]
         if failed:
             first = failed[0]
+            # Without a framework, `where` is the range of the losses.
+            parts = (first.framework, first.mode, first.where and f"at {first.where}") if first.framework else ()
+            where = [part for part in parts if part]
             return (
                 f"not proved: {len(failed)} of {len(self.rungs)} rungs failed, first {first.name} "
-                f"({first.max_relative_difference:.1e}, tolerance {first.tolerance:.0e})"
+                f"({first.max_relative_difference:.1e}, tolerance {first.tolerance:.0e}{'; ' * bool(where)}{' '.join(where)})"
             )
         passed = sum(rung.status == "passed" for rung in self.rungs)
         if not passed:

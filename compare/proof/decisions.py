@@ -7,6 +7,7 @@ except at the ties that are turned in them.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,6 +27,8 @@ REACH = 8.0
 RECORDED_REACH = 8 * REACH
 """The same of a decision that a framework recorded. It may be eight times as far from the truth as the copies."""
 
+TERMS = 2**21
+"""Of one place of a kernel, that `term_after_term` adds: some ten milliseconds."""
 EQUAL = 1e-12
 """Maxima that are closer, relative to their value, come of equal inputs. Whichever wins, the gradient is the same."""
 
@@ -134,12 +137,17 @@ class Decider:
         leader: whose decisions this one takes. None: it decides by its own values.
         turned: ties that it decides otherwise than the leader.
         mean_of: BatchNorm's mean.
+        resum: adds up the gradient of a convolution's kernel, see `term_after_term`.
     """
 
     def __init__(
-        self, leader: Decider | None = None, turned: Sequence[Tie] = (), mean_of: Callable[[Array], Array] = layers.mean
+        self,
+        leader: Decider | None = None,
+        turned: Sequence[Tie] = (),
+        mean_of: Callable[[Array], Array] = layers.mean,
+        resum: Callable[[Array, Array, Array], Array] | None = None,
     ) -> None:
-        self.mean_of = mean_of
+        self.mean_of, self.resum = mean_of, resum
         self.points: list[_Point] = [] if leader is None else leader.points
         self._leads, self._measures = leader is None, not turned
         self._turned = turned
@@ -268,11 +276,20 @@ class _Pass(Network):
             if dy is _ZERO:
                 return dy, {}
             if self.terms is None:
-                return backward(dy)
+                dx, found = backward(dy)
+                if self._decider.resum is not None and isinstance(layer, Conv) and layer.groups == 1:
+                    found["kernel"] = self._resummed(self._decider.resum, layer, found["kernel"], x, dy)
+                return dx, found
             self.terms |= {f"{layer.name}.{role}": terms for role, terms in self._terms(layer, x, y, dy).items()}
             return backward(dy, with_kernel=False) if isinstance(layer, Conv) else backward(dy)
 
         return y, watched
+
+    @staticmethod
+    def _resummed(resum: Callable[[Array, Array, Array], Array], layer: Conv, kernel: Array, x: Array, dy: Array) -> Array:
+        views = layers.views(x, layer.padding, 0.0, layer.kernel_size, layer.stride)
+        places = np.ndindex(layer.kernel_size, layer.kernel_size)
+        return np.stack([resum(kernel[a, b], views[:, :, :, a, b], dy) for a, b in places]).reshape(kernel.shape)
 
     def _terms(self, layer: Layer, x: Array, y: Array, dy: Array) -> dict[str, Array]:
         axes = tuple(range(dy.ndim - 1))
@@ -433,6 +450,30 @@ def rough_mean(seed: int) -> Callable[[Array], Array]:
         return (true + np.max(errors, axis=0) * generator.choice((-1.0, 1.0), len(true))).astype(x.dtype)
 
     return mean
+
+
+def term_after_term(product: Array, x: Array, y: Array) -> Array:
+    """x^T y [C, O] as one thread of a framework may add it up: all images and pixels into one sum.
+
+    BLAS adds in blocks, whose errors cancel. In one long sum, equal terms all round to the same side, such as those of a plain
+    background. Some columns are added up like this, evenly spread: as many as `TERMS` pays for, one at least.
+
+    Args:
+        product: added up by BLAS.
+        x, y: [N, H, W, C] and [N, H, W, O].
+    """
+    left, right = x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1])
+    every = math.ceil(right.shape[1] / max(1, TERMS // left.size))
+    columns = right[:, ::every]
+    total = np.zeros((left.shape[1], columns.shape[1]), product.dtype)
+    at_once = max(1, TERMS // total.size)
+    for start in range(0, len(left), at_once):
+        terms = left[start : start + at_once, :, None] * columns[start : start + at_once, None]
+        terms[0] += total
+        total = terms.sum(0)  # NumPy adds along the first axis one after the other
+    found = product.copy()
+    found[:, ::every] = total
+    return found
 
 
 def explained(left: Array, effects: Array, ties: Sequence[Tie]) -> list[Tie]:

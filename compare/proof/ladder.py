@@ -27,6 +27,7 @@ from common.machine import machine
 from common.models import architectures, work
 from common.models.architectures import Architecture
 from common.spec import Spec
+from compare.core import wording
 from compare.execution import launch
 from compare.execution.matrix import Row
 from compare.execution.store import Trajectories
@@ -528,7 +529,7 @@ class _Ladder:
                 steps = replace(steps, shown={**steps.shown, name: reason})
         if number > 1:
             what = specs[self.frameworks[0]]
-            which = f"switches {what.switches}, {what.workers} workers, {what.cores} cores"
+            which = f"switches {what.switches}, {wording.count(what.workers, 'worker')}, {wording.count(what.cores, 'core')}"
             steps = replace(steps, addition=f", {which}")
         return [steps]
 

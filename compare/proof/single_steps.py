@@ -4,10 +4,11 @@ Both frameworks load the same weights, BatchNorm statistics and optimizer state.
 the kernels that are timed. Nothing that happened earlier counts, so little can hide behind rounding. Each parameter and each
 statistic is judged on its own scale.
 
-In float32, the referee's float64 step from the same state is the truth. The tolerance comes from the referee alone. It does the
-step again in plain float32, from weights and pixels moved by one unit in the last place. Its means of BatchNorm err as long
-sums do. A framework may be `ROUNDING_FACTOR` times as far from the truth as the farthest of these copies. ReLU and max-pooling
-decide in them as they do in float64. Where rounding decided otherwise, the referee takes the decision over (see `decisions`).
+In float32, the referee's float64 step from the same state is the truth. The tolerance comes from the referee alone. It does
+the step again in plain float32, from weights and pixels moved by one unit in the last place. Its means of BatchNorm, and
+gradients of convolutions' kernels, err as long sums do. A framework may be `ROUNDING_FACTOR` times as far from the truth as
+the farthest of these copies. ReLU and max-pooling decide in them as they do in float64. Where rounding decided otherwise, the
+referee takes the decision over (see `decisions`).
 
 In float64 each step is compared with that of the first framework, within `TOLERANCE`. The scale of a gradient is its largest
 component. Where that fails, it is for each component the sum of the absolute values that it adds up, as the referee finds them.
@@ -59,7 +60,7 @@ LEAST_STEPS = 3
 OF_TERMS = "on the scale of what each component adds up"
 COPIES = 3
 """Of the step in float32. BatchNorm of the first adds in eight lanes, as a vector unit does. That of the others errs as sums in
-the worst order do. See `decisions.rough_mean`."""
+the worst order do. See `decisions.rough_mean`. The second adds up convolutions' kernels as one thread does, term after term."""
 ROUNDING_FACTOR = 8.0
 TIE_FACTOR = 2.0
 """Rounding may decide where a value is closer to zero, or to another maximum, than so many times the copies' error (root mean
@@ -457,7 +458,11 @@ class Judge:
         def copies(*deciders: Decider) -> list[tuple[Step, Array]]:
             return [self._step(step, chains, own, np.float32, seed) for seed, own in enumerate(deciders)]
 
-        rough = (Decider(leader, mean_of=decisions.rough_mean(seed)) for seed in range(COPIES - 1))
+        resums = itertools.chain([decisions.term_after_term], itertools.repeat(None))
+        rough = (
+            Decider(leader, mean_of=decisions.rough_mean(seed), resum=resum)
+            for seed, resum in zip(range(COPIES - 1), resums, strict=False)
+        )
         moved = copies(Decider(leader), *rough)
         ties = tuple(leader.ties()) if narrow else ()
         leader.forget_values()

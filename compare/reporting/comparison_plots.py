@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from common.artifacts.schema import Phases
 from compare.core.statistics import Ratio
 from compare.judgement.row_figures import Summary
-from compare.judgement.summary import FAILURES
+from compare.judgement.summary import DISTURBED, FAILURES
 from compare.reporting import class_tables, plots
 from compare.reporting.plots import COLOURS, LINE_STYLES, MARKERS, Drawing
 
@@ -24,6 +24,8 @@ Drawn = bool | Literal["x", "y"]
 """What a `Drawing` returns."""
 
 CONFUSION = "confusion"
+_HATCH: dict[str, Any] = {"hatch": "////", "edgecolor": "white", "linewidth": 0}
+"""Of a bar whose time is disturbed."""
 """The plot that also shows class names."""
 
 _CLASS_SIDE, _LEAST_SIDE, _MOST_SIDE = 0.24, 2.4, 6.0
@@ -97,7 +99,7 @@ def _seconds(figure: Figure, summaries: Sequence[Summary]) -> Drawn:
     for place, (summary, seconds) in enumerate(timed):
         ends = (seconds.low, seconds.high) if seconds.n > 1 else None
         colour = _colour(summary, [each for each, _ in timed])
-        hatch = {"hatch": "////", "edgecolor": "white", "linewidth": 0} if summary.disturbed else {}
+        hatch = _HATCH if summary.disturbed else {}
         said = f"{summary.name}: {{}} s per epoch"
         _bar(axis, place, seconds.median, summary.contestant, said, ends, color=colour, **hatch)
     name_rows(axis, [summary.name for summary, _ in timed])
@@ -112,6 +114,7 @@ def _speedup(figure: Figure, summaries: Sequence[Summary]) -> Drawn:
         ("serial on the same cores", lambda summary: summary.speedup_same_cores),
     )
     compared = [summary for summary in summaries if any(pick(summary) for _, pick in against)]
+    doubtful = {summary.id for summary in compared if summary.disturbed or summary.pays == DISTURBED}
     axis: Axes = figure.subplots()
     for index, (base, pick) in enumerate(against):
         for place, summary in enumerate(compared):
@@ -122,10 +125,12 @@ def _speedup(figure: Figure, summaries: Sequence[Summary]) -> Drawn:
                 ends = ratio.low, ratio.high
             series, y = f"against {base}", place + 0.2 * (2 * index - 1)
             said = f"{summary.name}: {{}} times as fast as {base}"
-            _bar(axis, y, ratio.value, series, said, ends, height=0.38, color=COLOURS[index], label=series)
+            hatch = _HATCH if summary.id in doubtful else {}
+            _bar(axis, y, ratio.value, series, said, ends, height=0.38, color=COLOURS[index], label=series, **hatch)
     axis.axvline(1.0, color="black", linewidth=1)
     name_rows(axis, [summary.name for summary in compared])
-    axis.set(title="Speed-up by seconds per epoch (whiskers: 95 % interval, from 5 repeats on)", xlabel="times as fast")
+    axis.set(title="Speed-up by seconds per epoch (whiskers: 95 % interval, from 5 repeats on)")
+    axis.set(xlabel="times as fast (hatched: other work disturbed it)" if doubtful else "times as fast")
     _legend(figure, axis, ncols=2)
     return compared != [] and "x"
 
@@ -135,8 +140,8 @@ def _efficiency(figure: Figure, summaries: Sequence[Summary]) -> Drawn:
     axis: Axes = figure.subplots()
     for place, summary in enumerate(compared):
         said = f"{summary.name}: parallel efficiency {{}}"
-        colour = _colour(summary, compared)
-        _bar(axis, place, summary.parallel_efficiency or 0.0, summary.contestant, said, color=colour)
+        colour, hatch = _colour(summary, compared), _HATCH if summary.disturbed or summary.pays == DISTURBED else {}
+        _bar(axis, place, summary.parallel_efficiency or 0.0, summary.contestant, said, color=colour, **hatch)
     axis.axvline(1.0, color="black", linewidth=1)
     name_rows(axis, [summary.name for summary in compared])
     axis.set(title="Parallel efficiency (speed-up over the ratio of resources; 1: nothing is lost)", xlabel="efficiency")

@@ -60,13 +60,23 @@ class Compared:
         return [each for each in self.findings.troubles if each not in cautions.signature(self.stored)]
 
     @property
-    def exit_code(self) -> int:
-        """1 if a run failed or is missing, the proof or signature fails, or the timed runs did not train the same. Else 0."""
+    def failures(self) -> list[str]:
+        """Why this is no success: the proof, rows, stored results, the signature, or what the timed runs trained."""
         proof = self.stored.comparison.proof
-        refuted = proof is not None and proof.verdict == "not proved"
-        bad = any(summary.status in (*FAILURES, *UNFINISHED) for summary in self.summaries)
-        bad = bad or bool(self.stored.set_aside or cautions.signature(self.stored))
-        return exits.RUN_FAILED if bad or refuted or not self.findings.comparable else 0
+        bad = sum(summary.status in (*FAILURES, *UNFINISHED) for summary in self.summaries)
+        found = {
+            "the same training is not proved": proof is not None and proof.verdict == "not proved",
+            f"{wording.count(bad, 'row')} failed or did not end": bad > 0,
+            "stored results are damaged": bool(self.stored.set_aside),
+            "the signature does not hold": bool(cautions.signature(self.stored)),
+            "the timed runs did not train the same": not self.findings.comparable,
+        }
+        return [reason for reason, holds in found.items() if holds]
+
+    @property
+    def exit_code(self) -> int:
+        """1 if there are failures. Else 0."""
+        return exits.RUN_FAILED if self.failures else 0
 
 
 def read(folder: Path, unwritten: Sequence[tuple[str, RunResult]] = (), signers: Path | None = None) -> Compared:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from common.artifacts.schema import Phases
+from compare.core import wording
 from compare.judgement.conditions import CONDITIONS, NOT_RECORDED, OF_SWITCHES
 from compare.judgement.row_figures import GUESSING, Summary
 from compare.reporting import epoch_tables
@@ -110,6 +111,8 @@ def main_table(summaries: Sequence[Summary]) -> Table:
     of = f" of {' or '.join(f'{size:,}' for size in sizes)} images" if sizes else ""
     note = f"Accuracy and loss: test split{of}, after the last epoch. " * _trained(summaries)
     note += "Speed-up: against the same framework's serial run, by seconds per epoch."
+    note += _rows(" Test accuracy no better than guessing: {}.", [summary.guesses for summary in summaries])
+    note += _rows(" Other work disturbed {}: rely on no time of them.", [summary.disturbed for summary in summaries])
     return Table.of("comparison", "Comparison", columns, summaries, note, spreads_on_terminal=False)
 
 
@@ -117,13 +120,18 @@ def _score(split: str, score: str, **options: Any) -> Column:
     return Column(f"{split}_{score}", f"{split} {score}", 4, interval=True, pick=f"{split}.{score}", **options)
 
 
+def _rows(sentence: str, those: Sequence[bool]) -> str:
+    """A sentence about so many rows. Empty if there is none."""
+    return sentence.format(f"{sum(those)} of {wording.count(len(those), 'row')}") if any(those) else ""
+
+
 def _guessing(summaries: Sequence[Summary]) -> list[Column]:
-    """Names the rows whose test accuracy is no better than guessing. No column if there is none."""
+    """Names the rows whose test accuracy is no better than guessing. No column if there is none. A terminal has a note."""
 
     def pick(summary: Summary) -> str | None:
         return GUESSING if summary.guesses else None
 
-    return [Column("guessing", "test accuracy is", short="acc. is", fold=10, pick=pick)] * any(map(pick, summaries))
+    return [Column("guessing", "test accuracy is", short="acc. is", terminal=False, pick=pick)] * any(map(pick, summaries))
 
 
 def _speedup(key: str, heading: str, *, short: str) -> Column:

@@ -111,7 +111,7 @@ def _float(table: Table, columns: Sequence[Column], short: Mapping[str, str], nu
     headings = [one_line(column.heading) for column in columns]
     texts = [[_text(row, column) for column in columns] for row in table.rows]
     used = dict.fromkeys(text for text in itertools.chain(headings, *texts) if text in short)
-    legend = "; ".join(f"{' '.join(short[text].split())}: {text}" for text in used)
+    legend = "; ".join(f"{name}: {text}" for text in used if (name := " ".join(short[text].split())) != text)
     sides = ["l" if is_text(table, column) else "r" for column in columns]
     lines = [
         r"\begin{table}",

@@ -47,6 +47,10 @@ def test_a_command_imports_no_other_one() -> None:
     assert imported & {*MODULES.values(), "optuna"} == {"compare.reporting.report"}
 
 
+def test_the_package_runs_as_a_module() -> None:
+    assert "No such command 'reprot'. Did you mean 'report'" in said("-m", "convtwins", "reprot")
+
+
 def test_a_command_that_there_is_not_is_answered_with_the_one_that_was_meant() -> None:
     assert "No such command 'reprot'. Did you mean 'report'" in said("-m", "compare", "reprot")
 
@@ -56,6 +60,7 @@ def test_a_command_that_there_is_not_is_answered_with_the_one_that_was_meant() -
     [
         (["run", "--lr", "0.1"], "No such option: --lr. Use --set optimizer.learning_rate=VALUE."),
         (["tune", "--weight-decay", "0.1"], "No such option: --weight-decay. Use --set optimizer.weight_decay=VALUE."),
+        (["parity", "--on-bad", "skip"], "No such option: --on-bad. Use --set data.on_bad=VALUE."),
         (["run", "--num-epochs", "3"], "Possible options: --epochs"),
         (["run", "--set", "lr=0.1"], "lr is not a field. Received: 0.1. Did you mean optimizer.learning_rate?"),
         (["run", "--set", "optimizer.lr=0.1"], "optimizer.lr is not a field. Received: 0.1. Did you mean learning_rate?"),

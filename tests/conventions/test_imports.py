@@ -28,7 +28,7 @@ TABLE: dict[str, frozenset[str]] = {
     "pytorch_impl": GENERAL | {"common", "pytorch_impl", "torch", "torchvision"},
     "tensorflow_impl": GENERAL | {"common", "tensorflow_impl", "tensorflow", "keras"},
     "compare": GENERAL | TRACKING | {"common", "compare"},
-    "convtwins": frozenset(["compare"]),
+    "convtwins": frozenset(["compare", "convtwins"]),
     # These share a process, and TensorFlow followed by torchvision in one process crashes.
     "tests/conventions": frozenset(["pytest"]),
     "tests/common": GENERAL | TESTING | {"common"},

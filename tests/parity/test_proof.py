@@ -640,6 +640,8 @@ def test_sentences_say_what_was_found() -> None:
     assert Proof(rungs=[rung("passed"), failed, rung("failed")], seconds=0).sentence == (
         "not proved: 2 of 3 rungs failed, first 3 gradients (inf, tolerance 1e-12)"
     )
+    placed = failed.model_copy(update={"framework": "pytorch", "where": "conv1.kernel, buffer"})
+    assert Proof(rungs=[placed], seconds=0).sentence.endswith("(inf, tolerance 1e-12; pytorch at conv1.kernel, buffer)")
 
 
 def test_a_stored_proof_reads_back_as_it_was() -> None:

@@ -97,6 +97,29 @@ def mixed() -> keras.Model:
     )
 
 
+class Block(layers.Layer):
+    """The port of `Block`. Each block gives its layers the same names."""
+
+    def __init__(self, padded: bool = True) -> None:
+        super().__init__()
+        self.border = 1 if padded else 0
+        self.down = layers.Conv2D(4, 3, strides=2, padding="valid" if padded else "same", name="down")
+        self.same = layers.Conv2D(4, 3, padding="same", name="same")
+
+    def call(self, x: Any) -> Any:
+        around = (self.border, self.border)
+        x = keras.ops.relu(self.down(keras.ops.pad(x, ((0, 0), around, around, (0, 0)))))
+        return keras.ops.relu(x + self.same(keras.ops.relu(self.same(x))))
+
+
+def blocks(padded: bool = True) -> keras.Model:
+    return keras.Sequential([Block(), Block(padded), layers.Flatten(), layers.Dense(CLASSES)])
+
+
+def same_padding_in_a_block() -> keras.Model:
+    return blocks(padded=False)
+
+
 class ForRun(keras.Model):
     """The port of `ForRun`, whose layers Keras names."""
 

@@ -126,6 +126,23 @@ class TwoPaths(Twice):
         return self.dense(torch.cat([self.left(x).tanh().mean((2, 3)), self.right(x).sigmoid().mean((2, 3))], 1))
 
 
+class Block(nn.Module):
+    """A convolution with a stride, and one that is called twice. Functions stand between them."""
+
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        self.down = nn.Conv2d(inputs, 4, 3, stride=2, padding=1)
+        self.same = nn.Conv2d(4, 4, 3, padding=1)
+
+    def forward(self, x: Any) -> Any:
+        x = functional.relu(self.down(x))
+        return functional.relu(x + self.same(functional.relu(self.same(x))))
+
+
+def blocks() -> nn.Module:
+    return nn.Sequential(Block(3), Block(4), nn.Flatten(), nn.Linear(16, CLASSES))
+
+
 class ForRun(nn.Module):
     """What `run` takes of a matched pair: a residual sum, normalisations, a separable convolution, dropouts."""
 

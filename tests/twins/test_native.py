@@ -7,7 +7,7 @@ import pytest
 
 from common.matching import pair
 from common.models import architectures
-from common.models.architectures import Architecture
+from common.models.architectures import Architecture, Native, Opaque
 from common.spec import SpecError
 from tests.planted import pair_for_run
 from tests.twins import made
@@ -77,6 +77,28 @@ def test_the_running_variance_is_the_unbiased_one(twin: Twin, architecture: Arch
     for each in (trainer, grouped):
         each.train_step(batch, 6, 0.0)
         assert np.abs(each.weights()["block.0.variance"] - expected).max() < 1e-12
+
+
+def test_layers_of_one_name_in_two_blocks_are_two_layers(twin: Twin) -> None:
+    names = ["0.down", "0.same", "1.down", "1.same", "3"]
+    keras = dict(zip(names, ["block/down", "block/same", "block_1/down", "block_1/same", "dense"], strict=True))
+    shapes = {name: (3, 3, 3 if name == "0.down" else 4, 4) for name in names[:-1]} | {"3": (16, CLASSES)}
+    layers = tuple(
+        Native(name, "dense" if name == "3" else "conv", (("kernel", shape), ("bias", shape[-1:])))
+        for name, shape in shapes.items()
+    )
+    sizes = (4, 4, 2, 2)
+    model = Opaque("blocks", (8, 8, 3), CLASSES, layers, (*((size, size, 4) for size in sizes), (CLASSES,)))
+    side = {
+        "pytorch": pair.Side("tests.planted.ports_torch:blocks", {name: name for name in names}, {"3": (2, 2, 4)}),
+        "tensorflow": pair.Side("tests.planted.ports_keras:blocks", keras),
+    }[twin.framework]
+    own = twin.native.build(side, Architecture("blocks", SIZE_PX, CLASSES, (model,)), "float64", None)
+    layer = next(each for each in own.layers if hasattr(each, "find")) if twin.framework == "tensorflow" else own
+    kernels = [
+        getattr(found, "weight", None) if twin.framework == "pytorch" else found.kernel for found in map(layer.find, names)
+    ]
+    assert len({id(kernel) for kernel in kernels}) == len(names)
 
 
 @pytest.mark.parametrize(("name", "said"), [("ONE", "is one model, and a run needs several"), ("frozen", "Freeze no layer")])

@@ -171,8 +171,9 @@ def _duplicates(examples: Examples, first_equal: Ids, ids: Mapping[str, Ids], na
                 " = ".join(_named(examples, int(row)) for row in np.flatnonzero(first_equal == each))
                 for each in shared[:MAX_NAMED]
             ]
+            images = "images that are" if len(shared) > 1 else "image that is"
             raise DataRefused(
-                f"{name} has {len(shared):,} images that are in more than one split, equal pixel for pixel. "
+                f"{name} has {len(shared):,} {images} in more than one split, equal pixel for pixel. "
                 + listed_below(pairs, len(shared))
                 + "\nKeep each in one split, or allow them with `--set data.duplicates=allow`."
             )

@@ -27,7 +27,7 @@ def convolution(
 
     Each group g has its own inputs c and outputs o.
     """
-    (size, _, inputs, outputs), patches = kernel.shape, _patches(x, padding, 0.0, kernel.shape[0], stride)
+    (size, _, inputs, outputs), patches = kernel.shape, views(x, padding, 0.0, kernel.shape[0], stride)
     patches = patches.reshape(*patches.shape[:5], groups, inputs)
     shared = kernel.reshape(size, size, inputs, groups, outputs // groups)
     places = list(np.ndindex(size, size))
@@ -46,7 +46,7 @@ def convolution(
 
 def windows(x: Array, size: int, stride: int, padding: Padding) -> Array:
     """What max-pooling chooses from: [N, H', W', size * size, C], in row order. Padding is minus infinity."""
-    patches = _patches(x, padding, -np.inf, size, stride)
+    patches = views(x, padding, -np.inf, size, stride)
     return patches.reshape(*patches.shape[:3], size * size, x.shape[3])
 
 
@@ -141,11 +141,11 @@ def cross_entropy(logits: Array, labels: npt.NDArray[np.int64]) -> tuple[np.floa
     return -logarithms[rows, labels].mean(), gradient / logits.dtype.type(len(labels))
 
 
-def _patches(x: Array, padding: Padding, value: float, size: int, stride: int) -> Array:
+def views(x: Array, padding: Padding, value: float, size: int, stride: int) -> Array:
     """A view of every window of x, padded with a value: [N, H', W', size, size, C]."""
     padded = np.pad(x, ((0, 0), *padding, (0, 0)), constant_values=value) if any(map(any, padding)) else x
-    views = np.lib.stride_tricks.sliding_window_view(padded, (size, size), axis=(1, 2))[:, ::stride, ::stride]
-    return np.moveaxis(views, 3, 5)
+    found = np.lib.stride_tricks.sliding_window_view(padded, (size, size), axis=(1, 2))[:, ::stride, ::stride]
+    return np.moveaxis(found, 3, 5)
 
 
 def _product(formula: str, x: Array, y: Array) -> Array:
@@ -156,7 +156,7 @@ def _product(formula: str, x: Array, y: Array) -> Array:
 
 
 def _summed_patches(patches: Iterable[tuple[Array, Any]], x: Array, stride: int, padding: Padding) -> Array:
-    """The transpose of `_patches`: values [N, H', W', C] of each place (a, b) of a window, added where they came from."""
+    """The transpose of `views`: values [N, H', W', C] of each place (a, b) of a window, added where they came from."""
     (top, bottom), (left, right), (_, height, width, _) = *padding, x.shape
     summed = np.zeros((len(x), top + height + bottom, left + width + right, x.shape[3]), x.dtype)
     for values, (a, b) in patches:

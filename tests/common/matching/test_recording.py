@@ -90,3 +90,17 @@ def test_a_line_of_the_user_is_named() -> None:
         user_code.running("a:b"),
     ):
         _ = 1 / 0
+
+
+class Named:
+    def __init__(self, name: str, *held: "Named") -> None:
+        self.name, self.held = name, held
+
+
+def test_layers_of_one_name_get_those_around_them_and_a_shared_layer_has_one() -> None:
+    shared = Named("shared")
+    first, second = Named("conv"), Named("conv")
+    model = Named("net", Named("a", first, Named("dense"), shared), Named("b", second, shared, Named("x"), Named("x")))
+    names = recording.unique_names(model, lambda layer: layer.held)
+    assert list(names.values()) == ["a", "a/conv", "dense", "shared", "b", "b/conv", "b/x", "b/x~2"]
+    assert (names[id(first)], names[id(second)]) == ("a/conv", "b/conv")

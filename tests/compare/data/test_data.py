@@ -123,6 +123,13 @@ def test_what_is_broken_is_shown_with_its_reason_and_ends_with_exit_code_4(tmp_p
     assert "REFUSED as it is" in done.stdout
 
 
+def test_a_refusal_of_broken_files_names_the_copies_across_splits_too(tmp_path: Path) -> None:
+    copies = {"valid/Tomato_Rust/copy.png": image("copy"), "train/Tomato_Rust/copy.png": image("copy")}
+    found = explored(write_folder(tmp_path / "leaves", DIVIDED | BROKEN | copies), exit_code=4)
+    assert "leave them out with `--on-bad skip`" in found["refusal"]
+    assert "1 image that is in more than one split" in found["refusal"] and "`--duplicates allow`" in found["refusal"]
+
+
 def test_broken_files_may_be_left_out(tmp_path: Path) -> None:
     found = explored(write_folder(tmp_path / "leaves", DIVIDED | BROKEN), "--on-bad", "skip")
     assert found["refusal"] is None and len(found["files"]["bad"]) == 4 and found["content_hash"]

@@ -267,6 +267,7 @@ def test_an_accuracy_that_is_no_better_than_guessing_is_called_so(
     said = "no better than guessing"
     caution = "not shown to be better than guessing"
     assert [caution in each for each in findings(stored, summaries).troubles] == [True] * guesses
+    assert ("Test accuracy no better than guessing: 1 of 4 rows." in comparison_tables.main_table(summaries).note) == guesses
     for table in (comparison_tables.main_table(summaries), comparison_tables.accuracy_table(summaries)):
         assert (said in tables.to_markdown(table)) == guesses
         assert [row.get("guessing") for row in table.rows] == [said if guesses else None, None, None, None]

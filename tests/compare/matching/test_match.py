@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from common.models import user_code
+from common.models import architectures, user_code, work
 from common.spec import SpecError
 from compare import api
 from compare.execution import launch
@@ -55,6 +55,7 @@ def matched(both: Both, net: str, model: str, **options: Any) -> Match:
         ("Twice", "twice_by_name", {}),
         ("Twice", "Twice", {"maps": ["left=one"]}),
         ("TwoPaths", "TwoPaths", {"maps": ["left=one"]}),
+        ("blocks", "blocks", {}),
         ("seeded", "seeded", {"as_built": True}),
         ("Net", "port", OWN),
     ],
@@ -83,6 +84,7 @@ CASES: list[tuple[str, str, str, str, dict[str, Any], str]] = [
     ("data-format", "layers and parameters", "with_norm", "wrong_axis", {}, "normalises along axis 1"),
     ("float32", "logits, inference", "Net", "in_float32", {}, "dense computes in float32"),
     ("padding", "logits, inference", "Net", "same_padding", {}, "tensorflow 0 above and 1 below, 0 left and 1 right"),
+    ("padding", "logits, inference", "blocks", "same_padding_in_a_block", {}, "pads 1 above and 1 below, 1 left and 1 right"),
     ("activation", "logits, inference", "with_gelu_tanh", "gelu", {}, "GELU (tanh), tensorflow GELU (erf)"),
     ("activation", "logits, inference", "with_leaky", "leaky", {}, "leaky ReLU, slope 0.01, tensorflow leaky ReLU, slope 0.3"),
     ("activation", "logits, inference", "Net", "no_activation", {}, "ReLU, tensorflow no activation"),
@@ -235,9 +237,32 @@ def test_a_pair_is_written_as_the_module_that_the_twins_are_tested_with(
     assert own == tmp_path / "planted" and sides == launch.PROJECT_ROOT / "tests"  # their code is part of the run's digest
 
 
-def test_a_pair_that_does_not_match_is_not_written(both: Both, tmp_path: Path) -> None:
-    (said,) = pair_file.write(matched(both, "Net", "same_padding"), tmp_path / "pairs" / "net.py")
-    assert said.endswith("was not written, for the models are not the same.") and not (tmp_path / "pairs").exists()
+@pytest.mark.parametrize(
+    ("net", "model", "said"),
+    [
+        ("Net", "same_padding", "the models are not the same."),
+        ("ForRun", "ForRun", "Add --accept biased-variance: a run makes"),
+    ],
+)
+def test_a_pair_that_does_not_match_is_not_written(both: Both, tmp_path: Path, net: str, model: str, said: str) -> None:
+    (written,) = pair_file.write(matched(both, net, model), tmp_path / "pairs" / "net.py")
+    assert "was not written" in written and said in written and not (tmp_path / "pairs").exists()
+
+
+def test_each_call_of_a_layer_counts_in_a_written_pair_and_a_name_that_two_layers_have_tells_their_block(
+    both: Both, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (said,) = pair_file.write(matched(both, "blocks", "blocks"), Path("deep", "blocks_pair", "net.py"))
+    assert said.endswith("run --model deep.blocks_pair.net --image-size 8.")
+    (said,) = pair_file.write(matched(both, "blocks", "blocks"), tmp_path / "not-a-name" / "blocks_pair" / "net.py")
+    assert said.endswith(f"run --model blocks_pair.net --image-size 8, with PYTHONPATH={tmp_path / 'not-a-name'}.")
+    monkeypatch.syspath_prepend(tmp_path / "not-a-name")
+    written = user_code.module("blocks_pair.net")
+    assert list(written.TENSORFLOW.layers.values()) == ["block/down", "block/same", "block_1/down", "block_1/same", "dense"]
+    counted = work.count(architectures.resolve("blocks_pair.net", CLASSES, 8))
+    down, same = [2 * 9 * 4 * each for each in (3 * 16, 4 * 4)], [2 * 9 * 4 * 4 * each for each in (16, 4)]
+    assert counted.forward_flops == sum(down) + 2 * sum(same) + 2 * 16 * CLASSES
 
 
 @pytest.mark.parametrize(
@@ -261,6 +286,8 @@ def test_a_layer_that_a_run_cannot_have_is_refused_by_name(
     [
         ("pairs/net.txt", {}, "must name FOLDER/FILE.py"),
         ("my-pairs/net.py", {}, "must name FOLDER/FILE.py"),
+        ("pairs/class.py", {}, "no keyword of Python"),
+        ("import/net.py", {}, "no keyword of Python"),
         ("pairs/net.py", {"own_input": True}, "takes no --prepare"),
         ("pairs/net.py", {"own_loss": True}, "takes no --loss"),
     ],

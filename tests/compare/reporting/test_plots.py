@@ -7,9 +7,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 
+from common.artifacts.schema import Noise
 from compare.judgement.row_figures import Summary
 from compare.judgement.summary import summarize
-from compare.reporting import comparison_plots, plots
+from compare.reporting import comparison_plots, comparison_tables, plots
 from tests.compare import made
 
 NAMES = ("loss", "accuracy", "seconds_per_epoch", "speedup", "phases")
@@ -53,6 +54,21 @@ def test_every_value_stands_within_the_axes(draw: Callable[[Figure, Sequence[Sum
     texts = [text for text in axis.texts if text.get_text()]
     assert texts
     assert max(text.get_window_extent().x1 for text in texts) <= axis.bbox.x1
+
+
+@pytest.mark.parametrize("draw", [comparison_plots._seconds, comparison_plots._speedup, comparison_plots._efficiency])
+def test_bars_of_disturbed_rows_are_hatched(draw: Callable[[Figure, Sequence[Summary]], bool]) -> None:
+    for stolen, hatches in ((0.0, {None}), (0.5, {"////"})):
+        stored = made.repeated()
+        for runs in stored.runs.values():
+            runs |= {repeat: run.model_copy(update={"noise": Noise(cores_stolen=stolen)}) for repeat, run in runs.items()}
+        figure = Figure(figsize=(9, 5), layout="constrained")
+        summaries = [each.model_copy(update={"parallel_efficiency": 0.5}) for each in summarize(stored)]
+        assert draw(figure, summaries)
+        (axis,) = figure.axes
+        assert {patch.get_hatch() for patch in axis.patches} == hatches
+        note = comparison_tables.main_table(summaries).note
+        assert note.endswith("Other work disturbed 4 of 4 rows: rely on no time of them.") == (stolen > 0)
 
 
 def test_the_phases_are_stacked_to_the_wall_time_with_the_wait_for_input_inside_the_training() -> None:

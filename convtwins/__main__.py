@@ -1,0 +1,5 @@
+"""`python -m convtwins` is the command `convtwins`."""
+
+from convtwins import main
+
+main()
