@@ -34,7 +34,7 @@ class Decisions(TorchFunctionMode):
 
 def _winners(
     x: torch.Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, *_: Any, **__: Any
-) -> npt.NDArray[np.int8]:
+) -> npt.NDArray[np.int16]:
     size, step, (rows, columns) = (
         (each, each) if isinstance(each, int) else each for each in (kernel_size, stride or kernel_size, padding)
     )

@@ -25,18 +25,24 @@ class Decisions:
     def __init__(self, model: keras.Model, architecture: Architecture) -> None:
         self._points = list(architectures.deciding(architecture.layers))
         self._layers = [models.find_layer(model, name) for name, _ in self._points]
-        self.inputs = keras.Model(model.inputs, [layer.input for layer in self._layers])
-        """Takes what the model takes."""
+        self._inputs = keras.Model(model.inputs, [layer.input for layer in self._layers])
 
-    def found(self, inputs: list[tf.Tensor]) -> list[npt.NDArray[Any]]:
-        """What these inputs decide, as `Trainer.decisions` returns it."""
+    def seen(self, inputs: list[tf.Tensor]) -> list[tf.Tensor]:
+        """The images of each max-pooling, and which values pass each ReLU, in training mode on what the model takes."""
+        images = self._inputs(inputs, training=True)
+        images = images if isinstance(images, list) else [images]
+        pools = [isinstance(point, architectures.MaxPool) for _, point in self._points]
+        return [tf.cast(x, tf.float32) if is_pool else x > 0 for x, is_pool in zip(images, pools, strict=True)]
+
+    def found(self, seen: list[tf.Tensor]) -> list[npt.NDArray[Any]]:
+        """What was seen, as `Trainer.decisions` returns it."""
         found: list[npt.NDArray[Any]] = []
-        for (_, point), layer, x in zip(self._points, self._layers, inputs, strict=True):
-            values = tf.cast(x, tf.float32).numpy()
+        for (_, point), layer, x in zip(self._points, self._layers, seen, strict=True):
+            values = x.numpy()
             if isinstance(point, architectures.MaxPool):
                 padding = point.padding if layer.padding == "same" else architectures.no_padding
                 size, stride = point.kernel_size, point.stride
                 found.append(tracing.winners(values, (size, size), (stride, stride), padding))
             else:
-                found.append(values > 0)
+                found.append(values)
         return found

@@ -27,8 +27,6 @@ def divide(model: keras.Model, replicas: Sequence[str]) -> keras.Model:
 
     # Twin: TensorFlow has nothing like torch's `fully_shard`, so here each layer gathers and scatters by itself.
     def divided(layer: keras.layers.Layer) -> keras.layers.Layer:
-        if isinstance(layer, keras.layers.ReLU | keras.layers.MaxPooling2D):
-            return type(layer).from_config(layer.get_config())  # `Decisions` asks for its input: it may be in one model only
         return _Gathering(layer, replicas) if layer.trainable_variables else layer
 
     return keras.models.clone_model(model, clone_function=divided)

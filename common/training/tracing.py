@@ -88,30 +88,30 @@ def trace_steps(
 
 
 def packed(decisions: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """[N, ...] of bool or int8 as int64 [N, words], which processes can add up."""
+    """[N, ...] of bool or int16 as int64 [N, words], which processes can add up."""
     flat = decisions.reshape(len(decisions), -1)
     found = np.packbits(flat, 1) if flat.dtype == np.bool_ else flat.view(np.uint8)
     return np.pad(found, ((0, 0), (0, -found.shape[1] % 8))).view(np.int64)
 
 
 def unpacked(words: npt.NDArray[np.int64], shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any] | None:
-    """What was packed, as [N, ...] of bool or int8. None: it has another size."""
+    """What was packed, as [N, ...] of bool or int16. None: it has another size."""
     values, count, is_bool = words.view(np.uint8), math.prod(shape[1:]), dtype == np.bool_
-    if values.shape[1] != 8 * math.ceil(count / (64 if is_bool else 8)):
+    if len(words) != shape[0] or values.shape[1] != 8 * math.ceil(count / (64 if is_bool else 4)):
         return None
-    return (np.unpackbits(values, 1, count).view(bool) if is_bool else values[:, :count].view(np.int8)).reshape(shape)
+    return (np.unpackbits(values, 1, count).view(bool) if is_bool else values[:, : 2 * count].view(np.int16)).reshape(shape)
 
 
 def winners(
     images: npt.NDArray[Any], size: tuple[int, int], stride: tuple[int, int], padding: tuple[tuple[int, int], tuple[int, int]]
-) -> npt.NDArray[np.int8]:
-    """int8 [N, H', W', C]: which value of each window of images [N, H, W, C] is the largest, in row order.
+) -> npt.NDArray[np.int16]:
+    """int16 [N, H', W', C]: which value of each window of images [N, H, W, C] is the largest, in row order.
 
     Sizes and strides are of height and width. Padding is never the largest. Of equal values the first one is.
     """
     padded = np.pad(images, ((0, 0), *padding, (0, 0)), constant_values=-np.inf)
     windows = np.lib.stride_tricks.sliding_window_view(padded, size, (1, 2))[:, :: stride[0], :: stride[1]]
-    return windows.reshape(*windows.shape[:4], -1).argmax(-1).astype(np.int8)
+    return windows.reshape(*windows.shape[:4], -1).argmax(-1).astype(np.int16)
 
 
 def _whole(trainer: Trainer, size: int, own: slice, values: Any) -> npt.NDArray[np.int64]:

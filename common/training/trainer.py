@@ -279,9 +279,9 @@ class Trainer:
             batch, num_examples: see `train_step`.
 
         Returns:
-            In order: of a ReLU bool [N, ...], true where a value passes; of a max-pooling int8 [N, H, W, C], which value of its
-            window wins. Images are channels last. Empty: this mode divides the model, and does not tell. This changes BatchNorm
-            statistics.
+            In order: of a ReLU bool [N, ...], true where a value passes; of a max-pooling int16 [N, H, W, C], which value of
+            its window wins. Images are channels last. Empty, so not told: the mode divides the model, the graph is compiled, a
+            user's own builder made the model, or a GPU computes. This changes BatchNorm statistics.
         """
         return []
 

@@ -69,7 +69,7 @@ class _Point:
     chosen: Any
     layer: MaxPool | None
     errors: list[Any] = field(default_factory=list[Any])
-    """Of each copy the root mean square, by channel."""
+    """Of each copy the root mean square, by channel. Values that do not err, such as zeros behind a ReLU, do not count."""
     near: Any = None
     """uint8, what remains of the values: the distance from each other decision in halves of an error, at most 255."""
 
@@ -80,7 +80,8 @@ class _Point:
             error = layers.windows(error, self.layer.kernel_size, self.layer.stride, self.layer.padding)
             error = np.where(np.isfinite(error), error, 0.0)  # the padding never wins
             error = error - np.take_along_axis(error, self.chosen.astype(np.int64), 3)
-        self.errors.append(np.sqrt(np.square(error).mean(tuple(range(error.ndim - 1)))))
+        axes = tuple(range(error.ndim - 1))
+        self.errors.append(np.sqrt(np.square(error).sum(axes) / np.maximum(np.count_nonzero(error, axes), 1)))
 
     def ties(self, number: int) -> list[Tie]:
         """The ties of this point, after the copies have passed. Equal values come of equal inputs, and are none."""
@@ -103,11 +104,11 @@ class _Point:
         best = np.take_along_axis(flat, self.chosen.astype(np.int64), 3)
         return np.where(best - flat > EQUAL * np.abs(best), best - flat, 0.0) / error
 
-    def turned(self, chosen: Any) -> tuple[int, bool]:
-        """(how many decisions differ from these; whether rounding may turn all of them)."""
-        differ = chosen != self.chosen
+    def turned(self, chosen: Any) -> tuple[int, int]:
+        """(how many decisions differ from these, and change a gradient; how many of them rounding does not explain)."""
         near = self.near if self.layer is None else np.take_along_axis(self.near, chosen.astype(np.int64), 3)
-        return int(differ.sum()), bool((near[differ] <= 2 * RECORDED_REACH).all())
+        near = near[(chosen != self.chosen) & (near > 0)]
+        return len(near), int((near > 2 * RECORDED_REACH).sum())
 
     def empty(self, place: int) -> tuple[tuple[int, int], ...]:
         """(place, decision) of each pooled window that holds a value which is not above zero, and nothing larger."""
@@ -171,35 +172,34 @@ class Decider:
         found._measures = False
         return found
 
-    def as_recorded(self, recorded: Sequence[npt.NDArray[np.int64]], parts: Sequence[Any]) -> tuple[Decider, int] | None:
-        """(a pass that decides as a framework did; how many decisions differ from this one's).
+    def as_recorded(self, recorded: Sequence[npt.NDArray[np.int64]], parts: Sequence[Any]) -> tuple[Decider, int, int] | None:
+        """(a pass that decides as a framework did; how many decisions differ; how many of these rounding does not explain).
 
         Args:
             recorded: by layer, decisions of the whole batch, see `tracing.packed`.
             parts: the positions of each part of the batch, in the order in which they pass.
 
         Returns:
-            None: nothing that fits was recorded, or decisions that rounding does not explain.
+            None: nothing that fits was recorded.
         """
-        number, found, turned = len(self.points) // len(parts), Decider(self), 0
+        number, found, turned, unexplained = len(self.points) // len(parts), Decider(self), 0, 0
         if len(recorded) != number:
             return None
         for layer, words in enumerate(recorded):
             points = self.points[layer::number]
-            whole = unpacked(words, (len(words), *points[0].chosen.shape[1:]), points[0].chosen.dtype)
-            if whole is None:
+            whole = unpacked(words, (sum(map(len, parts)), *points[0].chosen.shape[1:]), points[0].chosen.dtype)
+            kinds = 2 if points[0].layer is None else points[0].layer.kernel_size ** 2
+            if whole is None or not (whole.min() >= 0 and whole.max() < kinds):
                 return None
             for part, (own, point) in enumerate(zip(parts, points, strict=True)):
-                differ, explained = point.turned(whole[own])
-                if not explained:
-                    return None
-                turned += differ
+                differ, beyond = point.turned(whole[own])
+                turned, unexplained = turned + differ, unexplained + beyond
                 found.recorded[part * number + layer] = whole[own]
         found._measures = False
-        return found, turned
+        return found, turned, unexplained
 
     def forget_values(self) -> None:
-        """Keep the decisions alone, which are small."""
+        """Keep the decisions, and how near the others are."""
         for point in self.points:
             point.values = np.zeros(0)
 
@@ -210,7 +210,7 @@ class Decider:
             chosen = x > 0
             if layer is not None:
                 flat = layers.windows(x, layer.kernel_size, layer.stride, layer.padding)
-                chosen = flat.argmax(3)[:, :, :, None].astype(np.int8)
+                chosen = flat.argmax(3)[:, :, :, None].astype(np.int16)
             self.points.append(_Point(x, chosen, layer))
             return number, chosen
         if number in self.recorded:

@@ -102,10 +102,10 @@ def prove(
     level, *other_levels = timed_rows.levels(every)
     base, share = _base(timed, replicas, steps, precision, level)
     remember = remember and base.model in spec.MODELS  # nobody knows all the modules that a user's own model is made of
-    key = _key(base, frameworks, replicas, (timed_runs, parallel), others)
+    key = _key(base, frameworks, replicas, (timed_runs, parallel), others, share)
     timed_alike: tuple[Timed, ...] = ((timed_runs, parallel), *others) if timed_runs else ()
     ladder = _Ladder(base, tuple(frameworks), tuple(parallel), replicas, timed_alike, tuple(other_levels), out, progress)
-    ladder.parallel_steps = round(share * PARALLEL_STEPS)
+    ladder.parallel_steps = 2 * round(share * PARALLEL_STEPS / 2)
     # What is claimed depends on the timed run itself, which the key leaves out.
     levels = level, *other_levels
     with_switches = [
@@ -226,10 +226,9 @@ def is_remembered(rows: Sequence[Row], frameworks: Sequence[str], *, replicas: i
     *others, (timed, _) = timed_rows.groups(rows).values()
     parallel = [mode for mode in timed_rows.modes_of(rows) if mode != "serial"]
     level = timed_rows.levels([*(runs for runs, _ in others), timed])[0]
-    base, _ = _base(_timed(rows), replicas, None, "float64", level)
-    return (
-        base.model in spec.MODELS and remembered.load(_key(base, frameworks, replicas, (timed, parallel), others)) is not None
-    )
+    base, share = _base(_timed(rows), replicas, None, "float64", level)
+    key = _key(base, frameworks, replicas, (timed, parallel), others, share)
+    return base.model in spec.MODELS and remembered.load(key) is not None
 
 
 def _base(timed: Spec, replicas: int, steps: int | None, precision: spec.Precision, level: str) -> tuple[Spec, float]:
@@ -244,8 +243,12 @@ def _base(timed: Spec, replicas: int, steps: int | None, precision: spec.Precisi
     return proof_spec(timed, _batch_size(replicas), round(share * STEPS), precision, level), share
 
 
-def _key(base: Spec, frameworks: Sequence[str], replicas: int, timed: Timed, others: Sequence[Timed]) -> str:
-    modes = [*timed[1], *(f"{mode} of run {number}" for number, (_, own) in enumerate(others, start=2) for mode in own)]
+def _key(base: Spec, frameworks: Sequence[str], replicas: int, timed: Timed, others: Sequence[Timed], share: float) -> str:
+    modes = [
+        f"{share:.3f} of the steps",
+        *timed[1],
+        *(f"{mode} of run {number}" for number, (_, own) in enumerate(others, start=2) for mode in own),
+    ]
     return remembered.key(base, frameworks, modes, replicas, [timed[0], *(runs for runs, _ in others)])
 
 
@@ -356,8 +359,13 @@ class _Ladder:
             for each in steps:
                 # `settle` cannot change what is timed.
                 if (each.examined or self._is_settled) and self.recorder.is_made(each.teacher):
-                    for recorded in filter(self.recorder.is_made, self._to_judge(each)):
-                        self._judge(each, recorded)
+                    wanted = self._to_judge(each)
+                    waited_for = {
+                        one.framework for one in wanted if one.what.mode == "serial" and not self.recorder.is_made(one)
+                    }
+                    for recorded in filter(self.recorder.is_made, wanted):
+                        if recorded.framework not in waited_for:  # its serial run tells what it decides
+                            self._judge(each, recorded)
 
         self.recorder.make(
             [

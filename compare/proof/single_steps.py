@@ -69,6 +69,8 @@ MOST_FLOPS = 1e11
 """To find which ties a step decided otherwise. It takes a backward pass for each."""
 COMPONENTS = 100_000
 """Of the gradients, by which these ties are found."""
+TOLD = 3
+"""Gradients with told decisions that are kept of each step: two of the serial runs, and those of a mode."""
 HOPELESS = 10.0
 """Times the tolerance that covers any decision of the ties. What differs by more is not explained by them."""
 LOOSE = 1e-3
@@ -176,10 +178,11 @@ class Judge:
         self._truths: dict[Any, Truth] = {}
         self._leaders: dict[Any, Decider] = {}
         self._any_decision: dict[Any, Step] = {}
-        self._with_turned: dict[Any, tuple[Step, int]] = {}
+        self._with_turned: dict[Any, Step] = {}
+        self._as_told: dict[Any, dict[bytes, Any]] = {}
         self._effects: dict[Any, Array] = {}
-        self._telling: dict[Any, Mapping[str, npt.NDArray[Any]] | None] = {}
-        """The first recording of each framework, step and chains, if it tells its decisions: the serial one."""
+        self._telling: dict[Any, Mapping[str, npt.NDArray[Any]]] = {}
+        """By framework, step and chains, a serial recording that tells its decisions."""
         self._terms: dict[Any, dict[str, Array]] = {}
         self.stopped = False
         """Set by another thread that waits for no verdict any more."""
@@ -217,7 +220,7 @@ class Judge:
                     for name in sorted(own_scale)
                 )
                 reason += f"; judged {OF_TERMS}: {steps}"
-            loose = aspect == "gradients" and counts["loose"] and worst.ratio <= 1
+            loose = aspect == "gradients" and (counts["loose"] or counts["unexplained"]) and worst.ratio <= 1
             made.append(
                 rung(
                     what,
@@ -262,7 +265,9 @@ class Judge:
             raise CancelledError
         truth = self._truth(what, step)
         tells = f"decisions/{step}/0" in recorded
-        told_by = self._telling.setdefault((framework, step, _key(self._chains(what, step))), recorded if tells else None)
+        own_chains = framework, step, _key(self._chains(what, step))
+        if tells and what.mode == "serial":
+            self._telling.setdefault(own_chains, recorded)
         counts = Counter(ties=sum(tie.nearness <= TIE_FACTOR for tie in truth.ties))
 
         def findings(truth: Truth) -> list[tuple[str, Finding]]:
@@ -282,11 +287,13 @@ class Judge:
         if what.precision == "float64" or worst(found, "gradients", "weights") <= 1:
             return _Found(found, counts)
         # A mode that divides the model does not tell what it decides. Mostly it is what the serial run decides.
-        told = self._as_recorded(what, source, truth, step) if (source := recorded if tells else told_by) else None
-        if told is not None:
-            of_told = findings(told[0])
-            if tells or worst(of_told, "gradients", "weights") <= 1:
-                return _Found(of_told, counts + Counter(turned=told[1]))
+        source = recorded if tells else self._telling.get(own_chains)
+        if source is not None and (told := self._as_recorded(what, source, truth, step)) is not None:
+            stepped, turned, unexplained = told
+            of_told = findings(stepped)
+            counts += Counter(unexplained=unexplained if tells else 0)
+            if not unexplained and (tells or worst(of_told, "gradients", "weights") <= 1):
+                return _Found(of_told, counts + Counter(turned=turned))
         whatever = truth._replace(allowed=self._with_any_decision(what, step, truth))
         either = findings(whatever)
         if worst(either, "gradients", "weights") > HOPELESS:
@@ -346,20 +353,22 @@ class Judge:
 
     def _as_recorded(
         self, what: Spec, recorded: Mapping[str, npt.NDArray[Any]], truth: Truth, step: int
-    ) -> tuple[Truth, int] | None:
-        """(the truth with the decisions that a run recorded; how many of them differ). None: see `Decider.as_recorded`."""
+    ) -> tuple[Truth, int, int] | None:
+        """The truth with the decisions that a run recorded, and two counts: see `Decider.as_recorded`."""
         own = group(recorded, f"decisions/{step}/")
         arrays = [own[str(number)] for number in range(len(own))]
         chains = self._chains(what, step)
-        key = step, _key(chains), hashlib.sha256(b"".join(map(bytes, arrays))).digest()
-        if key not in self._with_turned:  # often the same in several recordings
+        kept = self._as_told.setdefault((step, _key(chains)), {})
+        digest = hashlib.sha256(b"".join(map(bytes, arrays))).digest()
+        if digest not in kept:  # often the same in several recordings
             told = self._leaders[step, _key(chains)].as_recorded(arrays, [part for chain in chains for part in chain])
             if told is None:
                 return None
-            decider, turned = told
-            self._with_turned[key] = self._step(step, chains, decider, np.float64)[0], turned
-        stepped, turned = self._with_turned[key]
-        return truth._replace(step=truth.step._replace(gradients=stepped.gradients)), turned
+            while len(kept) >= TOLD:
+                del kept[next(iter(kept))]
+            kept[digest] = self._step(step, chains, told[0], np.float64)[0].gradients, *told[1:]
+        gradients, *counted = kept[digest]
+        return truth._replace(step=truth.step._replace(gradients=gradients)), *counted
 
     def _turned(self, what: Spec, step: int, truth: Truth, turned: Sequence[Tie]) -> Truth:
         """The truth of a step, with some ties decided otherwise."""
@@ -367,8 +376,8 @@ class Judge:
         key = step, _key(chains), tuple(turned)
         if key not in self._with_turned:  # often the same in several recordings
             leader = self._leaders[step, _key(chains)]
-            self._with_turned[key] = self._step(step, chains, leader.follower(turned), np.float64)[0], len(turned)
-        return truth._replace(step=self._with_turned[key][0])
+            self._with_turned[key] = self._step(step, chains, leader.follower(turned), np.float64)[0]
+        return truth._replace(step=self._with_turned[key])
 
     def _findings(
         self, what: Spec, recorded: Mapping[str, npt.NDArray[Any]], truth: Truth, number: int, step: int
@@ -598,6 +607,8 @@ def _reason(what: Spec, counts: Counter[str]) -> str:
         reason += f"; rounding may decide {counts['ties']} ReLUs and maxima"
     if counts["turned"]:
         reason += f"; it decided {counts['turned']} otherwise than in float64, and the referee took these decisions over"
+    if counts["unexplained"]:
+        reason += f"; rounding does not explain {counts['unexplained']} decisions that the framework tells"
     if counts["many"]:
         reason += f"; at {counts['many']} steps they are too many to try all, and the tolerance covers any decision"
     return reason

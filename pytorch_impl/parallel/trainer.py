@@ -19,6 +19,7 @@ from torch import distributed
 
 from common.data.batches import Feed, Plan
 from common.data.sources import Dataset
+from common.models import user_code
 from common.models.architectures import Architecture
 from common.models.weights import Weights
 from common.spec import Spec
@@ -122,8 +123,11 @@ class Trainer(trainer.Trainer):
 
     def _decided(self, model: torch.nn.Module, images: Any, masks: Any, num_examples: int) -> list[npt.NDArray[Any]]:
         """What a whole model decides on its own examples of a global batch, micro-batch by micro-batch."""
-        if self._switches["graph"] != "eager":
-            return []  # compiled kernels round otherwise
+        # Compiled kernels round otherwise. On a GPU a forward pass alone may take other kernels than a step. A user's own
+        # builder may call anything.
+        user_built = user_code.builder(self._architecture.name, "pytorch")
+        if self._switches["graph"] != "eager" or self._device.type == "cuda" or user_built:
+            return []
         model.train()
         number = self._spec.micro_batches(num_examples)
         parts: list[list[npt.NDArray[Any]]] = []

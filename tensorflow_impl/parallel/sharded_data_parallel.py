@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy.typing as npt
 import tensorflow as tf
 
 from common.data.sources import Split
 from common.training.communication import ring_all_reduce_bytes, statistics_payload_bytes
-from common.training.trainer import Update
+from common.training.trainer import Batch, Update
 from tensorflow_impl import evaluate, shards
 from tensorflow_impl.parallel.data_parallel import on_shards, together
 from tensorflow_impl.parallel.trainer import Trainer
@@ -62,6 +63,10 @@ class ShardedDataParallel(Trainer):
 
     def _sum(self, values: Any) -> tf.Tensor:
         return tf.add_n(self._strategy.experimental_local_results(values))
+
+    def decisions(self, batch: Batch, num_examples: int) -> list[npt.NDArray[Any]]:
+        # Twin: TensorFlow finds a cycle in the forward graph of a gathered ResNet. What serial decides is tried for this mode.
+        return []
 
     def share_statistics(self) -> None:
         self._replicas.share(self._statistics())

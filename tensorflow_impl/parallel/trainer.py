@@ -123,8 +123,10 @@ class Trainer(trainer.Trainer):
         ).numpy()
 
     def decisions(self, batch: Batch, num_examples: int) -> list[npt.NDArray[Any]]:
-        # Compiled kernels round otherwise, and the layers of a user's own builder may have other names.
-        if self._switches["graph"] == "xla" or user_code.builder(self._architecture.name, "tensorflow"):
+        # Compiled kernels round otherwise. On a GPU a forward pass alone may take other kernels than a step. A user's own
+        # builder may name its layers as it likes.
+        user_built = user_code.builder(self._architecture.name, "tensorflow")
+        if self._switches["graph"] == "xla" or device.gpus() or user_built:
             return []
         if not any(architectures.deciding(self._architecture.layers)):
             return []
@@ -208,14 +210,14 @@ class Trainer(trainer.Trainer):
         return step(*self._arguments(batch, num_examples, learning_rate))
 
     def _decisions_in(self, micro_batches: int) -> tuple[decisions.Decisions, Any]:
-        """A graph of the forward pass that returns what ReLUs and max-poolings take."""
+        """A graph of the forward pass that returns what ReLUs and max-poolings see."""
         watched = decisions.Decisions(self._model, self._architecture)
 
         def one(images: Any, _: Any, masks: Any) -> Any:
             cut = [train.micro_batches(values, micro_batches) for values in (images, *masks)]
             dtype = device.dtype(self._spec)
             parts = [
-                watched.inputs([input.scale(own, dtype, self._plan.scaling), *own_masks], training=True)
+                watched.seen([input.scale(own, dtype, self._plan.scaling), *own_masks])
                 for own, *own_masks in zip(*cut, strict=True)
             ]
             return [tf.concat(each, 0) for each in zip(*parts, strict=True)]

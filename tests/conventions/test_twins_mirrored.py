@@ -29,11 +29,11 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     **{("models.py", name): _FORMATS for name in ("placed", "formatted")},
     **{("weights.py", name): _FLATTENED for name in ("orders", "flattened", "restored")},
     ("native.py", "UserModel.forward"): "Keras takes a model's inputs as one list, and the training mode with each call.",
-    **{("decisions.py", f"Decisions{method}"): _WATCHED for method in ("", ".__init__", ".__torch_function__", ".found")},
     **{
-        (f"parallel/{file}.py", f"{name}.decisions"): _WATCHED
-        for file, name in (("data_parallel", "DataParallel"), ("sharded_data_parallel", "ShardedDataParallel"))
+        ("decisions.py", f"Decisions{method}"): _WATCHED
+        for method in ("", ".__init__", ".__torch_function__", ".seen", ".found")
     },
+    ("parallel/data_parallel.py", "DataParallel.decisions"): _WATCHED,
     ("models.py", "build_layers"): "Keras is told the shape in front of layers; torch hears of it from the values.",
     **{
         ("parallel/data_parallel.py", name): "A shard cut in TensorFlow's graph; torch's replicas are told theirs."

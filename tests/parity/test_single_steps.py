@@ -190,12 +190,47 @@ def test_both_frameworks_tell_what_their_relus_and_maxima_decide(recorded: Recor
         leader = judging._leaders[step, single_steps._key([chain])]
         arrays = [told[f"decisions/{step}/{number}"] for number in range(len(leader.points))]
         found = leader.as_recorded(arrays, chain)
-        assert found is not None and found[1] <= len(truth.ties), step
+        assert found is not None and found[1] <= len(truth.ties) and found[2] == 0, step
         far = next(point for point in leader.points if (point.near > 2 * decisions.RECORDED_REACH).any())
         opposite = far.chosen.copy()
         opposite.flat[np.argmax(far.near)] ^= True  # rounding cannot turn it
         wrong = [tracing.packed(opposite) if point is far else own for point, own in zip(leader.points, arrays, strict=True)]
-        assert leader.as_recorded(wrong, chain) is None and leader.as_recorded(arrays[1:], chain) is None
+        found = leader.as_recorded(wrong, chain)
+        assert found is not None and found[2] == 1
+        pool = next(number for number, point in enumerate(leader.points) if point.layer)
+        for winner in (-1, leader.points[pool].layer.kernel_size ** 2):
+            outside = tracing.packed(np.full_like(leader.points[pool].chosen, winner))
+            assert leader.as_recorded([*arrays[:pool], outside, *arrays[pool + 1 :]], chain) is None
+        assert leader.as_recorded(arrays[1:], chain) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fields", [{"model": LENET}, {"model": "resnet18", "width": 0.125}])
+def test_every_mode_whose_replicas_hold_the_whole_model_tells_its_decisions(tmp_path: Path, fields: dict[str, Any]) -> None:
+    modes = ("data_parallel", "multi_process", "sharded_data_parallel", "parameter_server")
+    what = _spec(**fields, optimizer={"name": "sgd"}, global_batch_size=16, data={"limit": 88}, schedule={})
+    ladder.prove(
+        what, ("pytorch", "tensorflow"), ("serial", *modes), replicas=2, out=tmp_path, progress=lambda text: None,
+        precision="float32", steps=4, remember=False,
+    )  # fmt: skip
+    (teacher,) = tmp_path.rglob("single-steps-float32-1-parts-pytorch.safetensors")
+    found = spec.build(json.loads(teacher.with_suffix(".json").read_text("utf-8")))
+    loaded, architecture = safetensors.numpy.load_file(teacher), architecture_of(found)
+    drawn = sorted(int(name.rpartition("/")[2]) for name in loaded if name.startswith("labels/"))
+    judging = single_steps.Judge(architecture, loaded, drawn, Plan(found, architecture, found.data.limit or 0))
+    recordings = [teacher, *tmp_path.rglob("single-steps-float32-1-parts-*-*.safetensors")]
+    silent = [path for path in recordings if path.stem.endswith("sharded_data_parallel-tensorflow")]
+    assert len(recordings) == 2 * (1 + len(modes)) and len(silent) == 1
+    for path in set(recordings) - set(silent):
+        told = safetensors.numpy.load_file(path)
+        own = spec.build(json.loads(path.with_suffix(".json").read_text("utf-8")))
+        for step in drawn:
+            judging._truth(own, step)
+            chains = judging._chains(own, step)
+            leader = judging._leaders[step, single_steps._key(chains)]
+            arrays = [told[f"decisions/{step}/{number}"] for number in range(len(leader.points))]
+            compared = leader.as_recorded(arrays, [part for chain in chains for part in chain])
+            assert compared is not None and compared[2] == 0, (path.stem, step)
 
 
 def _assert_too_long_gradients_are_found(
@@ -383,12 +418,13 @@ def test_many_decisions_that_a_run_tells_are_taken_over_and_the_rest_is_judged_a
 
 
 @pytest.mark.parametrize("shape", [(3, 5, 7, 2), (2, 65)])
-@pytest.mark.parametrize("dtype", [np.bool_, np.int8])
+@pytest.mark.parametrize("dtype", [np.bool_, np.int16])
 def test_decisions_are_packed_and_unpacked(shape: tuple[int, ...], dtype: Any) -> None:
     given = np.random.default_rng(0).integers(0, 2 if dtype == np.bool_ else 9, shape).astype(dtype)
     words = tracing.packed(given)
     np.testing.assert_array_equal(tracing.unpacked(words, shape, dtype), given)
     assert tracing.unpacked(words, (*shape[:-1], 64 * shape[-1]), dtype) is None
+    assert tracing.unpacked(words, (shape[0] - 1, *shape[1:]), dtype) is None
 
 
 @pytest.mark.parametrize("terms", [1_000, 16_000])
