@@ -52,7 +52,7 @@ from compare.proof.referee.network import Batch
 TOLERANCE = 1e-12
 """In float64, of the largest component of each gradient and statistic."""
 MOST_BYTES = 4 * 2**30
-"""Of the states of float64 steps. A large model is proved at fewer steps, spread evenly."""
+"""Of the states of float64 steps. A large model is proved at fewer steps."""
 STEPPED_FLOPS = 6e10
 """Of the single steps of one recording: some six seconds in float64. All steps of MiniXception would be half of its proof."""
 LEAST_STEPS = 3

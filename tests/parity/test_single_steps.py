@@ -109,6 +109,25 @@ def test_float64_steps_are_as_many_as_memory_and_operations_allow(
     assert found[0] == 0 and found[-1] == 49 and number - 2 <= len(found) <= number
 
 
+def test_a_large_model_makes_the_most_telling_float32_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    what = _spec()
+    plan = Plan(what, architecture_of(what), EXAMPLES)
+    changed, last = plan.steps_per_epoch, plan.total_steps - 1
+    assert _drawn(what) == sorted({0, changed - 1, changed, last})
+    monkeypatch.setattr(single_steps, "STEPPED_FLOPS", 0.0)
+    assert _drawn(what) == [0, changed, last]
+
+
+@pytest.mark.parametrize(
+    ("model", "steps", "share"), [("simple_cnn", None, 1.0), ("mini_xception", None, 0.4), ("mini_xception", 50, 1.0)]
+)
+def test_the_proof_of_a_large_model_makes_fewer_steps(model: str, steps: int | None, share: float) -> None:
+    what = spec.build({"model": model})
+    base, found = ladder._base(what, 2, steps, "float64", "usual")
+    assert (base.steps, found) == (round(share * 50), share)
+    assert ladder._key(base, ("pytorch",), 2, ({}, ()), (), 1.0) != ladder._key(base, ("pytorch",), 2, ({}, ()), (), 0.4)
+
+
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recordings:
     folder = tmp_path_factory.mktemp("steps")
