@@ -212,7 +212,7 @@ def test_splits_are_made_each_time_if_they_cannot_be_stored(pets, tmp_path, divi
 def test_what_is_refused_is_refused_again_though_it_was_divided_when_it_was_allowed(tmp_path):
     pets = write_folder(tmp_path / "pets", FILES | {"test/cat/9.png": FILES["train/cat/0.png"]})
     for _ in range(2):
-        with pytest.raises(DataRefused, match="are in more than one split"):
+        with pytest.raises(DataRefused, match="in more than one split"):
             loaded(pets, tmp_path / "cache")
         allowed = loaded(pets, tmp_path / "cache", duplicates="allow")
     assert any("more than one split" in note for note in allowed.notes)
