@@ -14,7 +14,7 @@ from common.frozen import Frozen
 from common.models import architectures
 from common.spec import Spec, SpecError
 from common.spec.errors import shown
-from compare.core.option_parsing import chosen, variants
+from compare.core.option_parsing import chosen
 from compare.core.presets import Preset
 from compare.evaluation import final_training
 from compare.evaluation.final_training import Evaluation
@@ -167,8 +167,7 @@ class Study(Frozen):
             raise SpecError(f"in spec, {error}") from None
         if base.data.image_size is not None:
             architectures.of(base, 2, base.data.image_size)  # refuses images that are too small for it
-        variants(",".join(self.pretrain.modes))
-        for variant in self.pretrain.modes:
+        for variant in chosen("pretrain.modes", self.pretrain.modes, tuple(spec.VARIANTS)):
             spec.build(spec.with_variant(self.values(epochs=self.pretrain.epochs), variant, self.pretrain.replicas))
         tuner.check(self.tuning())
         if alike := sorted(field for field in self.tune.space if field.split(".")[0] in final_training.SHARED):

@@ -109,6 +109,7 @@ def test_there_is_a_study_for_each_of_the_three_data_sets() -> None:
         ({"spec": {"best_epoch": {"keep": True}}}, "best_epoch.keep of a trial must be False"),
         ({"spec": {"profile_steps": 5}}, "profile_steps of a trial must be 0"),
         ({"tune": {"jobs": [0]}}, "jobs"),
+        ({"pretrain": {"modes": ["serial", ""]}}, "pretrain.modes names something unknown. Received: ''"),
         ({"final": {"epochs": 0}}, "final.epochs is refused"),
         ({"scales": {"tiny": {}}}, "scales names something unknown"),
         ({"scales": {"smoke": {1: 2}}}, "a field without a name. Received: 1."),
