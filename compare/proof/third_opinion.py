@@ -330,6 +330,8 @@ def closer(lines: Sequence[Line]) -> list[str]:
             each = f"{best.difference:.1e} against {worst.difference:.1e}"
             if best.difference == worst.difference:
                 said.append(f"{model}, {optimizer}, {what}: both are as close to the referee ({best.difference:.1e}).")
+            elif worst.difference > FLIPPED:
+                said.append(f"{model}, {optimizer}, {what}: {best.framework} is closer ({each}). That is no matter of sums alone.")
             else:
                 times = worst.difference / best.difference if best.difference else math.inf
                 said.append(f"{model}, {optimizer}, {what}: {best.framework} is {times:.1f} times as close ({each}).")
