@@ -331,7 +331,8 @@ def closer(lines: Sequence[Line]) -> list[str]:
             if best.difference == worst.difference:
                 said.append(f"{model}, {optimizer}, {what}: both are as close to the referee ({best.difference:.1e}).")
             elif worst.difference > FLIPPED:
-                said.append(f"{model}, {optimizer}, {what}: {best.framework} is closer ({each}). That is no matter of sums alone.")
+                not_sums = "That is no matter of sums alone."
+                said.append(f"{model}, {optimizer}, {what}: {best.framework} is closer ({each}). {not_sums}")
             else:
                 times = worst.difference / best.difference if best.difference else math.inf
                 said.append(f"{model}, {optimizer}, {what}: {best.framework} is {times:.1f} times as close ({each}).")
