@@ -236,10 +236,7 @@ def _base(timed: Spec, replicas: int, steps: int | None, precision: spec.Precisi
     base = proof_spec(timed, _batch_size(replicas), steps or STEPS, precision, level)
     if steps is not None or precision == "float32":
         return base, 1.0
-    dataset = sources.load(base.data, seed=base.split_seed, cache_dir=base.paths.cache_dir)
-    architecture = architectures.of(base, len(dataset.class_names), dataset.image_size)
-    all_flops = work.count(architecture).flops * base.global_batch_size * STEPS
-    share = min(1.0, max(FEWER, FREE_FLOPS / all_flops))
+    share = min(1.0, max(FEWER, FREE_FLOPS / (STEPS * _flops_of_a_step(base))))
     return proof_spec(timed, _batch_size(replicas), round(share * STEPS), precision, level), share
 
 
@@ -761,9 +758,13 @@ def _follow(recorder: Recorder, serial: Mapping[str, Spec], frameworks: Sequence
 
 def _may_have_more_copies(what: Spec, steps: int) -> bool:
     """Whether `MORE_COPIES` of so many steps are affordable."""
+    return _flops_of_a_step(what) * steps * (1 + MORE_COPIES) <= MORE_FLOPS
+
+
+def _flops_of_a_step(what: Spec) -> int:
+    """Operations of one step on a whole batch."""
     dataset = sources.load(what.data, seed=what.split_seed, cache_dir=what.paths.cache_dir)
-    flops = work.count(architectures.of(what, len(dataset.class_names), dataset.image_size)).flops
-    return flops * what.global_batch_size * steps * (1 + MORE_COPIES) <= MORE_FLOPS
+    return work.count(architectures.of(what, len(dataset.class_names), dataset.image_size)).flops * what.global_batch_size
 
 
 def _inline(what: Spec) -> Spec:

@@ -238,8 +238,8 @@ def _with_own_epsilon(
 
     Adam's first direction is g / (|g| + epsilon), where g includes the weight decay. An error d of g moves it by at most
     d epsilon / (|g| - d + epsilon)^2. That is d / epsilon where g is zero, and far less than d where it is large. So each value
-    has a tolerance of its own, and the one that is nearest to its tolerance is shown. d is what the gradients of the array
-    differ by, which is judged by itself.
+    has a tolerance of its own. The value that is nearest to its tolerance is shown. The gradients of the array differ by d,
+    which is judged by itself.
 
     Ten steps go on from the first one. If the first update differs by k times what it may with a large epsilon, the tolerances
     of losses and last values are k times as wide. Each last value may have moved by its own error at every step besides.
