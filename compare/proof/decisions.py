@@ -309,7 +309,8 @@ class _Pass(Network):
 
     def relu(self, x: Array) -> tuple[Array, Backward]:
         number, chosen = self._decider.decide(x)
-        return x * chosen, self._watched(number, lambda dy: (dy * chosen, {}), x, chosen, None)
+        passes = chosen.astype(x.dtype)  # a product with truth values takes four times as long
+        return x * passes, self._watched(number, lambda dy: (dy * passes, {}), x, chosen, None)
 
     def max_pooling(self, layer: MaxPool, x: Array) -> tuple[Array, Backward]:
         number, chosen = self._decider.decide(x, layer)

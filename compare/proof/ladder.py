@@ -44,16 +44,16 @@ LEAST_PER_REPLICA = 3
 """Fewer examples would leave a replica without any in the uneven last batch of rung 6."""
 STEPS = 50
 PARALLEL_STEPS = 20
-FREE_FLOPS = 1.5e11
-"""Of the free-running float64 steps of one recording: some ten seconds. A large model makes `FEWER` of its steps at least."""
-FEWER = 0.4
+FREE_FLOPS = 1e11
+"""Of the free-running float64 steps of one recording: some seven seconds. A large model makes `FEWER` of its steps at least."""
+FEWER = 0.25
 COPIES = 3
 """Of the timed run in each framework. If the frameworks differ by rounding alone, their distance exceeds that of all six copies
 to their own run about once in seven. Then MORE_COPIES are made, and it is exceeded about once in nineteen."""
 MORE_COPIES = 9
 MORE_FLOPS = 2e12
 """Of these in one framework. Those of a large model would take longer than its proof."""
-LEAST_FOLLOWED, MOST_FOLLOWED = 10, 100
+LEAST_FOLLOWED, MOST_FOLLOWED = 6, 100
 FOLLOWED_FLOPS = 0.75e12
 """Of a run and its copies in one framework: some five seconds on two cores. On digits the copies are as far apart as they will
 ever be by then."""

@@ -55,8 +55,9 @@ MOST_BYTES = 4 * 2**30
 """Of the states of float64 steps. A large model is proved at fewer steps."""
 STEPPED_FLOPS = 6e10
 """Of the single steps of one recording: some six seconds in float64. All steps of MiniXception would be half of its proof."""
-LEAST_STEPS = 3
-"""Of float32 steps, which need the referee's. More are left out where the budget is spent."""
+LEAST_STEPS = 2
+"""Of float32 steps, which need the referee's. The first, and the last, which is of a later epoch, may be uneven, and comes after
+changes of the learning rate. More are left out where the budget is spent."""
 OF_TERMS = "on the scale of what each component adds up"
 COPIES = 3
 """Of the step in float32. BatchNorm of the first adds in eight lanes, as a vector unit does. That of the others errs as sums in
@@ -180,6 +181,8 @@ class Judge:
         self._any_decision: dict[Any, Step] = {}
         self._with_turned: dict[Any, Step] = {}
         self._as_told: dict[Any, dict[bytes, Any]] = {}
+        self._first_copies: dict[Any, dict[str, Array]] = {}
+        """Gradients of the first float32 copy, by step and chains."""
         self._effects: dict[Any, Array] = {}
         self._telling: dict[Any, Mapping[str, npt.NDArray[Any]]] = {}
         """By framework, step and chains, a serial recording that tells its decisions."""
@@ -366,7 +369,11 @@ class Judge:
                 return None
             while len(kept) >= TOLD:
                 del kept[next(iter(kept))]
-            kept[digest] = self._step(step, chains, told[0], np.float64)[0].gradients, *told[1:]
+            # In float32, from the first copy's inputs: the two passes round alike, and differ by the decisions.
+            otherwise = self._step(step, chains, told[0], np.float32, seed=0)[0].gradients
+            first = self._first_copies[step, _key(chains)]
+            turned = {name: np.subtract(array, first[name], dtype=np.float64) for name, array in otherwise.items()}
+            kept[digest] = {name: array + turned[name] for name, array in truth.step.gradients.items()}, *told[1:]
         gradients, *counted = kept[digest]
         return truth._replace(step=truth.step._replace(gradients=gradients)), *counted
 
@@ -477,6 +484,7 @@ class Judge:
         leader.forget_values()
         if narrow:
             self._leaders[step, _key(chains)] = leader
+            self._first_copies[step, _key(chains)] = moved[0][0].gradients
 
         def rounding(of: Callable[[Step], dict[str, Any]]) -> dict[str, float]:
             return {

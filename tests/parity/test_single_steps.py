@@ -115,11 +115,11 @@ def test_a_large_model_makes_the_most_telling_float32_steps(monkeypatch: pytest.
     changed, last = plan.steps_per_epoch, plan.total_steps - 1
     assert _drawn(what) == sorted({0, changed - 1, changed, last})
     monkeypatch.setattr(single_steps, "STEPPED_FLOPS", 0.0)
-    assert _drawn(what) == [0, changed, last]
+    assert _drawn(what) == [0, last]
 
 
 @pytest.mark.parametrize(
-    ("model", "steps", "share"), [("simple_cnn", None, 1.0), ("mini_xception", None, 0.4), ("mini_xception", 50, 1.0)]
+    ("model", "steps", "share"), [("simple_cnn", None, 1.0), ("mini_xception", None, 0.25), ("mini_xception", 50, 1.0)]
 )
 def test_the_proof_of_a_large_model_makes_fewer_steps(model: str, steps: int | None, share: float) -> None:
     what = spec.build({"model": model})

@@ -2,13 +2,15 @@
 
 Each function returns the layer's output y and a function that turns dL/dy into (dL/dx, gradients by role). Images are
 [N, H, W, C]; features are [N, F]; kernels are [K, K, C, O], where C are the inputs of one group; biases are [O]. Strides count
-for both axes. Every array has the dtype of the input, float32, float64 or longdouble.
+for both axes. Every array has the dtype of the input, float32, float64 or longdouble. Large ones are changed in place (iadd).
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
+from operator import iadd
 from typing import Any
 
 import numpy as np
@@ -29,9 +31,8 @@ def convolution(
     """
     (size, _, inputs, outputs), patches = kernel.shape, views(x, padding, 0.0, kernel.shape[0], stride)
     patches = patches.reshape(*patches.shape[:5], groups, inputs)
-    shared = kernel.reshape(size, size, inputs, groups, outputs // groups)
-    places = list(np.ndindex(size, size))
-    y: Any = sum(_product("nijgc,cgo->nijgo", patches[:, :, :, a, b], shared[a, b]) for a, b in places)
+    shared, places = kernel.reshape(size, size, inputs, groups, outputs // groups), list(np.ndindex(size, size))
+    y: Any = reduce(iadd, (_product("nijgc,cgo->nijgo", patches[:, :, :, a, b], shared[a, b]) for a, b in places))
 
     def backward(dy: Array, with_kernel: bool = True) -> tuple[Array, dict[str, Array]]:
         own = dy.reshape(y.shape)
@@ -39,7 +40,7 @@ def convolution(
         found = {"kernel": np.stack(dkernel).reshape(kernel.shape)} if with_kernel else {}
         found |= {} if bias is None else {"bias": dy.sum((0, 1, 2))}
         dpatches = ((_product("nijgo,cgo->nijgc", own, shared[place]).reshape(*dy.shape[:3], -1), place) for place in places)
-        return _summed_patches(dpatches, x, stride, padding), found
+        return _summed_patches(dpatches, x, size, stride, padding), found
 
     return y.reshape(*y.shape[:3], outputs) + (0 if bias is None else bias), backward
 
@@ -56,8 +57,8 @@ def max_pooling(x: Array, size: int, stride: int, padding: Padding, winner: Any 
     winner = flat.argmax(3)[:, :, :, None] if winner is None else winner
 
     def backward(dy: Array) -> tuple[Array, dict[str, Array]]:
-        dpatches = ((dy * (winner[:, :, :, 0] == a * size + b), (a, b)) for a, b in np.ndindex(size, size))
-        return _summed_patches(dpatches, x, stride, padding), {}
+        dpatches = ((np.where(winner[:, :, :, 0] == a * size + b, dy, 0), (a, b)) for a, b in np.ndindex(size, size))
+        return _summed_patches(dpatches, x, size, stride, padding), {}
 
     return np.take_along_axis(flat, winner, 3)[:, :, :, 0], backward
 
@@ -82,13 +83,14 @@ def batch_normalisation(
     centred = x - centre
     variance = mean_of(np.square(centred))
     deviation = np.sqrt(variance + x.dtype.type(epsilon))
-    normal = centred / deviation
+    normal = np.divide(centred, deviation, out=centred)
 
     def backward(dy: Array) -> tuple[Array, dict[str, Array]]:
         dgamma, dbeta, count = (dy * normal).sum(axes), dy.sum(axes), x.dtype.type(x.size // x.shape[-1])
-        return gamma / deviation * (dy - dbeta / count - normal * (dgamma / count)), {"gamma": dgamma, "beta": dbeta}
+        dx = reduce(iadd, (normal * (-dgamma / count), dy, -dbeta / count)) * (gamma / deviation)
+        return dx, {"gamma": dgamma, "beta": dbeta}
 
-    return gamma * normal + beta, backward, centre, variance
+    return iadd(gamma * normal, beta), backward, centre, variance
 
 
 def mean(x: Array, lanes: int = 8) -> Array:
@@ -106,7 +108,7 @@ def dense(x: Array, kernel: Array, bias: Array) -> tuple[Array, Backward]:
 
 def relu(x: Array) -> tuple[Array, Backward]:
     """max(x, 0). The gradient at zero is zero."""
-    return np.maximum(x, x.dtype.type(0)), lambda dy: (dy * (x > 0), {})
+    return np.maximum(x, x.dtype.type(0)), lambda dy: (dy * (x > 0).astype(dy.dtype), {})
 
 
 def global_average(x: Array) -> tuple[Array, Backward]:
@@ -149,14 +151,19 @@ def views(x: Array, padding: Padding, value: float, size: int, stride: int) -> A
 
 
 def _product(formula: str, x: Array, y: Array) -> Array:
-    """Einstein's sum. With one group, without its axis, it is a product of matrices, which is fast."""
+    """Einstein's sum. With one group it is a product of matrices, which is fast."""
     if x.shape[-2] > 1:
         return np.einsum(formula, x, y)
-    return np.einsum(formula.replace("g", ""), x[..., 0, :], y[..., 0, :], optimize=True)[..., None, :]
+    left, right = x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1])
+    if formula.endswith("->cgo"):
+        return (left.T @ right)[:, None]
+    return (left @ (right if formula.endswith("o") else right.T)).reshape(*x.shape[:-1], -1)
 
 
-def _summed_patches(patches: Iterable[tuple[Array, Any]], x: Array, stride: int, padding: Padding) -> Array:
+def _summed_patches(patches: Iterator[tuple[Array, Any]], x: Array, size: int, stride: int, padding: Padding) -> Array:
     """The transpose of `views`: values [N, H', W', C] of each place (a, b) of a window, added where they came from."""
+    if size == stride == 1 and not any(map(any, padding)):
+        return next(patches)[0]
     (top, bottom), (left, right), (_, height, width, _) = *padding, x.shape
     summed = np.zeros((len(x), top + height + bottom, left + width + right, x.shape[3]), x.dtype)
     for values, (a, b) in patches:

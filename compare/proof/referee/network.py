@@ -115,12 +115,10 @@ class Network:
 
     def _batch_norm(self, layer: architectures.BatchNorm, x: Array) -> tuple[Array, Backward]:
         """Normalise by the batch. The running variance takes the unbiased variance of the batch."""
-        epsilon, weight_of_new = self.constants or (layer.epsilon, layer.momentum)
-        gamma, beta = self._of(layer, "gamma"), self._of(layer, "beta")
-        y, backward, mean, variance = layers.batch_normalisation(x, gamma, beta, epsilon, self.mean_of)
+        (epsilon, weight_of_new), gamma = self.constants or (layer.epsilon, layer.momentum), self._of(layer, "gamma")
+        y, backward, mean, variance = layers.batch_normalisation(x, gamma, self._of(layer, "beta"), epsilon, self.mean_of)
         count, momentum = x.size // x.shape[-1], x.dtype.type(weight_of_new)
-        unbiased = variance * x.dtype.type(count) / x.dtype.type(count - 1)
-        for role, new in (("mean", mean), ("variance", unbiased)):
+        for role, new in (("mean", mean), ("variance", variance * x.dtype.type(count) / x.dtype.type(count - 1))):
             self.statistics[f"{layer.name}.{role}"] = (1 - momentum) * self._of(layer, role) + momentum * new
         return y, backward
 

@@ -26,9 +26,8 @@ class SGD:
         """The weight after one step; `step` counts from 1."""
         real = weight.dtype.type
         gradient = gradient + real(self.weight_decay) * weight
-        buffer = real(self.momentum) * self.buffers.get(name, np.zeros_like(weight)) + gradient
-        self.buffers[name] = buffer
-        return weight - real(learning_rate) * buffer
+        self.buffers[name] = real(self.momentum) * self.buffers.get(name, np.zeros_like(weight)) + gradient
+        return weight - real(learning_rate) * self.buffers[name]
 
 
 @dataclass
@@ -49,8 +48,7 @@ class Adam:
         gradient = gradient + real(self.weight_decay) * weight
         self.means[name] = beta_1 * self.means.get(name, zeros) + (1 - beta_1) * gradient
         self.squares[name] = beta_2 * self.squares.get(name, zeros) + (1 - beta_2) * gradient * gradient
-        mean = self.means[name] / (1 - beta_1**step)
-        square = self.squares[name] / (1 - beta_2**step)
+        mean, square = self.means[name] / (1 - beta_1**step), self.squares[name] / (1 - beta_2**step)
         return weight - real(learning_rate) * mean / (np.sqrt(square) + real(self.epsilon))
 
 
@@ -82,10 +80,7 @@ def train(
     """Train a step on each batch, in `dtype`. Yields what the step found before its update, and all arrays after it."""
     state = {name: np.asarray(array, dtype) for name, array in weights.items()}
     for step, batch in enumerate(batches, start=1):
-        found = gradients(architecture, state, batch)
-        updated = {
-            name: optimizer.update(name, state[name], gradient, learning_rate(step), step)
-            for name, gradient in found.gradients.items()
-        }
+        found, rate = gradients(architecture, state, batch), learning_rate(step)
+        updated = {name: optimizer.update(name, state[name], own, rate, step) for name, own in found.gradients.items()}
         state = {**state, **found.statistics, **updated}
         yield found, state
