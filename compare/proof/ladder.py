@@ -51,7 +51,7 @@ COPIES = 3
 """Of the timed run in each framework. If the frameworks differ by rounding alone, their distance exceeds that of all six copies
 to their own run about once in seven. Then MORE_COPIES are made, and it is exceeded about once in nineteen."""
 MORE_COPIES = 9
-MORE_FLOPS = 2e12
+MORE_FLOPS = 1e12
 """Of these in one framework. Those of a large model would take longer than its proof."""
 LEAST_FOLLOWED, MOST_FOLLOWED = 6, 100
 FOLLOWED_FLOPS = 0.75e12
