@@ -50,7 +50,7 @@ def execute(row: Row, repeat: int, folder: Path, watch: Watch, code: Code | None
             arguments = ["run", str(spec_file), "--out", str(directory), "--repeat", str(repeat)]
             if (earlier := store.resumable(directory)) is not None:
                 arguments += ["--resume", str(earlier)]
-            kills = memory_kills()
+            kills = launch.memory_kills()
             with signals.deferred():
                 process = launch.start(row.contestant, arguments, log=log, root=code.root if code else None)
         except OSError as error:
@@ -65,7 +65,7 @@ def execute(row: Row, repeat: int, folder: Path, watch: Watch, code: Code | None
     if hang is not None:
         return _finish(row, repeat, folder, "killed", hang)
     status: Status = "killed" if process.returncode < 0 else "failed"
-    made = _finish(row, repeat, folder, status, ending_words(process.returncode, log, memory_kills() > kills))
+    made = _finish(row, repeat, folder, status, ending_words(process.returncode, log, launch.memory_kills() > kills))
     if made.status == "ok":
         for attempt in store.attempts(directory):
             checkpoint.remove(attempt)
@@ -121,17 +121,8 @@ def ending_words(code: int, log: Path, lacked_memory: bool) -> str:
     """How a process without a result ended, with the last line of its log."""
     words = launch.exit_words(code) if code else "ended without a result"
     if lacked_memory:
-        return f"{words}; out of memory: the kernel ended a process for lack of it meanwhile"
+        return words + launch.LACKED_MEMORY
     if shutil.disk_usage(log.parent).free < _FULL_BYTES:
         return f"{words}; the disk of {log.parent} is full"
     last = "" if code == -signal.SIGKILL else launch.last_line(log)  # a killed process said nothing of its end
     return f"{words}: {last}" if last else words
-
-
-def memory_kills() -> int:
-    """Processes that the kernel has killed for lack of memory since the machine started. 0 if unknown."""
-    try:
-        lines = Path("/proc/vmstat").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)

@@ -63,6 +63,8 @@ _POLL_SECONDS = 0.5
 _PROBE_SECONDS = 60.0
 _LAST_LINES = 8
 _REASON_LENGTH = 400
+_STACK_OF_NATIVE_CODE = re.compile(r"\s*@ +0x|\*\*\* Check failure stack trace")
+LACKED_MEMORY = "; out of memory: the kernel ended a process for lack of it meanwhile"
 
 
 DESCRIPTIONS: dict[str, dict[str, Any]] = {}
@@ -226,6 +228,7 @@ class _Short(subprocess.Popen[str]):
     """A process whose output is read, and which is killed where its `with` block ends before it."""
 
     def __init__(self, command: Sequence[str]) -> None:
+        self.kills = memory_kills()
         super().__init__(
             command,
             env=_environment(),
@@ -249,6 +252,8 @@ def _description(name: str, process: _Short) -> dict[str, Any]:
     last_lines = _last_lines(said)
     if process.returncode != 0:
         ending = exit_words(process.returncode)
+        if process.returncode == -signal.SIGKILL and memory_kills() > process.kills:
+            ending += LACKED_MEMORY
         raise LaunchError(f"{name} cannot describe itself ({ending}). Run: {_shown(name)}\n{last_lines}".rstrip())
     try:
         description = json.loads(printed)
@@ -465,9 +470,19 @@ def promised(arguments: Sequence[str]) -> list[Path]:
 
 
 def last_line(log: Path) -> str:
-    """The last line of a twin's log: its reason, or what ended it. Empty if it printed nothing."""
+    """The last line of a twin's log: its reason, or what ended it. Empty if it printed nothing. A stack trace is no reason."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
-    return next((wording.one_line(line)[:_REASON_LENGTH] for line in reversed(lines) if line.strip()), "")
+    said = (line for line in reversed(lines) if line.strip() and not _STACK_OF_NATIVE_CODE.match(line))
+    return next((wording.one_line(line)[:_REASON_LENGTH] for line in said), "")
+
+
+def memory_kills() -> int:
+    """Processes that the kernel has killed for lack of memory since the machine started. 0 if unknown."""
+    try:
+        lines = Path("/proc/vmstat").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
 
 
 def exit_words(code: int) -> str:

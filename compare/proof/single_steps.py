@@ -56,7 +56,7 @@ MOST_BYTES = 4 * 2**30
 STEPPED_FLOPS = 6e10
 """Of the single steps of one recording: some six seconds in float64. All steps of MiniXception would be half of its proof."""
 LEAST_STEPS = 2
-"""Of float32 steps, which need the referee's. The first, and the last, which is of a later epoch, may be uneven, and comes after
+"""Of float32 steps, which need the referee's. The first, and the last: it is of a later epoch, may be uneven, and comes after
 changes of the learning rate. More are left out where the budget is spent."""
 OF_TERMS = "on the scale of what each component adds up"
 COPIES = 3

@@ -78,7 +78,7 @@ class LocalServer:
         self._hang_seconds = hang_seconds
         self._log = log
         self._hang: str | None = None
-        self._kills = executor.memory_kills()
+        self._kills = launch.memory_kills()
         self._process = launch.start(framework, arguments, log=log, talks=True)
         self.expect()
         threading.Thread(target=self._listen, args=(listener,), daemon=True).start()
@@ -116,7 +116,7 @@ class LocalServer:
             for line in self._process.stdout:
                 listener(json.loads(line))
         code = self._process.wait()
-        lacked_memory = executor.memory_kills() > self._kills
+        lacked_memory = launch.memory_kills() > self._kills
         listener({"event": ENDED, "reason": self._hang or executor.ending_words(code, self._log, lacked_memory)})
 
 

@@ -1,12 +1,18 @@
 """A run that may use little of the machine ends well, or says why not, in both frameworks."""
 
+import re
 import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from common.artifacts import results
+from compare.execution import launch
 from tests.twins.runs import SECONDS, Run
 
 pytestmark = pytest.mark.slow
@@ -37,3 +43,53 @@ def test_a_run_within_a_low_limit_ends_well_or_says_why_not(framework: str, tmp_
         assert (result.reason is None) == (code == 0), result.reason
     else:
         assert code == 1 and "cannot be written" in run.log.rstrip().splitlines()[-1]
+
+
+CGROUPS = Path("/sys/fs/cgroup")
+LIMITS: dict[str, tuple[tuple[str, str], tuple[str, str]]] = {
+    "memory": (("memory/{}/memory.limit_in_bytes", "{}/memory.max"), ("300M", "420M")),
+    "pids": (("pids/{}/pids.max", "{}/pids.max"), ("5", "8")),
+}
+"""By controller, the file of its limit in versions 1 and 2, and two limits. The first may be less than an import needs."""
+
+
+@contextmanager
+def cgroup(controller: str, limit: str) -> Iterator[Path]:
+    """A control group of this limit. The test is skipped where none can be made."""
+    for file in LIMITS[controller][0]:
+        path = CGROUPS / file.format("convtwins-test")
+        try:
+            path.parent.mkdir()
+            path.write_text(limit, encoding="ascii")
+        except OSError:
+            if path.parent.exists():
+                path.parent.rmdir()
+            continue
+        try:
+            yield path.parent
+        finally:
+            path.parent.rmdir()
+        return
+    pytest.skip(f"no control group of {controller} can be made here")
+
+
+@pytest.mark.parametrize(
+    ("controller", "limit"), [(controller, limit) for controller in LIMITS for limit in LIMITS[controller][1]]
+)
+def test_a_comparison_within_a_control_group_ends_well_or_says_why_not(
+    framework: str, tmp_path: Path, controller: str, limit: str
+) -> None:
+    settings = ["--frameworks", framework, "--modes", "serial", "--cores", "1", "--no-proof", "--limit", "128", "--epochs", "1"]
+    command = [sys.executable, "-m", "compare", "run", *settings, "--out", str(tmp_path / "out")]
+    with cgroup(controller, limit) as group:
+        inside = ["bash", "-c", f'echo $$ > {group / "cgroup.procs"} && exec "$@"', "bash", *command]
+        done = subprocess.run(inside, cwd=launch.PROJECT_ROOT, capture_output=True, text=True, timeout=SECONDS, check=False)
+        assert not (group / "cgroup.procs").read_text(encoding="ascii"), "a process is left"
+    said = " ".join((done.stdout + done.stderr).split())
+    assert done.returncode in (0, 1) and "Traceback" not in said, said
+    if done.returncode == 1:
+        reason = {"memory": r"out of memory", "pids": r"thread|fork|Resource temporarily unavailable"}[controller]
+        assert re.search(reason, said, re.IGNORECASE), said
+    if (tmp_path / "out").exists():
+        resume = [*command[:4], "--resume", str(tmp_path / "out")]
+        subprocess.run(resume, cwd=launch.PROJECT_ROOT, check=True, timeout=SECONDS, capture_output=True)
