@@ -63,7 +63,7 @@ _POLL_SECONDS = 0.5
 _PROBE_SECONDS = 60.0
 _LAST_LINES = 8
 _REASON_LENGTH = 400
-_STACK_OF_NATIVE_CODE = re.compile(r"\s*@ +0x|\*\*\* Check failure stack trace")
+_STACK_OF_NATIVE_CODE = re.compile(r"\s*(PC: )?@ +0x|frame #\d+: |\*\*\* Check failure stack trace")
 LACKED_MEMORY = "; out of memory: the kernel ended a process for lack of it meanwhile"
 
 

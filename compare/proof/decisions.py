@@ -309,8 +309,8 @@ class _Pass(Network):
 
     def relu(self, x: Array) -> tuple[Array, Backward]:
         number, chosen = self._decider.decide(x)
-        passes = chosen.astype(x.dtype)  # a product with truth values takes four times as long
-        return x * passes, self._watched(number, lambda dy: (dy * passes, {}), x, chosen, None)
+        # A product with truth values takes four times as long in float64.
+        return x * chosen.astype(x.dtype), self._watched(number, lambda dy: (dy * chosen.astype(dy.dtype), {}), x, chosen, None)
 
     def max_pooling(self, layer: MaxPool, x: Array) -> tuple[Array, Backward]:
         number, chosen = self._decider.decide(x, layer)

@@ -105,7 +105,7 @@ def prove(
     key = _key(base, frameworks, replicas, (timed_runs, parallel), others, share)
     timed_alike: tuple[Timed, ...] = ((timed_runs, parallel), *others) if timed_runs else ()
     ladder = _Ladder(base, tuple(frameworks), tuple(parallel), replicas, timed_alike, tuple(other_levels), out, progress)
-    ladder.parallel_steps = 2 * round(share * PARALLEL_STEPS / 2)
+    ladder.parallel_steps = 2 * math.ceil(share * PARALLEL_STEPS / 2)
     # What is claimed depends on the timed run itself, which the key leaves out.
     levels = level, *other_levels
     with_switches = [

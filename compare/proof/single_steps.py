@@ -56,8 +56,11 @@ MOST_BYTES = 4 * 2**30
 STEPPED_FLOPS = 6e10
 """Of the single steps of one recording: some six seconds in float64. All steps of MiniXception would be half of its proof."""
 LEAST_STEPS = 2
-"""Of float32 steps, which need the referee's. The first, and the last: it is of a later epoch, may be uneven, and comes after
-changes of the learning rate. More are left out where the budget is spent."""
+"""Of float32 steps, which need the referee's: the first and the last of all. One more where the learning rate changes: at the
+last step it may be so small that no weight moves. More are left out where the budget is spent."""
+SURE = 0.5
+"""Of the tolerance. The effect of told decisions is first found in float32. Its error is some quarter of the tolerance at most:
+that of two passes, which are about as far from the truth as the copies. Beyond this it is found in float64."""
 OF_TERMS = "on the scale of what each component adds up"
 COPIES = 3
 """Of the step in float32. BatchNorm of the first adds in eight lanes, as a vector unit does. That of the others errs as sums in
@@ -134,7 +137,8 @@ def drawn(what: Spec, architecture: Architecture, plan: Plan) -> list[int]:
     affordable = int(STEPPED_FLOPS / (work.count(architecture).flops * what.global_batch_size))
     telling = list(dict.fromkeys(step for step in parts if 0 <= step < total))
     if what.precision == "float32":
-        return sorted(telling[: max(LEAST_STEPS, affordable)])
+        is_constant = what.schedule.name == "constant" and not what.schedule.warmup_steps
+        return sorted(telling[: max(LEAST_STEPS if is_constant else LEAST_STEPS + 1, affordable)])
     state = 8 * sum(parameter.size for parameter in architecture.parameters()) * (2 if what.optimizer.name == "sgd" else 3)
     number = max(2, min(total, MOST_BYTES // state, affordable))
     if number < len(telling):
@@ -291,9 +295,12 @@ class Judge:
             return _Found(found, counts)
         # A mode that divides the model does not tell what it decides. Mostly it is what the serial run decides.
         source = recorded if tells else self._telling.get(own_chains)
-        if source is not None and (told := self._as_recorded(what, source, truth, step)) is not None:
-            stepped, turned, unexplained = told
-            of_told = findings(stepped)
+        if source is not None and (told := self._as_recorded(what, source, truth, step, np.float32)) is not None:
+            of_told = findings(told[0])
+            if worst(of_told, "gradients", "weights") > SURE and not told[2]:
+                told = self._as_recorded(what, source, truth, step, np.float64) or told
+                of_told = findings(told[0])
+            _, turned, unexplained = told
             counts += Counter(unexplained=unexplained if tells else 0)
             if not unexplained and (tells or worst(of_told, "gradients", "weights") <= 1):
                 return _Found(of_told, counts + Counter(turned=turned))
@@ -355,25 +362,29 @@ class Judge:
         return decisions.explained(left, self._effects[key], ties)
 
     def _as_recorded(
-        self, what: Spec, recorded: Mapping[str, npt.NDArray[Any]], truth: Truth, step: int
+        self, what: Spec, recorded: Mapping[str, npt.NDArray[Any]], truth: Truth, step: int, dtype: Any
     ) -> tuple[Truth, int, int] | None:
-        """The truth with the decisions that a run recorded, and two counts: see `Decider.as_recorded`."""
+        """The truth with the decisions that a run recorded, and two counts: see `Decider.as_recorded`.
+
+        In float32 it is the truth without them, and what they change in a pass from the first copy's inputs.
+        """
         own = group(recorded, f"decisions/{step}/")
         arrays = [own[str(number)] for number in range(len(own))]
         chains = self._chains(what, step)
         kept = self._as_told.setdefault((step, _key(chains)), {})
-        digest = hashlib.sha256(b"".join(map(bytes, arrays))).digest()
+        digest = hashlib.sha256(b"".join(map(bytes, arrays))).digest() + np.dtype(dtype).str.encode()
         if digest not in kept:  # often the same in several recordings
             told = self._leaders[step, _key(chains)].as_recorded(arrays, [part for chain in chains for part in chain])
             if told is None:
                 return None
             while len(kept) >= TOLD:
                 del kept[next(iter(kept))]
-            # In float32, from the first copy's inputs: the two passes round alike, and differ by the decisions.
-            otherwise = self._step(step, chains, told[0], np.float32, seed=0)[0].gradients
-            first = self._first_copies[step, _key(chains)]
-            turned = {name: np.subtract(array, first[name], dtype=np.float64) for name, array in otherwise.items()}
-            kept[digest] = {name: array + turned[name] for name, array in truth.step.gradients.items()}, *told[1:]
+            gradients = self._step(step, chains, told[0], dtype, seed=0 if dtype == np.float32 else None)[0].gradients
+            if dtype == np.float32:
+                first = self._first_copies[step, _key(chains)]
+                changes = {name: np.subtract(array, first[name], dtype=np.float64) for name, array in gradients.items()}
+                gradients = {name: array + changes[name] for name, array in truth.step.gradients.items()}
+            kept[digest] = gradients, *told[1:]
         gradients, *counted = kept[digest]
         return truth._replace(step=truth.step._replace(gradients=gradients)), *counted
 

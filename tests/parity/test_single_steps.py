@@ -115,7 +115,8 @@ def test_a_large_model_makes_the_most_telling_float32_steps(monkeypatch: pytest.
     changed, last = plan.steps_per_epoch, plan.total_steps - 1
     assert _drawn(what) == sorted({0, changed - 1, changed, last})
     monkeypatch.setattr(single_steps, "STEPPED_FLOPS", 0.0)
-    assert _drawn(what) == [0, last]
+    assert _drawn(what) == [0, changed, last]
+    assert _drawn(what.with_fields(schedule={"name": "constant"})) == [0, last]
 
 
 @pytest.mark.parametrize(
@@ -390,6 +391,9 @@ def made() -> Callable[[str], tuple[Spec, dict[str, Any], single_steps.Judge]]:
     return one_step
 
 
+FLOATS = (np.float32, np.float64)
+
+
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize(
     ("model", "arrays"),
@@ -431,6 +435,10 @@ def test_many_decisions_that_a_run_tells_are_taken_over_and_the_rest_is_judged_a
     assert gradients.status == "passed" and "otherwise than in float64" in gradients.reason
     wrong = _wrong(other, what, CHANGES["times 1.005"], "block1")
     assert _gradients_of(judging.rungs(what, wrong, "wrong")).status == "failed"
+    in_float32, in_float64 = (judging._as_recorded(what, other, truth, 0, dtype)[0].step.gradients for dtype in FLOATS)
+    limits = truth.allowed.gradients
+    apart = [float(np.abs(in_float32[name] - in_float64[name]).max()) / limits[name] for name in limits if limits[name]]
+    assert 0 < max(apart) < 1 - single_steps.SURE, "what is sure in float32 would pass in float64"
     silent = {name: array for name, array in other.items() if not name.startswith("decisions/")}
     assert _gradients_of(judging.rungs(what, silent, "telling")).status == "passed", "the framework's serial run tells it"
     assert _gradients_of(judging.rungs(what, silent, "silent")).status != "passed"
