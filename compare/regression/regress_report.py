@@ -216,4 +216,4 @@ def _spread_words(spread: Spread) -> str:
     median, low, high = (
         f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}" for value in (spread.median, spread.low, spread.high)
     )
-    return f"{median} ({low} to {high})"
+    return median if low == median == high else f"{median} ({low} to {high})"
