@@ -47,6 +47,7 @@ def report(compared: Compared, folder: Path, found: Scaling, arguments: Sequence
         commands=[("This report, from the stored results:", f"{document.COMPARE} {again}")],
         values=found.model_dump() | {"checks": checks},
         exit_code=compared.exit_code,
+        failures=compared.failures,
     )
 
 

@@ -98,7 +98,7 @@ def report(made: Read, folder: Path, out: Path | None = None) -> Report:
     """
     plan, found = made.plan, wins(made)
     failed = [f"{cell.name}: {cell.failure}" for cell in plan.cells if cell.failure and cell.name not in made.compared]
-    bad = any(compared.exit_code for compared in made.compared.values())
+    bad = [f"{name}: {', and '.join(each.failures)}" for name, each in made.compared.items() if each.failures]
     troubles = [f"{name}: {each}" for name, compared in made.compared.items() for each in compared.findings.troubles]
     again = ["report", str(folder), *(["--out", str(out)] if out else [])]
     done = len(made.compared)
@@ -135,6 +135,7 @@ def report(made: Read, folder: Path, out: Path | None = None) -> Report:
             "verdicts": [each.seconds.model_dump() for each in found],
         },
         exit_code=exits.RUN_FAILED if failed or bad else 0,
+        failures=[*([f"{wording.count(len(failed), 'comparison')} could not be run"] * bool(failed)), *bad],
     )
 
 

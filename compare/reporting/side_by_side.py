@@ -90,6 +90,11 @@ def report(folders: tuple[Path, Path], compared: _Two, out: Path | None) -> Repo
     differences = [*_environments(compared), *_specs(compared, both)]
     made = [_seconds(matched, ratios), _scores(matched), _states(matched)]
     again = ["report", *map(str, folders), *(["--out", str(out)] if out else [])]
+    unsigned = [
+        f"the signature of {name} does not hold"
+        for name, each in zip("AB", compared, strict=True)
+        if cautions.signature(each.stored)
+    ]
     return Report(
         name=NAME,
         json_file=RESULTS_FILE,
@@ -115,7 +120,8 @@ def report(folders: tuple[Path, Path], compared: _Two, out: Path | None) -> Repo
             "sentences": dict(sentences),
             "differences": [{"what": what, "a": ours, "b": theirs} for what, ours, theirs in differences],
         },
-        exit_code=exits.RUN_FAILED if any(cautions.signature(each.stored) for each in compared) else 0,
+        exit_code=exits.RUN_FAILED if unsigned else 0,
+        failures=unsigned,
     )
 
 
