@@ -41,7 +41,7 @@ class Point(Frozen):
     workers: int
     status: str
     disturbed: bool = False
-    """Other work disturbed this run or one that it is compared with: no report shows its ratios, and no law is fitted to it."""
+    """Other work disturbed this run or its serial run. Then no report shows its ratios, and no law is fitted to it."""
     in_doubt: bool
     """Other work disturbed this run or a run that it is compared with, or the runs were too short to tell."""
     images_per_second: Spread | None
