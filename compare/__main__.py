@@ -96,6 +96,11 @@ class _Command(TyperCommand):
 
             error.message, error.possibilities = f"{error.message}. {TAKE_CONTESTANTS} take contestants.", None
         own = {option for each in self.params for option in each.opts}
+        if error.message.startswith("Got unexpected extra argument") and not any(
+            each.param_type_name == "argument" for each in self.params
+        ):
+            example = ", e.g. --model NAME" if "--model" in own else ""
+            error.message = f"{error.message}. {self.name} takes options alone{example}."
         field = NAMES_ELSEWHERE.get(getattr(error, "option_name", "").strip("-").replace("-", "_"))
         if field and "--set" in own and f"--{field.rpartition('.')[2].replace('_', '-')}" not in own:
             error.message, error.possibilities = f"{error.message}. Use --set {field}=VALUE.", None

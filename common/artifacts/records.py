@@ -86,9 +86,11 @@ def _of_version(text: bytes, model: type[_Record], version: int | None) -> _Reco
 
 
 def missing(path: Path, what: str, again: str) -> str:
-    """The message of an error about a file that does not exist, or whose folder is a file."""
+    """The message of an error about a file that does not exist, or whose folder does not, or is a file."""
     if path.parent.is_file():
         return _message(f"{path.parent} is a file, not the folder of a {what}.", again)
+    if not path.parent.exists():
+        return _message(f"There is no folder {path.parent}.", again)
     return _message(f"{path.parent} holds no {what}: there is no file {path.name}.", again)
 
 

@@ -90,7 +90,9 @@ def run_all(
             plan = _run_cells(plan, folder, within, live=live)
         except Interrupted as interruption:
             code = interruption.exit_code
-        done = deliver(matrix_report.report(matrix_report.read(folder), folder), folder)
+        report = matrix_report.report(matrix_report.read(folder), folder)
+        # Of an interrupted matrix, the interruption is the reason.
+        done = deliver(replace(report, failures=()) if code else report, folder)
     return code or done
 
 

@@ -170,8 +170,10 @@ def run(request: Request, *, as_json: bool, view: Callable[[Compared, Path], Rep
     if made.code and not any(made.compared.stored.runs.values()):
         typer.echo(f"Interrupted before a run had ended. {_goes_on(made.folder)}", err=True)
         return made.code
+    broken_off = made.unwritten or made.code  # the reason of the exit code then
     if view is not None:
-        code = view(made.compared, made.folder).deliver(made.folder, as_json=as_json)
+        viewed = view(made.compared, made.folder)
+        code = (replace(viewed, failures=()) if broken_off else viewed).deliver(made.folder, as_json=as_json)
     else:
         made.report.show(None if made.unwritten else made.folder, as_json=as_json)
         code = made.compared.exit_code
@@ -180,8 +182,8 @@ def run(request: Request, *, as_json: bool, view: Callable[[Compared, Path], Rep
         return made.code or exits.RUN_FAILED
     if made.code:
         typer.echo(f"Interrupted. {_goes_on(made.folder)}", err=True)
-    elif code and view is None:
-        typer.echo(f"Exit code {code}: {', and '.join(made.compared.failures)}. The report says more.", err=True)
+    elif view is None:
+        made.report.explain()
     return made.code or code
 
 

@@ -40,6 +40,8 @@ class Point(Frozen):
     per_replica_batch_size: int
     workers: int
     status: str
+    disturbed: bool = False
+    """Other work disturbed this run or its serial run. Then no report shows its ratios, and no law is fitted to it."""
     in_doubt: bool
     """Other work disturbed this run or a run that it is compared with, or the runs were too short to tell."""
     images_per_second: Spread | None
@@ -55,7 +57,7 @@ class Point(Frozen):
 
 
 class Law(Frozen):
-    """A law fitted to the points of one mode. Points with more replicas than cores are left out."""
+    """A law fitted to the points of one mode. Points with more replicas than cores, or disturbed ones, are left out."""
 
     contestant: str
     mode: str
@@ -153,6 +155,7 @@ def _point(stored: Stored, row: Row, summaries: Mapping[str, Summary]) -> Point:
         per_replica_batch_size=part,
         workers=wanted.workers,
         status=summary.status,
+        disturbed=any(summaries[each.id].disturbed for each in (row, *filter(None, bases))),
         in_doubt=any(summaries[each.id].in_doubt for each in (row, *filter(None, bases))),
         images_per_second=summary.images_per_second,
         speedup_one_core=one_core,
@@ -191,7 +194,7 @@ def _gains(stored: Stored, points: Sequence[tuple[Row, Point]]) -> list[list[tup
     gains: dict[int, list[tuple[int, float]]] = {}
     for row, point in points:
         base = serial_of(stored.comparison, row, cores=1, batch=_base_batch(stored))
-        if base is not None and not point.oversubscribed:
+        if base is not None and not (point.oversubscribed or point.disturbed):
             for repeat, (serial, own) in pairs_of_seconds(stored, slow=base, fast=row).items():
                 gains.setdefault(repeat, []).append((point.replicas, serial / own))
     return list(gains.values())

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from compare.comparison.scaling_fit import TOPOLOGIES, Point, Projected, Scaling
 from compare.comparison.scaling_rows import KINDS, Kind
 from compare.core.statistics import Ratio
+from compare.judgement.row_figures import DISTURBED
 from compare.judgement.scaling_laws import Topology
 from compare.reporting import comparison_report, document, plots
 from compare.reporting.comparison_report import Compared
@@ -22,6 +23,7 @@ NAME, SCALING_FILE = "scaling", "scaling.json"
 
 _CONTESTANT, _MODE, _KIND = Column("contestant", "contestant"), Column("mode", "mode"), Column("kind", "scaling")
 _WORKERS = Column("workers", "input workers", terminal=False)
+_RATIOS = ("speedup_one_core", "speedup_same_cores", "speedup_same_batch", "efficiency_one_core", "efficiency_same_batch")
 
 
 def report(compared: Compared, folder: Path, found: Scaling, arguments: Sequence[str]) -> Report:
@@ -45,6 +47,7 @@ def report(compared: Compared, folder: Path, found: Scaling, arguments: Sequence
         commands=[("This report, from the stored results:", f"{document.COMPARE} {again}")],
         values=found.model_dump() | {"checks": checks},
         exit_code=compared.exit_code,
+        failures=compared.failures,
     )
 
 
@@ -71,7 +74,12 @@ def points_table(found: Scaling) -> Table:
         "scaling",
         "Scaling, measured",
         columns,
-        [{column.key: getattr(point, column.key) for column in columns} | {"status": _status(point)} for point in found.points],
+        [
+            {column.key: getattr(point, column.key) for column in columns}
+            | {name: DISTURBED for name in _RATIOS if point.disturbed and getattr(point, name)}
+            | {"status": _status(point)}
+            for point in found.points
+        ],
         spreads_on_terminal=False,
         note="Ratios of seconds per epoch, paired by repeat. Same batch: against serial with the batch of one replica. "
         "Oversubscribed: there are more replicas than cores, so replicas share cores. In doubt: other work disturbed this run "
@@ -180,7 +188,7 @@ def draw(found: Scaling, figure: Figure) -> bool:
 def _draw_measured(axes: Axes, found: Scaling) -> None:
     lines: dict[tuple[str, str, Kind, int], list[tuple[Point, Ratio]]] = {}
     for point in found.points:
-        if point.speedup_one_core is not None:
+        if point.speedup_one_core is not None and not point.disturbed:
             key = point.contestant, point.mode, point.kind, point.workers
             lines.setdefault(key, []).append((point, point.speedup_one_core))
     for index, line in enumerate(lines.values()):

@@ -148,11 +148,6 @@ def explore(data: spec.Data, *, seed: int, cache_dir: str | None = None) -> tupl
         dataset = sources.load(data, seed=seed, cache_dir=cache_dir)
     except DataRefused as error:
         refusal = str(error)
-        if manifest is not None and data.on_bad == "strict":
-            try:  # else a user who leaves the bad files out is refused a second time
-                sources.load_files(data.model_copy(update={"on_bad": "skip"}), seed=seed, cache_dir=cache_dir)
-            except DataRefused as without_bad:
-                refusal = "\n".join(dict.fromkeys([refusal, str(without_bad)]))
         for assignment, option in _OPTIONS.items():  # this command's options instead of spec fields
             refusal = refusal.replace(f"--set data.{assignment}", option)
         data = _lenient(data, manifest)

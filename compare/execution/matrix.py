@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
+import numpy as np
 from pydantic import AliasChoices, Field
 
 from common import spec
@@ -12,7 +13,8 @@ from common.data.batches import Plan
 from common.data.sources import Dataset
 from common.frozen import Frozen
 from common.models import architectures
-from common.spec import Spec
+from common.models.architectures import Architecture, Opaque
+from common.spec import Spec, SpecError
 from compare.core import option_parsing, wording
 from compare.execution import best_switches, contestants, launch
 
@@ -20,6 +22,9 @@ FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 """A plain file name, without a path."""
 Contestant = Annotated[FileName, Field(validation_alias=AliasChoices("contestant", "framework"))]
 """What a row measures: the name of a contestant, by default one of the frameworks. Records of version 0.1 say `framework`."""
+
+_LOOKED_AT = 256
+"""At most so many training images, evenly spread, tell whether they are in colour."""
 
 
 class Row(Frozen):
@@ -153,6 +158,24 @@ def check_data(made: Sequence[Row], dataset: Dataset) -> None:
     for row in made:
         architecture = architectures.of(row.spec, len(dataset.class_names), dataset.image_size)
         Plan(row.spec, architecture, len(dataset.train))
+    for model in dict.fromkeys(row.spec.model for row in made):
+        _refuse_colours(architectures.resolve(model, len(dataset.class_names), dataset.image_size), dataset)
+
+
+def _refuse_colours(architecture: Architecture, dataset: Dataset) -> None:
+    """A model of one channel takes the first. Of images in colour that is red alone."""
+    layer, number = architecture.layers[0], len(dataset.train)
+    if not isinstance(layer, Opaque) or layer.shape[2] != 1:
+        return
+    places = sorted({number * place // _LOOKED_AT for place in range(_LOOKED_AT)})
+    images = np.asarray(dataset.train.images[places])
+    if coloured := np.count_nonzero((images != images[..., :1]).any(axis=(1, 2, 3))):
+        height, width, _ = layer.shape
+        raise SpecError(
+            f"model {architecture.name} takes one channel: of images in colour it would see red alone. Received: "
+            f"{dataset.name}, with {coloured} of {len(places)} images in colour. Use grey images, or match again with "
+            f"--input {height}x{width}x3."
+        )
 
 
 def _row_id(framework: str, run: Spec, cores: int) -> str:

@@ -9,6 +9,8 @@ from compare.core import wording
 from compare.core.statistics import Ratio, Spread, is_no_better_than
 
 GUESSING = "no better than guessing"
+DISTURBED = "disturbed"
+"""Stands for a ratio of times that other work disturbed, and for a verdict on it."""
 
 BUDGET_TOLERANCE = 1.05
 """Measured cores over budgeted cores above which a row exceeds its budget. Clocks and start-up blur smaller excesses."""
@@ -122,6 +124,9 @@ class Summary(Frozen):
     """Speed-up over the ratio of resources: cores against one core; on accelerators, replicas against one device."""
     pays: str | None
     """For parallel modes: whether it beats serial on the same cores, or `disturbed`. Judged with all others, see `family`."""
+    disturbed_ratios: list[str] = []
+    """Those of `speedup_one_core`, `speedup_same_cores` and `parallel_efficiency` whose row or serial row other work disturbed.
+    No report shows them."""
     other_data: bool
     """Whether it or a serial row of its speed-ups had other data than the comparison. Then it has no speed-up."""
     peak_memory_pss_mib: float | None
@@ -170,6 +175,10 @@ class Summary(Frozen):
         if self.mode == "serial":
             return f"{self.contestant} serial, {wording.count(self.cores, 'core')}"
         return f"{self.contestant} {self.mode} x{self.replicas}"
+
+    def shown_ratio(self, key: str) -> Ratio | float | str | None:
+        """One of the three ratios of `disturbed_ratios` for a report, or the word that stands for it."""
+        return DISTURBED if key in self.disturbed_ratios else getattr(self, key)
 
     @property
     def input_wait(self) -> float | None:

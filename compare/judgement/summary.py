@@ -21,7 +21,7 @@ from compare.execution import matrix, store
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison, Stored
 from compare.judgement import conditions
-from compare.judgement.row_figures import Epoch, Scores, Summary, Target
+from compare.judgement.row_figures import DISTURBED, Epoch, Scores, Summary, Target
 from compare.judgement.run_figures import (
     cores_lost,
     epoch_seconds,
@@ -42,9 +42,6 @@ _Value = TypeVar("_Value")
 FAILURES = ("failed", "diverged", "killed")
 UNFINISHED = ("not run", "incomplete")
 """No repeat of the row has a result, or some have none."""
-
-DISTURBED = "disturbed"
-"""Stands for a verdict on times that other work disturbed."""
 
 _OF_THE_MODE = ("mode", "replicas", "cores", "hosts", "parameter_server", "pipeline", "hybrid")
 """Fields of a spec that may differ between a row and its serial row."""
@@ -70,12 +67,15 @@ def summarize(stored: Stored) -> list[Summary]:
     made = [summary.model_copy(update={"shares_name": named[summary.name] > 1}) for summary in made]
     modes = family(stored, made).modes
     disturbed = {summary.id for summary in made if summary.disturbed}
-    found: dict[str, str | None] = {}
-    for row in stored.comparison.rows:
-        serial = serial_of(stored.comparison, row)
-        in_doubt = row.id in modes and disturbed & {row.id, serial.id if serial else row.id}
-        found[row.id] = DISTURBED if in_doubt else pays(modes.get(row.id))
-    return [summary.model_copy(update={"pays": found[summary.id]}) for summary in made]
+    found: list[Summary] = []
+    for row, summary in zip(stored.comparison.rows, made, strict=True):
+        one_core, same_cores = serial_of(stored.comparison, row, cores=1), serial_of(stored.comparison, row)
+        resources = same_cores if accelerated(summary.device) else one_core
+        bases = {"speedup_one_core": one_core, "speedup_same_cores": same_cores, "parallel_efficiency": resources}
+        ratios = [name for name, base in bases.items() if base and disturbed & {row.id, base.id} and getattr(summary, name)]
+        said = DISTURBED if "speedup_same_cores" in ratios else pays(modes.get(row.id))
+        found.append(summary.model_copy(update={"pays": said, "disturbed_ratios": ratios}))
+    return found
 
 
 def family(stored: Stored, summaries: Sequence[Summary]) -> Family:

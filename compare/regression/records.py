@@ -78,7 +78,7 @@ class Change(Frozen):
     """Holm-corrected p over all tested figures. None if there are too few samples, or nothing to test."""
     verdict: Verdict = "too few to tell"
     not_ruled_out: bool = False
-    """No regression was shown, but the interval reaches beyond the threshold."""
+    """No regression was shown, but the interval reaches beyond the threshold: the noise may hide one."""
 
     @property
     def is_accuracy(self) -> bool:
@@ -159,8 +159,8 @@ class Judgement(Frozen):
 
     @property
     def exit_code(self) -> int:
-        """3 on a regression, 5 if something cannot be judged, else 0."""
+        """3 on a regression, 5 if something cannot be judged or the noise may hide a regression, else 0."""
         if "regression" in self.verdicts:
             return EXIT_REGRESSION
-        undecided = self.missing or not self.changes or not {*UNDECIDED}.isdisjoint(self.verdicts)
+        undecided = self.missing or not self.changes or self.num_not_ruled_out or not {*UNDECIDED}.isdisjoint(self.verdicts)
         return EXIT_UNDECIDED if undecided else EXIT_OK

@@ -50,21 +50,24 @@ def headline(judged: Judgement) -> str:
     bad = judged.verdicts.count("regression")
     if bad:
         return f"REGRESSION in {bad} of {len(judged.verdicts)} figures."
+    thresholds = (
+        f"({percent_words(judged.threshold)} of seconds and MiB, {percent_words(judged.accuracy_threshold)} of accuracy)"
+    )
+    if unsure := judged.num_not_ruled_out:
+        return (
+            f"CANNOT TELL whether there is a regression: {unsure} of {len(judged.verdicts)} figures may be worse by more than "
+            f"the threshold {thresholds}."
+        )
     if judged.exit_code != EXIT_OK:
         return "CANNOT TELL whether there is a regression."
-    unsure = judged.num_not_ruled_out
-    return (
-        f"No regression shown: none of {len(judged.verdicts)} figures is significantly worse and beyond its threshold "
-        f"({percent_words(judged.threshold)} of seconds and MiB, {percent_words(judged.accuracy_threshold)} of accuracy)"
-        f"{f'; {unsure} of them may be, and more repeats would tell' if unsure else ''}."
-    )
+    return f"No regression: none of {len(judged.verdicts)} figures is worse by more than its threshold {thresholds}."
 
 
 def _style(judged: Judgement) -> str:
     """The colour of the headline."""
     if judged.exit_code == EXIT_REGRESSION:
         return "bold red"
-    return "bold green" if judged.exit_code == EXIT_OK and not judged.num_not_ruled_out else "bold yellow"
+    return "bold green" if judged.exit_code == EXIT_OK else "bold yellow"
 
 
 def sentences(judged: Judgement) -> list[tuple[str, list[str]]]:
@@ -86,11 +89,14 @@ def sentences(judged: Judgement) -> list[tuple[str, list[str]]]:
     undecided += [sentence for verdict, sentence in facts if verdict in UNDECIDED]
     undecided += [f"{name}: in the baseline, and not measured now." for name in judged.missing]
     undecided += ["Nothing was measured on both sides."] * (not judged.changes)
+    more = "files" if judged.kind == "benchmarks" else "repeats"
     unsure = [
-        f"{change_words(change)}. More {'seeds' if change.is_accuracy else 'repeats'} would tell."
+        f"{change_words(change)}. More {'seeds' if change.is_accuracy else more} would tell."
         for change in judged.changes
         if change.not_ruled_out
     ]
+    if unsure and judged.kind != "benchmarks":
+        unsure.append("--metric judges chosen figures alone, and a larger --threshold or --accuracy-threshold asks for less.")
     found = [
         ("Regressions", of("regression")),
         ("Cannot tell", undecided),
@@ -210,4 +216,4 @@ def _spread_words(spread: Spread) -> str:
     median, low, high = (
         f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}" for value in (spread.median, spread.low, spread.high)
     )
-    return f"{median} ({low} to {high})"
+    return median if low == median == high else f"{median} ({low} to {high})"

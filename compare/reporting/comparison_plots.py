@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from common.artifacts.schema import Phases
 from compare.core.statistics import Ratio
 from compare.judgement.row_figures import Summary
-from compare.judgement.summary import DISTURBED, FAILURES
+from compare.judgement.summary import FAILURES
 from compare.reporting import class_tables, plots
 from compare.reporting.plots import COLOURS, LINE_STYLES, MARKERS, Drawing
 
@@ -109,42 +109,53 @@ def _seconds(figure: Figure, summaries: Sequence[Summary]) -> Drawn:
 
 
 def _speedup(figure: Figure, summaries: Sequence[Summary]) -> Drawn:
-    against: tuple[tuple[str, Callable[[Summary], Ratio | None]], ...] = (
-        ("serial on 1 core", lambda summary: summary.speedup_one_core),
-        ("serial on the same cores", lambda summary: summary.speedup_same_cores),
-    )
-    compared = [summary for summary in summaries if any(pick(summary) for _, pick in against)]
-    doubtful = {summary.id for summary in compared if summary.disturbed or summary.pays == DISTURBED}
+    against = (("serial on 1 core", "speedup_one_core"), ("serial on the same cores", "speedup_same_cores"))
+    compared = [summary for summary in summaries if any(_ratio(summary, key) for _, key in against)]
     axis: Axes = figure.subplots()
-    for index, (base, pick) in enumerate(against):
+    for index, (base, key) in enumerate(against):
         for place, summary in enumerate(compared):
-            if (ratio := pick(summary)) is None:
+            if (ratio := _ratio(summary, key)) is None:
                 continue
             ends = None
             if ratio.low is not None and ratio.high is not None and ratio.decided:
                 ends = ratio.low, ratio.high
             series, y = f"against {base}", place + 0.2 * (2 * index - 1)
             said = f"{summary.name}: {{}} times as fast as {base}"
-            hatch = _HATCH if summary.id in doubtful else {}
-            _bar(axis, y, ratio.value, series, said, ends, height=0.38, color=COLOURS[index], label=series, **hatch)
+            _bar(axis, y, ratio.value, series, said, ends, height=0.38, color=COLOURS[index], label=series)
     axis.axvline(1.0, color="black", linewidth=1)
     name_rows(axis, [summary.name for summary in compared])
     axis.set(title="Speed-up by seconds per epoch (whiskers: 95 % interval, from 5 repeats on)")
-    axis.set(xlabel="times as fast (hatched: other work disturbed it)" if doubtful else "times as fast")
+    axis.set(xlabel=f"times as fast{_left_out(summaries)}")
     _legend(figure, axis, ncols=2)
     return compared != [] and "x"
 
 
+def _ratio(summary: Summary, key: str) -> Ratio | None:
+    """None if other work disturbed it, too."""
+    ratio = summary.shown_ratio(key)
+    return ratio if isinstance(ratio, Ratio) else None
+
+
+def _left_out(summaries: Sequence[Summary]) -> str:
+    return " (left out: what other work disturbed)" if any(summary.disturbed_ratios for summary in summaries) else ""
+
+
 def _efficiency(figure: Figure, summaries: Sequence[Summary]) -> Drawn:
-    compared = [summary for summary in summaries if summary.parallel_efficiency is not None]
+    compared = [
+        summary
+        for summary in summaries
+        if summary.parallel_efficiency is not None and "parallel_efficiency" not in summary.disturbed_ratios
+    ]
     axis: Axes = figure.subplots()
     for place, summary in enumerate(compared):
         said = f"{summary.name}: parallel efficiency {{}}"
-        colour, hatch = _colour(summary, compared), _HATCH if summary.disturbed or summary.pays == DISTURBED else {}
-        _bar(axis, place, summary.parallel_efficiency or 0.0, summary.contestant, said, color=colour, **hatch)
+        _bar(axis, place, summary.parallel_efficiency or 0.0, summary.contestant, said, color=_colour(summary, compared))
     axis.axvline(1.0, color="black", linewidth=1)
     name_rows(axis, [summary.name for summary in compared])
-    axis.set(title="Parallel efficiency (speed-up over the ratio of resources; 1: nothing is lost)", xlabel="efficiency")
+    axis.set(
+        title="Parallel efficiency (speed-up over the ratio of resources; 1: nothing is lost)",
+        xlabel=f"efficiency{_left_out(summaries)}",
+    )
     return bool(compared)
 
 

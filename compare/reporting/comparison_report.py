@@ -127,6 +127,7 @@ def report(compared: Compared, folder: Path, out: Path | None = None) -> Report:
         template="report.html.jinja",
         page_values=lambda drawn: _page_values(compared, folder, made, drawn),
         exit_code=compared.exit_code,
+        failures=compared.failures,
     )
 
 

@@ -96,7 +96,7 @@ def main_table(summaries: Sequence[Summary]) -> Table:
         written("wall_seconds", "wall seconds", 1, interval=True),
         _speedup("speedup_one_core", "speed-up, 1 core", short="vs 1\ncore"),
         _speedup("speedup_same_cores", "speed-up, same cores", short="vs same\ncores"),
-        written("parallel_efficiency", "parallel efficiency", 2),
+        written("parallel_efficiency", "parallel efficiency", 2, pick=_efficiency),
         written("pays", pick=_pays),
         written("mib_per_step", "MiB sent per step", 3, pick=MIB_PER_STEP),
         written("peak_memory_pss_mib", "peak memory PSS MiB", 0),
@@ -137,8 +137,12 @@ def _guessing(summaries: Sequence[Summary]) -> list[Column]:
 def _speedup(key: str, heading: str, *, short: str) -> Column:
     return Column(
         key, heading, 2, short=short, interval=True,
-        pick=lambda summary: OTHER_DATA if summary.other_data else getattr(summary, key),
+        pick=lambda summary: OTHER_DATA if summary.other_data else summary.shown_ratio(key),
     )  # fmt: skip
+
+
+def _efficiency(summary: Summary) -> Cell:
+    return summary.shown_ratio("parallel_efficiency")
 
 
 def _pays(summary: Summary) -> str | None:
@@ -228,7 +232,7 @@ def speedup_table(summaries: Sequence[Summary]) -> Table:
         Column("cores_used", "cores used", 2, short="used"),
         _speedup("speedup_one_core", "against serial, 1 core", short="vs serial,\n1 core"),
         _speedup("speedup_same_cores", "against serial, same cores", short="vs serial,\nsame cores"),
-        Column("parallel_efficiency", "parallel efficiency", 2, short="eff."),
+        Column("parallel_efficiency", "parallel efficiency", 2, short="eff.", pick=_efficiency),
         Column("pays", "pays", fold=15, pick=_pays),
     )
     several = max(summary.repeats for summary in summaries) > 1

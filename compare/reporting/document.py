@@ -116,6 +116,8 @@ class Report:
     page_values: Callable[[Mapping[str, str]], Mapping[str, Any]] | None = None
     """Further values of the template, made from the plots: SVG elements by name."""
     exit_code: int = 0
+    failures: Sequence[str] = ()
+    """Why the exit code is not 0. They are the last line on stderr."""
 
     @property
     def markdown_file(self) -> str:
@@ -132,7 +134,14 @@ class Report:
         replace(self, exit_code=code).show(None if unwritten else folder, as_json=as_json)
         if unwritten:
             typer.echo(unwritten, err=True)
+        else:
+            self.explain()
         return code
+
+    def explain(self) -> None:
+        """Say on stderr why the exit code is not 0."""
+        if self.failures:
+            typer.echo(f"Exit code {self.exit_code}: {', and '.join(self.failures)}. The report says more.", err=True)
 
     def show(self, folder: Path | None, *, as_json: bool) -> None:
         """Print the report on stdout: for a reader, with the path of its files if it has any, or as one JSON object."""

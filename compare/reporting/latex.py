@@ -7,7 +7,7 @@ import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from string import ascii_lowercase, ascii_uppercase
+from string import ascii_lowercase, ascii_uppercase, digits
 
 from compare.core.wording import one_line
 from compare.reporting.tables import RUN, Cell, Column, Table, is_text, written
@@ -28,7 +28,12 @@ _LONG_WORD, _PART = 16, 8
 """Longer words may be broken in the legend and the caption, after every so many characters."""
 _LETTER_PT = {
     letter: width
-    for letters, width in (("ijlft.,:;!'|/()[]- ", 3.4), (ascii_uppercase + "=+<>&#$?", 6.9), ("mwMW%@\\~^", 9.0))
+    for letters, width in (
+        ("ijlft.,:;!'|/()[]- ", 3.4),
+        (digits, 4.3),
+        (ascii_uppercase + "=+<>&#$?", 6.9),
+        ("mwMW%@\\~^", 9.0),
+    )
     for letter in letters
 }
 """Widths of letters in Computer Modern at 8 pt, no less than they are. Other ASCII letters take 4.8, all else 9."""

@@ -98,7 +98,7 @@ def report(made: Read, folder: Path, out: Path | None = None) -> Report:
     """
     plan, found = made.plan, wins(made)
     failed = [f"{cell.name}: {cell.failure}" for cell in plan.cells if cell.failure and cell.name not in made.compared]
-    bad = any(compared.exit_code for compared in made.compared.values())
+    bad = [f"{name}: {', and '.join(each.failures)}" for name, each in made.compared.items() if each.failures]
     troubles = [f"{name}: {each}" for name, compared in made.compared.items() for each in compared.findings.troubles]
     again = ["report", str(folder), *(["--out", str(out)] if out else [])]
     done = len(made.compared)
@@ -135,6 +135,7 @@ def report(made: Read, folder: Path, out: Path | None = None) -> Report:
             "verdicts": [each.seconds.model_dump() for each in found],
         },
         exit_code=exits.RUN_FAILED if failed or bad else 0,
+        failures=[*([f"{wording.count(len(failed), 'comparison')} could not be run"] * bool(failed)), *bad],
     )
 
 
@@ -151,7 +152,7 @@ def wins_table(plan: MatrixPlan, found: Sequence[Win]) -> Table:
         Column("compared", "compared", pick=lambda win: f"{win.first.contestant}, {win.second.contestant}", fold=24),
         Column("winner", "faster", pick="winner", fold=24),
         Column("times", "times as fast", 2, interval=True, pick=times),
-        Column("p", "p", 4, pick="seconds.p", wide=True),
+        Column("p", "p", 4, pick=lambda win: None if win.disturbed else win.seconds.p, wide=True),
     )
     note = (
         "By seconds per epoch. Times as fast: of the quicker one here, whether or not that is sure. "

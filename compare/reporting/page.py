@@ -12,8 +12,7 @@ from typing import Any
 import jinja2
 
 from compare.core.statistics import Ratio, Spread
-from compare.judgement.row_figures import GUESSING
-from compare.judgement.summary import DISTURBED
+from compare.judgement.row_figures import DISTURBED, GUESSING
 from compare.reporting import tables
 from compare.reporting.tables import Cell, Column, Table
 

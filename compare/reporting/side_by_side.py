@@ -17,14 +17,14 @@ from compare.execution import store
 from compare.judgement import cautions, conditions
 from compare.judgement.findings import pairs
 from compare.judgement.measurements import OF_THE_PLACE
-from compare.judgement.row_figures import Summary
+from compare.judgement.row_figures import DISTURBED, Summary
 from compare.judgement.run_figures import epoch_seconds
 from compare.judgement.summary import comparable, family
 from compare.judgement.verdict_sentences import NO_FINDING, doubt_of
 from compare.reporting import comparison_report, document, tables
 from compare.reporting.comparison_report import Compared
 from compare.reporting.document import Mark, Report
-from compare.reporting.tables import RUN, Column, Table
+from compare.reporting.tables import RUN, Cell, Column, Table
 
 KIND = "side by side"
 NAME, RESULTS_FILE = "beside", "beside.json"
@@ -90,6 +90,11 @@ def report(folders: tuple[Path, Path], compared: _Two, out: Path | None) -> Repo
     differences = [*_environments(compared), *_specs(compared, both)]
     made = [_seconds(matched, ratios), _scores(matched), _states(matched)]
     again = ["report", *map(str, folders), *(["--out", str(out)] if out else [])]
+    unsigned = [
+        f"the signature of {name} does not hold"
+        for name, each in zip("AB", compared, strict=True)
+        if cautions.signature(each.stored)
+    ]
     return Report(
         name=NAME,
         json_file=RESULTS_FILE,
@@ -115,7 +120,8 @@ def report(folders: tuple[Path, Path], compared: _Two, out: Path | None) -> Repo
             "sentences": dict(sentences),
             "differences": [{"what": what, "a": ours, "b": theirs} for what, ours, theirs in differences],
         },
-        exit_code=exits.RUN_FAILED if any(cautions.signature(each.stored) for each in compared) else 0,
+        exit_code=exits.RUN_FAILED if unsigned else 0,
+        failures=unsigned,
     )
 
 
@@ -240,10 +246,14 @@ def _of_both(key: str, heading: str, digits: int | None = None, *, path: str = "
 
 
 def _seconds(matched: Sequence[_Matched], ratios: dict[str, Ratio]) -> Table:
+    def ratio(row: _Matched) -> Cell:
+        found = ratios.get(row.a.id)
+        return DISTURBED if found and (row.a.disturbed or row.b.disturbed) else found
+
     columns = (
         *RUN,
         *_of_both("epoch_seconds", "s per epoch", 3, interval=True),
-        Column("ratio", "A over B", 2, interval=True, pick=lambda row: ratios.get(row.a.id)),
+        Column("ratio", "A over B", 2, interval=True, pick=ratio),
         *_of_both("wall_seconds", "wall s", 1, interval=True),
         *_of_both("peak_memory_mib", "peak RSS MiB", 0),
     )

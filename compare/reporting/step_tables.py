@@ -7,8 +7,8 @@ from itertools import zip_longest
 from typing import Any
 
 from common.artifacts.results import TRACE_FILE
-from compare.judgement.row_figures import Summary
-from compare.reporting.tables import RUN, Column, Table, scaled
+from compare.judgement.row_figures import DISTURBED, Summary
+from compare.reporting.tables import RUN, Cell, Column, Table, scaled, value_at
 
 MIB_PER_STEP = scaled(2**-20, "bytes_per_step")
 _BEYOND = 1.02
@@ -120,21 +120,28 @@ def limit_table(summaries: Sequence[Summary]) -> list[Table]:
     def limit(key: str, heading: str, digits: int, **options: Any) -> Column:
         return Column(key, heading, digits, pick=f"limit.{key}", **options)
 
+    def fraction(key: str, heading: str, **options: Any) -> Column:
+        def pick(summary: Summary) -> Cell:
+            found: Cell = value_at(summary, f"limit.{key}")
+            return found if found is None or not summary.disturbed else DISTURBED
+
+        return Column(key, heading, 2, pick=pick, **options)
+
     columns = (
         *RUN,
         Column("cores", "cores"),
         limit("gflop_per_image", "GFLOP per image", 4, short="GFLOP\n/image", wide=True),
         limit("mb_per_image", "MB moved per image", 2, short="MB\n/image", wide=True),
         limit("gflops", "GFLOP/s", 1),
-        limit("matrix_fraction", "of the matrix rate", 2, short="of matrix\nrate"),
+        fraction("matrix_fraction", "of the matrix rate", short="of matrix\nrate"),
         limit("gb_per_second", "GB/s moved", 1, short="GB/s"),
-        limit("copy_fraction", "of the copy rate", 2, short="of copy\nrate"),
+        fraction("copy_fraction", "of the copy rate", short="of copy\nrate"),
     )
     return [Table.of("limit", "Where is the limit?", columns, summaries, _limit_note(summaries))]
 
 
 def _limit_note(summaries: Sequence[Summary]) -> str:
-    limits = {summary.name: summary.limit for summary in summaries if summary.limit}
+    limits = {summary.name: summary.limit for summary in summaries if summary.limit and not summary.disturbed}
     rated = [summary for summary in summaries if summary.limit and summary.limit.matrix_fraction is not None]
     if not rated:
         return "Operations and bytes by formula. What these devices can do was not measured."

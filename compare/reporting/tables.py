@@ -333,12 +333,16 @@ def plain(value: Any) -> Any:
 
 
 def written(cell: Cell, column: Column, with_spread: bool = True) -> str:
-    """A cell as text for a reader."""
+    """A cell as text for a reader.
+
+    Quartiles that read as their median are left out: they would only make a table wider. An interval of a ratio always stands.
+    """
     if isinstance(cell, Spread | Ratio):
         value = _number(cell.median if isinstance(cell, Spread) else cell.value, column.digits)
         if not with_spread or cell.n == 1 or cell.low is None or cell.high is None:
             return value
-        return f"{value} ({_number(cell.low, column.digits)} to {_number(cell.high, column.digits)})"
+        low, high = (_number(each, column.digits) for each in (cell.low, cell.high))
+        return value if isinstance(cell, Spread) and low == value == high else f"{value} ({low} to {high})"
     if cell is None:
         return MISSING
     return one_line(cell) if isinstance(cell, str) else _number(cell, column.digits)

@@ -27,7 +27,8 @@ from compare.core.progress import Display, display
 from compare.core.statistics import Spread, spread
 from compare.execution import contestants, launch, options, results_folder, run_settings, twin_client
 from compare.execution.interleaving import turn
-from compare.judgement.verdict_sentences import DISTURBED
+from compare.judgement import verdict_sentences
+from compare.judgement.row_figures import DISTURBED
 from compare.reporting import document
 from compare.reporting.document import Report
 from compare.reporting.tables import Cell, Column, Table
@@ -64,6 +65,12 @@ class Timed:
         if not known:
             return None
         return max(each.matrix_gflops for each in known), max(each.copy_gb_per_second for each in known)
+
+    def cores_taken(self, framework: str) -> float:
+        """The most cores that other work took from a process of a framework. 0 if that is too few to disturb it."""
+        known = machine.describe()
+        worst = max(cores_lost(each.cores_of_others, self.spec.cores, known) for each in self.found[framework])
+        return worst if worst > DISTURBED_FROM else 0.0
 
     def seconds(self, framework: str, numbers: list[int]) -> Spread:
         """Seconds of all layers of these units together in a step."""
@@ -186,13 +193,13 @@ def sentences(timed: Timed) -> list[str]:
     for framework in timed.frameworks:
         apart = timed.seconds(framework, everything).median
         whole = statistics.median(each.whole_seconds for each in timed.found[framework])
+        taken = timed.cores_taken(framework)
         said.append(
             f"{framework}: forward and backward, without loss and update, its layers one by one take {1e3 * apart:.1f} ms, "
-            f"the model as a whole {1e3 * whole:.1f} ms ({whole / apart:.2f} times that)."
+            f"the model as a whole {1e3 * whole:.1f} ms{'' if taken else f' ({whole / apart:.2f} times that)'}."
         )
-        worst = max(cores_lost(each.cores_of_others, timed.spec.cores, machine.describe()) for each in timed.found[framework])
-        if worst > DISTURBED_FROM:
-            said.append(f"{framework}: other work took up to {worst:.2f} cores.{DISTURBED}")
+        if taken:
+            said.append(f"{framework}: other work took up to {taken:.2f} cores.{verdict_sentences.DISTURBED}")
     if timed.reach is None:
         said.append("The limits of the machine could not be measured.")
     return said
@@ -248,7 +255,7 @@ def _row(timed: Timed, words: str, numbers: list[int]) -> dict[str, Cell]:
         seconds = timed.seconds(framework, numbers)
         row[f"{framework}_ms"] = seconds.times(1e3)
         row[f"{framework}_share"] = 100.0 * seconds.median / timed.seconds(framework, everything).median
-        row[f"{framework}_times"] = seconds.median / limit if limit else None
+        row[f"{framework}_times"] = (DISTURBED if timed.cores_taken(framework) else seconds.median / limit) if limit else None
     return row
 
 

@@ -131,6 +131,11 @@ def disturbed(tuned: Tuned) -> list[SearchResult]:
     return [search for search in tuned.searches if search.timed and cores_taken(tuned, search) > DISTURBED_FROM]
 
 
+def disturbs(tuned: Tuned, contestant: str, *jobs: int) -> bool:
+    """Whether other work disturbed the seconds of a contestant's searches with one of these numbers of jobs."""
+    return any(search.contestant == contestant and search.jobs in jobs for search in disturbed(tuned))
+
+
 def settings_scored(tuned: Tuned, contestant: str) -> list[Trial]:
     """One trial for each setting that was trained to its end. Searches with different jobs may train the same setting."""
     return list({repr(sorted(trial.fields.items())): trial for trial in tuned.scored(contestant)}.values())

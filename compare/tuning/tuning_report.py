@@ -7,6 +7,7 @@ from typing import Any
 
 from compare.core.statistics import VERDICT_PAIRS, paired_ratio, spread
 from compare.core.wording import count
+from compare.judgement.row_figures import DISTURBED
 from compare.reporting import document
 from compare.reporting.document import Mark, Report
 from compare.reporting.tables import Cell, Column, Table
@@ -109,6 +110,12 @@ def _jobs_cells(tuned: Tuned, contestant: str, jobs: int) -> dict[str, Cell]:
     done, timed = [each for each in searches if each.done], [each for each in searches if each.timed]
     pairs = [] if jobs == fewest else tuning_findings.pairs(by_jobs[fewest], searches, timed=True)
     states = [trial.state for each in searches for trial in each.trials]
+    ratios: dict[str, Cell] = {
+        "speedup": paired_ratio([(few.seconds, many.seconds) for few, many in pairs]),
+        "images_speedup": paired_ratio([(many.images_per_second, few.images_per_second) for few, many in pairs]),
+    }
+    if pairs and tuning_findings.disturbs(tuned, contestant, jobs, fewest):
+        ratios = dict.fromkeys(ratios, DISTURBED)
     return {
         "cores": min(jobs * searches[0].cores_a_trial, tuned.plan.budget),
         "cores_a_trial": searches[0].cores_a_trial,
@@ -119,8 +126,7 @@ def _jobs_cells(tuned: Tuned, contestant: str, jobs: int) -> dict[str, Cell]:
         "start_seconds": spread([each.start_seconds for each in done if each.start_seconds is not None]),
         "seconds": spread([each.seconds for each in timed]),
         "images_per_second": spread([each.images_per_second for each in timed]),
-        "speedup": paired_ratio([(few.seconds, many.seconds) for few, many in pairs]),
-        "images_speedup": paired_ratio([(many.images_per_second, few.images_per_second) for few, many in pairs]),
+        **ratios,
         "value": over_repeats(done, tuned.plan.settings.objective),
     }
 
@@ -146,6 +152,8 @@ def quality_table(tuned: Tuned, found: Findings) -> list[Table]:
         for key, judged in named.items():
             cells[key] = judged and judged.ratio
             cells[f"{key}_verdict"] = judged and tuning_sentences.verdict(tuned, judged, seconds=key == "seconds")
+        if gain.seconds and tuning_findings.disturbs(tuned, gain.contestant, gain.jobs, gain.against):
+            cells |= {"seconds": DISTURBED, "seconds_verdict": DISTURBED}
         counts = dict.fromkeys(judged.ratio.n for judged in named.values() if judged)
         rows.append(cells | {"n": ", ".join(map(str, counts))})
     note = (

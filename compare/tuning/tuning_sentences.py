@@ -9,10 +9,10 @@ from compare.core.differences import relative_difference
 from compare.core.statistics import VERDICT_PAIRS, Judged
 from compare.core.verdict_words import family_words, hardly, interval_words, surety, word
 from compare.core.wording import count, percent
-from compare.judgement.verdict_sentences import DISTURBED
+from compare.judgement.verdict_sentences import DISTURBED, NO_FINDING
 from compare.tuning.optuna_study import random_trials
 from compare.tuning.records import SearchResult, Trial, Tuned
-from compare.tuning.tuning_findings import IMPORTANCE_TRIALS, Findings, Gain, cores_taken, disturbed, settings_scored
+from compare.tuning.tuning_findings import IMPORTANCE_TRIALS, Findings, Gain, cores_taken, disturbs, settings_scored
 
 
 def sentences(tuned: Tuned, found: Findings) -> list[tuple[str, list[str]]]:
@@ -111,15 +111,15 @@ def _with_size(judged: Judged, verdict: str) -> str:
 
 
 def _gain(tuned: Tuned, gain: Gain, judged: Judged) -> str:
+    if disturbs(tuned, gain.contestant, gain.jobs, gain.against):
+        return f"{_who(gain)}: no finding.{NO_FINDING}"
     found = _with_size(judged, verdict(tuned, judged, seconds=True))
-    return f"{_who(gain)}: {interval_words(judged.ratio)} times as fast{surety(judged)}: {found}.{_doubt(tuned, gain)}"
+    return f"{_who(gain)}: {interval_words(judged.ratio)} times as fast{surety(judged)}: {found}."
 
 
 def _doubt(tuned: Tuned, gain: Gain) -> str:
-    """A caution for verdicts on seconds, if other work disturbed them."""
-    involved = (gain.jobs, gain.against)
-    found = any(search.contestant == gain.contestant and search.jobs in involved for search in disturbed(tuned))
-    return DISTURBED if found else ""
+    """A caution for verdicts after the same seconds, if other work disturbed these."""
+    return DISTURBED if disturbs(tuned, gain.contestant, gain.jobs, gain.against) else ""
 
 
 def _costs(tuned: Tuned, gain: Gain) -> list[str]:

@@ -62,6 +62,8 @@ def test_a_command_that_there_is_not_is_answered_with_the_one_that_was_meant() -
         (["tune", "--weight-decay", "0.1"], "No such option: --weight-decay. Use --set optimizer.weight_decay=VALUE."),
         (["parity", "--on-bad", "skip"], "No such option: --on-bad. Use --set data.on_bad=VALUE."),
         (["run", "--num-epochs", "3"], "Possible options: --epochs"),
+        (["models", "resnet18"], "extra argument(s) (resnet18). models takes options alone, e.g. --model NAME."),
+        (["cache", "out"], "Got unexpected extra argument(s) (out). cache takes options alone."),
         (["run", "--set", "lr=0.1"], "lr is not a field. Received: 0.1. Did you mean optimizer.learning_rate?"),
         (["run", "--set", "optimizer.lr=0.1"], "optimizer.lr is not a field. Received: 0.1. Did you mean learning_rate?"),
     ],

@@ -25,6 +25,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "sgd": _SGD,
     "adam": _ADAM,
     "float32": {**_SGD, "precision": "float32"},
+    "relu_norm": {**_SGD, "model": "tests.parity.relu_norm"},
     "data_parallel": {**_SGD, **_PARALLEL, "mode": "data_parallel"},
     "multi_process": {**_SGD, **_PARALLEL, "mode": "multi_process"},
     "sharded_data_parallel": {

@@ -40,6 +40,7 @@ QUICK = [
     ("tensorflow", "float32", "fused_batch_norm_epsilon_of_keras", "2 logits, train mode", ("5 losses",)),
     ("pytorch", "sgd", "bias_has_no_effect", "3 gradients", ()),
     ("pytorch", "sgd", "labels_are_swapped", "3 gradients", ("5 losses",)),
+    ("pytorch", "relu_norm", "bias_gradients_are_half_a_percent_too_long", "3 gradients", ("4 weights after one step",)),
     ("pytorch", "adam", "adam_epsilon_before_correction", "4 weights after one step", ("5 losses",)),
     ("tensorflow", "adam", "adam_epsilon_before_correction", "4 weights after one step", ("5 losses",)),
     ("pytorch", "adam", "adam_epsilon_of_keras", "4 weights after one step", ("5 losses",)),
@@ -99,7 +100,11 @@ HARMLESS = [("pytorch", "sgd", "native_optimizer")]
 def quick(tmp_path_factory: pytest.TempPathFactory) -> Recordings:
     planted = [row[:3] for row in (*QUICK, *HARMLESS)]
     # The clean recordings come last: had a defect not been taken back, they would show it.
-    clean = [(framework, name, "nothing") for framework in ("pytorch", "tensorflow") for name in ("sgd", "adam", "float32")]
+    clean = [
+        (framework, name, "nothing")
+        for framework in ("pytorch", "tensorflow")
+        for name in ("sgd", "adam", "float32", "relu_norm")
+    ]
     return _record(tmp_path_factory.mktemp("planted"), [*planted, *clean, ("pytorch", "data_parallel", "nothing")])
 
 
@@ -137,7 +142,7 @@ def test_a_defect_planted_in_a_real_model_or_among_processes_is_not_proved(
 
 
 @pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
-@pytest.mark.parametrize("name", ["sgd", "adam", "float32"])
+@pytest.mark.parametrize("name", ["sgd", "adam", "float32", "relu_norm"])
 def test_the_clean_twin_passes_where_its_defects_fail(quick: Recordings, framework: str, name: str) -> None:
     proof = _proof(quick, framework, name, "nothing")
     assert proof.verdict == "proved", proof.sentence

@@ -285,6 +285,12 @@ def test_gradients_that_the_weights_hide_are_found_in_modes_of_several_ranks(tmp
     _assert_too_long_gradients_are_found(_split(mode), *map(safetensors.numpy.load_file, [teacher, *found]))
 
 
+def test_a_bias_has_no_effect_in_front_of_batch_norm_alone() -> None:
+    """ReLU between them changes what BatchNorm takes away: such a bias is judged on its own scale."""
+    free = {name: list(single_steps.of_no_effect(architecture_of(setting(name)))) for name in ("sgd", "relu_norm")}
+    assert free == {"sgd": ["conv.bias", "pointwise.bias"], "relu_norm": []}
+
+
 def test_a_gradient_whose_terms_cancel_is_judged_on_the_scale_of_what_it_adds_up() -> None:
     """Those of a bias in front of BatchNorm add up to zero in exact arithmetic. What frameworks make of the sum is rounding."""
     values = {**setting("float32").model_dump(), "precision": "float64", "steps": 1, "data": {"limit": 8}}

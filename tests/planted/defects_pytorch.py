@@ -158,6 +158,18 @@ def gradients_are_a_billionth_too_long(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(optim.SGD, "apply", longer)
 
 
+def bias_gradients_are_half_a_percent_too_long(patch: pytest.MonkeyPatch) -> None:
+    def longer(model: nn.Module, architecture: Architecture) -> None:
+        for layer in (models.find_layer(model, each.name) for each in architecture.leaves() if isinstance(each, Conv)):
+            layer.register_forward_hook(lambda module, inputs, output: output + 0.005 * _less_itself(module.bias))
+
+    def _less_itself(bias: torch.Tensor) -> torch.Tensor:
+        """Zero, with a gradient of one."""
+        return (bias - bias.detach())[:, None, None]
+
+    _model_with(patch, longer)
+
+
 def adam_epsilon_of_keras(patch: pytest.MonkeyPatch) -> None:
     _optimizer_with(patch, epsilon=1e-7)
 

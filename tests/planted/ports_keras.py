@@ -39,6 +39,18 @@ def with_norm() -> keras.Model:
     return port(norm=RIGHT_NORM)
 
 
+def relu_then_norm() -> keras.Model:
+    return keras.Sequential(
+        [
+            keras.Input((8, 8, 3)),
+            layers.Conv2D(4, 3, padding="same", activation="relu"),
+            layers.BatchNormalization(**RIGHT_NORM),
+            layers.Flatten(),
+            layers.Dense(CLASSES),
+        ]
+    )
+
+
 class Subclassed(keras.Model):
     """The right port of `Net` as a class, with functions of Keras and of TensorFlow."""
 

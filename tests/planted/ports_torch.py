@@ -45,6 +45,28 @@ def with_leaky() -> nn.Module:
     return Net(nn.LeakyReLU())
 
 
+class ReluThenNorm(nn.Module):
+    """A bias in front of ReLU and then BatchNorm, which does not take it away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, padding=1)
+        self.norm = nn.BatchNorm2d(4)
+        self.dense = nn.Linear(4 * 8 * 8, CLASSES)
+
+    def forward(self, x: Any) -> Any:
+        return self.dense(torch.flatten(self.norm(functional.relu(self.conv(x))), 1))
+
+
+def relu_then_norm_of_wrong_gradient() -> nn.Module:
+    """The gradient of the bias is 0.5 % too long."""
+    net = ReluThenNorm()
+    net.conv.register_forward_hook(
+        lambda layer, inputs, outputs: outputs + 0.005 * (own := layer.bias[:, None, None]) - 0.005 * own.detach()
+    )
+    return net
+
+
 def seeded() -> nn.Module:
     """Weights that a port can draw too."""
     net = Net()

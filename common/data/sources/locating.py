@@ -84,9 +84,10 @@ def _at(path: Path) -> FileSource:
 
 
 def _unknown(source: str, path: Path) -> DataRefused:
-    neighbours = [str(path.parent / entry.name) for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    neighbours = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
     names = [*NAMES, *plugins.installed(plugins.DATASETS)]
-    close = difflib.get_close_matches(source, [*names, *neighbours], n=1)
+    close = difflib.get_close_matches(source, names, n=1)
+    close += [str(path.parent / name) for name in difflib.get_close_matches(path.name, neighbours, n=1)]
     hint = f" (did you mean {close[0]}?)" if close else ""
     return DataRefused(
         f"data.source is no known name, and there is no such file or folder. Received: {source!r}. Use {' or '.join(names)}, "

@@ -227,7 +227,7 @@ def _open(data: Data, seed: int, cache_folder: Path) -> _Source:
     name, tree = located
     found = scanned.scan(tree, cache_folder)
 
-    def divide(_: BinaryIO) -> Side:
+    def divided(data: Data) -> Side:
         notes: list[str] = []
         if found.is_files:
             manifest = found.manifest()
@@ -238,6 +238,20 @@ def _open(data: Data, seed: int, cache_folder: Path) -> _Source:
             examples = found.examples()
             rows, size_px = None, data.image_size or found.images().shape[1]
         return _divide(data, seed, name, examples, rows, size_px, notes, str(tree.path))
+
+    def divide(_: BinaryIO) -> Side:
+        try:
+            return divided(data)
+        except DataRefused as refusal:
+            said = [str(refusal)]
+            # Else a user who mends or skips what is named is refused again for the next: bad files, sizes, then shared images.
+            without_bad = data.model_copy(update={"on_bad": "skip"})
+            for lenient in (without_bad, without_bad.model_copy(update={"image_size": data.image_size or 1})):
+                try:
+                    divided(lenient)
+                except DataRefused as another:
+                    said.append(str(another))
+            raise DataRefused("\n".join(dict.fromkeys(said))) from None
 
     missing = set(SPLITS) - set(found.splits)
     key = cache.key(

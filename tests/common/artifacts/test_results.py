@@ -200,6 +200,8 @@ def test_a_file_that_is_no_result_of_this_version_is_refused(tmp_path: Path, con
 def test_a_missing_result_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ResultError, match=r"holds no result: there is no file result\.json\. Run it again\."):
         results.load(tmp_path / results.RESULT_FILE)
+    with pytest.raises(ResultError, match=r"^There is no folder .*/nowhere\. Run it again\."):
+        results.load(tmp_path / "nowhere" / results.RESULT_FILE)
 
 
 def test_a_result_cannot_be_changed() -> None:

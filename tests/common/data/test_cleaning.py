@@ -19,7 +19,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 from common.data import threads
 from common.data.dataset import BadFile
 from common.data.decoding import decode
-from common.data.sources import DataRefused, image_folder, load, load_files, load_manifest
+from common.data.sources import DataRefused, describe, image_folder, load, load_files, load_manifest
 from common.data.sources.archives import Tar
 from common.data.sources.file_source import Folder
 from common.spec import Data
@@ -250,6 +250,25 @@ def test_equal_pixels_in_two_splits_are_refused_by_name_whatever_the_files_bytes
         assert "'train/dog/again.png' = 'val/dog/1.png'" in str(refusal.value)
         allowed = read(Data(source=path, duplicates="allow"), seed=0, cache_dir=cache)
         assert allowed.notes == ("images that stand in more than one split, equal pixel for pixel: 2",)
+
+
+@pytest.mark.parametrize("left", ["bad", "wide", "copies"])
+def test_one_refusal_names_bad_files_sizes_and_shared_images(left, tmp_path, cache):
+    """Else a user mends one, waits for another scan, and is refused for the next. `left`: what the data do not have."""
+    faults = {
+        "bad": ({"train/cat/torn.png": COPY[:60]}, "files is no usable image"),
+        "wide": ({"train/dog/wide.png": image("wide", 9, 4)}, "must all be of one size"),
+        "copies": ({"train/cat/copy.png": COPY, "test/cat/copy.png": COPY}, "1 image that is in more than one split"),
+    }
+    files = dict(SPLITS)
+    for fault, (made, _) in faults.items():
+        files |= made if fault != left else {}
+    for read in (load, load_files, describe):
+        with pytest.raises(DataRefused) as refusal:
+            read(Data(source=str(write_folder(tmp_path / "pets", files))), seed=0, cache_dir=cache)
+        assert {fault: str(refusal.value).count(said) for fault, (_, said) in faults.items()} == dict.fromkeys(faults, 1) | {
+            left: 0
+        }
 
 
 def test_of_many_images_in_two_splits_twenty_are_named(tmp_path, cache):

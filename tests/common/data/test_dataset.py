@@ -111,6 +111,9 @@ def test_a_wrong_path_is_refused_with_the_nearest_neighbour(tmp_path):
     with pytest.raises(DataRefused) as refusal:
         load(Data(source=f"{tmp_path}/leafs.tar"), seed=0)
     assert f"did you mean {tmp_path}/leaves.tar?" in str(refusal.value)
+    with pytest.raises(DataRefused) as refusal:
+        load(Data(source=f"{tmp_path}/birds.zip"), seed=0)
+    assert "did you mean" not in str(refusal.value)  # the folder, which both share, makes no neighbour near
 
 
 def test_a_file_that_is_no_archive_is_refused(tmp_path):

@@ -84,6 +84,8 @@ def test_a_comparison_that_is_refused_is_said_and_the_others_go_on(fake_twins: p
     done = compare("run", *QUICK, "--data", f"{tmp_path / 'nowhere'},digits", "--out", out, "--json")
     assert done.exit_code == 1
     assert "nowhere is left out: " in done.stderr
+    why = "Exit code 1: 1 comparison could not be run. The report says more.\n"
+    assert done.stderr.endswith(why) and compare("report", out).stderr == why
     printed = json.loads(done.stdout)
     assert [each["state"] for each in table(printed, "cells")] == [printed["cells"]["nowhere"]["failure"], "ok"]
     assert "nowhere" in printed["findings"]["Cautions"][0] and len(table(printed, "who_wins_where")) == 1
@@ -104,6 +106,7 @@ def test_a_run_that_fails_makes_the_matrix_fail_and_no_other_run(fake_twins: pyt
     done = matrix(tmp_path / "out", "--json")
     assert done.exit_code == 1
     assert [each["state"] for each in table(json.loads(done.stdout), "cells")] == ["1 failed"] * 4
+    assert done.stderr.count(": 1 row failed or did not end") == 4 and done.stderr.endswith(". The report says more.\n")
 
 
 def test_an_interrupted_matrix_goes_on_where_it_was(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -118,7 +121,7 @@ def test_an_interrupted_matrix_goes_on_where_it_was(fake_twins: pytest.MonkeyPat
     with fake_twins.context() as patch:
         patch.setattr(executor, "execute", interrupted)
         done = matrix(out)
-    assert done.exit_code == 130 and f"run --resume {out}" in done.stderr
+    assert done.exit_code == 130 and f"run --resume {out}" in done.stderr and "Exit code" not in done.stderr
     assert "not run yet" in (out / "report.md").read_text()
     ran.clear()
     fake_twins.setattr(

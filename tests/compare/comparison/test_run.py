@@ -450,7 +450,10 @@ def test_a_proof_that_breaks_off_proves_nothing_and_the_runs_go_on(fake_twins: p
     done = compare("run", *arguments, "--out", tmp_path / "out")
     assert done.exit_code == 1
     assert "Identical training: not proved: the proof broke off: left cannot record." in done.stdout
-    assert done.stderr.endswith("Exit code 1: the same training is not proved. The report says more.\n")
+    why = "Exit code 1: the same training is not proved. The report says more.\n"
+    assert done.stderr.endswith(why)
+    again = compare("report", tmp_path / "out")
+    assert again.exit_code == 1 and again.stderr.endswith(why)
     assert all(len(repeats) == 1 for repeats in store.read(tmp_path / "out").runs.values())
 
 

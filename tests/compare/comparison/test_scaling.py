@@ -252,7 +252,11 @@ def test_points_and_projections_that_rest_on_disturbed_runs_say_so(fake_twins: p
         stored.runs[base][repeat] = result.model_copy(update={"noise": Noise(cores_stolen=0.9)})
     found = scaling_fit.read(stored, wish)
     assert {point.in_doubt for point in found.points if point.contestant == "left"} == {True}
-    assert {row["status"] for row in scaling_report.points_table(found).rows if row["contestant"] == "left"} == {"in doubt"}
+    rows = scaling_report.points_table(found).rows
+    assert {row["status"] for row in rows if row["contestant"] == "left"} == {"in doubt"}
+    for key in ("speedup_one_core", "speedup_same_cores", "speedup_same_batch", "efficiency_one_core", "efficiency_same_batch"):
+        assert {row["contestant"]: row[key] == "disturbed" for row in rows if row[key]} == {"left": True, "right": False}
+    assert {law.contestant for law in found.laws} == {"right"}
     note = scaling_report.projected_table(found).note
     assert "The projection rests on runs that are in doubt." in note and "the same model was off by" in note
 

@@ -275,7 +275,7 @@ def test_resume_takes_every_setting_from_the_folder_and_runs_what_is_missing(
     ("words", "message"),
     [
         (("--resume", "out", "--epochs", "3", "--no-proof"), "Received also: --epochs, --proof/--no-proof."),
-        (("--resume", "nowhere"), "nowhere holds no comparison"),
+        (("--resume", "nowhere"), "There is no folder nowhere"),
     ],
 )
 def test_resume_refuses_what_it_cannot_mean(

@@ -1,14 +1,22 @@
 """Which rows a comparison has, and which of them are run."""
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
 
 from common import spec
+from common.data import sources
 from common.machine import machine
+from common.models import architectures
+from common.models.architectures import Architecture
+from common.spec import Data, SpecError
 from compare.execution import matrix
 from tests.parity.made_up import DESCRIBED
+from tests.planted import pair_for_run
 
 CPU: dict[str, Any] = {"framework": "pytorch", **DESCRIBED}
 
@@ -39,6 +47,30 @@ def test_replicas_on_gpus_need_no_core_each() -> None:
     gpus = {**CPU, "devices": [{"name": "A", "kind": "cuda"}, {"name": "B", "kind": "cuda"}]}
     made = matrix.rows({"cores": 1}, ["pytorch"], ["data_parallel"], 2)
     assert matrix.judge(made, {"pytorch": gpus})[0].unavailable is None
+
+
+@pytest.mark.parametrize("normalization", ["none", "dataset", "imagenet"])
+def test_a_model_of_one_channel_takes_grey_images_and_is_refused_those_in_colour(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, normalization: str
+) -> None:
+    made = matrix.rows(
+        {"data": {"normalization": normalization}, "augmentation": {"brightness": 0.5}}, ["pytorch"], ["serial"], 1
+    )
+    grey = sources.load(Data(source="digits"), seed=0, cache_dir=str(tmp_path))
+    images = np.array(grey.train.images)
+    images[-1, 0, 0, 2] ^= 1  # one channel of one pixel of all
+    coloured = replace(grey, train=replace(grey.train, images=images))
+    some = replace(grey, train=replace(grey.train, images=np.array(grey.train.images) ^ np.array([0, 0, 1], np.uint8)))
+    own = Architecture("pairs.net", 8, 10, (replace(pair_for_run.MODEL, shape=(8, 8, 1), num_outputs=10),))
+    with monkeypatch.context() as patch:
+        patch.setattr(architectures, "resolve", lambda *_, **__: own)
+        matrix.check_data(made, grey)
+        matrix.check_data(made, coloured)  # not looked at
+        with pytest.raises(
+            SpecError, match=r"would see red alone\. Received: digits, with 256 of 256 images in colour\. .*8x8x3"
+        ):
+            matrix.check_data(made, some)
+    matrix.check_data(made, some)  # a model of three channels
 
 
 def test_every_row_has_an_id_of_its_own_whatever_the_spec_has_set() -> None:

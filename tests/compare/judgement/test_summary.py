@@ -569,6 +569,9 @@ def test_stolen_time_takes_the_verdicts_reliability() -> None:
     }
     doubts = {sentence.split()[0]: "disturbed" in sentence for sentence in _verdicts(found.modes)}
     assert doubts == {"pytorch": True, "tensorflow": False}  # whose serial row, and whose not
+    parallel = [summary for summary in summarize(stored) if summary.mode != "serial"]
+    assert [summary.disturbed_ratios for summary in parallel] == [["speedup_same_cores"], []]
+    assert all(summary.speedup_same_cores for summary in parallel)  # in the JSON
 
 
 def test_a_row_is_held_against_the_rates_of_its_cores_and_precision() -> None:

@@ -159,6 +159,18 @@ def test_normalisation_and_dropout_of_a_flattened_image_agree_in_all_but_the_bia
     assert [rung.name for rung in found.rungs if rung.status != climbing.PASSED] == ["running statistics"]
 
 
+def test_a_bias_in_front_of_relu_and_batch_norm_is_judged_and_a_gradient_half_a_percent_too_long_is_found(both: Both) -> None:
+    """In front of BatchNorm alone its gradient is rounding, whose scale is the kernel's."""
+    right = matched(both, "ReluThenNorm", "relu_then_norm", accept=["biased-variance"])
+    assert right.holds, right.sentences
+    wrong = matched(both, "relu_then_norm_of_wrong_gradient", "relu_then_norm", accept=["biased-variance"])
+    assert not wrong.holds
+    statuses = {rung.name: rung.status for rung in wrong.rungs}
+    assert statuses["logits, training"] == statuses["loss"] == climbing.PASSED and statuses["gradients"] == climbing.FAILED
+    (gradients,) = (rung for rung in wrong.rungs if rung.name == "gradients")
+    assert "conv.bias" in gradients.where and 1e-4 < gradients.difference < 5e-3
+
+
 def test_a_constant_that_tensorflow_rounds_is_said_and_accepted(both: Both) -> None:
     found = matched(both, "with_gelu", "gelu")
     assert found.holds and not found.same

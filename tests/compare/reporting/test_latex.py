@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compare.core.statistics import Ratio, Spread
 from compare.execution.store import Stored
 from compare.judgement.findings import findings
 from compare.judgement.summary import summarize
@@ -30,6 +31,16 @@ def tex() -> str:
 
 def test_latex_writes_intervals_and_numbers_as_a_paper_does() -> None:
     assert_golden("repeated_speedup.tex", latex.to_latex(comparison_tables.speedup_table(summarize(made.repeated()))))
+
+
+def test_quartiles_that_read_as_their_median_do_not_widen_a_table() -> None:
+    (table,) = (each for each in _everything(made.repeated()) if each.name == "accuracy")
+    assert all(isinstance(row["test_accuracy"], Spread) for row in table.rows)
+    written = latex.to_latex(table)
+    assert written.count(r"\begin{table}") == 1 and "0.7000 & 0.6000" in written and "0.7000--" not in written
+    column = tables.Column("a", "a", 2)
+    cells = (Spread(median=0.5, low=0.499, high=0.506, n=3), Ratio(value=1.0, low=1.0, high=1.0, n=5))
+    assert [tables.written(cell, column) for cell in cells] == ["0.50 (0.50 to 0.51)", "1.00 (1.00 to 1.00)"]
 
 
 def test_each_row_has_a_confusion_table_of_its_own_with_short_names_and_a_legend() -> None:

@@ -56,19 +56,40 @@ def test_every_value_stands_within_the_axes(draw: Callable[[Figure, Sequence[Sum
     assert max(text.get_window_extent().x1 for text in texts) <= axis.bbox.x1
 
 
-@pytest.mark.parametrize("draw", [comparison_plots._seconds, comparison_plots._speedup, comparison_plots._efficiency])
-def test_bars_of_disturbed_rows_are_hatched(draw: Callable[[Figure, Sequence[Summary]], bool]) -> None:
+def _stolen(cores: float, contestant: str = "") -> list[Summary]:
+    stored = made.repeated()
+    for runs in stored.runs.values():
+        noise = {"noise": Noise(cores_stolen=cores)}
+        runs |= {repeat: run.model_copy(update=noise) if contestant in run.framework else run for repeat, run in runs.items()}
+    return summarize(stored)
+
+
+def test_bars_of_disturbed_rows_are_hatched() -> None:
     for stolen, hatches in ((0.0, {None}), (0.5, {"////"})):
-        stored = made.repeated()
-        for runs in stored.runs.values():
-            runs |= {repeat: run.model_copy(update={"noise": Noise(cores_stolen=stolen)}) for repeat, run in runs.items()}
         figure = Figure(figsize=(9, 5), layout="constrained")
-        summaries = [each.model_copy(update={"parallel_efficiency": 0.5}) for each in summarize(stored)]
-        assert draw(figure, summaries)
+        summaries = _stolen(stolen)
+        assert comparison_plots._seconds(figure, summaries)
         (axis,) = figure.axes
         assert {patch.get_hatch() for patch in axis.patches} == hatches
         note = comparison_tables.main_table(summaries).note
         assert note.endswith("Other work disturbed 4 of 4 rows: rely on no time of them.") == (stolen > 0)
+
+
+def test_a_ratio_of_disturbed_runs_is_not_drawn() -> None:
+    def drawn(summaries: Sequence[Summary]) -> tuple[bool, list[str], str]:
+        figure = Figure(figsize=(9, 5), layout="constrained")
+        anything = bool(comparison_plots._speedup(figure, summaries))
+        (axis,) = figure.axes
+        return anything, [text.get_text() for text in axis.get_yticklabels()], axis.get_xlabel()
+
+    clean, some, none = _stolen(0.0), _stolen(0.5, "pytorch"), _stolen(0.5)
+    assert drawn(clean) == (True, ["pytorch data_parallel x2", "tensorflow data_parallel x2"], "times as fast")
+    left_out = "times as fast (left out: what other work disturbed)"
+    assert drawn(some) == (True, ["tensorflow data_parallel x2"], left_out)
+    assert drawn(none) == (False, [], left_out)
+    known = {"parallel_efficiency": 0.5, "disturbed_ratios": ["parallel_efficiency"]}
+    figure = Figure(figsize=(9, 5), layout="constrained")
+    assert not comparison_plots._efficiency(figure, [each.model_copy(update=known) for each in clean])
 
 
 def test_the_phases_are_stacked_to_the_wall_time_with_the_wait_for_input_inside_the_training() -> None:

@@ -16,11 +16,12 @@ from common.artifacts import results
 from common.artifacts.schema import Metrics, Noise
 from compare.__main__ import app
 from compare.core import errors
+from compare.core.statistics import Ratio
 from compare.execution import store
 from compare.execution.store import Stored
 from compare.regression import history
 from compare.reporting import comparison_report, document
-from compare.reporting.tables import Column, Table
+from compare.reporting.tables import Cell, Column, Table
 from tests.compare import made
 
 
@@ -193,11 +194,24 @@ LONG = 15
 """Words in a row. Fewer are the name of a row, or how sure a verdict is."""
 
 
-def disturbed() -> Stored:
-    stored = made.repeated()
+def disturbed(made_of: Callable[[], Stored] = made.repeated) -> Stored:
+    stored = made_of()
     for runs in stored.runs.values():
         runs |= {repeat: run.model_copy(update={"noise": Noise(cores_stolen=0.5)}) for repeat, run in runs.items()}
     return stored
+
+
+def test_no_ratio_of_times_that_other_work_disturbed_is_shown(tmp_path: Path) -> None:
+    def ratios(stored: Stored) -> list[Cell]:
+        folder = made.stored_in(stored, tmp_path / f"{len(list(tmp_path.iterdir()))}")
+        report = comparison_report.report(comparison_report.read(folder), folder)
+        keys = ("speedup_one_core", "speedup_same_cores", "parallel_efficiency", "matrix_fraction", "copy_fraction")
+        every = [row for table in (*report.tables, *report.detail_tables) for row in table.rows]
+        assert not any(isinstance(cell, Ratio) for row in every for key, cell in row.items() if key not in keys)
+        return [row[key] for row in every for key in keys if row.get(key) is not None]
+
+    assert {type(cell) for cell in ratios(made.observed())} == {Ratio, float}
+    assert {*ratios(disturbed(made.observed))} == {"disturbed"}
 
 
 @pytest.mark.parametrize("stored", [made.repeated, made.observed, disturbed, made.troubled])

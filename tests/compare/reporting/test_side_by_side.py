@@ -183,6 +183,8 @@ def test_what_disturbed_one_of_them_and_another_first_loss_are_said(tmp_path: Pa
         "pytorch serial, 2 cores: no finding. Other work disturbed these runs. Make them again on an idle machine."
     )
     assert "no finding" not in said["Which is faster?"][1]
+    (times,) = (table for table in pair_of(a, b).tables if table.name == "beside_seconds")
+    assert [row["ratio"] == "disturbed" for row in times.rows] == [True, False, False, False]
     assert said["Is it the same training?"] == ["pytorch serial, 2 cores: the first losses differ by 1.0e-06 (relative)."]
     assert [caution[:2] for caution in said["Cautions"]] == ["B:"]
 

@@ -113,7 +113,9 @@ def test_what_disturbed_it_is_said_and_tables_are_written(
     assert done.exit_code == 0, done.output
     words = " ".join(done.stdout.split())
     assert "left: other work took up to 0.50 cores. Other work disturbed it: do not" in words and "do not rely on this" in words
-    assert "the model as a whole 250.0 ms" in words
+    assert "the model as a whole 250.0 ms." in words and "times that" not in words
+    rows = table(ask("--frameworks", "left", "--json"), "layers")
+    assert {row["left_times"] for row in rows.values() if row["limit_ms"]} == {"disturbed"}
     assert {path.name for path in (tmp_path / "tables").iterdir()} >= {"layers.csv", "layer-kinds.md"}
 
 

@@ -26,6 +26,7 @@ from common.spec import SpecError
 from compare.__main__ import app
 from compare.core.errors import FolderError, LaunchError
 from compare.execution import launch
+from compare.judgement.verdict_sentences import NO_FINDING
 from compare.reporting import tables
 from compare.tuning import conductor, optuna_study, tuner, tuning_findings, tuning_report, tuning_sentences
 from compare.tuning.records import Best, Plan, SearchResult, Trial, Tuned, Tuning
@@ -621,7 +622,11 @@ def test_other_work_is_said_beside_whatever_rests_on_seconds_and_jobs_that_do_no
         }
     )
     said = dict(tuning_sentences.sentences(tuned, tuning_findings.find(tuned)))
-    assert all("Other work disturbed it" in each for each in said["What does it gain to search side by side?"])
+    assert said["What does it gain to search side by side?"][0].endswith(f"1 job: no finding.{NO_FINDING}")
+    found = tuning_findings.find(tuned)
+    assert [row["speedup"] for row in tuning_report.jobs_table(tuned).rows] == [None, "disturbed"]
+    (quality,) = tuning_report.quality_table(tuned, found)
+    assert (quality.rows[0]["seconds"], quality.rows[0]["seconds_verdict"]) == ("disturbed", "disturbed")
     after = {("same seconds" in each): "Other work disturbed it" in each for each in said["Does it cost quality?"]}
     assert after == {True: True, False: False}
     assert any("2 jobs used 2 of the budget's 3 cores" in each for each in said["Cautions"])
