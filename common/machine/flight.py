@@ -33,7 +33,7 @@ DTYPES = (
 
 _DIMENSIONS = 4
 _WHAT = struct.Struct("<q4qiiiBBBB")
-"""bytes, shape, ranks (first, step, count, directed), kind, dtype, dimensions."""
+"""bytes, shape, ranks (first, step, number, directed), kind, dtype, dimensions."""
 _LAYOUT = struct.Struct(f"<qqqq{_WHAT.size}sq")
 """number, sequence, begin, end, what, number again."""
 _END = struct.Struct("<q")
@@ -57,17 +57,17 @@ _ring: bytearray | memoryview = bytearray(BYTES)
 
 
 class Ranks(NamedTuple):
-    """Ranks that exchange with each other: `count` of them, from `first` on, each `step` above the one before."""
+    """Ranks that exchange with each other: `number` of them, from `first` on, each `step` above the one before."""
 
     first: int
     step: int
-    count: int
+    number: int
     directed: bool = False
     """Whether the first sends to the second, and nothing else."""
 
     @property
     def members(self) -> tuple[int, ...]:
-        return tuple(self.first + self.step * place for place in range(self.count))
+        return tuple(self.first + self.step * place for place in range(self.number))
 
 
 class Record(NamedTuple):
@@ -159,8 +159,8 @@ def channel(ranks: tuple[int, ...]) -> Channel:
     Raises:
         ValueError: they are no regular sequence such as 0, 2, 4.
     """
-    step = ranks[1] - ranks[0] if len(ranks) > 1 else 1
-    found = Ranks(ranks[0], step, len(ranks))
+    first, second, *_ = *ranks, ranks[0] + 1
+    found = Ranks(first, second - first, len(ranks))
     if found.members != ranks:
         raise ValueError(f"Ranks of a group must be evenly spaced. Received: {ranks}.")
     return Channel(found)

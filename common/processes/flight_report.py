@@ -74,7 +74,9 @@ class _Exchange(NamedTuple):
             groups[self._state(rank, ranks)].append(rank)
         for rank in self.missing:
             groups[_absence(ranks[rank], self.ranks)].append(rank)
-        told = [f"{_joined([ranks[rank].name for rank in group])} {_number(words, len(group))}" for words, group in groups.items()]
+        told = [
+            f"{_joined([ranks[rank].name for rank in group])} {_number(words, len(group))}" for words, group in groups.items()
+        ]
         return f"{self._name(ranks)}, begun {self.age_seconds:.1f} s ago: {'; '.join(told)}"
 
     def _name(self, ranks: Sequence[Rank]) -> str:
