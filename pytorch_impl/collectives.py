@@ -15,6 +15,17 @@ from common.machine import flight
 _DTYPES = {getattr(torch, name): name for name in flight.DTYPES if name}
 
 
+@cache
+def channel(group: Any) -> flight.Channel:
+    """What some processes of the run exchange.
+
+    Args:
+        group: of these processes. None: all.
+    """
+    # Twin: a process group may hold some of the ranks. A strategy of TensorFlow's holds all.
+    return flight.channel(tuple(distributed.get_process_group_ranks(group)))
+
+
 def begin(group: Any, kind: str, tensor: torch.Tensor, shape: tuple[int, ...] | None = None) -> int:
     """Record that an exchange begins; its number, for `flight.end`.
 
@@ -24,8 +35,7 @@ def begin(group: Any, kind: str, tensor: torch.Tensor, shape: tuple[int, ...] | 
         tensor: that this process hands over or receives.
         shape: of what all have in common. None: the tensor's.
     """
-    # Twin: a process group may hold some of the ranks. A strategy of TensorFlow's holds all.
-    return _channel(group).begin(kind, _DTYPES[tensor.dtype], tuple(shape or tensor.shape), tensor.nbytes)
+    return channel(group).begin(kind, _DTYPES[tensor.dtype], tuple(shape or tensor.shape), tensor.nbytes)
 
 
 class Pending:
@@ -69,14 +79,14 @@ def broadcast(tensor: torch.Tensor, group: Any, source: int) -> None:
 
 def barrier() -> None:
     """Wait until all processes are here."""
-    number = _channel(None).begin("barrier")
+    number = channel(None).begin("barrier")
     distributed.barrier()
     flight.end(number)
 
 
 def new_group(ranks: Sequence[int]) -> Any:
     """Form a group. All processes of the run call this."""
-    number = _channel(None).begin("new_group", shape=tuple(ranks))
+    number = channel(None).begin("new_group", shape=tuple(ranks))
     group = distributed.new_group(list(ranks))
     flight.end(number)
     return group
@@ -116,7 +126,7 @@ class DataParallel(DistributedDataParallel):
     """
 
     def __init__(self, model: torch.nn.Module, group: Any, bucket_mib: float) -> None:
-        number = _channel(group).begin("set_up")
+        number = channel(group).begin("set_up")
         super().__init__(model, process_group=group, bucket_cap_mb=bucket_mib, forward_sync_buffers=False)
         flight.end(number)
         own = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -128,7 +138,7 @@ class DataParallel(DistributedDataParallel):
         """The model's outputs. From here on gradients are exchanged, unless it is in `no_sync`."""
         outputs = super().forward(*inputs, **options)
         if self.require_backward_grad_sync:
-            self._begun.append(_channel(self.process_group).begin(*self._exchange))
+            self._begun.append(channel(self.process_group).begin(*self._exchange))
         return outputs
 
     def exchanged(self, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -136,11 +146,6 @@ class DataParallel(DistributedDataParallel):
         while self._begun:
             flight.end(self._begun.pop())
         return gradients
-
-
-@cache
-def _channel(group: Any) -> flight.Channel:
-    return flight.channel(tuple(distributed.get_process_group_ranks(group)))
 
 
 @cache

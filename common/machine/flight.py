@@ -21,7 +21,7 @@ KINDS = (
     # What a framework does as a whole, see docs/hangs.md.
     *("rendezvous", "set_up", "gradients", "step_graph"),
     # What workers ask their parameter server.
-    *("join", "gather", "sum", "load", "load_slots", "push", "pull", "slots", "late"),
+    *("join", "sum", "load", "load_slots", "push", "pull", "slots", "late"),
 )
 """Of a record: what was exchanged. Its code is its place."""
 

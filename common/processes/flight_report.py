@@ -73,24 +73,32 @@ class _Exchange(NamedTuple):
         for rank in sorted(self.found, key=lambda rank: (rank not in self.waiting, rank)):
             groups[self._state(rank, ranks)].append(rank)
         for rank in self.missing:
-            groups[_absence(ranks[rank], self.ranks)].append(rank)
+            groups[self._absence(rank, ranks)].append(rank)
         told = [
             f"{_joined([ranks[rank].name for rank in group])} {_number(words, len(group))}" for words, group in groups.items()
         ]
-        return f"{self._name(ranks)}, begun {self.age_seconds:.1f} s ago: {'; '.join(told)}"
-
-    def _name(self, ranks: Sequence[Rank]) -> str:
-        members = self.ranks.members
-        if self.ranks.directed:
-            return f"Message {self.sequence} from {ranks[members[0]].name} to {ranks[members[1]].name}"
-        among = "" if len(members) == len(ranks) else f" of {_joined([ranks[rank].name for rank in members])}"
-        return f"Collective {self.sequence}{among}"
+        name = _name(self.ranks, self.sequence, ranks)
+        return f"{name[0].upper()}{name[1:]}, begun {self.age_seconds:.1f} s ago: {'; '.join(told)}"
 
     def _state(self, rank: int, ranks: Sequence[Rank]) -> str:
         record, what = self.found[rank], _what(self.found[rank])
         if record.end_ns:
             return f"has done {what}"
         return f"{'has ended' if ranks[rank].has_ended else 'waits'} in {what}"
+
+    def _absence(self, rank: int, ranks: Sequence[Rank]) -> str:
+        """Why it is not among the records of a rank."""
+        words = "has ended before it" if ranks[rank].has_ended else "has not come to it"
+        taken = ranks[rank].flight
+        records = taken.records if taken is not None else []
+        if not records:
+            return f"{words}, nor to any other"
+        if records[0].number > 1 and all(record.ranks != self.ranks for record in records):
+            words += f", as far as its last {len(records)} tell"
+        own = records[-1]
+        name = str(own.sequence) if own.ranks == self.ranks else _name(own.ranks, own.sequence, ranks)
+        state = f"done {_seconds_since(own.end_ns, ranks[rank]):.1f} s ago" if own.end_ns else "not done"
+        return f"{words}: its last was {name}, {own.kind}, {state}"
 
 
 def _lined_up(ranks: Sequence[Rank]) -> Iterator[_Exchange]:
@@ -113,30 +121,21 @@ def _lined_up(ranks: Sequence[Rank]) -> Iterator[_Exchange]:
         yield _Exchange(among, sequence, found, missing, waiting, age)
 
 
-def _absence(rank: Rank, among: Ranks) -> str:
-    """Why an exchange of some ranks is not among the records of a rank."""
-    words = "has ended before it" if rank.has_ended else "has not come to it"
-    records = rank.flight.records if rank.flight is not None else []
-    if not records:
-        return f"{words}, nor to any other"
-    if records[0].number > 1 and all(record.ranks != among for record in records):
-        words += f", as far as its last {len(records)} tell"
-    own = records[-1]
-    state = f"done {_seconds_since(own.end_ns, rank):.1f} s ago" if own.end_ns else "not done"
-    return f"{words}: its last was {_place(own.ranks, own.sequence)}, {own.kind}, {state}"
-
-
-def _place(among: Ranks, sequence: int) -> str:
+def _name(among: Ranks, sequence: int, ranks: Sequence[Rank]) -> str:
+    members = [ranks[rank].name if rank < len(ranks) else f"rank {rank}" for rank in among.members]
     if among.directed:
-        return f"message {sequence} from rank {among.first} to {among.members[1]}"
-    return str(sequence)
+        return f"message {sequence} from {members[0]} to {members[1]}"
+    return f"collective {sequence}{'' if len(members) == len(ranks) else f' of {_joined(members)}'}"
 
 
 def _what(record: Record) -> str:
     """An exchange in words, e.g. `all_reduce of 4 x 25 float32 (400 bytes)`."""
     sizes = " x ".join(map(str, record.shape))
     if record.kind == "step_graph":
-        return f"the graph of a step ({sizes or 'unknown number of'} collectives, {record.num_bytes:,} bytes)"
+        held = (
+            f"{sizes} collective{'' if record.shape == (1,) else 's'}, {record.num_bytes:,} bytes" if sizes else "not counted"
+        )
+        return f"the graph of a step ({held})"
     of = f" of {sizes}{' ' if sizes else ''}{record.dtype}" if record.dtype else ""
     return f"{record.kind}{of}{f' ({record.num_bytes:,} bytes)' if record.num_bytes else ''}"
 
