@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from common.machine import flight
 from common.machine.flight import Flight, Ranks, Record
 
 FILE = "collectives.txt"
@@ -162,8 +161,9 @@ def _table(rank: Rank) -> Iterator[str]:
         yield f"{rank.name}: its recorder could not be read.\n"
         return
     records = rank.flight.records
-    whole = "all that it began" if len(records) < flight.SIZE else f"the last {len(records)} are kept"
-    yield f"{rank.name}{', which has ended' if rank.has_ended else ''}: {len(records)} exchanges ({whole})"
+    kept = f", of which the last {len(records)} are kept" if records and records[0].number > 1 else ""
+    begun = records[-1].number if records else 0
+    yield f"{rank.name}{', which has ended' if rank.has_ended else ''}: {begun} exchanges{kept}"
     yield f"  {'with':<24} {'number':>8}  {'begun':>12}  {'took':>12}  what"
     for record in records[-_LISTED:]:
         members = record.ranks.members
