@@ -149,7 +149,8 @@ def run_members(members: Sequence[ProcessSpec], watch: Watch) -> Failure | None:
                 return Failure(hang.culprit, None, hang.words + _saved(hang.stacks, running, members, watch.folder))
             time.sleep(0.05)
     finally:
-        _end(list(started.values()))
+        # Ranks before their server: they would notice its end, and blame it.
+        _end([started[index] for index in sorted(started)])
         held.close()
         for number, handler in before.items():
             signal.signal(number, handler)
