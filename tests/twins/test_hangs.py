@@ -107,7 +107,7 @@ def test_a_rank_that_leaves_out_an_exchange_ends_the_run(start: Any, framework: 
         assert result.reason.startswith("rank 1 of 2 went on without the others and hangs in "), result.reason
     elif framework == "pytorch":  # gloo ends a rank that is sent more than it asked for
         # Where it takes the other one with it, nobody is left to have stacks.
-        ending = r"rank [01] of 2 was ended by SIGABRT; see (stacks-rank0\.txt, stacks-rank1\.txt, )?collectives\.txt\. Collective .*"
+        ending = r"rank [01] of 2 was ended by SIGABRT; see .*collectives\.txt\. Collective .*"
         assert re.fullmatch(ending, result.reason), run.log
         assert re.search(r"rank 0 \S+ \S+ in all_reduce of 1 .*; rank 1 \S+ \S+ in gradients of 847 float64", result.reason), (
             run.log
