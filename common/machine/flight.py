@@ -183,8 +183,9 @@ def read(ring: bytes, taken_ns: int) -> Flight:
     found: list[Record] = []
     for fields in _LAYOUT.iter_unpack(ring):
         number, sequence, begin, ended, what, again = fields
-        if number and number == again:
-            num_bytes, *sizes, first, step, count, directed, kind, dtype, dimensions = _WHAT.unpack(what)
+        num_bytes, *sizes, first, step, count, directed, kind, dtype, dimensions = _WHAT.unpack(what)
+        # A process that writes where it should not may have spoilt it. The report must come all the same.
+        if number and number == again and kind < len(KINDS) and dtype < len(DTYPES):
             ranks, shape = Ranks(first, step, count, bool(directed)), tuple(sizes[:dimensions])
             found.append(Record(number, ranks, sequence, KINDS[kind], DTYPES[dtype], shape, num_bytes, begin, ended))
     return Flight(taken_ns, sorted(found))
