@@ -54,8 +54,8 @@ def run_graph(graph: Callable[..., Any], *arguments: Any) -> Any:
 
 @lru_cache
 def _exchanges(graph: Any) -> tuple[tuple[int, ...], int]:
-    """((number of exchanges,), bytes that this process hands over). ((), 0): not known."""
-    if not hasattr(graph, "get_concrete_function"):
+    """((number of exchanges,), bytes that this process hands over), of the outermost graph. ((), 0): not known."""
+    if getattr(graph, "input_signature", None) is None:
         return (), 0
     operations = graph.get_concrete_function().graph.get_operations()
     sent = [each.inputs[0] for each in operations if each.type.startswith(("CollectiveReduce", "CollectiveGather"))]

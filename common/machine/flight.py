@@ -132,7 +132,7 @@ class Channel:
         key = kind, dtype, shape, num_bytes
         what = self._known.get(key) or self._packed(*key)
         number = next(_numbers)
-        # The number stands first and last: who reads while it is written sees that they differ.
+        # The number stands first and last: who reads while it is written will mostly see that they differ.
         _pack(_ring, number % SIZE * _RECORD_BYTES, number, next(self._sequences), _now(), 0, what, number)
         return number
 
@@ -178,14 +178,15 @@ def attach(ring: memoryview) -> None:
     _ring = ring
 
 
-def read(ring: bytes, taken_ns: int) -> Flight:
-    """The records of a ring. A record that was being written is left out."""
+def read(ring: bytes, ring_again: bytes, taken_ns: int) -> Flight:
+    """The records of a ring that was read twice. A record that was begun in between is left out."""
     found: list[Record] = []
-    for fields in _LAYOUT.iter_unpack(ring):
-        number, sequence, begin, ended, what, again = fields
+    for before, now in zip(_LAYOUT.iter_unpack(ring), _LAYOUT.iter_unpack(ring_again), strict=True):
+        number, sequence, begin, ended, what, again = now
         num_bytes, *sizes, first, step, count, directed, kind, dtype, dimensions = _WHAT.unpack(what)
+        is_whole = number == again and (number, sequence, begin, what) == (*before[:3], before[4])
         # A process that writes where it should not may have spoilt it. The report must come all the same.
-        if number and number == again and kind < len(KINDS) and dtype < len(DTYPES):
+        if number and is_whole and count > 0 and kind < len(KINDS) and dtype < len(DTYPES):
             ranks, shape = Ranks(first, step, count, bool(directed)), tuple(sizes[:dimensions])
             found.append(Record(number, ranks, sequence, KINDS[kind], DTYPES[dtype], shape, num_bytes, begin, ended))
     return Flight(taken_ns, sorted(found))

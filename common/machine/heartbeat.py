@@ -49,7 +49,7 @@ MARKS_BYTES = 8 * len(Marks._fields)
 """Of all marks. Each is an int64."""
 
 SHARED_BYTES = MARKS_BYTES + flight.BYTES
-"""Size of the file that a watchdog shares with the process under its watch."""
+"""Size of the file that a watchdog shares with the process under its watch. The marks alone where no file may be so large."""
 
 # Of this process: nobody's, until `attach` maps the watcher's.
 _own: npt.NDArray[np.int64] = np.zeros(len(Marks._fields), np.int64)
@@ -62,9 +62,10 @@ def attach() -> None:
     if passed is None:
         return
     marks, stacks = map(int, passed.split(","))
-    shared = mmap.mmap(marks, SHARED_BYTES)
+    shared = mmap.mmap(marks, 0)
     _own = np.frombuffer(shared, np.int64, len(Marks._fields))
-    flight.attach(memoryview(shared)[MARKS_BYTES:])
+    if len(shared) == SHARED_BYTES:
+        flight.attach(memoryview(shared)[MARKS_BYTES:])
     # A handler in C, which needs neither the interpreter's lock nor a main thread that comes back to Python.
     faulthandler.register(SIGNAL, file=stacks, all_threads=True)
     heartbeat()

@@ -13,6 +13,9 @@ FILE = "collectives.txt"
 """Beside the stacks: the last records of every rank."""
 _LISTED = 32
 """Records of a rank in the file."""
+_STATES = {"send": "has begun", "gradients": "is in", "step_graph": "is in"}
+"""Words for a record that has not ended, by its kind. Others wait. The last two compute as well."""
+_PLURALS = {"has": "have", "is": "are", "waits": "wait"}
 
 
 class Rank(NamedTuple):
@@ -32,7 +35,8 @@ def sentence(ranks: Sequence[Rank]) -> str | None:
     the one is named whose missing rank does not wait itself; else the one that was begun first.
     """
     exchanges = [each for each in _lined_up(ranks) if each.differs or each.waiting]
-    blocked = {rank for each in exchanges if each.missing for rank in each.waiting}
+    # Who sends goes on meanwhile.
+    blocked = {rank for each in exchanges if each.missing for rank in each.waiting if each.found[rank].kind != "send"}
 
     def order(each: _Exchange) -> tuple[bool, bool, bool, float]:
         is_free = any(rank not in blocked for rank in each.missing)
@@ -58,7 +62,7 @@ class _Exchange(NamedTuple):
     missing: list[int]
     """Ranks that have not come to it."""
     waiting: list[int]
-    """Ranks that have begun it, and have not ended it."""
+    """Ranks that have begun it, and have not ended it. Where a later one has ended, it was given up."""
     age_seconds: float
     """Since the first began it."""
 
@@ -83,7 +87,9 @@ class _Exchange(NamedTuple):
         record, what = self.found[rank], _what(self.found[rank])
         if record.end_ns:
             return f"has done {what}"
-        return f"{'has ended' if ranks[rank].has_ended else 'waits'} in {what}"
+        if ranks[rank].has_ended:
+            return f"has ended in {what}"
+        return f"{_STATES.get(record.kind, 'waits in')} {what}"
 
     def _absence(self, rank: int, ranks: Sequence[Rank]) -> str:
         """Why it is not among the records of a rank."""
@@ -104,10 +110,13 @@ def _lined_up(ranks: Sequence[Rank]) -> Iterator[_Exchange]:
     """Every exchange that a rank has recorded."""
     recorded: dict[tuple[Ranks, int], dict[int, Record]] = defaultdict(dict)
     last: dict[tuple[Ranks, int], int] = defaultdict(int)
+    done: dict[tuple[Ranks, int], int] = defaultdict(int)
     for rank, (_, taken, _) in enumerate(ranks):
         for record in taken.records if taken is not None else ():
             recorded[record.ranks, record.sequence][rank] = record
             last[record.ranks, rank] = max(last[record.ranks, rank], record.sequence)
+            if record.end_ns:
+                done[record.ranks, rank] = max(done[record.ranks, rank], record.sequence)
     for (among, sequence), found in recorded.items():
         # A rank that has come further has overwritten its record. One whose recorder could not be read is not blamed.
         missing = [
@@ -115,7 +124,7 @@ def _lined_up(ranks: Sequence[Rank]) -> Iterator[_Exchange]:
             for rank in among.members
             if rank < len(ranks) and ranks[rank].flight is not None and last[among, rank] < sequence
         ]
-        waiting = [rank for rank, record in found.items() if not record.end_ns]
+        waiting = [rank for rank, record in found.items() if not record.end_ns and done[among, rank] < sequence]
         age = max(_seconds_since(record.begin_ns, ranks[rank]) for rank, record in found.items())
         yield _Exchange(among, sequence, found, missing, waiting, age)
 
@@ -135,6 +144,8 @@ def _what(record: Record) -> str:
             f"{sizes} collective{'' if record.shape == (1,) else 's'}, {record.num_bytes:,} bytes" if sizes else "not counted"
         )
         return f"the graph of a step ({held})"
+    if record.kind == "new_group":
+        return f"new_group of ranks {', '.join(map(str, record.shape))}"
     of = f" of {sizes}{' ' if sizes else ''}{record.dtype}" if record.dtype else ""
     return f"{record.kind}{of}{f' ({record.num_bytes:,} bytes)' if record.num_bytes else ''}"
 
@@ -144,7 +155,7 @@ def _number(words: str, count: int) -> str:
     if count == 1:
         return words
     verb, rest = words.split(" ", 1)
-    return f"{'have' if verb == 'has' else 'wait'} {rest.replace(' its ', ' their ')}"
+    return f"{_PLURALS[verb]} {rest.replace(' its ', ' their ')}"
 
 
 def _seconds_since(moment_ns: int, rank: Rank) -> float:

@@ -77,8 +77,10 @@ class Watched:
     def __init__(self) -> None:
         # Files without a name, which are gone with the processes that hold them.
         self._marks, self._stacks = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115  see close
-        self._marks.write(bytes(SHARED_BYTES))
-        self._marks.flush()
+        try:
+            os.ftruncate(self._marks.fileno(), SHARED_BYTES)
+        except OSError:  # no file may be that large here
+            os.ftruncate(self._marks.fileno(), MARKS_BYTES)
         self.descriptors = self._marks.fileno(), self._stacks.fileno()
         self.environment = {VARIABLE: ",".join(map(str, self.descriptors))}
         self.pid: int | None = None
@@ -129,7 +131,8 @@ class Watched:
 
     def flight(self) -> Flight:
         """Its last exchanges with other ranks, also after its end."""
-        return flight.read(os.pread(self._marks.fileno(), flight.BYTES, MARKS_BYTES), time.monotonic_ns())
+        rings = [os.pread(self._marks.fileno(), flight.BYTES, MARKS_BYTES) for _ in range(2)]
+        return flight.read(*rings, time.monotonic_ns())
 
     def close(self) -> None:
         """Let go of its files."""

@@ -1,4 +1,7 @@
-"""Every exchange between ranks that Python calls goes through `collectives`, which records it."""
+"""Functions of the frameworks that exchange between ranks are called in `collectives` alone, which records them.
+
+What a framework's classes exchange inside, such as `fully_shard` and a strategy's `run`, is recorded where they are used.
+"""
 
 import ast
 from collections.abc import Iterator

@@ -64,7 +64,7 @@ def measure(out: Path) -> None:
 
 def begun() -> int:
     """Records of this process so far."""
-    return max((record.number for record in flight.read(bytes(flight._ring), 0).records), default=0)
+    return max((record.number for record in flight.read(bytes(flight._ring), bytes(flight._ring), 0).records), default=0)
 
 
 def microseconds() -> float:

@@ -18,12 +18,12 @@ def test_a_record_says_what_was_exchanged_with_whom_and_when(ring: bytearray) ->
     channel = flight.Channel(Ranks(0, 1, 2))
     number = channel.begin("all_reduce", "float32", (4, 25), 400)
     flight.end(channel.begin("barrier"))
-    begun, done = flight.read(bytes(ring), 0).records
+    begun, done = flight.read(bytes(ring), bytes(ring), 0).records
     assert begun == Record(number, Ranks(0, 1, 2), 1, "all_reduce", "float32", (4, 25), 400, begun.begin_ns, 0)
     assert done == Record(number + 1, Ranks(0, 1, 2), 2, "barrier", "", (), 0, done.begin_ns, done.end_ns)
     assert begun.begin_ns <= done.begin_ns <= done.end_ns
     flight.end(number)
-    assert flight.read(bytes(ring), 0).records[0].end_ns >= done.end_ns
+    assert flight.read(bytes(ring), bytes(ring), 0).records[0].end_ns >= done.end_ns
 
 
 @pytest.mark.parametrize("name", ["KINDS", "DTYPES"])
@@ -32,7 +32,7 @@ def test_every_kind_and_type_comes_back(ring: bytearray, name: str) -> None:
     words = getattr(flight, name)
     for word in words:
         channel.begin(*((word, "") if name == "KINDS" else ("all_reduce", word)))
-    records = flight.read(bytes(ring), 0).records
+    records = flight.read(bytes(ring), bytes(ring), 0).records
     assert tuple(record.kind if name == "KINDS" else record.dtype for record in records) == words
     assert len(set(words)) == len(words) <= 256
 
@@ -40,7 +40,7 @@ def test_every_kind_and_type_comes_back(ring: bytearray, name: str) -> None:
 @pytest.mark.parametrize("shape", [(), (2**40,), (1, 2, 3, 4), (1, 2, 3, 4, 5)])
 def test_shapes_of_any_size_are_kept_up_to_four_dimensions(ring: bytearray, shape: tuple[int, ...]) -> None:
     flight.Channel(Ranks(0, 1, 2)).begin("all_reduce", "float64", shape, 2**43)
-    (record,) = flight.read(bytes(ring), 0).records
+    (record,) = flight.read(bytes(ring), bytes(ring), 0).records
     assert (record.shape, record.num_bytes) == (shape[:4], 2**43)
 
 
@@ -50,7 +50,7 @@ def test_the_last_256_are_kept_in_order_and_an_overwritten_one_ends_nobody_else(
     for _ in range(flight.SIZE + 10):
         channel.begin("all_reduce")
     flight.end(first)
-    records = flight.read(bytes(ring), 0).records
+    records = flight.read(bytes(ring), bytes(ring), 0).records
     assert [record.sequence for record in records] == list(range(12, flight.SIZE + 12))
     assert not any(record.end_ns for record in records)
 
@@ -62,9 +62,20 @@ def test_a_record_that_is_being_written_is_left_out(ring: bytearray) -> None:
     # A record is written from its first byte to its last: here only the number has been.
     place = (number + 1) % flight.SIZE * (flight.BYTES // flight.SIZE)
     ring[place : place + 8] = (number + 1).to_bytes(8, "little")
-    assert [record.number for record in flight.read(bytes(ring), 0).records] == list(
+    assert [record.number for record in flight.read(bytes(ring), bytes(ring), 0).records] == list(
         range(number - flight.SIZE + 2, number + 1)
     )
+
+
+def test_a_record_that_is_begun_between_two_readings_is_left_out_and_one_that_ends_is_kept(ring: bytearray) -> None:
+    channel = flight.Channel(Ranks(0, 1, 2))
+    first, second = channel.begin("all_reduce"), channel.begin("all_reduce")
+    before = bytes(ring)
+    flight.end(first)
+    place = second % flight.SIZE * (flight.BYTES // flight.SIZE)
+    ring[place + 8 : place + 16] = (77).to_bytes(8, "little")  # its sequence, while its number is still the former one
+    (record,) = flight.read(before, bytes(ring), 0).records
+    assert record.number == first and record.end_ns
 
 
 def test_threads_that_record_at_once_lose_nothing(ring: bytearray) -> None:
@@ -79,7 +90,7 @@ def test_threads_that_record_at_once_lose_nothing(ring: bytearray) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    records = flight.read(bytes(ring), 0).records
+    records = flight.read(bytes(ring), bytes(ring), 0).records
     assert sorted(record.sequence for record in records) == list(range(1, flight.SIZE + 1))
     assert all(record.end_ns for record in records)
 
@@ -101,5 +112,5 @@ def test_what_goes_through_json_comes_back(ring: bytearray) -> None:
     import json
 
     flight.Channel(Ranks(0, 1, 2)).begin("all_reduce", "float32", (4, 25), 400)
-    taken = flight.read(bytes(ring), 17)
+    taken = flight.read(bytes(ring), bytes(ring), 17)
     assert Flight.from_json(json.loads(json.dumps(taken))) == taken

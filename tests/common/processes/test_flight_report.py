@@ -188,7 +188,7 @@ def test_a_message_that_one_sends_and_the_other_receives_matches() -> None:
     assert said(Recorder().does("send", ranks=way), Recorder().does("receive", ranks=way)) is None
     words = said(Recorder().waits("send", (3,), way), Recorder().waits("receive", (4,), way))
     assert words is not None
-    assert "rank 0 waits in send of 3 float32 (100 bytes); rank 1 waits in receive of 4 float32" in words
+    assert "rank 0 has begun send of 3 float32 (100 bytes); rank 1 waits in receive of 4 float32" in words
 
 
 def test_a_rank_whose_recorder_could_not_be_read_is_not_blamed() -> None:
@@ -226,3 +226,40 @@ def test_the_file_has_the_last_records_of_every_rank(tmp_path: Path) -> None:
         "",
         "rank 2: its recorder could not be read.",
     ]
+
+
+def test_an_exchange_that_was_given_up_long_ago_is_not_named() -> None:
+    """One that raises an error leaves its record open."""
+    recorders = [Recorder(900.0).waits("broadcast") for _ in range(2)]
+    for recorder in recorders:
+        recorder.ago = 20.0
+    recorders[0].does().waits()
+    recorders[1].does()
+    words = said(*recorders)
+    assert words is not None
+    assert words.startswith("Collective 3, begun 19.0 s ago: rank 0 waits in all_reduce"), words
+
+
+def test_who_has_sent_and_hangs_elsewhere_is_blamed() -> None:
+    all_of_them, message = Ranks(0, 1, 3), Ranks(1, 1, 2, directed=True)
+    words = said(
+        Recorder().waits(ranks=all_of_them),
+        Recorder().does("send", ranks=message, done=False),
+        Recorder(5.0).waits(ranks=all_of_them),
+    )
+    assert words is not None
+    assert "rank 0 and rank 2 wait in all_reduce of 25 float32 (100 bytes); rank 1 has not come to it" in words
+
+
+def test_who_computes_between_its_exchanges_is_not_said_to_wait() -> None:
+    words = said(Recorder().waits("gradients"), Recorder().waits("gradients"))
+    assert words is not None
+    assert "rank 0 and rank 1 are in gradients of 25 float32" in words
+
+
+def test_groups_that_differ_are_named_by_their_ranks() -> None:
+    words = said(
+        Recorder().does("new_group", (0, 1), done=False, dtype=""), Recorder().does("new_group", (0, 2), done=False, dtype="")
+    )
+    assert words is not None
+    assert "rank 0 waits in new_group of ranks 0, 1; rank 1 waits in new_group of ranks 0, 2" in words

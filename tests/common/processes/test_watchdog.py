@@ -1,6 +1,7 @@
 import contextlib
 import os
 import re
+import resource
 import subprocess
 import sys
 import textwrap
@@ -122,6 +123,16 @@ def test_the_first_exchange_that_does_not_match_is_named(tmp_path: Path) -> None
     lines = (tmp_path / "collectives.txt").read_text().splitlines()
     assert lines[0] == "rank 0: 301 exchanges, of which the last 256 are kept"
     assert lines[-1].split() == ["0,", "1", "301", *lines[-1].split()[3:6], "not", "done", "barrier"]
+
+
+def test_where_no_file_may_hold_the_records_a_hang_is_found_all_the_same() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, hard))
+    try:
+        words = hang_of(run(EXCHANGES + "channel.begin('barrier'); time.sleep(60)", 2))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert words.endswith("no progress for 1.8 s"), words
 
 
 def test_what_a_killed_rank_had_recorded_is_read_after_its_end() -> None:
