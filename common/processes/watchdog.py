@@ -131,8 +131,8 @@ class Watched:
 
     def flight(self) -> Flight:
         """Its last exchanges with other ranks, also after its end."""
-        rings = [os.pread(self._marks.fileno(), flight.BYTES, MARKS_BYTES) for _ in range(2)]
-        return flight.read(*rings, time.monotonic_ns())
+        once, again = (os.pread(self._marks.fileno(), flight.BYTES, MARKS_BYTES) for _ in range(2))
+        return flight.read(once, again, time.monotonic_ns())
 
     def close(self) -> None:
         """Let go of its files."""
