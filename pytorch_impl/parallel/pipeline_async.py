@@ -78,7 +78,11 @@ class PipelineAsync(Pipeline):
     ) -> tuple[list[torch.Tensor], torch.Tensor, torch.Tensor]:
         """(the weights that were used, the stage's result, what is derived: the result, or in the last stage the loss)."""
         stash = {name: parameter.detach().clone().requires_grad_() for name, parameter in self._model.named_parameters()}
-        result = functional_call(self._model, stash, (values,), masks)
+        # The way back reads BatchNorm's running statistics, and torch refuses it where a later micro-batch has changed them.
+        statistics = {name: buffer.clone() for name, buffer in self._model.named_buffers()}
+        result = functional_call(self._model, stash | statistics, (values,), masks)
+        for name, buffer in self._model.named_buffers():
+            buffer.copy_(statistics[name])
         return list(stash.values()), result, self._loss(result, labels, len(labels)) if self._stage.is_last else result
 
     def _blank_step(self, examples: int, num_examples: int) -> None:
