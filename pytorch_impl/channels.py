@@ -11,6 +11,7 @@ import torch
 from torch import distributed, nn
 
 from common.models import sharding
+from pytorch_impl import collectives
 
 
 def split(model: nn.Module, replicas: distributed.ProcessGroup) -> nn.Module:
@@ -120,7 +121,7 @@ class _Copy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[torch.Tensor, None]:
         gradient = _dense(gradients[0])
-        distributed.all_reduce(_flat(gradient), group=ctx.layer.group)
+        collectives.all_reduce(_flat(gradient), ctx.layer.group)
         return gradient, None
 
 
@@ -165,8 +166,8 @@ def _exchange(own: torch.Tensor, slices: list[slice], rank: int, group: distribu
     peers = [peer for peer in range(len(slices)) if peer != rank]
     sends = [distributed.P2POp(distributed.isend, _flat(own), group=group, group_peer=peer) for peer in peers]
     receives = [distributed.P2POp(distributed.irecv, _flat(parts[peer]), group=group, group_peer=peer) for peer in peers]
-    for work in distributed.batch_isend_irecv(sends + receives):
-        work.wait()
+    whole = len(own), slices[-1].stop, *own.shape[2:]
+    collectives.swap(collectives.begin(group, "all_gather", own, whole), sends + receives)
     return torch.cat(parts, 1)
 
 

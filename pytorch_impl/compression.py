@@ -15,7 +15,7 @@ from torch.nn import functional
 from common.models.architectures import Architecture
 from common.spec import Communication
 from common.training.compression import FLOAT16_MAX, INT8_STEPS, SUMMABLE, WORD_BYTES, buckets, num_kept
-from pytorch_impl import weights
+from pytorch_impl import collectives, weights
 
 
 def encode(values: torch.Tensor, settings: Communication) -> torch.Tensor:
@@ -127,10 +127,10 @@ class Compressor:
         for message in self.compress(gradients):  # each is sent while the next is made
             if self.summable:
                 messages.append([message])
-                work.append(distributed.all_reduce(message, async_op=True))
+                work.append(collectives.start_all_reduce(message))
             else:
                 messages.append([torch.empty_like(message) for _ in range(replicas)])
-                work.append(distributed.all_gather(messages[-1], message, async_op=True))
+                work.append(collectives.start_all_gather(messages[-1], message))
         for each in work:
             each.wait()
         return self.total(messages)

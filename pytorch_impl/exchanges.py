@@ -7,8 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import distributed
 
+from common.machine import flight
 from common.processes.exchanges import Ways
-from pytorch_impl import device
+from pytorch_impl import collectives, device
 from pytorch_impl.parallel import group
 
 
@@ -25,13 +26,13 @@ def _all_reduce(count: int) -> Callable[[], object]:
 
 def _send(count: int) -> Callable[[], object]:
     """Every rank sends to its neighbour in a pair. Of an odd number the last one sends nothing."""
-    peer = distributed.get_rank() ^ 1
+    rank, peer = distributed.get_rank(), distributed.get_rank() ^ 1
+    pair = flight.channel((min(rank, peer), max(rank, peer)))
     own, received = torch.zeros(count, device=device.kind()), torch.empty(count, device=device.kind())
 
     def swap() -> None:
         if peer < distributed.get_world_size():
             both = [distributed.P2POp(distributed.isend, own, peer), distributed.P2POp(distributed.irecv, received, peer)]
-            for work in distributed.batch_isend_irecv(both):
-                work.wait()
+            collectives.swap(pair.begin("exchange", "float32", (count,), own.nbytes), both)
 
     return swap

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from common.machine import placement
+from common.machine import flight, placement
 from common.processes import rendezvous
 from common.spec import Spec
 
@@ -21,7 +21,7 @@ _MODES = (
 )
 
 # Twin: where torch's processes exchange tensors, including the backward pass of DistributedDataParallel.
-WAITING: str = r"/torch/(distributed|autograd|nn/parallel)/|/common/processes/parameter_server"
+WAITING: str = r"/torch/(distributed|autograd|nn/parallel)/|/pytorch_impl/collectives|/common/processes/parameter_server"
 """Matches a stack frame's file name if the rank waits for others there."""
 
 
@@ -50,6 +50,7 @@ def join(spec: Spec) -> None:
     for backend in ("GLOO", "NCCL"):
         os.environ.setdefault(f"{backend}_SOCKET_IFNAME", rendezvous.own_interface())
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    number = flight.channel(tuple(range(ranks))).begin("rendezvous")
     # torchrun may keep the store itself. Otherwise rank 0 keeps it, on the rendezvous address only; torch's default is all
     # addresses.
     keeps = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
@@ -63,3 +64,4 @@ def join(spec: Spec) -> None:
         world_size=ranks,
         device_id=torch.device("cuda", torch.cuda.current_device()) if cuda else None,
     )
+    flight.end(number)

@@ -12,8 +12,10 @@ import torch
 from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 
+from common.machine import flight
 from common.models import sharding
 from common.training.compression import buckets
+from pytorch_impl import collectives
 
 # Twin: torch's `fully_shard` gathers, frees and scatters. TensorFlow has nothing like it, so the other twin does it itself.
 
@@ -75,7 +77,10 @@ def gather(variable: torch.Tensor, arrays: Sequence[npt.NDArray[np.floating]]) -
     shape = torch.Size((len(variable), *rows.shape[1:]))
     placements, stride = cast(DTensor, variable).placements, make_contiguous_strides_for(shape)
     divided = DTensor.from_local(rows, mesh, placements, run_check=False, shape=shape, stride=stride)
-    return np.moveaxis(divided.full_tensor().cpu().numpy(), 0, -1)
+    number = collectives.begin(mesh.get_group(), "all_gather", rows, tuple(shape))
+    whole = divided.full_tensor().cpu().numpy()
+    flight.end(number)
+    return np.moveaxis(whole, 0, -1)
 
 
 def _mesh(variable: torch.Tensor) -> Any:
@@ -101,7 +106,10 @@ def _exchanges(sent: Counter[str]) -> tuple[Any, Any]:
 
         def __call__(self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, async_op: bool = False) -> Any:
             sent["all_gather"] += (group.size() - 1) * input_tensor.nbytes
-            return super().__call__(output_tensor, input_tensor, group, async_op)
+            number = collectives.begin(group, "all_gather", input_tensor)
+            work = super().__call__(output_tensor, input_tensor, group, async_op)
+            flight.end(number)  # `fully_shard` asks for asynchronous ones only where it is told to
+            return work
 
     class ReduceScatter(_fsdp_collectives.DefaultReduceScatter):
         """The sum over replicas of one shard [n] of a unit's gradients [R x n]."""
@@ -110,11 +118,15 @@ def _exchanges(sent: Counter[str]) -> tuple[Any, Any]:
             self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, op: Any, async_op: bool = False
         ) -> Any:
             sent["reduce_scatter"] += (group.size() - 1) * output_tensor.nbytes
+            number = collectives.begin(group, "reduce_scatter", input_tensor)
             if input_tensor.device.type != "cpu":
-                return super().__call__(output_tensor, input_tensor, group, op, async_op)
+                work = super().__call__(output_tensor, input_tensor, group, op, async_op)
+                flight.end(number)
+                return work
             # gloo's own reduce-scatter sends as much as an all-reduce. Here each replica sends every other its shard, once.
             received = torch.empty_like(input_tensor)
             distributed.all_to_all_single(received, input_tensor, group=group)
+            flight.end(number)
             torch.sum(received.view(group.size(), -1), 0, out=output_tensor)
             return None
 

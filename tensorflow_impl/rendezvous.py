@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 
-from common.machine import placement
+from common.machine import flight, placement
 from common.processes import rendezvous, supervisor
 from common.spec import Spec, SpecError
 
@@ -47,9 +47,11 @@ def join(spec: Spec) -> None:
     """Connect to the other ranks, if there are any. Call before making a tensor."""
     if "RANK" not in os.environ or "TF_CONFIG" in os.environ or spec.mode == "parameter_server":
         return
+    number = flight.channel(tuple(range(int(os.environ["WORLD_SIZE"])))).begin("rendezvous")
     # Twin: TF_CONFIG lists every worker's address. torch's store needs only rank 0's.
     address = rendezvous.own_address()
     (port,) = supervisor.free_ports(1, address)
     workers = rendezvous.exchange(rendezvous.joined(address, port))
+    flight.end(number)
     task = {"type": "worker", "index": int(os.environ["RANK"])}
     os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})

@@ -1,6 +1,6 @@
 """The marks that a process leaves of its progress, for a watchdog in another process.
 
-Marks are a few bytes of shared memory: leaving one costs a store and no synchronisation.
+Marks are a few bytes of shared memory: leaving one costs a store and no synchronisation. The ring of `flight` lies behind them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from common.machine import flight
 
 HANG_SECONDS = 60.0
 """Within which a run that hangs is ended, unless its spec says otherwise."""
@@ -44,7 +46,10 @@ class Marks(NamedTuple):
 
 
 MARKS_BYTES = 8 * len(Marks._fields)
-"""Size of the file that a watchdog shares with the process under its watch. Each mark is an int64."""
+"""Of all marks. Each is an int64."""
+
+SHARED_BYTES = MARKS_BYTES + flight.BYTES
+"""Size of the file that a watchdog shares with the process under its watch. The marks alone where no file may be so large."""
 
 # Of this process: nobody's, until `attach` maps the watcher's.
 _own: npt.NDArray[np.int64] = np.zeros(len(Marks._fields), np.int64)
@@ -57,7 +62,10 @@ def attach() -> None:
     if passed is None:
         return
     marks, stacks = map(int, passed.split(","))
-    _own = np.frombuffer(mmap.mmap(marks, MARKS_BYTES), np.int64)
+    shared = mmap.mmap(marks, 0)
+    _own = np.frombuffer(shared, np.int64, len(Marks._fields))
+    if len(shared) == SHARED_BYTES:
+        flight.attach(memoryview(shared)[MARKS_BYTES:])
     # A handler in C, which needs neither the interpreter's lock nor a main thread that comes back to Python.
     faulthandler.register(SIGNAL, file=stacks, all_threads=True)
     heartbeat()

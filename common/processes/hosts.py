@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from common.machine import machine
+from common.machine.flight import Flight
 from common.machine.heartbeat import Marks
 from common.machine.private_folder import PrivateFolder
 from common.processes import watchdog
@@ -62,6 +63,7 @@ class Distant:
         self._asked = 0.0
         self._sample = Sample(Marks(), stopped=False, cpu_seconds=0.0)
         self._stacks: str | None = None
+        self._flight: Flight | None = None
         shell = [word.replace("{host}", member.host) for word in shlex.split(os.environ.get(SHELL_VARIABLE, SHELL))]
         there = ["env", f"PYTHONPATH={machine.PROJECT_ROOT}", sys.executable, "-P", "-m", "common.processes.hosts"]
         self._process = subprocess.Popen(
@@ -121,6 +123,8 @@ class Distant:
         """Ask it to write down what its threads are doing."""
         self._asked = time.monotonic()
         self._stacks = None
+        if self._code is None:  # else the last one stays
+            self._flight = None
         self._send(stacks=True)
 
     def stacks(self) -> str:
@@ -129,6 +133,10 @@ class Distant:
         while self._stacks is None and self.poll() is None and not self._silent_seconds() and time.monotonic() < deadline:
             time.sleep(0.05)
         return self._stacks if self._stacks is not None else f"{self._host} did not answer: no stacks.\n"
+
+    def flight(self) -> Flight | None:
+        """Its last exchanges with other ranks, as sent with its stacks or at its end. None: they did not arrive."""
+        return self._flight
 
     def _silent_seconds(self) -> float:
         silent = time.monotonic() - self._last_heard
@@ -158,6 +166,8 @@ class Distant:
                     marks, *rest = answer["sample"]
                     self._sample = Sample(Marks(*marks), *rest)
                 self._stacks = answer.get("stacks", self._stacks)
+                if "flight" in answer:
+                    self._flight = Flight.from_json(answer["flight"])
                 self._code = answer.get("code", self._code)
 
 
@@ -192,7 +202,7 @@ def _attend(rank: Local, silence_seconds: float, received: bytes) -> int:
         *lines, received = received.split(b"\n")
         if any(json.loads(line).get("stacks") for line in lines):
             rank.watched.ask_for_stacks()
-            _answer(stacks=rank.watched.stacks())
+            _answer(stacks=rank.watched.stacks(), flight=rank.watched.flight())
         if (sample := rank.watched.sample()) is not None:
             _answer(sample=sample)
         readable, _, _ = select.select([0], [], [], _SIGN_SECONDS)
@@ -204,7 +214,7 @@ def _attend(rank: Local, silence_seconds: float, received: bytes) -> int:
             received += more
         elif time.monotonic() - last_heard > silence_seconds:
             return 1
-    _answer(code=code)
+    _answer(code=code, flight=rank.watched.flight())
     return 0 if code == 0 else 1
 
 

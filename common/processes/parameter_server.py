@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from common import spec
 from common.artifacts.schema import Staleness
-from common.machine import heartbeat, machine, placement
+from common.machine import flight, heartbeat, machine, placement
 from common.processes import rendezvous, supervisor
 from common.processes.process_spec import ProcessSpec
 from common.spec import Spec
@@ -160,10 +160,17 @@ class Server:
 class Connection:
     """One worker's way to the server; every call waits for the answer."""
 
-    def __init__(self, client: distributed.Client, server: Any, rank: int) -> None:
+    def __init__(self, client: distributed.Client, server: Any, rank: int, workers: int, *, synchronous: bool) -> None:
         self._client = client
         self._server = server
         self._rank = rank
+        together, alone = flight.channel(tuple(range(workers))), flight.channel((rank,))
+        # What all workers ask in the same order, and what each asks as it likes.
+        self._channels: dict[str, flight.Channel] = {
+            **dict.fromkeys(("join", "gather", "sum", "load", "load_slots"), together),
+            **dict.fromkeys(("push", "pull"), together if synchronous else alone),
+            **dict.fromkeys(("slots", "late"), alone),
+        }
         self._bytes = {"push": 0, "pull": 0}
         self._waiting_seconds = 0.0
         self._pushed = False
@@ -227,6 +234,20 @@ class Connection:
         self._client.close()
 
     def _ask(self, method: str, *arguments: Any) -> Any:
+        # What rank 0 alone brings is not told: all must record the same.
+        brought = arguments[0] if arguments and method in ("sum", "push") else []
+        arrays = brought if isinstance(brought, list) else [brought]
+        number = self._channels[method].begin(
+            "barrier" if method == "gather" else method,
+            arrays[0].dtype.name if arrays else "",
+            arrays[0].shape if len(arrays) == 1 else (sum(array.size for array in arrays),) if arrays else (),
+            sum(array.nbytes for array in arrays),
+        )
+        answer = self._answer(method, *arguments)
+        flight.end(number)
+        return answer
+
+    def _answer(self, method: str, *arguments: Any) -> Any:
         try:
             answer = getattr(self._server, method)(self._rank, *arguments)
             gone: int | None = None
@@ -307,7 +328,7 @@ def join(read: Spec, rank: int, meeting_place: str) -> Connection:
             f"the cluster at {address} cannot hold the parameters. Received: {error}. Start its scheduler and its workers "
             f"from this environment with PYTHONPATH={machine.PROJECT_ROOT}."
         ) from None
-    return Connection(client, server, rank)
+    return Connection(client, server, rank, read.replicas, synchronous=settings.updates == "synchronous")
 
 
 def of_its_own(read: Spec, secret: str) -> tuple[ProcessSpec, dict[str, str]] | None:

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import NamedTuple
 
 from common.machine import heartbeat, machine, placement
-from common.processes import hosts, rendezvous, signals, watchdog
+from common.processes import flight_report, hosts, rendezvous, signals, watchdog
 from common.processes.process_spec import Local, ProcessSpec, Running
 
 _PR_SET_PDEATHSIG = 1
@@ -135,21 +135,22 @@ def run_members(members: Sequence[ProcessSpec], watch: Watch) -> Failure | None:
                 code, index = min(ended)  # a signal before an exit code, which it may have caused
                 if code > 0 and (hang := dog.halted()) is not None:
                     words = f"{hang.words}, and {_name(members, index)} {_words(code)}"
-                    return Failure(hang.culprit, None, words + _saved(hang.stacks, members, watch.folder))
+                    return Failure(hang.culprit, None, words + _saved(hang.stacks, running, members, watch.folder))
                 if code > 0:
                     _wait(running)  # where all meet the same error, rank 0 still writes down which
                     code, index = min([(code, index), *_killed_elsewhere(running)])
                 each = running[index]
                 lost = "lost its connection, which " if isinstance(each, hosts.Distant) and each.lost else ""
                 words = f"{_name(members, index)} {lost}{_words(code)}"
-                if any(each.poll() is None for each, member in zip(running, members, strict=True) if member.trains):
-                    words += _saved(dog.stacks(), members, watch.folder)
+                some_live = any(each.poll() is None for each, member in zip(running, members, strict=True) if member.trains)
+                words += _saved(dog.stacks() if some_live else [], running, members, watch.folder)
                 return Failure(index, code, words)
             if (hang := dog.look()) is not None:
-                return Failure(hang.culprit, None, hang.words + _saved(hang.stacks, members, watch.folder))
+                return Failure(hang.culprit, None, hang.words + _saved(hang.stacks, running, members, watch.folder))
             time.sleep(0.05)
     finally:
-        _end(list(started.values()))
+        # Ranks before their server: they would notice its end, and blame it.
+        _end([started[index] for index in sorted(started)])
         held.close()
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -193,11 +194,21 @@ def _name(members: Sequence[ProcessSpec], index: int) -> str:
     return f"{member.name}{of}{on}"
 
 
-def _saved(stacks: Sequence[str], members: Sequence[ProcessSpec], folder: Path | None) -> str:
-    if folder is None:
-        return ""
-    paths = watchdog.save_stacks(stacks, [member.name for member in members], folder)
-    return f"; see {', '.join(path.name for path in paths)}"
+def _saved(stacks: Sequence[str], running: Sequence[Running], members: Sequence[ProcessSpec], folder: Path | None) -> str:
+    """Save the stacks, if there are any, and the last exchanges of all ranks; in words, which one does not match."""
+    ranks = [
+        flight_report.Rank(member.name, each.watched.flight(), each.poll() is not None)
+        for each, member in zip(running, members, strict=True)
+        if member.trains
+    ]
+    sentence = flight_report.sentence(ranks)
+    paths: list[Path] = []
+    if folder is not None and stacks:
+        paths += watchdog.save_stacks(stacks, [member.name for member in members], folder)
+    if folder is not None and (sentence or (stacks and any(rank.flight and rank.flight.records for rank in ranks))):
+        paths.append(flight_report.save(ranks, folder))
+    seen = f"; see {', '.join(path.name for path in paths)}" if paths else ""
+    return f"{seen}. {sentence}" if sentence else seen
 
 
 def _wait(running: Sequence[Running], seconds: float = 5.0) -> None:

@@ -19,7 +19,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import psutil
 
-from common.machine.heartbeat import LOADING_SECONDS, MARKS_BYTES, SIGNAL, VARIABLE, Marks
+from common.machine import flight
+from common.machine.flight import Flight
+from common.machine.heartbeat import LOADING_SECONDS, MARKS_BYTES, SHARED_BYTES, SIGNAL, VARIABLE, Marks
 
 _PATIENCE = 0.9
 """The part of the limit after which a run is judged; the rest is for the stacks and for ending it."""
@@ -64,6 +66,10 @@ class Watchable(Protocol):
         """What it has written; where it cannot write, why."""
         ...
 
+    def flight(self) -> Flight | None:
+        """Its last exchanges with other ranks, also after its end. None: of another machine that did not send them."""
+        ...
+
 
 class Watched:
     """A process of this machine. Start it with `environment` and `descriptors`, then set its `pid`."""
@@ -71,8 +77,10 @@ class Watched:
     def __init__(self) -> None:
         # Files without a name, which are gone with the processes that hold them.
         self._marks, self._stacks = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115  see close
-        self._marks.write(bytes(MARKS_BYTES))
-        self._marks.flush()
+        try:
+            os.ftruncate(self._marks.fileno(), SHARED_BYTES)
+        except OSError:  # no file may be that large here
+            os.ftruncate(self._marks.fileno(), MARKS_BYTES)
         self.descriptors = self._marks.fileno(), self._stacks.fileno()
         self.environment = {VARIABLE: ",".join(map(str, self.descriptors))}
         self.pid: int | None = None
@@ -120,6 +128,11 @@ class Watched:
             return written
         # Its end takes long where it has much memory, and it answers nothing meanwhile.
         return "It has ended.\n" if self._has_ended() else f"It did not answer in {STACKS_SECONDS:g} s: no stacks.\n"
+
+    def flight(self) -> Flight:
+        """Its last exchanges with other ranks, also after its end."""
+        once, again = (os.pread(self._marks.fileno(), flight.BYTES, MARKS_BYTES) for _ in range(2))
+        return flight.read(once, again, time.monotonic_ns())
 
     def close(self) -> None:
         """Let go of its files."""

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import distributed
 
-from pytorch_impl import device
+from pytorch_impl import collectives, device
 
 
 class Group:
@@ -25,7 +25,7 @@ class Group:
 
     def total(self, tensor: torch.Tensor) -> torch.Tensor:
         """Sum a one-dimensional tensor over the processes, between two steps."""
-        distributed.all_reduce(tensor, group=self.members)
+        collectives.all_reduce(tensor, self.members)
         return tensor
 
     def sum(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -35,7 +35,7 @@ class Group:
     def share(self, tensors: Iterable[torch.Tensor]) -> None:
         """Copy the first replica's tensors to every replica."""
         for tensor in tensors:
-            distributed.broadcast(tensor, group=self.members, group_src=0)
+            collectives.broadcast(tensor, self.members, 0)
 
 
 def all_ranks() -> Group:

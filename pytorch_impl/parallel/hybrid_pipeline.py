@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import distributed
 
+from pytorch_impl import collectives
 from pytorch_impl.parallel.group import Group
 from pytorch_impl.parallel.pipeline import Pipeline
 
@@ -33,7 +34,7 @@ class HybridPipeline(Pipeline):
 
 def _own_group(rank: int, groups: list[list[int]]) -> distributed.ProcessGroup:
     """The group that a rank belongs to. Every rank must create all groups."""
-    formed = [distributed.new_group(group) for group in groups]
+    formed = [collectives.new_group(group) for group in groups]
     (own,) = (group for group, ranks in zip(formed, groups, strict=True) if rank in ranks)
     assert isinstance(own, distributed.ProcessGroup)
     return own

@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 from torch.distributed.device_mesh import init_device_mesh
-from torch.nn.parallel import DistributedDataParallel
 
 from common.data.sources import Split
 from common.training.communication import ring_all_reduce_bytes, statistics_payload_bytes
 from common.training.trainer import Update
-from pytorch_impl import train
+from pytorch_impl import collectives, train
 from pytorch_impl.parallel.group import Group
 from pytorch_impl.parallel.tensor_parallel import TensorParallel
 
@@ -27,12 +26,7 @@ class HybridTensor(TensorParallel):
         self._shards = Group(mesh.get_group("copies"))
         self._build_split(mesh.get_group("slices"), self._shards if self._synchronises else None)
         # Twin: DDP sends each bucket of gradients as soon as it is full. The other twin's graph does that by itself.
-        self._wrapped = DistributedDataParallel(
-            self._model,
-            process_group=self._shards.members,
-            bucket_cap_mb=self._spec.communication.bucket_mib,
-            forward_sync_buffers=False,
-        )
+        self._wrapped = collectives.DataParallel(self._model, self._shards.members, self._spec.communication.bucket_mib)
         self._optimizer = self._new_optimizer(self._model)
 
     def _train_step(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
@@ -40,7 +34,10 @@ class HybridTensor(TensorParallel):
         # DDP averages over copies, but the shares of the loss must be summed. So each share is multiplied by the number of
         # copies.
         update = update._replace(num_examples=update.num_examples / copies)
-        loss, num_correct = train.train_step(self._objective, self._wrapped, self._optimizer, images, labels, masks, update)
+        exchanged = self._wrapped.exchanged
+        loss, num_correct = train.train_step(
+            self._objective, self._wrapped, self._optimizer, images, labels, masks, update, exchanged
+        )
         return loss / copies, num_correct
 
     def share_statistics(self) -> None:

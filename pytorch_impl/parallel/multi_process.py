@@ -7,12 +7,11 @@ from typing import Any
 
 import torch
 from torch import distributed
-from torch.nn.parallel import DistributedDataParallel
 
 from common.data.sources import Split
 from common.training.communication import exchange_bytes, statistics_payload_bytes
 from common.training.trainer import Batch, ComputeAndExchange, StepBreakdown, Update
-from pytorch_impl import device, train
+from pytorch_impl import collectives, device, train
 from pytorch_impl.compression import Compressor
 from pytorch_impl.parallel import group
 from pytorch_impl.parallel.trainer import Trainer
@@ -28,13 +27,9 @@ class MultiProcess(Trainer):
         self._model = self._new_model(self._shards if self._synchronises else None)
         settings = self._spec.communication
         self._compressor = Compressor(settings, self._model, self._architecture)
-        self._wrapped: DistributedDataParallel | None = None
+        self._wrapped: collectives.DataParallel | None = None
         if settings.compression == "none":
-            self._wrapped = DistributedDataParallel(
-                self._model,
-                bucket_cap_mb=settings.bucket_mib,
-                forward_sync_buffers=False,
-            )
+            self._wrapped = collectives.DataParallel(self._model, distributed.group.WORLD, settings.bucket_mib)
         else:
             # Twin: DDP cuts buckets in the order in which gradients are ready. Compressed buckets must be the same on all
             # ranks.
@@ -50,7 +45,10 @@ class MultiProcess(Trainer):
         # DDP averages over ranks, but the shares of the loss must be summed. So each share is multiplied by the number of
         # ranks.
         update = update._replace(num_examples=update.num_examples / ranks)
-        loss, num_correct = train.train_step(self._objective, self._wrapped, self._optimizer, images, labels, masks, update)
+        exchanged = self._wrapped.exchanged
+        loss, num_correct = train.train_step(
+            self._objective, self._wrapped, self._optimizer, images, labels, masks, update, exchanged
+        )
         return loss / ranks, num_correct
 
     def share_statistics(self) -> None:
@@ -79,7 +77,7 @@ class MultiProcess(Trainer):
                 self._compressor.exchange(found)
                 return
             # As DDP sends them, without the copies to its buckets and back.
-            work = [distributed.all_reduce(bucket, async_op=True) for bucket in buckets]
+            work = [collectives.start_all_reduce(bucket) for bucket in buckets]
             for each in work:
                 each.wait()
 

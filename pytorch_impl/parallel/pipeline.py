@@ -15,11 +15,12 @@ from torch import distributed
 
 from common.artifacts.schema import StepParts
 from common.data.sources import Split
+from common.machine import flight
 from common.models import stages
 from common.models.architectures import Parameter
 from common.models.weights import Weights
 from common.training.trainer import Batch, Update
-from pytorch_impl import device, input, models, train, weights
+from pytorch_impl import collectives, device, input, models, train, weights
 from pytorch_impl.parallel import group
 from pytorch_impl.parallel.trainer import Trainer
 
@@ -64,6 +65,7 @@ class Pipeline(Trainer):
             losses=losses,
             loss_kwargs={"num_examples": update.num_examples},
         )
+        self._meter.all_sent()
         gradients = self._summed([parameter.grad for parameter in parameters if parameter.grad is not None])
         with self._meter.busy():
             self._optimizer.apply(gradients, update.learning_rate, update.step)
@@ -134,9 +136,10 @@ class Pipeline(Trainer):
         with torch.no_grad():
             schedule = self._schedule(len(images), 1, training=False)
             logits = schedule.eval(arg_mbs=self._inputs(images, 1))
+            self._meter.all_sent()
             if not self._stage.is_last:
                 logits = self._values((self._architecture.num_classes,), len(images), device=self._device)
-            distributed.broadcast(logits, group=self._group, group_src=self._stage.number - 1)
+            collectives.broadcast(logits, self._group, self._stage.number - 1)
         return logits
 
     def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
@@ -148,7 +151,7 @@ class Pipeline(Trainer):
 
     def fetch(self, values: list[Any]) -> npt.NDArray[Any]:
         known = torch.stack(values)
-        distributed.broadcast(known, group=self._group, group_src=self._stage.number - 1)
+        collectives.broadcast(known, self._group, self._stage.number - 1)
         return known.cpu().numpy()
 
     def decisions(self, batch: Batch, num_examples: int) -> list[npt.NDArray[Any]]:
@@ -165,7 +168,7 @@ class Pipeline(Trainer):
         seconds, busy = np.zeros((steps, ranks)), np.zeros((steps, ranks))
         self._meter.timed = True
         for step in range(steps):
-            distributed.barrier()
+            collectives.barrier()
             self._meter.busy_seconds, start = 0.0, time.perf_counter()
             self.train_step(batch, num_examples, 0.0)
             self.synchronize()
@@ -204,13 +207,13 @@ class Pipeline(Trainer):
             values = torch.empty(parameter.shape, dtype=device.dtype(self._spec), device=self._device)
             if parameter.name in own:
                 values = self._tensor(own[parameter.name]).contiguous()  # memory is sent as it lies
-            distributed.broadcast(values, group=self._group, group_src=holders[parameter.name])
+            collectives.broadcast(values, self._group, holders[parameter.name])
             found[parameter.name] = values.cpu().numpy()
         return found
 
     def num_values(self) -> tuple[int, int]:
         own = torch.tensor(models.num_values(self._model), device=self._device)
-        distributed.all_reduce(own, group=self._group)
+        collectives.all_reduce(own, self._group)
         every, trainable = own.tolist()
         return every, trainable
 
@@ -221,12 +224,30 @@ class Pipeline(Trainer):
 
 
 class _Meter:
-    """Counts what a stage sends and times what it computes."""
+    """Counts what a stage sends and times what it computes. Also records when messages begin and end."""
 
     def __init__(self) -> None:
+        self._sending: list[int] = []
+        self._receiving: list[int] = []
         self.sent_bytes = 0
         self.busy_seconds = 0.0
         self.timed = False
+
+    def messages(self, operations: list[distributed.P2POp], *, sends: bool) -> list[distributed.P2POp]:
+        """Record that these begin. Torch's schedule starts them at once, and waits for them itself."""
+        begun = self._sending if sends else self._receiving
+        begun += [collectives.begin_message(each.tensor, each.peer, sends=sends) for each in operations]
+        return operations
+
+    def all_received(self) -> None:
+        """Record that what was received is here: the schedule computes with it."""
+        while self._receiving:
+            flight.end(self._receiving.pop())
+
+    def all_sent(self) -> None:
+        """Record that everything has left. The schedule waits for that at the end of a step at the latest."""
+        while self._sending:
+            flight.end(self._sending.pop())
 
     @contextmanager
     def busy(self) -> Iterator[None]:
@@ -250,12 +271,20 @@ def _metered_stage() -> type[Any]:
         meter: _Meter
 
         def forward_one_chunk(self, *arguments: Any, **options: Any) -> Any:
+            self.meter.all_received()
             with self.meter.busy():
                 return super().forward_one_chunk(*arguments, **options)
 
         def backward_one_chunk(self, *arguments: Any, **options: Any) -> Any:
+            self.meter.all_received()
             with self.meter.busy():
                 return super().backward_one_chunk(*arguments, **options)
+
+        def get_fwd_recv_ops(self, fwd_chunk_id: int) -> list[distributed.P2POp]:
+            return self.meter.messages(super().get_fwd_recv_ops(fwd_chunk_id), sends=False)
+
+        def get_bwd_recv_ops(self, bwd_chunk_id: int) -> list[distributed.P2POp]:
+            return self.meter.messages(super().get_bwd_recv_ops(bwd_chunk_id), sends=False)
 
         def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[distributed.P2POp]:
             return self._counted(super().get_fwd_send_ops(fwd_chunk_id))
@@ -265,6 +294,6 @@ def _metered_stage() -> type[Any]:
 
         def _counted(self, sends: list[distributed.P2POp]) -> list[distributed.P2POp]:
             self.meter.sent_bytes += sum(send.tensor.nbytes for send in sends)
-            return sends
+            return self.meter.messages(sends, sends=True)
 
     return MeteredStage

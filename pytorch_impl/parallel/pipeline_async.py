@@ -11,7 +11,7 @@ from torch.func import functional_call
 
 from common.models import stages
 from common.training.trainer import Batch, Update
-from pytorch_impl import train
+from pytorch_impl import collectives, train
 from pytorch_impl.parallel.pipeline import Pipeline
 
 
@@ -31,7 +31,7 @@ class PipelineAsync(Pipeline):
         index, number = self._stage.index, self._stage.number
         # Each pair of stages has a channel for each direction. On a shared channel, messages would wait for others.
         pairs = [[stage, stage + 1] for stage in range(number - 1)]
-        down, up = ([distributed.new_group(pair) for pair in pairs] for _ in ("down", "up"))
+        down, up = ([collectives.new_group(pair) for pair in pairs] for _ in ("down", "up"))
         self._from_before, self._to_before = (down[index - 1], up[index - 1]) if index else (None, None)
         self._to_behind, self._from_behind = (None, None) if self._stage.is_last else (down[index], up[index])
         self._most_in_flight = stages.in_flight("asynchronous", index, number, number)
@@ -78,7 +78,11 @@ class PipelineAsync(Pipeline):
     ) -> tuple[list[torch.Tensor], torch.Tensor, torch.Tensor]:
         """(the weights that were used, the stage's result, what is derived: the result, or in the last stage the loss)."""
         stash = {name: parameter.detach().clone().requires_grad_() for name, parameter in self._model.named_parameters()}
-        result = functional_call(self._model, stash, (values,), masks)
+        # The way back reads BatchNorm's running statistics, and torch refuses it where a later micro-batch has changed them.
+        statistics = {name: buffer.clone() for name, buffer in self._model.named_buffers()}
+        result = functional_call(self._model, stash | statistics, (values,), masks)
+        for name, buffer in self._model.named_buffers():
+            buffer.copy_(statistics[name])
         return list(stash.values()), result, self._loss(result, labels, len(labels)) if self._stage.is_last else result
 
     def _blank_step(self, examples: int, num_examples: int) -> None:
@@ -122,7 +126,7 @@ class PipelineAsync(Pipeline):
             return
         values = values.detach()
         peer = 1 if group is self._to_behind else 0
-        self._sends.append((distributed.isend(values, group=group, group_dst=peer), values))
+        self._sends.append((collectives.send(values, group, peer), values))
 
     def _receive(self, shape: tuple[int, ...], size: int, group: Any) -> Any:
         """(work, values) of a message to come. It is requested at once, so the sender need not wait."""
@@ -131,7 +135,7 @@ class PipelineAsync(Pipeline):
         values = self._values(shape, size, device=self._device)
         self._meter.sent_bytes += values.nbytes  # counted here: some of a step's messages are sent in the next step
         peer = 0 if group is self._from_before else 1
-        return distributed.irecv(values, group=group, group_src=peer), values
+        return collectives.receive(values, group, peer), values
 
 
 class _InFlight(NamedTuple):

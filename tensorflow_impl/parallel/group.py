@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from common.machine import flight
 from common.processes import rendezvous
-from tensorflow_impl import device
+from tensorflow_impl import collectives, device
 
 
 class Group:
@@ -30,7 +31,13 @@ class Group:
 
     def total(self, tensor: tf.Tensor) -> tf.Tensor:
         """Sum a one-dimensional tensor over the processes, between two steps."""
-        return self.members.experimental_local_results(self._totals(tensor.dtype)(tensor))[0]
+        total = self._totals(tensor.dtype)
+        if self.members.cluster_resolver is None:  # the replicas are in this process
+            return self.members.experimental_local_results(total(tensor))[0]
+        number = collectives.begin(self.members, "all_reduce", tensor)
+        found = self.members.experimental_local_results(total(tensor))[0]
+        flight.end(number)
+        return found
 
     def sum(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Sum float64 or int64 values over the processes; every process gets the sum."""
@@ -64,6 +71,8 @@ def all_ranks() -> Group:
     options = tf.distribute.experimental.CommunicationOptions(
         implementation=implementation.NCCL if device.gpus() else implementation.RING,
     )
+    number = collectives.channel(None).begin("rendezvous")
     strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+    flight.end(number)
     rendezvous.keep_to_loopback()  # Twin: TensorFlow's server listens on all addresses. No setting changes that.
     return Group(strategy)

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from common.data.sources import Split
+from common.machine import flight
 from common.training.communication import exchange_bytes, statistics_payload_bytes
 from common.training.trainer import Batch, ComputeAndExchange, StepBreakdown, Update
-from tensorflow_impl import train
+from tensorflow_impl import collectives, train
 from tensorflow_impl.parallel import group
 from tensorflow_impl.parallel.trainer import Trainer
 
@@ -21,7 +22,12 @@ class MultiProcess(Trainer):
         self.shard = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.devices = self._ranks()
         self._shards = group.all_ranks()
+        number = collectives.channel(None).begin("set_up")  # TensorFlow sends every new variable's value
         self._replicate(self._shards)
+        flight.end(number)
+
+    def _call(self, graph: Callable[..., Any], *arguments: Any) -> Any:
+        return collectives.run_graph(graph, *arguments)
 
     def _each(self, one: Callable[..., Any], images: Any, labels: Any, masks: Any) -> Any:
         return self._strategy.run(lambda: one(images, labels, masks))

@@ -131,7 +131,7 @@ class Trainer(trainer.Trainer):
         if not any(architectures.deciding(self._architecture.layers)):
             return []
         watched, graph = self._decide(self._spec.micro_batches(num_examples))
-        found = graph(*self._arguments(batch, num_examples, 0.0))
+        found = self._call(graph, *self._arguments(batch, num_examples, 0.0))
         return watched.found([tf.concat(device.copies(values), 0) for values in found])
 
     def memory_by_device(self) -> dict[str, float]:
@@ -207,7 +207,11 @@ class Trainer(trainer.Trainer):
         micro_batches = self._spec.micro_batches(num_examples)
         self._shapes.add((len(batch.labels), micro_batches))
         step = self._train(micro_batches, self._compiled(num_examples))
-        return step(*self._arguments(batch, num_examples, learning_rate))
+        return self._call(step, *self._arguments(batch, num_examples, learning_rate))
+
+    def _call(self, graph: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a graph in which replicas may exchange tensors."""
+        return graph(*arguments)
 
     def _decisions_in(self, micro_batches: int) -> tuple[decisions.Decisions, Any]:
         """A graph of the forward pass that returns what ReLUs and max-poolings see."""
@@ -310,7 +314,7 @@ class Trainer(trainer.Trainer):
             step(*self._arguments(batch, num_examples, 0.0))
 
         def exchange() -> None:
-            send(gradients)
+            self._call(send, gradients)
 
         return ComputeAndExchange(compute, exchange)
 
@@ -338,7 +342,7 @@ class Trainer(trainer.Trainer):
 
         def calling(graph: Callable[..., Any]) -> Callable[[], None]:
             def call() -> None:
-                graph(*self._arguments(batch, num_examples, 0.0))
+                self._call(graph, *self._arguments(batch, num_examples, 0.0))
 
             return call
 

@@ -25,7 +25,16 @@ _AGES = "TensorFlow keeps weights of several ages; torch's updates wait."
 _FLATTENED = "Torch flattens images channels first, and a user's own model is not changed; the canonical order is TensorFlow's."
 _GROUPS = "Keras compiles a grouped convolution with XLA, which is slow on a CPU; torch has a kernel for it."
 _WATCHED = "Torch's functions are watched as they are called; a Keras model names its layers' inputs."
+_CALLED = "Torch's exchanges are Python's calls; TensorFlow's run inside a graph, which is called as a whole."
 EXCEPTIONS: dict[tuple[str, str], str] = {
+    **{
+        ("collectives.py", name): _CALLED
+        for name in (
+            *("Pending", "Pending.__init__", "Pending.wait", "all_reduce", "start_all_reduce", "start_all_gather", "broadcast"),
+            *("barrier", "new_group", "swap", "send", "receive", "begin_message", "run_graph"),
+            *("DataParallel", "DataParallel.__init__", "DataParallel.forward", "DataParallel.exchanged"),
+        )
+    },
     **{("models.py", name): _FORMATS for name in ("placed", "formatted")},
     **{("weights.py", name): _FLATTENED for name in ("orders", "flattened", "restored")},
     ("native.py", "UserModel.forward"): "Keras takes a model's inputs as one list, and the training mode with each call.",

@@ -17,6 +17,7 @@ STEPS = 8
 
 def record(framework: str, name: str, word: str, replicas: int, out: Path) -> Arrays:
     values = {**setting(name).model_dump(), "steps": STEPS}
+    values["optimizer"]["learning_rate"] /= 10  # late updates let the loss explode, and rounding with it
     path, recording, log = (out / f"{framework}-{word}.{suffix}" for suffix in ("json", "safetensors", "log"))
     path.write_text(spec.build(spec.with_variant(values, word, replicas)).to_json(), encoding="utf-8")
     assert launch.call(framework, ["trace", str(path), "--out", str(recording)], log=log) == 0, log.read_text()

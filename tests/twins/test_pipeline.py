@@ -99,6 +99,14 @@ def test_a_pipeline_of_other_mathematics_learns_too_and_scores_every_example(end
     assert ours.order_hash == ended(f"serial {PARTS}").order_hash
 
 
+@pytest.mark.slow
+def test_an_asynchronous_pipeline_trains_batch_norm_in_every_stage(framework: str, tmp_path: Path) -> None:
+    """A micro-batch changes the running statistics that the way back of an earlier one reads."""
+    values = {**SETTINGS, "model": "mini_xception", "data": {"limit": 31}, "epochs": 1, "profile_steps": 0}
+    code, result, log = run(framework, spec.build(spec.with_variant(values, "pipeline_async", 2)), tmp_path)
+    assert (code, result.status) == (0, "ok"), log
+
+
 @pytest.mark.parametrize("word", WORDS)
 def test_every_activation_and_every_gradient_is_counted_once(ended: Ended, word: str) -> None:
     architecture = made.network(num_classes=10)

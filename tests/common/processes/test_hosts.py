@@ -72,6 +72,24 @@ def test_a_rank_killed_on_a_host_is_named_though_it_is_told_later_than_what_came
     assert failure == Failure(1, -signal.SIGKILL, "rank 1 of 2 on far was ended by SIGKILL")
 
 
+RECORDS = """
+from common.machine import flight
+channel = flight.channel((0, 1))
+flight.end(channel.begin("all_reduce", "float32", (4, 25), 400))
+"""
+
+
+@pytest.mark.parametrize("has_ended", [False, True], ids=["hangs", "is killed"])
+def test_what_a_rank_on_a_host_has_recorded_comes_here(tmp_path: Path, has_ended: bool) -> None:
+    waits = f"{RECORDS}channel.begin('barrier'); threading.Event().wait()"
+    there = f"{RECORDS}{'os.kill(os.getpid(), signal.SIGKILL)' if has_ended else 'time.sleep(60)'}"
+    failure = supervisor.run_members([member(0, waits), member(1, there, "far")], Watch(LIMIT, tmp_path, "threading"))
+    assert failure is not None
+    state = "has ended before it" if has_ended else "has not come to it"
+    assert f"rank 0 waits in barrier; rank 1 {state}: its last was 1, all_reduce, done " in failure.words, failure.words
+    assert "all_reduce of 4 x 25 float32 (400 bytes)" in (tmp_path / "collectives.txt").read_text().partition("rank 1")[2]
+
+
 @pytest.mark.parametrize(("shell", "code"), [("sh -c 'exit 255' sh", 255), ("true", 1)])
 def test_a_host_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch, shell: str, code: int) -> None:
     monkeypatch.setenv(hosts.SHELL_VARIABLE, shell)

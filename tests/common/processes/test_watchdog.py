@@ -1,6 +1,7 @@
 import contextlib
 import os
 import re
+import resource
 import subprocess
 import sys
 import textwrap
@@ -101,6 +102,54 @@ def test_a_process_that_waits_for_what_never_comes_is_named_with_its_place(tmp_p
     assert re.fullmatch(rf"rank 0 of 1 hangs in {where} after step 2: no progress for 1\.8 s; see stacks-rank0\.txt", words)
     stacks = (tmp_path / "stacks-rank0.txt").read_text()
     assert stacks.count("most recent call first") == (2 if "Barrier" in hang else 1), "the stacks of all threads"
+
+
+EXCHANGES = """
+from common.machine import flight
+steps(2)
+channel = flight.channel((0, 1))
+for _ in range(300):
+    flight.end(channel.begin("all_reduce", "float32", (4, 25), 400))
+"""
+
+
+def test_the_first_exchange_that_does_not_match_is_named(tmp_path: Path) -> None:
+    code = EXCHANGES + "channel.begin(*(['barrier'] if rank else ['all_reduce', 'float32', (4, 25), 400])); time.sleep(60)"
+    words = hang_of(run(code, 2, tmp_path))
+    said = "rank 0 waits in all_reduce of 4 x 25 float32 (400 bytes); rank 1 waits in barrier"
+    files = "stacks-rank0.txt, stacks-rank1.txt, collectives.txt"
+    found = rf".*: no progress for 1\.8 s; see {files}\. Collective 301, begun [12]\.\d s ago: {re.escape(said)}"
+    assert re.fullmatch(found, words), words
+    lines = (tmp_path / "collectives.txt").read_text().splitlines()
+    assert lines[0] == "rank 0: 301 exchanges, of which the last 256 are kept"
+    assert lines[-1].split() == ["0,", "1", "301", *lines[-1].split()[3:6], "not", "done", "barrier"]
+
+
+def test_where_no_file_may_hold_the_records_a_hang_is_found_all_the_same() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, hard))
+    try:
+        words = hang_of(run(EXCHANGES + "channel.begin('barrier'); time.sleep(60)", 2))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert words.endswith("no progress for 1.8 s"), words
+
+
+def test_what_a_killed_rank_had_recorded_is_read_after_its_end() -> None:
+    code = EXCHANGES + textwrap.dedent("""
+        if rank == 1:
+            time.sleep(1.0)
+            os.kill(os.getpid(), signal.SIGKILL)
+        channel.begin("all_reduce", "float32", (4, 25), 400)
+        wait_for_the_others()
+    """)
+    failure = run(code, 2)
+    assert failure is not None
+    assert re.fullmatch(
+        r"rank 1 of 2 was ended by SIGKILL\. Collective 301, begun \d\.\d s ago: rank 0 waits in all_reduce of 4 x 25 float32 "
+        r"\(400 bytes\); rank 1 has ended before it: its last was 300, all_reduce, done \d\.\d s ago",
+        failure.words,
+    ), failure.words
 
 
 def test_one_that_idles_is_named_though_others_go_on_without_it(tmp_path: Path) -> None:

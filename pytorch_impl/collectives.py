@@ -1,0 +1,153 @@
+"""Exchanges between the processes of a run. Each is recorded, see `common.machine.flight`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
+
+from common.machine import flight
+
+_DTYPES = {getattr(torch, name): name for name in flight.DTYPES if name}
+
+
+@cache
+def channel(group: Any) -> flight.Channel:
+    """What some processes of the run exchange.
+
+    Args:
+        group: of these processes. None: all.
+    """
+    # Twin: a process group may hold some of the ranks. A strategy of TensorFlow's holds all.
+    return flight.channel(tuple(distributed.get_process_group_ranks(group)))
+
+
+def begin(group: Any, kind: str, tensor: torch.Tensor, shape: tuple[int, ...] | None = None) -> int:
+    """Record that an exchange begins; its number, for `flight.end`.
+
+    Args:
+        group: the processes that take part.
+        kind: of `flight.KINDS`.
+        tensor: that this process hands over or receives.
+        shape: of what all have in common. None: the tensor's.
+    """
+    return channel(group).begin(kind, _DTYPES[tensor.dtype], tuple(shape or tensor.shape), tensor.nbytes)
+
+
+class Pending:
+    """An exchange that other work does not wait for."""
+
+    def __init__(self, work: Any, number: int) -> None:
+        self._work = work
+        self._number = number
+
+    def wait(self) -> None:
+        """Wait until it is done. On a GPU: let the device wait."""
+        self._work.wait()
+        flight.end(self._number)
+
+
+def all_reduce(tensor: torch.Tensor, group: Any = None) -> None:
+    """Sum a tensor over processes, in place."""
+    number = begin(group, "all_reduce", tensor)
+    distributed.all_reduce(tensor, group=group)
+    flight.end(number)
+
+
+def start_all_reduce(tensor: torch.Tensor, group: Any = None) -> Pending:
+    """Begin to sum a tensor over processes, in place."""
+    number = begin(group, "all_reduce", tensor)
+    return Pending(distributed.all_reduce(tensor, group=group, async_op=True), number)
+
+
+def start_all_gather(gathered: list[torch.Tensor], tensor: torch.Tensor, group: Any = None) -> Pending:
+    """Begin to gather the tensors of all processes."""
+    number = begin(group, "all_gather", tensor)
+    return Pending(distributed.all_gather(gathered, tensor, group=group, async_op=True), number)
+
+
+def broadcast(tensor: torch.Tensor, group: Any, source: int) -> None:
+    """Copy the tensor of one process, named by its place in the group, to all."""
+    number = begin(group, "broadcast", tensor)
+    distributed.broadcast(tensor, group=group, group_src=source)
+    flight.end(number)
+
+
+def barrier() -> None:
+    """Wait until all processes are here."""
+    number = channel(None).begin("barrier")
+    distributed.barrier()
+    flight.end(number)
+
+
+def new_group(ranks: Sequence[int]) -> Any:
+    """Form a group. All processes of the run call this."""
+    number = channel(None).begin("new_group", shape=tuple(ranks))
+    group = distributed.new_group(list(ranks))
+    flight.end(number)
+    return group
+
+
+def swap(number: int, messages: list[distributed.P2POp]) -> None:
+    """Send and receive messages at once, as the exchange with this number."""
+    for work in distributed.batch_isend_irecv(messages):
+        work.wait()
+    flight.end(number)
+
+
+def send(tensor: torch.Tensor, group: Any, destination: int) -> Pending:
+    """Begin to send a tensor to a process, named by its place in the group."""
+    number = begin_message(tensor, _global(group, destination), sends=True)
+    return Pending(distributed.isend(tensor, group=group, group_dst=destination), number)
+
+
+def receive(tensor: torch.Tensor, group: Any, source: int) -> Pending:
+    """Begin to receive a tensor from a process, named by its place in the group."""
+    number = begin_message(tensor, _global(group, source), sends=False)
+    return Pending(distributed.irecv(tensor, group=group, group_src=source), number)
+
+
+def begin_message(tensor: torch.Tensor, peer: int, *, sends: bool) -> int:
+    """Record that a message to or from a process of the run begins; its number, for `flight.end`."""
+    rank = distributed.get_rank()
+    way = flight.way(rank, peer) if sends else flight.way(peer, rank)
+    return way.begin("send" if sends else "receive", _DTYPES[tensor.dtype], tuple(tensor.shape), tensor.nbytes)
+
+
+class DataParallel(DistributedDataParallel):
+    """A model whose gradients are averaged over processes while the backward pass still computes.
+
+    The exchanges run in C++, one for each bucket. A hook in Python would see each of them, and cost time. So a step's exchanges
+    are one record, from the end of the forward pass to `exchanged`.
+    """
+
+    def __init__(self, model: torch.nn.Module, group: Any, bucket_mib: float) -> None:
+        number = channel(group).begin("set_up")
+        super().__init__(model, process_group=group, bucket_cap_mb=bucket_mib, forward_sync_buffers=False)
+        flight.end(number)
+        own = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        count, num_bytes = sum(each.numel() for each in own), sum(each.nbytes for each in own)
+        self._exchange = "gradients", _DTYPES[own[0].dtype], (count,), num_bytes
+        self._begun: list[int] = []
+
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        """The model's outputs. From here on gradients are exchanged, unless it is in `no_sync`."""
+        outputs = super().forward(*inputs, **options)
+        if self.require_backward_grad_sync:
+            self._begun.append(channel(self.process_group).begin(*self._exchange))
+        return outputs
+
+    def exchanged(self, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Gradients after a backward pass. Call it as soon as they are there."""
+        while self._begun:
+            flight.end(self._begun.pop())
+        return gradients
+
+
+@cache
+def _global(group: Any, peer: int) -> int:
+    return distributed.get_global_rank(group, peer)
