@@ -272,15 +272,18 @@ class _Pass(Network):
         if isinstance(layer, ReLU | MaxPool | Residual | Concatenation):
             return y, backward  # inside, something may be injected
 
+        # A convolution's output is of no use behind its BatchNorm, and would be half of a pass's memory.
+        kept = y if isinstance(layer, BatchNorm) else x if isinstance(layer, Conv) else None
+
         def watched(dy: Array) -> tuple[Array, dict[str, Array]]:
             if dy is _ZERO:
                 return dy, {}
             if self.terms is None:
                 dx, found = backward(dy)
                 if self._decider.resum is not None and isinstance(layer, Conv) and layer.groups == 1:
-                    found["kernel"] = self._resummed(self._decider.resum, layer, found["kernel"], x, dy)
+                    found["kernel"] = self._resummed(self._decider.resum, layer, found["kernel"], kept, dy)
                 return dx, found
-            self.terms |= {f"{layer.name}.{role}": terms for role, terms in self._terms(layer, x, y, dy).items()}
+            self.terms |= {f"{layer.name}.{role}": terms for role, terms in self._terms(layer, kept, dy).items()}
             return backward(dy, with_kernel=False) if isinstance(layer, Conv) else backward(dy)
 
         return y, watched
@@ -291,11 +294,12 @@ class _Pass(Network):
         places = np.ndindex(layer.kernel_size, layer.kernel_size)
         return np.stack([resum(kernel[a, b], views[:, :, :, a, b], dy) for a, b in places]).reshape(kernel.shape)
 
-    def _terms(self, layer: Layer, x: Array, y: Array, dy: Array) -> dict[str, Array]:
+    def _terms(self, layer: Layer, kept: Any, dy: Array) -> dict[str, Array]:
+        """By role. `kept` is the output of a BatchNorm, and the input of a convolution."""
         axes = tuple(range(dy.ndim - 1))
         if isinstance(layer, BatchNorm):
             gamma, terms = self._of(layer, "gamma"), np.abs(dy)
-            normal = y - self._of(layer, "beta")
+            normal = kept - self._of(layer, "beta")
             np.divide(normal, np.where(gamma == 0, np.inf, gamma), out=normal)
             beta = terms.sum(axes)
             terms *= np.abs(normal, out=normal)
@@ -304,7 +308,7 @@ class _Pass(Network):
             return {}
         found = {"bias": np.abs(dy).sum(axes)} if isinstance(layer, Dense) or layer.bias else {}
         if f"{layer.name}.kernel" in self.kernels:
-            found |= super()._layer(layer, np.abs(x))[1](np.abs(dy))[1]
+            found |= super()._layer(layer, np.abs(kept))[1](np.abs(dy))[1]
         return found
 
     def relu(self, x: Array) -> tuple[Array, Backward]:

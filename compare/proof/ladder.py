@@ -53,7 +53,7 @@ to their own run about once in seven. Then MORE_COPIES are made, and it is excee
 MORE_COPIES = 9
 MORE_FLOPS = 1e12
 """Of these in one framework. Those of a large model would take longer than its proof."""
-LEAST_FOLLOWED, MOST_FOLLOWED = 6, 100
+LEAST_FOLLOWED, MOST_FOLLOWED = 5, 100
 FOLLOWED_FLOPS = 0.75e12
 """Of a run and its copies in one framework: some five seconds on two cores. On digits the copies are as far apart as they will
 ever be by then."""

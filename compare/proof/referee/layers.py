@@ -35,7 +35,7 @@ def convolution(
     y: Any = reduce(iadd, (_product("nijgc,cgo->nijgo", patches[:, :, :, a, b], shared[a, b]) for a, b in places))
 
     def backward(dy: Array, with_kernel: bool = True) -> tuple[Array, dict[str, Array]]:
-        own = dy.reshape(y.shape)
+        own = dy.reshape(*dy.shape[:3], groups, -1)
         dkernel = [_product("nijgc,nijgo->cgo", patches[:, :, :, a, b], own) for a, b in places if with_kernel]
         found = {"kernel": np.stack(dkernel).reshape(kernel.shape)} if with_kernel else {}
         found |= {} if bias is None else {"bias": dy.sum((0, 1, 2))}
