@@ -273,7 +273,7 @@ class _Pass(Network):
             return y, backward  # inside, something may be injected
 
         # A convolution's output is of no use behind its BatchNorm, and would be half of a pass's memory.
-        kept = y if isinstance(layer, BatchNorm) else x if isinstance(layer, Conv) else None
+        kept = y if isinstance(layer, BatchNorm) else x if isinstance(layer, Conv | Dense) else None
 
         def watched(dy: Array) -> tuple[Array, dict[str, Array]]:
             if dy is _ZERO:
@@ -295,7 +295,7 @@ class _Pass(Network):
         return np.stack([resum(kernel[a, b], views[:, :, :, a, b], dy) for a, b in places]).reshape(kernel.shape)
 
     def _terms(self, layer: Layer, kept: Any, dy: Array) -> dict[str, Array]:
-        """By role. `kept` is the output of a BatchNorm, and the input of a convolution."""
+        """By role. `kept` is the output of a BatchNorm, and the input of a layer with a kernel."""
         axes = tuple(range(dy.ndim - 1))
         if isinstance(layer, BatchNorm):
             gamma, terms = self._of(layer, "gamma"), np.abs(dy)
