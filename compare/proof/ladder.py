@@ -51,8 +51,10 @@ COPIES = 3
 """Of the timed run in each framework. If the frameworks differ by rounding alone, their distance exceeds that of all six copies
 to their own run about once in seven. Then MORE_COPIES are made, and it is exceeded about once in nineteen."""
 MORE_COPIES = 9
-MORE_FLOPS = 1e12
+MORE_FLOPS = 2e12
 """Of these in one framework. Those of a large model would take longer than its proof."""
+LEAST_WITH_MORE = 10
+"""Steps that more copies follow, at least. A large model, of which fewer are followed, gets no more copies."""
 LEAST_FOLLOWED, MOST_FOLLOWED = 5, 100
 FOLLOWED_FLOPS = 0.75e12
 """Of a run and its copies in one framework: some five seconds on two cores. On digits the copies are as far apart as they will
@@ -636,7 +638,7 @@ class _Ladder:
         made = _follow(self.recorder, serial, self.frameworks, self._followed, COPIES)
         pairs = [(other, growth.between(made.losses[first][0], made.losses[other][0], made)) for other in others]
         beyond = [pair.beyond for _, pair in pairs if pair.beyond is not None and not pair.is_other_training]
-        steps = min(self._followed, max(*beyond, LEAST_FOLLOWED)) if beyond else 0
+        steps = min(self._followed, max(*beyond, LEAST_WITH_MORE)) if beyond else 0
         if beyond and _may_have_more_copies(serial[first], steps):
             made = _follow(self.recorder, serial, self.frameworks, steps, MORE_COPIES)
             pairs = [(other, growth.between(made.losses[first][0], made.losses[other][0], made)) for other in others]
@@ -758,7 +760,7 @@ def _follow(recorder: Recorder, serial: Mapping[str, Spec], frameworks: Sequence
 
 def _may_have_more_copies(what: Spec, steps: int) -> bool:
     """Whether `MORE_COPIES` of so many steps are affordable."""
-    return _flops_of_a_step(what) * steps * (1 + MORE_COPIES) <= MORE_FLOPS
+    return steps >= LEAST_WITH_MORE and _flops_of_a_step(what) * steps * (1 + MORE_COPIES) <= MORE_FLOPS
 
 
 def _flops_of_a_step(what: Spec) -> int:
