@@ -54,8 +54,8 @@ MORE_COPIES = 9
 MORE_FLOPS = 2e12
 """Of these in one framework. Those of a large model would take longer than its proof."""
 LEAST_WITH_MORE = 10
-"""Steps that more copies follow, at least. A large model, of which fewer are followed, gets no more copies."""
-LEAST_FOLLOWED, MOST_FOLLOWED = 5, 100
+"""Steps that more copies follow, at least. Of a large model `LEAST_FOLLOWED` are followed, by no more copies."""
+LEAST_FOLLOWED, MOST_FOLLOWED = 4, 100
 FOLLOWED_FLOPS = 0.75e12
 """Of a run and its copies in one framework: some five seconds on two cores. On digits the copies are as far apart as they will
 ever be by then."""
@@ -659,7 +659,8 @@ class _Ladder:
         dataset = sources.load(what.data, seed=what.split_seed, cache_dir=what.paths.cache_dir)
         work_of_a_step = work.count(self.architecture).flops * what.global_batch_size * (1 + COPIES)
         plan = Plan(what, self.architecture, len(dataset.train))
-        return min(plan.total_steps, MOST_FOLLOWED, max(LEAST_FOLLOWED, int(FOLLOWED_FLOPS / work_of_a_step)))
+        affordable = int(FOLLOWED_FLOPS / work_of_a_step)
+        return min(plan.total_steps, MOST_FOLLOWED, affordable if affordable >= LEAST_WITH_MORE else LEAST_FOLLOWED)
 
     @cached_property
     def _serial_recordings(self) -> dict[tuple[str, str], Recording]:
