@@ -29,10 +29,10 @@ class Rank(NamedTuple):
 
 
 def sentence(ranks: Sequence[Rank]) -> str | None:
-    """The first exchange that does not match, or the one that all wait in. None: no rank is in one.
+    """Name the first exchange that does not match, or the one that all ranks wait in. None: no rank is in one.
 
-    An exchange that differs between ranks comes first. Then one that a rank waits in and another has not come to. Of several,
-    the one is named whose missing rank does not wait itself; else the one that was begun first.
+    An exchange that differs between ranks comes first. The next is an exchange that one rank waits in and another has not
+    begun. Of several such, the sentence names the one whose missing rank does not wait itself, else the one begun first.
     """
     exchanges = [each for each in _lined_up(ranks) if each.differs or each.waiting]
     # Who sends goes on meanwhile.

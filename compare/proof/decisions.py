@@ -273,7 +273,7 @@ class _Pass(Network):
             return y, backward  # inside, something may be injected
 
         # A convolution's output is of no use behind its BatchNorm, and would be half of a pass's memory.
-        kept = y if isinstance(layer, BatchNorm) else x if isinstance(layer, Conv | Dense) else None
+        kept: Any = y if isinstance(layer, BatchNorm) else x if isinstance(layer, Conv | Dense) else None
 
         def watched(dy: Array) -> tuple[Array, dict[str, Array]]:
             if dy is _ZERO:

@@ -296,11 +296,11 @@ class Judge:
         # A mode that divides the model does not tell what it decides. Mostly it is what the serial run decides.
         source = recorded if tells else self._telling.get(own_chains)
         if source is not None and (told := self._as_recorded(what, source, truth, step, np.float32)) is not None:
-            of_told = findings(told[0])
-            if worst(of_told, "gradients", "weights") > SURE and not told[2]:
-                told = self._as_recorded(what, source, truth, step, np.float64) or told
-                of_told = findings(told[0])
-            _, turned, unexplained = told
+            stepped, turned, unexplained = told
+            of_told = findings(stepped)
+            is_sure = unexplained or worst(of_told, "gradients", "weights") <= SURE
+            if not is_sure and (exact := self._as_recorded(what, source, truth, step, np.float64)) is not None:
+                of_told = findings(exact[0])
             counts += Counter(unexplained=unexplained if tells else 0)
             if not unexplained and (tells or worst(of_told, "gradients", "weights") <= 1):
                 return _Found(of_told, counts + Counter(turned=turned))
