@@ -99,7 +99,7 @@ def command(
             named = compared.names(settings.contestants)
             asked = list(settings.modes) if modes is None else variants(modes)
             replicas = replicas or settings.replicas
-            rows = matrix.rows(settings.values, named, asked, replicas, settings.workers)
+            rows = matrix.rows(settings.values, named, asked, replicas, settings.workers, one_core=settings.one_core)
             specs = [rows[0].spec]
         else:
             named = compared.names({})

@@ -320,6 +320,14 @@ def _label(axis: Axes, value: float, x: float, y: float) -> Annotation:
     return axis.annotate(f"{value:.2f}", (x, y), (6, 0), textcoords="offset points", va="center", fontsize=9, bbox=box)
 
 
+def draw_ratio(axis: Axes, place: int, ratio: Ratio, series: str, words: str, colour: str = plots.COLOURS[0]) -> None:
+    """A ratio with its interval, in the row at `place`. `words` are shown where a reader points at it."""
+    ends = (ratio.low, ratio.high) if ratio.low is not None and ratio.high is not None else None
+    whiskers = [[ratio.value - ends[0]], [ends[1] - ratio.value]] if ends else None
+    drawn = axis.errorbar(ratio.value, place, xerr=whiskers, fmt="o", capsize=3, color=colour)
+    plots.mark(drawn[0], series, [words])
+
+
 def name_rows(axis: Axes, names: Sequence[str]) -> None:
     """Names of rows from top to bottom, beside a figure that is high enough for them."""
     figure = axis.get_figure(root=True)

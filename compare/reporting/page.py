@@ -70,6 +70,7 @@ def _cell(cell: Cell, column: Column, is_text: bool) -> dict[str, Any]:
         "value": number,
         "missing": number is None and not isinstance(cell, str),
         "kind": " ".join(kinds),
+        "link": text if column.link else None,
     }
 
 
