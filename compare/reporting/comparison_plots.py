@@ -137,14 +137,15 @@ def _ratio(summary: Summary, key: str) -> Ratio | None:
 
 
 def _left_out(summaries: Sequence[Summary]) -> str:
-    return " (left out: what other work disturbed)" if any(summary.disturbed_ratios for summary in summaries) else ""
+    words = dict.fromkeys(word for summary in summaries for word in summary.hidden_ratios.values())
+    return f" (left out: {', '.join(words)})" if words else ""
 
 
 def _efficiency(figure: Figure, summaries: Sequence[Summary]) -> Drawn:
     compared = [
         summary
         for summary in summaries
-        if summary.parallel_efficiency is not None and "parallel_efficiency" not in summary.disturbed_ratios
+        if summary.parallel_efficiency is not None and "parallel_efficiency" not in summary.hidden_ratios
     ]
     axis: Axes = figure.subplots()
     for place, summary in enumerate(compared):

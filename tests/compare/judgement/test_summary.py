@@ -189,6 +189,29 @@ def test_unequal_hashes_are_called_out(field: str, what: str) -> None:
     assert f"NOT the same {what}: 2 different among 20 runs. Their figures do not compare." in sentences
 
 
+@pytest.mark.parametrize(
+    ("plant", "rows"),
+    [
+        ({"weights_hash": "another"}, 1),
+        ({"order_hash": "another"}, 1),
+        ({"first_step_loss": 2.4}, 5),
+    ],
+)
+def test_no_speedup_and_no_verdict_is_shown_where_the_runs_did_not_train_the_same(plant: dict[str, Any], rows: int) -> None:
+    """Planted in one framework alone: in one run, or in all of a row."""
+    stored = made.repeated()
+    row = stored.comparison.rows[1]
+    for repeat in range(rows):
+        stored.runs[row.id][repeat] = stored.runs[row.id][repeat].model_copy(update=plant)
+    summaries = summarize(stored)
+    assert not findings(stored, summaries).comparable
+    parallel = [summary for summary in summaries if summary.mode == "data_parallel"]
+    assert [summary.pays for summary in parallel] == ["not comparable"] * 2
+    assert all(summary.shown_ratio("speedup_same_cores") == "not comparable" for summary in parallel)
+    table = tables.to_markdown(comparison_tables.speedup_table(summaries))
+    assert "not comparable" in table and " 2.00" not in table and "pays" not in table.partition("| ---")[2]
+
+
 def test_the_order_is_that_of_runs_that_trained_as_long() -> None:
     stored = made.repeated()
     for row in stored.comparison.rows:
@@ -570,7 +593,7 @@ def test_stolen_time_takes_the_verdicts_reliability() -> None:
     doubts = {sentence.split()[0]: "disturbed" in sentence for sentence in _verdicts(found.modes)}
     assert doubts == {"pytorch": True, "tensorflow": False}  # whose serial row, and whose not
     parallel = [summary for summary in summarize(stored) if summary.mode != "serial"]
-    assert [summary.disturbed_ratios for summary in parallel] == [["speedup_same_cores"], []]
+    assert [summary.hidden_ratios for summary in parallel] == [{"speedup_same_cores": "disturbed"}, {}]
     assert all(summary.speedup_same_cores for summary in parallel)  # in the JSON
 
 
