@@ -21,6 +21,7 @@ from compare.core.presets import Preset
 from compare.execution import contestants, launch, matrix, options, run_settings, store
 from compare.execution.matrix import Row
 from compare.execution.options import OPTIMIZERS
+from compare.execution.store import IN_FLOAT64
 from compare.proof import ladder, third_opinion
 from compare.proof.certificate import Proof, Rung
 from compare.proof.single_steps import OF_TERMS, TOLERANCE
@@ -177,14 +178,18 @@ def report(specs: Sequence[Spec], proofs: Sequence[Proof]) -> Report:
     """One line a rung: the largest difference, the step where it stood, the tolerance and its reason."""
     rungs: list[Rung] = [rung for proof in proofs for rung in proof.rungs]
     verdict = "proved" if all(proof.verdict == "proved" for proof in proofs) else "not proved"
-    said = [f"{each.model_words}, {each.optimizer.name}: {proof.sentence}" for each, proof in zip(specs, proofs, strict=True)]
+    headline = IN_FLOAT64 if verdict == "proved" and any(proof.headline != verdict for proof in proofs) else verdict
+    said = [
+        f"{each.model_words}, {each.optimizer.name}: {proof.headline}: {proof.sentence.removeprefix(f'{proof.verdict}: ')}"
+        for each, proof in zip(specs, proofs, strict=True)
+    ]
     # By way of JSON, which has no word for an infinite difference.
     plain = [json.loads(rung.model_dump_json()) for rung in rungs]
     return Report(
         title="Is it the same training?",
         name=NAME,
         json_file=RESULTS_FILE,
-        marks=[Mark("Same training", verdict, "good" if verdict == "proved" else "bad")],
+        marks=[Mark("Same training", headline, "bad" if verdict != "proved" else "good" if headline == verdict else "warn")],
         findings=[("Is it the same training?", said)],
         tables=[Table.of("rungs", "Rungs of the ladder", _RUNG, rungs)],
         commands=[_again()],

@@ -8,6 +8,7 @@ from common import spec
 from common.artifacts.schema import Noise, RunResult, StepParts
 from common.machine.rates import DeviceRates, Rates
 from common.models.work import Work
+from compare.execution import store
 from compare.execution.matrix import Row
 from compare.execution.store import Stored
 from compare.judgement.findings import findings
@@ -117,6 +118,52 @@ def test_the_first_step_difference_is_relative_and_the_largest_of_the_repeats() 
     first, _, third, _ = summarize(stored)
     assert first.first_step_difference == pytest.approx(1e-6, rel=1e-3)
     assert third.first_step_difference == first.first_step_difference
+
+
+def losses_rung(framework: str, tolerance: Any, status: str = "passed", name: str = "8 one step in float32: losses") -> Any:
+    return {"name": name, "framework": framework, "tolerance": tolerance, "status": status}
+
+
+@pytest.mark.parametrize(
+    ("rungs", "agrees"),
+    [
+        ([], False),
+        ([losses_rung("pytorch", 4e-6), losses_rung("tensorflow", 5e-6)], False),
+        ([losses_rung("pytorch", 2e-5), losses_rung("tensorflow", 1e-5)], True),
+        ([losses_rung("pytorch", 2e-5, "failed"), losses_rung("tensorflow", 1e-5)], False),
+        ([losses_rung("pytorch", 9.0, name="8 one step in float32: gradients"), {}, losses_rung("tensorflow", "9")], False),
+    ],
+)
+def test_the_first_losses_may_differ_by_what_the_arithmetic_of_a_deep_network_allows(rungs: list[Any], agrees: bool) -> None:
+    """Its own proof has judged them: a fixed tolerance would refuse an honest run of a deep network."""
+    stored = made.repeated()
+    for row_id in ("tensorflow-serial-2", "tensorflow-data_parallel-2"):
+        for repeat, run in stored.runs[row_id].items():
+            stored.runs[row_id][repeat] = run.model_copy(update={"first_step_loss": 2.3 * (1 + 2.5e-5)})
+    record = store.ProofRecord(verdict="proved", sentence="", rungs=rungs)
+    stored = stored.model_copy(update={"comparison": stored.comparison.model_copy(update={"proof": record})})
+    assert findings(stored, summarize(stored)).comparable is agrees
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "headline"),
+    [
+        (["proved"] * 4, "proved"),
+        (["proved", "proved in float64", "proved", "proved"], "proved in float64"),
+        (["not claimed", "proved", "proved", "proved"], "proved in float64"),
+        (["proved", "not claimed", "proved", "proved"], "proved"),
+    ],
+)
+def test_the_headline_is_no_stronger_than_the_rows(verdicts: list[str], headline: str) -> None:
+    """The second row is a parallel mode, which may train something else by design."""
+    stored = made.repeated()
+    rows = {row.id: verdict for row, verdict in zip(stored.comparison.rows, verdicts, strict=True)}
+    record = store.ProofRecord(verdict="proved", sentence="proved: 9 rungs passed", row_verdicts=rows)
+    stored = stored.model_copy(update={"comparison": stored.comparison.model_copy(update={"proof": record})})
+    first = findings(stored, summarize(stored)).sameness[0]
+    assert first.startswith(f"Identical training: {headline}: 9 rungs passed.") and ("the table" in first) == (
+        headline != "proved"
+    )
 
 
 def test_a_framework_alone_has_no_first_step_difference() -> None:
