@@ -387,7 +387,7 @@ def step(
     statistics: dict[str, Array] = {}
     losses: list[Any] = []
     logits: list[Array] = []
-    targets: list[Array] = []
+    targets: list[npt.NDArray[np.int64]] = []
     for number, chain in enumerate(chains):
         state = dict(weights)
         for each, found, labels, backward, dlogits in _passes(architecture, state, batch, chain, decider):
