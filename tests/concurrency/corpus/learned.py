@@ -38,6 +38,8 @@ from tests.concurrency.corpus import generator
 
 NODES = 20_000
 SEEDS, FOLDS, ROUNDS = 10, 5, 5
+UNUSUAL = 3
+"""Of an exhaustive search: the most unusual decisions of an execution."""
 MISSED = 10.0
 """The weight of an example that would be cut off by mistake grows so many times with each mistake."""
 _KINDS = ("start", "preempt", "branch", "turns", "exception", "time-out")
@@ -210,7 +212,7 @@ def tree_of(program: generator.Program, folder: FilePath, *, prune: bool) -> Tre
             continue
         budget, ranks, distances = Budget(NODES, 60.0), search._ranks(root), dict[Any, int]()
         levels: list[list[tuple[tuple[int, ...], int | None, int | None]]] = [[((), None, None)]]
-        levels += [[] for _ in range(search._MOST_UNUSUAL)]
+        levels += [[] for _ in range(UNUSUAL)]
         while any(levels):
             unusual = next(place for place, level in enumerate(levels) if level)
             prefix, example, parent = levels[unusual].pop()
@@ -228,7 +230,7 @@ def tree_of(program: generator.Program, folder: FilePath, *, prune: bool) -> Tre
             found = frozenset((each.rule, str(each.line)) for each in verdicts.judge(execution))
             made.runs.append(Run(budget.visited - before, found, example, parent))
             own, decisions = len(made.runs) - 1, [chosen for chosen, _ in taken.taken]
-            if unusual == search._MOST_UNUSUAL:
+            if unusual == UNUSUAL:
                 continue
             for place in range(len(prefix), len(decisions)):
                 for other in range(1, taken.taken[place][1]):
