@@ -141,11 +141,9 @@ class Audit:
     def caution(self) -> str | None:
         """What may be a defect, or the machine's doing. No time of the run is reliable then. None if there is nothing."""
         ranks = range(len(self.epochs[0][1]) if self.epochs else 0)
-        last = max(ranks, key=lambda rank: sum(self._late(rank)), default=None)
-        if last is None or self._is_always_late(last):
-            return None
-        noticed = _middle([late[last] - NOTICED_SECONDS - NOTICED * seconds for seconds, late in self.epochs]) > 0.0
-        if not noticed and sum(self._late(last)) <= self._allowed:
+        suspected = [rank for rank in ranks if self._is_noticed(rank) or sum(self._late(rank)) > self._allowed]
+        last = max(suspected, key=lambda rank: sum(self._late(rank)), default=None)
+        if last is None or any(map(self._is_always_late, ranks)):
             return None
         return f"{self._late_words(last)}: other work on the machine, or a device that was not waited for"
 
@@ -159,6 +157,11 @@ class Audit:
     @property
     def _allowed(self) -> float:
         return SLACK_SECONDS + SLACK * self._seconds
+
+    def _is_noticed(self, rank: int) -> bool:
+        """Whether the middle epoch misses enough to matter."""
+        missed = [late[rank] - NOTICED_SECONDS - NOTICED * seconds for seconds, late in self.epochs]
+        return len(missed) >= LEAST_LATE_EPOCHS and _middle(missed) > 0.0
 
     def _is_always_late(self, rank: int) -> bool:
         """Whether too much is late even if every epoch is only as late as the middle one. Of two, that is the earlier."""

@@ -85,15 +85,6 @@ class ProofRecord(Exact):
     rungs: list[dict[str, Any]] = []
     trajectories: Trajectories | None = None
 
-    def headline(self, rows: Sequence[Row]) -> str:
-        """The verdict, for whoever reads nothing else: `proved` only if each serial row is proved as it is timed.
-
-        Modes that train something else by design say so themselves.
-        """
-        serial = [self.row_verdicts.get(row.id) for row in rows if row.spec.mode == "serial" and row.unavailable is None]
-        shown = IN_FLOAT64 in self.row_verdicts.values() or not {*serial} <= {None, "proved"}
-        return IN_FLOAT64 if self.verdict == "proved" and shown else self.verdict
-
 
 class Comparison(Exact):
     """compare.json: what is compared, and with what."""
@@ -138,6 +129,19 @@ class Comparison(Exact):
     """What the model computes and moves."""
     rates: dict[int, Rates] = {}
     """Cores: what the machine did of such work with so many, measured before the runs."""
+
+    @property
+    def headline(self) -> str:
+        """The verdict of the proof, for whoever reads nothing else: `proved` only if each serial row is proved as it is timed.
+
+        Modes that train something else by design say so themselves.
+        """
+        if self.proof is None:
+            return "not examined"
+        rows = self.proof.row_verdicts
+        serial = {rows.get(row.id) for row in self.rows if row.spec.mode == "serial" and row.unavailable is None}
+        is_less = IN_FLOAT64 in rows.values() or not serial <= {None, "proved"}
+        return IN_FLOAT64 if self.proof.verdict == "proved" and is_less else self.proof.verdict
 
     def repeats_of(self, row_id: str) -> list[int]:
         """Those that are to be run of a row."""

@@ -18,6 +18,9 @@ and in no copy has given 170 times the limit. So there the difference must also 
 MARGIN = 2.0
 """Times the copies' distance. The largest distance of a few copies is smaller than that of many."""
 
+UNITS = 2.0**-22
+"""Two units in the last place of a float32 loss. Kernels that add in another order differ by so much, whatever copies do."""
+
 Losses = npt.NDArray[np.floating]
 
 
@@ -82,8 +85,10 @@ class Growth(NamedTuple):
         if last <= FLOAT32_TOLERANCE:
             apart = self.copies[: self.judged]
             said = f"Rounding: less than {FLOAT32_TOLERANCE:.0e}. In {copies} it does not grow beyond that."
-            if (self.differences[: self.judged] > MARGIN * apart).any():
-                said = f"Less than {FLOAT32_TOLERANCE:.0e}, but more than {copies}, which differ by up to {apart[-1]:.1e}."
+            if (beyond := self.differences[: self.judged] > np.maximum(MARGIN * apart, UNITS)).any():
+                step = int(np.argmax(beyond)) + 1
+                said = f"Less than {FLOAT32_TOLERANCE:.0e}, but {self.at(step)} is more than {apart[step - 1]:.1e}, the "
+                said += f"distance of {copies}."
         if self.judged < len(self.differences):
             said += f" Copies were followed for {self.judged} steps. Later losses are not judged."
         return said

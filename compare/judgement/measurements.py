@@ -36,6 +36,16 @@ OF_THE_PLACE = ("data.source", "paths.cache_dir", "hang_seconds", "profile_steps
 """Fields of a spec that do not change its work. Data are compared by content, devices by name."""
 
 
+OF_THE_CONTENT = ("source", "image_size", "limit", "on_bad", "duplicates", "drawn_part", "seed")
+"""Fields of `data` that the hash of its content covers."""
+
+
+def is_of_the_content(name: str) -> bool:
+    """Whether data of equal content make a dotted field of a spec irrelevant."""
+    group, _, field = name.partition(".")
+    return group == "data" and field in OF_THE_CONTENT
+
+
 @dataclass(frozen=True)
 class Metric:
     """One figure of a run."""
@@ -243,7 +253,7 @@ def _comparison(folder: Path) -> Measured:
         versions=system | packages,
         data_name=comparison.data_name,
         data_hash=comparison.data_hash,
-        proof=f"{comparison.proof.verdict}: {comparison.proof.sentence}" if comparison.proof else None,
+        proof=f"{comparison.headline}: {comparison.proof.sentence}" if comparison.proof else None,
         set_aside=[*cautions.signature(stored), *stored.set_aside, *cautions.unchecked(stored)],
         environments=environments.counted(comparison.environments, own),
         elsewhere=environments.cautions(stored),

@@ -19,6 +19,8 @@ SCORES_DIFFER = 1e-3
 """The copies' limit at the last step that is judged. From here on, rounding alone can make scores differ visibly."""
 FIRST_STEP_TOLERANCE = {"float32": FLOAT32_TOLERANCE, "float64": 1e-12}
 """Relative difference of the first losses of the timed runs, before any update: rounding, and no more. See `tolerance`."""
+MOST_ALLOWED = 1e-3
+"""Of a framework's own tolerance. More proves nothing."""
 _JUDGED_LOSSES = "8 one step in float32: losses"
 """How the names of the rungs begin whose tolerance is that of the arithmetic."""
 
@@ -32,8 +34,7 @@ def is_comparable(stored: Stored, summaries: Sequence[Summary]) -> bool:
             hashes.append({run.order_hash for run in as_long} - {None})
     repeats = [same_seed for each in stored.runs.values() for same_seed in _by_seed(list(each.values()))]
     known = [[run.first_step_loss for run in each if run.first_step_loss is not None] for each in repeats]
-    allowed = tolerance(stored, "float32")
-    alike = all(relative_difference(min(losses), max(losses)) <= allowed for losses in known if losses)
+    alike = all(relative_difference(min(losses), max(losses)) <= FLOAT32_TOLERANCE for losses in known if losses)
     same_training = not any(pair.is_other_training for _, pair in growths(stored))
     agree = all(agrees(stored, summary) is not False for summary in summaries)
     return alike and same_training and all(len(each) <= 1 for each in hashes) and agree
@@ -58,7 +59,7 @@ def _by_length(runs: Sequence[RunResult]) -> list[list[RunResult]]:
 def tolerance(stored: Stored, precision: str) -> float:
     """How far the first losses of two frameworks may differ.
 
-    In float32 a deep network rounds by more than a shallow one. The proof has judged its losses by a tolerance of the
+    In float32 a deep network rounds by more than a shallow one. The proof has judged the first loss by a tolerance of the
     arithmetic, each framework against the referee. Two frameworks that passed differ by the sum of theirs at most.
     """
     least = FIRST_STEP_TOLERANCE[precision]
@@ -68,7 +69,7 @@ def tolerance(stored: Stored, precision: str) -> float:
     allowed: dict[str, float] = {}
     for rung in proof.rungs:
         of_losses = str(rung.get("name")).startswith(_JUDGED_LOSSES) and rung.get("status") == "passed"
-        if of_losses and isinstance(each := rung.get("tolerance"), float):
+        if of_losses and isinstance(each := rung.get("first_tolerance"), float) and 0.0 < each <= MOST_ALLOWED:
             framework = str(rung.get("framework"))
             allowed[framework] = max(allowed.get(framework, 0.0), each)
     return max(least, sum(sorted(allowed.values())[-2:]))
@@ -87,7 +88,7 @@ def sentences(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
     who = "the frameworks" if len(twins) > 1 else "the contestants"
     said = "not claimed: it was not examined"
     if proof:
-        headline = proof.headline(stored.comparison.rows)
+        headline = stored.comparison.headline
         said = f"{headline}: {proof.sentence.removeprefix(f'{proof.verdict}: ')}".replace("the frameworks", who)
         if headline != proof.verdict:
             said = f"{said.removesuffix('.')}. Not every row is proved as it is timed: the table says which"

@@ -14,6 +14,7 @@ from common.artifacts import atomic_files
 from compare.core import exits, wording
 from compare.core.errors import FolderError
 from compare.execution import cells, options, store
+from compare.judgement import cautions
 from compare.reporting import comparison_report, document
 from compare.reporting.comparison_report import Compared
 from compare.reporting.document import Mark, Report, shell
@@ -49,7 +50,8 @@ def command(
 ) -> None:
     """Make a static page of many comparisons by machine, version and model, with the report of each."""
     with exits.reported():
-        shown = _named([comparison_report.read(each, signers=signers) for each in _comparisons(folders)])
+        found, others = _comparisons(folders)
+        shown = _named([comparison_report.read(each, signers=signers) for each in found])
         own = (*document.files_of(NAME), *(each.name for each in shown))
         store.refuse_others(out, RESULTS_FILE, KIND, "gallery", own=own)
         before = _names_in(out)
@@ -57,26 +59,31 @@ def command(
             of_one = comparison_report.report(each.compared, Path(each.name))
             if unwritten := of_one.write(out / each.name):
                 raise OSError(unwritten)
-        code = _report(shown, folders, out).deliver(out, as_json=as_json)
+        code = _report(shown, others, out).deliver(out, as_json=as_json)
         for name in before - {each.name for each in shown}:
             shutil.rmtree(out / name)
     raise typer.Exit(code)
 
 
-def _comparisons(folders: Sequence[Path]) -> list[Path]:
-    """Every folder of a comparison: of those that were named, and of the cells of a matrix.
+def _comparisons(folders: Sequence[Path]) -> tuple[list[Path], list[str]]:
+    """(every folder of a comparison: of those that were named, and of the cells of a matrix; names of all others).
 
     Raises:
-        FolderError: one was named twice.
+        FolderError: one was named twice, or there is none.
     """
     found: list[Path] = []
+    others: list[str] = []
     for folder in folders:
         of_cells = [folder / cell.name for cell in cells.read(folder).cells] if cells.holds(folder) else [folder]
-        found += [each for each in of_cells if len(of_cells) == 1 or (each / store.PLAN_FILE).exists()]
+        begun = [each for each in of_cells if (each / store.PLAN_FILE).exists()]
+        found += begun
+        others += [] if begun else [folder.name]
+    if not found:
+        raise FolderError(f"No folder holds a comparison. Received: {', '.join(map(str, folders))}. Name what `run` has made.")
     resolved = [each.resolve() for each in found]
     if twice := next((each for each in found if resolved.count(each.resolve()) > 1), None):
         raise FolderError(f"A folder is named twice. Received: {twice}. Name it once.")
-    return found
+    return found, others
 
 
 def _named(compared: Sequence[Compared]) -> list[Shown]:
@@ -101,7 +108,9 @@ def _names_in(out: Path) -> set[str]:
     return {each for each in named if (out / each / "report.html").is_file() and not (out / each).is_symlink()}
 
 
-def _report(shown: Sequence[Shown], folders: Sequence[Path], out: Path) -> Report:
+def _report(shown: Sequence[Shown], others: Sequence[str], out: Path) -> Report:
+    """The page. It names no path of whoever made it."""
+    unsigned = [f"the signature of {each.name} does not hold" for each in shown if cautions.signature(each.compared.stored)]
     machines = {str(each.compared.stored.comparison.machine.get("processor")) for each in shown}
     failed = sum(bool(each.compared.failures) for each in shown)
     return Report(
@@ -114,9 +123,12 @@ def _report(shown: Sequence[Shown], folders: Sequence[Path], out: Path) -> Repor
             Mark("Processors", str(len(machines))),
             Mark("With failures", str(failed), "warn" if failed else "good"),
         ],
+        findings=[("Left out", [f"{', '.join(others)}: no comparison."])] if others else [],
         tables=[_table(shown)],
-        commands=[("This page:", f"{document.COMPARE} {shell(['gallery', *map(str, folders), '--out', str(out)])}")],
+        commands=[("This page:", f"{document.COMPARE} gallery DIR... --out {shell([out.name])}")],
         values={"kind": KIND, "folders": [each.name for each in shown]},
+        exit_code=exits.RUN_FAILED if unsigned else 0,
+        failures=unsigned,
     )
 
 
@@ -128,8 +140,7 @@ def _table(shown: Sequence[Shown]) -> Table:
         return ", ".join(dict.fromkeys(f"{package} {version}" for package, version in packages))
 
     def proof(each: Shown) -> str:
-        record = each.compared.stored.comparison.proof
-        return record.verdict if record else "not examined"
+        return each.compared.stored.comparison.headline
 
     def signed(each: Shown) -> str:
         return each.compared.stored.signature.sentence if each.compared.stored.signature else "no"

@@ -17,7 +17,7 @@ from compare.core.wording import count
 from compare.execution import store
 from compare.execution.matrix import Row
 from compare.execution.store import Stored
-from compare.judgement.measurements import OF_THE_PLACE
+from compare.judgement.measurements import OF_THE_PLACE, is_of_the_content
 from compare.judgement.row_figures import Summary
 from compare.judgement.summary import accelerated, family, pairs_of_seconds, serial_of
 from compare.machines.random_effects import LEAST_MACHINES, Overall, overall
@@ -36,6 +36,13 @@ class Machine:
     """`M1`, in the order of the folders."""
     facts: dict[str, Any]
     folders: list[tuple[Path, Compared]] = field(default_factory=list[tuple[Path, Compared]])
+
+    def has(self, facts: dict[str, Any]) -> bool:
+        """Whether it is the machine of these facts: the host is known, and no fact of any of its folders differs."""
+        own = [each.stored.comparison.machine for _, each in self.folders]
+        return facts.get("host") is not None and not any(
+            each.get("host") is None or machine.differences(each, facts) for each in own
+        )
 
 
 class Subject(NamedTuple):
@@ -113,7 +120,7 @@ def read(folders: Sequence[Path], signers: Path | None = None) -> list[Machine]:
             if path != store.PLAN_FILE and (before := seen.setdefault(digest, folder)) != folder:
                 raise FolderError(f"{before} and {folder} hold the same run ({path}). Received: both. Leave one out.")
         facts = compared.stored.comparison.machine
-        same = next((each for each in machines if not machine.differences(each.facts, facts)), None)
+        same = next((each for each in machines if each.has(facts)), None)
         if same is None:
             machines.append(same := Machine(f"M{len(machines) + 1}", facts))
         same.folders.append((folder, compared))
@@ -130,17 +137,21 @@ def gather(machines: list[Machine]) -> Gathered:
     left_out: list[str] = []
     for each in machines:
         for folder, compared in each.folders:
-            if not compared.findings.comparable:
-                left_out.append(f"{folder} ({each.name}): its timed runs did not train the same.")
+            proof = compared.stored.comparison.proof
+            if not compared.findings.comparable or (proof is not None and proof.verdict == "not proved"):
+                left_out.append(f"{folder} ({each.name}): it is not shown that its runs trained the same.")
                 continue
             for subject, slow, fast in _subjects(compared):
                 ids = {slow.id, fast.id}
-                if disturbed := [summary.id for summary in compared.summaries if summary.id in ids and summary.disturbed]:
-                    left_out.append(f"{folder} ({each.name}), {subject.name}: other work disturbed {', '.join(disturbed)}.")
+                if doubtful := [summary.id for summary in compared.summaries if summary.id in ids and summary.in_doubt]:
+                    left_out.append(f"{folder} ({each.name}), {subject.name}: times in doubt of {', '.join(doubtful)}.")
                     continue
-                pairs = found[subject].setdefault(each.name, _Pairs())
+                pairs = found[subject].setdefault(each.name, _Pairs(cores=fast.spec.cores))
+                if pairs.cores != fast.spec.cores:
+                    cores = f"{fast.spec.cores} cores, and an earlier folder of {each.name} {pairs.cores}"
+                    left_out.append(f"{folder} ({each.name}), {subject.name}: it has {cores}.")
+                    continue
                 pairs.logarithms += [math.log(one / other) for one, other in _pairs(compared.stored, slow, fast)]
-                pairs.cores = max(pairs.cores, fast.spec.cores)
                 pairs.proved |= {summary.parity for summary in compared.summaries if summary.id in ids}
     shared = {subject: of for subject, of in found.items() if sum(bool(each.logarithms) for each in of.values()) > 1}
     if not shared:
@@ -153,9 +164,24 @@ def gather(machines: list[Machine]) -> Gathered:
         alone[", ".join(found[subject])].append(subject.name)
     left_out += [f"{name} alone answers: {'; '.join(sorted(names))}." for name, names in sorted(alone.items())]
     works = {subject.shown for subject in shared}
-    work = works.pop() if len(works) == 1 else ""
-    named = {subject._replace(shown="") if work else subject: of for subject, of in shared.items()}
-    return Gathered(machines, work, _judged(machines, named), left_out)
+    told = {subject: subject._replace(shown="") for subject in shared}
+    is_one = len(works) == 1 and len({each.name for each in told.values()}) == len(shared)
+    work = works.pop() if is_one else ""
+    told = told if is_one else _told_apart(list(shared))
+    return Gathered(machines, work, _judged(machines, {told[subject]: of for subject, of in shared.items()}), left_out)
+
+
+def _told_apart(subjects: Sequence[Subject]) -> dict[Subject, Subject]:
+    """Subjects of the same name with what they differ in."""
+    told: dict[Subject, Subject] = {}
+    for subject in subjects:
+        alike = [json.loads(each.work) for each in subjects if each.name == subject.name]
+        (data, _, *rows) = json.loads(subject.work)
+        names = [name for name in rows[0] if len({json.dumps(each[2].get(name)) for each in alike}) > 1]
+        words = [f"{name} {json.dumps(rows[0][name])}" for name in names]
+        words += [f"data {data[:8]}"] if len({each[0] for each in alike}) > 1 else []
+        told[subject] = subject._replace(shown=", ".join([subject.shown, *words]))
+    return told
 
 
 def _judged(machines: Sequence[Machine], found: dict[Subject, dict[str, _Pairs]]) -> list[Question]:
@@ -171,8 +197,8 @@ def _judged(machines: Sequence[Machine], found: dict[Subject, dict[str, _Pairs]]
         for subject, each in answers.items()
         if len(enough := [one.estimate for one in each if one.seconds.ratio.decided]) >= LEAST_MACHINES
     }
-    over = {each.name: each for each in verdicts([(subject.name, each.ratio) for subject, each in combined.items()])}
-    return [Question(subject, each, combined.get(subject), over.get(subject.name)) for subject, each in answers.items()]
+    over = dict(zip(combined, verdicts([(subject.name, each.ratio) for subject, each in combined.items()]), strict=True))
+    return [Question(subject, each, combined.get(subject), over.get(subject)) for subject, each in answers.items()]
 
 
 def _ratio(logarithms: Sequence[float]) -> Ratio:
@@ -220,9 +246,12 @@ def _work(stored: Stored, both: tuple[Summary, Summary], rows: dict[str, Row]) -
     kept: list[dict[str, Any]] = []
     for summary in both:
         row = rows[summary.id]
-        left_out = ("data.", *(("framework_options.",) if row.spec.switches == "best" else ()))  # each machine has its best
-        fields = store.flat(row.spec.model_dump(mode="json"))
-        own = {name: each for name, each in fields.items() if name not in _OF_THE_MACHINE and not name.startswith(left_out)}
+        own_switches = ("framework_options.",) if row.spec.switches == "best" else ()  # each machine has its best
+        own = {
+            name: each
+            for name, each in store.flat(row.spec.model_dump(mode="json")).items()
+            if name not in _OF_THE_MACHINE and not name.startswith(own_switches) and not is_of_the_content(name)
+        }
         kept.append({**own, "framework": row.framework, "accelerated": accelerated(summary.device)})
     spec = rows[both[0].id].spec
     switches = "" if spec.switches == "usual" else f", switches {spec.switches}"

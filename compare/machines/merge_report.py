@@ -155,8 +155,7 @@ def _cautions(machines: Sequence[Machine]) -> list[str]:
 
 def _machines_table(machines: Sequence[Machine]) -> Table:
     def proof(machine: Machine) -> str:
-        records = [each.stored.comparison.proof for _, each in machine.folders]
-        return ", ".join(dict.fromkeys(record.verdict if record else "not examined" for record in records))
+        return ", ".join(dict.fromkeys(each.stored.comparison.headline for _, each in machine.folders))
 
     def signed(machine: Machine) -> str:
         signatures = [each.stored.signature for _, each in machine.folders]

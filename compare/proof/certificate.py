@@ -40,6 +40,8 @@ class Rung(Frozen):
     of_terms: dict[str, float] = {}
     """Gradients that differ by more than the tolerance, and are judged on the scale of what each component adds up. By
     parameter: the largest difference, relative to the largest component."""
+    first_tolerance: float | None = None
+    """Of the losses of single steps: that of the first step."""
 
 
 class Proof(Frozen):

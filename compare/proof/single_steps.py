@@ -105,6 +105,8 @@ class Finding(NamedTuple):
 
     @property
     def ratio(self) -> float:
+        if not math.isfinite(self.difference):
+            return math.inf
         return self.difference / self.tolerance if self.tolerance else (math.inf if self.difference else 0.0)
 
     @property
@@ -191,8 +193,8 @@ class Judge:
         self._telling: dict[Any, Mapping[str, npt.NDArray[Any]]] = {}
         """By framework, step and chains, a serial recording that tells its decisions."""
         self._terms: dict[Any, dict[str, Array]] = {}
-        self._scored: dict[int, list[tuple[Array, Array]]] = {}
-        """By step: logits and losses in evaluation mode, in float64 and of a float32 copy."""
+        self._scored: dict[int, tuple[tuple[Array, Array], float]] = {}
+        """By step: (logits, losses) in evaluation mode, and how far rounding moves a logit."""
         self.stopped = False
         """Set by another thread that waits for no verdict any more."""
 
@@ -244,6 +246,7 @@ class Judge:
                     framework=framework,
                     mode=None if what.mode == "serial" else what.variant,
                     of_terms=own_scale,
+                    first_tolerance=findings[0].tolerance if aspect == "losses" and self._steps[0] == 0 else None,
                     **({"status": "shown"} if loose else {}),
                 )
             )
@@ -420,7 +423,12 @@ class Judge:
         loss = np.asarray(recorded[f"loss/{step}"], np.float64).reshape(1)
         yield "losses", finding("", absolute(loss, np.array([truth.step.loss])), truth.allowed.loss, abs(truth.step.loss))
         if what.precision == "float32" and f"num_correct/{step}" in recorded:
-            yield from (("scores", each) for each in self._scores(recorded, truth, step))
+            yield from (("scores", each) for each in self._counted(recorded, truth, step))
+            (_, losses), error, predicted = self._evaluated(recorded, step)
+            scored, wanted = np.asarray(recorded[f"scored/{step}/loss"], np.float64).reshape(1), np.array([losses.mean()])
+            # Of each image the loss moves by twice the error of a logit at most.
+            yield "scores", finding("loss in evaluation", absolute(scored, wanted), 2 * error, abs(float(wanted[0])))
+            yield "scores", predicted
         (weights, kept_before), after = state_before(self._teacher, step), group(recorded, f"after/{step}/weights/")
         for name, wanted in truth.step.statistics.items():
             difference, scale = absolute(wanted, after.get(name)), float(np.abs(wanted).max())
@@ -446,11 +454,8 @@ class Judge:
             scale = float(np.abs(moved).max()) or float(np.abs(weight).max())
             yield "weights", finding(name, difference, limit + 3 * unit * np.abs(weight), scale)
 
-    def _scores(self, recorded: Mapping[str, npt.NDArray[Any]], truth: Truth, step: int) -> Iterator[Finding]:
-        """What the accuracies of a float32 run come from: right predictions in training, loss and predictions in evaluation.
-
-        A prediction may be any class whose logit rounding can make the largest.
-        """
+    def _counted(self, recorded: Mapping[str, npt.NDArray[Any]], truth: Truth, step: int) -> Iterator[Finding]:
+        """The right predictions in training. A prediction may be any class whose logit rounding can make the largest."""
         logits, labels = truth.step.logits, truth.step.labels
         others = np.where(np.eye(logits.shape[1], dtype=bool)[labels], -np.inf, logits).max(1)
         margins = logits[range(len(labels)), labels] - others
@@ -459,21 +464,24 @@ class Judge:
         beyond = max(least - counted, counted - most, 0)
         yield Finding(beyond / len(labels), 0.0, f"right predictions of {counted} images, should be {least} to {most}", step)
 
+    def _evaluated(self, recorded: Mapping[str, npt.NDArray[Any]], step: int) -> tuple[tuple[Array, Array], float, Finding]:
+        """((logits, losses) in evaluation mode, how far rounding moves a logit, what the recorded predictions miss)."""
         if step not in self._scored:
-            inputs = (self._inputs(step, np.float64), self._inputs(step, np.float32, seed=0))
-            self._scored[step] = [
+            inputs = [self._inputs(step, np.float64), *(self._inputs(step, np.float32, seed) for seed in range(COPIES))]
+            (logits, losses), *copies = (
                 decisions.scored(self._architecture, weights, Batch(batch.images[:SCORED], batch.labels[:SCORED], []))
                 for weights, batch in inputs
-            ]
-        (logits, losses), (near, moved) = self._scored[step]
-        error = ROUNDING_FACTOR * (float(np.abs(near - logits).max()) + _UNIT["float32"] * float(np.abs(logits).max()))
+            )
+            apart = max(float(np.abs(each - logits).max()) for each, _ in copies)
+            error = ROUNDING_FACTOR * (apart + _UNIT["float32"] * float(np.abs(logits).max()))
+            self._scored[step] = (logits, losses), error
+        (logits, losses), error = self._scored[step]
         predictions = np.asarray(recorded[f"scored/{step}/predictions"])
-        missed = logits.max(1) - logits[range(len(predictions)), predictions] > 2 * error
-        yield Finding(float(missed.mean()), 0.0, f"{missed.sum()} of {len(missed)} predictions in evaluation", step)
-        loss = float(losses.mean())
-        allowed = ROUNDING_FACTOR * (float(np.abs(moved - losses).mean()) + _UNIT["float32"] * abs(loss))
-        difference = abs(float(recorded[f"scored/{step}/loss"].item()) - loss)
-        yield Finding(difference / abs(loss), allowed / abs(loss), "loss in evaluation", step)
+        classes = np.clip(predictions, 0, logits.shape[1] - 1)
+        missed = logits.max(1) - logits[range(len(classes)), classes] > 2 * error
+        missed |= classes != predictions
+        where = f"{missed.sum()} of {len(missed)} predictions in evaluation"
+        return (logits, losses), error, Finding(float(missed.mean()), 0.0, where, step)
 
     def _chains(self, what: Spec, step: int) -> list[list[Any]]:
         size = len(self._teacher[f"labels/{step}"])

@@ -170,8 +170,7 @@ def _cells_table(made: Read) -> Table:
         return ", ".join(f"{number} {status}" for status, number in Counter(worst).items()) or "ok"
 
     def proof(cell: Cell) -> str:
-        record = made.compared[cell.name].stored.comparison.proof if cell.name in made.compared else None
-        return record.verdict if record else "not examined"
+        return made.compared[cell.name].stored.comparison.headline if cell.name in made.compared else "not examined"
 
     columns = (
         Column("cell", "folder", pick="name"),

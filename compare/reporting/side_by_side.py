@@ -16,7 +16,7 @@ from compare.core.verdict_words import family_words, interval_words, surety
 from compare.execution import store
 from compare.judgement import cautions, conditions
 from compare.judgement.findings import pairs
-from compare.judgement.measurements import OF_THE_PLACE
+from compare.judgement.measurements import OF_THE_PLACE, is_of_the_content
 from compare.judgement.row_figures import DISTURBED, Summary
 from compare.judgement.run_figures import epoch_seconds
 from compare.judgement.summary import comparable, family
@@ -145,7 +145,8 @@ def _unlike(compared: _Two, ours: Summary, theirs: Summary) -> list[str]:
         for name in {**before, **now}
         if before.get(name) != now.get(name)
         and name not in _OF_NO_EPOCH
-        and not name.startswith(("framework_options.", "data.") if same_data else "framework_options.")
+        and not name.startswith("framework_options.")
+        and not (same_data and is_of_the_content(name))
     ]
     if not same_data and not any(name.startswith("data.") for name in differing):
         differing.append("content of the data")

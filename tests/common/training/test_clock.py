@@ -378,6 +378,15 @@ def test_an_epoch_that_misses_more_than_a_hundredth_is_a_caution_where_most_do(
     assert (audit.caution() is not None) is is_noticed
 
 
+def test_a_rank_that_is_late_in_most_epochs_is_not_hidden_by_one_that_was_late_once() -> None:
+    audit = Audit()
+    for once in (0.1, 0.0, 0.0):
+        assert audit.defects([SOUND._replace(late_seconds=once), SOUND._replace(late_seconds=0.02)]) == {}
+    assert (audit.caution() or "").startswith("losses of rank 1 came 0.06 s")
+    alone = Audit()
+    assert alone.defects([SOUND._replace(late_seconds=0.02)]) == {} and alone.caution() is None  # one epoch tells nothing
+
+
 def stalled(trainer: Counting) -> None:
     """Other work holds the process up for a while, where it fetches the losses of the first epoch."""
     fetch, fetched = trainer.fetch, list[int]()

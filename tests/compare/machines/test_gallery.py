@@ -19,7 +19,8 @@ def test_the_page_links_to_the_report_of_each_comparison(tmp_path: Path) -> None
     assert len(set(found)) == 2 and all((site / each).is_file() for each in found)
     page = (site / "index.html").read_text()
     assert "CPU 1" in page and "CPU 2" in page and "tensorflow is 1.2" in page
-    assert str(tmp_path / "in") not in "".join((site / each).read_text() for each in found)  # no path of whoever made it
+    written = [path for path in site.rglob("*") if path.suffix in (".html", ".md", ".json", ".csv", ".tex")]
+    assert len(written) > 10 and not [path for path in written if str(tmp_path) in path.read_text()]  # of whoever made it
     assert json.loads(done.stdout)["folders"] == [Path(each).parent.name for each in found]
 
 
@@ -49,6 +50,9 @@ def test_what_is_no_gallery_is_left_alone(tmp_path: Path) -> None:
     (there,) = folders(tmp_path / "in", of_machine(1))
     done = compare("gallery", there, "--out", there)
     assert done.exit_code == 2 and "belong to no gallery" in done.stderr and (there / store.PLAN_FILE).exists()
+    (tmp_path / "notes").mkdir()
+    done = compare("gallery", there, tmp_path / "notes", "--out", tmp_path / "other")
+    assert done.exit_code == 0 and "notes: no comparison." in done.stdout
     done = compare("gallery", there, there, "--out", tmp_path / "site")
     assert done.exit_code == 2 and "named twice" in done.stderr
     assert compare("gallery", tmp_path / "nothing", "--out", tmp_path / "site").exit_code == 2

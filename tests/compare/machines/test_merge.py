@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from common import spec
 from common.artifacts.schema import Noise
 from compare.execution import store
 from compare.execution.store import Stored
@@ -100,8 +101,59 @@ def test_disturbed_rows_and_untrained_sameness_do_not_count(tmp_path: Path) -> N
     found = gathered.gather(gathered.read(folders(tmp_path, of_machine(1), disturbed, unlike, of_machine(4))))
     (serial,) = (each for each in found.questions if each.subject.where == "serial on all cores")
     assert [each.machine.name for each in serial.answers] == ["M1", "M4"]
-    assert any("M2" in each and "other work disturbed pytorch-serial-2" in each for each in found.left_out)
-    assert any("M3" in each and "did not train the same" in each for each in found.left_out)
+    assert any("M2" in each and "times in doubt of pytorch-serial-2" in each for each in found.left_out)
+    assert any("M3" in each and "not shown that its runs trained the same" in each for each in found.left_out)
+
+
+def test_a_comparison_that_is_not_proved_does_not_count(tmp_path: Path) -> None:
+    refuted = store.ProofRecord(verdict="not proved", sentence="not proved: 1 of 9 rungs failed")
+    found = gathered.gather(gathered.read(folders(tmp_path, of_machine(1), of_machine(2, proof=refuted), of_machine(3))))
+    assert {answer.machine.name for each in found.questions for answer in each.answers} == {"M1", "M3"}
+
+
+def other_work(stored: Stored, **fields: Any) -> Stored:
+    """The same with other fields in all specs."""
+    rows = [
+        row.model_copy(update={"spec": spec.build(spec.overlay(row.spec.model_dump(), fields))})
+        for row in stored.comparison.rows
+    ]
+    specs = {row.id: row.spec for row in rows}
+    runs = {
+        row_id: {repeat: run.model_copy(update={"spec": specs[row_id]}) for repeat, run in each.items()}
+        for row_id, each in stored.runs.items()
+    }
+    return stored.model_copy(update={"comparison": stored.comparison.model_copy(update={"rows": rows}), "runs": runs})
+
+
+def test_questions_of_one_name_keep_their_own_verdicts_and_are_told_apart(tmp_path: Path) -> None:
+    """Two learning rates on five machines. With one TensorFlow is faster, with the other PyTorch."""
+    slow = [of_machine(number, 1.0 / (1.5 + 0.1 * number)) for number in range(1, 6)]
+    fast = [
+        other_work(of_machine(number + 10, 1.5 + 0.1 * number, host=number), **{"optimizer.learning_rate": 0.5})
+        for number in range(1, 6)
+    ]
+    found = gathered.gather(gathered.read(folders(tmp_path, *slow, *fast)))
+    serial = [each for each in found.questions if each.subject.where == "serial on all cores"]
+    assert len(serial) == 2 and len({each.subject.name for each in found.questions}) == len(found.questions)
+    for each in serial:
+        assert each.overall is not None and each.judged is not None
+        assert each.judged.ratio == each.overall.ratio
+        assert each.judged.verdict == ("above" if each.overall.ratio.value > 1 else "below")
+    assert {"optimizer.learning_rate 0.05" in each.subject.name for each in serial} == {True, False}
+
+
+@pytest.mark.parametrize("field", ["data.loading", "data.normalization"])
+def test_the_same_data_fed_in_another_way_is_other_work(tmp_path: Path, field: str) -> None:
+    value = {"data.loading": "streaming", "data.normalization": "half"}[field]
+    done = compare("merge", *folders(tmp_path, of_machine(1), other_work(of_machine(2), **{field: value})))
+    assert done.exit_code == 2 and "No question has answers of two machines" in done.stderr
+
+
+def test_a_machine_whose_host_is_unknown_is_no_other_machine(tmp_path: Path) -> None:
+    nameless = of_machine(7)
+    nameless = nameless.model_copy(update={"comparison": nameless.comparison.model_copy(update={"machine": {}})})
+    machines = gathered.read(folders(tmp_path, nameless, of_machine(1), of_machine(2)))
+    assert [len(each.folders) for each in machines] == [1, 1, 1]
 
 
 def test_a_run_that_was_sent_twice_is_refused_and_so_is_one_folder(tmp_path: Path) -> None:
