@@ -13,7 +13,7 @@ from compare.core.errors import FolderError
 from compare.core.statistics import Ratio, Spread
 from compare.execution.matrix import Row
 from compare.execution.store import Stored
-from compare.judgement import scaling_laws
+from compare.judgement import sameness, scaling_laws
 from compare.judgement.row_figures import Summary
 from compare.judgement.run_figures import images_per_second, spread_median
 from compare.judgement.scaling_laws import Compute, Network, SerialFraction, Topology
@@ -117,7 +117,7 @@ class Wish:
 
 
 def read(stored: Stored, wish: Wish) -> Scaling:
-    """The scaling of a comparison that was laid out by `scaling_rows.rows`.
+    """The scaling of a comparison that was laid out by `scaling_rows.rows`. No ratios if its runs did not train the same.
 
     Raises:
         FolderError: it holds no such rows.
@@ -126,6 +126,9 @@ def read(stored: Stored, wish: Wish) -> Scaling:
     points = [_point(stored, row, summaries) for row in stored.comparison.rows if row.spec.mode != "serial"]
     if not points:
         raise FolderError("The folder holds no parallel run. Choose one that `scaling` has filled.")
+    if not sameness.is_comparable(stored, list(summaries.values())):  # the report says why
+        ratios = {name: None for name in Point.model_fields if name.startswith(("speedup", "efficiency"))}
+        return Scaling(points=[point.model_copy(update=ratios) for point in points], laws=[], checks=[], projected=[])
     groups = _fed_alike(stored)
     crowded = {point.id for point in points if point.oversubscribed}
     return Scaling(

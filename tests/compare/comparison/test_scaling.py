@@ -261,6 +261,17 @@ def test_points_and_projections_that_rest_on_disturbed_runs_say_so(fake_twins: p
     assert "The projection rests on runs that are in doubt." in note and "the same model was off by" in note
 
 
+def test_runs_that_did_not_train_the_same_have_no_speedup_and_no_law(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert compare(*ARGUMENTS[:-1], "2", "--out", out).exit_code == 0
+    stored = store.read(out)
+    row = stored.comparison.rows[0].id
+    stored.runs[row][0] = stored.runs[row][0].model_copy(update={"weights_hash": "another"})
+    found = scaling_fit.read(stored, scaling_fit.Wish((8,), scaling_laws.network("10Gbit")))
+    assert found.points and not (found.laws or found.checks or found.projected)
+    assert {getattr(point, key) for point in found.points for key in scaling_report._RATIOS} == {None}
+
+
 def test_a_first_host_that_is_not_this_machine_is_refused_before_anything_is_run(
     fake_twins: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
