@@ -5,13 +5,14 @@ from __future__ import annotations
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from common.artifacts import atomic_files, checkpoint, event_log, results
-from common.artifacts.schema import ResultError, RunResult, Status
+from common.artifacts.schema import Restart, ResultError, RunResult, Status
 from common.processes import signals
 from compare.execution import launch, store
 from compare.execution.matrix import Row
@@ -34,13 +35,50 @@ _FULL_BYTES = 2**20
 """Free space below which a disk is full."""
 
 
-def execute(row: Row, repeat: int, folder: Path, watch: Watch, code: Code | None = None) -> RunResult:
+def execute(row: Row, repeat: int, folder: Path, watch: Watch, code: Code | None = None, restarts: int = 0) -> RunResult:
     """Run one row once, from the checkpoint of an earlier attempt if there is one, and store its result.
 
     If a run dies or is interrupted, its reason and its epochs so far are stored here. If the disk is full, the result may not
     be stored. Then the run counts as missing, and the others continue.
+
+    Args:
+        restarts: how often a run that something from outside ended is started again, all its processes, from its last
+            checkpoint. What a run gives a reason for itself would end it again: an error, refused data, a divergence. So would
+            a lack of memory.
     """
     directory = store.run_folder(folder, row.id, repeat)
+    deaths = _deaths(directory)
+    for left in reversed(range(restarts + 1)):
+        made, death = _attempt(row, repeat, folder, watch, code)
+        reason = made.reason
+        if death is not None and left:
+            deaths.append(death)
+            print(f"{row.id}, repeat {repeat + 1} is restarted: {death.words}.", file=sys.stderr)
+        elif death is not None and deaths:
+            before = "; ".join(f"{number}. {each.words}" for number, each in enumerate(deaths, 1))
+            reason = f"{reason}. No restart is left. Those before: {before}"
+        if deaths:
+            made = _changed(made, directory, restarts=deaths, reason=reason)
+        if death is None or not left:
+            return made
+    raise AssertionError("the last attempt returns")
+
+
+def _deaths(directory: Path) -> list[Restart]:
+    """Those that the run was restarted after so far. A comparison that is resumed goes on with them."""
+    for attempt in (directory, *store.attempts(directory)):
+        try:
+            if found := results.load(attempt / results.RESULT_FILE).restarts:
+                return [*found]
+        except (ResultError, OSError):
+            continue
+    return []
+
+
+def _attempt(row: Row, repeat: int, folder: Path, watch: Watch, code: Code | None) -> tuple[RunResult, Restart | None]:
+    """The result of one attempt, and how it died if it may be restarted."""
+    directory = store.run_folder(folder, row.id, repeat)
+    begun = time.time()
     process: launch.Started | None = None
     try:
         try:
@@ -54,7 +92,7 @@ def execute(row: Row, repeat: int, folder: Path, watch: Watch, code: Code | None
             with signals.deferred():
                 process = launch.start(row.contestant, arguments, log=log, root=code.root if code else None)
         except OSError as error:
-            return _not_stored(row, repeat, f"it cannot be started: {error}")
+            return _not_stored(row, repeat, f"it cannot be started: {error}"), None
         hang = _wait(process, row.spec.hang_seconds, directory, watch)
     except BaseException:
         if process is not None:
@@ -62,13 +100,50 @@ def execute(row: Row, repeat: int, folder: Path, watch: Watch, code: Code | None
             _finish(row, repeat, folder, "killed", "interrupted")
         raise
     launch.stop(process)
+    ending, lacked_memory = signals.code_of(process.returncode), launch.memory_kills() > kills
     if hang is not None:
-        return _finish(row, repeat, folder, "killed", hang)
-    status: Status = "killed" if process.returncode < 0 else "failed"
-    made = _finish(row, repeat, folder, status, ending_words(process.returncode, log, launch.memory_kills() > kills))
+        made = _finish(row, repeat, folder, "killed", hang)
+    else:
+        status: Status = "killed" if ending < 0 else "failed"
+        made = _finish(row, repeat, folder, status, ending_words(ending, log, lacked_memory))
     if made.status == "ok":
         for attempt in store.attempts(directory):
             checkpoint.remove(attempt)
+    if made.status != "killed" or ending == -signal.SIGINT:
+        return made, None
+    if lacked_memory:
+        said = (made.reason or "").removesuffix(launch.LACKED_MEMORY) + launch.LACKED_MEMORY
+        return _changed(made, directory, reason=said), None
+    return made, _death(made, directory, begun, process.watched.marks().steps)
+
+
+def _death(made: RunResult, directory: Path, begun: float, steps: int) -> Restart:
+    """How an attempt died.
+
+    Args:
+        begun: when it was started, in seconds since 1970.
+        steps: its updates.
+    """
+    kept = directory / checkpoint.FILE
+    since = max(begun, kept.stat().st_mtime) if kept.exists() else begun
+    events = event_log.read_events(directory)
+    resumed = next((event["epochs"] for event in events if event.get("event") == "resume"), 0)
+    steps -= sum(epoch.steps for epoch in made.epochs[resumed:])
+    return Restart(
+        reason=made.reason or made.status,
+        epochs=len(made.epochs),
+        steps=max(steps, 0),
+        seconds_lost=max(time.time() - since, 0.0),
+    )
+
+
+def _changed(made: RunResult, directory: Path, **fields: Any) -> RunResult:
+    """A result with other values of some fields, stored as far as the disk has room."""
+    made = made.model_copy(update=fields)
+    try:
+        results.save(made, directory)
+    except OSError as error:
+        print(f"{directory}: its result cannot be written: {error}", file=sys.stderr)
     return made
 
 
