@@ -183,7 +183,7 @@ def test_killed_ranks_leave_no_temporary_files(start: Any, tmp_path: Path, mode:
     assert list(temporary.iterdir()), "the folder of the run"
     ranks = [each for each in psutil.Process(run.process.pid).children() if "_impl" in str(each.cmdline())]
     ranks[-1].kill()
-    assert run.end().status == "failed"
+    assert run.end().status == "killed"
     assert list(temporary.iterdir()) == []
 
 
