@@ -20,7 +20,7 @@ from common.artifacts import event_log, results
 from common.artifacts.schema import EpochRecord, Metrics, Phases, RunResult
 
 EPOCHS = 3
-SIGNALS = {"kill": signal.SIGKILL, "abort": signal.SIGABRT, "terminate": signal.SIGTERM, "interrupt": signal.SIGINT}
+SIGNALS = {"kill": signal.SIGKILL, "abort": signal.SIGABRT, "terminate": signal.SIGTERM}
 
 
 def main(framework: str) -> int:
@@ -133,6 +133,8 @@ def misbehave(behaviour: str, framework: str, out: Path) -> None:
         (out / "more").write_bytes(bytes(2**16))
     if behaviour in SIGNALS:
         os.kill(os.getpid(), SIGNALS[behaviour])
+    if behaviour == "interrupt":
+        sys.exit(128 + signal.SIGINT)  # as a launcher of ranks
     if behaviour in ("hang", "deaf"):
         if behaviour == "deaf":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
