@@ -205,7 +205,8 @@ class Restart(Exact):
 
     @property
     def words(self) -> str:
-        return f"{self.reason} (finished epochs: {self.epochs}, steps after them: {self.steps})"
+        """Without what others saw of it."""
+        return f"{self.reason.partition(';')[0]} (finished epochs: {self.epochs}, steps after them: {self.steps})"
 
 
 class RunResult(Exact):

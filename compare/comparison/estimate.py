@@ -323,7 +323,9 @@ def _sentences(plain: Mapping[str, Any]) -> list[str]:
     if plain["restarts"]:
         most = wording.count(plain["restarts"], "time")
         sentences.append(f"A run whose process dies is restarted at most {most} (--restarts). That time is not counted.")
-        sentences += [f"{row} would start over: {reason}." for row, reason in plain["start_over"].items()]
+        for reason in dict.fromkeys(plain["start_over"].values()):
+            rows = ", ".join(row for row, own in plain["start_over"].items() if own == reason)
+            sentences.append(f"Without a checkpoint to go on from: {rows}; {reason}.")
     return [*sentences, "No results folder was touched."]
 
 

@@ -48,24 +48,22 @@ def execute(row: Row, repeat: int, folder: Path, watch: Watch, code: Code | None
     """
     directory = store.run_folder(folder, row.id, repeat)
     deaths = _deaths(directory)
-    for left in reversed(range(restarts + 1)):
-        made, death = _attempt(row, repeat, folder, watch, code)
-        reason = made.reason
-        if death is not None and left:
-            deaths.append(death)
-            print(f"{row.id}, repeat {repeat + 1} is restarted: {death.words}.", file=sys.stderr)
-        elif death is not None and deaths:
-            before = "; ".join(f"{number}. {each.words}" for number, each in enumerate(deaths, 1))
-            reason = f"{reason}. No restart is left. Those before: {before}"
-        if deaths:
-            made = _changed(made, directory, restarts=deaths, reason=reason)
-        if death is None or not left:
+    for _ in range(restarts):
+        made, death = _attempt(row, repeat, folder, watch, code, deaths)
+        if death is None:
             return made
-    raise AssertionError("the last attempt returns")
+        deaths = [*deaths, death]
+        _changed(made, directory, restarts=deaths)
+        print(f"{row.id}, repeat {repeat + 1} is restarted: {death.words}.", file=sys.stderr)
+    made, death = _attempt(row, repeat, folder, watch, code, deaths)
+    if death is None or not restarts:
+        return made
+    before = "; ".join(f"{number}. {each.words}" for number, each in enumerate(deaths, 1))
+    return _changed(made, directory, reason=f"{made.reason}. No restart is left. Those before: {before}")
 
 
 def _deaths(directory: Path) -> list[Restart]:
-    """Those that the run was restarted after so far. A comparison that is resumed goes on with them."""
+    """Those that a run was restarted after, before the comparison was cut short and resumed."""
     for attempt in (directory, *store.attempts(directory)):
         try:
             if found := results.load(attempt / results.RESULT_FILE).restarts:
@@ -75,8 +73,10 @@ def _deaths(directory: Path) -> list[Restart]:
     return []
 
 
-def _attempt(row: Row, repeat: int, folder: Path, watch: Watch, code: Code | None) -> tuple[RunResult, Restart | None]:
-    """The result of one attempt, and how it died if it may be restarted."""
+def _attempt(
+    row: Row, repeat: int, folder: Path, watch: Watch, code: Code | None, deaths: list[Restart]
+) -> tuple[RunResult, Restart | None]:
+    """The result of one attempt after these deaths, and how it died itself, if it may be restarted."""
     directory = store.run_folder(folder, row.id, repeat)
     begun = time.time()
     process: launch.Started | None = None
@@ -97,15 +97,15 @@ def _attempt(row: Row, repeat: int, folder: Path, watch: Watch, code: Code | Non
     except BaseException:
         if process is not None:
             launch.stop(process, grace_seconds=launch.INTERRUPTED_GRACE_SECONDS)
-            _finish(row, repeat, folder, "killed", "interrupted")
+            _finish(row, repeat, folder, deaths, "killed", "interrupted")
         raise
     launch.stop(process)
     ending, lacked_memory = signals.code_of(process.returncode), launch.memory_kills() > kills
     if hang is not None:
-        made = _finish(row, repeat, folder, "killed", hang)
+        made = _finish(row, repeat, folder, deaths, "killed", hang)
     else:
         status: Status = "killed" if ending < 0 else "failed"
-        made = _finish(row, repeat, folder, status, ending_words(ending, log, lacked_memory))
+        made = _finish(row, repeat, folder, deaths, status, ending_words(ending, log, lacked_memory))
     if made.status == "ok":
         for attempt in store.attempts(directory):
             checkpoint.remove(attempt)
@@ -161,15 +161,15 @@ def _wait(process: launch.Started, hang_seconds: float, directory: Path, watch: 
     return launch.wait(process, poll_seconds=_POLL_SECONDS, watch=look, hang_seconds=hang_seconds, folder=directory)
 
 
-def _finish(row: Row, repeat: int, folder: Path, status: Status, reason: str) -> RunResult:
+def _finish(row: Row, repeat: int, folder: Path, deaths: list[Restart], status: Status, reason: str) -> RunResult:
     """The run's own result if it wrote one for this spec, else one made from its events."""
     try:
         stored = store.finished(folder, row, repeat)
     except ResultError as error:
         stored, reason = None, f"{reason}; {error}"
-    if stored is not None:
-        return stored
     directory = store.run_folder(folder, row.id, repeat)
+    if stored is not None:
+        return _changed(stored, directory, restarts=deaths) if deaths else stored
     first_steps = (event for event in event_log.read_events(directory) if event.get("event") == "first_step")
     made = RunResult(
         framework=row.framework,
@@ -179,6 +179,7 @@ def _finish(row: Row, repeat: int, folder: Path, status: Status, reason: str) ->
         repeat=repeat,
         epochs=event_log.read_epochs(directory),
         first_step_loss=next((event.get("loss") for event in first_steps), None),
+        restarts=deaths,
     )
     try:
         results.save(made, directory)

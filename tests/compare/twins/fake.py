@@ -1,7 +1,7 @@
 """A twin that trains nothing: it writes what a real one writes, and dies in the ways that a real one dies.
 
-FAKE_TWIN_BEHAVIOUR holds JSON: {"<framework>-<mode>-<cores>": "<behaviour>"}; what is not in it goes well. Behind a behaviour,
-` times 2` says in how many attempts of a run.
+FAKE_TWIN_BEHAVIOUR holds JSON: {"<framework>-<mode>-<cores>": "<behaviour>"}; what is not in it goes well. Several, as in
+`kill, ok`, are those of the attempts of a run.
 """
 
 import argparse
@@ -89,8 +89,10 @@ def train(framework: str, run: spec.Spec, out: Path, repeat: int, behaviour: str
         record = epoch(index, seconds)
         epochs.append(record)
         event_log.append_event(out, "epoch", **record.model_dump())
-        kind, _, times = behaviour.partition(" times ")
-        misbehave("ok" if times and len(list(out.parent.glob(f"{out.name}.attempt*"))) >= int(times) else kind, framework, out)
+        attempts = behaviour.split(", ")
+        if len(attempts) > 1:
+            behaviour = dict(enumerate(attempts)).get(len(list(out.parent.glob(f"{out.name}.attempt*"))), "ok")
+        misbehave(behaviour, framework, out)
         if behaviour == "diverge":
             results.save(RunResult(status="diverged", reason="loss is nan at epoch 2, step 1", epochs=epochs, **facts), out)
             return 1
