@@ -192,6 +192,23 @@ class Environment(Exact):
     its own build."""
 
 
+class Restart(Exact):
+    """The end of an attempt that was followed by another: something from outside ended a process of the run."""
+
+    reason: str
+    epochs: Count
+    """Finished until then ..."""
+    steps: Count
+    """... and updates after them, of the first process."""
+    seconds_lost: Seconds
+    """Wall time from the attempt's last checkpoint, or from its start, until all its processes had ended."""
+
+    @property
+    def words(self) -> str:
+        """Without what others saw of it."""
+        return f"{self.reason.partition(';')[0]} (finished epochs: {self.epochs}, steps after them: {self.steps})"
+
+
 class RunResult(Exact):
     """All that is recorded of one run of one framework."""
 
@@ -237,6 +254,8 @@ class RunResult(Exact):
     data_hash: str | None = None
     weights_hash: str | None = None
     """SHA-256 over the initial weights."""
+    final_weights_hash: str | None = None
+    """SHA-256 over the weights after the last epoch. Runs that add up everything in the same order have the same."""
     pixel_mean: tuple[float, float, float] | None = None
     """What was subtracted from each channel, in 0..1 ..."""
     pixel_std: tuple[float, float, float] | None = None
@@ -274,5 +293,7 @@ class RunResult(Exact):
     """How often the run was cut short and resumed from a checkpoint. See `Phases` for how its time is counted."""
     started_over: str | None = None
     """Why a run that was cut short did not resume from a checkpoint."""
+    restarts: list[Restart] = []
+    """The deaths after which all its processes were started again by themselves, see `compare.execution.executor`."""
     clock_caution: str | None = None
     """What was seen of its clock that may be the machine's doing. No time of the run is reliable then."""

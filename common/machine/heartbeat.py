@@ -81,6 +81,11 @@ def stepped() -> None:
     _own[1] += 1
 
 
+def follow(steps: int) -> None:
+    """Take over the steps of the first rank. A launcher does so, since who watches it does not see its ranks."""
+    _own[1] = steps
+
+
 def reached() -> None:
     """A point was reached that every rank comes to in the same order."""
     _own[2] += 1

@@ -119,6 +119,10 @@ class Distant:
         # What it wanted then is unknown now.
         return self._sample._replace(wanting=False, silent_seconds=silent) if silent else self._sample
 
+    def marks(self) -> Marks:
+        """How far it had come at its last sign of life."""
+        return self._sample.marks
+
     def ask_for_stacks(self) -> None:
         """Ask it to write down what its threads are doing."""
         self._asked = time.monotonic()

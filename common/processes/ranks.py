@@ -120,11 +120,12 @@ def _process(job: Job, rank: int, environment: dict[str, str]) -> ProcessSpec:
 
 def _save_failure(job: Job, out: Path, failure: supervisor.Failure) -> None:
     """Make the result name the rank that failed. If rank 0 wrote no result, make one from the epochs so far."""
+    status: schema.Status = "killed" if failure.is_death else "failed"
     if not (out / results.RESULT_FILE).exists():
         made = schema.RunResult(
             framework=job.framework,
             spec=job.spec,
-            status="failed" if failure.code is not None else "killed",
+            status=status,
             reason=failure.words,
             repeat=job.arguments.repeat,
             epochs=event_log.read_epochs(out),
@@ -136,4 +137,5 @@ def _save_failure(job: Job, out: Path, failure: supervisor.Failure) -> None:
     written = results.load(out / results.RESULT_FILE)
     if written.status == "failed" and failure.rank != 0 and failure.code != EXIT_DATA_REFUSED:
         # Rank 0 may only have noticed that the other was gone. Refused data is refused to all alike.
-        results.save(written.model_copy(update={"reason": f"{failure.words}; rank 0: {written.reason}"}), out)
+        reason = f"{failure.words}; rank 0: {written.reason}"
+        results.save(written.model_copy(update={"status": status, "reason": reason}), out)

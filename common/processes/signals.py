@@ -19,6 +19,11 @@ def name(number: int) -> str:
         return f"signal {number}"
 
 
+def code_of(code: int) -> int:
+    """An exit code, negative for a signal: also of a process that took SIGINT or SIGTERM itself, and then ended by it."""
+    return 128 - code if code - 128 in ENDING else code
+
+
 @contextmanager
 def deferred() -> Generator[None]:
     """Let SIGINT and SIGTERM wait for the end of the block. There the handlers from before get the first that arrived.

@@ -76,8 +76,13 @@ class Failure(NamedTuple):
     rank: int
     """Its index among the members."""
     code: int | None
-    """Its exit code, negative for the signal that ended it; None where the run hung."""
+    """Its exit code, negative for the signal that ended it. None: the run hung, or lost a host that had answered."""
     words: str
+
+    @property
+    def is_death(self) -> bool:
+        """Whether something from outside ended the run. A process that ended itself had a reason, which it would have again."""
+        return self.code is None or self.code < 0
 
 
 def run_members(members: Sequence[ProcessSpec], watch: Watch) -> Failure | None:
@@ -119,7 +124,8 @@ def run_members(members: Sequence[ProcessSpec], watch: Watch) -> Failure | None:
         heartbeat.reached()
         while True:
             heartbeat.heartbeat()  # who watches this process need not watch the members too
-            codes = [each.poll() for each in running]
+            codes = [None if (code := each.poll()) is None else signals.code_of(code) for each in running]
+            heartbeat.follow(running[0].watched.marks().steps)
             if all(code == 0 for code, member in zip(codes, members, strict=True) if member.trains):
                 servers = [each for each, member in zip(running, members, strict=True) if not member.trains]
                 for server in servers:
@@ -140,11 +146,12 @@ def run_members(members: Sequence[ProcessSpec], watch: Watch) -> Failure | None:
                     _wait(running)  # where all meet the same error, rank 0 still writes down which
                     code, index = min([(code, index), *_killed_elsewhere(running)])
                 each = running[index]
-                lost = "lost its connection, which " if isinstance(each, hosts.Distant) and each.lost else ""
-                words = f"{_name(members, index)} {lost}{_words(code)}"
+                is_lost = isinstance(each, hosts.Distant) and each.lost
+                words = f"{_name(members, index)} {'lost its connection, which ' if is_lost else ''}{_words(code)}"
                 some_live = any(each.poll() is None for each, member in zip(running, members, strict=True) if member.trains)
                 words += _saved(dog.stacks() if some_live else [], running, members, watch.folder)
-                return Failure(index, code, words)
+                # A host that never answered has a wrong name, or refuses us.
+                return Failure(index, None if is_lost and each.watched.marks().beats else code, words)
             if (hang := dog.look()) is not None:
                 return Failure(hang.culprit, None, hang.words + _saved(hang.stacks, running, members, watch.folder))
             time.sleep(0.05)

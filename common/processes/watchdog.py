@@ -58,6 +58,10 @@ class Watchable(Protocol):
         """As it is now; None where it has ended."""
         ...
 
+    def marks(self) -> Marks:
+        """How far it has come, also after its end."""
+        ...
+
     def ask_for_stacks(self) -> None:
         """Ask it to write down what its threads are doing."""
         ...
@@ -95,10 +99,17 @@ class Watched:
             if status == psutil.STATUS_ZOMBIE:
                 return None
             stopped = status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
-            before, self._seen = self._seen, self._read()
+            before, self._seen = self._seen, self.marks()
             return Sample(self._seen, stopped, *_work(process)) if self._seen == before else Sample(self._seen, stopped, None)
         except psutil.NoSuchProcess:
             return None
+
+    def marks(self) -> Marks:
+        """How far it has come, also after its end."""
+        if self._marks.closed:
+            return self._seen
+        values = np.frombuffer(os.pread(self._marks.fileno(), MARKS_BYTES, 0), np.int64)
+        return Marks(*map(int, values))
 
     def ask_for_stacks(self) -> None:
         """Ask it to write down what its threads are doing."""
@@ -106,7 +117,7 @@ class Watched:
         # What it answered before goes: it writes through the same open file, so its place in it is set back too.
         os.ftruncate(self._stacks.fileno(), 0)
         os.lseek(self._stacks.fileno(), 0, os.SEEK_SET)
-        if self.pid is not None and self._read().beats:  # before that the signal would end it
+        if self.pid is not None and self.marks().beats:  # before that the signal would end it
             try:
                 os.kill(self.pid, SIGNAL)
             except ProcessLookupError:
@@ -135,7 +146,8 @@ class Watched:
         return flight.read(once, again, time.monotonic_ns())
 
     def close(self) -> None:
-        """Let go of its files."""
+        """Let go of its files. A second call does nothing."""
+        self._seen = self.marks()
         self._marks.close()
         self._stacks.close()
 
@@ -144,10 +156,6 @@ class Watched:
             return psutil.Process(self.pid).status() == psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:
             return True
-
-    def _read(self) -> Marks:
-        values = np.frombuffer(os.pread(self._marks.fileno(), MARKS_BYTES, 0), np.int64)
-        return Marks(*map(int, values))
 
     def _settle(self) -> None:
         """Wait until it has written all, or nothing for too long."""

@@ -137,6 +137,7 @@ class Run:
         self.learn(trainer, plan, dataset, earlier)
         if self._spec.part != "training":
             return
+        self.record(final_weights_hash=digest(trainer.weights()))
         with self._stopwatch.phase("evaluation"):
             test, predictions = evaluate(trainer, dataset.test, self._spec.global_batch_size)
         self._record_memory(trainer)

@@ -46,6 +46,8 @@ class Request:
     """The rows of these settings for these frameworks."""
     oversubscribe: bool = False
     """Whether to run modes with more replicas than cores. The replicas then share cores."""
+    restarts: int = 0
+    """See `executor.execute`."""
     target_accuracy: float | None = None
     """The time to accuracy ends at this validation accuracy."""
     live: bool = False
@@ -107,6 +109,7 @@ def of_rows(rows: Sequence[Row], plan: Comparison | MatrixPlan, out: Path | None
         plan.prove,
         lay_out=lambda settings, frameworks: anew,
         oversubscribe=plan.oversubscribe,
+        restarts=plan.restarts,
         target_accuracy=plan.target_accuracy,
         argv=plan.argv,
     )
@@ -253,6 +256,7 @@ def judged(request: Request, shown: Display) -> Comparison:
         train_examples=len(dataset.train),
         prove=request.prove,
         oversubscribe=request.oversubscribe,
+        restarts=request.restarts,
         until=settings.until,
     )
     if planned.until is not None and not asks_anything(planned):

@@ -181,7 +181,7 @@ def _best_bytes(row: Row, trainable_values: int) -> int:
 
 
 def checkpoint_bytes(rows: Sequence[Row], comparison: Comparison) -> int:
-    """Temporary space for a checkpoint. Two checkpoints exist while one replaces the other."""
+    """Temporary space for checkpoints. Two exist while one replaces the other. Every restart leaves one until the run's end."""
     largest = 0
     for row in rows:
         if row.spec.starts_over is None:
@@ -189,7 +189,7 @@ def checkpoint_bytes(rows: Sequence[Row], comparison: Comparison) -> int:
             images = _length(row, comparison.train_examples)[1]
             best = _best_bytes(row, comparison.trainable_values)
             largest = max(largest, values * _ITEM_BYTES[row.spec.precision] + best + _ID_BYTES * images)
-    return 2 * largest
+    return (2 + comparison.restarts) * largest
 
 
 def by_contestant(rows: Sequence[Row], say: Callable[[str], None]) -> Callable[[Row], tuple[RunResult, str] | str]:
@@ -260,6 +260,8 @@ def report(estimates: Sequence[Estimate], comparison: Comparison, *, measured: b
         "proof": comparison.prove,
         "proof_seconds": proof,
         "profile": any(row.spec.profile_steps for row in wanted),
+        "restarts": comparison.restarts,
+        "start_over": {row.id: row.spec.starts_over for row in wanted if row.spec.starts_over},
         "most_repeats": comparison.until.most_repeats if comparison.until else None,
         "most_seconds": None,
     }
@@ -318,6 +320,12 @@ def _sentences(plain: Mapping[str, Any]) -> list[str]:
         sentences.append(f"The proof comes before the runs. {about}")
     if plain["profile"]:
         sentences.append("The profile after each run, and its trace, are not counted.")
+    if plain["restarts"]:
+        most = wording.count(plain["restarts"], "time")
+        sentences.append(f"A run whose process dies is restarted at most {most} (--restarts). That time is not counted.")
+        for reason in dict.fromkeys(plain["start_over"].values()):
+            rows = ", ".join(row for row, own in plain["start_over"].items() if own == reason)
+            sentences.append(f"Without a checkpoint to go on from: {rows}; {reason}.")
     return [*sentences, "No results folder was touched."]
 
 

@@ -54,6 +54,7 @@ def planned(requests: Sequence[tuple[dict[str, str], Request]]) -> MatrixPlan:
         contestants=contestants.entered(first.frameworks),
         prove=first.prove,
         oversubscribe=first.oversubscribe,
+        restarts=first.restarts,
         target_accuracy=first.target_accuracy,
     )
 
@@ -201,6 +202,6 @@ def _identity(plan: MatrixPlan) -> dict[str, Any]:
 
 
 def _merged(stored: MatrixPlan, wanted: MatrixPlan) -> MatrixPlan:
-    """The stored plan with the larger number of repeats, and when to stop as asked for now."""
+    """The stored plan with the larger number of repeats, and when to stop and restart as asked for now."""
     repeats = max(stored.repeats, wanted.repeats)
-    return stored.model_copy(update={"repeats": repeats, "until": wanted.until or stored.until})
+    return stored.model_copy(update={"repeats": repeats, "until": wanted.until or stored.until, "restarts": wanted.restarts})

@@ -40,7 +40,7 @@ from compare.reporting.live import Live
 PROFILE_STEPS = 20
 """Profiled steps of the segment that `--profile` adds to a run."""
 
-_WITH_RESUME = ("resume", "repeats", *UNTIL_FIELDS, "as_json", "dry_run", "like", "live", "sign")
+_WITH_RESUME = ("resume", "repeats", "restarts", *UNTIL_FIELDS, "as_json", "dry_run", "like", "live", "sign")
 """Command parameters that do not change what is compared."""
 
 
@@ -97,6 +97,9 @@ def command(
     oversubscribe: Annotated[
         bool, typer.Option(help="Run modes with more replicas than cores. The replicas share cores.")
     ] = False,
+    restarts: Annotated[
+        int | None, typer.Option(min=0, help="How often a run whose process dies goes on from its checkpoint. Default: 0.")
+    ] = None,
     profile: Annotated[bool, typer.Option("--profile", help=f"{options.PROFILE} A trace is written too.")] = False,
     proof: Annotated[bool, typer.Option(help=options.PROOF)] = True,
     live: Annotated[bool, typer.Option("--live", help="Keep live.html in the results folder up to date meanwhile.")] = False,
@@ -112,7 +115,7 @@ def command(
         request: Request | MatrixPlan
         if resume is not None:
             _only_with_resume(context)
-            request, out = _stored(resume, repeats, until_of, live=live), resume
+            request, out = _stored(resume, repeats, restarts, until_of, live=live), resume
         else:
             own = of_spec.asked(
                 replicas=replicas, input=input_, part=_part(input_only, compute_only), on_bad=on_bad, duplicates=duplicates,
@@ -136,7 +139,10 @@ def command(
                     asked = replace(asked, repeats=repeats)
                 if seeds is not None:
                     asked = comparison_plan.with_seeds(asked, numbers("--seeds", seeds, least=0), repeats)
-                return Request(asked, named, out, proof, oversubscribe=oversubscribe, target_accuracy=target, live=live)
+                return Request(
+                    asked, named, out, proof,
+                    oversubscribe=oversubscribe, restarts=restarts or 0, target_accuracy=target, live=live,
+                )  # fmt: skip
 
             requests = [(labels, requested(asked)) for labels, asked in asked_cells]
             request = matrix_run.planned(requests) if requests[0][0] else requests[0][1]
@@ -409,7 +415,7 @@ def _run_jobs(
     for row, repeat in jobs:
         label = f"{row.id} ({repeat + 1} of {'at most ' if comparison.until else ''}{most})" if most > 1 else row.id
         shown.begin(row.id, label)
-        result = executor.execute(row, repeat, folder, shown.watch)
+        result = executor.execute(row, repeat, folder, shown.watch, restarts=comparison.restarts)
         if not (store.run_folder(folder, row.id, repeat) / results.RESULT_FILE).exists():
             unwritten.append((row.id, result))
         shown.end(result)
@@ -417,15 +423,21 @@ def _run_jobs(
 
 
 def _stored(
-    folder: Path, repeats: int | None, until_of: Callable[[UntilDecided | None], UntilDecided | None], *, live: bool
+    folder: Path,
+    repeats: int | None,
+    restarts: int | None,
+    until_of: Callable[[UntilDecided | None], UntilDecided | None],
+    *,
+    live: bool,
 ) -> Request | MatrixPlan:
-    """What made a results folder, with the options that `--resume` takes."""
+    """What made a results folder, with the options that `--resume` takes. None of a number: the stored one."""
     if cells.holds(folder):
         plan = matrix_run.stored(folder, repeats)
-        return plan.model_copy(update={"until": until_of(plan.until)})
+        restarts = plan.restarts if restarts is None else restarts
+        return plan.model_copy(update={"until": until_of(plan.until), "restarts": restarts})
     request = comparison_plan.stored_request(folder, repeats)
     settings = replace(request.settings, until=until_of(request.settings.until))
-    return replace(request, settings=settings, live=live)
+    return replace(request, settings=settings, restarts=request.restarts if restarts is None else restarts, live=live)
 
 
 def _judged_target(accuracy: float | None) -> float | None:
@@ -447,7 +459,7 @@ def _only_with_resume(context: typer.Context) -> None:
     others = given_besides(context, _WITH_RESUME)
     if others:
         raise SpecError(
-            "--resume takes all settings but --repeats and --until-decided from its folder. "
+            "--resume takes all settings but --repeats, --restarts and --until-decided from its folder. "
             f"Received also: {', '.join(others)}. Leave them out, or start another comparison."
         )
 

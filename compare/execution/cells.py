@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 from pydantic import Field
 
 from common import spec
-from common.frozen import Exact, Moment
+from common.frozen import Count, Exact, Moment
 from common.machine.machine import Facts
 from common.spec import SpecError
 from compare.core.until_decided import UntilDecided
@@ -61,6 +61,7 @@ class MatrixPlan(Exact):
     contestants: list[Contestant] = []
     prove: bool = True
     oversubscribe: bool = False
+    restarts: Count = 0
     target_accuracy: float | None = None
 
     @property

@@ -5,13 +5,14 @@ from __future__ import annotations
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from common.artifacts import atomic_files, checkpoint, event_log, results
-from common.artifacts.schema import ResultError, RunResult, Status
+from common.artifacts.schema import Restart, ResultError, RunResult, Status
 from common.processes import signals
 from compare.execution import launch, store
 from compare.execution.matrix import Row
@@ -34,13 +35,50 @@ _FULL_BYTES = 2**20
 """Free space below which a disk is full."""
 
 
-def execute(row: Row, repeat: int, folder: Path, watch: Watch, code: Code | None = None) -> RunResult:
+def execute(row: Row, repeat: int, folder: Path, watch: Watch, code: Code | None = None, restarts: int = 0) -> RunResult:
     """Run one row once, from the checkpoint of an earlier attempt if there is one, and store its result.
 
     If a run dies or is interrupted, its reason and its epochs so far are stored here. If the disk is full, the result may not
     be stored. Then the run counts as missing, and the others continue.
+
+    Args:
+        restarts: how often a run that something from outside ended is started again, all its processes, from its last
+            checkpoint. What a run gives a reason for itself would end it again: an error, refused data, a divergence. So would
+            a lack of memory.
     """
     directory = store.run_folder(folder, row.id, repeat)
+    deaths = _deaths(directory)
+    for _ in range(restarts):
+        made, death = _attempt(row, repeat, folder, watch, code, deaths)
+        if death is None:
+            return made
+        deaths = [*deaths, death]
+        _changed(made, directory, restarts=deaths)
+        print(f"{row.id}, repeat {repeat + 1} is restarted: {death.words}.", file=sys.stderr)
+    made, death = _attempt(row, repeat, folder, watch, code, deaths)
+    if death is None or not restarts:
+        return made
+    before = "; ".join(f"{number}. {each.words}" for number, each in enumerate(deaths, 1))
+    return _changed(made, directory, reason=f"{made.reason}. No restart is left. Those before: {before}")
+
+
+def _deaths(directory: Path) -> list[Restart]:
+    """Those that a run was restarted after, before the comparison was cut short and resumed."""
+    for attempt in (directory, *store.attempts(directory)):
+        try:
+            if found := results.load(attempt / results.RESULT_FILE).restarts:
+                return [*found]
+        except (ResultError, OSError):
+            continue
+    return []
+
+
+def _attempt(
+    row: Row, repeat: int, folder: Path, watch: Watch, code: Code | None, deaths: list[Restart]
+) -> tuple[RunResult, Restart | None]:
+    """The result of one attempt after these deaths, and how it died itself, if it may be restarted."""
+    directory = store.run_folder(folder, row.id, repeat)
+    begun = time.time()
     process: launch.Started | None = None
     try:
         try:
@@ -54,21 +92,58 @@ def execute(row: Row, repeat: int, folder: Path, watch: Watch, code: Code | None
             with signals.deferred():
                 process = launch.start(row.contestant, arguments, log=log, root=code.root if code else None)
         except OSError as error:
-            return _not_stored(row, repeat, f"it cannot be started: {error}")
+            return _not_stored(row, repeat, f"it cannot be started: {error}"), None
         hang = _wait(process, row.spec.hang_seconds, directory, watch)
     except BaseException:
         if process is not None:
             launch.stop(process, grace_seconds=launch.INTERRUPTED_GRACE_SECONDS)
-            _finish(row, repeat, folder, "killed", "interrupted")
+            _finish(row, repeat, folder, deaths, "killed", "interrupted")
         raise
     launch.stop(process)
+    ending, lacked_memory = signals.code_of(process.returncode), launch.memory_kills() > kills
     if hang is not None:
-        return _finish(row, repeat, folder, "killed", hang)
-    status: Status = "killed" if process.returncode < 0 else "failed"
-    made = _finish(row, repeat, folder, status, ending_words(process.returncode, log, launch.memory_kills() > kills))
+        made = _finish(row, repeat, folder, deaths, "killed", hang)
+    else:
+        status: Status = "killed" if ending < 0 else "failed"
+        made = _finish(row, repeat, folder, deaths, status, ending_words(ending, log, lacked_memory))
     if made.status == "ok":
         for attempt in store.attempts(directory):
             checkpoint.remove(attempt)
+    if made.status != "killed" or ending == -signal.SIGINT:
+        return made, None
+    if lacked_memory:
+        said = (made.reason or "").removesuffix(launch.LACKED_MEMORY) + launch.LACKED_MEMORY
+        return _changed(made, directory, reason=said), None
+    return made, _death(made, directory, begun, process.watched.marks().steps)
+
+
+def _death(made: RunResult, directory: Path, begun: float, steps: int) -> Restart:
+    """How an attempt died.
+
+    Args:
+        begun: when it was started, in seconds since 1970.
+        steps: its updates.
+    """
+    kept = directory / checkpoint.FILE
+    since = max(begun, kept.stat().st_mtime) if kept.exists() else begun
+    events = event_log.read_events(directory)
+    resumed = next((event["epochs"] for event in events if event.get("event") == "resume"), 0)
+    steps -= sum(epoch.steps for epoch in made.epochs[resumed:])
+    return Restart(
+        reason=made.reason or made.status,
+        epochs=len(made.epochs),
+        steps=max(steps, 0),
+        seconds_lost=max(time.time() - since, 0.0),
+    )
+
+
+def _changed(made: RunResult, directory: Path, **fields: Any) -> RunResult:
+    """A result with other values of some fields, stored as far as the disk has room."""
+    made = made.model_copy(update=fields)
+    try:
+        results.save(made, directory)
+    except OSError as error:
+        print(f"{directory}: its result cannot be written: {error}", file=sys.stderr)
     return made
 
 
@@ -86,15 +161,15 @@ def _wait(process: launch.Started, hang_seconds: float, directory: Path, watch: 
     return launch.wait(process, poll_seconds=_POLL_SECONDS, watch=look, hang_seconds=hang_seconds, folder=directory)
 
 
-def _finish(row: Row, repeat: int, folder: Path, status: Status, reason: str) -> RunResult:
+def _finish(row: Row, repeat: int, folder: Path, deaths: list[Restart], status: Status, reason: str) -> RunResult:
     """The run's own result if it wrote one for this spec, else one made from its events."""
     try:
         stored = store.finished(folder, row, repeat)
     except ResultError as error:
         stored, reason = None, f"{reason}; {error}"
-    if stored is not None:
-        return stored
     directory = store.run_folder(folder, row.id, repeat)
+    if stored is not None:
+        return _changed(stored, directory, restarts=deaths) if deaths else stored
     first_steps = (event for event in event_log.read_events(directory) if event.get("event") == "first_step")
     made = RunResult(
         framework=row.framework,
@@ -104,6 +179,7 @@ def _finish(row: Row, repeat: int, folder: Path, status: Status, reason: str) ->
         repeat=repeat,
         epochs=event_log.read_epochs(directory),
         first_step_loss=next((event.get("loss") for event in first_steps), None),
+        restarts=deaths,
     )
     try:
         results.save(made, directory)

@@ -20,7 +20,7 @@ from pydantic import AliasChoices, BaseModel, Field
 from common.artifacts import atomic_files, checkpoint, event_log, records, results
 from common.artifacts.checkpoint import CheckpointError
 from common.artifacts.schema import Environment, ResultError, RunResult
-from common.frozen import Exact, Moment
+from common.frozen import Count, Exact, Moment
 from common.machine import machine
 from common.machine.machine import Facts
 from common.machine.rates import Rates
@@ -115,6 +115,8 @@ class Comparison(Exact):
     """Whether a proof was asked for."""
     oversubscribe: bool = False
     """Whether more replicas than cores were to run."""
+    restarts: Count = 0
+    """How often a run that is killed is restarted."""
     proof: ProofRecord | None = None
     """None until it has been run."""
     seeds: list[int] = []
@@ -329,6 +331,8 @@ def claim(folder: Path, wanted: Comparison) -> Comparison:
     if wanted.until is not None and wanted.until != stored.until:  # the last of several values of an option counts
         argv = [*argv, "--until-decided", "--most-repeats", str(wanted.until.most_repeats)]
         argv += ["--smallest-effect", str(wanted.until.smallest_effect)]
+    if wanted.restarts != stored.restarts:
+        argv = [*argv, "--restarts", str(wanted.restarts)]
     return stored.model_copy(
         update={
             "repeats": max(stored.repeats, wanted.repeats),
@@ -336,6 +340,7 @@ def claim(folder: Path, wanted: Comparison) -> Comparison:
             "argv": argv,
             "target_accuracy": wanted.target_accuracy or stored.target_accuracy,
             "until": wanted.until or stored.until,
+            "restarts": wanted.restarts,
         }
     )
 

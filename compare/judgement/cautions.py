@@ -83,6 +83,12 @@ def _cut_short(summary: Summary, runs: Sequence[RunResult]) -> Iterator[_Caution
             f"cut short and continued from a checkpoint. Their wall time {rest}",
             times,
         )
+    if deaths := [death for run in runs for death in run.restarts]:
+        times = wording.count(len(deaths), "restart")
+        lost = f"{sum(death.seconds_lost for death in deaths):.0f} s of work were lost"
+        why = wording.listed(death.words for death in deaths)
+        said = f"restarted by itself (--restarts): {why}; {lost}."
+        yield _Caution(summary.name, f"was {said}", "restarted by themselves (--restarts).", f"{times}; {lost}")
     for reason in dict.fromkeys(run.started_over for run in runs if run.started_over):
         said = f"cut short and started over: {reason}."
         yield _Caution(summary.name, f"was {said}", said)

@@ -104,7 +104,7 @@ def test_an_asynchronous_server_counts_every_push_and_learns(ended: dict[str, Ru
 
 @pytest.mark.parametrize("victim", ["rank 1 of 2", "parameter server"])
 @pytest.mark.parametrize("updates", ["synchronous", "asynchronous"])
-def test_a_killed_rank_or_server_ends_the_run_as_failed_and_is_named(
+def test_a_killed_rank_or_server_ends_the_run_as_killed_and_is_named(
     framework: str, tmp_path: Path, victim: str, updates: str
 ) -> None:
     fields = {**RUNS["asynchronous"], "replicas": 2, "epochs": 1_000_000, "parameter_server": {"updates": updates}}
@@ -116,7 +116,7 @@ def test_a_killed_rank_or_server_ends_the_run_as_failed_and_is_named(
         code, result = run.end()
     finally:
         run.kill()
-    assert (code, result.status) == (1, "failed")
+    assert (code, result.status) == (1, "killed")
     assert result.reason is not None
     assert result.reason.startswith(f"{victim} was ended by SIGKILL")
     assert result.epochs

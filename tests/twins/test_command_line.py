@@ -375,12 +375,12 @@ def test_data_that_all_ranks_refuse_ends_with_exit_code_4_and_its_reason(start: 
     assert_refused(result)
 
 
-def test_a_killed_rank_ends_the_run_as_failed_and_is_named(start: Any, tmp_path: Path) -> None:
+def test_a_killed_rank_ends_the_run_as_killed_and_is_named(start: Any, tmp_path: Path) -> None:
     run = start(**ENDLESS)
     ranks = run.ranks()
     ranks[1].kill()
     code, result = run.end()
-    assert (code, result.status) == (1, "failed")
+    assert (code, result.status) == (1, "killed")
     assert result.reason.startswith("rank 1 of 2 was ended by SIGKILL; see stacks-rank0.txt, stacks-rank1.txt")
     # Rank 0 notices too that its partner is gone. It may have ended on its own before it is asked.
     assert re.search("most recent call first|^It has ended", (tmp_path / "stacks-rank0.txt").read_text())

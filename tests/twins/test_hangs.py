@@ -103,7 +103,7 @@ def test_a_rank_that_leaves_out_an_exchange_ends_the_run(start: Any, framework: 
     run = start("missing_collective", RANKS)
     result = run.end()
     assert run.process.returncode == 1
-    if framework == "pytorch" and result.status == "killed":
+    if framework == "pytorch" and "was ended by" not in result.reason:
         assert result.reason.startswith("rank 1 of 2 went on without the others and hangs in "), result.reason
     elif framework == "pytorch":  # gloo ends a rank that is sent more than it asked for
         # Where it takes the other one with it, nobody is left to have stacks.

@@ -1,6 +1,7 @@
 """Ranks on two hosts, which are network namespaces of this machine with addresses of their own, and under outer launchers."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -12,12 +13,12 @@ import psutil
 import pytest
 
 from common import spec
-from common.artifacts import event_log
+from common.artifacts import checkpoint, event_log, results
 from common.machine import placement
 from common.processes import supervisor
 from tests.namespaces import joined_hosts
 from tests.strangers import attack, listening
-from tests.twins.runs import ENDLESS, RANKS, Run, wait_until_gone
+from tests.twins.runs import ENDLESS, PROJECT, RANKS, SECONDS, SETTINGS, Run, wait_until_gone
 
 SHELL = "ip netns exec {host}"
 
@@ -76,9 +77,36 @@ def test_a_rank_that_dies_on_another_host_ends_the_run_and_is_named(start: Any, 
     (rank,) = [process for process in distant if "_impl" in " ".join(process.cmdline())]
     rank.kill()
     result = run.end()
-    assert result.status == "failed"
+    assert result.status == "killed"
     assert f"rank 1 of 2 on {hosts[1]} was ended by SIGKILL" in result.reason, result.reason
     wait_until_gone(distant)
+
+
+@pytest.mark.slow
+def test_a_comparison_restarts_a_run_over_two_hosts(framework: str, hosts: list[str], tmp_path: Path) -> None:
+    (tmp_path / "spec.json").write_text(json.dumps(SETTINGS | {"epochs": 200, "checkpoint_seconds": 0}))
+    modes = ["--frameworks", framework, "--modes", "multi_process", "--hosts", ",".join(hosts), "--no-proof"]
+    words = ["--spec", str(tmp_path / "spec.json"), *modes, "--restarts", "1", "--out", str(tmp_path / "out")]
+    with (tmp_path / "log").open("wb") as log:
+        command = [*over(hosts), sys.executable, "-m", "convtwins", "run", *words]
+        environment = {**os.environ, "CONVTWINS_RSH": SHELL}
+        process = subprocess.Popen(command, cwd=PROJECT, stdout=log, stderr=log, env=environment)
+    try:
+        deadline = time.monotonic() + SECONDS
+        while not list((tmp_path / "out").glob(f"runs/*/{checkpoint.FILE}")):
+            assert process.poll() is None and time.monotonic() < deadline, (tmp_path / "log").read_text()
+            time.sleep(0.05)
+        (rank,) = [each for each in _on(hosts[1]) if "_impl" in " ".join(each.cmdline())]
+        rank.kill()
+        assert process.wait(SECONDS) == 0, (tmp_path / "log").read_text()
+    finally:
+        process.kill()
+        process.wait()
+    (path,) = (tmp_path / "out").glob(f"runs/*-r0/{results.RESULT_FILE}")
+    result = results.load(path)
+    (death,) = result.restarts
+    assert f"rank 1 of 2 on {hosts[1]} was ended by SIGKILL" in death.reason
+    assert (result.status, result.resumes, len(result.epochs)) == ("ok", 1, 200)
 
 
 @pytest.mark.slow
@@ -155,7 +183,7 @@ def test_killed_ranks_leave_no_temporary_files(start: Any, tmp_path: Path, mode:
     assert list(temporary.iterdir()), "the folder of the run"
     ranks = [each for each in psutil.Process(run.process.pid).children() if "_impl" in str(each.cmdline())]
     ranks[-1].kill()
-    assert run.end().status == "failed"
+    assert run.end().status == "killed"
     assert list(temporary.iterdir()) == []
 
 

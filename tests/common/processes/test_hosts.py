@@ -72,6 +72,13 @@ def test_a_rank_killed_on_a_host_is_named_though_it_is_told_later_than_what_came
     assert failure == Failure(1, -signal.SIGKILL, "rank 1 of 2 on far was ended by SIGKILL")
 
 
+def test_a_host_that_had_answered_and_is_gone_is_a_death_and_no_mistake() -> None:
+    gone = "time.sleep(1.5); os.kill(os.getppid(), signal.SIGKILL)"  # what speaks for the host, as where its power is cut
+    failure = supervisor.run_members([member(0, "time.sleep(60)"), member(1, gone, "far")], Watch())
+    assert failure == Failure(1, None, "rank 1 of 2 on far lost its connection, which was ended by SIGKILL")
+    assert failure.is_death
+
+
 RECORDS = """
 from common.machine import flight
 channel = flight.channel((0, 1))

@@ -14,6 +14,11 @@ from common.processes.process_spec import ProcessSpec
 from tests.signalled import signalled_at_start
 
 
+@pytest.mark.parametrize(("code", "number"), [(0, 0), (1, 1), (137, 137), (-9, -9), (143, -15), (130, -2)])
+def test_a_process_that_took_a_signal_and_ended_counts_as_ended_by_it(code: int, number: int) -> None:
+    assert signals.code_of(code) == number
+
+
 class ArrivedError(Exception):
     pass
 

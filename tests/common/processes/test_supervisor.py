@@ -207,18 +207,33 @@ def test_a_companion_that_ends_before_the_ranks_is_the_failure_and_ends_them(
 
 
 @linux
-def test_the_signal_that_ended_one_rank_is_named_before_the_exit_code_that_it_caused(folder: Path) -> None:
-    code = """
+@pytest.mark.parametrize("end", ["os.kill(os.getpid(), 15)", "os._exit(143)"], ids=["ended by it", "took it and ended"])
+def test_the_signal_that_ended_one_rank_is_named_before_the_exit_code_that_it_caused(folder: Path, end: str) -> None:
+    code = f"""
         if rank == 1:
             note(os.getpid())
-            os.kill(os.getpid(), 15)
+            {end}
         wait_for(1)
         (other,) = os.listdir()
-        while pathlib.Path(f"/proc/{other}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+        while pathlib.Path(f"/proc/{{other}}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
             time.sleep(0.001)
         os._exit(1)
     """
     assert run(code, ranks=2) == Failure(1, -15, "rank 1 of 2 was ended by SIGTERM")
+
+
+def test_who_watches_the_launcher_sees_the_steps_of_rank_0(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = list[int]()
+    monkeypatch.setattr(supervisor.heartbeat, "follow", steps.append)
+    code = """
+        from common.machine import heartbeat
+        heartbeat.attach()
+        for _ in range(3 + rank): heartbeat.stepped()
+        if rank == 0: os.kill(os.getpid(), 9)
+        time.sleep(60)
+    """
+    assert run(code, ranks=2) == Failure(0, -9, "rank 0 of 2 was ended by SIGKILL")
+    assert steps[-1] == 3
 
 
 def test_ranks_that_run_are_ended_where_another_cannot_start() -> None:

@@ -112,11 +112,11 @@ def test_a_run_that_fails_makes_the_matrix_fail_and_no_other_run(fake_twins: pyt
 def test_an_interrupted_matrix_goes_on_where_it_was(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     out, ran, execute = tmp_path / "out", list[str](), executor.execute
 
-    def interrupted(row: Any, repeat: int, folder: Path, *rest: Any) -> Any:
+    def interrupted(row: Any, repeat: int, folder: Path, *rest: Any, **named: Any) -> Any:
         if len(ran) == 3:
             raise run.Interrupted(2)
         ran.append(folder.name)
-        return execute(row, repeat, folder, *rest)
+        return execute(row, repeat, folder, *rest, **named)
 
     with fake_twins.context() as patch:
         patch.setattr(executor, "execute", interrupted)
@@ -127,7 +127,7 @@ def test_an_interrupted_matrix_goes_on_where_it_was(fake_twins: pytest.MonkeyPat
     fake_twins.setattr(
         executor,
         "execute",
-        lambda row, repeat, folder, *rest: (ran.append(folder.name), execute(row, repeat, folder, *rest))[1],
+        lambda row, repeat, folder, *rest, **named: (ran.append(folder.name), execute(row, repeat, folder, *rest, **named))[1],
     )
     done = compare("run", "--resume", out, "--json")
     assert done.exit_code == 0, done.output

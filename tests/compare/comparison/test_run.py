@@ -77,7 +77,7 @@ def test_a_live_page_is_kept_and_points_to_the_report_in_the_end(fake_twins: pyt
 def test_the_live_page_of_a_comparison_that_breaks_off_loads_itself_no_more(
     fake_twins: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def breaks(*_: object) -> None:
+    def breaks(*_: object, restarts: int) -> None:
         raise ZeroDivisionError
 
     fake_twins.setattr("compare.execution.executor.execute", breaks)
@@ -563,10 +563,10 @@ def test_what_is_interrupted_within_something_larger_leaves_the_words_to_that(
 ) -> None:
     whole, out = executor.execute, tmp_path / "out"
 
-    def interrupted(row: Row, *rest: Any) -> schema.RunResult:
+    def interrupted(row: Row, *rest: Any, **named: Any) -> schema.RunResult:
         if row.id == "right-serial-1core":
             raise Interrupted(signal.SIGTERM)
-        return whole(row, *rest)
+        return whole(row, *rest, **named)
 
     request = run.Request(Preset({"cores": 2}, ("serial",)), ["left", "right"], None, prove=False)
     fake_twins.setattr(executor, "execute", interrupted)

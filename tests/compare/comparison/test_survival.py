@@ -143,7 +143,7 @@ class Checked:
             expected = self._reference[name]
             assert result.status == "ok"
             assert learned(result.epochs) == learned(expected.epochs)
-            same = ("test", "order_hash", "predictions_hash", "first_step_loss", "weights_hash")
+            same = ("test", "order_hash", "predictions_hash", "first_step_loss", "weights_hash", "final_weights_hash")
             assert [getattr(result, field) for field in same] == [getattr(expected, field) for field in same]
             assert event_log.read_epochs(self.folder / "runs" / name) == result.epochs
         assert list(self.folder.glob(f"runs/*/{checkpoint.FILE}")) == []

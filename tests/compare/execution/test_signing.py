@@ -352,11 +352,11 @@ def test_run_signs_what_it_has_made_and_signs_anew_when_it_goes_on(
 def test_what_ctrl_c_leaves_is_signed(fake_twins: pytest.MonkeyPatch, keys: tuple[Path, Path], tmp_path: Path) -> None:
     execute, begun = executor.execute, list[object]()
 
-    def interrupted(*words: Any) -> Any:
+    def interrupted(*words: Any, **named: Any) -> Any:
         begun.append(words)
         if len(begun) == 3:
             raise Interrupted(2)
-        return execute(*words)
+        return execute(*words, **named)
 
     fake_twins.setattr(executor, "execute", interrupted)
     done = compare("run", *QUICK, "--out", tmp_path / "out", "--sign", keys[0])
@@ -369,9 +369,9 @@ def test_a_key_that_is_gone_when_the_runs_have_ended_fails_the_command(
 ) -> None:
     key, execute = new_key(tmp_path, "gone"), executor.execute
 
-    def removing(*words: Any) -> Any:
+    def removing(*words: Any, **named: Any) -> Any:
         key.unlink(missing_ok=True)
-        return execute(*words)
+        return execute(*words, **named)
 
     fake_twins.setattr(executor, "execute", removing)
     done = compare("run", *QUICK, *more, "--out", tmp_path / "out", "--sign", key)

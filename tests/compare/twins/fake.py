@@ -1,6 +1,7 @@
 """A twin that trains nothing: it writes what a real one writes, and dies in the ways that a real one dies.
 
-FAKE_TWIN_BEHAVIOUR holds JSON: {"<framework>-<mode>-<cores>": "<behaviour>"}; what is not in it goes well.
+FAKE_TWIN_BEHAVIOUR holds JSON: {"<framework>-<mode>-<cores>": "<behaviour>"}; what is not in it goes well. Several, as in
+`kill, ok`, are those of the attempts of a run.
 """
 
 import argparse
@@ -19,6 +20,7 @@ from common.artifacts import event_log, results
 from common.artifacts.schema import EpochRecord, Metrics, Phases, RunResult
 
 EPOCHS = 3
+SIGNALS = {"kill": signal.SIGKILL, "abort": signal.SIGABRT, "terminate": signal.SIGTERM}
 
 
 def main(framework: str) -> int:
@@ -87,6 +89,9 @@ def train(framework: str, run: spec.Spec, out: Path, repeat: int, behaviour: str
         record = epoch(index, seconds)
         epochs.append(record)
         event_log.append_event(out, "epoch", **record.model_dump())
+        attempts = behaviour.split(", ")
+        if len(attempts) > 1:
+            behaviour = dict(enumerate(attempts)).get(len(list(out.parent.glob(f"{out.name}.attempt*"))), "ok")
         misbehave(behaviour, framework, out)
         if behaviour == "diverge":
             results.save(RunResult(status="diverged", reason="loss is nan at epoch 2, step 1", epochs=epochs, **facts), out)
@@ -128,8 +133,10 @@ def misbehave(behaviour: str, framework: str, out: Path) -> None:
                 ballast.write(bytes(2**12))
                 ballast.flush()
         (out / "more").write_bytes(bytes(2**16))
-    if behaviour == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
+    if behaviour in SIGNALS:
+        os.kill(os.getpid(), SIGNALS[behaviour])
+    if behaviour == "interrupt":
+        sys.exit(128 + signal.SIGINT)  # as a launcher of ranks
     if behaviour in ("hang", "deaf"):
         if behaviour == "deaf":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -1,0 +1,148 @@
+"""Which runs are restarted, and what results say of it. Made-up twins die here, real ones in `tests.twins.test_restarts`."""
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.artifacts import results
+from common.artifacts.schema import RunResult
+from common.spec import build
+from compare.core.interrupt import Interrupted
+from compare.execution import executor, launch, matrix, store
+from tests.compare.command_line import compare
+from tests.compare.conftest import behave
+from tests.compare.twins import fake
+
+ROW = matrix.row("serial", "left", build({"cores": 1}))
+QUICK = ("run", "--frameworks", "left", "--modes", "serial", "--cores", "1", "--no-proof")
+
+
+def run(folder: Path, restarts: int) -> RunResult:
+    made = executor.execute(ROW, 0, folder, lambda events: None, restarts=restarts)
+    stored = store.finished(folder, ROW, 0)
+    assert stored == made
+    return made
+
+
+def attempts(folder: Path) -> int:
+    return 1 + len(store.attempts(store.run_folder(folder, ROW.id, 0)))
+
+
+@pytest.mark.parametrize(("behaviour", "number"), [("kill", "SIGKILL"), ("abort", "SIGABRT"), ("terminate", "SIGTERM")])
+def test_a_run_that_a_signal_ends_is_restarted_and_says_how_often_why_and_where(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], behaviour: str, number: str
+) -> None:
+    behave(fake_twins, left__serial__1=f"{behaviour}, {behaviour}")
+    made = run(tmp_path, restarts=3)
+    assert (made.status, made.reason, len(made.epochs), attempts(tmp_path)) == ("ok", None, fake.EPOCHS, 3)
+    assert [(death.reason, death.epochs) for death in made.restarts] == [(f"killed by {number}", 1)] * 2
+    assert all(0.0 < death.seconds_lost < 300.0 for death in made.restarts)
+    said = capsys.readouterr().err
+    assert said.count(f"repeat 1 is restarted: killed by {number} (finished epochs: 1, steps after them: 0).") == 2
+
+
+def test_when_no_restart_is_left_the_reason_names_all_deaths(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    behave(fake_twins, left__serial__1="kill")
+    made = run(tmp_path, restarts=2)
+    assert (made.status, len(made.restarts), attempts(tmp_path)) == ("killed", 2, 3)
+    death = "killed by SIGKILL (finished epochs: 1, steps after them: 0)"
+    assert made.reason == f"killed by SIGKILL. No restart is left. Those before: 1. {death}; 2. {death}"
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "status"), [("crash", "failed"), ("silent", "failed"), ("diverge", "diverged"), ("interrupt", "killed")]
+)
+def test_a_run_that_would_end_the_same_way_again_is_not_restarted(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path, behaviour: str, status: str
+) -> None:
+    behave(fake_twins, left__serial__1=behaviour)
+    made = run(tmp_path, restarts=2)
+    assert (made.status, made.restarts, attempts(tmp_path)) == (status, [], 1)
+
+
+def test_a_run_that_lacked_memory_is_not_restarted_and_says_so(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    behave(fake_twins, left__serial__1="kill")
+    kills = iter(range(10))
+    fake_twins.setattr(launch, "memory_kills", lambda: next(kills))
+    made = run(tmp_path, restarts=2)
+    assert (made.reason, made.restarts, attempts(tmp_path)) == (f"killed by SIGKILL{launch.LACKED_MEMORY}", [], 1)
+
+
+def test_a_run_that_hangs_is_restarted(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    wait, hangs = launch.wait, ["it hangs"]
+
+    def hanging(process: launch.Started, **asked: Any) -> str | None:
+        if not hangs:
+            return wait(process, **asked)
+        launch.stop(process, grace_seconds=0.0)
+        return hangs.pop()
+
+    fake_twins.setattr(launch, "wait", hanging)
+    made = run(tmp_path, restarts=1)
+    assert (made.status, [death.reason for death in made.restarts]) == ("ok", ["it hangs"])
+
+
+def test_ctrl_c_is_no_death_and_the_resumed_comparison_keeps_those_before_it(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    behave(fake_twins, left__serial__1="kill, hang")
+    wait = launch.wait
+
+    def interrupted(process: launch.Started, **asked: Any) -> str | None:
+        if attempts(tmp_path) == 2:
+            raise Interrupted(signal.SIGINT)
+        return wait(process, **asked)
+
+    fake_twins.setattr(launch, "wait", interrupted)
+    with pytest.raises(Interrupted):
+        run(tmp_path, restarts=3)
+    left = results.load(store.run_folder(tmp_path, ROW.id, 0) / results.RESULT_FILE)
+    assert (left.status, left.reason, len(left.restarts)) == ("killed", "interrupted", 1)
+    made = run(tmp_path, restarts=0)
+    assert (made.status, len(made.restarts), attempts(tmp_path)) == ("ok", 1, 3)
+
+
+def test_a_comparison_restarts_its_runs_and_its_report_says_so(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    behave(fake_twins, left__serial__1="kill, ok")
+    done = compare(*QUICK, "--restarts", "1", "--out", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    said = " ".join(done.stdout.split())
+    assert "was restarted by itself (--restarts): killed by SIGKILL (finished epochs: 1, steps after them: 0); 0 s" in said
+    assert store.read_plan(tmp_path / "out").restarts == 1
+
+
+@pytest.mark.parametrize("matrix_of", [(), ("--batch-size", "32,64")], ids=["comparison", "matrix"])
+def test_resuming_keeps_the_number_of_restarts_or_takes_another(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path, matrix_of: tuple[str, ...]
+) -> None:
+    out, seen, execute = tmp_path / "out", list[int](), executor.execute
+
+    def noted(*words: Any, restarts: int) -> RunResult:
+        seen.append(restarts)
+        return execute(*words, restarts=restarts)
+
+    fake_twins.setattr(executor, "execute", noted)
+    cells = 2 if matrix_of else 1
+    assert compare(*QUICK, *matrix_of, "--restarts", "2", "--out", out).exit_code == 0
+    assert compare("run", "--resume", out, "--repeats", "2").exit_code == 0
+    assert compare("run", "--resume", out, "--repeats", "3", "--restarts", "0").exit_code == 0
+    assert seen == [each for each in (2, 2, 0) for _ in range(cells)]
+
+
+def test_a_number_of_restarts_below_0_is_refused_with_what_was_received(fake_twins: pytest.MonkeyPatch) -> None:
+    done = compare(*QUICK, "--restarts", "-1")
+    assert done.exit_code == 2 and "Received: -1." in done.stderr
+
+
+def test_a_dry_run_says_what_restarts_cost_and_which_runs_would_start_over(fake_twins: pytest.MonkeyPatch) -> None:
+    words = (*QUICK, "--restarts", "2", "--dry-run", "--json")
+    plain = json.loads(compare(*words).stdout)
+    over = json.loads(compare(*words, "--set", "checkpoint_seconds=null").stdout)
+    assert plain["restarts"] == 2 and not plain["start_over"]
+    assert list(over["start_over"].values()) == ["it makes no checkpoints: checkpoint_seconds is null"]
+    said = " ".join(compare(*words[:-1], "--set", "checkpoint_seconds=null").stdout.split())
+    assert "A run whose process dies is restarted at most 2 times (--restarts). That time is not counted." in said
+    assert "Without a checkpoint to go on from: left-serial-1core; it makes no checkpoints" in said
