@@ -32,6 +32,7 @@ MODULES = {
         ("proof", ["parity", "models"]),
         ("conformance", ["conformance"]),
         ("concurrency", ["concurrency"]),
+        ("watching", ["watch"]),
         ("data", ["data", "preprocess"]),
         ("comparison", ["scaling"]),
         ("evaluation", ["evaluate", "convert", "predict", "infer"]),
