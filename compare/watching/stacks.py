@@ -56,10 +56,10 @@ class Dump(NamedTuple):
 
 def dump(pid: int) -> Dump:
     """The stacks of a process, as they are now."""
-    program = _program()
-    if program is None:
+    spy = program()
+    if spy is None:
         return Dump([], f"py-spy is not installed. Run: {INSTALL}")
-    command = [program, "dump", "--pid", str(pid), "--json", "--nonblocking", "--locals"]
+    command = [spy, "dump", "--pid", str(pid), "--json", "--nonblocking", "--locals"]
     try:
         done = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False)
     except subprocess.TimeoutExpired:
@@ -84,7 +84,7 @@ def dump(pid: int) -> Dump:
     )
 
 
-def _program() -> str | None:
+def program() -> str | None:
     """py-spy of this environment, else of PATH."""
     return shutil.which("py-spy", path=Path(sys.executable).parent) or shutil.which("py-spy")
 
