@@ -84,7 +84,10 @@ class Job:
             except psutil.NoSuchProcess:
                 continue
         found = list(living.values())
-        ranks = told(found) or self._said_by_variables(living)
+        ranks = told(found)
+        if len(set(ranks.values())) < 2 and len(found) > 1:  # a batch system tells all processes of a node the same
+            said = self._said_by_variables(living)
+            ranks = said if len(set(said.values())) > 1 else ranks or said
         return grouped(found, ranks)
 
     def _environment(self, process: psutil.Process) -> dict[str, str]:
@@ -97,8 +100,6 @@ class Job:
 
     def _said_by_variables(self, living: Mapping[psutil.Process, Found]) -> dict[int, str]:
         """Of processes that got their rank as an argument, e.g. by torch.multiprocessing.spawn."""
-        if len(living) == 1:
-            return {}
         for process in living:
             is_new = time.time() - process.create_time() < _STARTING_SECONDS
             if process not in self._said or (self._said[process] is None and is_new):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -82,6 +83,7 @@ class Member:
         """(seconds since the dump before, loops that all threads that do not wait only asked in), the last ones."""
         self._exchanged: dict[int, int] = {}
         self._throttled = 0.0
+        self._dumped = 0.0
         self._shared = _shared(group)
 
     @property
@@ -187,8 +189,11 @@ class Member:
             return False
         return bool(frozenset.intersection(*(loops for _, loops in self._loops)))
 
-    def take_stacks(self) -> None:
-        """Of its processes, the first ones."""
+    def take_stacks(self, age_seconds: float = 0.0) -> None:
+        """Of its processes, the first ones. Stacks of at most that age are good enough, since nothing has happened."""
+        if time.monotonic() - self._dumped < age_seconds:
+            return
+        self._dumped = time.monotonic()
         self.dumps = {pid: stacks.dump(pid) for pid in self.group.pids[:_MOST_DUMPED]}
 
     def standing(self) -> Standing:

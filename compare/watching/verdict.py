@@ -58,7 +58,7 @@ def judge(members: Sequence[Member], patience: float) -> Verdict:
     asking = [each for each in living if each not in still and each.is_asking(patience)]
     if still or asking:
         for each in still + asking:
-            each.take_stacks()
+            each.take_stacks(patience / 2)
         standing = {each.name: each.standing() for each in still + asking}
         # Who serves, and has no tasks, is idle as it should be.
         useful = {name: each for name, each in standing.items() if each.kind != waits.TASK} or standing
@@ -105,7 +105,7 @@ def _some_wait(working: Sequence[Member], standing: dict[str, Standing]) -> Verd
         return Verdict(state, f"{words}; {_names(working)} {'go' if len(working) > 1 else 'goes'} on", tuple(alone))
     if waiting:
         for each in working:
-            each.sample(0.0, 0.0)
+            each.take_stacks()
         at_work = {each.name: Standing(waits.WORK, f"computes {each.standing().where}".strip(), "", "", "") for each in working}
         return Verdict(SLOW, _chain(waiting, at_work), tuple(at_work))
     return None

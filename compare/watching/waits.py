@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import linecache
 import re
 from collections.abc import Sequence
 from functools import lru_cache
@@ -84,6 +83,8 @@ _COLLECTIVES = re.compile(
     r"\.((?:all_?)?reduce|all_?gather|all_?to_?all|b(?:road)?cast|barrier|gather|scatter)\w*\(", re.IGNORECASE
 )
 """Called in a line of a user's, e.g. of mpi4py, which has no Python frames."""
+_MOST_BYTES = 2**22
+"""Of a source file."""
 _ASKING = frozenset(
     {"sleep", "is_set", "poll", "acquire", "release", "locked", "empty", "full", "qsize", "get_nowait", "put_nowait"}
     | {"exists", "is_file", "isfile", "is_alive", "done", "is_completed", "ready", "test", "monotonic", "time", "perf_counter"}
@@ -152,14 +153,25 @@ def _place(frame: Frame) -> str:
 
 
 def _source(frame: Frame) -> str:
-    return linecache.getline(frame.file, frame.line).strip()
+    lines = _lines(frame.file)
+    return lines[frame.line - 1].strip() if 0 < frame.line <= len(lines) else ""
+
+
+@lru_cache(maxsize=256)
+def _lines(file: str) -> list[str]:
+    """Of a source file. None of what is no plain file of a usual size: the name comes from another process."""
+    path = Path(file)
+    try:
+        return path.read_text("utf-8", "replace").splitlines() if path.is_file() and path.stat().st_size < _MOST_BYTES else []
+    except OSError:
+        return []
 
 
 @lru_cache(maxsize=256)
 def _polling_loop(file: str, line: int) -> tuple[str, int] | None:
     """File and first line of the innermost `while` around a line, if that does nothing but ask and wait."""
     try:
-        tree = ast.parse("".join(linecache.getlines(file)))
+        tree = ast.parse("\n".join(_lines(file)))
     except (SyntaxError, ValueError):
         return None
     around = [

@@ -11,7 +11,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from compare.core import exits
+from compare.core import exits, wording
 from compare.core.interrupt import interruptible
 from compare.execution import options
 from compare.reporting import tables
@@ -55,10 +55,11 @@ def _watched(watcher: Watcher, seconds: float | None, interval: float) -> Verdic
             found = watcher.verdict()
             if live is not None:
                 live.update(
-                    Group(Text(found.words), tables.to_rich(report.table(watcher.members), console.width)), refresh=True
+                    Group(Text(wording.one_line(found.words)), tables.to_rich(report.table(watcher.members), console.width)),
+                    refresh=True,
                 )
             elif found.state != told:
-                console.print(found.words, markup=False, soft_wrap=True)
+                console.print(wording.one_line(found.words), markup=False, soft_wrap=True)
             told = found.state
             past = time.monotonic() - begun
             if found.state in (STUCK, ENDED) or (seconds is not None and past >= seconds):

@@ -56,7 +56,7 @@ def main() -> int:
             )
     ratio = paired_ratio([(each[True], each[False]) for each in pairs], one_look=True)
     print(
-        f"CPU microseconds of a look at two ranks, with both stacks: {1e6 * statistics.median(looks):.0f} (median of {len(looks)})"
+        f"CPU microseconds of a look at two ranks, with stacks: {1e6 * statistics.median(looks):.0f} (median of {len(looks)})"
     )
     print(f"CPU time of the job, watched against alone: {ratio}")
     return int(ratio is None or ratio.high is None or ratio.high > 1 + MOST)
