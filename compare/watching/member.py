@@ -205,7 +205,7 @@ class Member:
         (_, main), *others = self._waits(first)
         inner = [(self._thread_words(name), wait) for name, wait in others]
         for pid in self.dumps.keys() - {first}:
-            inner += [(f"its process {pid}", wait) for name, wait in self._waits(pid) if name == "MainThread"]
+            inner += [(f"its process {pid}", wait) for _, wait in self._waits(pid)[:1]]
         words, kind, exchange = main.words, main.kind, main.what if main.kind == waits.EXCHANGE else ""
         if kind == waits.LOCK:
             more = [each for each in inner if each[1].kind == waits.LOCK][:2]
@@ -232,7 +232,8 @@ class Member:
         states = {thread.number: thread.state for each in self.footprints.values() for thread in each.threads}
         found: list[tuple[str, Wait]] = []
         for stack in self.dumps[pid].stacks:
-            blocked = footprint.blocked_in(pid, stack.thread) if states.get(stack.thread) == footprint.SLEEPING else ""
+            sleeps = states.get(stack.thread) == footprint.SLEEPING
+            blocked = (footprint.blocked_in(pid, stack.thread) or "not known") if sleeps else ""
             found.append((stack.name, waits.wait(stack.frames, blocked)))
         return found
 

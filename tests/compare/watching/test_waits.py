@@ -1,0 +1,128 @@
+"""What a thread waits in, by its frames, its source and the kernel's function."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from compare.watching import waits
+from compare.watching.stacks import Frame
+from compare.watching.waits import CALL, EXCHANGE, INSIDE, LOCK, MESSAGE, POLL, SLEEP, TASK, WORK
+
+SOURCE = """\
+def step(lock, batches, comm):
+    with lock:
+        pass
+    lock.acquire()
+    batches.get()
+    time.sleep(5)
+    comm.Allreduce(gradient)
+    loss.backward()
+    x = conv(y)
+    while not ready.is_set():
+        time.sleep(0.1)
+    while True:
+        batch = batches.get()
+        total += batch
+    while number < 10:
+        number += 1
+    while True:
+        try:
+            with lock:
+                if done():
+                    break
+        finally:
+            pass
+"""
+SITE = "/env/lib/python3.11/site-packages"
+LIBRARY = "/usr/lib/python3.11"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    (tmp_path / "train.py").write_text(SOURCE)
+    return str(tmp_path / "train.py")
+
+
+@pytest.mark.parametrize(
+    ("inner", "line", "blocked_in", "kind", "what"),
+    [
+        ([], 2, "futex_do_wait", LOCK, "waits for a lock"),
+        ([], 4, "futex_wait_queue", LOCK, "waits for a lock"),
+        ([], 9, "futex_do_wait", CALL, "waits in a call"),
+        ([], 9, "", WORK, "computes"),
+        ([], 2, "", WORK, "computes"),
+        ([], 9, "not known", CALL, "waits in a call"),
+        ([], 6, "hrtimer_nanosleep", SLEEP, "sleeps"),
+        ([], 6, "do_select", SLEEP, "sleeps"),  # Python before 3.11
+        ([], 9, "sk_wait_data", MESSAGE, "waits for a socket or pipe"),
+        ([], 9, "anon_pipe_read", MESSAGE, "waits for a socket or pipe"),
+        ([], 9, "do_wait", INSIDE, "waits for its processes"),
+        ([], 7, "", EXCHANGE, "waits in Allreduce"),  # MPI asks the network with a busy core
+        ([], 11, "hrtimer_nanosleep", POLL, "asks again and again"),
+        ([], 10, "", POLL, "asks again and again"),
+        ([], 14, "", WORK, "computes"),
+        ([], 16, "", WORK, "computes"),
+        ([], 19, "futex_do_wait", POLL, "asks again and again"),
+        ([("queue.py", "Queue.get"), ("threading.py", "Condition.wait")], 5, "futex_do_wait", INSIDE, "waits in Queue.get"),
+        ([("queue.py", "Queue.get"), ("threading.py", "Condition.wait")], 13, "futex", INSIDE, "waits in Queue.get"),
+        ([("threading.py", "Condition.__enter__")], 9, "futex_do_wait", LOCK, "waits for a lock"),
+        (
+            [("threading.py", "Thread.join"), ("threading.py", "Thread._wait_for_tstate_lock")],
+            9,
+            "futex",
+            INSIDE,
+            "Thread.join",
+        ),
+        ([("socket.py", "SocketIO.readinto")], 9, "sk_wait_data", MESSAGE, "SocketIO.readinto"),
+        (
+            [
+                (f"{SITE}/torch/distributed/c10d_logger.py", "wrapper"),
+                (f"{SITE}/torch/distributed/distributed_c10d.py", "all_reduce"),
+            ],
+            *(9, "futex_do_wait", EXCHANGE, "waits in all_reduce"),
+        ),
+        (
+            [(f"{SITE}/torch/_tensor.py", "Tensor.backward"), (f"{SITE}/torch/autograd/graph.py", "_engine_run_backward")],
+            *(8, "futex_do_wait", EXCHANGE, "waits in backward"),
+        ),
+        (
+            [
+                (f"{SITE}/torch/utils/data/dataloader.py", "_BaseDataLoaderIter.__next__"),
+                (f"{SITE}/torch/utils/data/dataloader.py", "_MultiProcessingDataLoaderIter._try_get_data"),
+                ("multiprocessing/queues.py", "Queue.get"),
+                ("multiprocessing/connection.py", "_ConnectionBase.poll"),
+            ],
+            *(9, "do_poll", INSIDE, "waits for the next batch of its DataLoader"),
+        ),
+        (
+            [(f"{SITE}/tensorflow/python/eager/context.py", "call"), (f"{SITE}/tensorflow/python/eager/execute.py", "execute")],
+            *(9, "futex_do_wait", EXCHANGE, "waits in a call of TensorFlow"),
+        ),
+        ([(f"{SITE}/torch/nn/modules/conv.py", "Conv2d.forward")], 9, "", WORK, "computes"),
+        ([("concurrent/futures/thread.py", "_worker")], 9, "futex_do_wait", TASK, "waits for tasks"),
+    ],
+)
+def test_a_wait_is_told_by_frames_source_and_kernel(
+    file: str, inner: list[tuple[str, str]], line: int, blocked_in: str, kind: str, what: str
+) -> None:
+    library = [Frame(function, name if name.startswith("/") else f"{LIBRARY}/{name}", 1) for name, function in reversed(inner)]
+    found = waits.wait([*library, Frame("step", file, line), Frame("<module>", file, 1)], blocked_in)
+    assert (found.kind, what in found.what) == (kind, True), found
+    text = SOURCE.splitlines()[line - 1].strip()
+    assert found.place == f"in step (train.py:{line}: {text})"
+
+
+def test_a_wait_without_any_line_of_a_users_names_the_innermost_line() -> None:
+    found = waits.wait([Frame("main", f"{SITE}/somewhere/run.py", 3)], "futex_do_wait")
+    assert found == waits.Wait(CALL, "waits in a call", "in main (run.py:3)")
+    assert waits.wait([], "futex_do_wait").words == "waits in a call"
+
+
+def test_a_source_that_is_no_plain_file_is_not_read(tmp_path: Path) -> None:
+    """Another process says its name. A pipe would keep us waiting."""
+    os.mkfifo(tmp_path / "pipe.py")
+    large = tmp_path / "large.py"
+    large.write_text("x = 1\n" * 10**6)
+    for path in (tmp_path / "pipe.py", Path("/dev/zero"), tmp_path, large, Path("<string>")):
+        assert waits.wait([Frame("f", str(path), 1)], "futex_do_wait").place == f"in f ({path.name}:1)"
