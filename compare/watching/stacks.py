@@ -80,7 +80,7 @@ def dump(pid: int) -> Dump:
     ]
     return Dump(
         sorted(found, key=lambda stack: stack.thread != pid),
-        rank=_rank([each for each in threads if each["os_thread_id"] == pid]),
+        rank=rank_in([each for each in threads if each["os_thread_id"] == pid]),
     )
 
 
@@ -89,7 +89,7 @@ def program() -> str | None:
     return shutil.which("py-spy", path=Path(sys.executable).parent) or shutil.which("py-spy")
 
 
-def _rank(threads: list[dict[str, Any]]) -> int | None:
+def rank_in(threads: list[dict[str, Any]]) -> int | None:
     """The number in a variable that is called so. The outermost frame decides."""
     for thread in threads:
         for frame in reversed(thread["frames"]):

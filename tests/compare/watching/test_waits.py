@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from compare.watching import waits
+from compare.watching import stacks, waits
 from compare.watching.stacks import Frame
 from compare.watching.waits import CALL, EXCHANGE, INSIDE, LOCK, MESSAGE, POLL, SLEEP, TASK, WORK
 
@@ -126,3 +126,18 @@ def test_a_source_that_is_no_plain_file_is_not_read(tmp_path: Path) -> None:
     large.write_text("x = 1\n" * 10**6)
     for path in (tmp_path / "pipe.py", Path("/dev/zero"), tmp_path, large, Path("<string>")):
         assert waits.wait([Frame("f", str(path), 1)], "futex_do_wait").place == f"in f ({path.name}:1)"
+
+
+def test_a_rank_is_read_from_variables_of_that_name_alone() -> None:
+    def frame(function: str, **values: str | None) -> dict[str, object]:
+        return {"name": function, "locals": [{"name": name, "repr": value} for name, value in values.items()]}
+
+    def rank(*frames: dict[str, object]) -> int | None:
+        return stacks.rank_in([{"frames": list(frames)}])
+
+    assert rank(frame("train", rank="1"), frame("<module>")) == 1
+    assert rank(frame("inner", rank="7"), frame("train", rank="1")) == 1, "the outermost"
+    assert rank(frame("train", gpu="3"), frame("_wrap", i="2", fn="<function>")) == 2
+    assert rank(frame("train", i="2")) is None
+    assert rank(frame("train", rank="<Tensor at 0x7f>", password="1")) is None
+    assert rank(frame("train", rank=None)) is None

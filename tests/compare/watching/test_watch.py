@@ -267,6 +267,25 @@ a.recv(1)
 
 
 @needs_stacks
+def test_what_a_job_calls_its_threads_and_functions_does_nothing_in_the_terminal(tmp_path: Path) -> None:
+    code = """
+    import threading
+    lock = threading.Lock()
+    lock.acquire()
+    def take():
+        print("ready")
+        with lock: pass
+    thread = threading.Thread(target=take, name="red \\x1b[31m\\nhealthy", daemon=True)
+    thread.start()
+    thread.join()
+    """
+    with started(code, tmp_path) as pid:
+        done = compare("watch", pid, "--patience", "1", "--interval", "0.2")
+    assert "\x1b" not in done.output
+    assert "its thread red  healthy waits for a lock in take" in done.output.replace("\n", " "), done.output
+
+
+@needs_stacks
 def test_the_command_says_the_verdict_with_stacks_and_ends_with_6(tmp_path: Path) -> None:
     with started(LOCKS, tmp_path) as pid:
         done = compare("watch", pid, "--patience", "2", "--interval", "0.2")
