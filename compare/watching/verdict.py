@@ -10,7 +10,7 @@ from common.processes import flight_report
 from common.processes.flight_report import Rank
 from compare.core import wording
 from compare.watching import waits
-from compare.watching.member import Member, Standing
+from compare.watching.member import IDLE_BYTES, Member, Standing
 
 HEALTHY, SLOW, STUCK, ENDED, UNKNOWN = "healthy", "slow", "stuck", "ended", "cannot be told"
 
@@ -22,6 +22,10 @@ DISK_FROM = 0.5
 """The part of the looks in which a thread waits for the disk."""
 FAULTS_FROM = 20.0
 """Major page faults a second."""
+_THROTTLED_FROM = 0.05
+"""The part of the time in which a quota stops a rank, before it is named."""
+_DOWNLOAD_CORES = 0.1
+"""A rank that uses fewer, while bytes move, waits for the network."""
 _UNANSWERED_TRIES = 3
 """After so many, the other end of a connection is taken for gone."""
 
@@ -64,7 +68,7 @@ def judge(members: Sequence[Member], patience: float) -> Verdict:
         useful = {name: each for name, each in standing.items() if each.kind != waits.TASK} or standing
         if len(standing) == len(living):
             return _nobody_works(members, useful)
-        if (found := _some_wait([each for each in living if each.name not in standing], useful)) is not None:
+        if (found := _some_wait([each for each in living if each.name not in standing], useful, patience)) is not None:
             return found
     return _slow(living, patience) or _at_work(living)
 
@@ -93,7 +97,7 @@ def _nobody_works(members: Sequence[Member], standing: dict[str, Standing]) -> V
     return Verdict(STUCK, words + _exchange(members), tuple(waiting))
 
 
-def _some_wait(working: Sequence[Member], standing: dict[str, Standing]) -> Verdict | None:
+def _some_wait(working: Sequence[Member], standing: dict[str, Standing], patience: float) -> Verdict | None:
     """Of a job in which some work. None: those that wait do so for good reason, or it is not known."""
     waiting = {name: each for name, each in standing.items() if each.kind in waits.FOR_OTHERS}
     alone = {
@@ -106,7 +110,8 @@ def _some_wait(working: Sequence[Member], standing: dict[str, Standing]) -> Verd
     if waiting:
         for each in working:
             each.take_stacks()
-        at_work = {each.name: Standing(waits.WORK, f"computes {each.standing().where}".strip(), "", "", "") for each in working}
+        doing = {each.name: _held_up(each, patience) or f"computes {each.standing().where}".strip() for each in working}
+        at_work = {name: Standing(waits.WORK, words, "", "", "") for name, words in doing.items()}
         return Verdict(SLOW, _chain(waiting, at_work), tuple(at_work))
     return None
 
@@ -114,39 +119,39 @@ def _some_wait(working: Sequence[Member], standing: dict[str, Standing]) -> Verd
 def _slow(living: Sequence[Member], patience: float) -> Verdict | None:
     """A job that works and is held up by the machine."""
     for each in sorted(living, key=lambda each: -each.over("core_wait_seconds")):
-        if each.watched_seconds() < patience:
-            continue
-        ran, waited, throttled = (each.over(name) for name in ("cpu_seconds", "core_wait_seconds", "throttled_seconds"))
-        if ran + waited >= _STARVED_LEAST_CORES and waited >= STARVED_FROM * (ran + waited):
-            quota = f"; the quota of its control group stops it {wording.percent(min(throttled, 1.0))} of the time"
-            words = (
-                f"{each.name} gets {ran:.2f} of the {ran + waited:.2f} cores that it wants{quota if throttled > 0.05 else ''}"
-            )
-            return Verdict(SLOW, words, (each.name,))
-    for each in living:
-        if each.watched_seconds() < patience:
-            continue
-        faults, swap = each.over("major_faults"), sum(found.swap_bytes for found in each.footprints.values())
-        if faults >= FAULTS_FROM:
-            from_swap = f" ({swap / 2**20:,.0f} MiB of it are swapped out)" if swap else ""
-            return Verdict(
-                SLOW,
-                f"{each.name} waits for its memory{from_swap}: {faults:,.0f} pages a second come from the disk",
-                (each.name,),
-            )
-        if each.over("disk_waits") >= DISK_FROM:
-            rate = each.over("disk_bytes") / 2**20
-            share = wording.percent(each.over("disk_waits"))
-            return Verdict(SLOW, f"{each.name} waits for the disk {share} of the time ({rate:,.1f} MiB a second)", (each.name,))
-    quiet = [
-        each
-        for each in living
-        if each.watched_seconds() >= patience and each.over("cpu_seconds") < 0.1 and each.over("network_bytes") >= 4096.0
-    ]
-    if len(quiet) == len(living):
-        rates = wording.joined([f"{each.name} ({each.over('network_bytes') / 1024:,.0f} KiB a second)" for each in quiet])
-        return Verdict(SLOW, f"little but the network is at work: {rates}", tuple(each.name for each in quiet))
+        if reason := _held_up(each, patience):
+            return Verdict(SLOW, f"{each.name} {reason}", (each.name,))
+    if all(_is_downloading(each, patience) for each in living):
+        rates = wording.joined([f"{each.name} ({each.over('network_bytes') / 1024:,.0f} KiB a second)" for each in living])
+        return Verdict(SLOW, f"little but the network is at work: {rates}", tuple(each.name for each in living))
     return None
+
+
+def _held_up(member: Member, patience: float) -> str:
+    """By what of the machine. Empty: by nothing, or it was not watched for long enough."""
+    if member.watched_seconds() < patience:
+        return ""
+    ran, waited, throttled = (member.over(name) for name in ("cpu_seconds", "core_wait_seconds", "throttled_seconds"))
+    if ran + waited >= _STARVED_LEAST_CORES and waited >= STARVED_FROM * (ran + waited):
+        stopped = f"; the quota of its control group stops it {wording.percent(min(throttled, 1.0))} of the time"
+        gets = f"gets {ran:.2f} of the {ran + waited:.2f} cores that it wants"
+        return gets + (stopped if throttled >= _THROTTLED_FROM else "")
+    if (faults := member.over("major_faults")) >= FAULTS_FROM:
+        swapped = sum(each.swap_bytes for each in member.footprints.values()) / 2**20
+        of_it = f" ({swapped:,.0f} MiB of it are swapped out)" if swapped else ""
+        return f"waits for its memory{of_it}: {faults:,.0f} pages a second come from the disk"
+    if (share := member.over("disk_waits")) >= DISK_FROM:
+        rate = member.over("disk_bytes") / 2**20
+        return f"waits for the disk {wording.percent(share)} of the time ({rate:,.1f} MiB a second)"
+    return ""
+
+
+def _is_downloading(member: Member, patience: float) -> bool:
+    return (
+        member.watched_seconds() >= patience
+        and member.over("cpu_seconds") < _DOWNLOAD_CORES
+        and member.over("network_bytes") >= IDLE_BYTES
+    )
 
 
 def _at_work(living: Sequence[Member]) -> Verdict:
