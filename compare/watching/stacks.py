@@ -20,6 +20,8 @@ _RANK_NAMES = ("rank", "local_rank", "global_rank", "proc_id")
 """Of a variable in an outer frame."""
 _SPAWNED = ("_wrap", "i")
 """The function of torch.multiprocessing.spawn that calls the user's, and its variable with the number of the process."""
+YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
+"""Which processes may read which. Missing: those of one user may read each other."""
 INSTALL = (
     f"{sys.executable} -m pip install 'convtwins[watch]'"
     if machine.INSTALLED
@@ -64,6 +66,8 @@ def dump(pid: int) -> Dump:
         done = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False)
     except subprocess.TimeoutExpired:
         return Dump([], f"py-spy did not answer in {_SECONDS:g} s")
+    except OSError as error:
+        return Dump([], f"py-spy cannot be started ({error.strerror})")
     try:
         threads = json.loads(done.stdout) if done.returncode == 0 else None
     except ValueError:
@@ -121,16 +125,16 @@ def _why_not(pid: int, error: str) -> str:
 
 def _refused(process: psutil.Process, owner: str) -> str:
     if os.geteuid() and process.uids().real != os.getuid():
-        return f"it belongs to {owner}. Run the command as {owner}, or as root"
+        return f"it belongs to {owner}. Run the command as {'' if owner == 'root' else f'{owner} or '}root"
     try:
-        scope = Path("/proc/sys/kernel/yama/ptrace_scope").read_text(encoding="ascii").strip()
+        scope = YAMA.read_text(encoding="ascii").strip()
     except OSError:
         scope = "0"
     if scope == "3":
         return "kernel.yama.ptrace_scope is 3: nobody may read another process until the machine is started again"
-    if os.geteuid() and scope == "2":
+    if scope == "2" and os.geteuid():
         return "kernel.yama.ptrace_scope is 2: only root may read another process. Run the command as root"
-    if os.geteuid() and scope == "1":
+    if scope == "1" and os.geteuid():
         allow = "sudo sysctl kernel.yama.ptrace_scope=0"
         return f"kernel.yama.ptrace_scope is 1: only a parent may read a process. Run the command as root, or: {allow}"
     return (
