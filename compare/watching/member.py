@@ -24,7 +24,7 @@ IDLE_CORES, IDLE_WANTING, IDLE_BYTES = watchdog.IDLE_CPU, watchdog.IDLE_WANTING,
 """An idle rank uses fewer cores, wants one in a smaller part of the looks, and moves fewer bytes a second on connections."""
 _MOST_DUMPED = 8
 """Processes of one rank whose stacks are taken."""
-_MOST_BLAME = (waits.LOCK, waits.POLL, waits.CALL, waits.SLEEP, waits.EXCHANGE, waits.MESSAGE)
+_MOST_BLAME = (waits.LOCK, waits.POLL, waits.CALL, waits.SLEEP, waits.FILE, waits.EXCHANGE, waits.MESSAGE)
 """Which wait of another thread or process a main thread waits for, if it waits inside its rank. The first that there is."""
 
 

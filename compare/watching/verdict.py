@@ -78,11 +78,9 @@ def _nobody_works(members: Sequence[Member], standing: dict[str, Standing]) -> V
     gone = [each for each in members if each.ended]
     waiting = {name: each for name, each in standing.items() if each.kind in waits.FOR_OTHERS}
     to_blame = {name: each for name, each in standing.items() if name not in waiting}
-    asleep = [name for name, each in to_blame.items() if each.kind == waits.SLEEP]
     if to_blame:
         words = _chain(waiting, to_blame) if waiting else _grouped(to_blame)
-        state = SLOW if len(asleep) == len(to_blame) else STUCK
-        return Verdict(state, words + _exchange(members), tuple(to_blame))
+        return Verdict(_state(to_blame), words + _exchange(members), tuple(to_blame))
     words = _grouped(waiting)
     if gone:
         return Verdict(STUCK, f"{words}, and {_names(gone)} {_have(gone)} ended", tuple(each.name for each in gone))
@@ -105,8 +103,7 @@ def _some_wait(working: Sequence[Member], standing: dict[str, Standing], patienc
     }
     if alone:
         words = _chain(waiting, alone) if waiting else _grouped(alone)
-        state = SLOW if all(each.kind == waits.SLEEP for each in alone.values()) else STUCK
-        return Verdict(state, f"{words}; {_names(working)} {'go' if len(working) > 1 else 'goes'} on", tuple(alone))
+        return Verdict(_state(alone), f"{words}; {_names(working)} {'go' if len(working) > 1 else 'goes'} on", tuple(alone))
     if waiting:
         for each in working:
             each.take_stacks()
@@ -163,6 +160,10 @@ def _at_work(living: Sequence[Member]) -> Verdict:
         return Verdict(UNKNOWN, f"nothing happens, {living[0].watched_seconds():.0f} s are too few to say why")
     verb = "uses" if len(living) == 1 else "use"
     return Verdict(HEALTHY, f"{_names(living)} {verb} {cores:.1f} cores{made}")
+
+
+def _state(to_blame: dict[str, Standing]) -> str:
+    return SLOW if all(each.kind in waits.END_ALONE for each in to_blame.values()) else STUCK
 
 
 def _chain(waiting: dict[str, Standing], to_blame: dict[str, Standing]) -> str:

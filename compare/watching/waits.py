@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from compare.watching.stacks import Frame
 
-EXCHANGE, MESSAGE, LOCK, POLL, SLEEP, CALL, INSIDE, TASK, WORK = (
-    *("exchange", "message", "lock", "poll", "sleep", "call", "inside", "task", "work"),
+EXCHANGE, MESSAGE, LOCK, POLL, SLEEP, FILE, CALL, INSIDE, TASK, WORK = (
+    *("exchange", "message", "lock", "poll", "sleep", "file", "call", "inside", "task", "work"),
 )
 """Kinds of waits:
 
@@ -21,6 +21,7 @@ EXCHANGE, MESSAGE, LOCK, POLL, SLEEP, CALL, INSIDE, TASK, WORK = (
 - `lock`
 - `poll`: it asks again and again in a loop
 - `sleep`
+- `file`: for a file system
 - `call`: in something in C that Python does not show
 - `inside`: for another thread or process of the same rank (a queue, an event, a join)
 - `task`: an idle worker, as it should be
@@ -28,6 +29,8 @@ EXCHANGE, MESSAGE, LOCK, POLL, SLEEP, CALL, INSIDE, TASK, WORK = (
 """
 FOR_OTHERS = (EXCHANGE, MESSAGE)
 """What a rank may wait in that is itself healthy."""
+END_ALONE = (SLEEP, FILE)
+"""What ends without another rank or thread."""
 
 
 class Wait(NamedTuple):
@@ -77,7 +80,8 @@ _KERNEL = (
     (re.compile(r"futex"), "futex"),
     (re.compile(r"nanosleep"), SLEEP),
     (re.compile(r"do_wait|wait4|waitid|pidfd"), INSIDE),
-    (re.compile(r"poll|select|sk_wait|unix_|inet|tcp_|skb_|sock|pipe"), MESSAGE),
+    (re.compile(r"fuse|request_wait|nfs|rpc_|io_schedule|folio|filemap|ext4|xfs|btrfs|jbd2"), FILE),
+    (re.compile(r"poll|select|wait_woken|sk_wait|unix_|inet|tcp_|skb_|sock|pipe"), MESSAGE),
 )
 _COLLECTIVES = re.compile(
     r"\.((?:all_?)?reduce|all_?gather|all_?to_?all|b(?:road)?cast|barrier|gather|scatter)\w*\(", re.IGNORECASE
@@ -126,6 +130,8 @@ def _without_frames(blocked_in: str, line: str, place: str) -> Wait:
         return Wait(LOCK, "waits for a lock", place) if is_lock else Wait(CALL, "waits in a call", place)
     if kind == INSIDE:
         return Wait(INSIDE, "waits for its processes", place)
+    if kind == FILE:
+        return Wait(FILE, "waits for a file system", place)
     if kind == MESSAGE:
         return Wait(MESSAGE, "waits for a socket or pipe", place)
     return Wait(CALL, "waits in a call", place) if blocked_in else Wait(WORK, "computes", place)

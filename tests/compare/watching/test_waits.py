@@ -7,7 +7,7 @@ import pytest
 
 from compare.watching import stacks, waits
 from compare.watching.stacks import Frame
-from compare.watching.waits import CALL, EXCHANGE, INSIDE, LOCK, MESSAGE, POLL, SLEEP, TASK, WORK
+from compare.watching.waits import CALL, EXCHANGE, FILE, INSIDE, LOCK, MESSAGE, POLL, SLEEP, TASK, WORK
 
 SOURCE = """\
 def step(lock, batches, comm):
@@ -57,6 +57,8 @@ def file(tmp_path: Path) -> str:
         ([], 6, "do_select", SLEEP, "sleeps"),  # Python before 3.11
         ([], 9, "sk_wait_data", MESSAGE, "waits for a socket or pipe"),
         ([], 9, "anon_pipe_read", MESSAGE, "waits for a socket or pipe"),
+        ([], 9, "wait_woken", MESSAGE, "waits for a socket or pipe"),
+        ([], 9, "request_wait_answer", FILE, "waits for a file system"),
         ([], 9, "do_wait", INSIDE, "waits for its processes"),
         ([], 7, "", EXCHANGE, "waits in Allreduce"),  # MPI asks the network with a busy core
         ([], 11, "hrtimer_nanosleep", POLL, "asks again and again"),
