@@ -79,7 +79,7 @@ def test_threads_switches_and_faults_are_counted(start: Callable[[str], int]) ->
 
 
 def test_shared_memory_is_counted(start: Callable[[str], int]) -> None:
-    code = "import mmap\nshared = mmap.mmap(-1, 50 * 2**20)\nshared.write(b'x' * len(shared))\nprint(1)\ninput()"
+    code = "import mmap, time\nshared = mmap.mmap(-1, 50 * 2**20)\nshared.write(b'x' * len(shared))\nprint(1)\ntime.sleep(60)"
     now = read(start(code))
     assert 50 * 2**20 <= now.shared_bytes < 60 * 2**20
     assert now.resident_bytes > now.shared_bytes and now.swap_bytes >= 0
@@ -113,12 +113,7 @@ def test_a_stopped_process_is_seen_and_one_that_ended_is_none(start: Callable[[s
 
 
 def test_a_tree_holds_all_that_a_process_started(start: Callable[[str], int]) -> None:
-    code = (
-        "import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', 'input()'], stdin=subprocess.PIPE)\nprint(1)\ninput()"
-    )
-    pid = start(code)
-    found = footprint.read_tree(psutil.Process(pid))
-    assert [each.pid for each in found] == [pid, *[child.pid for child in psutil.Process(pid).children()]]
-    assert len(found) == 2
-    for child in psutil.Process(pid).children():
-        child.kill()
+    pid = start("import subprocess, time\nsubprocess.Popen(['sleep', '60'])\nprint(1)\ntime.sleep(60)")
+    (child,) = psutil.Process(pid).children()
+    assert [each.pid for each in footprint.read_tree(psutil.Process(pid))] == [pid, child.pid]
+    child.kill()

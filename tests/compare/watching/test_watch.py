@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import psutil
@@ -215,19 +216,23 @@ def test_ranks_that_wait_for_one_that_waits_for_a_lock_are_told_as_a_chain(tmp_p
 
 
 LAUNCHED = """
-    import os, subprocess, sys
-    code = '''
-import os, socket, sys, time
-rank = int(os.environ["RANK"])
-a, b = socket.socketpair()
-print("ready", flush=True)
-{body}
-'''
-    open("rank.py", "w").write(code)
-    started = [subprocess.Popen([sys.executable, "rank.py"], env=os.environ | {"RANK": str(each)}) for each in range(2)]
-    for each in started:
-        each.wait()
+import os, subprocess, sys
+started = [subprocess.Popen([sys.executable, "-u", "rank.py"], env=os.environ | {"RANK": str(each)}) for each in range(2)]
+for each in started:
+    each.wait()
 """
+PRELUDE = """
+import os, socket
+rank = int(os.environ["RANK"])
+ours, theirs = socket.socketpair()
+print("ready")
+"""
+
+
+def launched(rank: str, folder: Path) -> AbstractContextManager[int]:
+    """A job of two ranks, which find their number in the environment; its launcher."""
+    (folder / "rank.py").write_text(PRELUDE + rank)
+    return started(LAUNCHED, folder)
 
 
 @needs_stacks
@@ -239,13 +244,13 @@ number = 0
 while rank == 0:
     evaluate(number)
     number += 1
-a.recv(1)
+ours.recv(1)
 """
-    with started(LAUNCHED.replace("{body}", body), tmp_path) as pid:
+    with launched(body, tmp_path) as pid:
         found = watched(pid, lambda found: found.state in (SLOW, STUCK) and "cores that it wants" not in found.because)
     assert found.state == SLOW, found
     assert re.fullmatch(
-        r"rank 1 waits for a socket or pipe in <module> \(rank\.py:\d+: a\.recv\(1\)\) for rank 0, "
+        r"rank 1 waits for a socket or pipe in <module> \(rank\.py:\d+: ours\.recv\(1\)\) for rank 0, "
         r"which computes in (evaluate|<module>|<genexpr>|evaluate\.<locals>\.<genexpr>) \(rank\.py:.*",
         found.because,
     ), found.because
@@ -257,9 +262,9 @@ def test_a_rank_that_spins_while_another_waits_is_named(tmp_path: Path) -> None:
 ready = False
 while rank == 0 and not ready:
     pass
-a.recv(1)
+ours.recv(1)
 """
-    with started(LAUNCHED.replace("{body}", body), tmp_path) as pid:
+    with launched(body, tmp_path) as pid:
         found = watched(pid)
     assert found.state == STUCK, found
     assert found.ranks == ("rank 0",)
