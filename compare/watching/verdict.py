@@ -68,8 +68,11 @@ def judge(members: Sequence[Member], patience: float) -> Verdict:
         useful = {name: each for name, each in standing.items() if each.kind != waits.TASK} or standing
         if len(standing) == len(living):
             return _nobody_works(members, useful)
-        if (found := _some_wait([each for each in living if each.name not in standing], useful, patience)) is not None:
-            return found
+        working = [each for each in living if each.name not in standing]
+        # One that has just stopped working, or has just been found, is about to be judged with the others.
+        if all(each.watched_seconds() >= patience and not each.is_idle(patience / 2) for each in working):
+            if (found := _some_wait(working, useful, patience)) is not None:
+                return found
     return _slow(living, patience) or _at_work(living)
 
 
