@@ -10,7 +10,7 @@ from common.processes import flight_report
 from common.processes.flight_report import Rank
 from compare.core import wording
 from compare.watching import waits
-from compare.watching.member import IDLE_BYTES, Member, Standing
+from compare.watching.member import IDLE_BYTES, IDLE_CORES, Member, Standing
 
 HEALTHY, SLOW, STUCK, ENDED, UNKNOWN = "healthy", "slow", "stuck", "ended", "cannot be told"
 
@@ -70,9 +70,9 @@ def judge(members: Sequence[Member], patience: float) -> Verdict:
             return _nobody_works(members, useful)
         working = [each for each in living if each.name not in standing]
         # One that has just stopped working, or has just been found, is about to be judged with the others.
-        if all(each.watched_seconds() >= patience and not each.is_idle(patience / 2) for each in working):
-            if (found := _some_wait(working, useful, patience)) is not None:
-                return found
+        are_known = all(each.watched_seconds() >= patience and not each.is_idle(patience / 2) for each in working)
+        if are_known and (found := _some_wait(working, useful, patience)) is not None:
+            return found
     return _slow(living, patience) or _at_work(living)
 
 
@@ -120,7 +120,8 @@ def _slow(living: Sequence[Member], patience: float) -> Verdict | None:
     """A job that works and is held up by the machine."""
     for each in sorted(living, key=lambda each: -each.over("core_wait_seconds")):
         if reason := _held_up(each, patience):
-            return Verdict(SLOW, f"{each.name} {reason}", (each.name,))
+            made = f"; the job makes steps: {steps} since it is watched" if (steps := _steps(living)) else ""
+            return Verdict(SLOW, f"{each.name} {reason}{made}", (each.name,))
     if all(_is_downloading(each, patience) for each in living):
         rates = wording.joined([f"{each.name} ({each.over('network_bytes') / 1024:,.0f} KiB a second)" for each in living])
         return Verdict(SLOW, f"little but the network is at work: {rates}", tuple(each.name for each in living))
@@ -156,13 +157,17 @@ def _is_downloading(member: Member, patience: float) -> bool:
 
 def _at_work(living: Sequence[Member]) -> Verdict:
     """Of a job that nothing holds up, or that was not watched for long enough."""
-    cores = sum(each.over("cpu_seconds") for each in living)
-    steps = [each.marks.steps - each.first_marks.steps for each in living if each.marks and each.first_marks]
-    made = f", and {'makes' if len(living) == 1 else 'make'} steps: {max(steps)} since it is watched" if any(steps) else ""
-    if cores < 0.05 and not any(steps):
+    cores, steps = sum(each.over("cpu_seconds") for each in living), _steps(living)
+    if cores < IDLE_CORES and not steps:
         return Verdict(UNKNOWN, f"nothing happens, {living[0].watched_seconds():.0f} s are too few to say why")
-    verb = "uses" if len(living) == 1 else "use"
-    return Verdict(HEALTHY, f"{_names(living)} {verb} {cores:.1f} cores{made}")
+    use, make = ("uses", "makes") if len(living) == 1 else ("use", "make")
+    made = f", and {make} steps: {steps} since it is watched" if steps else ""
+    return Verdict(HEALTHY, f"{_names(living)} {use} {cores:.1f} cores{made}")
+
+
+def _steps(living: Sequence[Member]) -> int:
+    """Of a run of this suite, since it is watched. 0: it makes none, or they are not known."""
+    return max((each.marks.steps - each.first_marks.steps for each in living if each.marks and each.first_marks), default=0)
 
 
 def _state(to_blame: dict[str, Standing]) -> str:

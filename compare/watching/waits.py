@@ -147,15 +147,20 @@ def _call(frames: Sequence[Frame]) -> tuple[str, str]:
         kind = row[0]
         if row[3]:
             name = row[3]
-        elif not _WRAPPERS.match(function := frame.function):
-            name = function.rpartition(".")[2] if kind == EXCHANGE else function
+        elif not _WRAPPERS.match(last := frame.function.rpartition(".")[2]):
+            name = last if kind == EXCHANGE else _shown(frame.function)
     return kind, name
 
 
 def _place(frame: Frame) -> str:
     text = _source(frame)
     said = f": {text if len(text) <= 60 else text[:59] + '…'}" if text else ""
-    return f"in {frame.function} ({Path(frame.file).name}:{frame.line}{said})"
+    return f"in {_shown(frame.function)} ({Path(frame.file).name}:{frame.line}{said})"
+
+
+def _shown(function: str) -> str:
+    """A name without the functions around it."""
+    return function.rpartition("<locals>.")[2]
 
 
 def _source(frame: Frame) -> str:
