@@ -142,12 +142,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 def stuck(pids: list[int]) -> Verdict:
-    deadline = time.monotonic() + SECONDS
-    while True:
-        # While a job loads its framework, one of its processes may do nothing for long.
-        found = watched(pids, lambda found: found.state == STUCK and len(found.ranks) > 0, PATIENCE)
-        if found.state == STUCK or time.monotonic() > deadline:
-            return found
+    return watched(pids, patience=PATIENCE, longest=SECONDS)
 
 
 @needs_stacks
@@ -205,7 +200,7 @@ def test_a_stopped_rank_of_this_suite_is_named(start: Any) -> None:
 @pytest.mark.slow
 def test_a_run_of_this_suite_at_work_is_healthy_with_its_steps(start: Any) -> None:
     run = start("", ENDLESS)
-    found = watched([run.process.pid], lambda found: "steps" in found.because, PATIENCE)
+    found = watched([run.process.pid], lambda found: "steps" in found.because, PATIENCE, SECONDS)
     # On a busy machine it is slow, and rightly so.
     said = r"rank 0 and rank 1 use \d\.\d cores, and make|rank \d gets .* cores that it wants; the job makes"
     assert re.fullmatch(rf"({said}) steps: \d+ since it is watched", found.because), found

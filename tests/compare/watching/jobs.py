@@ -48,11 +48,12 @@ def watched(
     pids: int | Sequence[int],
     enough: Callable[[Verdict], bool] = lambda found: found.state == STUCK,
     patience: float = PATIENCE,
+    longest: float = LONGEST_SECONDS,
 ) -> Verdict:
     """The first verdict that is enough, or the last one."""
     watcher = Watcher([pids] if isinstance(pids, int) else pids, patience)
     try:
-        deadline = time.monotonic() + LONGEST_SECONDS
+        deadline = time.monotonic() + longest
         while True:
             watcher.look()
             found = watcher.verdict()
