@@ -40,7 +40,7 @@ _COLUMNS = (
 
 def table(members: Sequence[Member]) -> Table:
     """What each rank uses, on the mean of the looks that are kept."""
-    return Table("footprints", "", _COLUMNS, [_row(each) for each in members])
+    return Table("footprints", "Footprints, the mean of the last looks", _COLUMNS, [_row(each) for each in members])
 
 
 def report(watcher: Watcher, verdict: Verdict) -> Report:

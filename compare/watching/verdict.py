@@ -159,7 +159,7 @@ def _at_work(living: Sequence[Member]) -> Verdict:
     """Of a job that nothing holds up, or that was not watched for long enough."""
     cores, steps = sum(each.over("cpu_seconds") for each in living), _steps(living)
     if cores < IDLE_CORES and not steps:
-        return Verdict(UNKNOWN, f"nothing happens, {living[0].watched_seconds():.0f} s are too few to say why")
+        return Verdict(UNKNOWN, f"nothing happens, and {living[0].watched_seconds():.0f} s are too few to say why")
     use, make = ("uses", "makes") if len(living) == 1 else ("use", "make")
     made = f", and {make} steps: {steps} since it is watched" if steps else ""
     return Verdict(HEALTHY, f"{_names(living)} {use} {cores:.1f} cores{made}")

@@ -11,7 +11,7 @@ from compare.watching.job import Job
 from compare.watching.member import Member
 from compare.watching.verdict import Verdict, judge
 
-_DUMPS = 2
+_DUMPS = 1
 """Processes whose stacks are taken in a look, in turn. Each takes milliseconds of a core."""
 
 

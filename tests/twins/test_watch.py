@@ -1,5 +1,6 @@
 """`watch` on jobs of each framework: our own runs, and plain scripts as anybody writes them."""
 
+import importlib
 import json
 import os
 import re
@@ -14,9 +15,10 @@ from typing import Any
 import psutil
 import pytest
 
+from common import spec
 from compare.watching.verdict import HEALTHY, STUCK, Verdict
 from tests.compare.watching.jobs import needs_stacks, watched
-from tests.twins.runs import ENDLESS, RANKS, SECONDS, Run
+from tests.twins.runs import ENDLESS, RANKS, SECONDS, SETTINGS, Run
 
 PATIENCE = 4.0
 SCRIPTS = {
@@ -189,6 +191,19 @@ def test_a_run_of_this_suite_is_told_with_its_exchange(start: Any, planted: str,
         rf"^rank 0 waits in .* for rank 1, {words}.*\. Collective \d+, begun \d+\.\d s ago: rank 0 ", found.because
     )
     assert re.search(r"; rank 1 has not come to it: its last was \d+, ", found.because), found
+
+
+@needs_stacks
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", [mode for mode in spec.VARIANTS if mode not in ("serial", "data_parallel")])
+def test_the_rank_that_hangs_is_named_in_every_mode(start: Any, framework: str, mode: str) -> None:
+    fields = spec.with_variant({"pipeline": {"micro_batches": 2}}, mode, 2) | {"cores": SETTINGS["cores"]}
+    ranks = len(importlib.import_module(f"{framework}_impl.rendezvous").environments(spec.build(SETTINGS | fields)))
+    found = stuck([start("two_locks", fields).process.pid])
+    blamed = found.ranks[0]
+    assert blamed.startswith("process ") if ranks == 0 else found.ranks == (f"rank {ranks - 1}",), found
+    place = r"waits for a lock in take \(hanging\.py:\d+: with other:\)"
+    assert re.search(rf"{blamed}(, which)? {place}", found.because), found
 
 
 @pytest.mark.slow
