@@ -43,12 +43,13 @@ class Verdict(NamedTuple):
         return f"{self.state}: {self.because}" if self.state != SLOW else f"slow because {self.because}"
 
 
-def judge(members: Sequence[Member], patience: float) -> Verdict:
+def judge(members: Sequence[Member], patience: float, stacks_age: float = 0.0) -> Verdict:
     """What the job is now.
 
     Args:
         members: its ranks, with those that have ended.
         patience: seconds in which nothing must happen, before a job is called slow or stuck.
+        stacks_age: seconds. Younger stacks of an idle rank are not taken again.
     """
     living = [each for each in members if not each.ended]
     if not living:
@@ -62,8 +63,9 @@ def judge(members: Sequence[Member], patience: float) -> Verdict:
     asking = [each for each in living if each not in still and each.is_asking(patience)]
     if still or asking:
         for each in still + asking:
-            each.take_stacks(patience / 2)
-        standing = {each.name: each.standing() for each in still + asking}
+            each.take_stacks(stacks_age)
+        # One that has just begun to work again is not stuck.
+        standing = {each.name: now for each in still + asking if (now := each.standing()).kind != waits.WORK}
         # Who serves, and has no tasks, is idle as it should be.
         useful = {name: each for name, each in standing.items() if each.kind != waits.TASK} or standing
         if len(standing) == len(living):

@@ -84,9 +84,9 @@ _KERNEL = (
     (re.compile(r"poll|select|wait_woken|sk_wait|unix_|inet|tcp_|skb_|sock|pipe"), MESSAGE),
 )
 _COLLECTIVES = re.compile(
-    r"\.((?:all_?)?reduce|all_?gather|all_?to_?all|b(?:road)?cast|barrier|gather|scatter)\w*\(", re.IGNORECASE
+    r"\.((?:all_?)?reduce|all_?gather|all_?to_?all|b(?:road)?cast|barrier|gather|scatter|wait)\w*\(", re.IGNORECASE
 )
-"""Called in a line of a user's, e.g. of mpi4py, which has no Python frames."""
+"""Called in a user's line without Python frames of its own: by mpi4py, or `wait` for what torch sends meanwhile."""
 _MOST_BYTES = 2**22
 """Of a source file."""
 _ASKING = frozenset(

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from compare.watching import connections
 from compare.watching.job import Job
 from compare.watching.member import Member
-from compare.watching.verdict import Verdict, judge
+from compare.watching.verdict import STUCK, Verdict, judge
 
 _DUMPS = 1
 """Processes whose stacks are taken in a look, in turn. Each takes milliseconds of a core."""
@@ -67,7 +67,9 @@ class Watcher:
     def verdict(self) -> Verdict:
         """What the job is, by the looks so far."""
         before = _cpu_seconds()
-        found = judge(self.ranks, self._patience)
+        found = judge(self.ranks, self._patience, self._patience / 2)
+        if found.state == STUCK:  # it is the last word, so it stands on what the ranks do now
+            found = judge(self.ranks, self._patience)
         self.cost_seconds += _cpu_seconds() - before
         return found
 

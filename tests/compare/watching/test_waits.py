@@ -33,6 +33,7 @@ def step(lock, batches, comm):
                     break
         finally:
             pass
+    work.wait()
 """
 SITE = "/env/lib/python3.11/site-packages"
 LIBRARY = "/usr/lib/python3.11"
@@ -61,6 +62,8 @@ def file(tmp_path: Path) -> str:
         ([], 9, "request_wait_answer", FILE, "waits for a file system"),
         ([], 9, "do_wait", INSIDE, "waits for its processes"),
         ([], 7, "", EXCHANGE, "waits in Allreduce"),  # MPI asks the network with a busy core
+        ([], 24, "futex_do_wait", EXCHANGE, "waits in wait"),
+        ([("threading.py", "Event.wait")], 24, "futex_do_wait", INSIDE, "waits in Event.wait"),
         ([], 11, "hrtimer_nanosleep", POLL, "asks again and again"),
         ([], 10, "", POLL, "asks again and again"),
         ([], 14, "", WORK, "computes"),
