@@ -219,3 +219,22 @@ def test_a_run_of_this_suite_at_work_is_healthy_with_its_steps(start: Any) -> No
     # On a busy machine it is slow, and rightly so.
     said = r"rank 0 and rank 1 use \d\.\d cores, and make|rank \d gets .* cores that it wants; the job makes"
     assert re.fullmatch(rf"({said}) steps: \d+ since it is watched", found.because), found
+
+
+@needs_stacks
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", spec.VARIANTS)
+def test_a_run_of_every_mode_raises_no_alarm_from_its_start_to_its_end(start: Any, mode: str) -> None:
+    fields = spec.with_variant({"epochs": 40, "pipeline": {"micro_batches": 2}}, mode, 2) | {"cores": SETTINGS["cores"]}
+    run = start("", fields)
+    alarms: list[Verdict] = []
+
+    def enough(found: Verdict) -> bool:
+        alarms.extend([found] if found.state == STUCK else [])
+        return run.process.poll() is not None
+
+    begun = time.monotonic()
+    watched([run.process.pid], enough, PATIENCE, SECONDS)
+    print(f"watched for {time.monotonic() - begun:.0f} s")
+    assert run.end().status == "ok", run.log
+    assert alarms == []
