@@ -54,6 +54,7 @@ _CALLS = tuple(
     for kind, file, function, name in (
         # The first row that a frame matches counts.
         (TASK, r"/concurrent/futures/(thread|process)\.py$|/multiprocessing/pool\.py$", r"_?worker$", ""),
+        (TASK, r"/(socket|socketserver|multiprocessing/connection)\.py$", r"(accept|serve_forever)$", ""),
         (TASK, r"/torch/utils/data/_utils/(worker|pin_memory)\.py$", r"", ""),
         (TASK, r"/tensorflow/python/training/server_lib\.py$", r"join$", ""),
         (INSIDE, r"/torch/utils/data/", r"", "the next batch of its DataLoader"),

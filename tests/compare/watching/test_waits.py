@@ -105,6 +105,7 @@ def file(tmp_path: Path) -> str:
             *(9, "futex_do_wait", EXCHANGE, "waits in a call of TensorFlow"),
         ),
         ([(f"{SITE}/torch/nn/modules/conv.py", "Conv2d.forward")], 9, "", WORK, "computes"),
+        ([("socket.py", "socket.accept")], 9, "inet_csk_accept", TASK, "waits for tasks"),
         ([("concurrent/futures/thread.py", "_worker")], 9, "futex_do_wait", TASK, "waits for tasks"),
     ],
 )
