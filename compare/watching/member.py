@@ -83,6 +83,7 @@ class Member:
         """(seconds since the dump before, loops that all threads that do not wait only asked in), the last ones."""
         self._exchanged: dict[int, int] = {}
         self._throttled = 0.0
+        self._stopped_looks = 0
         self._dumped = 0.0
         self._shared = _shared(group)
 
@@ -92,8 +93,8 @@ class Member:
 
     @property
     def stopped(self) -> bool:
-        first = self.footprints.get(self.group.pids[0])
-        return first is not None and first.is_stopped
+        """In two looks: a debugger or profiler may stop a process for a moment."""
+        return self._stopped_looks >= 2
 
     def look(self, group: Group, connections: Mapping[int, Connection], held: set[int], seconds: float, keep: float) -> None:
         """Look at it once.
@@ -108,6 +109,8 @@ class Member:
         self.group = group
         before = self.footprints
         self.footprints = {pid: found for pid in group.pids if (found := footprint.read(pid)) is not None}
+        first = self.footprints.get(group.pids[0])
+        self._stopped_looks = self._stopped_looks + 1 if first is not None and first.is_stopped else 0
         own = {inode: connections[inode] for inode in held if inode in connections}
         self.connections = list(own.values())
         counts = {inode: each.received_bytes + each.acknowledged_bytes for inode, each in own.items()}

@@ -39,8 +39,10 @@ class Watcher:
 
     @property
     def members(self) -> list[Member]:
-        """Ranks first, with those that have ended."""
-        return sorted(self._members.values(), key=lambda each: each.group.order)
+        """Ranks first, with those that have ended and were not started again."""
+        living = {each.name for each in self._members.values() if not each.ended}
+        found = [each for each in self._members.values() if not each.ended or each.name not in living]
+        return sorted(found, key=lambda each: each.group.order)
 
     @property
     def ranks(self) -> list[Member]:
