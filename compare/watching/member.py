@@ -22,6 +22,8 @@ from compare.watching.waits import Wait
 
 IDLE_CORES, IDLE_WANTING, IDLE_BYTES = watchdog.IDLE_CPU, watchdog.IDLE_WANTING, 4096.0
 """An idle rank uses fewer cores, wants one in a smaller part of the looks, and moves fewer bytes a second on connections."""
+_LEAST_SAMPLES = 4
+"""Of the stacks of a busy rank, before it is said to ask again and again."""
 _MOST_DUMPED = 8
 """Processes of one rank whose stacks are taken."""
 _MOST_BLAME = (waits.LOCK, waits.POLL, waits.CALL, waits.SLEEP, waits.FILE, waits.EXCHANGE, waits.MESSAGE)
@@ -159,7 +161,7 @@ class Member:
         idle = [wait for _, wait in found if wait.kind in (waits.POLL, waits.INSIDE, waits.LOCK, waits.TASK, waits.MESSAGE)]
         loops = frozenset(wait.loop for wait in idle if wait.loop is not None) if len(idle) == len(found) else frozenset()
         self._loops.append((seconds, loops))
-        while len(self._loops) > 1 and sum(each for each, _ in self._loops) - self._loops[0][0] >= keep:
+        while len(self._loops) > _LEAST_SAMPLES and sum(each for each, _ in self._loops) - self._loops[0][0] >= keep:
             self._loops.popleft()
 
     def over(self, field: str, seconds: float = float("inf")) -> float:
@@ -186,7 +188,7 @@ class Member:
         """Whether for so long its threads only waited, or asked again and again in the same loop."""
         if self.marks is not None and self._quiet_seconds < seconds:
             return False
-        if sum(each for each, _ in self._loops) < seconds or len(self._loops) < 4:
+        if sum(each for each, _ in self._loops) < seconds or len(self._loops) < _LEAST_SAMPLES:
             return False
         if self.over("helpers_cpu_seconds", seconds) >= IDLE_CORES:
             return False

@@ -21,6 +21,8 @@ from tests.compare.watching.jobs import needs_stacks, watched
 from tests.twins.runs import ENDLESS, RANKS, SECONDS, SETTINGS, Run
 
 PATIENCE = 4.0
+MARGIN_SECONDS = 10.0
+"""Until a hang is found, on a machine that has much else to do."""
 SCRIPTS = {
     "pytorch": """
 import os, sys, threading
@@ -99,7 +101,8 @@ def start(framework: str, tmp_path: Path) -> Iterator[Any]:
     started: list[Run] = []
 
     def start_one(planted: str, fields: dict[str, Any]) -> Run:
-        started.append(Run(framework, tmp_path, {"hang_seconds": 600.0} | fields, CONVTWINS_PLANTED=planted))
+        begun = {"CONVTWINS_PLANTED": planted, "CONVTWINS_PLANTED_AT": str(tmp_path / "planted")}
+        started.append(Run(framework, tmp_path, {"hang_seconds": 600.0} | fields, **begun))
         return started[-1]
 
     yield start_one
@@ -199,7 +202,11 @@ def test_a_run_of_this_suite_is_told_with_its_exchange(start: Any, planted: str,
 def test_the_rank_that_hangs_is_named_in_every_mode(start: Any, framework: str, mode: str) -> None:
     fields = spec.with_variant({"pipeline": {"micro_batches": 2}}, mode, 2) | {"cores": SETTINGS["cores"]}
     ranks = len(importlib.import_module(f"{framework}_impl.rendezvous").environments(spec.build(SETTINGS | fields)))
-    found = stuck([start("two_locks", fields).process.pid])
+    run = start("two_locks", fields)
+    found = stuck([run.process.pid])
+    seconds = time.time() - (run.folder / "planted").stat().st_mtime
+    print(f"found after {seconds:.1f} s")
+    assert PATIENCE - 1.0 < seconds < PATIENCE + MARGIN_SECONDS
     blamed = found.ranks[0]
     assert blamed.startswith("process ") if ranks == 0 else found.ranks == (f"rank {ranks - 1}",), found
     place = r"waits for a lock in take \(hanging\.py:\d+: with other:\)"

@@ -247,13 +247,12 @@ while rank == 0:
 ours.recv(1)
 """
     with launched(body, tmp_path) as pid:
-        found = watched(pid, lambda found: found.state in (SLOW, STUCK) and "cores that it wants" not in found.because)
-    assert found.state == SLOW, found
-    assert re.fullmatch(
-        r"rank 1 waits for a socket or pipe in <module> \(rank\.py:\d+: ours\.recv\(1\)\) for rank 0, "
-        r"which computes in (evaluate|<module>|<genexpr>|evaluate\.<locals>\.<genexpr>) \(rank\.py:.*",
-        found.because,
-    ), found.because
+        found = watched(pid, lambda found: "for rank 0" in found.because)
+    assert (found.state, found.ranks) == (SLOW, ("rank 0",)), found
+    # On a busy machine it is short of cores, and rightly said to be so.
+    does = r"computes in \S+ \(rank\.py:\d+: .*\)|gets .* cores that it wants"
+    waits = r"rank 1 waits for a socket or pipe in <module> \(rank\.py:\d+: ours\.recv\(1\)\)"
+    assert re.fullmatch(rf"{waits} for rank 0, which ({does})", found.because), found.because
 
 
 @needs_stacks
