@@ -75,7 +75,7 @@ def judge(members: Sequence[Member], patience: float, stacks_age: float = 0.0) -
         are_known = all(each.watched_seconds() >= patience and not each.is_idle(patience / 2) for each in working)
         if are_known and (found := _some_wait(working, useful, patience)) is not None:
             return found
-    return _slow(living, patience) or _at_work(living)
+    return _slow(living, patience) or _at_work(living, patience)
 
 
 def _nobody_works(members: Sequence[Member], standing: dict[str, Standing]) -> Verdict:
@@ -157,14 +157,16 @@ def _is_downloading(member: Member, patience: float) -> bool:
     )
 
 
-def _at_work(living: Sequence[Member]) -> Verdict:
+def _at_work(living: Sequence[Member], patience: float) -> Verdict:
     """Of a job that nothing holds up, or that was not watched for long enough."""
     cores, steps = sum(each.over("cpu_seconds") for each in living), _steps(living)
+    seconds = max(each.watched_seconds() for each in living)
     if cores < IDLE_CORES and not steps:
-        return Verdict(UNKNOWN, f"nothing happens, and {living[0].watched_seconds():.0f} s are too few to say why")
+        return Verdict(UNKNOWN, f"nothing happens, and {seconds:.0f} s are too few to say why")
     use, make = ("uses", "makes") if len(living) == 1 else ("use", "make")
     made = f", and {make} steps: {steps} since it is watched" if steps else ""
-    return Verdict(HEALTHY, f"{_names(living)} {use} {cores:.1f} cores{made}")
+    so_far = f" ({seconds:.0f} s are too few to call it slow)" if seconds < patience else ""
+    return Verdict(HEALTHY, f"{_names(living)} {use} {cores:.1f} cores{made}{so_far}")
 
 
 def _steps(living: Sequence[Member]) -> int:

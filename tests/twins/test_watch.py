@@ -225,7 +225,7 @@ def test_a_run_of_this_suite_at_work_is_healthy_with_its_steps(start: Any) -> No
     found = watched([run.process.pid], lambda found: "steps" in found.because, PATIENCE, SECONDS)
     # On a busy machine it is slow, and rightly so.
     said = r"rank 0 and rank 1 use \d\.\d cores, and make|rank \d gets .* cores that it wants; the job makes"
-    assert re.fullmatch(rf"({said}) steps: \d+ since it is watched", found.because), found
+    assert re.fullmatch(rf"({said}) steps: \d+ since it is watched( \(.*too few.*\))?", found.because), found
 
 
 @needs_stacks
