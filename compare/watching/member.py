@@ -26,8 +26,12 @@ _LEAST_SAMPLES = 4
 """Of the stacks of a busy rank, before it is said to ask again and again."""
 _MOST_DUMPED = 8
 """Processes of one rank whose stacks are taken."""
-_MOST_BLAME = (waits.LOCK, waits.POLL, waits.CALL, waits.SLEEP, waits.FILE, waits.EXCHANGE, waits.MESSAGE)
-"""Which wait of another thread or process a main thread waits for, if it waits inside its rank. The first that there is."""
+_BLAME = {
+    waits.LOCK: (waits.LOCK,),
+    waits.MESSAGE: (waits.LOCK,),
+    waits.INSIDE: (waits.LOCK, waits.EXCHANGE, waits.CALL, waits.MESSAGE, waits.FILE, waits.POLL, waits.SLEEP),
+}
+"""By what the main thread waits in: waits of its other threads and processes that explain it, the most telling first."""
 
 
 class Look(NamedTuple):
@@ -212,15 +216,10 @@ class Member:
         for pid in self.dumps.keys() - {first}:
             inner += [(f"its process {pid}", wait) for _, wait in self._waits(pid)[:1]]
         words, kind, exchange = main.words, main.kind, main.what if main.kind == waits.EXCHANGE else ""
-        if kind == waits.LOCK:
-            more = [each for each in inner if each[1].kind == waits.LOCK][:2]
-        elif kind == waits.INSIDE:
-            chosen = next((kind for kind in _MOST_BLAME if any(wait.kind == kind for _, wait in inner)), None)
-            more = [each for each in inner if each[1].kind == chosen][:2]
-            kind = chosen or kind
-            exchange = more[0][1].what if kind == waits.EXCHANGE else ""
-        else:
-            more = []
+        blame = next((each for each in _BLAME.get(kind, ()) if any(wait.kind == each for _, wait in inner)), None)
+        more = [each for each in inner if each[1].kind == blame][:2]
+        if blame is not None:
+            kind, exchange = blame, more[0][1].what if blame == waits.EXCHANGE else ""
         words += "".join(f", and {name} {wait.words}" for name, wait in more)
         return Standing(kind, words, exchange, main.place, "")
 

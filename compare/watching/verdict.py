@@ -102,7 +102,8 @@ def _nobody_works(members: Sequence[Member], standing: dict[str, Standing]) -> V
 
 def _some_wait(working: Sequence[Member], standing: dict[str, Standing], patience: float) -> Verdict | None:
     """Of a job in which some work. None: those that wait do so for good reason, or it is not known."""
-    waiting = {name: each for name, each in standing.items() if each.kind in waits.FOR_OTHERS}
+    # What it asks for again and again may be done by one of those that work.
+    waiting = {name: each for name, each in standing.items() if each.kind in (*waits.FOR_OTHERS, waits.POLL)}
     alone = {
         name: each for name, each in standing.items() if name not in waiting and each.kind != waits.TASK and not each.missing
     }

@@ -17,7 +17,7 @@ EXCHANGE, MESSAGE, LOCK, POLL, SLEEP, FILE, CALL, INSIDE, TASK, WORK = (
 """Kinds of waits:
 
 - `exchange`: for other ranks
-- `message`: for a socket or a pipe
+- `message`: for a socket, a pipe, or a queue or lock between processes
 - `lock`
 - `poll`: it asks again and again in a loop
 - `sleep`
@@ -62,9 +62,11 @@ _CALLS = tuple(
         (INSIDE, r"/torch/distributed/(elastic|launcher|run\.py)|/torch/multiprocessing/", r"", "its processes"),
         (EXCHANGE, r"/torch/(distributed|nn/parallel|autograd)/|/torch/_tensor\.py$|/horovod/", r"", ""),
         (EXCHANGE, r"/tensorflow/python/(eager|distribute|framework|util)/", r"", "a call of TensorFlow"),
-        (INSIDE, r"/(queue|multiprocessing/queues|concurrent/futures/_base|subprocess)\.py$", r"", ""),
+        (INSIDE, r"/(queue|concurrent/futures/_base|subprocess)\.py$", r"", ""),
+        (MESSAGE, r"/multiprocessing/queues\.py$", r"", ""),
+        (MESSAGE, r"/multiprocessing/synchronize\.py$", r"(__enter__|acquire)$", "a lock between processes"),
         (INSIDE, r"/multiprocessing/(process|popen_\w+)\.py$", r"", ""),
-        (LOCK, r"/(threading|multiprocessing/synchronize)\.py$", r"(__enter__|acquire)$", ""),
+        (LOCK, r"/threading\.py$", r"(__enter__|acquire)$", ""),
         (
             INSIDE,
             r"/(threading|multiprocessing/synchronize)\.py$",

@@ -79,6 +79,11 @@ def file(tmp_path: Path) -> str:
             INSIDE,
             "Thread.join",
         ),
+        ([("multiprocessing/queues.py", "Queue.get")], 9, "futex_do_wait", MESSAGE, "waits in Queue.get"),
+        (
+            [("multiprocessing/synchronize.py", "Lock.__enter__")],
+            *(9, "futex_do_wait", MESSAGE, "waits for a lock between processes"),
+        ),
         ([("socket.py", "SocketIO.readinto")], 9, "sk_wait_data", MESSAGE, "SocketIO.readinto"),
         (
             [

@@ -256,6 +256,22 @@ ours.recv(1)
 
 
 @needs_stacks
+def test_a_rank_that_asks_for_what_another_is_at_work_on_is_slow_and_not_stuck(tmp_path: Path) -> None:
+    body = """
+import os, time
+while rank == 1 and not os.path.exists("preprocessed"):
+    time.sleep(0.1)
+while True:
+    sum(value * value for value in range(20000))
+"""
+    with launched(body, tmp_path) as pid:
+        found = watched(pid, lambda found: "for rank 0" in found.because or found.state == STUCK)
+    assert (found.state, found.ranks) == (SLOW, ("rank 0",)), found
+    said = r"rank 1 asks again and again in <module> \(rank\.py:\d+: .*\) for rank 0, which (computes|gets) .*"
+    assert re.fullmatch(said, found.because), found.because
+
+
+@needs_stacks
 def test_a_rank_that_spins_while_another_waits_is_named(tmp_path: Path) -> None:
     body = """
 ready = False
