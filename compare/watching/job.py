@@ -14,7 +14,7 @@ from common.spec import SpecError
 from compare.watching import stacks
 
 _VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "HOROVOD_RANK", "SLURM_PROCID")
-"""In which launchers tell a process its rank. The one that tells the most processes apart counts."""
+"""In which launchers tell a process its rank. The variable with the most different values counts."""
 _STARTING_SECONDS = 60.0
 """In which a process may still be on its way to the function that knows its rank."""
 
@@ -99,7 +99,7 @@ class Job:
         return self._environments[process]
 
     def _said_by_variables(self, living: Mapping[psutil.Process, Found]) -> dict[int, str]:
-        """Of processes that got their rank as an argument, e.g. by torch.multiprocessing.spawn."""
+        """Find the ranks of processes that got theirs as an argument, e.g. by torch.multiprocessing.spawn."""
         for process in living:
             is_new = time.time() - process.create_time() < _STARTING_SECONDS
             if process not in self._said or (self._said[process] is None and is_new):

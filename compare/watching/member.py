@@ -23,7 +23,7 @@ from compare.watching.waits import Wait
 IDLE_CORES, IDLE_WANTING, IDLE_BYTES = watchdog.IDLE_CPU, watchdog.IDLE_WANTING, 4096.0
 """An idle rank uses fewer cores, wants one in a smaller part of the looks, and moves fewer bytes a second on connections."""
 _LEAST_SAMPLES = 4
-"""Of the stacks of a busy rank, before it is said to ask again and again."""
+"""A busy rank asks again and again if so many samples of its stacks show it."""
 _MOST_DUMPED = 8
 """Processes of one rank whose stacks are taken."""
 _BLAME = {

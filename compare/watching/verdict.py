@@ -15,15 +15,15 @@ from compare.watching.member import IDLE_BYTES, IDLE_CORES, Member, Standing
 HEALTHY, SLOW, STUCK, ENDED, UNKNOWN = "healthy", "slow", "stuck", "ended", "cannot be told"
 
 STARVED_FROM = 0.5
-"""The part of the time in which a thread wants a core and others have it."""
+"""A rank is short of cores if it waits for one in this part of the time that it wants one."""
 _STARVED_LEAST_CORES = 0.25
 """That a rank must want, before it can be short of cores."""
 DISK_FROM = 0.5
-"""The part of the looks in which a thread waits for the disk."""
+"""A rank is held up by the disk if a thread waits for it in this part of the looks."""
 FAULTS_FROM = 20.0
 """Major page faults a second."""
 _THROTTLED_FROM = 0.05
-"""The part of the time in which a quota stops a rank, before it is named."""
+"""A quota is named if it stops a rank in this part of the time."""
 _DOWNLOAD_CORES = 0.1
 """A rank that uses fewer, while bytes move, waits for the network."""
 _UNANSWERED_TRIES = 3
@@ -48,7 +48,7 @@ def judge(members: Sequence[Member], patience: float, stacks_age: float = 0.0) -
 
     Args:
         members: its ranks, with those that have ended.
-        patience: seconds in which nothing must happen, before a job is called slow or stuck.
+        patience: a job is called slow or stuck after so many seconds.
         stacks_age: seconds. Younger stacks of an idle rank are not taken again.
     """
     living = [each for each in members if not each.ended]
@@ -79,7 +79,7 @@ def judge(members: Sequence[Member], patience: float, stacks_age: float = 0.0) -
 
 
 def _nobody_works(members: Sequence[Member], standing: dict[str, Standing]) -> Verdict:
-    """Of a job in which nobody does anything."""
+    """Judge a job in which nobody does anything."""
     gone = [each for each in members if each.ended]
     waiting = {name: each for name, each in standing.items() if each.kind in waits.FOR_OTHERS}
     to_blame = {name: each for name, each in standing.items() if name not in waiting}
@@ -101,7 +101,7 @@ def _nobody_works(members: Sequence[Member], standing: dict[str, Standing]) -> V
 
 
 def _some_wait(working: Sequence[Member], standing: dict[str, Standing], patience: float) -> Verdict | None:
-    """Of a job in which some work. None: those that wait do so for good reason, or it is not known."""
+    """Judge a job in which some work. None: those that wait do so for good reason, or it is not known."""
     # What it asks for again and again may be done by one of those that work.
     waiting = {name: each for name, each in standing.items() if each.kind in (*waits.FOR_OTHERS, waits.POLL)}
     alone = {
@@ -159,7 +159,7 @@ def _is_downloading(member: Member, patience: float) -> bool:
 
 
 def _at_work(living: Sequence[Member], patience: float) -> Verdict:
-    """Of a job that nothing holds up, or that was not watched for long enough."""
+    """Judge a job that nothing holds up, or one that was not watched for long enough."""
     cores, steps = sum(each.over("cpu_seconds") for each in living), _steps(living)
     seconds = max(each.watched_seconds() for each in living)
     if cores < IDLE_CORES and not steps:
@@ -209,7 +209,7 @@ def _unanswered(member: Member) -> str | None:
 
 
 def _missing(members: Sequence[Member]) -> str:
-    """Ranks that the launcher told of and that are not watched."""
+    """How many ranks of the launcher's WORLD_SIZE are not watched, in words."""
     size = members[0].group.environment.get("WORLD_SIZE", "")
     left = int(size) - len(members) if size.isdecimal() else 0
     return f"{wording.count(left, 'rank')} of {size} {'is' if left == 1 else 'are'} not watched" if left > 0 else ""

@@ -124,7 +124,7 @@ def wait(frames: Sequence[Frame], blocked_in: str) -> Wait:
 
 
 def _without_frames(blocked_in: str, line: str, place: str) -> Wait:
-    """Of a thread whose innermost frame is the caller of something in C."""
+    """The wait of a thread whose innermost frame called something in C."""
     kind = next((kind for pattern, kind in _KERNEL if pattern.search(blocked_in)), "")
     if kind == SLEEP or (kind and re.search(r"\bsleep\(", line)):
         return Wait(SLEEP, "sleeps", place)

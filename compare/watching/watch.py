@@ -29,7 +29,7 @@ def command(
     ] = None,
     interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 1.0,
     patience: Annotated[
-        float, typer.Option(min=1.0, help="Seconds in which nothing must happen, before a job is called slow or stuck.")
+        float, typer.Option(min=1.0, help="Seconds without work after which a job is called slow or stuck.")
     ] = 10.0,
     as_json: options.AsJson = False,
 ) -> None:

@@ -19,8 +19,8 @@ class Watcher:
     """A job under watch.
 
     Args:
-        pids: of its processes, or of one that started the others.
-        patience: seconds in which nothing must happen, before it is called slow or stuck.
+        pids: its processes, or one that started the others.
+        patience: the job is called slow or stuck after so many seconds.
 
     Raises:
         SpecError: there is no such process.
@@ -90,6 +90,6 @@ class Watcher:
 
 
 def _cpu_seconds() -> float:
-    """Of this process, and of those that it has started and that have ended."""
+    """CPU time of this process and its ended children."""
     used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(each.ru_utime + each.ru_stime for each in used)
