@@ -1,7 +1,7 @@
 # `make help` lists the targets. Everything runs in .venv, which `make setup` builds from a lock.
 
 PYTHON ?= python3
-PRESET ?= digits
+PRESET ?= verdict
 DIR ?= $(patsubst %/,%,$(firstword $(shell ls -td results/*/ 2>/dev/null)))
 
 BIN := .venv/bin
@@ -69,7 +69,7 @@ run-benchmarks: setup
 	$(BENCHMARK) --framework tensorflow
 	$(BENCHMARK)
 
-compare: setup ## The head-to-head: train in both frameworks, serially and in parallel (PRESET=digits)
+compare: setup ## The head-to-head: train in both frameworks, serially and in parallel (PRESET=verdict)
 	$(BIN)/convtwins run --preset $(PRESET)
 
 report: setup ## Tables and plots again from stored results (DIR=results/..., else the newest)

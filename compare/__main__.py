@@ -28,6 +28,7 @@ MODULES = {
     for folder, names in (
         ("comparison", ["run"]),
         ("reporting", ["report"]),
+        ("machines", ["merge", "gallery"]),
         ("matching", ["match"]),
         ("proof", ["parity", "models"]),
         ("conformance", ["conformance"]),

@@ -26,6 +26,7 @@ _MODE: Any = Literal[tuple(spec.VARIANTS)]
 
 _BESIDES: dict[str, Any] = {
     "modes": (list[_MODE] | None, Field(None, description="Rows of `run`: the modes.")),
+    "one_core": (bool | None, Field(None, description="Whether serial also runs on one core. Default: true.")),
     "repeats": (int | None, Field(None, ge=1, description="Runs of each row. Verdicts need 5.")),
     "contestants": (dict[str, dict[str, Any]], Field({}, description="Contestants by name, as --contestant says them.")),
     "until_decided": (bool | None, Field(None, description="Add repeats until every question is decided.")),

@@ -17,8 +17,10 @@ import psutil
 
 from common.artifacts.schema import Phases
 
-SLACK_SECONDS, SLACK = 0.5, 0.1
-"""Losses may come so late after the clock has stopped: seconds, and part of the timed seconds."""
+NOTICED_SECONDS, NOTICED = 0.005, 0.01
+"""Losses that come later than this after the clock has stopped, in seconds and part of an epoch, are a caution."""
+SLACK_SECONDS, SLACK = 0.25, 0.05
+"""Later than this over all epochs, they may be a defect."""
 LEAST_LATE_EPOCHS = 2
 """Epochs whose losses come late, below which it may be the machine's doing."""
 RESOLUTION_SECONDS = 1e-3
@@ -67,7 +69,8 @@ class Evidence(NamedTuple):
     meeting_seconds: float
     """By this rank's clock: from before all ranks met until it knew that all had ended. The epoch lasted no longer."""
     late_seconds: float
-    """How long the losses were waited for when the clock had stopped."""
+    """What the device still did when the clock had stopped: until it was surely done, and until the losses were there, without
+    what reading them takes."""
     begun_before: float
     """How long before the clock started the input began to make a timed batch, in seconds. Of the earliest such batch. It is
     infinite if a batch does not say when it was begun."""
@@ -139,7 +142,10 @@ class Audit:
         """What may be a defect, or the machine's doing. No time of the run is reliable then. None if there is nothing."""
         ranks = range(len(self.epochs[0][1]) if self.epochs else 0)
         last = max(ranks, key=lambda rank: sum(self._late(rank)), default=None)
-        if last is None or self._is_always_late(last) or sum(self._late(last)) <= self._allowed:
+        if last is None or self._is_always_late(last):
+            return None
+        noticed = _middle([late[last] - NOTICED_SECONDS - NOTICED * seconds for seconds, late in self.epochs]) > 0.0
+        if not noticed and sum(self._late(last)) <= self._allowed:
             return None
         return f"{self._late_words(last)}: other work on the machine, or a device that was not waited for"
 
@@ -157,13 +163,17 @@ class Audit:
     def _is_always_late(self, rank: int) -> bool:
         """Whether too much is late even if every epoch is only as late as the middle one. Of two, that is the earlier."""
         number = len(self.epochs)
-        middle = sorted(self._late(rank))[(number - 1) // 2]
-        return number >= LEAST_LATE_EPOCHS and number * middle > self._allowed
+        return number >= LEAST_LATE_EPOCHS and number * _middle(self._late(rank)) > self._allowed
 
     def _late_words(self, rank: int) -> str:
         losses = f"losses of rank {rank}" if len(self.epochs[0][1]) > 1 else "losses"
         late = sum(self._late(rank))
         return f"{losses} came {late:.2f} s after the clock had stopped; the clock ran {self._seconds:.2f} s"
+
+
+def _middle(values: Sequence[float]) -> float:
+    """The lower median."""
+    return sorted(values)[(len(values) - 1) // 2]
 
 
 def lasted(starts: npt.NDArray[np.float64], ends: npt.NDArray[np.float64]) -> float:
@@ -191,6 +201,12 @@ class Stopwatch:
         self._seconds = {"build": 0.0, "first_step": 0.0, "compile": 0.0, "training": 0.0, "evaluation": 0.0}
         self._input_wait_seconds = 0.0
         self._open = ""
+
+    def drain(self) -> float:
+        """Wait for the device. Returns for how many seconds: those that a clock missed which should have waited for it."""
+        start = time.perf_counter()
+        self._synchronize()
+        return time.perf_counter() - start
 
     @contextmanager
     def phase(self, name: str) -> Generator[Timer]:
@@ -240,7 +256,7 @@ class Timer:
         """Of all ranks together, which have exchanged their times. None: the block ends with this process's device."""
         self.input_wait_seconds = 0.0
         self.compilations = 0
-        self.own_seconds = self.meeting_seconds = 0.0
+        self.own_seconds = self.meeting_seconds = self.late_seconds = 0.0
         """See `Evidence`."""
         self.clock_stepped = 0.0
         self.started_at = time.time()

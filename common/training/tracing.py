@@ -13,11 +13,16 @@ import numpy.typing as npt
 
 from common.artifacts import array_file
 from common.data.batches import Plan
-from common.data.sources import Dataset
+from common.data.sources import Dataset, Split
 from common.machine import heartbeat
 from common.models.weights import Weights
+from common.training.loop import evaluate
 from common.training.trainer import Batch, Trainer
 
+SCORED = 32
+"""Images of a step that are scored in evaluation mode too."""
+_WHOLE = ("images", "labels")
+"""What a teacher records of a global batch."""
 PIXEL_STEPS = 3
 """Steps whose augmented images are kept whole, so that a difference can be given in levels. Of other steps a hash is kept."""
 
@@ -36,7 +41,9 @@ def trace_steps(
     Yields:
         Arrays by name, as soon as they are there. By step, from 0: ids/<step>: int64 [N]; hashes/<step>: int64 [N], of each
         image; loss/<step>: mean over the batch; after/<step>/weights/<parameter>; after/<step>/slots/<slot>/<parameter>: the
-        optimizer's state. In float32 decisions/<step>/<number>: int64 [N, words], see `packed`.
+        optimizer's state; num_correct/<step>: int64 [1]. In float32 decisions/<step>/<number>: int64 [N, words], see `packed`;
+        and scored/<step>/loss: float64 [1], scored/<step>/predictions: int64 [up to SCORED], of the first images by an
+        evaluation before the step.
         A teacher adds images/<step>, labels/<step>, masks/<step>/<dropout>, and before/<step>/ if the step
         before was not drawn. At last pixel_mean and pixel_std.
     """
@@ -77,9 +84,16 @@ def trace_steps(
                 for number, decided in enumerate(trainer.decisions(batch, stop - start)):
                     yield f"decisions/{step}/{number}", whole(packed(decided))
             trainer.load_slots(slots, known)
-        loss, _ = trainer.train_step(batch, stop - start, plan.learning_rate(step))
+        if is_narrow:
+            images, labels = (batch.images, batch.labels) if teacher is None else (teacher[f"{each}/{step}"] for each in _WHOLE)
+            first = Split(images=np.asarray(images)[:SCORED], labels=np.asarray(labels)[:SCORED])
+            scores, predictions = evaluate(trainer, first, SCORED)
+            yield f"scored/{step}/loss", np.array([scores.loss])
+            yield f"scored/{step}/predictions", predictions
+        loss, num_correct = trainer.train_step(batch, stop - start, plan.learning_rate(step))
         heartbeat.stepped()
         yield f"loss/{step}", trainer.all_reduce(trainer.fetch([loss]).astype(np.float64))
+        yield f"num_correct/{step}", trainer.all_reduce(trainer.fetch([num_correct]).astype(np.int64))
         trainer.share_statistics()
         yield from kept(f"after/{step}")
     mean, deviation = plan.scaling.mean, plan.scaling.std

@@ -40,8 +40,8 @@ class Request:
     """Names of contestants."""
     out: Path | None
     prove: bool
-    lay_out: Callable[[Preset, Sequence[str]], list[Row]] = lambda settings, frameworks: matrix.rows(
-        settings.values, frameworks, settings.modes, settings.replicas, settings.workers, settings.levels
+    lay_out: Callable[[Preset, Sequence[str]], list[Row]] = lambda asked, frameworks: matrix.rows(
+        asked.values, frameworks, asked.modes, asked.replicas, asked.workers, asked.levels, one_core=asked.one_core
     )
     """The rows of these settings for these frameworks."""
     oversubscribe: bool = False

@@ -52,6 +52,10 @@ def command(
     compared: options.ContestantOptions,
     modes: options.Modes = None,
     replicas: options.Replicas = None,
+    one_core: Annotated[
+        bool | None,
+        typer.Option("--one-core/--no-one-core", help="Run serial on one core too, which a speed-up is against. Default: yes."),
+    ] = None,
     input_: Annotated[str | None, typer.Option("--input", help=f"How batches are fed: {' or '.join(spec.INPUTS)}.")] = None,
     workers: options.Workers = None,
     input_only: Annotated[bool, typer.Option("--input-only", help="Time the input path alone.")] = False,
@@ -121,6 +125,8 @@ def command(
             def requested(asked: Preset) -> Request:
                 if modes is not None:
                     asked = replace(asked, modes=tuple(variants(modes)))
+                if one_core is not None:
+                    asked = replace(asked, one_core=one_core)
                 if switches is not None:
                     asked = replace(asked, levels=tuple(levels(switches)))
                 if workers is not None:

@@ -130,6 +130,8 @@ def option_words(values: Mapping[str, Any]) -> list[str]:
                 words += ["--contestant", "".join([each, "=", fields["twin"], python, *switches])]
         elif name == "modes" and isinstance(value, list):
             words += [option, ",".join(cast(list[str], value))]
+        elif name == "one_core":
+            words += [] if value is None else [option if value else "--no-one-core"]
         elif name == until_decided.FIELDS[0]:
             words += [option] if value else []
         elif name in (*run_settings.OF_THE_MATRIX, *until_decided.FIELDS):

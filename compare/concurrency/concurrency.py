@@ -15,7 +15,7 @@ from common.spec import SpecError
 from compare.concurrency import meanings, sarif, sources
 from compare.concurrency.findings import Finding, judged
 from compare.concurrency.program import Program
-from compare.concurrency.search import Searched, search
+from compare.concurrency.search import UNUSUAL, Searched, search
 from compare.core import exits, wording
 from compare.core.interrupt import interruptible
 from compare.execution import options
@@ -37,6 +37,9 @@ def command(
     ] = None,
     nodes: Annotated[int, typer.Option(min=1, help="Nodes of control-flow graphs to visit from one root.")] = 50_000,
     search_seconds: Annotated[float, typer.Option(min=0.1, help="Time for the whole search.")] = 60.0,
+    unusual: Annotated[
+        int, typer.Option(min=0, max=5, help="Decisions of one execution that may be unusual, as an exception is.")
+    ] = UNUSUAL,
     sarif_file: Annotated[
         Path | None, typer.Option("--sarif", metavar="FILE", help="Write the findings as SARIF 2.1.0.")
     ] = None,
@@ -49,7 +52,7 @@ def command(
         known = meanings.configured(collective or [], names)
         unread: list[str] = []
         files = sources.read(target, unread)
-        searched = search(Program(files, known), nodes=nodes, seconds=search_seconds)
+        searched = search(Program(files, known), nodes=nodes, seconds=search_seconds, unusual=unusual)
         searched.left[:0] = unread
         findings, suppressed = judged(searched.findings, {each.file: each.comments for each in files})
         code = report(target, len(files), searched, findings, suppressed).deliver(None, as_json=as_json)

@@ -12,10 +12,10 @@ from compare.concurrency.execution import Execution
 from compare.concurrency.findings import Finding
 from compare.concurrency.program import Program, Root, last_name
 from compare.concurrency.state import Budget, Cut, Path
+from compare.core import wording
 
-_MOST_UNUSUAL = 3
+UNUSUAL = 2
 """Decisions of one execution that differ from the usual one: another branch, another thread first, an exception."""
-_LEFT_OUT = "executions with more than three unusual decisions left out"
 _MOST_RANKS = 4
 
 
@@ -33,12 +33,13 @@ class Searched:
     """What was not explored, and why."""
 
 
-def search(program: Program, *, nodes: int, seconds: float, prune: bool = True) -> Searched:
+def search(program: Program, *, nodes: int, seconds: float, unusual: int = UNUSUAL, prune: bool = True) -> Searched:
     """Explore a program.
 
     Args:
         nodes: the most nodes of control-flow graphs that are visited from one root.
         seconds: the most time for all.
+        unusual: the most unusual decisions of one execution.
         prune: skip branches and loops in which nothing happens that others notice.
     """
     found = Searched(left=list(program.unread))
@@ -53,7 +54,7 @@ def search(program: Program, *, nodes: int, seconds: float, prune: bool = True) 
             continue
         found.roots += 1
         own = Budget(nodes, max(everything.seconds_left, 0.0), of_all=seconds)
-        _explore(program, root, own, found, entered, taken, prune=prune)
+        _explore(program, root, own, found, entered, taken, most_unusual=unusual, prune=prune)
         found.nodes += own.visited
     for of_class, locks in taken.items():
         found.findings += verdicts.lock_orders(locks, of_class.name)  # pyright: ignore[reportArgumentType]
@@ -69,10 +70,11 @@ def _explore(
     entered: set[int],
     taken: dict[ast.ClassDef, list[object]],
     *,
+    most_unusual: int,
     prune: bool,
 ) -> None:
     ranks = _ranks(root)
-    levels: list[list[tuple[int, ...]]] = [[()], *([] for _ in range(_MOST_UNUSUAL))]
+    levels: list[list[tuple[int, ...]]] = [[()], *([] for _ in range(most_unusual))]
     why: list[str] = []
     while any(levels):
         unusual = next(place for place, level in enumerate(levels) if level)
@@ -104,10 +106,10 @@ def _explore(
         decisions = [chosen for chosen, _ in path.taken]
         for place in range(len(prefix), len(decisions)):
             for other in range(1, path.taken[place][1]):
-                if unusual + 1 <= _MOST_UNUSUAL:
+                if unusual + 1 <= most_unusual:
                     levels[unusual + 1].append((*decisions[:place], other))
                 else:
-                    why.append(_LEFT_OUT)
+                    why.append(f"executions with more than {wording.count(most_unusual, 'unusual decision')} left out")
     if root.function is not None:
         entered.add(id(root.function))
     if why:

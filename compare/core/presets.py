@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from common.spec import SpecError
+from compare.core.statistics import VERDICT_PAIRS
 from compare.core.until_decided import UntilDecided
 
 
@@ -17,6 +18,8 @@ class Preset:
     values: dict[str, Any] = field(default_factory=dict[str, Any])
     modes: tuple[str, ...] = ("serial", "data_parallel", "multi_process")
     replicas: int = 2
+    one_core: bool = True
+    """Whether serial also runs on one core, which the speed-up is against. False: on the cores of the parallel modes only."""
     repeats: int = 1
     workers: tuple[int, ...] = ()
     """Numbers of input workers. Each makes rows of its own. Empty: the number in the values."""
@@ -27,7 +30,7 @@ class Preset:
     until: UntilDecided | None = None
     """When to stop adding repeats. None: `repeats` are made."""
     stated: tuple[str, ...] = ()
-    """Which of `modes` and `repeats` a spec file states. Commands with other defaults of their own keep those else."""
+    """Which of `modes`, `one_core` and `repeats` a spec file states. Commands with other defaults keep those else."""
     contestants: dict[str, Any] = field(default_factory=dict[str, Any])
     """Of the spec file, by name, as it says them."""
 
@@ -45,6 +48,11 @@ def digits() -> Preset:
     )
 
 
+def verdict() -> Preset:
+    """Digits again, with the fewest rows that tell both which framework is faster and whether going parallel pays."""
+    return replace(digits(), modes=("serial", "data_parallel"), one_core=False, repeats=VERDICT_PAIRS)
+
+
 def cifar10_minixception() -> Preset:
     """The published CIFAR-10 report: MiniXception, Adam, batch 64, here with every run on the same images."""
     return Preset(
@@ -58,7 +66,7 @@ def cifar10_minixception() -> Preset:
     )
 
 
-PRESETS = {"digits": digits, "cifar10-minixception": cifar10_minixception}
+PRESETS = {"digits": digits, "verdict": verdict, "cifar10-minixception": cifar10_minixception}
 
 
 def preset(name: str) -> Preset:
@@ -66,5 +74,5 @@ def preset(name: str) -> Preset:
     if name not in PRESETS:
         close = difflib.get_close_matches(name, PRESETS, n=1, cutoff=0.5)
         hint = f" Did you mean {close[0]}?" if close else ""
-        raise SpecError(f"preset is unknown. Received: {name!r}. Use {' or '.join(PRESETS)}.{hint}")
+        raise SpecError(f"preset is unknown. Received: {name!r}. Use one of {', '.join(PRESETS)}.{hint}")
     return PRESETS[name]()

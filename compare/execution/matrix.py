@@ -55,6 +55,8 @@ def rows(
     replicas: int,
     workers: Sequence[int] = (),
     levels: Sequence[str] = (),
+    *,
+    one_core: bool = True,
 ) -> list[Row]:
     """Every row, in the order of the tables: serial on one core and on all, then each parallel mode on all cores.
 
@@ -65,6 +67,7 @@ def rows(
         replicas: of the parallel modes. For hybrids: copies of the model.
         workers: numbers of input workers. Each makes rows of its own. Empty: the number in `values`.
         levels: of switches. Each makes rows of its own. Empty: the level in `values`.
+        one_core: whether serial also runs on one core.
 
     Raises:
         SpecError: a row's spec is refused.
@@ -80,7 +83,8 @@ def rows(
                 # A core that replicas cannot share stays idle. So serial also runs on the shared cores, for the comparison.
                 sharing = replicas if mode == "serial" else wanted.replicas
                 shared = wanted.cores // sharing * sharing or wanted.cores
-                for cores in sorted({1, shared, wanted.cores}) if mode == "serial" else [shared]:
+                serial = {shared, wanted.cores} | ({1} if one_core else set())
+                for cores in sorted(serial) if mode == "serial" else [shared]:
                     name = _row_id(framework, wanted, cores) + (f"-{wanted.workers}workers" if len(workers) > 1 else "")
                     name += f"-{wanted.switches}" if len(levels) > 1 else ""
                     made.append(row(name, framework, wanted.with_fields(cores=cores)))

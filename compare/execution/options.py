@@ -94,6 +94,9 @@ Out = Annotated[Path | None, typer.Option(help=f"{OUT} Default: one named by tim
 OutOrNone = Annotated[Path | None, typer.Option("--out", help=f"{OUT} Default: nothing is kept.")]
 Sign = Annotated[Path | None, typer.Option(metavar="KEY", help="Sign the results with this SSH key, in ssh-keygen's format.")]
 """A command calls `signing.check` before it begins."""
+Signers = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Demand a signature by a key in this file of ssh's allowed signers.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
 
 

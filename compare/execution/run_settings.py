@@ -14,7 +14,7 @@ from compare.core.option_parsing import chosen, names, variants
 from compare.core.presets import Preset
 from compare.execution import cells
 
-OF_THE_MATRIX = ("modes", "repeats")
+OF_THE_MATRIX = ("modes", "one_core", "repeats")
 """Fields of a spec file that are no fields of a single run. Commands that look at one run pass over them."""
 
 
@@ -69,7 +69,7 @@ def with_matrix(settings: Preset, modes: str | None, usual: str, repeats: int | 
 
 
 def _of_the_matrix(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(the other fields, `modes` and `repeats`) of a spec file.
+    """(the other fields, those of `OF_THE_MATRIX`) of a spec file.
 
     Raises:
         SpecError: one has no possible value, or `mode` stands beside `modes`.
@@ -82,6 +82,10 @@ def _of_the_matrix(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
         if "mode" in values:
             raise SpecError(f"mode and modes exclude each other. Received: {values['mode']!r} and {modes!r}. Use one of them.")
         made["modes"] = tuple(VARIANTS if words == ["all"] else chosen("modes", words, tuple(VARIANTS)))
+    if (one_core := values.get("one_core")) is not None:
+        if type(one_core) is not bool:
+            raise SpecError(f"one_core must be true or false. Received: {one_core!r}. Use false.")
+        made["one_core"] = one_core
     if (repeats := values.get("repeats")) is not None:
         if type(repeats) is not int or repeats < 1:
             raise SpecError(f"repeats must be a whole number of at least 1. Received: {repeats!r}. Verdicts need 5.")

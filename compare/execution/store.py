@@ -64,6 +64,10 @@ class Trajectories(Exact):
     """Framework: [1 + copies][steps]. The first is the run itself."""
 
 
+IN_FLOAT64 = "proved in float64"
+"""The verdict on a row whose own float32 steps are shown and not judged."""
+
+
 class ProofRecord(Exact):
     """What the comparison keeps of its proof."""
 
@@ -80,6 +84,15 @@ class ProofRecord(Exact):
     """Mode: what it was proved to equal, where that is not the serial run beside it."""
     rungs: list[dict[str, Any]] = []
     trajectories: Trajectories | None = None
+
+    def headline(self, rows: Sequence[Row]) -> str:
+        """The verdict, for whoever reads nothing else: `proved` only if each serial row is proved as it is timed.
+
+        Modes that train something else by design say so themselves.
+        """
+        serial = [self.row_verdicts.get(row.id) for row in rows if row.spec.mode == "serial" and row.unavailable is None]
+        shown = IN_FLOAT64 in self.row_verdicts.values() or not {*serial} <= {None, "proved"}
+        return IN_FLOAT64 if self.verdict == "proved" and shown else self.verdict
 
 
 class Comparison(Exact):

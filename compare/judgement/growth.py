@@ -27,7 +27,10 @@ class Growth(NamedTuple):
     differences: Losses
     """[steps], relative."""
     limits: Losses
-    """[up to steps]: how far rounding may carry each step, see `limits`. Empty: there are no copies."""
+    """[up to steps]: how far rounding may carry each step: MARGIN times `copies`, or FLOAT32_TOLERANCE if that is more. Empty:
+    there are no copies."""
+    copies: Losses = np.zeros(0)
+    """[up to steps]: see `distances`."""
 
     @property
     def judged(self) -> int:
@@ -77,7 +80,10 @@ class Growth(NamedTuple):
         copies = "copies of the serial run whose weights start one unit in the last place apart"
         said = f"Rounding: {copies} differ as much (limit {last:.1e}, twice their distance)."
         if last <= FLOAT32_TOLERANCE:
+            apart = self.copies[: self.judged]
             said = f"Rounding: less than {FLOAT32_TOLERANCE:.0e}. In {copies} it does not grow beyond that."
+            if (self.differences[: self.judged] > MARGIN * apart).any():
+                said = f"Less than {FLOAT32_TOLERANCE:.0e}, but more than {copies}, which differ by up to {apart[-1]:.1e}."
         if self.judged < len(self.differences):
             said += f" Copies were followed for {self.judged} steps. Later losses are not judged."
         return said
@@ -87,16 +93,18 @@ def between(ours: Sequence[float] | Losses, theirs: Sequence[float] | Losses, co
     """The growth between two runs, each a list of the losses of its first steps."""
     steps = min(len(ours), len(theirs))
     found = relative(np.asarray(ours[:steps], np.float64), np.asarray(theirs[:steps], np.float64))
-    return Growth(found, np.zeros(0) if copies is None else limits(copies))
+    if copies is None:
+        return Growth(found, np.zeros(0))
+    apart = distances(copies)
+    return Growth(found, np.maximum(MARGIN * apart, FLOAT32_TOLERANCE), apart)
 
 
-def limits(copies: Trajectories) -> Losses:
-    """[steps]: twice the largest distance so far between any two of a framework's run and its copies."""
-    distances = [
+def distances(copies: Trajectories) -> Losses:
+    """[steps]: the largest distance so far between any two of a framework's run and its copies."""
+    found = [
         relative(losses[one], losses[other])
         for losses in (np.asarray(each, np.float64) for each in copies.losses.values())
         for one in range(len(losses))
         for other in range(one)
     ]
-    largest = np.max([np.where(np.isfinite(each), each, 0.0) for each in distances], axis=0)
-    return np.maximum(MARGIN * np.maximum.accumulate(largest), FLOAT32_TOLERANCE)  # less is rounding, whatever the copies do
+    return np.maximum.accumulate(np.max([np.where(np.isfinite(each), each, 0.0) for each in found], axis=0))

@@ -278,7 +278,7 @@ def _row(stored: Stored, row: Row, summary: Summary) -> Subject:
         status=summary.status,
         reason=summary.reason,
         parity=summary.parity,
-        first_step_agrees=sameness.agrees(summary),
+        first_step_agrees=sameness.agrees(stored, summary),
         device=summary.device,
         hashes={
             "initial weights": sorted({run.weights_hash for run in runs if run.weights_hash}),

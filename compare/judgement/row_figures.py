@@ -12,6 +12,9 @@ GUESSING = "no better than guessing"
 DISTURBED = "disturbed"
 """Stands for a ratio of times that other work disturbed, and for a verdict on it."""
 
+NOT_COMPARABLE = "not comparable"
+"""Stands for a ratio of times of runs that did not train the same, and for a verdict on it."""
+
 BUDGET_TOLERANCE = 1.05
 """Measured cores over budgeted cores above which a row exceeds its budget. Clocks and start-up blur smaller excesses."""
 
@@ -123,10 +126,10 @@ class Summary(Frozen):
     parallel_efficiency: float | None
     """Speed-up over the ratio of resources: cores against one core; on accelerators, replicas against one device."""
     pays: str | None
-    """For parallel modes: whether it beats serial on the same cores, or `disturbed`. Judged with all others, see `family`."""
-    disturbed_ratios: list[str] = []
-    """Those of `speedup_one_core`, `speedup_same_cores` and `parallel_efficiency` whose row or serial row other work disturbed.
-    No report shows them."""
+    """For parallel modes: whether it beats serial on the same cores, or the word of `hidden_ratios`. See `family`."""
+    hidden_ratios: dict[str, str] = {}
+    """Those of `speedup_one_core`, `speedup_same_cores` and `parallel_efficiency` that no report shows, each with the word that
+    stands for it: other work disturbed its row or serial row, or the runs did not train the same."""
     other_data: bool
     """Whether it or a serial row of its speed-ups had other data than the comparison. Then it has no speed-up."""
     peak_memory_pss_mib: float | None
@@ -177,8 +180,8 @@ class Summary(Frozen):
         return f"{self.contestant} {self.mode} x{self.replicas}"
 
     def shown_ratio(self, key: str) -> Ratio | float | str | None:
-        """One of the three ratios of `disturbed_ratios` for a report, or the word that stands for it."""
-        return DISTURBED if key in self.disturbed_ratios else getattr(self, key)
+        """One of the three ratios of `hidden_ratios` for a report, or the word that stands for it."""
+        return self.hidden_ratios.get(key, getattr(self, key))
 
     @property
     def input_wait(self) -> float | None:

@@ -18,7 +18,9 @@ from compare.judgement.row_figures import Summary
 SCORES_DIFFER = 1e-3
 """The copies' limit at the last step that is judged. From here on, rounding alone can make scores differ visibly."""
 FIRST_STEP_TOLERANCE = {"float32": FLOAT32_TOLERANCE, "float64": 1e-12}
-"""Relative difference of the first losses of the timed runs, before any update: rounding, and no more."""
+"""Relative difference of the first losses of the timed runs, before any update: rounding, and no more. See `tolerance`."""
+_JUDGED_LOSSES = "8 one step in float32: losses"
+"""How the names of the rungs begin whose tolerance is that of the arithmetic."""
 
 
 def is_comparable(stored: Stored, summaries: Sequence[Summary]) -> bool:
@@ -30,9 +32,10 @@ def is_comparable(stored: Stored, summaries: Sequence[Summary]) -> bool:
             hashes.append({run.order_hash for run in as_long} - {None})
     repeats = [same_seed for each in stored.runs.values() for same_seed in _by_seed(list(each.values()))]
     known = [[run.first_step_loss for run in each if run.first_step_loss is not None] for each in repeats]
-    alike = all(relative_difference(min(losses), max(losses)) <= FLOAT32_TOLERANCE for losses in known if losses)
+    allowed = tolerance(stored, "float32")
+    alike = all(relative_difference(min(losses), max(losses)) <= allowed for losses in known if losses)
     same_training = not any(pair.is_other_training for _, pair in growths(stored))
-    agree = all(agrees(summary) is not False for summary in summaries)
+    agree = all(agrees(stored, summary) is not False for summary in summaries)
     return alike and same_training and all(len(each) <= 1 for each in hashes) and agree
 
 
@@ -52,10 +55,29 @@ def _by_length(runs: Sequence[RunResult]) -> list[list[RunResult]]:
     return [[run for run in runs if len(run.epochs) == length] for length in lengths]
 
 
-def agrees(summary: Summary) -> bool | None:
+def tolerance(stored: Stored, precision: str) -> float:
+    """How far the first losses of two frameworks may differ.
+
+    In float32 a deep network rounds by more than a shallow one. The proof has judged its losses by a tolerance of the
+    arithmetic, each framework against the referee. Two frameworks that passed differ by the sum of theirs at most.
+    """
+    least = FIRST_STEP_TOLERANCE[precision]
+    proof = stored.comparison.proof
+    if precision != "float32" or proof is None:
+        return least
+    allowed: dict[str, float] = {}
+    for rung in proof.rungs:
+        of_losses = str(rung.get("name")).startswith(_JUDGED_LOSSES) and rung.get("status") == "passed"
+        if of_losses and isinstance(each := rung.get("tolerance"), float):
+            framework = str(rung.get("framework"))
+            allowed[framework] = max(allowed.get(framework, 0.0), each)
+    return max(least, sum(sorted(allowed.values())[-2:]))
+
+
+def agrees(stored: Stored, summary: Summary) -> bool | None:
     """Whether its first losses are those of the other frameworks. None: they are not known."""
     difference = summary.first_step_difference
-    return None if difference is None else difference <= FIRST_STEP_TOLERANCE[summary.precision]
+    return None if difference is None else difference <= tolerance(stored, summary.precision)
 
 
 def sentences(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
@@ -65,7 +87,10 @@ def sentences(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
     who = "the frameworks" if len(twins) > 1 else "the contestants"
     said = "not claimed: it was not examined"
     if proof:
-        said = f"{proof.verdict}: {proof.sentence.removeprefix(f'{proof.verdict}: ')}".replace("the frameworks", who)
+        headline = proof.headline(stored.comparison.rows)
+        said = f"{headline}: {proof.sentence.removeprefix(f'{proof.verdict}: ')}".replace("the frameworks", who)
+        if headline != proof.verdict:
+            said = f"{said.removesuffix('.')}. Not every row is proved as it is timed: the table says which"
     found = [f"Identical training: {said.removesuffix('.')}."]
     found += [f"{mode}: not claimed: {reason}." for mode, reason in (proof.not_claimed if proof else {}).items()]
     found += [
@@ -78,9 +103,9 @@ def sentences(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
         what = f"differ between {who} by at most {worst.first_step_difference:.1e} (relative; {worst.mode})"
         if not worst.first_step_difference:
             what = f"are the same number in all {who.removeprefix('the ')}"
-        verdict = "agrees" if all(map(agrees, known)) else "DOES NOT AGREE: figures do not compare"
-        tolerance = FIRST_STEP_TOLERANCE[worst.precision]
-        found.append(f"Timed configuration: {verdict}: the first {worst.precision} losses {what}, tolerance {tolerance:.0e}.")
+        verdict = "agrees" if all(agrees(stored, each) for each in known) else "DOES NOT AGREE: figures do not compare"
+        allowed = f"tolerance {tolerance(stored, worst.precision):.0e}"
+        found.append(f"Timed configuration: {verdict}: the first {worst.precision} losses {what}, {allowed}.")
         found += _trajectories(stored)
     fewer = {
         f"{row.contestant} with {switch}"

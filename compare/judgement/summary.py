@@ -20,8 +20,8 @@ from compare.core.verdict_words import pays
 from compare.execution import matrix, store
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison, Stored
-from compare.judgement import conditions
-from compare.judgement.row_figures import DISTURBED, Epoch, Scores, Summary, Target
+from compare.judgement import conditions, sameness
+from compare.judgement.row_figures import DISTURBED, NOT_COMPARABLE, Epoch, Scores, Summary, Target
 from compare.judgement.run_figures import (
     cores_lost,
     epoch_seconds,
@@ -65,16 +65,21 @@ def summarize(stored: Stored) -> list[Summary]:
     made = [_summary(row, stored) for row in stored.comparison.rows]
     named = Counter(summary.name for summary in made)
     made = [summary.model_copy(update={"shares_name": named[summary.name] > 1}) for summary in made]
-    modes = family(stored, made).modes
+    comparable = sameness.is_comparable(stored, made)
+    modes = family(stored, made).modes if comparable else {}
     disturbed = {summary.id for summary in made if summary.disturbed}
     found: list[Summary] = []
     for row, summary in zip(stored.comparison.rows, made, strict=True):
         one_core, same_cores = serial_of(stored.comparison, row, cores=1), serial_of(stored.comparison, row)
         resources = same_cores if accelerated(summary.device) else one_core
         bases = {"speedup_one_core": one_core, "speedup_same_cores": same_cores, "parallel_efficiency": resources}
-        ratios = [name for name, base in bases.items() if base and disturbed & {row.id, base.id} and getattr(summary, name)]
-        said = DISTURBED if "speedup_same_cores" in ratios else pays(modes.get(row.id))
-        found.append(summary.model_copy(update={"pays": said, "disturbed_ratios": ratios}))
+        hidden = {
+            name: DISTURBED if comparable else NOT_COMPARABLE
+            for name, base in bases.items()
+            if base and getattr(summary, name) and (not comparable or disturbed & {row.id, base.id})
+        }
+        said = hidden.get("speedup_same_cores") or pays(modes.get(row.id))
+        found.append(summary.model_copy(update={"pays": said, "hidden_ratios": hidden}))
     return found
 
 

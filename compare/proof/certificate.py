@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from common.frozen import Frozen
-from compare.execution.store import Trajectories
+from compare.execution.store import IN_FLOAT64, Trajectories
 
 Verdict = Literal["proved", "not proved", "not claimed"]
 TRAJECTORY = "5 free-running losses"
@@ -69,6 +69,11 @@ class Proof(Frozen):
     def verdict(self) -> Verdict:
         statuses = {rung.status for rung in self.rungs}
         return "not proved" if "failed" in statuses else "proved" if "passed" in statuses else "not claimed"
+
+    @property
+    def headline(self) -> str:
+        """The verdict. `proved in float64` if float32 gradients of a timed run are only shown."""
+        return IN_FLOAT64 if self.verdict == "proved" and self.shown else self.verdict
 
     @property
     def sentence(self) -> str:

@@ -16,7 +16,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from common.models.architectures import Architecture, BatchNorm, Concatenation, Conv, Dense, Layer, MaxPool, ReLU, Residual
+from common.models.architectures import (
+    Architecture,
+    BatchNorm,
+    Concatenation,
+    Conv,
+    Dense,
+    Dropout,
+    Layer,
+    MaxPool,
+    ReLU,
+    Residual,
+)
 from common.training.tracing import unpacked
 from compare.proof.referee import layers, network
 from compare.proof.referee.layers import Array, Backward
@@ -39,6 +50,10 @@ class Step(NamedTuple):
     loss: float
     gradients: dict[str, Any]
     statistics: dict[str, Any]
+    logits: Any = None
+    """[N, classes] in training mode, with the parts one after the other. As an error: one number for all."""
+    labels: Any = None
+    """int64 [N], in the same order."""
 
 
 class Tie(NamedTuple):
@@ -371,6 +386,8 @@ def step(
     total, loss, size = dict[str, Array](), 0.0, len(batch.labels)
     statistics: dict[str, Array] = {}
     losses: list[Any] = []
+    logits: list[Array] = []
+    targets: list[npt.NDArray[np.int64]] = []
     for number, chain in enumerate(chains):
         state = dict(weights)
         for each, found, labels, backward, dlogits in _passes(architecture, state, batch, chain, decider):
@@ -378,10 +395,41 @@ def step(
             for name, gradient in each.gradients.items():
                 total[name] = total[name] + gradient if name in total else gradient
             loss += float(layers.cross_entropy(found, labels)[0]) * len(labels) / size
-            losses += [layers.cross_entropy(row[None], labels[i : i + 1])[0] for i, row in enumerate(found)]
+            losses += _losses(found, labels)
+            logits.append(found)
+            targets.append(labels)
         if number == 0:
             statistics = {name: array for name, array in state.items() if name not in total}
-    return Step(loss, total, statistics), np.array(losses)
+    return Step(loss, total, statistics, np.concatenate(logits), np.concatenate(targets)), np.array(losses)
+
+
+def _losses(logits: Array, labels: npt.NDArray[np.int64]) -> list[Any]:
+    """Of each example."""
+    return [layers.cross_entropy(row[None], labels[i : i + 1])[0] for i, row in enumerate(logits)]
+
+
+def scored(architecture: Architecture, weights: dict[str, Array], batch: Batch) -> tuple[Array, Array]:
+    """(logits [N, classes], losses [N]) in evaluation mode: BatchNorm by its running statistics, and no dropout."""
+    each = _Scoring(weights, batch)
+    each.constants = network.BATCH_NORM.get(architecture.name)
+    logits, _ = each.through(architecture.layers, batch.images)
+    return logits, np.array(_losses(logits, batch.labels))
+
+
+class _Scoring(Network):
+    """A pass in evaluation mode."""
+
+    def _layer(self, layer: Layer, x: Array) -> tuple[Array, Backward]:
+        return (x, _no_way_back) if isinstance(layer, Dropout) else super()._layer(layer, x)
+
+    def _batch_norm(self, layer: BatchNorm, x: Array) -> tuple[Array, Backward]:
+        epsilon, _ = self.constants or (layer.epsilon, None)
+        gamma, beta, mean, variance = (self._of(layer, role) for role in ("gamma", "beta", "mean", "variance"))
+        return gamma * (x - mean) / np.sqrt(variance + x.dtype.type(epsilon)) + beta, _no_way_back
+
+
+def _no_way_back(dy: Array) -> tuple[Array, dict[str, Array]]:
+    raise TypeError("a pass in evaluation mode has no gradients")
 
 
 def terms(

@@ -21,6 +21,7 @@ from compare.core.presets import Preset
 from compare.execution import contestants, launch, matrix, options, run_settings, store
 from compare.execution.matrix import Row
 from compare.execution.options import OPTIMIZERS
+from compare.execution.store import IN_FLOAT64
 from compare.proof import ladder, third_opinion
 from compare.proof.certificate import Proof, Rung
 from compare.proof.single_steps import OF_TERMS, TOLERANCE
@@ -36,7 +37,7 @@ _WITH_SPEC = (
 )  # fmt: skip
 """Command parameters that go with a spec file or a preset, which says everything else."""
 
-FREE_RUNNING_DEPTHS = {"resnet34": 0.5, "resnet50": 0.34}
+FREE_RUNNING_DEPTHS = {"resnet34": 0.5, "resnet50": 0.34, "vgg16_bn": 0.6}
 """Of models that are followed over many steps, unless `--set depth=` says another. At their full depth one framework alone
 differs from itself, in another order of its sums, by too much. See docs/proof.md."""
 
@@ -99,7 +100,7 @@ def command(
             named = compared.names(settings.contestants)
             asked = list(settings.modes) if modes is None else variants(modes)
             replicas = replicas or settings.replicas
-            rows = matrix.rows(settings.values, named, asked, replicas, settings.workers)
+            rows = matrix.rows(settings.values, named, asked, replicas, settings.workers, one_core=settings.one_core)
             specs = [rows[0].spec]
         else:
             named = compared.names({})
@@ -177,14 +178,18 @@ def report(specs: Sequence[Spec], proofs: Sequence[Proof]) -> Report:
     """One line a rung: the largest difference, the step where it stood, the tolerance and its reason."""
     rungs: list[Rung] = [rung for proof in proofs for rung in proof.rungs]
     verdict = "proved" if all(proof.verdict == "proved" for proof in proofs) else "not proved"
-    said = [f"{each.model_words}, {each.optimizer.name}: {proof.sentence}" for each, proof in zip(specs, proofs, strict=True)]
+    headline = IN_FLOAT64 if verdict == "proved" and any(proof.headline != verdict for proof in proofs) else verdict
+    said = [
+        f"{each.model_words}, {each.optimizer.name}: {proof.headline}: {proof.sentence.removeprefix(f'{proof.verdict}: ')}"
+        for each, proof in zip(specs, proofs, strict=True)
+    ]
     # By way of JSON, which has no word for an infinite difference.
     plain = [json.loads(rung.model_dump_json()) for rung in rungs]
     return Report(
         title="Is it the same training?",
         name=NAME,
         json_file=RESULTS_FILE,
-        marks=[Mark("Same training", verdict, "good" if verdict == "proved" else "bad")],
+        marks=[Mark("Same training", headline, "bad" if verdict != "proved" else "good" if headline == verdict else "warn")],
         findings=[("Is it the same training?", said)],
         tables=[Table.of("rungs", "Rungs of the ladder", _RUNG, rungs)],
         commands=[_again()],

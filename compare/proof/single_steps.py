@@ -38,7 +38,7 @@ from common.models import architectures, work
 from common.models.architectures import Architecture, Layer
 from common.models.sharding import shard
 from common.spec import Spec
-from common.training.tracing import group, state, state_before
+from common.training.tracing import SCORED, group, state, state_before
 from compare.core import wording
 from compare.core.differences import absolute
 from compare.proof import claims, decisions
@@ -81,7 +81,7 @@ LOOSE = 1e-3
 """Of an array's scale. A larger tolerance proves little. The rung names it, and is shown if it covers any decision."""
 
 _UNIT = {"float32": 2.0**-24, "float64": 2.0**-53}
-_ASPECTS = ("batches", "losses", "gradients", "weights", "BatchNorm statistics")
+_ASPECTS = ("batches", "losses", "scores", "gradients", "weights", "BatchNorm statistics")
 
 
 class Truth(NamedTuple):
@@ -191,6 +191,8 @@ class Judge:
         self._telling: dict[Any, Mapping[str, npt.NDArray[Any]]] = {}
         """By framework, step and chains, a serial recording that tells its decisions."""
         self._terms: dict[Any, dict[str, Array]] = {}
+        self._scored: dict[int, list[tuple[Array, Array]]] = {}
+        """By step: logits and losses in evaluation mode, in float64 and of a float32 copy."""
         self.stopped = False
         """Set by another thread that waits for no verdict any more."""
 
@@ -417,6 +419,8 @@ class Judge:
 
         loss = np.asarray(recorded[f"loss/{step}"], np.float64).reshape(1)
         yield "losses", finding("", absolute(loss, np.array([truth.step.loss])), truth.allowed.loss, abs(truth.step.loss))
+        if what.precision == "float32" and f"num_correct/{step}" in recorded:
+            yield from (("scores", each) for each in self._scores(recorded, truth, step))
         (weights, kept_before), after = state_before(self._teacher, step), group(recorded, f"after/{step}/weights/")
         for name, wanted in truth.step.statistics.items():
             difference, scale = absolute(wanted, after.get(name)), float(np.abs(wanted).max())
@@ -441,6 +445,35 @@ class Judge:
             difference = absolute(weight - moved, after.get(name))
             scale = float(np.abs(moved).max()) or float(np.abs(weight).max())
             yield "weights", finding(name, difference, limit + 3 * unit * np.abs(weight), scale)
+
+    def _scores(self, recorded: Mapping[str, npt.NDArray[Any]], truth: Truth, step: int) -> Iterator[Finding]:
+        """What the accuracies of a float32 run come from: right predictions in training, loss and predictions in evaluation.
+
+        A prediction may be any class whose logit rounding can make the largest.
+        """
+        logits, labels = truth.step.logits, truth.step.labels
+        others = np.where(np.eye(logits.shape[1], dtype=bool)[labels], -np.inf, logits).max(1)
+        margins = logits[range(len(labels)), labels] - others
+        least, most = (int((margins > side * 2 * truth.allowed.logits).sum()) for side in (1.0, -1.0))
+        counted = np.asarray(recorded[f"num_correct/{step}"]).item()
+        beyond = max(least - counted, counted - most, 0)
+        yield Finding(beyond / len(labels), 0.0, f"right predictions of {counted} images, should be {least} to {most}", step)
+
+        if step not in self._scored:
+            inputs = (self._inputs(step, np.float64), self._inputs(step, np.float32, seed=0))
+            self._scored[step] = [
+                decisions.scored(self._architecture, weights, Batch(batch.images[:SCORED], batch.labels[:SCORED], []))
+                for weights, batch in inputs
+            ]
+        (logits, losses), (near, moved) = self._scored[step]
+        error = ROUNDING_FACTOR * (float(np.abs(near - logits).max()) + _UNIT["float32"] * float(np.abs(logits).max()))
+        predictions = np.asarray(recorded[f"scored/{step}/predictions"])
+        missed = logits.max(1) - logits[range(len(predictions)), predictions] > 2 * error
+        yield Finding(float(missed.mean()), 0.0, f"{missed.sum()} of {len(missed)} predictions in evaluation", step)
+        loss = float(losses.mean())
+        allowed = ROUNDING_FACTOR * (float(np.abs(moved - losses).mean()) + _UNIT["float32"] * abs(loss))
+        difference = abs(float(recorded[f"scored/{step}/loss"].item()) - loss)
+        yield Finding(difference / abs(loss), allowed / abs(loss), "loss in evaluation", step)
 
     def _chains(self, what: Spec, step: int) -> list[list[Any]]:
         size = len(self._teacher[f"labels/{step}"])
@@ -505,7 +538,13 @@ class Judge:
         # Of the examples' losses, whose errors need not cancel.
         error = max(float(np.abs(other - losses).mean()) for _, other in moved)
         loss = ROUNDING_FACTOR * (error + _UNIT["float32"] * abs(true.loss))
-        own = Step(loss, rounding(lambda each: each.gradients), rounding(lambda each: each.statistics))
+        apart = max(float(np.abs(each.logits - true.logits).max()) for each, _ in moved)
+        own = Step(
+            loss,
+            rounding(lambda each: each.gradients),
+            rounding(lambda each: each.statistics),
+            logits=ROUNDING_FACTOR * (apart + _UNIT["float32"] * float(np.abs(true.logits).max())),
+        )
         return Truth(true, own, _scales(self._architecture, true.gradients), ties)
 
     def _with_any_decision(self, what: Spec, step: int, truth: Truth) -> Step:

@@ -8,11 +8,9 @@ from common import spec
 from common.models import architectures
 from common.spec import Spec
 from compare.execution.matrix import Row
+from compare.execution.store import IN_FLOAT64
 from compare.proof import claims
 from compare.proof.certificate import Proof
-
-IN_FLOAT64 = "proved in float64"
-"""The verdict on a row whose own float32 steps are shown and not judged."""
 
 Timed = tuple[Mapping[str, Spec], Sequence[str]]
 """(by framework, a serial run as it is timed, parallel modes that are timed alike)."""

@@ -137,14 +137,15 @@ def _ratio(summary: Summary, key: str) -> Ratio | None:
 
 
 def _left_out(summaries: Sequence[Summary]) -> str:
-    return " (left out: what other work disturbed)" if any(summary.disturbed_ratios for summary in summaries) else ""
+    words = dict.fromkeys(word for summary in summaries for word in summary.hidden_ratios.values())
+    return f" (left out: {', '.join(words)})" if words else ""
 
 
 def _efficiency(figure: Figure, summaries: Sequence[Summary]) -> Drawn:
     compared = [
         summary
         for summary in summaries
-        if summary.parallel_efficiency is not None and "parallel_efficiency" not in summary.disturbed_ratios
+        if summary.parallel_efficiency is not None and "parallel_efficiency" not in summary.hidden_ratios
     ]
     axis: Axes = figure.subplots()
     for place, summary in enumerate(compared):
@@ -318,6 +319,14 @@ def _label(axis: Axes, value: float, x: float, y: float) -> Annotation:
     axis.margins(x=0.12)  # room for the value of the longest one
     box = {"facecolor": "white", "edgecolor": "none", "pad": 1.0, "alpha": 0.8}
     return axis.annotate(f"{value:.2f}", (x, y), (6, 0), textcoords="offset points", va="center", fontsize=9, bbox=box)
+
+
+def draw_ratio(axis: Axes, place: int, ratio: Ratio, series: str, words: str, colour: str = plots.COLOURS[0]) -> None:
+    """A ratio with its interval, in the row at `place`. `words` are shown where a reader points at it."""
+    ends = (ratio.low, ratio.high) if ratio.low is not None and ratio.high is not None else None
+    whiskers = [[ratio.value - ends[0]], [ends[1] - ratio.value]] if ends else None
+    drawn = axis.errorbar(ratio.value, place, xerr=whiskers, fmt="o", capsize=3, color=colour)
+    plots.mark(drawn[0], series, [words])
 
 
 def name_rows(axis: Axes, names: Sequence[str]) -> None:

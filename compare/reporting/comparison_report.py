@@ -207,7 +207,7 @@ def _answer(found: Findings) -> list[str]:
 
 def _marks(compared: Compared) -> list[Mark]:
     comparison, summaries = compared.stored.comparison, compared.summaries
-    verdict = comparison.proof.verdict if comparison.proof else "not examined"
+    verdict = comparison.proof.headline(comparison.rows) if comparison.proof else "not examined"
     whole = sum(summary.status == "ok" for summary in summaries)
     enough = comparison.repeats >= VERDICT_PAIRS
     timed, tone = ("comparable", "good") if compared.findings.comparable else ("not comparable", "bad")

@@ -46,10 +46,10 @@ def documents(summaries: Sequence[Summary]) -> list[Table]:
 def on_terminal(summaries: Sequence[Summary]) -> list[Table]:
     """The tables that are printed. They are narrower, and epochs run across."""
     made = [
-        main_table(summaries),
+        _without_one_core(main_table(summaries)),
         *conditions_table(summaries),
         accuracy_table(summaries),
-        speedup_table(summaries),
+        _without_one_core(speedup_table(summaries)),
         phases_table(summaries),
         *target_table(summaries),
         *limit_table(summaries),
@@ -58,6 +58,13 @@ def on_terminal(summaries: Sequence[Summary]) -> list[Table]:
         *(epochs_across(summaries, *figure) for figure in (epoch_tables.FIGURES[0], epoch_tables.FIGURES[2])),
     ]
     return made if _trained(summaries) else _filled(made)
+
+
+def _without_one_core(table: Table) -> Table:
+    """Where serial did not run on one core, the columns that need it are empty."""
+    known = {key for row in table.rows for key, cell in row.items() if cell is not None}
+    empty = {"speedup_one_core", "parallel_efficiency"} - known if "speedup_same_cores" in known else ()
+    return replace(table, columns=tuple(column for column in table.columns if column.key not in empty))
 
 
 def _trained(summaries: Sequence[Summary]) -> bool:

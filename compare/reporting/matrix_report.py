@@ -19,7 +19,7 @@ from compare.execution import cells, store
 from compare.execution.cells import Cell, MatrixPlan
 from compare.judgement.row_figures import Summary
 from compare.judgement.summary import family
-from compare.reporting import comparison_plots, comparison_report, document, plots
+from compare.reporting import comparison_plots, comparison_report, document
 from compare.reporting.comparison_report import Compared
 from compare.reporting.document import Mark, Report, Section, anew, shell
 from compare.reporting.tables import Column, Table
@@ -224,12 +224,8 @@ def _draw(figure: Figure, found: Sequence[Win]) -> bool:
         names.append(
             f"{where}: {pair}" if len({(each.first.contestant, each.second.contestant) for each in shown}) > 1 else where
         )
-        ends = (ratio.low, ratio.high) if ratio.low is not None and ratio.high is not None else None
-        whiskers = [[ratio.value - ends[0]], [ends[1] - ratio.value]] if ends else None
-        drawn = axis.errorbar(ratio.value, place, xerr=whiskers, fmt="o", capsize=3, color=plots.COLOURS[0])
-        plots.mark(
-            drawn[0], pair, [f"{where}: {win.first.contestant} {ratio.value:.3f} times as fast as {win.second.contestant}"]
-        )
+        words = f"{where}: {win.first.contestant} {ratio.value:.3f} times as fast as {win.second.contestant}"
+        comparison_plots.draw_ratio(axis, place, ratio, pair, words)
     axis.axvline(1.0, color="black", linewidth=1)
     comparison_plots.name_rows(axis, names)
     first = f"{shown[0].first.contestant} is" if shown else "the first is"

@@ -12,7 +12,7 @@ from typing import Any
 import jinja2
 
 from compare.core.statistics import Ratio, Spread
-from compare.judgement.row_figures import DISTURBED, GUESSING
+from compare.judgement.row_figures import DISTURBED, GUESSING, NOT_COMPARABLE
 from compare.reporting import tables
 from compare.reporting.tables import Cell, Column, Table
 
@@ -20,7 +20,7 @@ _TEMPLATES = Path(__file__).parent / "templates"
 TONES = {
     **dict.fromkeys(("ok", "passed", "proved", "pays"), "good"),
     **dict.fromkeys(("failed", "diverged", "killed", "not proved", "not run", "incomplete"), "bad"),
-    **dict.fromkeys(("not parallel", "not available", "does not pay", DISTURBED, GUESSING), "warn"),
+    **dict.fromkeys(("not parallel", "not available", "does not pay", DISTURBED, NOT_COMPARABLE, GUESSING), "warn"),
 }
 """Colour of a cell with this text."""
 _LONG = 44
@@ -70,6 +70,7 @@ def _cell(cell: Cell, column: Column, is_text: bool) -> dict[str, Any]:
         "value": number,
         "missing": number is None and not isinstance(cell, str),
         "kind": " ".join(kinds),
+        "link": text if column.link else None,
     }
 
 

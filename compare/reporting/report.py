@@ -17,9 +17,7 @@ def command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The results folder of a comparison or a matrix.")],
     other: Annotated[Path | None, typer.Argument(metavar="[OTHER]", help="A second one, shown beside it.")] = None,
     out: Annotated[Path | None, typer.Option(help=f"{options.OUT} Default: DIR. Of two folders, nothing is kept.")] = None,
-    signers: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Demand a signature by a key in this file of ssh's allowed signers.")
-    ] = None,
+    signers: options.Signers = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Make the page, tables and plots of a comparison again from its stored results; or put two side by side."""

@@ -57,6 +57,8 @@ class Column:
     """The terminal breaks its text after this many characters."""
     interval: bool = False
     """Whether its cells are spreads or ratios, which take three columns in CSV."""
+    link: bool = False
+    """Whether its cells are paths of pages beside the report, which the page links to."""
     pick: str | Callable[[Any], Cell] = ""
     """Finds the cell in an item of `Table.of`: a function, or a path as in `value_at`. Default: the key."""
 

@@ -120,6 +120,7 @@ def table(outcome: Outcome) -> Table:
         Column("configuration", "configuration", fold=60, pick=lambda step: step.name.replace(".", ", ")),
         Column("images_per_second", "images/s", 1, interval=True),
         Column("ratio", "times usual", 3, interval=True),
+        Column("in_doubt", "runs in doubt", short="in\ndoubt", pick=lambda step: step.in_doubt or None),
         Column("compile_seconds", "compile seconds", 1, short="compile\ns"),
         Column("paid_back_epochs", "paid back after epochs", 1, short="paid back\nepochs"),
         Column("price", "largest loss difference", -1, short="loss\ndrift", pick="loss_drift"),

@@ -44,6 +44,7 @@ FOLDERS: dict[str, tuple[str, ...]] = {
     "compare": (
         "workflows",
         "papers",
+        "machines",
         "matching",
         "evaluation",
         "tuning",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from common import spec
-from compare.proof import ladder, tolerances
+from compare.proof import ladder, parity, tolerances
 from compare.proof.certificate import Proof, Rung
 
 MODES = (
@@ -36,10 +36,12 @@ def prove(
     replicas: int = 2,
     steps: int = ladder.STEPS,
     precision: spec.Precision = "float64",
+    **structure: float,
 ) -> Proof:
     timed = spec.build(
         {
             "model": model,
+            **structure,
             "data": {"source": source},
             "optimizer": OPTIMIZERS[optimizer],
             "global_batch_size": 16,
@@ -187,6 +189,15 @@ def test_resnet18_in_a_pipeline_parts_by_rounding_where_batch_norm_takes_the_var
         failed
     )
     assert {rung.status for rung in proof.rungs if rung.mode == "pipeline_1f1b" and "losses" in rung.name} == {"passed"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["resnet34", "resnet50", "vgg16", "vgg16_bn", "two_path_cnn"])
+def test_every_other_model_is_the_same_training_at_an_eighth_of_its_width(tmp_path: Path, model: str) -> None:
+    depths = parity.FREE_RUNNING_DEPTHS
+    structure = {"depth": depths[model]} if model in depths else {}
+    modes = ("serial", "data_parallel", "multi_process", "tensor_parallel", "model_parallel")
+    assert_proved(prove(tmp_path, model, "sgd", modes, steps=10, width=0.125, **structure), amplifies=True)
 
 
 @pytest.mark.slow

@@ -522,7 +522,7 @@ def test_a_race_with_fewer_digits_is_shown_and_not_judged(twins: FakeTwins, tmp_
     )
     raced = [rung for rung in proof.rungs if rung.precision == "float32"]
     assert {(rung.framework, rung.status) for rung in raced} == {("pytorch", "passed"), ("tensorflow", "shown")}
-    assert proof.verdict == "proved"
+    assert (proof.verdict, proof.headline) == ("proved", "proved in float64")
     reasons = {rung.reason for rung in raced if rung.framework == "tensorflow"}
     assert reasons == {"fewer digits than float32: tensorflow with digits=few"}
 

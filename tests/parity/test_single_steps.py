@@ -36,10 +36,14 @@ DEFECTS = [
     ("pytorch", "uneven_batch_is_weighed_as_a_whole_one", "losses"),
     ("pytorch", "labels_are_swapped", "losses"),
     ("pytorch", "batch_norm_momentum_means_old", "BatchNorm statistics"),
+    ("pytorch", "predictions_are_rolled", "scores"),
+    ("pytorch", "evaluation_takes_the_statistics_of_the_batch", "scores"),
     ("pytorch", "order_of_another_seed", "batches"),
     ("pytorch", "one_pixel_level_off", "batches"),
     ("pytorch", "dropout_mask_is_ignored", "losses"),
     ("tensorflow", "loss_is_wrong_after_the_first_step", "losses"),
+    ("tensorflow", "predictions_are_rolled", "scores"),
+    ("tensorflow", "evaluation_takes_the_statistics_of_the_batch", "scores"),
     ("tensorflow", "fused_batch_norm_epsilon_of_keras", "losses"),
     ("tensorflow", "fused_running_variance_is_biased", "BatchNorm statistics"),
     ("tensorflow", "batch_norm_momentum_means_old", "BatchNorm statistics"),
@@ -173,7 +177,7 @@ def test_rounding_alone_fails_no_step_and_the_tolerance_is_small(
     found = judge.rungs(_spec(), recorded(framework, name), framework)
     assert [rung.name for rung in found if rung.status != "passed"] == []
     by_aspect = {rung.name.rpartition(": ")[2]: rung for rung in found}
-    assert set(by_aspect) == {"batches", "losses", "gradients", "weights", "BatchNorm statistics"}
+    assert set(by_aspect) == {"batches", "losses", "scores", "gradients", "weights", "BatchNorm statistics"}
     assert max(rung.tolerance for rung in found) < 1e-2
     assert by_aspect["losses"].tolerance < 1e-4
     assert by_aspect["batches"].judged_steps == 4

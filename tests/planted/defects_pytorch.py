@@ -15,7 +15,7 @@ from common.data.batches import Plan
 from common.models import architectures
 from common.models.architectures import Architecture, Conv, Layer, MaxPool, Residual
 from common.models.sharding import shard
-from pytorch_impl import batch_norm, input, models, optim, shards, train, weights
+from pytorch_impl import batch_norm, evaluate, input, models, optim, shards, train, weights
 
 
 def nothing(patch: pytest.MonkeyPatch) -> None:
@@ -45,6 +45,34 @@ def batch_norm_is_per_replica(patch: pytest.MonkeyPatch) -> None:
     """Where synchronised statistics are claimed."""
     build = batch_norm.build
     patch.setattr(batch_norm, "build", lambda layer, group: build(layer, None))
+
+
+def predictions_are_rolled(patch: pytest.MonkeyPatch) -> None:
+    """Each image gets its neighbour's, in float32 alone. No loss tells."""
+    score = evaluate.score
+
+    def rolled(model: nn.Module, *given: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        loss, predictions = score(model, *given)
+        return loss, predictions if _is_wide(model) else predictions.roll(1)
+
+    patch.setattr(evaluate, "score", rolled)
+
+
+def evaluation_takes_the_statistics_of_the_batch(patch: pytest.MonkeyPatch) -> None:
+    """In float32 alone."""
+    logits = evaluate.logits
+
+    def without_running_statistics(model: nn.Module, *given: Any) -> torch.Tensor:
+        norms = [] if _is_wide(model) else [each for each in model.modules() if isinstance(each, nn.BatchNorm2d)]
+        kept = [(each.running_mean, each.running_var) for each in norms]
+        for each in norms:
+            each.running_mean = each.running_var = None
+        found = logits(model, *given)
+        for each, (mean, variance) in zip(norms, kept, strict=True):
+            each.running_mean, each.running_var = mean, variance
+        return found
+
+    patch.setattr(evaluate, "logits", without_running_statistics)
 
 
 def last_shard_is_unscaled(patch: pytest.MonkeyPatch) -> None:
@@ -440,6 +468,10 @@ def _model_with(patch: pytest.MonkeyPatch, change: Callable[[nn.Module, Architec
         return model
 
     patch.setattr(models, "build", changed)
+
+
+def _is_wide(model: nn.Module) -> bool:
+    return next(model.parameters()).dtype == torch.float64
 
 
 def _without_bias(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:

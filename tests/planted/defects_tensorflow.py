@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from common.models.architectures import Layer, MaxPool
 from common.training.trainer import Update
-from tensorflow_impl import batch_norm, models, optim, shards, train
+from tensorflow_impl import batch_norm, evaluate, models, optim, shards, train
 from tensorflow_impl.parallel.sharded_data_parallel import ShardedDataParallel
 
 
@@ -51,6 +51,22 @@ def batch_norm_momentum_means_old(patch: pytest.MonkeyPatch) -> None:
         self._momentum = momentum
 
     patch.setattr(batch_norm._BatchNorm, "_update", keeps_a_tenth)
+
+
+def predictions_are_rolled(patch: pytest.MonkeyPatch) -> None:
+    """Each image gets its neighbour's, in float32 alone. No loss tells."""
+    score = evaluate.score
+
+    def rolled(model: keras.Model, *given: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        loss, predictions = score(model, *given)
+        return loss, predictions if model.inputs[0].dtype == "float64" else tf.roll(predictions, 1, 0)
+
+    patch.setattr(evaluate, "score", rolled)
+
+
+def evaluation_takes_the_statistics_of_the_batch(patch: pytest.MonkeyPatch) -> None:
+    """In the kernel that float32 runs, and float64 does not."""
+    _fused_with(patch, is_training=True, mean=tf.zeros([0]), variance=tf.zeros([0]), exponential_avg_factor=1.0)
 
 
 def batch_norm_is_per_replica(patch: pytest.MonkeyPatch) -> None:

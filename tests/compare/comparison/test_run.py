@@ -293,7 +293,7 @@ def test_a_folder_in_use_is_refused_before_anything_is_prepared(fake_twins: pyte
         (
             ("--preset", "digit"),
             2,
-            "preset is unknown. Received: 'digit'. Use digits or cifar10-minixception. Did you mean digits?",
+            "preset is unknown. Received: 'digit'. Use one of digits, verdict, cifar10-minixception. Did you mean digits?",
         ),
         (("--preset", "digits", "--spec", "x.yaml"), 2, "--preset and --spec exclude each other"),
         (("--spec", "missing.yaml"), 2, "spec file cannot be read"),

@@ -179,6 +179,7 @@ def test_a_spec_that_is_none_is_refused_before_a_process_starts(monkeypatch: pyt
     [
         {"model": "resnet18", "steps": 3, "optimizer": {"name": "adam", "learning_rate": 1e-5}, "precision": "float64"},
         {"modes": ["serial", "pipeline"], "repeats": 5, "until_decided": True, "most_repeats": 9, "smallest_effect": "3%"},
+        {"one_core": False},
         {"contestants": {"a": {"twin": "left"}, "b": {"twin": "left", "switches": {"left_switch": "quick"}}}},
         {"data": {"source": Path("images"), "image_size": (32, 64)}, "repeats": None},
         {"mode": "data_parallel", "replicas": 4, "checkpoint_seconds": None},
@@ -193,7 +194,7 @@ def test_the_recorded_command_means_what_the_values_mean(fake_twins: pytest.Monk
     compare("run", *run_process.option_words(stated))
     settings, names = seen[0]
     assert spec.build(settings.values) == spec.build(expected[0][1].values)
-    for field in ("modes", "replicas", "repeats", "until"):
+    for field in ("modes", "one_core", "replicas", "repeats", "until"):
         assert getattr(settings, field) == getattr(expected[0][1], field)
     assert names == list(values.get("contestants", launch.FRAMEWORKS))
 

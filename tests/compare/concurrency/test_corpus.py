@@ -101,6 +101,15 @@ def test_nothing_is_found_in_our_own_code(package: str) -> None:
     assert [each for each in searched.left if "failed" in each] == []
 
 
+def test_the_deadlock_that_runs_are_planted_with_is_found_in_its_source() -> None:
+    """That of docs/deadlock.md, which tests/twins/test_hangs.py and test_watch.py find in real runs."""
+    (found,) = search(
+        Checked(sources.read(str(PROJECT / "tests/planted/hanging.py")), Meanings()), nodes=3_000, seconds=60
+    ).findings
+    lines = (PROJECT / "tests/planted/hanging.py").read_text().splitlines()
+    assert found.rule == "lock-order" and lines[found.line - 1].strip() == "with other:"
+
+
 @pytest.mark.parametrize(
     ("file", "line", "planted", "rule"),
     [

@@ -10,7 +10,7 @@ import pytest
 from compare.concurrency import sources
 from compare.concurrency.meanings import Meanings, configured
 from compare.concurrency.program import Program
-from compare.concurrency.search import Searched, search
+from compare.concurrency.search import UNUSUAL, Searched, search
 
 Check = Callable[..., Searched]
 
@@ -446,9 +446,13 @@ def test_what_was_not_explored_is_said(check: Check, tmp_path: Path) -> None:
     assert short.nodes <= 101 and short.left[0].endswith(": explored in part: 100 nodes (--nodes)")
     late = search(program, nodes=10**6, seconds=0.0)
     assert late.left and late.left[0].endswith("not begun: 0 s (--search-seconds)")
-    for times, why in ((3, []), (4, ["executions with more than three unusual decisions left out"])):
+    for times, most, why in (
+        (2, UNUSUAL, []),
+        (3, UNUSUAL, ["executions with more than 2 unusual decisions left out"]),
+        (3, 3, []),
+    ):
         branches = (f"    if config.a{n}:\n        LOCK.acquire()\n        LOCK.release()\n" for n in range(times))
         body = "def main(config):\n" + "".join(branches)
         (tmp_path / "big.py").write_text(THREADS.format(body=body).replace("    main()", "    main(os.environ)"))
-        whole = search(Program(sources.read(str(tmp_path / "big.py")), Meanings()), nodes=10**5, seconds=20)
+        whole = search(Program(sources.read(str(tmp_path / "big.py")), Meanings()), nodes=10**5, seconds=20, unusual=most)
         assert [each.partition(": explored in part: ")[2] for each in whole.left] == why

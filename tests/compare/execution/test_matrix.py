@@ -34,6 +34,8 @@ def test_replicas_share_whole_cores_and_serial_runs_on_as_many(
     assert [row.spec.cores for row in serial] == budgets
     assert (parallel.spec.cores, parallel.spec.replicas) == (shared, replicas)
     assert len({row.id for row in made}) == len(made)
+    shorter = matrix.rows({"global_batch_size": 12}, ["pytorch"], ["serial", "data_parallel"], replicas, one_core=False)
+    assert shorter == [row for row in made if row.spec.cores > 1 or cores == 1]
 
 
 def test_replicas_that_take_turns_on_a_core_are_not_parallel() -> None:

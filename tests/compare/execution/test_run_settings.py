@@ -61,6 +61,7 @@ def test_a_command_that_looks_at_one_run_passes_over_them(tmp_path: Path) -> Non
         ({"modes": ["serial", "serial"]}, "modes names something twice"),
         ({"modes": 3}, "modes must be a list of modes. Received: 3."),
         ({"modes": ["serial"], "mode": "pipeline"}, "mode and modes exclude each other. Received: 'pipeline' and ['serial']."),
+        ({"one_core": 0}, "one_core must be true or false. Received: 0."),
         ({"repeats": 0}, "repeats must be a whole number of at least 1. Received: 0."),
         ({"repeats": "5"}, "repeats must be a whole number of at least 1. Received: '5'."),
         ({"repeats": True}, "repeats must be a whole number of at least 1. Received: True."),

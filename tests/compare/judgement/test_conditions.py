@@ -12,6 +12,7 @@ from compare.execution.contestants import Contestant
 from compare.execution.matrix import Row
 from compare.execution.store import Stored
 from compare.judgement.findings import findings
+from compare.judgement.row_figures import NOT_COMPARABLE
 from compare.judgement.summary import summarize
 from compare.reporting import comparison_report, comparison_tables, side_by_side, tables
 from compare.reporting.comparison_report import Compared
@@ -230,7 +231,7 @@ def test_rows_of_other_data_have_no_speedup_and_no_verdict(planted: str) -> None
         row["contestant"]: row for row in comparison_tables.speedup_table(summaries).rows if row["run"] == "data_parallel x2"
     }
     assert rows["pytorch"]["pays"] == rows["pytorch"]["speedup_same_cores"] == comparison_tables.OTHER_DATA
-    assert rows["tensorflow"]["pays"] == "does not pay"
+    assert rows["tensorflow"]["pays"] == rows["tensorflow"]["speedup_same_cores"] == NOT_COMPARABLE
     (row,) = [row for row in comparison_tables.main_table(summaries).rows if row["pays"] == comparison_tables.OTHER_DATA]
     assert row["contestant"] == "pytorch" and row["speedup_one_core"] == comparison_tables.OTHER_DATA
 
@@ -242,7 +243,7 @@ def test_a_framework_that_read_other_data_than_the_comparison_has_no_speedup_eit
             repeat: run.model_copy(update={"data_hash": "another"}) for repeat, run in stored.runs[row_id].items()
         }
     pays = [row["pays"] for row in comparison_tables.speedup_table(summarize(stored)).rows]
-    assert pays == [None, "pays", None, comparison_tables.OTHER_DATA]
+    assert pays == [None, NOT_COMPARABLE, None, comparison_tables.OTHER_DATA]
 
 
 def test_a_twins_description_gives_the_conditions_of_a_run() -> None:

@@ -70,6 +70,7 @@ def test_losses_made_wrong_from_step_2_on_are_not_called_rounding(cores: int) ->
     assert "NOT ROUNDING: from step 2 on the losses differ by more than copies do (1.5e-01 at step 2, limit 1.0e-05)" in wrong
     assert "rounding" not in wrong.replace("NOT ROUNDING", "") and not any("in the end" in each for each in rows)
     assert not sameness.is_comparable(of, summary.summarize(of))
+    assert {each.pays for each in summary.summarize(of)} <= {None, "not comparable"}
     assert "NOT ROUNDING" not in rows[2 - cores]
 
 
@@ -91,10 +92,11 @@ def test_a_jump_as_a_turned_relu_makes_it_is_not_shown_to_be_rounding_and_refute
     assert found.beyond == 10 and not found.is_other_training
 
 
-def test_a_difference_below_the_floor_is_not_said_to_be_that_of_the_copies() -> None:
-    near = Trajectories(cores=2, steps=STEPS, losses={name: [losses(), losses()] for name in ("a", "b")})
-    found = growth.between(losses(), losses(1e-3), near).explained
-    assert found.startswith("Rounding: less than 1e-05.") and "differ as much" not in found
+def test_a_difference_below_the_floor_is_called_rounding_only_where_copies_differ_as_much() -> None:
+    near = Trajectories(cores=2, steps=STEPS, losses={name: [losses(), losses(1e-3)] for name in ("a", "b")})
+    assert growth.between(losses(), losses(1e-3), near).explained.startswith("Rounding: less than 1e-05.")
+    found = growth.between(losses(), losses(3e-3), near).explained
+    assert found.startswith("Less than 1e-05, but more than copies of the serial run") and "ounding" not in found
 
 
 def test_without_copies_nothing_is_called_rounding() -> None:
@@ -130,4 +132,4 @@ def test_the_distance_of_copies_is_that_of_the_pair_farthest_apart_so_far() -> N
     wide = Trajectories(
         cores=1, steps=3, losses={"a": [[1.0, 1.0, 1.0], [1.0, 1.1, 1.0], [1.0, 0.9, 1.0]], "b": [[1.0] * 3] * 3}
     )
-    np.testing.assert_allclose(growth.limits(wide), [1e-5, 0.4 / 1.1, 0.4 / 1.1])
+    np.testing.assert_allclose(growth.distances(wide), [0.0, 0.2 / 1.1, 0.2 / 1.1])

@@ -8,6 +8,7 @@ from common import spec
 from common.artifacts.schema import Noise, RunResult, StepParts
 from common.machine.rates import DeviceRates, Rates
 from common.models.work import Work
+from compare.execution import store
 from compare.execution.matrix import Row
 from compare.execution.store import Stored
 from compare.judgement.findings import findings
@@ -119,6 +120,52 @@ def test_the_first_step_difference_is_relative_and_the_largest_of_the_repeats() 
     assert third.first_step_difference == first.first_step_difference
 
 
+def losses_rung(framework: str, tolerance: Any, status: str = "passed", name: str = "8 one step in float32: losses") -> Any:
+    return {"name": name, "framework": framework, "tolerance": tolerance, "status": status}
+
+
+@pytest.mark.parametrize(
+    ("rungs", "agrees"),
+    [
+        ([], False),
+        ([losses_rung("pytorch", 4e-6), losses_rung("tensorflow", 5e-6)], False),
+        ([losses_rung("pytorch", 2e-5), losses_rung("tensorflow", 1e-5)], True),
+        ([losses_rung("pytorch", 2e-5, "failed"), losses_rung("tensorflow", 1e-5)], False),
+        ([losses_rung("pytorch", 9.0, name="8 one step in float32: gradients"), {}, losses_rung("tensorflow", "9")], False),
+    ],
+)
+def test_the_first_losses_may_differ_by_what_the_arithmetic_of_a_deep_network_allows(rungs: list[Any], agrees: bool) -> None:
+    """Its own proof has judged them: a fixed tolerance would refuse an honest run of a deep network."""
+    stored = made.repeated()
+    for row_id in ("tensorflow-serial-2", "tensorflow-data_parallel-2"):
+        for repeat, run in stored.runs[row_id].items():
+            stored.runs[row_id][repeat] = run.model_copy(update={"first_step_loss": 2.3 * (1 + 2.5e-5)})
+    record = store.ProofRecord(verdict="proved", sentence="", rungs=rungs)
+    stored = stored.model_copy(update={"comparison": stored.comparison.model_copy(update={"proof": record})})
+    assert findings(stored, summarize(stored)).comparable is agrees
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "headline"),
+    [
+        (["proved"] * 4, "proved"),
+        (["proved", "proved in float64", "proved", "proved"], "proved in float64"),
+        (["not claimed", "proved", "proved", "proved"], "proved in float64"),
+        (["proved", "not claimed", "proved", "proved"], "proved"),
+    ],
+)
+def test_the_headline_is_no_stronger_than_the_rows(verdicts: list[str], headline: str) -> None:
+    """The second row is a parallel mode, which may train something else by design."""
+    stored = made.repeated()
+    rows = {row.id: verdict for row, verdict in zip(stored.comparison.rows, verdicts, strict=True)}
+    record = store.ProofRecord(verdict="proved", sentence="proved: 9 rungs passed", row_verdicts=rows)
+    stored = stored.model_copy(update={"comparison": stored.comparison.model_copy(update={"proof": record})})
+    first = findings(stored, summarize(stored)).sameness[0]
+    assert first.startswith(f"Identical training: {headline}: 9 rungs passed.") and ("the table" in first) == (
+        headline != "proved"
+    )
+
+
 def test_a_framework_alone_has_no_first_step_difference() -> None:
     rows = [made.row("pytorch")]
     stored = made.repeated().model_copy(
@@ -187,6 +234,29 @@ def test_unequal_hashes_are_called_out(field: str, what: str) -> None:
     stored.runs[row.id][0] = stored.runs[row.id][0].model_copy(update={field: "another"})
     sentences = findings(stored, summarize(stored)).sameness
     assert f"NOT the same {what}: 2 different among 20 runs. Their figures do not compare." in sentences
+
+
+@pytest.mark.parametrize(
+    ("plant", "rows"),
+    [
+        ({"weights_hash": "another"}, 1),
+        ({"order_hash": "another"}, 1),
+        ({"first_step_loss": 2.4}, 5),
+    ],
+)
+def test_no_speedup_and_no_verdict_is_shown_where_the_runs_did_not_train_the_same(plant: dict[str, Any], rows: int) -> None:
+    """Planted in one framework alone: in one run, or in all of a row."""
+    stored = made.repeated()
+    row = stored.comparison.rows[1]
+    for repeat in range(rows):
+        stored.runs[row.id][repeat] = stored.runs[row.id][repeat].model_copy(update=plant)
+    summaries = summarize(stored)
+    assert not findings(stored, summaries).comparable
+    parallel = [summary for summary in summaries if summary.mode == "data_parallel"]
+    assert [summary.pays for summary in parallel] == ["not comparable"] * 2
+    assert all(summary.shown_ratio("speedup_same_cores") == "not comparable" for summary in parallel)
+    table = tables.to_markdown(comparison_tables.speedup_table(summaries))
+    assert "not comparable" in table and " 2.00" not in table and "pays" not in table.partition("| ---")[2]
 
 
 def test_the_order_is_that_of_runs_that_trained_as_long() -> None:
@@ -570,7 +640,7 @@ def test_stolen_time_takes_the_verdicts_reliability() -> None:
     doubts = {sentence.split()[0]: "disturbed" in sentence for sentence in _verdicts(found.modes)}
     assert doubts == {"pytorch": True, "tensorflow": False}  # whose serial row, and whose not
     parallel = [summary for summary in summarize(stored) if summary.mode != "serial"]
-    assert [summary.disturbed_ratios for summary in parallel] == [["speedup_same_cores"], []]
+    assert [summary.hidden_ratios for summary in parallel] == [{"speedup_same_cores": "disturbed"}, {}]
     assert all(summary.speedup_same_cores for summary in parallel)  # in the JSON
 
 

@@ -84,10 +84,10 @@ def test_a_ratio_of_disturbed_runs_is_not_drawn() -> None:
 
     clean, some, none = _stolen(0.0), _stolen(0.5, "pytorch"), _stolen(0.5)
     assert drawn(clean) == (True, ["pytorch data_parallel x2", "tensorflow data_parallel x2"], "times as fast")
-    left_out = "times as fast (left out: what other work disturbed)"
+    left_out = "times as fast (left out: disturbed)"
     assert drawn(some) == (True, ["tensorflow data_parallel x2"], left_out)
     assert drawn(none) == (False, [], left_out)
-    known = {"parallel_efficiency": 0.5, "disturbed_ratios": ["parallel_efficiency"]}
+    known = {"parallel_efficiency": 0.5, "hidden_ratios": {"parallel_efficiency": "disturbed"}}
     figure = Figure(figsize=(9, 5), layout="constrained")
     assert not comparison_plots._efficiency(figure, [each.model_copy(update=known) for each in clean])
 

@@ -1,0 +1,155 @@
+"""`convtwins gallery`: a static page of many comparisons, each with its report, that anyone can host."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import typer
+
+from common.artifacts import atomic_files
+from compare.core import exits, wording
+from compare.core.errors import FolderError
+from compare.execution import cells, options, store
+from compare.reporting import comparison_report, document
+from compare.reporting.comparison_report import Compared
+from compare.reporting.document import Mark, Report, shell
+from compare.reporting.tables import Column, Table
+
+KIND, NAME, RESULTS_FILE = "gallery", "index", "gallery.json"
+
+
+class Shown(NamedTuple):
+    """A comparison of the gallery."""
+
+    name: str
+    """Its folder in the gallery."""
+    compared: Compared
+
+    @property
+    def page(self) -> str:
+        return f"{self.name}/report.html"
+
+    @property
+    def answer(self) -> str:
+        """Which framework is faster, or which mode pays, without the conditions that several verdicts share."""
+        found = self.compared.findings
+        sentences = found.contestants or found.modes
+        return next((each for each in sentences if not each.startswith("All ")), "no two rows that were compared")
+
+
+def command(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Results folders of comparisons or matrices.")],
+    out: Annotated[Path, typer.Option(metavar="SITE", help="The folder of the page. An earlier gallery there is replaced.")],
+    signers: options.Signers = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Make a static page of many comparisons by machine, version and model, with the report of each."""
+    with exits.reported():
+        shown = _named([comparison_report.read(each, signers=signers) for each in _comparisons(folders)])
+        own = (*document.files_of(NAME), *(each.name for each in shown))
+        store.refuse_others(out, RESULTS_FILE, KIND, "gallery", own=own)
+        before = _names_in(out)
+        for each in shown:
+            of_one = comparison_report.report(each.compared, Path(each.name))
+            if unwritten := of_one.write(out / each.name):
+                raise OSError(unwritten)
+        code = _report(shown, folders, out).deliver(out, as_json=as_json)
+        for name in before - {each.name for each in shown}:
+            shutil.rmtree(out / name)
+    raise typer.Exit(code)
+
+
+def _comparisons(folders: Sequence[Path]) -> list[Path]:
+    """Every folder of a comparison: of those that were named, and of the cells of a matrix.
+
+    Raises:
+        FolderError: one was named twice.
+    """
+    found: list[Path] = []
+    for folder in folders:
+        of_cells = [folder / cell.name for cell in cells.read(folder).cells] if cells.holds(folder) else [folder]
+        found += [each for each in of_cells if len(of_cells) == 1 or (each / store.PLAN_FILE).exists()]
+    resolved = [each.resolve() for each in found]
+    if twice := next((each for each in found if resolved.count(each.resolve()) > 1), None):
+        raise FolderError(f"A folder is named twice. Received: {twice}. Name it once.")
+    return found
+
+
+def _named(compared: Sequence[Compared]) -> list[Shown]:
+    """Each with a name of its own: time, model and data. Two of one second and work are numbered."""
+    shown: list[Shown] = []
+    for each in compared:
+        comparison = each.stored.comparison
+        words = (comparison.created_at[:19], comparison.rows[0].spec.model, comparison.data_name)
+        stem = "-".join(re.sub(r"[^A-Za-z0-9_]+", "-", word).strip("-") for word in words)[:100]
+        names = {other.name for other in shown}
+        shown.append(Shown(next(name for n in range(1, len(names) + 2) if (name := f"{stem}-{n}") not in names), each))
+    return shown
+
+
+def _names_in(out: Path) -> set[str]:
+    """Folders of an earlier gallery, as it lists them."""
+    try:
+        listed = atomic_files.parsed((out / RESULTS_FILE).read_bytes())["folders"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()
+    named = {each for each in listed if isinstance(each, str) and re.fullmatch(r"[A-Za-z0-9_-]+", each)}
+    return {each for each in named if (out / each / "report.html").is_file() and not (out / each).is_symlink()}
+
+
+def _report(shown: Sequence[Shown], folders: Sequence[Path], out: Path) -> Report:
+    machines = {str(each.compared.stored.comparison.machine.get("processor")) for each in shown}
+    failed = sum(bool(each.compared.failures) for each in shown)
+    return Report(
+        name=NAME,
+        json_file=RESULTS_FILE,
+        title="Gallery of comparisons",
+        overline="Comparison of frameworks",
+        marks=[
+            Mark("Comparisons", str(len(shown))),
+            Mark("Processors", str(len(machines))),
+            Mark("With failures", str(failed), "warn" if failed else "good"),
+        ],
+        tables=[_table(shown)],
+        commands=[("This page:", f"{document.COMPARE} {shell(['gallery', *map(str, folders), '--out', str(out)])}")],
+        values={"kind": KIND, "folders": [each.name for each in shown]},
+    )
+
+
+def _table(shown: Sequence[Shown]) -> Table:
+    plan = "compared.stored.comparison"
+
+    def versions(each: Shown) -> str:
+        packages = [version for of in each.compared.stored.comparison.versions.values() for version in of.items()]
+        return ", ".join(dict.fromkeys(f"{package} {version}" for package, version in packages))
+
+    def proof(each: Shown) -> str:
+        record = each.compared.stored.comparison.proof
+        return record.verdict if record else "not examined"
+
+    def signed(each: Shown) -> str:
+        return each.compared.stored.signature.sentence if each.compared.stored.signature else "no"
+
+    def failures(each: Shown) -> str:
+        return "; ".join(each.compared.failures) or "ok"
+
+    columns = (
+        Column("page", "report", link=True),
+        Column("made", "made", pick=lambda each: each.compared.stored.comparison.created_at[:10]),
+        Column("model", "model", pick=lambda each: each.compared.stored.comparison.rows[0].spec.model_words),
+        Column("data", "data", pick=f"{plan}.data_name"),
+        Column("processor", "processor", pick=f"{plan}.machine.processor", fold=24),
+        Column("cores", "cores", pick=lambda each: max(row.spec.cores for row in each.compared.stored.comparison.rows)),
+        Column("versions", "versions", pick=versions, fold=24, wide=True),
+        Column("repeats", "repeats", pick=f"{plan}.repeats", wide=True),
+        Column("proof", "same training", pick=proof),
+        Column("state", "status", pick=failures, fold=24),
+        Column("answer", "answer", pick=lambda each: wording.one_line(each.answer), fold=40, wide=True),
+        Column("signed", "signed", pick=signed, fold=24, wide=True),
+    )
+    note = "The answer is the first verdict of each report, judged in its own comparison. The report has its conditions."
+    return Table.of("gallery", "Comparisons", columns, shown, note)

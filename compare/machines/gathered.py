@@ -1,0 +1,231 @@
+"""Comparisons of several machines, and the questions that they answer together."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from common.machine import machine
+from compare.core.errors import FolderError
+from compare.core.statistics import Estimate, Judged, Ratio, of_differences, paired_ratio, verdicts
+from compare.core.wording import count
+from compare.execution import store
+from compare.execution.matrix import Row
+from compare.execution.store import Stored
+from compare.judgement.measurements import OF_THE_PLACE
+from compare.judgement.row_figures import Summary
+from compare.judgement.summary import accelerated, family, pairs_of_seconds, serial_of
+from compare.machines.random_effects import LEAST_MACHINES, Overall, overall
+from compare.reporting import comparison_report
+from compare.reporting.comparison_report import Compared
+
+_OF_THE_MACHINE = (*OF_THE_PLACE, "cores", "hosts", "epochs", "steps", "seed", "checkpoint_seconds")
+"""Fields of a spec that may differ between machines: none of them changes what an epoch computes."""
+
+
+@dataclass
+class Machine:
+    """One machine and the folders that were made on it."""
+
+    name: str
+    """`M1`, in the order of the folders."""
+    facts: dict[str, Any]
+    folders: list[tuple[Path, Compared]] = field(default_factory=list[tuple[Path, Compared]])
+
+
+class Subject(NamedTuple):
+    """What is asked of every machine. Two machines with the same subject did the same work."""
+
+    above: str
+    """Who is faster where a ratio is above one."""
+    below: str
+    where: str
+    """`serial on all cores`, `data_parallel x2`."""
+    work: str
+    """Every field of both rows' specs that counts, and the data."""
+    shown: str
+    """The work for a reader: `simple_cnn on digits, batch 64, float32`. Empty where all questions are of one."""
+
+    @property
+    def name(self) -> str:
+        return ", ".join(filter(None, [f"{self.above} against {self.below}", self.where, self.shown]))
+
+
+class Answer(NamedTuple):
+    """One machine's answer."""
+
+    machine: Machine
+    seconds: Judged
+    """Seconds of `below` over those of `above`, judged with every answer of every machine."""
+    estimate: Estimate
+    """Of its logarithm."""
+    cores: int
+    proved: str
+
+
+class Question(NamedTuple):
+    """A subject with the answers of at least two machines."""
+
+    subject: Subject
+    answers: list[Answer]
+    overall: Overall | None
+    """None: fewer than LEAST_MACHINES have enough repeats for a verdict."""
+    judged: Judged | None
+    """Its ratio, judged with those of all questions."""
+
+
+class Gathered(NamedTuple):
+    machines: list[Machine]
+    work: str
+    """Of all questions, for a reader. Empty: they differ, and each names its own."""
+    questions: list[Question]
+    left_out: list[str]
+    """Sentences: what was given and does not count, and why."""
+
+
+@dataclass
+class _Pairs:
+    """Of one machine and subject."""
+
+    logarithms: list[float] = field(default_factory=list[float])
+    cores: int = 0
+    proved: set[str] = field(default_factory=set[str])
+
+
+def read(folders: Sequence[Path], signers: Path | None = None) -> list[Machine]:
+    """Read comparisons and tell the machines apart.
+
+    Raises:
+        FolderError: there are fewer than two folders, one holds no comparison, or two hold the same run.
+    """
+    if len(folders) < 2:
+        raise FolderError(f"Several folders are needed. Received: {', '.join(map(str, folders))}. Name two or more.")
+    machines: list[Machine] = []
+    seen: dict[str, Path] = {}
+    for folder in folders:
+        compared = comparison_report.read(folder, signers=signers)
+        for path, digest in compared.stored.made_from.items():
+            if path != store.PLAN_FILE and (before := seen.setdefault(digest, folder)) != folder:
+                raise FolderError(f"{before} and {folder} hold the same run ({path}). Received: both. Leave one out.")
+        facts = compared.stored.comparison.machine
+        same = next((each for each in machines if not machine.differences(each.facts, facts)), None)
+        if same is None:
+            machines.append(same := Machine(f"M{len(machines) + 1}", facts))
+        same.folders.append((folder, compared))
+    return machines
+
+
+def gather(machines: list[Machine]) -> Gathered:
+    """Find the questions that at least two machines answer, and judge them.
+
+    Raises:
+        FolderError: there is none.
+    """
+    found: dict[Subject, dict[str, _Pairs]] = defaultdict(dict)
+    left_out: list[str] = []
+    for each in machines:
+        for folder, compared in each.folders:
+            if not compared.findings.comparable:
+                left_out.append(f"{folder} ({each.name}): its timed runs did not train the same.")
+                continue
+            for subject, slow, fast in _subjects(compared):
+                ids = {slow.id, fast.id}
+                if disturbed := [summary.id for summary in compared.summaries if summary.id in ids and summary.disturbed]:
+                    left_out.append(f"{folder} ({each.name}), {subject.name}: other work disturbed {', '.join(disturbed)}.")
+                    continue
+                pairs = found[subject].setdefault(each.name, _Pairs())
+                pairs.logarithms += [math.log(one / other) for one, other in _pairs(compared.stored, slow, fast)]
+                pairs.cores = max(pairs.cores, fast.spec.cores)
+                pairs.proved |= {summary.parity for summary in compared.summaries if summary.id in ids}
+    shared = {subject: of for subject, of in found.items() if sum(bool(each.logarithms) for each in of.values()) > 1}
+    if not shared:
+        raise FolderError(
+            f"No question has answers of two machines. Received: {count(len(machines), 'machine')}, which answer: "
+            f"{'; '.join(subject.name for subject in found) or 'none'}. Name comparisons of the same model, data and settings."
+        )
+    alone: dict[str, list[str]] = defaultdict(list)
+    for subject in found.keys() - shared.keys():
+        alone[", ".join(found[subject])].append(subject.name)
+    left_out += [f"{name} alone answers: {'; '.join(sorted(names))}." for name, names in sorted(alone.items())]
+    works = {subject.shown for subject in shared}
+    work = works.pop() if len(works) == 1 else ""
+    named = {subject._replace(shown="") if work else subject: of for subject, of in shared.items()}
+    return Gathered(machines, work, _judged(machines, named), left_out)
+
+
+def _judged(machines: Sequence[Machine], found: dict[Subject, dict[str, _Pairs]]) -> list[Question]:
+    named = {each.name: each for each in machines}
+    answered = [(subject, name, each) for subject, of in found.items() for name, each in of.items() if each.logarithms]
+    judged = verdicts([(f"{name}: {subject.name}", _ratio(each.logarithms)) for subject, name, each in answered])
+    answers: dict[Subject, list[Answer]] = defaultdict(list)
+    for (subject, name, each), verdict in zip(answered, judged, strict=True):
+        proved = ", ".join(sorted(each.proved))
+        answers[subject].append(Answer(named[name], verdict, of_differences(each.logarithms), each.cores, proved))
+    combined = {
+        subject: overall(enough)
+        for subject, each in answers.items()
+        if len(enough := [one.estimate for one in each if one.seconds.ratio.decided]) >= LEAST_MACHINES
+    }
+    over = {each.name: each for each in verdicts([(subject.name, each.ratio) for subject, each in combined.items()])}
+    return [Question(subject, each, combined.get(subject), over.get(subject.name)) for subject, each in answers.items()]
+
+
+def _ratio(logarithms: Sequence[float]) -> Ratio:
+    ratio = paired_ratio([(math.exp(each), 1.0) for each in logarithms])
+    assert ratio is not None
+    return ratio
+
+
+def _pairs(stored: Stored, slow: Row, fast: Row) -> list[tuple[float, float]]:
+    return [pair for pair in pairs_of_seconds(stored, slow, fast).values() if min(pair) > 0.0]
+
+
+def _subjects(compared: Compared) -> list[tuple[Subject, Row, Row]]:
+    """(subject, the row whose seconds are divided, the row that they are divided by) of all that a comparison asks."""
+    stored = compared.stored
+    rows = {row.id: row for row in stored.comparison.rows}
+    budget = max(row.spec.cores for row in stored.comparison.rows)
+    asked = family(stored, compared.summaries)
+    summaries = {summary.id: summary for summary in compared.summaries}
+    found: list[tuple[Subject, Row, Row]] = []
+    for one, other, _ in asked.contestants:
+        first, second = sorted((one, other), key=lambda summary: summary.contestant)  # as every other folder has them
+        fast, slow = rows[first.id], rows[second.id]
+        subject = Subject(fast.contestant, slow.contestant, _where(first, budget), *_work(stored, (first, second), rows))
+        found.append((subject, slow, fast))
+    for row_id in asked.modes:
+        row = rows[row_id]
+        if (serial := serial_of(stored.comparison, row)) is not None:
+            both = summaries[row.id], summaries[serial.id]
+            mode = f"{row.contestant} {_where(both[0], budget)}"
+            work = _work(stored, both, rows)
+            found.append((Subject(mode, "serial on as many cores", "", *work), serial, row))
+    return found
+
+
+def _where(summary: Summary, budget: int) -> str:
+    if summary.mode != "serial":
+        return f"{summary.mode} x{summary.replicas}"
+    cores = "1 core" if summary.cores == 1 else "all cores" if summary.cores == budget else count(summary.cores, "core")
+    return f"serial on {cores}"
+
+
+def _work(stored: Stored, both: tuple[Summary, Summary], rows: dict[str, Row]) -> tuple[str, str]:
+    """(all that counts of two rows' work, the same for a reader)."""
+    kept: list[dict[str, Any]] = []
+    for summary in both:
+        row = rows[summary.id]
+        left_out = ("data.", *(("framework_options.",) if row.spec.switches == "best" else ()))  # each machine has its best
+        fields = store.flat(row.spec.model_dump(mode="json"))
+        own = {name: each for name, each in fields.items() if name not in _OF_THE_MACHINE and not name.startswith(left_out)}
+        kept.append({**own, "framework": row.framework, "accelerated": accelerated(summary.device)})
+    spec = rows[both[0].id].spec
+    switches = "" if spec.switches == "usual" else f", switches {spec.switches}"
+    shown = f"{spec.model_words} on {stored.comparison.data_name}, batch {spec.global_batch_size}, {spec.precision}{switches}"
+    same = [stored.comparison.data_hash, stored.comparison.trainable_values, *kept]
+    return json.dumps(same, sort_keys=True), shown

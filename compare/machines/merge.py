@@ -1,0 +1,29 @@
+"""`convtwins merge`: one answer from the comparisons of several machines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from compare.core import exits
+from compare.execution import options, store
+from compare.machines import gathered, merge_report
+from compare.reporting import document
+
+
+def command(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Results folders of comparisons, made anywhere.")],
+    out: options.OutOrNone = None,
+    signers: options.Signers = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Join comparisons of several machines: who is faster on how many of them, and by how much on average."""
+    with exits.reported():
+        if out is not None:
+            own = document.files_of(merge_report.NAME)
+            store.refuse_others(out, merge_report.RESULTS_FILE, merge_report.KIND, "report of several machines", own=own)
+        found = gathered.gather(gathered.read(folders, signers))
+        code = merge_report.report(found, out).deliver(out, as_json=as_json)
+    raise typer.Exit(code)

@@ -1,0 +1,247 @@
+"""The report on several machines: who is faster on how many of them, and by how much on average."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from compare.core import exits, wording
+from compare.core.statistics import CONFIDENCE, VERDICT_PAIRS
+from compare.core.verdict_words import family_words, interval_words, p_words, word
+from compare.judgement import cautions
+from compare.machines.gathered import Answer, Gathered, Machine, Question
+from compare.machines.random_effects import LEAST_MACHINES
+from compare.reporting import comparison_plots, document, plots
+from compare.reporting.comparison_report import facts
+from compare.reporting.document import Mark, Report, shell
+from compare.reporting.tables import Column, Table
+
+KIND, NAME, RESULTS_FILE = "merge", "merged", "merged.json"
+
+
+def report(found: Gathered, out: Path | None) -> Report:
+    """The report of what was gathered.
+
+    Args:
+        out: where it is to be written. None: nowhere.
+    """
+    folders = [folder for machine in found.machines for folder, _ in machine.folders]
+    compared = [each for machine in found.machines for _, each in machine.folders]
+    unsigned = [
+        f"the signature of {folder} does not hold"
+        for machine in found.machines
+        for folder, each in machine.folders
+        if cautions.signature(each.stored)
+    ]
+    return Report(
+        name=NAME,
+        json_file=RESULTS_FILE,
+        title=f"{wording.count(len(compared), 'comparison')} of {wording.count(len(found.machines), 'machine')}",
+        overline="Comparison of frameworks",
+        facts=[
+            *([found.work] if found.work else []),
+            *(f"{machine.name}: {', '.join(f'{folder}' for folder, _ in machine.folders)}" for machine in found.machines),
+        ],
+        marks=[
+            Mark("Machines", str(len(found.machines)), "good" if len(found.machines) >= LEAST_MACHINES else "warn"),
+            Mark("Questions", str(len(found.questions))),
+        ],
+        findings=[
+            ("Who is faster?", [sentence for question in found.questions for sentence in _sentences(question)]),
+            ("How sure is that?", _surety(found)),
+            ("Cautions", [*found.left_out, *_cautions(found.machines), *unsigned]),
+        ],
+        tables=[_machines_table(found.machines), _answers_table(found.questions), _overall_table(found.questions)],
+        drawings={"machines": lambda figure: _draw(figure, found.questions)},
+        commands=[
+            (
+                "The report on all of them:",
+                f"{document.COMPARE} {shell(['merge', *map(str, folders), *(['--out', str(out)] if out else [])])}",
+            )
+        ],
+        values={
+            "kind": KIND,
+            "folders": list(map(str, folders)),
+            "work": found.work,
+            "questions": list(map(_plain, found.questions)),
+        },
+        exit_code=exits.RUN_FAILED if unsigned else 0,
+        failures=unsigned,
+    )
+
+
+def _sentences(question: Question) -> list[str]:
+    subject, answers = question.subject, question.answers
+    said: list[str] = []
+    for verdict, name, turned in (("above", subject.above, False), ("below", subject.below, True)):
+        won = [each for each in answers if each.seconds.verdict == verdict]
+        if won:
+            times = sorted(1.0 / each.seconds.ratio.value if turned else each.seconds.ratio.value for each in won)
+            by = " to ".join(dict.fromkeys(f"{each:.2f}" for each in (times[0], times[-1])))
+            said.append(f"{name} is {by} times as fast on {_of(won, answers)}")
+    for verdict, words in (
+        ("no difference shown", "no difference is shown"),
+        ("too few repeats to tell", "too few repeats to tell"),
+    ):
+        if some := [each for each in answers if each.seconds.verdict == verdict]:
+            said.append(f"{words} on {_of(some, answers)}")
+    told = [f"{subject.name}: {'; '.join(said)}."]
+    if question.overall is None or question.judged is None:
+        return told
+    ratio, spread, (low, high) = question.overall
+    above, below = (f"{name} is faster" for name in (subject.above, subject.below))
+    verdict = word(question.judged, above=above, below=below, neither="not decided")
+    among = f" among {question.judged.family}" if question.judged.family > 1 else ""
+    assert question.judged.p is not None
+    return [
+        *told,
+        f"On average over {ratio.n} machines: {verdict}. {subject.above} is {interval_words(ratio)} times as fast as "
+        f"{subject.below} (p {p_words(question.judged.p)}{among}). The machines differ by {wording.percent(spread)} (standard "
+        f"deviation). In about {wording.percent(CONFIDENCE)} of cases one more machine like these shows {low:.2f} to "
+        f"{high:.2f}.",
+    ]
+
+
+def _of(some: Sequence[Answer], all_of_them: Sequence[Answer]) -> str:
+    """`3 of 4 machines (M1, M2, M4)`."""
+    if len(some) == len(all_of_them):
+        return f"all {len(some)} machines"
+    return f"{len(some)} of {len(all_of_them)} machines ({', '.join(each.machine.name for each in some)})"
+
+
+def _surety(found: Gathered) -> list[str]:
+    words = family_words([answer.seconds for question in found.questions for answer in question.answers])
+    counted = [question.overall.ratio.n for question in found.questions if question.overall]
+    said = [f"Each machine's own answer: {words}"] if words else []
+    if counted:
+        said.append(
+            "In an average each machine is one case, whatever its number of repeats (t-test on the machines' logarithms). They "
+            "are Holm-corrected among each other, and not for looking again with each machine that is added."
+        )
+        said.append("Nobody drew these machines at random. What they say of another one holds as far as it is like them.")
+    if len(counted) < len(found.questions):
+        said.append(
+            f"An average over machines needs {LEAST_MACHINES} of them, with at least {VERDICT_PAIRS} repeats each. Where there "
+            "are fewer, none is given."
+        )
+    return said
+
+
+def _cautions(machines: Sequence[Machine]) -> list[str]:
+    packages: dict[str, dict[str, list[str]]] = {}
+    said: list[str] = []
+    for machine in machines:
+        for folder, compared in machine.folders:
+            said += [f"{machine.name}, {folder}: {each}" for each in compared.findings.troubles]
+            for versions in compared.stored.comparison.versions.values():
+                for package, version in versions.items():
+                    names = packages.setdefault(package, {}).setdefault(version, [])
+                    names += [machine.name] * (machine.name not in names)
+        if len(machine.folders) > 1:
+            said.append(
+                f"{machine.name} has {len(machine.folders)} folders. The repeats of all count as its own, as if made in a row."
+            )
+    differing = [
+        f"{package} " + ", ".join(f"{version} ({', '.join(names)})" for version, names in of.items())
+        for package, of in packages.items()
+        if len(of) > 1
+    ]
+    return [*([f"Versions differ, so the machines differ by them too: {'; '.join(differing)}."] if differing else []), *said]
+
+
+def _machines_table(machines: Sequence[Machine]) -> Table:
+    def proof(machine: Machine) -> str:
+        records = [each.stored.comparison.proof for _, each in machine.folders]
+        return ", ".join(dict.fromkeys(record.verdict if record else "not examined" for record in records))
+
+    def signed(machine: Machine) -> str:
+        signatures = [each.stored.signature for _, each in machine.folders]
+        return ", ".join(dict.fromkeys("no" if each is None else each.sentence for each in signatures))
+
+    columns = (
+        Column("name", "machine"),
+        Column("processor", "processor", pick="facts.processor", fold=30),
+        Column("cores", "cores", pick="facts.cores"),
+        Column("memory", "memory MiB", pick="facts.memory_mib"),
+        Column("system", "system", pick="facts.system", wide=True),
+        Column("made", "what", pick=lambda machine: facts(machine.folders[0][1])[0], fold=40, wide=True),
+        Column("proof", "same training", pick=proof),
+        Column("signed", "signed", pick=signed, fold=24, wide=True),
+    )
+    return Table.of("machines", "Machines", columns, machines)
+
+
+def _answers_table(questions: Sequence[Question]) -> Table:
+    lines = [(question.subject, answer) for question in questions for answer in question.answers]
+
+    def verdict(line: Any) -> str:
+        subject, answer = line
+        return word(answer.seconds, above=subject.above, below=subject.below, neither="no difference shown")
+
+    columns = (
+        Column("question", "question", pick=lambda line: line[0].name, fold=36),
+        Column("machine", "machine", pick="1.machine.name"),
+        Column("cores", "cores", pick="1.cores"),
+        Column("repeats", "repeats", pick="1.seconds.ratio.n"),
+        Column("times", "times as fast", 2, interval=True, pick="1.seconds.ratio"),
+        Column("faster", "faster", pick=verdict, fold=24),
+        Column("p", "p", 4, pick="1.seconds.p", wide=True),
+        Column("proved", "same training", pick="1.proved", wide=True),
+    )
+    note = (
+        "Times as fast: the first of the question against the second, by seconds per epoch (95 % interval). p: corrected for "
+        "all lines of this table together (Holm)."
+    )
+    return Table.of("answers", "By machine", columns, lines, note)
+
+
+def _overall_table(questions: Sequence[Question]) -> Table:
+    columns = (
+        Column("question", "question", pick="subject.name", fold=36),
+        Column("machines", "machines", pick="overall.ratio.n"),
+        Column("times", "times as fast", 2, interval=True, pick="overall.ratio"),
+        Column("p", "p", 4, pick="judged.p"),
+        Column("spread", "machines differ by", 3, pick="overall.spread"),
+        Column("low", "one more, from", 2, pick="overall.further.0"),
+        Column("high", "to", 2, pick="overall.further.1"),
+    )
+    note = (
+        "Machines differ by: standard deviation, without their noise. One more: what a further machine like these shows in "
+        "about 95 % of cases."
+    )
+    return Table.of("overall", "Over the machines", columns, [each for each in questions if each.overall], note)
+
+
+def _draw(figure: Figure, questions: Sequence[Question]) -> bool:
+    """Every machine's ratio with its interval, and the average below them."""
+    axis: Axes = figure.subplots()
+    names: list[str] = []
+    for question in questions:
+        lines = [(answer.machine.name, answer.seconds.ratio, plots.COLOURS[0]) for answer in question.answers]
+        if question.overall:
+            lines.append(("average", question.overall.ratio, plots.COLOURS[3]))
+        for name, ratio, colour in lines:
+            words = f"{question.subject.name}: {ratio.value:.3f} times as fast ({name})"
+            comparison_plots.draw_ratio(axis, len(names), ratio, name, words, colour)
+            names.append(f"{question.subject.above} against {question.subject.below} {question.subject.where}, {name}")
+    axis.axvline(1.0, color="black", linewidth=1)
+    comparison_plots.name_rows(axis, names)
+    axis.set(title="Each machine, and the average (95 % intervals)", xlabel="times as fast, the first against the second")
+    return bool(names)
+
+
+def _plain(question: Question) -> dict[str, Any]:
+    combined = question.overall
+    return {
+        "first": question.subject.above,
+        "second": question.subject.below,
+        "where": question.subject.where,
+        "machines": {answer.machine.name: answer.seconds for answer in question.answers},
+        "overall": None
+        if combined is None
+        else {"judged": question.judged, "spread": combined.spread, "one_more": list(combined.further)},
+    }

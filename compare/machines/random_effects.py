@@ -1,0 +1,53 @@
+"""One ratio from those of several machines. Machines differ, so each has a true ratio of its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy import special
+
+from compare.core.statistics import CONFIDENCE, Estimate, Ratio, exp
+
+LEAST_MACHINES = 5
+"""Fewer do not tell how much machines differ, so there is no estimate over them."""
+
+
+class Overall(NamedTuple):
+    """The ratio of an average machine, and how much machines differ."""
+
+    ratio: Ratio
+    """Geometric mean over machines, with a 95 % interval and p. They hold for a number of machines that was not chosen by
+    looking."""
+    spread: float
+    """Standard deviation of the logarithms of the machines' true ratios: that of the measured ones without their noise."""
+    further: tuple[float, float]
+    """In about 95 % of cases one more machine like these, measured as they were, shows a ratio between the two. In 93 % if the
+    machines' noise differs fivefold."""
+
+
+def overall(machines: Sequence[Estimate]) -> Overall:
+    """Combine the logarithms of the machines' ratios. The machine is the random effect, and each counts alike.
+
+    A machine's mean varies by its own noise and by what makes it another machine. The variance of the means holds both. So the
+    t-test on the means needs no estimate of either. Where the noise of machines differs, its false alarms stay below 5 %
+    (Bakirov & Szekely 2005). Weights by each machine's noise would be narrower, and too narrow: with five repeats that noise is
+    hardly known, and 8 % of such intervals over five machines miss the truth.
+
+    Args:
+        machines: at least 2.
+    """
+    number = len(machines)
+    means = np.array([each.mean for each in machines])
+    variance = float(np.var(means, ddof=1))
+    estimate = Estimate(float(means.mean()), math.sqrt(variance / number), number - 1)
+    between = variance - float(np.mean([each.error**2 for each in machines]))
+    half = float(special.stdtrit(number - 1, 0.5 + CONFIDENCE / 2)) * math.sqrt(variance * (1.0 + 1.0 / number))
+    low, high = (exp(estimate.mean + side * estimate.half) for side in (-1.0, 1.0))
+    return Overall(
+        Ratio(value=exp(estimate.mean), low=low, high=high, n=number, p=estimate.p),
+        math.sqrt(max(between, 0.0)),
+        (exp(estimate.mean - half), exp(estimate.mean + half)),
+    )

@@ -1,0 +1,63 @@
+import json
+import re
+from pathlib import Path
+
+from compare.execution import store
+from tests.compare.command_line import compare
+from tests.compare.machines.test_merge import folders, of_machine
+
+
+def links(site: Path) -> list[str]:
+    return re.findall(r'href="([^"]+/report.html)"', (site / "index.html").read_text())
+
+
+def test_the_page_links_to_the_report_of_each_comparison(tmp_path: Path) -> None:
+    there, site = folders(tmp_path / "in", of_machine(1, 1.3), of_machine(2, 0.8)), tmp_path / "site"
+    done = compare("gallery", *there, "--out", site, "--json")
+    assert done.exit_code == 0, done.output
+    found = links(site)
+    assert len(set(found)) == 2 and all((site / each).is_file() for each in found)
+    page = (site / "index.html").read_text()
+    assert "CPU 1" in page and "CPU 2" in page and "tensorflow is 1.2" in page
+    assert str(tmp_path / "in") not in "".join((site / each).read_text() for each in found)  # no path of whoever made it
+    assert json.loads(done.stdout)["folders"] == [Path(each).parent.name for each in found]
+
+
+def test_a_gallery_made_again_shows_what_it_is_given_and_nothing_more(tmp_path: Path) -> None:
+    first, second = folders(tmp_path / "in", of_machine(1), of_machine(2))
+    site = tmp_path / "site"
+    assert compare("gallery", first, second, "--out", site).exit_code == 0
+    assert compare("gallery", second, "--out", site).exit_code == 0
+    assert [path.name for path in site.iterdir() if (path / "report.html").exists()] == [Path(links(site)[0]).parent.name]
+    assert "CPU 1" not in (site / "index.html").read_text()
+
+
+def test_a_crafted_list_of_an_earlier_gallery_removes_nothing_outside_it(tmp_path: Path) -> None:
+    (there,) = folders(tmp_path / "in", of_machine(1))
+    site, other = tmp_path / "site", tmp_path / "other"
+    assert compare("gallery", there, "--out", site).exit_code == 0
+    other.mkdir()
+    (other / "report.html").write_text("mine")
+    (site / "link").symlink_to(other)
+    listed = json.loads((site / "gallery.json").read_text()) | {"folders": ["../other", "link", str(other), 3]}
+    (site / "gallery.json").write_text(json.dumps(listed))
+    assert compare("gallery", there, "--out", site).exit_code == 0
+    assert (other / "report.html").read_text() == "mine"
+
+
+def test_what_is_no_gallery_is_left_alone(tmp_path: Path) -> None:
+    (there,) = folders(tmp_path / "in", of_machine(1))
+    done = compare("gallery", there, "--out", there)
+    assert done.exit_code == 2 and "belong to no gallery" in done.stderr and (there / store.PLAN_FILE).exists()
+    done = compare("gallery", there, there, "--out", tmp_path / "site")
+    assert done.exit_code == 2 and "named twice" in done.stderr
+    assert compare("gallery", tmp_path / "nothing", "--out", tmp_path / "site").exit_code == 2
+
+
+def test_names_from_outside_are_text(tmp_path: Path) -> None:
+    bad = "<script>alert(1)</script>/../.."
+    (there,) = folders(tmp_path / "in", of_machine(1, data_name=bad))
+    site = tmp_path / "site"
+    assert compare("gallery", there, "--out", site).exit_code == 0
+    assert "<script>alert" not in (site / "index.html").read_text()
+    assert {path.name for path in tmp_path.iterdir()} == {"in", "site"}

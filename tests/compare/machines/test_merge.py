@@ -1,0 +1,123 @@
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.artifacts.schema import Noise
+from compare.execution import store
+from compare.execution.store import Stored
+from compare.machines import gathered, merge_report
+from tests.compare import made
+from tests.compare.command_line import compare
+
+
+def of_machine(number: int, times: float = 1.0, host: int | None = None, **plan: Any) -> Stored:
+    """`made.repeated` on a machine of its own, or on that of `host`. TensorFlow is so many times as fast there."""
+    stored = made.repeated()
+    for row_id, runs in stored.runs.items():
+        for repeat, run in runs.items():
+            factor = (1.0 / times if row_id.startswith("tensorflow") else 1.0) * (1.0 + 1e-6 * number)  # no run is another's
+            epochs = [each.model_copy(update={"timed_seconds": factor * each.timed_seconds}) for each in run.epochs]
+            runs[repeat] = run.model_copy(update={"epochs": epochs})
+    host = host or number
+    machine = {"processor": f"CPU {host}", "cores": 2, "host": f"host{host}"}
+    return stored.model_copy(update={"comparison": stored.comparison.model_copy(update={"machine": machine, **plan})})
+
+
+def folders(at: Path, *stored: Stored) -> list[Path]:
+    return [made.stored_in(each, at / str(place)) for place, each in enumerate(stored)]
+
+
+def question(at: Path, *stored: Stored, where: str = "serial on all cores") -> gathered.Question:
+    found = gathered.gather(gathered.read(folders(at, *stored)))
+    (one,) = (each for each in found.questions if each.subject.where == where)
+    return one
+
+
+def test_four_machines_are_told_one_by_one_and_given_no_average(tmp_path: Path) -> None:
+    stored = [of_machine(number, times) for number, times in enumerate((1.2, 1.4, 1.3, 0.8))]
+    done = compare("merge", *folders(tmp_path, *stored), "--json")
+    assert done.exit_code == 0, done.output
+    said = json.loads(done.stdout)["findings"]["Who is faster?"]
+    assert (
+        "pytorch against tensorflow, serial on all cores: pytorch is 1.25 times as fast on 1 of 4 machines (M4); tensorflow is "
+        "1.20 to 1.40 times as fast on 3 of 4 machines (M1, M2, M3)."
+    ) in said
+    assert json.loads(done.stdout)["work"] == "simple_cnn on digits, batch 64, float32"
+    assert not any("On average" in each for each in said)
+    assert "An average over machines needs 5" in json.dumps(json.loads(done.stdout)["findings"]["How sure is that?"])
+
+
+def test_five_machines_have_an_average_with_an_interval(tmp_path: Path) -> None:
+    times = (1.2, 1.4, 1.3, 1.1, 1.25)
+    asked = question(tmp_path, *(of_machine(number, each) for number, each in enumerate(times)))
+    assert asked.overall is not None and asked.judged is not None
+    expected = math.exp(-sum(map(math.log, times)) / 5) * 4.01 / 4.0
+    assert asked.overall.ratio.value == pytest.approx(expected, rel=0.01)
+    assert asked.judged.verdict == "below" and asked.overall.ratio.n == 5
+    page = merge_report.report(gathered.gather(gathered.read([tmp_path / str(each) for each in range(5)])), None)
+    said = dict(page.findings)["Who is faster?"]
+    assert any(each.startswith("On average over 5 machines: tensorflow is faster. pytorch is 0.8") for each in said), said
+    assert "Nobody drew these machines at random" in " ".join(dict(page.findings)["How sure is that?"])
+
+
+def test_two_folders_of_one_machine_are_one_machine(tmp_path: Path) -> None:
+    one, again, other = of_machine(1, 1.2), of_machine(3, 1.3, host=1), of_machine(2, 1.2)
+    asked = question(tmp_path, one, again, other)
+    assert [(each.machine.name, each.seconds.ratio.n) for each in asked.answers] == [("M1", 10), ("M2", 5)]
+
+
+def test_modes_are_asked_too_and_frameworks_in_another_order_are_the_same_question(tmp_path: Path) -> None:
+    turned = of_machine(2, 1.2)
+    rows = turned.comparison.rows[2:] + turned.comparison.rows[:2]
+    turned = turned.model_copy(update={"comparison": turned.comparison.model_copy(update={"rows": rows})})
+    found = gathered.gather(gathered.read(folders(tmp_path, of_machine(1, 1.2), turned)))
+    assert {(each.subject.above, each.subject.below, each.subject.where) for each in found.questions} == {
+        ("pytorch", "tensorflow", "serial on all cores"),
+        ("pytorch", "tensorflow", "data_parallel x2"),
+        ("pytorch data_parallel x2", "serial on as many cores", ""),
+        ("tensorflow data_parallel x2", "serial on as many cores", ""),
+    }
+    for each in found.questions:
+        first, second = (answer.seconds.ratio.value for answer in each.answers)
+        assert first == pytest.approx(second, rel=1e-5)
+
+
+def test_other_work_is_another_question(tmp_path: Path) -> None:
+    there = folders(tmp_path, of_machine(1), of_machine(2, data_hash="other"))
+    done = compare("merge", *there)
+    assert done.exit_code == 2 and "No question has answers of two machines" in done.stderr
+
+
+def test_disturbed_rows_and_untrained_sameness_do_not_count(tmp_path: Path) -> None:
+    disturbed, unlike, busy = of_machine(2), of_machine(3), Noise(cores_stolen=1.0)
+    for repeat, run in disturbed.runs["pytorch-serial-2"].items():
+        disturbed.runs["pytorch-serial-2"][repeat] = run.model_copy(update={"noise": busy})
+    for repeat, run in unlike.runs["pytorch-serial-2"].items():
+        unlike.runs["pytorch-serial-2"][repeat] = run.model_copy(update={"weights_hash": "others"})
+    found = gathered.gather(gathered.read(folders(tmp_path, of_machine(1), disturbed, unlike, of_machine(4))))
+    (serial,) = (each for each in found.questions if each.subject.where == "serial on all cores")
+    assert [each.machine.name for each in serial.answers] == ["M1", "M4"]
+    assert any("M2" in each and "other work disturbed pytorch-serial-2" in each for each in found.left_out)
+    assert any("M3" in each and "did not train the same" in each for each in found.left_out)
+
+
+def test_a_run_that_was_sent_twice_is_refused_and_so_is_one_folder(tmp_path: Path) -> None:
+    first, again = folders(tmp_path, of_machine(1), of_machine(1))
+    done = compare("merge", first, again)
+    assert done.exit_code == 2 and f"{first} and {again} hold the same run" in done.stderr
+    assert compare("merge", first).exit_code == 2
+
+
+def test_the_report_is_written_and_never_over_something_else(tmp_path: Path) -> None:
+    there = folders(tmp_path / "in", of_machine(1, 1.2, versions={"pytorch": {"torch": "3.0"}}), of_machine(2, 1.3))
+    before = {path: path.read_bytes() for path in (tmp_path / "in").rglob("*") if path.is_file()}
+    for _ in range(2):
+        assert compare("merge", *there, "--out", tmp_path / "out").exit_code == 0
+    assert {path: path.read_bytes() for path in (tmp_path / "in").rglob("*") if path.is_file()} == before
+    page = (tmp_path / "out" / "merged.md").read_text()
+    assert "Versions differ" in page and "torch 3.0 (M1), 2.0 (M2)" in page and "plots/machines.png" in page
+    done = compare("merge", *there, "--out", there[0])
+    assert done.exit_code == 2 and (there[0] / store.PLAN_FILE).exists()
