@@ -1,7 +1,7 @@
 """What `watch` costs: CPU time of a look, and what it does to the job that is watched.
 
-`python -m tests.benchmarks.watch` runs a job of two ranks that does a fixed amount of work, watched five times a second and not
-watched, in turn. What counts is the CPU time of the job: other work on the machine hardly changes it.
+`python -m tests.benchmarks.watch` runs a job of two ranks that does a fixed amount of work, watched and not watched, in turn.
+What counts is the CPU time of the job: other work on the machine hardly changes it.
 
 Exit code 1: the pairs do not exclude that the job takes MOST more CPU time.
 """
@@ -22,7 +22,6 @@ from compare.execution.interleaving import turn
 from compare.watching.watcher import Watcher
 
 MOST = 0.03
-INTERVAL_SECONDS = 0.2
 JOB = """
 import hashlib, os, sys
 
@@ -41,6 +40,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=10)
     parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--interval", type=float, default=1.0)
     arguments = parser.parse_args()
     pairs: list[dict[bool, float]] = []
     looks: list[float] = []
@@ -48,9 +48,7 @@ def main() -> int:
         path = Path(folder) / "train.py"
         path.write_text(JOB)
         for number in range(arguments.pairs):
-            pairs.append(
-                {watched: ran(path, arguments.steps, looks if watched else None) for watched in turn([True, False], number)}
-            )
+            pairs.append({watched: ran(path, arguments, looks if watched else None) for watched in turn([True, False], number)})
             print(
                 {("watched" if watched else "alone"): round(seconds, 3) for watched, seconds in pairs[-1].items()}, flush=True
             )
@@ -62,13 +60,16 @@ def main() -> int:
     return int(ratio is None or ratio.high is None or ratio.high > 1 + MOST)
 
 
-def ran(path: Path, steps: int, looks: list[float] | None) -> float:
+def ran(path: Path, arguments: argparse.Namespace, looks: list[float] | None) -> float:
     """CPU seconds of both ranks.
 
     Args:
         looks: gets the CPU seconds of each look. None: nobody looks.
     """
-    ranks = [subprocess.Popen([sys.executable, path, str(steps)], env=os.environ | {"RANK": str(rank)}) for rank in range(2)]
+    ranks = [
+        subprocess.Popen([sys.executable, path, str(arguments.steps)], env=os.environ | {"RANK": str(rank)})
+        for rank in range(2)
+    ]
     watcher = Watcher([each.pid for each in ranks], 10.0) if looks is not None else None
     used, left = 0.0, {each.pid for each in ranks}
     while left:
@@ -77,7 +78,7 @@ def ran(path: Path, steps: int, looks: list[float] | None) -> float:
             watcher.look()
             watcher.verdict()
             looks.append(watcher.cost_seconds - before)
-        time.sleep(INTERVAL_SECONDS)
+        time.sleep(arguments.interval)
         for pid in list(left):
             ended, _, usage = os.wait4(pid, os.WNOHANG)
             if ended:
