@@ -33,6 +33,7 @@ MODULES = {
         ("proof", ["parity", "models"]),
         ("conformance", ["conformance"]),
         ("concurrency", ["concurrency"]),
+        ("watching", ["watch"]),
         ("data", ["data", "preprocess"]),
         ("comparison", ["scaling"]),
         ("evaluation", ["evaluate", "convert", "predict", "infer"]),

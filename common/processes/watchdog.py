@@ -12,14 +12,14 @@ import re
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import psutil
 
-from common.machine import flight
+from common.machine import flight, footprint
 from common.machine.flight import Flight
 from common.machine.heartbeat import LOADING_SECONDS, MARKS_BYTES, SHARED_BYTES, SIGNAL, VARIABLE, Marks
 
@@ -28,11 +28,10 @@ _PATIENCE = 0.9
 _LOOKS = 20
 """In the limit, and in no less than ..."""
 _LEAST_SECONDS, _MOST_SECONDS = 0.1, 3.0
-_IDLE_CPU = 0.05
+IDLE_CPU = 0.05
 """CPU seconds a second that threads may use which only wait and poll."""
-_IDLE_WANTING = 0.5
+IDLE_WANTING = 0.5
 """A stuck process wants the core in less than this part of the looks. A busy one wants it always, even if it gets little."""
-_WANTING = ("R", "D", psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)
 STACKS_SECONDS = 3.0
 """For which a process that was asked for its stacks is waited for. On busy cores it may not get a core within one."""
 
@@ -108,8 +107,7 @@ class Watched:
         """How far it has come, also after its end."""
         if self._marks.closed:
             return self._seen
-        values = np.frombuffer(os.pread(self._marks.fileno(), MARKS_BYTES, 0), np.int64)
-        return Marks(*map(int, values))
+        return read_marks(self._marks.fileno())
 
     def ask_for_stacks(self) -> None:
         """Ask it to write down what its threads are doing."""
@@ -142,8 +140,7 @@ class Watched:
 
     def flight(self) -> Flight:
         """Its last exchanges with other ranks, also after its end."""
-        once, again = (os.pread(self._marks.fileno(), flight.BYTES, MARKS_BYTES) for _ in range(2))
-        return flight.read(once, again, time.monotonic_ns())
+        return read_flight(self._marks.fileno())
 
     def close(self) -> None:
         """Let go of its files. A second call does nothing."""
@@ -167,25 +164,21 @@ class Watched:
             time.sleep(0.05)
 
 
+def read_marks(shared: int) -> Marks:
+    """The marks in the file that a process shares with its watcher, by its descriptor."""
+    return Marks(*map(int, np.frombuffer(os.pread(shared, MARKS_BYTES, 0), np.int64)))
+
+
+def read_flight(shared: int) -> Flight:
+    """The last exchanges in the same file. None where the file has no room for them."""
+    once, again = (os.pread(shared, flight.BYTES, MARKS_BYTES) for _ in range(2))
+    return flight.read(once, again, time.monotonic_ns())
+
+
 def _work(process: psutil.Process) -> tuple[float, bool]:
     """(CPU seconds, whether more is wanted now) of a process with all that it started."""
-    used, wanting = 0.0, False
-    for each in [process, *process.children(recursive=True)]:
-        try:
-            used += sum(each.cpu_times()[:4])  # also of children that have ended
-            wanting = wanting or any(state in _WANTING for state in _thread_states(each))
-        except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
-            continue
-    return used, wanting
-
-
-def _thread_states(process: psutil.Process) -> Iterator[str]:
-    threads = Path(f"/proc/{process.pid}/task")
-    if not threads.exists():  # not Linux: of the whole process
-        yield process.status()
-        return
-    for thread in threads.iterdir():
-        yield (thread / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
+    found = footprint.read_tree(process)
+    return sum(each.cpu_seconds for each in found), any(each.wants for each in found)
 
 
 class Hang(NamedTuple):
@@ -362,7 +355,7 @@ class _View:
             past += elapsed
             used += work
             wanted += elapsed * wanting
-        return used < _IDLE_CPU * seconds and wanted < _IDLE_WANTING * seconds
+        return used < IDLE_CPU * seconds and wanted < IDLE_WANTING * seconds
 
 
 def save_stacks(stacks: Sequence[str], names: Sequence[str], folder: Path) -> list[Path]:

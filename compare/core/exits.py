@@ -13,7 +13,7 @@ from common.spec import SpecError
 from compare.core.errors import FolderError, LaunchError
 from compare.core.interrupt import Interrupted
 
-RUN_FAILED, USAGE, DATA_REFUSED, FINDINGS = 1, 2, 4, 6
+RUN_FAILED, USAGE, DATA_REFUSED, UNKNOWN, FINDINGS = 1, 2, 4, 5, 6
 
 
 @contextmanager

@@ -56,6 +56,7 @@ FOLDERS: dict[str, tuple[str, ...]] = {
         "environments",
         "conformance",
         "concurrency",
+        "watching",
         "proof",
         "reporting",
         "judgement",
@@ -326,7 +327,8 @@ def test_the_package_needs_what_the_files_of_requirements_pin() -> None:
     both = named["pytorch"] | named["tensorflow"]
     assert both == {name: pinned[name] for name in frameworks}
     assert named["cpu"] == both | {"tensorflow-cpu": pinned["tensorflow"]}
-    assert (named["tracking"], named["docs"]) == (_pinned("requirements-tracking.txt"), _pinned("requirements-docs.txt"))
+    for name in ("tracking", "docs", "watch"):
+        assert named[name] == _pinned(f"requirements-{name}.txt")
     lock = (PROJECT / "requirements.lock").read_text(encoding="utf-8")
     (setuptools,) = project["build-system"]["requires"]
     assert f"\n{setuptools} " in lock  # that `make setup` builds with

@@ -1,0 +1,155 @@
+"""The processes of a job, and which of them are its ranks."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import psutil
+
+from common.spec import SpecError
+from compare.watching import stacks
+
+_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "HOROVOD_RANK", "SLURM_PROCID")
+"""In which launchers tell a process its rank. The variable with the most different values counts."""
+_STARTING_SECONDS = 60.0
+"""In which a process may still be on its way to the function that knows its rank."""
+
+
+class Found(NamedTuple):
+    """A process of the job."""
+
+    pid: int
+    parent: int
+    environment: Mapping[str, str]
+    """At its start. Empty where it may not be read."""
+
+
+class Group(NamedTuple):
+    """Processes that make one rank, or that start the ranks."""
+
+    name: str
+    number: int | None
+    """Of the rank. None: not known."""
+    pids: list[int]
+    """The one that started the others first."""
+    environment: Mapping[str, str]
+    """Of the first."""
+    is_rank: bool
+
+    @property
+    def order(self) -> tuple[bool, int, str]:
+        """Ranks first, by their numbers."""
+        return not self.is_rank, -1 if self.number is None else self.number, self.name
+
+
+class Job:
+    """A job, by the processes that a user named and all that they start.
+
+    Raises:
+        SpecError: one of them does not exist.
+    """
+
+    def __init__(self, pids: Sequence[int]) -> None:
+        self._roots: list[psutil.Process] = []
+        for pid in dict.fromkeys(pids):
+            try:
+                self._roots.append(psutil.Process(pid))
+            except (psutil.NoSuchProcess, ValueError, OverflowError):
+                raise SpecError(f"There is no such process. Received: {pid}. `ps -ef` lists them.") from None
+        self._environments: dict[psutil.Process, dict[str, str]] = {}
+        self._said: dict[psutil.Process, int | None] = {}
+        """Ranks that processes have in their variables, asked once."""
+
+    def processes(self) -> list[psutil.Process]:
+        """All that live now, parents first."""
+        found: dict[psutil.Process, None] = {}
+        for root in self._roots:
+            try:
+                if root.is_running():
+                    found |= dict.fromkeys([root, *root.children(recursive=True)])
+            except psutil.NoSuchProcess:
+                continue
+        return list(found)
+
+    def groups(self) -> list[Group]:
+        """Its ranks in order, and what is no rank."""
+        living: dict[psutil.Process, Found] = {}
+        for process in self.processes():
+            try:
+                living[process] = Found(process.pid, process.ppid(), self._environment(process))
+            except psutil.NoSuchProcess:
+                continue
+        found = list(living.values())
+        ranks = told(found)
+        if len(set(ranks.values())) < 2 and len(found) > 1:  # a batch system tells all processes of a node the same
+            said = self._said_by_variables(living)
+            ranks = said if len(set(said.values())) > 1 else ranks or said
+        return grouped(found, ranks)
+
+    def _environment(self, process: psutil.Process) -> dict[str, str]:
+        if process not in self._environments:
+            try:
+                self._environments[process] = process.environ()
+            except (psutil.AccessDenied, psutil.ZombieProcess, OSError):
+                self._environments[process] = {}
+        return self._environments[process]
+
+    def _said_by_variables(self, living: Mapping[psutil.Process, Found]) -> dict[int, str]:
+        """Find the ranks of processes that got theirs as an argument, e.g. by torch.multiprocessing.spawn."""
+        for process in living:
+            is_new = time.time() - process.create_time() < _STARTING_SECONDS
+            if process not in self._said or (self._said[process] is None and is_new):
+                self._said[process] = stacks.dump(process.pid).rank
+        said = {process.pid: str(rank) for process in living if (rank := self._said[process]) is not None}
+        # Who started the ranks may have a variable of that name too.
+        starters = {each.parent for each in living.values() if each.pid in said and said.get(each.parent) != said[each.pid]}
+        return {pid: rank for pid, rank in said.items() if pid not in starters}
+
+
+def told(processes: Sequence[Found]) -> dict[int, str]:
+    """The ranks of processes, by their environment: `0`, or `worker 0` of TF_CONFIG."""
+    by_variable: list[dict[int, str]] = [
+        {each.pid: each.environment[variable] for each in processes if each.environment.get(variable, "").isdecimal()}
+        for variable in _VARIABLES
+    ]
+    tasks = {each.pid: task for each in processes if (task := _task(each.environment.get("TF_CONFIG", "")))}
+    return max([*by_variable, tasks], key=lambda ranks: len(set(ranks.values())))
+
+
+def _task(config: str) -> str:
+    try:
+        task = json.loads(config)["task"]
+        return f"{task['type']} {task['index']}"
+    except (ValueError, KeyError, TypeError):
+        return ""
+
+
+def grouped(processes: Sequence[Found], ranks: Mapping[int, str]) -> list[Group]:
+    """Ranks with all that they have started. What a rank started has its rank in its environment too.
+
+    Args:
+        processes: parents first.
+        ranks: by process. Empty: each process that a user named is taken for one, with all that it started.
+    """
+    heads: dict[int, int] = {}
+    for each in processes:
+        rank = ranks.get(each.pid)
+        starts = each.parent not in heads or (rank is not None and rank != ranks.get(each.parent))
+        heads[each.pid] = each.pid if starts else heads[each.parent]
+    members: dict[int, list[int]] = defaultdict(list)
+    for pid, head in heads.items():
+        members[head].append(pid)
+    environments = {each.pid: each.environment for each in processes}
+    found: list[Group] = []
+    for head, pids in members.items():
+        rank = ranks.get(head)
+        name = f"rank {rank}" if rank is not None and rank.isdecimal() else rank
+        number = int(rank) if rank is not None and rank.isdecimal() else None
+        found.append(Group(name or f"process {head}", number, pids, environments[head], rank is not None or not ranks))
+    twice = {each.name for each in found if [other.name for other in found].count(each.name) > 1}
+    named = [each._replace(name=f"{each.name} (process {each.pids[0]})") if each.name in twice else each for each in found]
+    return sorted(named, key=lambda group: group.order)

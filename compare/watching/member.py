@@ -1,0 +1,282 @@
+"""One rank of a job over time: what it used, and what it waits in."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from common.machine import footprint, heartbeat
+from common.machine.flight import Flight
+from common.machine.footprint import Footprint
+from common.machine.heartbeat import Marks
+from common.processes import watchdog
+from compare.watching import stacks, waits
+from compare.watching.connections import Connection
+from compare.watching.job import Group
+from compare.watching.stacks import Dump
+from compare.watching.waits import Wait
+
+IDLE_CORES, IDLE_WANTING, IDLE_BYTES = watchdog.IDLE_CPU, watchdog.IDLE_WANTING, 4096.0
+"""An idle rank uses fewer cores, wants one in a smaller part of the looks, and moves fewer bytes a second on connections."""
+_LEAST_SAMPLES = 4
+"""A busy rank asks again and again if so many samples of its stacks show it."""
+_MOST_DUMPED = 8
+"""Processes of one rank whose stacks are taken."""
+_BLAME = {
+    waits.LOCK: (waits.LOCK,),
+    waits.MESSAGE: (waits.LOCK,),
+    waits.INSIDE: (waits.LOCK, waits.EXCHANGE, waits.CALL, waits.MESSAGE, waits.FILE, waits.POLL, waits.SLEEP),
+}
+"""By what the main thread waits in: waits of its other threads and processes that explain it, the most telling first."""
+
+
+class Look(NamedTuple):
+    """What a rank did between two looks."""
+
+    seconds: float
+    cpu_seconds: float
+    helpers_cpu_seconds: float
+    """Of all its processes but the first."""
+    core_wait_seconds: float
+    throttled_seconds: float
+    """Kept from running by a quota."""
+    wants: bool
+    """At the second look: a thread has a core, waits for one, or waits for the disk."""
+    disk_waits: bool
+    network_bytes: float
+    disk_bytes: float
+    minor_faults: float
+    major_faults: float
+    voluntary_switches: float
+    involuntary_switches: float
+
+
+_SEEN = ("wants", "disk_waits")
+
+
+class Standing(NamedTuple):
+    """What a rank waits in."""
+
+    kind: str
+    words: str
+    exchange: str
+    """`waits in all_reduce`, where that is it."""
+    where: str
+    missing: str
+    """Why there are no stacks."""
+
+
+class Member:
+    """One rank, looked at again and again."""
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self.ended = False
+        self.footprints: dict[int, Footprint] = {}
+        self.connections: list[Connection] = []
+        self.looks: deque[Look] = deque()
+        self.dumps: dict[int, Dump] = {}
+        """The last stacks, by process."""
+        self.marks: Marks | None = None
+        """Of a run of this suite: how far it has come."""
+        self.first_marks: Marks | None = None
+        self._quiet_seconds = 0.0
+        self._loops: deque[tuple[float, frozenset[tuple[str, int]]]] = deque()
+        """(seconds since the dump before, loops that all threads that do not wait only asked in), the last ones."""
+        self._exchanged: dict[int, int] = {}
+        self._throttled = 0.0
+        self._stopped_looks = 0
+        self._dumped = 0.0
+        self._shared = _shared(group)
+
+    @property
+    def name(self) -> str:
+        return self.group.name
+
+    @property
+    def stopped(self) -> bool:
+        """In two looks: a debugger or profiler may stop a process for a moment."""
+        return self._stopped_looks >= 2
+
+    def look(self, group: Group, connections: Mapping[int, Connection], held: set[int], seconds: float, keep: float) -> None:
+        """Look at it once.
+
+        Args:
+            group: its processes now.
+            connections: all of the machine, by inode.
+            held: the inodes of its own.
+            seconds: since the last look. 0: this is the first.
+            keep: seconds of looks that are kept.
+        """
+        self.group = group
+        before = self.footprints
+        self.footprints = {pid: found for pid in group.pids if (found := footprint.read(pid)) is not None}
+        first = self.footprints.get(group.pids[0])
+        self._stopped_looks = self._stopped_looks + 1 if first is not None and first.is_stopped else 0
+        own = {inode: connections[inode] for inode in held if inode in connections}
+        self.connections = list(own.values())
+        counts = {inode: each.received_bytes + each.acknowledged_bytes for inode, each in own.items()}
+        throttled = footprint.throttled_seconds(group.pids[0])
+        marks = self._read_marks()
+        if seconds:
+            self.looks.append(
+                Look(
+                    seconds,
+                    self._since(before, "cpu_seconds"),
+                    self._since(before, "cpu_seconds", self.group.pids[1:]),
+                    self._since(before, "core_wait_seconds"),
+                    max(throttled - self._throttled, 0.0),
+                    any(each.wants for each in self.footprints.values()),
+                    any(thread.state == footprint.DISK for each in self.footprints.values() for thread in each.threads),
+                    sum(max(count - self._exchanged.get(inode, count), 0) for inode, count in counts.items()),
+                    *(
+                        self._since(before, field)
+                        for field in (
+                            "disk_bytes",
+                            "minor_faults",
+                            "major_faults",
+                            "voluntary_switches",
+                            "involuntary_switches",
+                        )
+                    ),
+                )
+            )
+            while len(self.looks) > 1 and sum(look.seconds for look in self.looks) - self.looks[0].seconds >= keep:
+                self.looks.popleft()
+        self._quiet_seconds = 0.0 if marks != self.marks else self._quiet_seconds + seconds
+        self.marks, self._exchanged, self._throttled = marks, counts, throttled
+        if self.first_marks is None:
+            self.first_marks = marks
+
+    def sample(self, seconds: float, keep: float) -> None:
+        """Take the stacks of its first process.
+
+        Args:
+            seconds: since they were last taken.
+            keep: seconds of samples that are kept.
+        """
+        pid = self.group.pids[0]
+        self.dumps[pid] = stacks.dump(pid)
+        found = self._waits(pid)
+        idle = [wait for _, wait in found if wait.kind in (waits.POLL, waits.INSIDE, waits.LOCK, waits.TASK, waits.MESSAGE)]
+        loops = frozenset(wait.loop for wait in idle if wait.loop is not None) if len(idle) == len(found) else frozenset()
+        self._loops.append((seconds, loops))
+        while len(self._loops) > _LEAST_SAMPLES and sum(each for each, _ in self._loops) - self._loops[0][0] >= keep:
+            self._loops.popleft()
+
+    def over(self, field: str, seconds: float = float("inf")) -> float:
+        """Of a field of the last looks: how much of it a second. Of what was seen or not: in which part of the time."""
+        looks = self._last(seconds)
+        past = sum(look.seconds for look in looks)
+        values = (getattr(look, field) * (look.seconds if field in _SEEN else 1.0) for look in looks)
+        return sum(values) / past if past else 0.0
+
+    def watched_seconds(self) -> float:
+        return sum(look.seconds for look in self.looks)
+
+    def is_idle(self, seconds: float) -> bool:
+        """Whether for so long it has done nothing to speak of."""
+        if self.watched_seconds() < seconds or (self.marks is not None and self._quiet_seconds < seconds):
+            return False
+        return (
+            self.over("cpu_seconds", seconds) < IDLE_CORES
+            and self.over("wants", seconds) < IDLE_WANTING
+            and self.over("network_bytes", seconds) < IDLE_BYTES
+        )
+
+    def is_asking(self, seconds: float) -> bool:
+        """Whether for so long its threads only waited, or asked again and again in the same loop."""
+        if self.marks is not None and self._quiet_seconds < seconds:
+            return False
+        if sum(each for each, _ in self._loops) < seconds or len(self._loops) < _LEAST_SAMPLES:
+            return False
+        if self.over("helpers_cpu_seconds", seconds) >= IDLE_CORES:
+            return False
+        return bool(frozenset.intersection(*(loops for _, loops in self._loops)))
+
+    def take_stacks(self, age_seconds: float = 0.0) -> None:
+        """Of its processes, the first ones. Stacks of at most that age are good enough, since nothing has happened."""
+        if time.monotonic() - self._dumped < age_seconds:
+            return
+        self._dumped = time.monotonic()
+        self.dumps = {pid: stacks.dump(pid) for pid in self.group.pids[:_MOST_DUMPED]}
+
+    def standing(self) -> Standing:
+        """What it waits in, by the stacks last taken."""
+        first = self.group.pids[0]
+        dump = self.dumps.get(first, Dump([], "they were not taken"))
+        if not dump.stacks:
+            return Standing(waits.CALL, "does nothing", "", "", dump.missing)
+        (_, main), *others = self._waits(first)
+        inner = [(self._thread_words(name), wait) for name, wait in others]
+        for pid in self.dumps.keys() - {first}:
+            inner += [(f"its process {pid}", wait) for _, wait in self._waits(pid)[:1]]
+        words, kind, exchange = main.words, main.kind, main.what if main.kind == waits.EXCHANGE else ""
+        blame = next((each for each in _BLAME.get(kind, ()) if any(wait.kind == each for _, wait in inner)), None)
+        more = [each for each in inner if each[1].kind == blame][:2]
+        if blame is not None:
+            kind, exchange = blame, more[0][1].what if blame == waits.EXCHANGE else ""
+        words += "".join(f", and {name} {wait.words}" for name, wait in more)
+        return Standing(kind, words, exchange, main.place, "")
+
+    def flight(self) -> Flight | None:
+        """Its last exchanges, if it is a rank of a run of this suite."""
+        return watchdog.read_flight(self._shared) if self._shared is not None else None
+
+    def close(self) -> None:
+        if self._shared is not None:
+            os.close(self._shared)
+
+    def _waits(self, pid: int) -> list[tuple[str, Wait]]:
+        """(name, wait) of each thread that Python knows, the main thread first."""
+        states = {thread.number: thread.state for each in self.footprints.values() for thread in each.threads}
+        found: list[tuple[str, Wait]] = []
+        for stack in self.dumps[pid].stacks:
+            sleeps = states.get(stack.thread) == footprint.SLEEPING
+            blocked = (footprint.blocked_in(pid, stack.thread) or "not known") if sleeps else ""
+            found.append((stack.name, waits.wait(stack.frames, blocked)))
+        return found
+
+    @staticmethod
+    def _thread_words(name: str) -> str:
+        return f"its thread {name}" if name else "another of its threads"
+
+    def _since(self, before: Mapping[int, Footprint], field: str, pids: Sequence[int] | None = None) -> float:
+        """How much a count of its processes has grown since the last look."""
+        counted = self.group.pids if pids is None else pids
+        return max(sum(_count(self.footprints.get(pid), field) - _count(before.get(pid), field) for pid in counted), 0.0)
+
+    def _last(self, seconds: float) -> list[Look]:
+        found: list[Look] = []
+        past = 0.0
+        for look in reversed(self.looks):
+            if past >= seconds:
+                break
+            found.append(look)
+            past += look.seconds
+        return found
+
+    def _read_marks(self) -> Marks | None:
+        return watchdog.read_marks(self._shared) if self._shared is not None else None
+
+
+def _count(found: Footprint | None, field: str) -> float:
+    if found is None:
+        return 0.0
+    value = getattr(found, field) if field in Footprint._fields else found.total(field)
+    return value or 0.0
+
+
+def _shared(group: Group) -> int | None:
+    """What a rank of a run of this suite shares with its own watcher: a descriptor of the same file."""
+    passed = group.environment.get(heartbeat.VARIABLE, "")
+    if not passed or not group.is_rank:
+        return None
+    try:
+        return os.open(Path(f"/proc/{group.pids[0]}/fd/{int(passed.split(',')[0])}"), os.O_RDONLY)
+    except (OSError, ValueError):
+        return None

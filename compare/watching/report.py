@@ -1,0 +1,136 @@
+"""What was seen of a job, as a table, its stacks and JSON."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from compare.core import exits, wording
+from compare.reporting.document import Mark, Report
+from compare.reporting.tables import Column, Table
+from compare.watching.member import Member
+from compare.watching.verdict import ENDED, HEALTHY, SLOW, STUCK, UNKNOWN, Verdict
+from compare.watching.watcher import Watcher
+
+NAME = "watch"
+EXIT_CODES = {HEALTHY: 0, SLOW: 0, ENDED: 0, STUCK: exits.FINDINGS, UNKNOWN: exits.UNKNOWN}
+_TONES = {HEALTHY: "good", SLOW: "warn", STUCK: "bad"}
+_MOST_FRAMES = 12
+"""Of a thread, on the terminal. JSON has all."""
+
+_COLUMNS = (
+    Column("name", "rank"),
+    Column("processes", "processes"),
+    Column("threads", "threads"),
+    Column("cores", "cores", 2),
+    Column("core_wait", "waits for core", 2, wide=True),
+    Column("network", "network KiB/s", 1),
+    Column("disk", "disk MiB/s", 1, wide=True),
+    Column("major_faults", "major faults/s", 1, wide=True),
+    Column("switches", "switches/s", 0, wide=True),
+    Column("involuntary", "forced/s", 0, terminal=False),
+    Column("memory", "MiB", 0),
+    Column("shared", "shared MiB", 0, terminal=False),
+    Column("swap", "swapped MiB", 0, terminal=False),
+    Column("steps", "step"),
+    Column("where", "where", fold=60),
+)
+
+
+def table(members: Sequence[Member]) -> Table:
+    """What each rank uses, on the mean of the looks that are kept."""
+    return Table("footprints", "Footprints, the mean of the last looks", _COLUMNS, [_row(each) for each in members])
+
+
+def report(watcher: Watcher, verdict: Verdict) -> Report:
+    """The verdict, the footprints and the stacks."""
+    members = watcher.members
+    cost = 1e6 * watcher.cost_seconds / max(watcher.num_looks, 1)
+    of_stacks = [(f"Stacks of {each.name}", _stacks(each)) for each in members if each.dumps and verdict.state in (STUCK, SLOW)]
+    return Report(
+        title="A job under watch",
+        name=NAME,
+        facts=[wording.one_line(verdict.words)],
+        marks=[Mark("Verdict", verdict.state, _TONES.get(verdict.state, ""))],
+        tables=[table(members)],
+        findings=[
+            *of_stacks,
+            (
+                "Cost",
+                [f"{wording.count(watcher.num_looks, 'look')}, {cost:,.0f} µs of a core each. Nothing was asked of the job."],
+            ),
+        ],
+        elsewhere="--json",
+        values={
+            "verdict": verdict.state,
+            "because": verdict.because,
+            "to_blame": list(verdict.ranks),
+            "ranks": [_plain(each) for each in members],
+            "looks": watcher.num_looks,
+            "cpu_microseconds_of_a_look": cost,
+        },
+        exit_code=EXIT_CODES[verdict.state],
+    )
+
+
+def _row(member: Member) -> dict[str, Any]:
+    states: Counter[str] = Counter(thread.state for each in member.footprints.values() for thread in each.threads)
+    memory = [
+        sum(getattr(each, name) for each in member.footprints.values()) / 2**20
+        for name in ("resident_bytes", "shared_bytes", "swap_bytes")
+    ]
+    return {
+        "name": member.name + (" (ended)" if member.ended else ""),
+        "processes": " ".join(map(str, member.group.pids[:3])) + (" ..." if len(member.group.pids) > 3 else ""),
+        "threads": " ".join(f"{count} {state}" for state, count in sorted(states.items())),
+        "cores": member.over("cpu_seconds"),
+        "core_wait": member.over("core_wait_seconds"),
+        "network": member.over("network_bytes") / 1024,
+        "disk": member.over("disk_bytes") / 2**20,
+        "major_faults": member.over("major_faults"),
+        "switches": member.over("voluntary_switches"),
+        "involuntary": member.over("involuntary_switches"),
+        "memory": memory[0],
+        "shared": memory[1],
+        "swap": memory[2],
+        "steps": member.marks.steps if member.marks is not None else None,
+        "where": member.standing().where if member.dumps else None,
+    }
+
+
+def _stacks(member: Member) -> list[str]:
+    lines: list[str] = []
+    for pid, dump in member.dumps.items():
+        if not dump.stacks:
+            lines.append(f"Process {pid}: no stacks: {dump.missing}.")
+        for stack in dump.stacks:
+            lines.append(f"Process {pid}, thread {stack.name or stack.thread}, the innermost call first:")
+            lines += [f" {frame.file}:{frame.line} {frame.function}" for frame in stack.frames[:_MOST_FRAMES]]
+    return lines
+
+
+def _plain(member: Member) -> dict[str, Any]:
+    standing = member.standing() if member.dumps else None
+    return {
+        "name": member.name,
+        "is_rank": member.group.is_rank,
+        "ended": member.ended,
+        "waits": standing._asdict() if standing is not None else None,
+        "a_second": {field: member.over(field) for field in member.looks[-1]._fields if field != "seconds"}
+        if member.looks
+        else {},
+        "processes": [
+            {**each._asdict(), "threads": [thread._asdict() for thread in each.threads]} for each in member.footprints.values()
+        ],
+        "connections": [each._asdict() for each in member.connections],
+        "stacks": {
+            str(pid): {
+                "missing": dump.missing,
+                "threads": [
+                    {**stack._asdict(), "frames": [frame._asdict() for frame in stack.frames]} for stack in dump.stacks
+                ],
+            }
+            for pid, dump in member.dumps.items()
+        },
+    }

@@ -1,0 +1,234 @@
+"""Healthy, slow or stuck: fixed rules over what was seen of all ranks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from common.processes import flight_report
+from common.processes.flight_report import Rank
+from compare.core import wording
+from compare.watching import waits
+from compare.watching.member import IDLE_BYTES, IDLE_CORES, Member, Standing
+
+HEALTHY, SLOW, STUCK, ENDED, UNKNOWN = "healthy", "slow", "stuck", "ended", "cannot be told"
+
+STARVED_FROM = 0.5
+"""A rank is short of cores if it waits for one in this part of the time that it wants one."""
+_STARVED_LEAST_CORES = 0.25
+"""That a rank must want, before it can be short of cores."""
+DISK_FROM = 0.5
+"""A rank is held up by the disk if a thread waits for it in this part of the looks."""
+FAULTS_FROM = 20.0
+"""Major page faults a second."""
+_THROTTLED_FROM = 0.05
+"""A quota is named if it stops a rank in this part of the time."""
+_DOWNLOAD_CORES = 0.1
+"""A rank that uses fewer, while bytes move, waits for the network."""
+_UNANSWERED_TRIES = 3
+"""After so many, the other end of a connection is taken for gone."""
+
+
+class Verdict(NamedTuple):
+    """What a job is, and why."""
+
+    state: str
+    because: str
+    ranks: tuple[str, ...] = ()
+    """Names of those to blame."""
+
+    @property
+    def words(self) -> str:
+        return f"{self.state}: {self.because}" if self.state != SLOW else f"slow because {self.because}"
+
+
+def judge(members: Sequence[Member], patience: float, stacks_age: float = 0.0) -> Verdict:
+    """What the job is now.
+
+    Args:
+        members: its ranks, with those that have ended.
+        patience: a job is called slow or stuck after so many seconds.
+        stacks_age: seconds. Younger stacks of an idle rank are not taken again.
+    """
+    living = [each for each in members if not each.ended]
+    if not living:
+        return Verdict(ENDED, f"{_names(members)} {_have(members)} ended")
+    if stopped := [each for each in living if each.stopped]:
+        pids = wording.joined([str(each.group.pids[0]) for each in stopped])
+        verb = "is" if len(stopped) == 1 else "are"
+        words = f"{_names(stopped)} {verb} stopped by a signal or a debugger (`kill -CONT {pids}` lets go on)"
+        return Verdict(STUCK, words, tuple(each.name for each in stopped))
+    still = [each for each in living if each.is_idle(patience)]
+    asking = [each for each in living if each not in still and each.is_asking(patience)]
+    if still or asking:
+        for each in still + asking:
+            each.take_stacks(stacks_age)
+        # One that has just begun to work again is not stuck.
+        standing = {each.name: now for each in still + asking if (now := each.standing()).kind != waits.WORK}
+        # Who serves, and has no tasks, is idle as it should be.
+        useful = {name: each for name, each in standing.items() if each.kind != waits.TASK} or standing
+        if len(standing) == len(living):
+            return _nobody_works(members, useful)
+        working = [each for each in living if each.name not in standing]
+        # One that has just stopped working, or has just been found, is about to be judged with the others.
+        are_known = all(each.watched_seconds() >= patience and not each.is_idle(patience / 2) for each in working)
+        if are_known and (found := _some_wait(working, useful, patience)) is not None:
+            return found
+    return _slow(living, patience) or _at_work(living, patience)
+
+
+def _nobody_works(members: Sequence[Member], standing: dict[str, Standing]) -> Verdict:
+    """Judge a job in which nobody does anything."""
+    gone = [each for each in members if each.ended]
+    waiting = {name: each for name, each in standing.items() if each.kind in waits.FOR_OTHERS}
+    to_blame = {name: each for name, each in standing.items() if name not in waiting}
+    if to_blame:
+        words = _chain(waiting, to_blame) if waiting else _grouped(to_blame)
+        return Verdict(_state(to_blame), words + _exchange(members), tuple(to_blame))
+    words = _grouped(waiting)
+    if gone:
+        return Verdict(STUCK, f"{words}, and {_names(gone)} {_have(gone)} ended", tuple(each.name for each in gone))
+    if cut := [(each.name, peer) for each in members if (peer := _unanswered(each))]:
+        words += f"; {wording.joined([f'{name} gets no answer from {peer}' for name, peer in cut])}: "
+        return Verdict(STUCK, f"{words}the network is cut, or the other host is gone", tuple(name for name, _ in cut))
+    where = {(each.exchange, each.where) for each in waiting.values()}
+    if len(waiting) > 1 and len(where) > 1:
+        words += ": they do not meet"
+    if missing := _missing(members):
+        words += f"; {missing}"
+    return Verdict(STUCK, words + _exchange(members), tuple(waiting))
+
+
+def _some_wait(working: Sequence[Member], standing: dict[str, Standing], patience: float) -> Verdict | None:
+    """Judge a job in which some work. None: those that wait do so for good reason, or it is not known."""
+    # What it asks for again and again may be done by one of those that work.
+    waiting = {name: each for name, each in standing.items() if each.kind in (*waits.FOR_OTHERS, waits.POLL)}
+    alone = {
+        name: each for name, each in standing.items() if name not in waiting and each.kind != waits.TASK and not each.missing
+    }
+    if alone:
+        words = _chain(waiting, alone) if waiting else _grouped(alone)
+        return Verdict(_state(alone), f"{words}; {_names(working)} {'go' if len(working) > 1 else 'goes'} on", tuple(alone))
+    if waiting:
+        for each in working:
+            each.take_stacks()
+        doing = {each.name: _held_up(each, patience) or f"computes {each.standing().where}".strip() for each in working}
+        at_work = {name: Standing(waits.WORK, words, "", "", "") for name, words in doing.items()}
+        return Verdict(SLOW, _chain(waiting, at_work), tuple(at_work))
+    return None
+
+
+def _slow(living: Sequence[Member], patience: float) -> Verdict | None:
+    """A job that works and is held up by the machine."""
+    for each in sorted(living, key=lambda each: -each.over("core_wait_seconds")):
+        if reason := _held_up(each, patience):
+            made = f"; the job makes steps: {steps} since it is watched" if (steps := _steps(living)) else ""
+            return Verdict(SLOW, f"{each.name} {reason}{made}", (each.name,))
+    if all(_is_downloading(each, patience) for each in living):
+        rates = wording.joined([f"{each.name} ({each.over('network_bytes') / 1024:,.0f} KiB a second)" for each in living])
+        return Verdict(SLOW, f"little but the network is at work: {rates}", tuple(each.name for each in living))
+    return None
+
+
+def _held_up(member: Member, patience: float) -> str:
+    """By what of the machine. Empty: by nothing, or it was not watched for long enough."""
+    if member.watched_seconds() < patience:
+        return ""
+    ran, waited, throttled = (member.over(name) for name in ("cpu_seconds", "core_wait_seconds", "throttled_seconds"))
+    if ran + waited >= _STARVED_LEAST_CORES and waited >= STARVED_FROM * (ran + waited):
+        stopped = f"; the quota of its control group stops it {wording.percent(min(throttled, 1.0))} of the time"
+        gets = f"gets {ran:.2f} of the {ran + waited:.2f} cores that it wants"
+        return gets + (stopped if throttled >= _THROTTLED_FROM else "")
+    if (faults := member.over("major_faults")) >= FAULTS_FROM:
+        swapped = sum(each.swap_bytes for each in member.footprints.values()) / 2**20
+        of_it = f" ({swapped:,.0f} MiB of it are swapped out)" if swapped else ""
+        return f"waits for its memory{of_it}: {faults:,.0f} pages a second come from the disk"
+    if (share := member.over("disk_waits")) >= DISK_FROM:
+        rate = member.over("disk_bytes") / 2**20
+        return f"waits for the disk {wording.percent(share)} of the time ({rate:,.1f} MiB a second)"
+    return ""
+
+
+def _is_downloading(member: Member, patience: float) -> bool:
+    return (
+        member.watched_seconds() >= patience
+        and member.over("cpu_seconds") < _DOWNLOAD_CORES
+        and member.over("network_bytes") >= IDLE_BYTES
+    )
+
+
+def _at_work(living: Sequence[Member], patience: float) -> Verdict:
+    """Judge a job that nothing holds up, or one that was not watched for long enough."""
+    cores, steps = sum(each.over("cpu_seconds") for each in living), _steps(living)
+    seconds = max(each.watched_seconds() for each in living)
+    if cores < IDLE_CORES and not steps:
+        return Verdict(UNKNOWN, f"nothing happens, and {seconds:.0f} s are too few to say why")
+    use, make = ("uses", "makes") if len(living) == 1 else ("use", "make")
+    made = f", and {make} steps: {steps} since it is watched" if steps else ""
+    so_far = f" ({seconds:.0f} s are too few to call it slow)" if seconds < patience else ""
+    return Verdict(HEALTHY, f"{_names(living)} {use} {cores:.1f} cores{made}{so_far}")
+
+
+def _steps(living: Sequence[Member]) -> int:
+    """Of a run of this suite, since it is watched. 0: it makes none, or they are not known."""
+    return max((each.marks.steps - each.first_marks.steps for each in living if each.marks and each.first_marks), default=0)
+
+
+def _state(to_blame: dict[str, Standing]) -> str:
+    return SLOW if all(each.kind in waits.END_ALONE for each in to_blame.values()) else STUCK
+
+
+def _chain(waiting: dict[str, Standing], to_blame: dict[str, Standing]) -> str:
+    """`rank 2 waits in all_reduce for rank 0, which waits for a lock in ...`."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    for name, each in waiting.items():
+        groups[each.exchange or each.words].append(name)
+    told = [f"{wording.joined(names)} {_plural(words, len(names))}" for words, names in groups.items()]
+    first, *rest = to_blame.items()
+    words = f"{wording.joined(told)} for {first[0]}, which {first[1].words}"
+    return words + "".join(f", and {name}, which {each.words}" for name, each in rest)
+
+
+def _grouped(standing: dict[str, Standing]) -> str:
+    groups: dict[str, list[str]] = defaultdict(list)
+    for name, each in standing.items():
+        groups[each.words + (f" (no stacks: {each.missing})" if each.missing else "")].append(name)
+    return ", and ".join(f"{wording.joined(names)} {_plural(words, len(names))}" for words, names in groups.items())
+
+
+def _plural(words: str, count: int) -> str:
+    verb, _, rest = words.partition(" ")
+    plural = {"does": "do"}.get(verb, verb.removesuffix("s"))
+    return words if count == 1 else f"{plural} {rest}".strip()
+
+
+def _unanswered(member: Member) -> str | None:
+    """The other end of a connection that no longer answers."""
+    return next((each.peer for each in member.connections if each.unsent_bytes and each.tries >= _UNANSWERED_TRIES), None)
+
+
+def _missing(members: Sequence[Member]) -> str:
+    """How many ranks of the launcher's WORLD_SIZE are not watched, in words."""
+    size = members[0].group.environment.get("WORLD_SIZE", "")
+    left = int(size) - len(members) if size.isdecimal() else 0
+    return f"{wording.count(left, 'rank')} of {size} {'is' if left == 1 else 'are'} not watched" if left > 0 else ""
+
+
+def _exchange(members: Sequence[Member]) -> str:
+    """Which exchange does not match, of a run of this suite."""
+    flights = {each.group.number: each.flight() for each in members if each.group.number is not None and not each.ended}
+    if not any(flights.values()):
+        return ""
+    ended = {each.group.number for each in members if each.ended}
+    ranks = [Rank(f"rank {number}", flights.get(number), number in ended) for number in range(max(flights) + 1)]
+    sentence = flight_report.sentence(ranks)
+    return f". {sentence}" if sentence else ""
+
+
+def _names(members: Sequence[Member]) -> str:
+    return wording.joined([each.name for each in members])
+
+
+def _have(members: Sequence[Member]) -> str:
+    return "has" if len(members) == 1 else "have"

@@ -1,0 +1,210 @@
+"""What a thread waits in: read from its stack, its source and the function of the kernel that it sleeps in."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from compare.watching.stacks import Frame
+
+EXCHANGE, MESSAGE, LOCK, POLL, SLEEP, FILE, CALL, INSIDE, TASK, WORK = (
+    *("exchange", "message", "lock", "poll", "sleep", "file", "call", "inside", "task", "work"),
+)
+"""Kinds of waits:
+
+- `exchange`: for other ranks
+- `message`: for a socket, a pipe, or a queue or lock between processes
+- `lock`
+- `poll`: it asks again and again in a loop
+- `sleep`
+- `file`: for a file system
+- `call`: in something in C that Python does not show
+- `inside`: for another thread or process of the same rank (a queue, an event, a join)
+- `task`: an idle worker, as it should be
+- `work`: it does not wait
+"""
+FOR_OTHERS = (EXCHANGE, MESSAGE)
+"""What a rank may wait in that is itself healthy."""
+END_ALONE = (SLEEP, FILE)
+"""What ends without another rank or thread."""
+
+
+class Wait(NamedTuple):
+    """What a thread waits in."""
+
+    kind: str
+    what: str
+    """In words: `waits in all_reduce`."""
+    place: str
+    """The innermost line that is neither of Python nor of an installed library: `in step (train.py:30: loss.backward())`."""
+    loop: tuple[str, int] | None = None
+    """File and line of the loop that asks again and again."""
+
+    @property
+    def words(self) -> str:
+        return f"{self.what}{f' {self.place}' if self.place else ''}"
+
+
+_CALLS = tuple(
+    (kind, re.compile(file), re.compile(function), name)
+    for kind, file, function, name in (
+        # The first row that a frame matches counts.
+        (TASK, r"/concurrent/futures/(thread|process)\.py$|/multiprocessing/pool\.py$", r"_?worker$", ""),
+        (TASK, r"/(socket|socketserver|multiprocessing/connection)\.py$", r"(accept|serve_forever)$", ""),
+        (TASK, r"/torch/utils/data/_utils/(worker|pin_memory)\.py$", r"", ""),
+        (TASK, r"/tensorflow/python/training/server_lib\.py$", r"join$", ""),
+        (INSIDE, r"/torch/utils/data/", r"", "the next batch of its DataLoader"),
+        (INSIDE, r"/tensorflow/python/data/", r"", "the next batch of tf.data"),
+        (INSIDE, r"/torch/distributed/(elastic|launcher|run\.py)|/torch/multiprocessing/", r"", "its processes"),
+        (EXCHANGE, r"/torch/(distributed|nn/parallel|autograd)/|/torch/_tensor\.py$|/horovod/", r"", ""),
+        (EXCHANGE, r"/tensorflow/python/(eager|distribute|framework|util)/", r"", "a call of TensorFlow"),
+        (INSIDE, r"/(queue|concurrent/futures/_base|subprocess)\.py$", r"", ""),
+        (MESSAGE, r"/multiprocessing/queues\.py$", r"", ""),
+        (MESSAGE, r"/multiprocessing/synchronize\.py$", r"(__enter__|acquire)$", "a lock between processes"),
+        (INSIDE, r"/multiprocessing/(process|popen_\w+)\.py$", r"", ""),
+        (LOCK, r"/threading\.py$", r"(__enter__|acquire)$", ""),
+        (
+            INSIDE,
+            r"/(threading|multiprocessing/synchronize)\.py$",
+            r"(wait|wait_for|join|_shutdown|_wait|_enter\w*|_wait_for_\w+)$",
+            "",
+        ),
+        (MESSAGE, r"/(socket|ssl|select|selectors|multiprocessing/connection|http/client|asyncio/\w+)\.py$", r"", ""),
+    )
+)
+_WRAPPERS = re.compile(r"^(wrapper|inner|_wrapped|__call__|__next__|_call_impl|_wrapped_call_impl|<lambda>)$")
+"""Names that say nothing."""
+_LIBRARY = re.compile(r"/(site|dist)-packages/|/lib(64)?/python3[^/]*/|^<")
+_KERNEL = (
+    (re.compile(r"futex"), "futex"),
+    (re.compile(r"nanosleep"), SLEEP),
+    (re.compile(r"do_wait|wait4|waitid|pidfd"), INSIDE),
+    (re.compile(r"fuse|request_wait|nfs|rpc_|io_schedule|folio|filemap|ext4|xfs|btrfs|jbd2"), FILE),
+    (re.compile(r"poll|select|wait_woken|sk_wait|unix_|inet|tcp_|skb_|sock|pipe"), MESSAGE),
+)
+_COLLECTIVES = re.compile(
+    r"\.((?:all_?)?reduce|all_?gather|all_?to_?all|b(?:road)?cast|barrier|gather|scatter|wait)\w*\(", re.IGNORECASE
+)
+"""Called in a user's line without Python frames of its own: by mpi4py, or `wait` for what torch sends meanwhile."""
+_MOST_BYTES = 2**22
+"""Of a source file."""
+_ASKING = frozenset(
+    {"sleep", "is_set", "poll", "acquire", "release", "locked", "empty", "full", "qsize", "get_nowait", "put_nowait"}
+    | {"exists", "is_file", "isfile", "is_alive", "done", "is_completed", "ready", "test", "monotonic", "time", "perf_counter"}
+)
+"""Calls that a loop may make that does nothing but ask."""
+
+
+def wait(frames: Sequence[Frame], blocked_in: str) -> Wait:
+    """What a thread waits in.
+
+    Args:
+        frames: its stack, the innermost first.
+        blocked_in: the function of the kernel that it sleeps in; empty where that is not known, or where it runs.
+    """
+    own = next((frame for frame in frames if not _LIBRARY.search(frame.file)), None)
+    shown = own or next(iter(frames), None)
+    place = _place(shown) if shown is not None else ""
+    line = _source(own) if own is not None and own == frames[0] else ""  # it calls what Python does not show
+    loop = _polling_loop(own.file, own.line) if own is not None else None
+    kind, name = _call(frames)
+    if kind in (EXCHANGE, TASK):
+        return Wait(kind, f"waits in {name}" if kind == EXCHANGE else "waits for tasks", place)
+    if found := _COLLECTIVES.search(line):
+        return Wait(EXCHANGE, f"waits in {found[1]}", place)
+    if loop is not None:
+        return Wait(POLL, "asks again and again", place, loop)
+    if kind:
+        return Wait(kind, "waits for a lock" if kind == LOCK else f"waits {'for' if ' ' in name else 'in'} {name}", place)
+    return _without_frames(blocked_in, line, place)
+
+
+def _without_frames(blocked_in: str, line: str, place: str) -> Wait:
+    """The wait of a thread whose innermost frame called something in C."""
+    kind = next((kind for pattern, kind in _KERNEL if pattern.search(blocked_in)), "")
+    if kind == SLEEP or (kind and re.search(r"\bsleep\(", line)):
+        return Wait(SLEEP, "sleeps", place)
+    if kind == "futex":
+        is_lock = re.search(r"^\s*(async )?with\b|\bacquire\(", line)
+        return Wait(LOCK, "waits for a lock", place) if is_lock else Wait(CALL, "waits in a call", place)
+    if kind == INSIDE:
+        return Wait(INSIDE, "waits for its processes", place)
+    if kind == FILE:
+        return Wait(FILE, "waits for a file system", place)
+    if kind == MESSAGE:
+        return Wait(MESSAGE, "waits for a socket or pipe", place)
+    return Wait(CALL, "waits in a call", place) if blocked_in else Wait(WORK, "computes", place)
+
+
+def _call(frames: Sequence[Frame]) -> tuple[str, str]:
+    """(kind, name) of the outermost of the innermost frames that wait, e.g. (`inside`, `Queue.get`). Empty: none does."""
+    kind = name = ""
+    for frame in frames:
+        row = next((row for row in _CALLS if row[1].search(frame.file) and row[2].search(frame.function)), None)
+        if row is None:
+            break
+        kind = row[0]
+        if row[3]:
+            name = row[3]
+        elif not _WRAPPERS.match(last := frame.function.rpartition(".")[2]):
+            name = last if kind == EXCHANGE else _shown(frame.function)
+    return kind, name
+
+
+def _place(frame: Frame) -> str:
+    text = _source(frame)
+    said = f": {text if len(text) <= 60 else text[:59] + '…'}" if text else ""
+    return f"in {_shown(frame.function)} ({Path(frame.file).name}:{frame.line}{said})"
+
+
+def _shown(function: str) -> str:
+    """A name without the functions around it."""
+    return function.rpartition("<locals>.")[2]
+
+
+def _source(frame: Frame) -> str:
+    lines = _lines(frame.file)
+    return lines[frame.line - 1].strip() if 0 < frame.line <= len(lines) else ""
+
+
+@lru_cache(maxsize=256)
+def _lines(file: str) -> list[str]:
+    """Of a source file. None of what is no plain file of a usual size: the name comes from another process."""
+    path = Path(file)
+    try:
+        return path.read_text("utf-8", "replace").splitlines() if path.is_file() and path.stat().st_size < _MOST_BYTES else []
+    except OSError:
+        return []
+
+
+@lru_cache(maxsize=256)
+def _polling_loop(file: str, line: int) -> tuple[str, int] | None:
+    """File and first line of the innermost `while` around a line, if that does nothing but ask and wait."""
+    try:
+        tree = ast.parse("\n".join(_lines(file)))
+    except (SyntaxError, ValueError):
+        return None
+    around = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.While) and node.lineno <= line <= (node.end_lineno or node.lineno)
+    ]
+    if not around:
+        return None
+    loop = max(around, key=lambda node: node.lineno)
+    nodes = [node for part in (loop.test, *loop.body) for node in ast.walk(part)]
+    asks = all(_called(node) in _ASKING for node in nodes if isinstance(node, ast.Call))
+    counts = any(isinstance(node, ast.AugAssign | ast.For | ast.Yield | ast.Await) for node in nodes)
+    return (file, loop.lineno) if asks and not counts else None
+
+
+def _called(call: ast.Call) -> str:
+    match call.func:
+        case ast.Attribute(attr=name) | ast.Name(id=name):
+            return name
+        case _:
+            return ""

@@ -1,0 +1,67 @@
+"""`convtwins watch`: is a training job healthy, slow or stuck? Anybody's, without a change in its code."""
+
+from __future__ import annotations
+
+import time
+from contextlib import nullcontext
+from typing import Annotated
+
+import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from compare.core import exits, wording
+from compare.core.interrupt import interruptible
+from compare.execution import options
+from compare.reporting import tables
+from compare.watching import report
+from compare.watching.verdict import ENDED, STUCK, Verdict
+from compare.watching.watcher import Watcher
+
+
+def command(
+    pids: Annotated[
+        list[int], typer.Argument(metavar="PID...", help="Processes of the job, or the one that started them, e.g. torchrun.")
+    ],
+    seconds: Annotated[
+        float | None, typer.Option(min=0.1, help="Watch for so long. Default: until the job is stuck or has ended.")
+    ] = None,
+    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 1.0,
+    patience: Annotated[
+        float, typer.Option(min=1.0, help="Seconds without work after which a job is called slow or stuck.")
+    ] = 10.0,
+    as_json: options.AsJson = False,
+) -> None:
+    """Say whether a running job is healthy, slow or stuck, and which rank is to blame; exit code 6 where it is stuck."""
+    with exits.reported(), interruptible():
+        watcher = Watcher(pids, patience)
+        try:
+            found = _watched(watcher, seconds, interval)
+            code = report.report(watcher, found).deliver(None, as_json=as_json)
+        finally:
+            watcher.close()
+    raise typer.Exit(code)
+
+
+def _watched(watcher: Watcher, seconds: float | None, interval: float) -> Verdict:
+    """The last verdict. Until then, the terminal shows each, and stderr gets a line where it changes."""
+    console = Console(stderr=True, highlight=False)
+    live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+    begun, told = time.monotonic(), ""
+    with live or nullcontext():
+        while True:
+            watcher.look()
+            found = watcher.verdict()
+            if live is not None:
+                live.update(
+                    Group(Text(wording.one_line(found.words)), tables.to_rich(report.table(watcher.members), console.width)),
+                    refresh=True,
+                )
+            elif found.state != told:
+                console.print(wording.one_line(found.words), markup=False, soft_wrap=True)
+            told = found.state
+            past = time.monotonic() - begun
+            if found.state in (STUCK, ENDED) or (seconds is not None and past >= seconds):
+                return found
+            time.sleep(interval if seconds is None else max(min(interval, seconds - past), 0.0))

@@ -1,0 +1,65 @@
+"""Which processes of a job are its ranks."""
+
+import json
+import os
+
+import pytest
+
+from common.spec import SpecError
+from compare.watching.job import Found, Job, grouped, told
+
+
+def found(pid: int, parent: int, **environment: str) -> Found:
+    return Found(pid, parent, environment)
+
+
+def task(index: int, kind: str = "worker") -> str:
+    return json.dumps({"cluster": {}, "task": {"type": kind, "index": index}})
+
+
+@pytest.mark.parametrize(
+    ("processes", "groups"),
+    [
+        ([found(1, 0)], {"process 1": [1]}),
+        ([found(1, 0), found(2, 1), found(3, 2)], {"process 1": [1, 2, 3]}),
+        ([found(1, 0), found(5, 0)], {"process 1": [1], "process 5": [5]}),
+        (
+            # torchrun, two ranks, and a worker of a DataLoader, which has the variable of its rank
+            [found(1, 0), found(2, 1, RANK="1"), found(3, 1, RANK="0"), found(4, 3, RANK="0"), found(5, 4, RANK="0")],
+            {"rank 0": [3, 4, 5], "rank 1": [2], "process 1": [1]},
+        ),
+        (
+            # a batch system tells all of a node the same, torchrun tells them apart
+            [found(1, 0, SLURM_PROCID="3"), found(2, 1, SLURM_PROCID="3", RANK="6"), found(3, 1, SLURM_PROCID="3", RANK="7")],
+            {"rank 6": [2], "rank 7": [3], "process 1": [1]},
+        ),
+        (
+            [found(1, 0, OMPI_COMM_WORLD_RANK="10"), found(2, 0, OMPI_COMM_WORLD_RANK="9")],
+            {"rank 9": [2], "rank 10": [1]},
+        ),
+        (
+            [found(1, 0, TF_CONFIG=task(1)), found(2, 0, TF_CONFIG=task(0)), found(3, 0, TF_CONFIG=task(0, "ps"))],
+            {"ps 0": [3], "worker 0": [2], "worker 1": [1]},
+        ),
+        ([found(1, 0, RANK="0"), found(2, 0, RANK="0")], {"rank 0 (process 1)": [1], "rank 0 (process 2)": [2]}),
+        ([found(1, 0, RANK="zero", TF_CONFIG="{}")], {"process 1": [1]}),
+    ],
+)
+def test_ranks_are_told_by_what_launchers_put_into_the_environment(
+    processes: list[Found], groups: dict[str, list[int]]
+) -> None:
+    ranks = told(processes)
+    made = grouped(processes, ranks)
+    assert [(each.name, each.pids) for each in made] == list(groups.items())
+    assert [each.is_rank for each in made] == [not ranks or not each.name.startswith("process") for each in made]
+
+
+def test_a_process_that_does_not_exist_is_refused_by_name() -> None:
+    for pid in (2**22 + 1, 2**40, -1):
+        with pytest.raises(SpecError, match=f"There is no such process. Received: {pid}."):
+            Job([os.getpid(), pid])
+
+
+def test_a_job_holds_what_its_processes_started_and_each_once() -> None:
+    (group,) = Job([os.getpid(), os.getpid()]).groups()
+    assert group.pids[0] == os.getpid() and group.is_rank

@@ -1,0 +1,134 @@
+"""Jobs that the machine holds up: a quota, too little memory, a network that is cut. They need root."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from common.machine import machine
+from compare.watching.verdict import SLOW, STUCK
+from tests.compare.watching.jobs import needs_stacks, started, watched
+from tests.compare.watching.test_watch import TRAINING
+from tests.namespaces import joined_hosts
+
+GROUPS = Path("/sys/fs/cgroup")
+
+
+@contextmanager
+def control_group(controller: str, settings: dict[str, str]) -> Generator[Path]:
+    """A control group of the first version; its file of processes."""
+    folder = GROUPS / controller / f"convtwins-test-{os.getpid()}"
+    if not (GROUPS / controller).is_dir() or not os.access(GROUPS / controller, os.W_OK):
+        pytest.skip(f"the control groups of {controller} cannot be written here")
+    folder.mkdir()
+    try:
+        for name, value in settings.items():
+            (folder / name).write_text(value)
+        yield folder / "cgroup.procs"
+    finally:
+        for _ in range(100):
+            try:
+                folder.rmdir()
+                break
+            except OSError:  # its last process is still ending
+                time.sleep(0.05)
+
+
+def test_a_job_that_its_quota_stops_is_slow_and_the_quota_is_named(tmp_path: Path) -> None:
+    settings = {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "10000"}
+    with control_group("cpu", settings) as group, started(TRAINING, tmp_path) as pid:
+        group.write_text(str(pid))
+        found = watched(pid, lambda found: found.state == SLOW and "quota" in found.because)
+    assert found.state == SLOW
+    gets = rf"process {pid} gets 0\.[01]\d of the .* cores that it wants"
+    assert re.fullmatch(rf"{gets}; the quota of its control group stops it \d+ % of the time", found.because), found.because
+
+
+MAPPED = """
+    import mmap, os, random, time
+    size = 256 * 2**20
+    with open("data.bin", "wb") as file:
+        for _ in range(256):
+            file.write(os.urandom(2**20))
+        os.fsync(file.fileno())
+    print("ready")
+    time.sleep(1)
+    with open("data.bin", "rb") as file:
+        data = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        data.madvise(mmap.MADV_RANDOM)
+        while True:
+            data[random.randrange(size)]
+"""
+
+
+def test_a_job_whose_memory_comes_from_the_disk_again_and_again_is_slow_and_says_so(tmp_path: Path) -> None:
+    settings = {"memory.limit_in_bytes": str(64 * 2**20)}
+    with control_group("memory", settings) as group, started(MAPPED, tmp_path) as pid:
+        group.write_text(str(pid))
+        # What it wrote is in the memory of the machine, and is dropped from there.
+        with (tmp_path / "data.bin").open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        found = watched(pid, lambda found: found.state == SLOW and "memory" in found.because)
+    assert found.state == SLOW
+    words = rf"process {pid} waits for its memory: [\d,]+ pages a second come from the disk"
+    assert re.fullmatch(words, found.because), found.because
+
+
+RANK = """
+    import os, socket, sys, time
+    rank, address = int(os.environ["RANK"]), os.environ["MASTER_ADDR"]
+    def all_reduce(peer):
+        peer.sendall(b"x" * 1000)
+        left = 1000
+        while left:
+            left -= len(peer.recv(left))
+    if rank == 0:
+        listener = socket.create_server((address, 29500))
+        print("ready")
+        peer, _ = listener.accept()
+    else:
+        peer = socket.create_connection((address, 29500))
+        print("ready")
+    while True:
+        all_reduce(peer)
+        time.sleep(0.01)
+"""
+
+
+@needs_stacks
+@pytest.mark.slow
+def test_a_network_that_is_cut_is_named_with_the_host_that_gives_no_answer(tmp_path: Path) -> None:
+    with joined_hosts(2) as hosts:
+        shared = {"MASTER_ADDR": hosts[0].address, "WORLD_SIZE": "2"}
+
+        def wrapped(rank: int) -> list[str]:
+            return [*hosts[rank].command("env"), *(f"{name}={value}" for name, value in (shared | {"RANK": str(rank)}).items())]
+
+        with (
+            started(RANK, tmp_path, "first.py", wrapped(0)) as pid,
+            started(RANK, tmp_path, "second.py", wrapped(1)),
+        ):
+            # On each host, its own ranks are watched.
+            command = hosts[0].command(sys.executable, "-m", "compare", "watch", str(pid), "--json", "--patience", "4")
+            environment = os.environ | {"PYTHONPATH": str(machine.PROJECT_ROOT)}
+            healthy = subprocess.run([*command, "--seconds", "3"], env=environment, capture_output=True, text=True, check=False)
+            assert json.loads(healthy.stdout)["verdict"] != "stuck", healthy.stdout
+            switch = f"{hosts[0].address.rpartition('.')[0]}.switch"
+            subprocess.run(["ip", "-netns", switch, "link", "set", "plug1", "down"], check=True)
+            done = subprocess.run([*command, "--seconds", "60"], env=environment, capture_output=True, text=True, check=False)
+    said = json.loads(done.stdout)
+    assert (done.returncode, said["verdict"], said["to_blame"]) == (6, STUCK, ["rank 0"]), done.stderr
+    assert re.fullmatch(
+        r"rank 0 waits for a socket or pipe in all_reduce \(first\.py:\d+: left -= len\(peer\.recv\(left\)\)\); "
+        rf"rank 0 gets no answer from {re.escape(hosts[1].address)}:\d+: the network is cut, or the other host is gone",
+        said["because"],
+    ), said["because"]

@@ -1,0 +1,105 @@
+"""Python stacks of other processes, and what is said where the system refuses them."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from common.machine import machine
+from compare.watching import stacks
+from tests.compare.watching.jobs import needs_stacks, started
+
+WAITS = """
+    import threading
+    def take(lock):
+        print("ready")
+        with lock:
+            pass
+    lock = threading.Lock()
+    lock.acquire()
+    take(lock)
+"""
+
+
+@needs_stacks
+def test_the_stacks_of_a_process_name_its_lines(tmp_path: Path) -> None:
+    with started(WAITS, tmp_path) as pid:
+        (stack,) = stacks.dump(pid).stacks
+    assert (stack.thread, stack.name) == (pid, "MainThread")
+    assert stack.frames == [
+        stacks.Frame("take", str(tmp_path / "train.py"), 5),
+        stacks.Frame("<module>", str(tmp_path / "train.py"), 9),
+    ]
+
+
+@needs_stacks
+def test_what_is_no_python_and_what_has_ended_has_none_and_says_so() -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        found = stacks.dump(process.pid)
+        process.kill()
+    assert found.stacks == [] and found.missing.startswith("it is no Python program that py-spy knows"), found
+    assert stacks.dump(2**22 + 1).missing == "it has ended"
+
+
+def test_without_py_spy_the_command_that_installs_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stacks, "program", lambda: None)
+    assert stacks.dump(os.getpid()).missing == f"py-spy is not installed. Run: {stacks.INSTALL}"
+
+
+@pytest.mark.parametrize(
+    ("scope", "words"),
+    [
+        ("1", "only a parent may read a process. Run the command as root, or: sudo sysctl kernel.yama.ptrace_scope=0"),
+        ("2", "only root may read another process. Run the command as root"),
+        ("3", "nobody may read another process until the machine is started again"),
+        ("0", "In a container, start it with --cap-add SYS_PTRACE"),
+        (None, "In a container, start it with --cap-add SYS_PTRACE"),
+    ],
+)
+def test_a_refusal_of_the_system_is_told_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scope: str | None, words: str
+) -> None:
+    """A program in place of py-spy is refused as py-spy is."""
+    refused = tmp_path / "py-spy"
+    refused.write_text("#!/bin/sh\necho 'Error: Permission denied (os error 13)' >&2\nexit 1\n")
+    refused.chmod(0o755)
+    if scope is not None:
+        (tmp_path / "scope").write_text(f"{scope}\n")
+    monkeypatch.setattr(stacks, "program", lambda: str(refused))
+    monkeypatch.setattr(stacks, "YAMA", tmp_path / "scope")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(os, "getuid", lambda: psutil.Process().uids().real)
+    assert words in stacks.dump(os.getpid()).missing
+
+
+OTHER_USER = """
+import os, pwd, sys, time
+from compare.watching.watcher import Watcher
+other = pwd.getpwnam("nobody")
+os.setgroups([]), os.setgid(other.pw_gid), os.setuid(other.pw_uid)
+watcher = Watcher([int(sys.argv[1])], 1.0)
+deadline = time.monotonic() + 30
+while True:
+    watcher.look()
+    found = watcher.verdict()
+    if found.state == "stuck" or time.monotonic() > deadline:
+        break
+    time.sleep(0.2)
+print(found.words)
+"""
+
+
+@needs_stacks
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_another_users_job_is_judged_by_its_footprints_and_the_verdict_says_what_is_missing(tmp_path: Path) -> None:
+    with started(WAITS, tmp_path) as pid:
+        environment = os.environ | {"PYTHONPATH": str(machine.PROJECT_ROOT)}
+        command = [sys.executable, "-c", OTHER_USER, str(pid)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    # The other user may be kept from the folder of py-spy too.
+    missing = r"(it belongs to root\. Run the command as root|py-spy .*)"
+    assert re.fullmatch(rf"stuck: process {pid} does nothing \(no stacks: {missing}\)\n", done.stdout), done.stderr
