@@ -44,7 +44,7 @@ class Shown(NamedTuple):
 
 def command(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Results folders of comparisons or matrices.")],
-    out: Annotated[Path, typer.Option(metavar="SITE", help="The folder of the page. An earlier gallery there is replaced.")],
+    out: Annotated[Path, typer.Option(help=f"{options.OUT} An earlier gallery there is replaced.")],
     signers: options.Signers = None,
     as_json: options.AsJson = False,
 ) -> None:

@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from common.machine import machine
-
 _SECONDS = 10.0
 """py-spy takes milliseconds, and seconds in a process with very many frames on a busy machine."""
 _RANK_NAMES = ("rank", "local_rank", "global_rank", "proc_id")
@@ -22,11 +20,7 @@ _SPAWNED = ("_wrap", "i")
 """The function of torch.multiprocessing.spawn that calls the user's, and its variable with the number of the process."""
 YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 """Which processes may read which. Missing: those of one user may read each other."""
-INSTALL = (
-    f"{sys.executable} -m pip install 'convtwins[watch]'"
-    if machine.INSTALLED
-    else ".venv/bin/python -m pip install -r requirements-watch.txt"
-)
+INSTALL = f"{sys.executable} -m pip install py-spy"
 
 
 class Frame(NamedTuple):

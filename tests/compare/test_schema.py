@@ -35,7 +35,7 @@ def unknown(value: Any, schema: dict[str, Any], root: dict[str, Any], path: str 
 
 def test_a_spec_file_has_the_fields_of_a_run_and_of_the_matrix() -> None:
     schema = schemas()["spec"]
-    matrix = {"modes", "repeats", "contestants", "until_decided", "most_repeats", "smallest_effect"}
+    matrix = {"modes", "one_core", "repeats", "contestants", "until_decided", "most_repeats", "smallest_effect"}
     assert schema["properties"].keys() == Spec.model_fields.keys() | matrix and schema["additionalProperties"] is False
     written = json.loads(Spec.model_validate({}).to_json()) | {"modes": ["serial"], "repeats": 5}
     assert unknown(written, schema, schema) == []

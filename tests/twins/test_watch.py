@@ -17,7 +17,7 @@ import pytest
 
 from common import spec
 from compare.watching.verdict import HEALTHY, STUCK, Verdict
-from tests.compare.watching.jobs import needs_stacks, watched
+from tests.compare.watching.jobs import watched
 from tests.twins.runs import ENDLESS, RANKS, SECONDS, SETTINGS, Run
 
 PATIENCE = 4.0
@@ -150,7 +150,6 @@ def stuck(pids: list[int]) -> Verdict:
     return watched(pids, patience=PATIENCE, longest=SECONDS)
 
 
-@needs_stacks
 @pytest.mark.slow
 def test_the_rank_of_a_users_script_that_stays_away_is_named_with_its_line(script: Any, framework: str) -> None:
     found = stuck(script(stays_away=True))
@@ -162,7 +161,6 @@ def test_the_rank_of_a_users_script_that_stays_away_is_named_with_its_line(scrip
     assert re.fullmatch(said, found.because), found
 
 
-@needs_stacks
 @pytest.mark.slow
 def test_a_users_script_at_work_is_healthy(script: Any, framework: str) -> None:
     pids, states = script(stays_away=False), list[Verdict]()
@@ -178,7 +176,6 @@ def test_a_users_script_at_work_is_healthy(script: Any, framework: str) -> None:
     assert states[-1].state == HEALTHY or "cores that it wants" in states[-1].because, states[-1]
 
 
-@needs_stacks
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("planted", "words"),
@@ -196,7 +193,6 @@ def test_a_run_of_this_suite_is_told_with_its_exchange(start: Any, planted: str,
     assert re.search(r"; rank 1 has not come to it: its last was \d+, ", found.because), found
 
 
-@needs_stacks
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", [mode for mode in spec.VARIANTS if mode not in ("serial", "data_parallel")])
 def test_the_rank_that_hangs_is_named_in_every_mode(start: Any, framework: str, mode: str) -> None:
@@ -228,7 +224,6 @@ def test_a_run_of_this_suite_at_work_is_healthy_with_its_steps(start: Any) -> No
     assert re.fullmatch(rf"({said}) steps: \d+ since it is watched( \(.*too few.*\))?", found.because), found
 
 
-@needs_stacks
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", spec.VARIANTS)
 def test_a_run_of_every_mode_raises_no_alarm_from_its_start_to_its_end(start: Any, mode: str) -> None:

@@ -32,6 +32,8 @@ OTHERS = {
         for command in ("convert", "infer", "predict")
     },
     ("study", "--set"): "fields of a study file",
+    ("watch", "--seconds"): "how long to look at a job, not how long to call a model",
+    ("watch", "--patience"): "seconds of a job, not epochs",
 }
 """Options that differ from those of the same name in other commands, each with the reason."""
 

@@ -11,9 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
-import pytest
 
-from compare.watching import stacks
 from compare.watching.verdict import STUCK, UNKNOWN, Verdict
 from compare.watching.watcher import Watcher
 
@@ -21,8 +19,6 @@ PATIENCE = 2.0
 INTERVAL = 0.2
 LONGEST_SECONDS = 30.0
 """For a verdict, on a machine that has much else to do."""
-
-needs_stacks = pytest.mark.skipif(stacks.program() is None, reason="py-spy is not installed: requirements-watch.txt")
 
 
 @contextmanager

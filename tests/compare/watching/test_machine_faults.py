@@ -16,7 +16,7 @@ import pytest
 
 from common.machine import machine
 from compare.watching.verdict import SLOW, STUCK
-from tests.compare.watching.jobs import needs_stacks, started, watched
+from tests.compare.watching.jobs import started, watched
 from tests.compare.watching.test_watch import TRAINING
 from tests.namespaces import joined_hosts
 
@@ -104,7 +104,6 @@ RANK = """
 """
 
 
-@needs_stacks
 @pytest.mark.slow
 def test_a_network_that_is_cut_is_named_with_the_host_that_gives_no_answer(tmp_path: Path) -> None:
     with joined_hosts(2) as hosts:

@@ -11,7 +11,7 @@ import pytest
 
 from common.machine import machine
 from compare.watching import stacks
-from tests.compare.watching.jobs import needs_stacks, started
+from tests.compare.watching.jobs import started
 
 WAITS = """
     import threading
@@ -25,7 +25,6 @@ WAITS = """
 """
 
 
-@needs_stacks
 def test_the_stacks_of_a_process_name_its_lines(tmp_path: Path) -> None:
     with started(WAITS, tmp_path) as pid:
         (stack,) = stacks.dump(pid).stacks
@@ -36,7 +35,6 @@ def test_the_stacks_of_a_process_name_its_lines(tmp_path: Path) -> None:
     ]
 
 
-@needs_stacks
 def test_what_is_no_python_and_what_has_ended_has_none_and_says_so() -> None:
     with subprocess.Popen(["sleep", "60"]) as process:
         found = stacks.dump(process.pid)
@@ -93,7 +91,6 @@ print(found.words)
 """
 
 
-@needs_stacks
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_another_users_job_is_judged_by_its_footprints_and_the_verdict_says_what_is_missing(tmp_path: Path) -> None:
     with started(WAITS, tmp_path) as pid:

@@ -17,7 +17,7 @@ import pytest
 
 from compare.watching.verdict import ENDED, HEALTHY, SLOW, STUCK
 from tests.compare.command_line import compare
-from tests.compare.watching.jobs import PATIENCE, needs_stacks, started, verdicts, watched
+from tests.compare.watching.jobs import PATIENCE, started, verdicts, watched
 
 LOCKS = """
     import threading
@@ -100,7 +100,6 @@ READING = """
 """
 
 
-@needs_stacks
 @pytest.mark.parametrize(
     ("code", "words"),
     [
@@ -149,7 +148,6 @@ def test_a_busy_job_is_never_called_stuck(tmp_path: Path) -> None:
     assert {each.state for each in found if "cores that it wants" not in each.because} <= {HEALTHY}, found
 
 
-@needs_stacks
 def test_a_job_that_sleeps_is_slow_and_not_stuck(tmp_path: Path) -> None:
     with started(SLEEPING, tmp_path) as pid:
         found = watched(pid, lambda found: found.state == SLOW)
@@ -200,7 +198,6 @@ RANKS = """
 """
 
 
-@needs_stacks
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_ranks_that_wait_for_one_that_waits_for_a_lock_are_told_as_a_chain(tmp_path: Path, method: str) -> None:
     """Nobody told these processes their rank by the environment: it is in a variable."""
@@ -235,7 +232,6 @@ def launched(rank: str, folder: Path) -> AbstractContextManager[int]:
     return started(LAUNCHED, folder)
 
 
-@needs_stacks
 def test_a_rank_that_waits_while_another_computes_is_slow_and_the_other_is_named(tmp_path: Path) -> None:
     body = """
 def evaluate(number):
@@ -255,7 +251,6 @@ ours.recv(1)
     assert re.fullmatch(rf"{waits} for rank 0, which ({does})", found.because), found.because
 
 
-@needs_stacks
 def test_a_rank_that_asks_for_what_another_is_at_work_on_is_slow_and_not_stuck(tmp_path: Path) -> None:
     body = """
 import os, time
@@ -271,7 +266,6 @@ while True:
     assert re.fullmatch(said, found.because), found.because
 
 
-@needs_stacks
 def test_a_rank_that_spins_while_another_waits_is_named(tmp_path: Path) -> None:
     body = """
 ready = False
@@ -286,7 +280,6 @@ ours.recv(1)
     assert "rank 1 waits for a socket or pipe" in found.because and "for rank 0, which asks again and again" in found.because
 
 
-@needs_stacks
 def test_what_a_job_calls_its_threads_and_functions_does_nothing_in_the_terminal(tmp_path: Path) -> None:
     code = """
     import threading
@@ -305,7 +298,6 @@ def test_what_a_job_calls_its_threads_and_functions_does_nothing_in_the_terminal
     assert "its thread red  healthy waits for a lock in take" in done.output.replace("\n", " "), done.output
 
 
-@needs_stacks
 def test_the_command_says_the_verdict_with_stacks_and_ends_with_6(tmp_path: Path) -> None:
     with started(LOCKS, tmp_path) as pid:
         done = compare("watch", pid, "--patience", "2", "--interval", "0.2")
