@@ -33,8 +33,7 @@ def overall(machines: Sequence[Estimate]) -> Overall:
 
     A machine's mean varies by its own noise and by what makes it another machine. The variance of the means holds both. So the
     t-test on the means needs no estimate of either. Where the noise of machines differs, its false alarms stay below 5 %
-    (Bakirov & Szekely 2005). Weights by each machine's noise would be narrower, and too narrow: with five repeats that noise is
-    hardly known, and 8 % of such intervals over five machines miss the truth.
+    (Bakirov & Szekely 2005). Weights by each machine's noise would be narrower, but with five repeats it is hardly known.
 
     Args:
         machines: at least 2.
