@@ -121,7 +121,7 @@ def _read_linux(pid: int) -> Footprint:
         sorted(_threads(pid), key=lambda thread: thread.number != pid),
         *faults,
         int(disk["read_bytes"]) + int(disk["write_bytes"]) if "write_bytes" in disk else None,
-        *(1024 * int(memory.get(name, "0").split()[0]) for name in ("VmRSS", "RssShmem", "VmSwap")),
+        *(1024 * int((memory.get(name, "").split() or ["0"])[0]) for name in ("VmRSS", "RssShmem", "VmSwap")),
     )
 
 
@@ -136,16 +136,16 @@ def _threads(pid: int) -> Iterator[Thread]:
 
 
 def _fields(text: str) -> Iterator[tuple[str, str]]:
-    for line in text.splitlines():
+    for line in text.split("\n"):  # a process may have any other separator in its name
         name, colon, value = line.partition(":")
         if colon:
-            yield name, value.strip()
+            yield name, value.strip(" \t")
 
 
 def _text(path: str) -> str:
     """Empty: there is no such file, or it may not be read."""
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123  as above
+        with open(path, encoding="utf-8", errors="replace", newline="\n") as file:  # noqa: PTH123  as above
             return file.read().strip()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return ""

@@ -81,8 +81,10 @@ class Failure(NamedTuple):
 
     @property
     def is_death(self) -> bool:
-        """Whether something from outside ended the run. A process that ended itself had a reason, which it would have again."""
-        return self.code is None or self.code < 0
+        """Whether something from outside ended the run. A process that ended itself had a reason, which it would have again. So
+        had one that ended by SIGABRT: that is its own signal.
+        """
+        return self.code is None or (self.code < 0 and self.code != -signal.SIGABRT)
 
 
 def run_members(members: Sequence[ProcessSpec], watch: Watch) -> Failure | None:
@@ -142,9 +144,9 @@ def run_members(members: Sequence[ProcessSpec], watch: Watch) -> Failure | None:
                 if code > 0 and (hang := dog.halted()) is not None:
                     words = f"{hang.words}, and {_name(members, index)} {_words(code)}"
                     return Failure(hang.culprit, None, words + _saved(hang.stacks, running, members, watch.folder))
-                if code > 0:
+                if code > 0 or code == -signal.SIGABRT:
                     _wait(running)  # where all meet the same error, rank 0 still writes down which
-                    code, index = min([(code, index), *_killed_elsewhere(running)])
+                    code, index = _cause(running, (code, index))
                 each = running[index]
                 is_lost = isinstance(each, hosts.Distant) and each.lost
                 words = f"{_name(members, index)} {'lost its connection, which ' if is_lost else ''}{_words(code)}"
@@ -163,13 +165,19 @@ def run_members(members: Sequence[ProcessSpec], watch: Watch) -> Failure | None:
             signal.signal(number, handler)
 
 
-def _killed_elsewhere(running: Sequence[Running]) -> list[tuple[int, int]]:
-    """(code, index) of ranks on other hosts that a signal has ended. Their report comes later than its effects here.
+def _cause(running: Sequence[Running], first: tuple[int, int]) -> tuple[int, int]:
+    """(code, index) of the process that ended the run, once others have ended by it: a signal before an exit code.
 
-    SIGABRT does not count: gloo ends a rank with it when the rank's partner is gone.
+    SIGABRT comes last: gloo ends a rank with it when the rank's partner is gone. A signal may be seen later than its effects:
+    that of another host, or one that a rank takes itself before it ends.
+
+    Args:
+        first: the one that was seen first. It counts among exit codes.
     """
-    codes = [(each.poll() if isinstance(each, hosts.Distant) else None, index) for index, each in enumerate(running)]
-    return [(code, index) for code, index in codes if code is not None and code < 0 and code != -signal.SIGABRT]
+    codes = [(signals.code_of(code), index) for index, each in enumerate(running) if (code := each.poll())]
+    killed = [each for each in codes if each[0] < 0 and each[0] != -signal.SIGABRT]
+    failed = [first] if first[0] > 0 else [each for each in codes if each[0] > 0]
+    return min(killed or failed or [first])
 
 
 def _with_meeting_place(members: Sequence[ProcessSpec], held: contextlib.ExitStack) -> list[ProcessSpec]:

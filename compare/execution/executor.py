@@ -109,7 +109,7 @@ def _attempt(
     if made.status == "ok":
         for attempt in store.attempts(directory):
             checkpoint.remove(attempt)
-    if made.status != "killed" or ending == -signal.SIGINT:
+    if made.status != "killed" or ending in (-signal.SIGINT, -signal.SIGABRT):  # a user's, or the process's own
         return made, None
     if lacked_memory:
         said = (made.reason or "").removesuffix(launch.LACKED_MEMORY) + launch.LACKED_MEMORY

@@ -15,6 +15,8 @@ from compare.watching import stacks
 
 _VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "HOROVOD_RANK", "SLURM_PROCID")
 """In which launchers tell a process its rank. The variable with the most different values counts."""
+_MOST_DIGITS = 9
+"""Of a rank. The job says it, and it may say anything."""
 _STARTING_SECONDS = 60.0
 """In which a process may still be on its way to the function that knows its rank."""
 
@@ -60,6 +62,8 @@ class Job:
                 self._roots.append(psutil.Process(pid))
             except (psutil.NoSuchProcess, ValueError, OverflowError):
                 raise SpecError(f"There is no such process. Received: {pid}. `ps -ef` lists them.") from None
+        self._seen: dict[psutil.Process, None] = {}
+        """All processes so far. Ranks whose launcher has ended have another parent, and belong to the job still."""
         self._environments: dict[psutil.Process, dict[str, str]] = {}
         self._said: dict[psutil.Process, int | None] = {}
         """Ranks that processes have in their variables, asked once."""
@@ -67,12 +71,13 @@ class Job:
     def processes(self) -> list[psutil.Process]:
         """All that live now, parents first."""
         found: dict[psutil.Process, None] = {}
-        for root in self._roots:
+        for each in [*self._roots, *self._seen]:
             try:
-                if root.is_running():
-                    found |= dict.fromkeys([root, *root.children(recursive=True)])
+                if each not in found and each.is_running():
+                    found |= dict.fromkeys([each, *each.children(recursive=True)])
             except psutil.NoSuchProcess:
                 continue
+        self._seen = found
         return list(found)
 
     def groups(self) -> list[Group]:
@@ -113,11 +118,16 @@ class Job:
 def told(processes: Sequence[Found]) -> dict[int, str]:
     """The ranks of processes, by their environment: `0`, or `worker 0` of TF_CONFIG."""
     by_variable: list[dict[int, str]] = [
-        {each.pid: each.environment[variable] for each in processes if each.environment.get(variable, "").isdecimal()}
+        {each.pid: each.environment[variable] for each in processes if is_number(each.environment.get(variable, ""))}
         for variable in _VARIABLES
     ]
     tasks = {each.pid: task for each in processes if (task := _task(each.environment.get("TF_CONFIG", "")))}
     return max([*by_variable, tasks], key=lambda ranks: len(set(ranks.values())))
+
+
+def is_number(text: str) -> bool:
+    """Whether a text from a job is a whole number of a usual size."""
+    return text.isdecimal() and len(text) <= _MOST_DIGITS
 
 
 def _task(config: str) -> str:
@@ -147,8 +157,8 @@ def grouped(processes: Sequence[Found], ranks: Mapping[int, str]) -> list[Group]
     found: list[Group] = []
     for head, pids in members.items():
         rank = ranks.get(head)
-        name = f"rank {rank}" if rank is not None and rank.isdecimal() else rank
-        number = int(rank) if rank is not None and rank.isdecimal() else None
+        number = int(rank) if rank is not None and is_number(rank) else None
+        name = f"rank {rank}" if number is not None else rank
         found.append(Group(name or f"process {head}", number, pids, environments[head], rank is not None or not ranks))
     twice = {each.name for each in found if [other.name for other in found].count(each.name) > 1}
     named = [each._replace(name=f"{each.name} (process {each.pids[0]})") if each.name in twice else each for each in found]

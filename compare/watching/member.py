@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -40,7 +41,7 @@ class Look(NamedTuple):
     seconds: float
     cpu_seconds: float
     helpers_cpu_seconds: float
-    """Of all its processes but the first."""
+    """Of all its processes but the first, and of the first one's threads that Python does not know."""
     core_wait_seconds: float
     throttled_seconds: float
     """Kept from running by a quota."""
@@ -127,7 +128,7 @@ class Member:
                 Look(
                     seconds,
                     self._since(before, "cpu_seconds"),
-                    self._since(before, "cpu_seconds", self.group.pids[1:]),
+                    self._since(before, "cpu_seconds", self.group.pids[1:]) + self._native_since(before),
                     self._since(before, "core_wait_seconds"),
                     max(throttled - self._throttled, 0.0),
                     any(each.wants for each in self.footprints.values()),
@@ -196,6 +197,8 @@ class Member:
             return False
         if self.over("helpers_cpu_seconds", seconds) >= IDLE_CORES:
             return False
+        if max(self.over("network_bytes", seconds), self.over("disk_bytes", seconds)) >= IDLE_BYTES:
+            return False
         return bool(frozenset.intersection(*(loops for _, loops in self._loops)))
 
     def take_stacks(self, age_seconds: float = 0.0) -> None:
@@ -246,9 +249,23 @@ class Member:
         return f"its thread {name}" if name else "another of its threads"
 
     def _since(self, before: Mapping[int, Footprint], field: str, pids: Sequence[int] | None = None) -> float:
-        """How much a count of its processes has grown since the last look."""
-        counted = self.group.pids if pids is None else pids
+        """How much a count of its processes has grown since the last look.
+
+        Args:
+            pids: of some of them. None: of all, with those that have ended. Who started a process takes over its CPU time.
+        """
+        counted: Sequence[int] = list({**before, **self.footprints}) if pids is None else pids
         return max(sum(_count(self.footprints.get(pid), field) - _count(before.get(pid), field) for pid in counted), 0.0)
+
+    def _native_since(self, before: Mapping[int, Footprint]) -> float:
+        """CPU time since the last look of the first process's threads that Python does not know, such as gloo's."""
+        first = self.group.pids[0]
+        if first not in before or first not in self.footprints or not self.dumps.get(first, Dump([], "")).stacks:
+            return 0.0
+        known = {stack.thread for stack in self.dumps[first].stacks}
+        earlier = {thread.number: thread.cpu_seconds for thread in before[first].threads}
+        now = [thread for thread in self.footprints[first].threads if thread.number not in known]
+        return sum(thread.cpu_seconds - earlier.get(thread.number, thread.cpu_seconds) for thread in now)
 
     def _last(self, seconds: float) -> list[Look]:
         found: list[Look] = []
@@ -272,11 +289,20 @@ def _count(found: Footprint | None, field: str) -> float:
 
 
 def _shared(group: Group) -> int | None:
-    """What a rank of a run of this suite shares with its own watcher: a descriptor of the same file."""
+    """What a rank of a run of this suite shares with its own watcher: a descriptor of the same file.
+
+    The job names it, and may name anything. So it is opened without waiting, and must be a plain file of the right size.
+    """
     passed = group.environment.get(heartbeat.VARIABLE, "")
     if not passed or not group.is_rank:
         return None
     try:
-        return os.open(Path(f"/proc/{group.pids[0]}/fd/{int(passed.split(',')[0])}"), os.O_RDONLY)
+        number = int(passed.split(",")[0][:9])
+        shared = os.open(Path(f"/proc/{group.pids[0]}/fd/{number}"), os.O_RDONLY | os.O_NONBLOCK)
     except (OSError, ValueError):
         return None
+    found = os.fstat(shared)
+    if stat.S_ISREG(found.st_mode) and found.st_size in (heartbeat.MARKS_BYTES, heartbeat.SHARED_BYTES):
+        return shared
+    os.close(shared)
+    return None

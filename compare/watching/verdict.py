@@ -10,6 +10,7 @@ from common.processes import flight_report
 from common.processes.flight_report import Rank
 from compare.core import wording
 from compare.watching import waits
+from compare.watching.job import is_number
 from compare.watching.member import IDLE_BYTES, IDLE_CORES, Member, Standing
 
 HEALTHY, SLOW, STUCK, ENDED, UNKNOWN = "healthy", "slow", "stuck", "ended", "cannot be told"
@@ -26,6 +27,8 @@ _THROTTLED_FROM = 0.05
 """A quota is named if it stops a rank in this part of the time."""
 _DOWNLOAD_CORES = 0.1
 """A rank that uses fewer, while bytes move, waits for the network."""
+_MOST_RANKS = 4096
+"""Whose exchanges are lined up. The job says how many it has, and may say anything."""
 _UNANSWERED_TRIES = 3
 """After so many, the other end of a connection is taken for gone."""
 
@@ -52,6 +55,8 @@ def judge(members: Sequence[Member], patience: float, stacks_age: float = 0.0) -
         stacks_age: seconds. Younger stacks of an idle rank are not taken again.
     """
     living = [each for each in members if not each.ended]
+    if not members:
+        return Verdict(ENDED, "it has ended")
     if not living:
         return Verdict(ENDED, f"{_names(members)} {_have(members)} ended")
     if stopped := [each for each in living if each.stopped]:
@@ -67,14 +72,16 @@ def judge(members: Sequence[Member], patience: float, stacks_age: float = 0.0) -
         # One that has just begun to work again is not stuck.
         standing = {each.name: now for each in still + asking if (now := each.standing()).kind != waits.WORK}
         # Who serves, and has no tasks, is idle as it should be.
-        useful = {name: each for name, each in standing.items() if each.kind != waits.TASK} or standing
+        useful = {name: each for name, each in standing.items() if each.kind != waits.TASK}
         if len(standing) == len(living):
-            return _nobody_works(members, useful)
+            return _nobody_works(members, useful) if useful else Verdict(HEALTHY, f"{_grouped(standing)}: nobody gives any")
         working = [each for each in living if each.name not in standing]
         # One that has just stopped working, or has just been found, is about to be judged with the others.
         are_known = all(each.watched_seconds() >= patience and not each.is_idle(patience / 2) for each in working)
         if are_known and (found := _some_wait(working, useful, patience)) is not None:
             return found
+        if unread := {name: each for name, each in useful.items() if each.missing}:
+            return Verdict(UNKNOWN, f"{_grouped(unread)}; {_names(working)} {'go' if len(working) > 1 else 'goes'} on")
     return _slow(living, patience) or _at_work(living, patience)
 
 
@@ -211,7 +218,7 @@ def _unanswered(member: Member) -> str | None:
 def _missing(members: Sequence[Member]) -> str:
     """How many ranks of the launcher's WORLD_SIZE are not watched, in words."""
     size = members[0].group.environment.get("WORLD_SIZE", "")
-    left = int(size) - len(members) if size.isdecimal() else 0
+    left = int(size) - len(members) if is_number(size) else 0
     return f"{wording.count(left, 'rank')} of {size} {'is' if left == 1 else 'are'} not watched" if left > 0 else ""
 
 
@@ -221,7 +228,9 @@ def _exchange(members: Sequence[Member]) -> str:
     if not any(flights.values()):
         return ""
     ended = {each.group.number for each in members if each.ended}
-    ranks = [Rank(f"rank {number}", flights.get(number), number in ended) for number in range(max(flights) + 1)]
+    ranks = [
+        Rank(f"rank {number}", flights.get(number), number in ended) for number in range(min(max(flights) + 1, _MOST_RANKS))
+    ]
     sentence = flight_report.sentence(ranks)
     return f". {sentence}" if sentence else ""
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+import stat
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -173,12 +175,20 @@ def _source(frame: Frame) -> str:
 
 @lru_cache(maxsize=256)
 def _lines(file: str) -> list[str]:
-    """Of a source file. None of what is no plain file of a usual size: the name comes from another process."""
-    path = Path(file)
+    """Of a source file. None of what is no plain file of a usual size: the name comes from another process.
+
+    Files of the kernel, such as /proc/kmsg, say that they are plain and empty. Reading them may take what is there, or wait.
+    """
     try:
-        return path.read_text("utf-8", "replace").splitlines() if path.is_file() and path.stat().st_size < _MOST_BYTES else []
-    except OSError:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
+    except (OSError, ValueError):
         return []
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode) or not 0 < found.st_size < _MOST_BYTES:
+        os.close(descriptor)
+        return []
+    with os.fdopen(descriptor, "rb") as opened:
+        return opened.read(_MOST_BYTES).decode("utf-8", "replace").splitlines()
 
 
 @lru_cache(maxsize=256)
@@ -186,7 +196,7 @@ def _polling_loop(file: str, line: int) -> tuple[str, int] | None:
     """File and first line of the innermost `while` around a line, if that does nothing but ask and wait."""
     try:
         tree = ast.parse("\n".join(_lines(file)))
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
         return None
     around = [
         node

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from common.machine import footprint
-from common.machine.footprint import Footprint
+from common.machine.footprint import RUNNING, SLEEPING, Footprint
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -110,6 +110,20 @@ def test_a_stopped_process_is_seen_and_one_that_ended_is_none(start: Callable[[s
     assert psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     assert footprint.read(pid) is None
     assert footprint.read(2**22 + 1) is None
+
+
+@pytest.mark.parametrize("name", ["a\rVmRSS:", "a\x0bVmSwap:", "a\x1cState:"])
+def test_what_a_process_calls_itself_is_no_field(start: Callable[[str], int], name: str) -> None:
+    pid = start(
+        f"""
+        import ctypes, time
+        ctypes.CDLL(None).prctl(15, {name.encode()!r})
+        print("ready")
+        time.sleep(60)
+        """
+    )
+    found = read(pid)
+    assert found.resident_bytes > 2**20 and found.threads[0].state in (RUNNING, SLEEPING)
 
 
 def test_a_tree_holds_all_that_a_process_started(start: Callable[[str], int]) -> None:

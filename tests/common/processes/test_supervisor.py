@@ -222,6 +222,37 @@ def test_the_signal_that_ended_one_rank_is_named_before_the_exit_code_that_it_ca
     assert run(code, ranks=2) == Failure(1, -15, "rank 1 of 2 was ended by SIGTERM")
 
 
+@linux
+def test_a_rank_that_aborts_because_its_partner_is_gone_is_not_the_cause(folder: Path) -> None:
+    """As gloo does. Both have ended when they are looked at."""
+    code = """
+        if rank == 0:
+            note(os.getpid())
+            os._exit(4)
+        wait_for(1)
+        (other,) = os.listdir()
+        while pathlib.Path(f"/proc/{other}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+            time.sleep(0.001)
+        os.abort()
+    """
+    found = run(code, ranks=2)
+    assert found == Failure(0, 4, "rank 0 of 2 ended with exit code 4") and not found.is_death
+    alone = run("os.abort()", ranks=1)
+    assert alone is not None and alone.code == -6 and not alone.is_death
+
+
+@linux
+def test_a_rank_that_takes_sigterm_and_ends_later_is_the_cause(folder: Path) -> None:
+    code = """
+        if rank == 0:
+            os._exit(1)
+        time.sleep(0.5)
+        os._exit(143)
+    """
+    found = run(code, ranks=2)
+    assert found == Failure(1, -15, "rank 1 of 2 was ended by SIGTERM") and found.is_death
+
+
 def test_who_watches_the_launcher_sees_the_steps_of_rank_0(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = list[int]()
     monkeypatch.setattr(supervisor.heartbeat, "follow", steps.append)

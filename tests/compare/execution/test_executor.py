@@ -31,7 +31,14 @@ def attempts(folder: Path) -> int:
     return 1 + len(store.attempts(store.run_folder(folder, ROW.id, 0)))
 
 
-@pytest.mark.parametrize(("behaviour", "number"), [("kill", "SIGKILL"), ("abort", "SIGABRT"), ("terminate", "SIGTERM")])
+def test_a_run_that_aborts_is_not_restarted(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It gives itself that signal, and would do so again."""
+    behave(fake_twins, left__serial__1="abort, abort")
+    made = run(tmp_path, restarts=3)
+    assert (made.status, attempts(tmp_path), made.restarts) == ("killed", 1, [])
+
+
+@pytest.mark.parametrize(("behaviour", "number"), [("kill", "SIGKILL"), ("terminate", "SIGTERM")])
 def test_a_run_that_a_signal_ends_is_restarted_and_says_how_often_why_and_where(
     fake_twins: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], behaviour: str, number: str
 ) -> None:

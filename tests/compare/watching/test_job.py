@@ -2,11 +2,15 @@
 
 import json
 import os
+import time
+from pathlib import Path
 
+import psutil
 import pytest
 
 from common.spec import SpecError
 from compare.watching.job import Found, Job, grouped, told
+from tests.compare.watching.jobs import started
 
 
 def found(pid: int, parent: int, **environment: str) -> Found:
@@ -58,6 +62,35 @@ def test_a_process_that_does_not_exist_is_refused_by_name() -> None:
     for pid in (2**22 + 1, 2**40, -1):
         with pytest.raises(SpecError, match=f"There is no such process. Received: {pid}."):
             Job([os.getpid(), pid])
+
+
+def test_ranks_whose_launcher_has_ended_belong_to_the_job_still(tmp_path: Path) -> None:
+    code = """
+    import os, subprocess, sys, time
+    for rank in "01":
+        environment = {**os.environ, "RANK": rank, "WORLD_SIZE": "2"}
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(120)"], env=environment)
+    print("ready")
+    time.sleep(120)
+    """
+    with started(code, tmp_path) as pid:
+        launcher = psutil.Process(pid)
+        ranks = launcher.children()
+        try:
+            job = Job([pid])
+            assert [group.name for group in job.groups() if group.is_rank] == ["rank 0", "rank 1"]
+            launcher.kill()
+            while launcher.status() != psutil.STATUS_ZOMBIE:
+                time.sleep(0.01)
+            assert [group.name for group in job.groups() if group.is_rank] == ["rank 0", "rank 1"]
+        finally:
+            for each in ranks:
+                each.kill()
+
+
+@pytest.mark.parametrize("rank", ["9" * 5000, "1" * 10])
+def test_a_rank_of_no_usual_size_is_none(rank: str) -> None:
+    assert told([Found(1, 0, {"RANK": rank}), Found(2, 0, {"RANK": "1"})]) == {2: "1"}
 
 
 def test_a_job_holds_what_its_processes_started_and_each_once() -> None:

@@ -135,8 +135,14 @@ def test_a_source_that_is_no_plain_file_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.py")
     large = tmp_path / "large.py"
     large.write_text("x = 1\n" * 10**6)
-    for path in (tmp_path / "pipe.py", Path("/dev/zero"), tmp_path, large, Path("<string>")):
+    for path in (tmp_path / "pipe.py", Path("/dev/zero"), tmp_path, large, Path("<string>"), Path("/proc/self/maps")):
         assert waits.wait([Frame("f", str(path), 1)], "futex_do_wait").place == f"in f ({path.name}:1)"
+
+
+def test_a_source_that_no_parser_takes_is_no_loop(tmp_path: Path) -> None:
+    deep = tmp_path / "deep.py"
+    deep.write_text("while True:\n    x = " + "-" * 20_000 + "1\n")
+    assert waits.wait([Frame("f", str(deep), 2)], "").loop is None
 
 
 def test_a_rank_is_read_from_variables_of_that_name_alone() -> None:

@@ -1,0 +1,108 @@
+"""One rank over time, and the verdicts that hang on little."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import psutil
+import pytest
+
+from common.machine import heartbeat
+from compare.watching import member, stacks, waits
+from compare.watching.job import Group
+from compare.watching.member import Look, Member, Standing
+from compare.watching.verdict import ENDED, HEALTHY, UNKNOWN, judge
+from tests.compare.watching.jobs import started, watched
+from tests.compare.watching.test_watch import launched
+
+QUIET = dict.fromkeys(Look._fields, 0.0) | {"seconds": 1.0, "wants": False, "disk_waits": False}
+
+
+def of(pid: int, **environment: str) -> Group:
+    return Group("rank 0", 0, [pid], environment, is_rank=True)
+
+
+@pytest.mark.parametrize(
+    ("field", "amount", "asks"),
+    [
+        ("cpu_seconds", 1.0, True),  # it spins
+        ("network_bytes", 4e5, False),  # something is on its way
+        ("disk_bytes", 4e6, False),
+        ("helpers_cpu_seconds", 0.5, False),  # another process of the rank, or a thread of a library, works
+    ],
+)
+def test_a_rank_that_asks_again_and_again_is_at_work_if_anything_moves(field: str, amount: float, asks: bool) -> None:
+    rank = Member(of(os.getpid()))
+    rank.looks.extend([Look(**{**QUIET, field: amount})] * 5)
+    rank._loops.extend([(1.0, frozenset({("train.py", 3)}))] * 5)
+    assert rank.is_asking(4.0) is asks
+    rank.close()
+
+
+def test_without_stacks_an_idle_rank_beside_one_that_works_is_not_called_healthy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stacks, "program", lambda: None)
+    body = """
+while rank == 0:
+    sum(value * value for value in range(20000))
+ours.recv(1)
+"""
+    with launched(body, tmp_path) as pid:
+        found = watched(pid, lambda found: "no stacks" in found.because)
+    assert found.state == UNKNOWN, found
+    assert found.because.startswith("rank 1 does nothing (no stacks: py-spy is not installed")
+    assert found.because.endswith("; rank 0 goes on")
+
+
+def test_the_time_of_a_process_that_ends_is_counted_once(tmp_path: Path) -> None:
+    """Who started it takes it over."""
+    code = """
+    import subprocess, sys, time
+    busy = "import time; [None for _ in iter(lambda: time.process_time() < 1.0, False)]"
+    child = subprocess.Popen([sys.executable, "-c", busy])
+    print("ready")
+    child.wait()
+    time.sleep(60)
+    """
+    with started(code, tmp_path) as pid:
+        job, rank = psutil.Process(pid), Member(of(pid))
+        rank.look(of(pid), {}, set(), 0.0, 1000.0)
+        is_there, deadline = True, time.monotonic() + 60
+        while is_there and time.monotonic() < deadline:
+            is_there = bool(job.children())
+            group = of(pid)._replace(pids=[pid, *(each.pid for each in job.children())])
+            rank.look(group, {}, set(), 0.05, 1000.0)
+            time.sleep(0.05)
+        rank.close()
+    assert 0.5 < sum(look.cpu_seconds for look in rank.looks) < 1.5
+
+
+@pytest.mark.parametrize("passed", ["0,0", "99999999999999", "x", "-1"])
+def test_what_a_job_says_to_share_is_opened_only_if_it_is_that(passed: str, tmp_path: Path) -> None:
+    """Its standard input is a pipe, which would keep us waiting."""
+    os.mkfifo(tmp_path / "pipe")
+    reading = os.open(tmp_path / "pipe", os.O_RDWR)
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], stdin=reading) as process:
+        try:
+            assert member._shared(of(process.pid, **{heartbeat.VARIABLE: passed})) is None
+        finally:
+            process.kill()
+            os.close(reading)
+
+
+def idle(kind: str) -> Any:
+    standing = Standing(kind, "waits for tasks", "", "", "")
+    return SimpleNamespace(
+        name="rank 0", ended=False, stopped=False, is_idle=lambda seconds: True, is_asking=lambda seconds: False,
+        take_stacks=lambda age: None, standing=lambda: standing,
+    )  # fmt: skip
+
+
+def test_a_job_that_waits_for_tasks_is_healthy_and_one_that_is_gone_has_ended() -> None:
+    assert judge(cast(Any, [idle(waits.TASK)]), 1.0).state == HEALTHY
+    assert judge([], 1.0).state == ENDED
