@@ -88,7 +88,7 @@ def test_the_exchange_that_a_rank_never_comes_to_is_named_in_every_mode(start: A
     reason = run.end().reason
     # The culprit sleeps outside every exchange, so another one has begun what it never comes to.
     named = rf"rank {ranks - 1} has not come to it: its last was (collective |message )?\d+.*, [a-z_]+, done \d+\.\d s ago"
-    others = r"(Collective|Message) \d+.*, begun \d+\.\d s ago: rank .* waits? in "
+    others = r"(Collective|Message) \d+.*, begun \d+\.\d s ago: rank .* (waits?|is|are|has begun|have begun) "
     assert re.search(rf", collectives\.txt\. {others}[^;]*; {named}($|;)", reason), reason
     listed = (run.folder / "collectives.txt").read_text()
     assert [line for line in listed.splitlines() if line.startswith("rank")] == [
@@ -103,11 +103,12 @@ def test_a_rank_that_leaves_out_an_exchange_ends_the_run(start: Any, framework: 
     run = start("missing_collective", RANKS)
     result = run.end()
     assert run.process.returncode == 1
-    if framework == "pytorch" and "was ended by" not in result.reason:
+    if framework == "pytorch" and "went on" in result.reason:
         assert result.reason.startswith("rank 1 of 2 went on without the others and hangs in "), result.reason
     elif framework == "pytorch":  # gloo ends a rank that is sent more than it asked for
         # Where it takes the other one with it, nobody is left to have stacks.
-        ending = r"rank [01] of 2 was ended by SIGABRT; see .*collectives\.txt\. Collective .*"
+        # One that aborts because its partner is gone is not to blame.
+        ending = r"rank [01] of 2 (was ended by SIGABRT|ended with exit code 1); see .*collectives\.txt\. Collective .*"
         assert re.fullmatch(ending, result.reason), run.log
         assert re.search(r"rank 0 \S+ \S+ in all_reduce of 1 .*; rank 1 \S+ \S+ in gradients of 847 float64", result.reason), (
             run.log
