@@ -39,6 +39,8 @@ class Recorder:
             self.orders.setdefault(layer.name, order)
         if layer.kind == "dense":
             self._image = self._order = self._flattened = None
+        if not layer.parameters and self._is_turned(made, given, channels_first):
+            return  # a layer that only exchanges axes: who reads its output gets the image as it was
         given_out = self._canonical(made, channels_first)
         flattened = self._flattened if layer.kind == "flatten" else flattened
         if given_out.ndim == 4:
@@ -68,8 +70,16 @@ class Recorder:
             return native
         return kept
 
+    def _is_turned(self, made: Array, given: Array, channels_first: bool) -> bool:
+        """Whether a layer has put the channels of an image before its height and width, as Keras's Permute((3, 1, 2)) does."""
+        if made.ndim != 4 or channels_first or given.shape[1:3] == (1, 1) or given.shape[3] == 1 or made.shape == given.shape:
+            return False
+        return np.array_equal(made, given.transpose(0, 3, 1, 2))
+
     def _canonical(self, array: Array, channels_first: bool) -> Array:
         if array.ndim == 4:
+            if self._image is not None and not channels_first and np.array_equal(array, self._image.transpose(0, 3, 1, 2)):
+                return self._image
             return array.transpose(0, 2, 3, 1) if channels_first else array
         if array.ndim != 2 or self._image is None:
             return array

@@ -19,8 +19,8 @@ from common.models.weights import Weights
 from common.training.loop import evaluate
 from common.training.trainer import Batch, Trainer
 
-SCORED = 32
-"""Images of a step that are scored in evaluation mode too."""
+SCORED, SCORED_AT_ONCE = 32, 20
+"""Images of a step that are scored in evaluation mode too. They are no whole number of batches: those of a split seldom are."""
 _WHOLE = ("images", "labels")
 """What a teacher records of a global batch."""
 PIXEL_STEPS = 3
@@ -87,7 +87,7 @@ def trace_steps(
         if is_narrow:
             images, labels = (batch.images, batch.labels) if teacher is None else (teacher[f"{each}/{step}"] for each in _WHOLE)
             first = Split(images=np.asarray(images)[:SCORED], labels=np.asarray(labels)[:SCORED])
-            scores, predictions = evaluate(trainer, first, SCORED)
+            scores, predictions = evaluate(trainer, first, SCORED_AT_ONCE)
             yield f"scored/{step}/loss", np.array([scores.loss])
             yield f"scored/{step}/predictions", predictions
         loss, num_correct = trainer.train_step(batch, stop - start, plan.learning_rate(step))

@@ -51,7 +51,16 @@ def command(
     """Make a static page of many comparisons by machine, version and model, with the report of each."""
     with exits.reported():
         found, others = _comparisons(folders)
-        shown = _named([comparison_report.read(each, signers=signers) for each in found])
+        whole: list[Compared] = []
+        for each in found:
+            try:
+                whole.append(comparison_report.read(each, signers=signers))
+            except FolderError as damaged:
+                if len(found) == 1:
+                    raise
+                others.append(f"{each.name}: its comparison cannot be read.")
+                typer.echo(str(damaged), err=True)
+        shown = _named(whole)
         own = (*document.files_of(NAME), *(each.name for each in shown))
         store.refuse_others(out, RESULTS_FILE, KIND, "gallery", own=own)
         before = _names_in(out)
@@ -74,10 +83,12 @@ def _comparisons(folders: Sequence[Path]) -> tuple[list[Path], list[str]]:
     found: list[Path] = []
     others: list[str] = []
     for folder in folders:
+        if not folder.exists():
+            raise FolderError(f"There is no such folder. Received: {folder}. Name what `run` has made.")
         of_cells = [folder / cell.name for cell in cells.read(folder).cells] if cells.holds(folder) else [folder]
         begun = [each for each in of_cells if (each / store.PLAN_FILE).exists()]
         found += begun
-        others += [] if begun else [folder.name]
+        others += [] if begun else [f"{folder.name}: no comparison."]
     if not found:
         raise FolderError(f"No folder holds a comparison. Received: {', '.join(map(str, folders))}. Name what `run` has made.")
     resolved = [each.resolve() for each in found]
@@ -123,7 +134,7 @@ def _report(shown: Sequence[Shown], others: Sequence[str], out: Path) -> Report:
             Mark("Processors", str(len(machines))),
             Mark("With failures", str(failed), "warn" if failed else "good"),
         ],
-        findings=[("Left out", [f"{', '.join(others)}: no comparison."])] if others else [],
+        findings=[("Left out", others)] if others else [],
         tables=[_table(shown)],
         commands=[("This page:", f"{document.COMPARE} gallery DIR... --out {shell([out.name])}")],
         values={"kind": KIND, "folders": [each.name for each in shown]},

@@ -112,6 +112,9 @@ def read(folders: Sequence[Path], signers: Path | None = None) -> list[Machine]:
     """
     if len(folders) < 2:
         raise FolderError(f"Several folders are needed. Received: {', '.join(map(str, folders))}. Name two or more.")
+    resolved = [each.resolve() for each in folders]
+    if twice := next((each for each in folders if resolved.count(each.resolve()) > 1), None):
+        raise FolderError(f"A folder is named twice. Received: {twice}. Name it once.")
     machines: list[Machine] = []
     seen: dict[str, Path] = {}
     for folder in folders:
@@ -155,9 +158,11 @@ def gather(machines: list[Machine]) -> Gathered:
                 pairs.proved |= {summary.parity for summary in compared.summaries if summary.id in ids}
     shared = {subject: of for subject, of in found.items() if sum(bool(each.logarithms) for each in of.values()) > 1}
     if not shared:
+        also = f" {' '.join(left_out)}" if left_out else ""
         raise FolderError(
             f"No question has answers of two machines. Received: {count(len(machines), 'machine')}, which answer: "
-            f"{'; '.join(subject.name for subject in found) or 'none'}. Name comparisons of the same model, data and settings."
+            f"{'; '.join(subject.name for subject in found) or 'none'}.{also} Name comparisons of the same model, data and "
+            "settings."
         )
     alone: dict[str, list[str]] = defaultdict(list)
     for subject in found.keys() - shared.keys():

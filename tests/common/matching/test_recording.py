@@ -104,3 +104,16 @@ def test_layers_of_one_name_get_those_around_them_and_a_shared_layer_has_one() -
     names = recording.unique_names(model, lambda layer: layer.held)
     assert list(names.values()) == ["a", "a/conv", "dense", "shared", "b", "b/conv", "b/x", "b/x~2"]
     assert (names[id(first)], names[id(second)]) == ("a/conv", "b/conv")
+
+
+def test_an_image_whose_channels_are_moved_before_it_is_flattened_is_flattened_channels_first() -> None:
+    """As Keras's Permute((3, 1, 2)) in front of Flatten, in a port that keeps torch's order of weights."""
+    image = np.random.default_rng(0).standard_normal((2, 4, 5, 3))
+    turned = image.transpose(0, 3, 1, 2)
+    recorder = Recorder()
+    recorder.add(Layer(name="conv", kind="conv", parameters={"kernel": [3, 3, 3, 3]}), image, image, channels_first=False)
+    recorder.add(Layer(name="permute", kind="other"), image, turned, channels_first=False)
+    recorder.add(Layer(name="flatten", kind="flatten"), turned, turned.reshape(2, -1), channels_first=False)
+    assert [(layer.name, layer.flattened) for layer in recorder.layers] == [("conv", None), ("flatten", "chw")]
+    taken, given = recorder.values[-1]
+    assert np.array_equal(taken, image) and np.array_equal(given, image.reshape(2, -1))

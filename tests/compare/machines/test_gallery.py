@@ -53,6 +53,11 @@ def test_what_is_no_gallery_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
     done = compare("gallery", there, tmp_path / "notes", "--out", tmp_path / "other")
     assert done.exit_code == 0 and "notes: no comparison." in done.stdout
+    (damaged := tmp_path / "damaged").mkdir()
+    (damaged / store.PLAN_FILE).write_text("{")
+    done = compare("gallery", there, damaged, "--out", tmp_path / "other")
+    assert done.exit_code == 0 and "damaged: its comparison cannot be read." in done.stdout
+    assert compare("gallery", there, tmp_path / "typo", "--out", tmp_path / "other").exit_code == 2
     done = compare("gallery", there, there, "--out", tmp_path / "site")
     assert done.exit_code == 2 and "named twice" in done.stderr
     assert compare("gallery", tmp_path / "nothing", "--out", tmp_path / "site").exit_code == 2

@@ -161,6 +161,8 @@ def test_a_run_that_was_sent_twice_is_refused_and_so_is_one_folder(tmp_path: Pat
     done = compare("merge", first, again)
     assert done.exit_code == 2 and f"{first} and {again} hold the same run" in done.stderr
     assert compare("merge", first).exit_code == 2
+    done = compare("merge", first, first.parent / "." / first.name, first)
+    assert done.exit_code == 2 and "named twice" in done.stderr
 
 
 def test_the_report_is_written_and_never_over_something_else(tmp_path: Path) -> None:
