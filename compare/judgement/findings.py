@@ -13,7 +13,7 @@ from compare.execution.matrix import Row
 from compare.execution.store import Stored
 from compare.judgement import cautions, conditions, decision, environments, inexact_modes, sameness, verdict_sentences
 from compare.judgement.row_figures import GUESSING, Summary
-from compare.judgement.summary import Family, family
+from compare.judgement.summary import Family, family, rows_of
 
 WORTH_SAYING = 0.1
 """Part of the training time spent waiting for input, below which the model alone bounds a run."""
@@ -51,7 +51,10 @@ class Findings(Frozen, serialize_by_alias=True):
 def findings(stored: Stored, summaries: Sequence[Summary]) -> Findings:
     comparable = sameness.is_comparable(stored, summaries)
     judged = family(stored, summaries) if comparable else Family([], {})
-    surety = (decision.sentence(stored.comparison, judged.judged), verdict_words.family_words(judged.judged))
+    disturbed = {summary.id for summary in summaries if summary.disturbed}
+    is_said = any(not disturbed & {*rows_of(stored.comparison, each)} for each in judged.judged)
+    words = verdict_words.family_words(judged.judged) if is_said else None
+    surety = (decision.sentence(stored.comparison, judged.judged), words)
     return Findings(
         sameness=sameness.sentences(stored, summaries),
         comparable=comparable,

@@ -558,6 +558,15 @@ def test_the_phases_of_a_row_are_those_of_one_repeat_and_add_up() -> None:
     assert summary.wall_seconds is not None and summary.wall_seconds.median == phases.wall_seconds
 
 
+@pytest.mark.parametrize(("busy", "is_said"), [(1, True), (4, False)])
+def test_nothing_is_said_of_how_sure_verdicts_are_where_none_is_given(busy: int, is_said: bool) -> None:
+    stored = made.repeated()
+    for row in stored.comparison.rows[:busy]:
+        for repeat, run in stored.runs[row.id].items():
+            stored.runs[row.id][repeat] = run.model_copy(update={"noise": Noise(cores_stolen=1.0)})
+    assert bool(findings(stored, summarize(stored)).surety) is is_said
+
+
 def _noisy(noise: Noise) -> list[str]:
     """The cautions on the first of four rows, when one of its repeats met this noise."""
     stored = made.repeated()
