@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import psutil
+
 from common.machine import footprint, heartbeat
 from common.machine.flight import Flight
 from common.machine.footprint import Footprint
@@ -85,6 +87,8 @@ class Member:
         self.marks: Marks | None = None
         """Of a run of this suite: how far it has come."""
         self.first_marks: Marks | None = None
+        self._counted: dict[int, Footprint] = {}
+        """By process, with the last footprints of those that have ended and that nobody has taken over yet."""
         self._quiet_seconds = 0.0
         self._loops: deque[tuple[float, frozenset[tuple[str, int]]]] = deque()
         """(seconds since the dump before, loops that all threads that do not wait only asked in), the last ones."""
@@ -114,8 +118,12 @@ class Member:
             keep: seconds of looks that are kept.
         """
         self.group = group
-        before = self.footprints
-        self.footprints = {pid: found for pid in group.pids if (found := footprint.read(pid)) is not None}
+        before = self._counted
+        self.footprints = _read(group.pids)
+        ended = [pid for pid in group.pids if pid in before and pid not in self.footprints]
+        if not all(map(psutil.pid_exists, ended)):  # who started it has taken over its time, perhaps since it was read
+            self.footprints = _read(group.pids)
+        self._counted = {pid: before[pid] for pid in ended if psutil.pid_exists(pid)} | self.footprints
         first = self.footprints.get(group.pids[0])
         self._stopped_looks = self._stopped_looks + 1 if first is not None and first.is_stopped else 0
         own = {inode: connections[inode] for inode in held if inode in connections}
@@ -254,8 +262,8 @@ class Member:
         Args:
             pids: of some of them. None: of all, with those that have ended. Who started a process takes over its CPU time.
         """
-        counted: Sequence[int] = list({**before, **self.footprints}) if pids is None else pids
-        return max(sum(_count(self.footprints.get(pid), field) - _count(before.get(pid), field) for pid in counted), 0.0)
+        counted: Sequence[int] = list({**before, **self._counted}) if pids is None else pids
+        return max(sum(_count(self._counted.get(pid), field) - _count(before.get(pid), field) for pid in counted), 0.0)
 
     def _native_since(self, before: Mapping[int, Footprint]) -> float:
         """CPU time since the last look of the first process's threads that Python does not know, such as gloo's."""
@@ -279,6 +287,10 @@ class Member:
 
     def _read_marks(self) -> Marks | None:
         return watchdog.read_marks(self._shared) if self._shared is not None else None
+
+
+def _read(pids: Sequence[int]) -> dict[int, Footprint]:
+    return {pid: found for pid in pids if (found := footprint.read(pid)) is not None}
 
 
 def _count(found: Footprint | None, field: str) -> float:
