@@ -1,4 +1,5 @@
 import io
+import re
 
 import pytest
 from rich.console import Console
@@ -29,11 +30,11 @@ def test_a_terminal_shows_epoch_loss_accuracy_and_time_left() -> None:
             [{"event": "start", "total_epochs": 3}, {"event": "epoch", "epoch": 2, "train": {"loss": 0.5, "accuracy": 0.75}}]
         )
         shown._progress.refresh()
-        assert "about 0:00 left" in output.getvalue()  # known before the first run has ended
+        assert re.search(r"about 0:0\d left", output.getvalue())  # known before the first run has ended
         shown.end()
         shown._progress.refresh()
     assert "epoch 2/3  loss 0.5000  accuracy 0.7500" in output.getvalue()
-    assert "about 0:00 left" in output.getvalue()
+    assert re.search(r"about 0:0\d left", output.getvalue())
 
 
 def test_a_pipe_has_a_line_for_each_run_that_ends_with_how_many_are_left_and_how_long(monkeypatch: pytest.MonkeyPatch) -> None:
