@@ -29,16 +29,18 @@ class Growth(NamedTuple):
 
     differences: Losses
     """[steps], relative."""
-    limits: Losses
-    """[up to steps]: how far rounding may carry each step: MARGIN times `copies`, or FLOAT32_TOLERANCE if that is more. Empty:
-    there are no copies."""
-    copies: Losses = np.zeros(0)
-    """[up to steps]: see `distances`."""
+    copies: Losses
+    """[up to steps]: see `distances`. Empty: there are no copies."""
+
+    @property
+    def limits(self) -> Losses:
+        """[up to steps]: how far rounding may carry each step: MARGIN times `copies`, or FLOAT32_TOLERANCE if that is more."""
+        return np.maximum(MARGIN * self.copies, FLOAT32_TOLERANCE)
 
     @property
     def judged(self) -> int:
         """Steps that have a limit."""
-        return min(len(self.differences), len(self.limits))
+        return min(len(self.differences), len(self.copies))
 
     @property
     def beyond(self) -> int | None:
@@ -98,10 +100,7 @@ def between(ours: Sequence[float] | Losses, theirs: Sequence[float] | Losses, co
     """The growth between two runs, each a list of the losses of its first steps."""
     steps = min(len(ours), len(theirs))
     found = relative(np.asarray(ours[:steps], np.float64), np.asarray(theirs[:steps], np.float64))
-    if copies is None:
-        return Growth(found, np.zeros(0))
-    apart = distances(copies)
-    return Growth(found, np.maximum(MARGIN * apart, FLOAT32_TOLERANCE), apart)
+    return Growth(found, np.zeros(0) if copies is None else distances(copies))
 
 
 def distances(copies: Trajectories) -> Losses:

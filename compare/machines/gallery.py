@@ -15,6 +15,7 @@ from compare.core import exits, wording
 from compare.core.errors import FolderError
 from compare.execution import cells, options, store
 from compare.judgement import cautions
+from compare.machines.gathered import refuse_twice
 from compare.reporting import comparison_report, document
 from compare.reporting.comparison_report import Compared
 from compare.reporting.document import Mark, Report, shell
@@ -91,9 +92,7 @@ def _comparisons(folders: Sequence[Path]) -> tuple[list[Path], list[str]]:
         others += [] if begun else [f"{folder.name}: no comparison."]
     if not found:
         raise FolderError(f"No folder holds a comparison. Received: {', '.join(map(str, folders))}. Name what `run` has made.")
-    resolved = [each.resolve() for each in found]
-    if twice := next((each for each in found if resolved.count(each.resolve()) > 1), None):
-        raise FolderError(f"A folder is named twice. Received: {twice}. Name it once.")
+    refuse_twice(found)
     return found, others
 
 
@@ -150,9 +149,6 @@ def _table(shown: Sequence[Shown]) -> Table:
         packages = [version for of in each.compared.stored.comparison.versions.values() for version in of.items()]
         return ", ".join(dict.fromkeys(f"{package} {version}" for package, version in packages))
 
-    def proof(each: Shown) -> str:
-        return each.compared.stored.comparison.headline
-
     def signed(each: Shown) -> str:
         return each.compared.stored.signature.sentence if each.compared.stored.signature else "no"
 
@@ -168,7 +164,7 @@ def _table(shown: Sequence[Shown]) -> Table:
         Column("cores", "cores", pick=lambda each: max(row.spec.cores for row in each.compared.stored.comparison.rows)),
         Column("versions", "versions", pick=versions, fold=24, wide=True),
         Column("repeats", "repeats", pick=f"{plan}.repeats", wide=True),
-        Column("proof", "same training", pick=proof),
+        Column("proof", "same training", pick=f"{plan}.headline"),
         Column("state", "status", pick=failures, fold=24),
         Column("answer", "answer", pick=lambda each: wording.one_line(each.answer), fold=40, wide=True),
         Column("signed", "signed", pick=signed, fold=24, wide=True),

@@ -112,9 +112,7 @@ def read(folders: Sequence[Path], signers: Path | None = None) -> list[Machine]:
     """
     if len(folders) < 2:
         raise FolderError(f"Several folders are needed. Received: {', '.join(map(str, folders))}. Name two or more.")
-    resolved = [each.resolve() for each in folders]
-    if twice := next((each for each in folders if resolved.count(each.resolve()) > 1), None):
-        raise FolderError(f"A folder is named twice. Received: {twice}. Name it once.")
+    refuse_twice(folders)
     machines: list[Machine] = []
     seen: dict[str, Path] = {}
     for folder in folders:
@@ -128,6 +126,17 @@ def read(folders: Sequence[Path], signers: Path | None = None) -> list[Machine]:
             machines.append(same := Machine(f"M{len(machines) + 1}", facts))
         same.folders.append((folder, compared))
     return machines
+
+
+def refuse_twice(folders: Sequence[Path]) -> None:
+    """Refuse a folder that is named twice, in whatever words.
+
+    Raises:
+        FolderError: one is.
+    """
+    resolved = [each.resolve() for each in folders]
+    if twice := next((each for each in folders if resolved.count(each.resolve()) > 1), None):
+        raise FolderError(f"A folder is named twice. Received: {twice}. Name it once.")
 
 
 def gather(machines: list[Machine]) -> Gathered:
