@@ -166,16 +166,21 @@ def growths(stored: Stored) -> list[tuple[Row, Growth]]:
     found: list[tuple[Row, Growth]] = []
     for place, row in enumerate(rows):
         pairs = [
-            growth.between(ours.step_losses, theirs.step_losses, copies)
+            growth.between(ours, theirs, copies)
             for other in rows[place + 1 :]
-            if matrix.differ_by_contestant(row, other) and row.spec.departs is None
-            for ours, theirs in itertools.product(stored.runs[row.id].values(), stored.runs[other.id].values())
-            if ours.spec.seed == theirs.spec.seed and ours.step_losses and theirs.step_losses
-            if not (ours.reduced or theirs.reduced or row.spec.optimizer.native)
+            if matrix.differ_by_contestant(row, other) and row.spec.departs is None and not row.spec.optimizer.native
+            for (seed, ours), (its_seed, theirs) in itertools.product(_trained(stored, row), _trained(stored, other))
+            if seed == its_seed
         ]
         if pairs:
             found.append((row, max(pairs, key=_severity)))
     return found
+
+
+def _trained(stored: Stored, row: Row) -> list[tuple[int, tuple[float, ...]]]:
+    """(seed, losses) of a row's runs that count, each once: repeats of one seed mostly lose the same to the last bit."""
+    runs = (run for run in stored.runs[row.id].values() if run.step_losses and not run.reduced)
+    return list(dict.fromkeys((run.spec.seed, tuple(run.step_losses)) for run in runs))
 
 
 def _severity(pair: Growth) -> tuple[bool, bool, float]:
