@@ -14,7 +14,7 @@ from common.artifacts import results
 from common.artifacts.schema import Phases, RunResult
 from common.machine import machine
 from common.machine.private_folder import PrivateFolder
-from compare.comparison import comparison_plan
+from compare.comparison import comparison_plan, made_again
 from compare.comparison.comparison_plan import Request
 from compare.core import exits, wording
 from compare.core.interrupt import interruptible
@@ -82,10 +82,17 @@ def rehearsed(request: Request, like: Path | None) -> Report:
     with interruptible(), display() as shown:
         wanted = comparison_plan.judged(request, shown)
         known = by_contestant(wanted.rows, shown.say) if like is None else stored(like)
-        jobs = comparison_plan.jobs(wanted, request.out)
+        jobs = comparison_plan.jobs(wanted, request.out, _again(request))
         estimates = estimate(wanted, jobs, known)
         proof = proof_seconds(wanted, request, known) if jobs else 0.0
     return report(estimates, wanted, measured=like is None, proof=proof)
+
+
+def _again(request: Request) -> set[tuple[str, int]]:
+    """Row and repeat of the runs that are to be made again."""
+    if not request.again or request.out is None:
+        return set()
+    return {(each.row, each.repeat) for each in made_again.chosen(store.read(request.out))}
 
 
 def estimate(

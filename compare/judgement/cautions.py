@@ -9,7 +9,7 @@ from common.artifacts.schema import RunResult
 from common.data.dataset import listed
 from compare.core import wording
 from compare.execution.matrix import Row
-from compare.execution.store import Stored
+from compare.execution.store import Comparison, Stored
 from compare.judgement import environments
 from compare.judgement.row_figures import Summary
 from compare.judgement.summary import FAILURES, measured, seconds_apart
@@ -46,6 +46,7 @@ def sentences(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
         *unchecked(stored),
         *_shared_cores(stored),
         *_not_in_turn(stored),
+        *_made_again(stored.comparison),
         *environments.cautions(stored),
     ]
     kinds: dict[str, list[_Caution]] = {}
@@ -248,6 +249,23 @@ def _not_in_turn(stored: Stored) -> list[str]:
     return [
         f"Repeat{'s' if len(apart) > 1 else ''} {which}: not all runs were made in turn. Up to {hours:.1f} hours lie between "
         "them. Runs so far apart are in no ratio: they did not meet the same machine."
+    ]
+
+
+def _made_again(comparison: Comparison) -> list[str]:
+    """Runs that do not count any more, because other work disturbed their repeat."""
+    if not comparison.replaced:
+        return []
+    names = list(dict.fromkeys(str(each.repeat + 1) for each in comparison.replaced))
+    which = f"Repeat{'s' if len(names) > 1 else ''} {', '.join(names)} {'were' if len(names) > 1 else 'was'}"
+    disturbed = [
+        f"{each.row}, repeat {each.repeat + 1}: {each.cores_taken:.2f}" for each in comparison.replaced if each.cores_taken
+    ]
+    runs = wording.count(len(comparison.replaced), "run")
+    return [
+        f"{which} made again with all rows (--again disturbed), {runs} in all. Other work had taken cores of "
+        f"{len(disturbed)} of them ({wording.listed(disturbed)}). The old runs are in no figure. They are kept in "
+        "runs/*.replaced*."
     ]
 
 

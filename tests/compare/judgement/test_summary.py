@@ -642,7 +642,9 @@ def test_stolen_time_takes_the_verdicts_reliability() -> None:
     found = findings(stored, summarize(stored))
     told = _verdicts(found.contestants)[0]
     assert told.startswith("pytorch against tensorflow: no finding") and "times as fast" not in told
-    assert told.endswith("Other work disturbed these runs. Make them again on an idle machine.")
+    assert told.endswith(
+        "Other work disturbed these runs. Make them again on an idle machine: run --resume DIR --again disturbed."
+    )
     assert {summary.contestant: summary.pays == "disturbed" for summary in summarize(stored) if summary.mode != "serial"} == {
         "pytorch": True,
         "tensorflow": False,
