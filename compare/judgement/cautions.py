@@ -138,9 +138,9 @@ def _as_asked(summary: Summary, row: Row) -> Iterator[_Caution]:
     if summary.exceeds_budget:
         yield _Caution(
             summary.name,
-            f"used {summary.cores_used:.2f} cores of a budget of {summary.cores}.",
+            f"used {summary.most_cores_used:.2f} cores of a budget of {summary.cores}.",
             "used more cores than their budget.",
-            f"{summary.cores_used:.2f} of {summary.cores}",
+            f"{summary.most_cores_used:.2f} of {summary.cores}",
         )
 
 

@@ -79,7 +79,7 @@ def _filled(made: Sequence[Table]) -> list[Table]:
         full = {column.key for column in table.columns if any(row.get(column.key) is not None for row in table.rows)}
         full.discard("parity")
         columns = tuple(column for column in table.columns if column.key in full)
-        if full - {"contestant", "run", "epoch", "cores", "cores_used"}:
+        if full - {"contestant", "run", "epoch", "cores", "cores_used", "most_cores_used"}:
             kept.append(replace(table, columns=columns))
     return kept
 
@@ -118,6 +118,7 @@ def main_table(summaries: Sequence[Summary]) -> Table:
     of = f" of {' or '.join(f'{size:,}' for size in sizes)} images" if sizes else ""
     note = f"Accuracy and loss: test split{of}, after the last epoch. " * _trained(summaries)
     note += "Speed-up: against the same framework's serial run, by seconds per epoch."
+    note += " Of several repeats: medians; of peak memory, the largest." * (max(each.repeats for each in summaries) > 1)
     note += _rows(" Test accuracy no better than guessing: {}.", [summary.guesses for summary in summaries])
     note += _rows(" Other work disturbed {}: rely on no time of them.", [summary.disturbed for summary in summaries])
     return Table.of("comparison", "Comparison", columns, summaries, note, spreads_on_terminal=False)
@@ -276,7 +277,7 @@ def noise_table(summaries: Sequence[Summary]) -> list[Table]:
     columns = (
         *RUN,
         Column("cores", "cores"),
-        Column("cores_used", "cores used", 2),
+        Column("most_cores_used", "most cores used", 2),
         Column("cores_lost", "cores lost to others", 2),
         noise("cores_stolen", "cores stolen by the hypervisor", 2),
         noise("load_start", "load at the start", 2),

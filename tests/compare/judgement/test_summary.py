@@ -11,6 +11,7 @@ from common.models.work import Work
 from compare.execution import store
 from compare.execution.matrix import Row
 from compare.execution.store import Stored
+from compare.judgement import cautions
 from compare.judgement.findings import findings
 from compare.judgement.row_figures import Summary
 from compare.judgement.run_figures import epoch_seconds, images_per_second, limit, until_accuracy
@@ -817,3 +818,13 @@ def test_a_single_verdict_names_all_its_conditions_and_the_switches_that_decide(
         f"serial on {rows[0].spec.cores} cores, switches usual (pytorch eager contiguous, tensorflow function), on Some CPU, "
         "neither division."
     )
+
+
+def test_cores_used_is_a_median_and_one_repeat_may_exceed_the_budget() -> None:
+    stored = made.repeated(5)
+    runs = stored.runs["pytorch-serial-2"]
+    for repeat, used in enumerate((1.9, 1.8, 2.0, 2.4, 1.7)):
+        runs[repeat] = runs[repeat].model_copy(update={"cores_used": used})
+    found = summarize(stored)[0]
+    assert (found.cores_used, found.most_cores_used, found.exceeds_budget) == (1.9, 2.4, True)
+    assert any("used 2.40 cores of a budget of 2." in each for each in cautions.sentences(stored, summarize(stored)))
