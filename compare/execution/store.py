@@ -288,6 +288,24 @@ def refuse_busy(folder: Path) -> None:
             pass
 
 
+def refuse_growing(folder: Path) -> None:
+    """Refuse to read a folder that another command still writes to, in a command that wants whole comparisons.
+
+    Raises:
+        FolderError: one does.
+    """
+    if not (folder / _LOCK_FILE).exists():
+        return
+    lock = filelock.FileLock(folder / _LOCK_FILE, timeout=0)
+    try:
+        lock.acquire()
+    except filelock.Timeout:
+        raise FolderError(f"Another command still writes to {folder}. Wait until it has ended, or leave it out.") from None
+    except OSError:
+        return  # a folder that may only be read: nobody here writes to it
+    lock.release()
+
+
 def read_record(path: Path, record: type[_Record], what: str) -> _Record:
     """A record of a command's own work.
 

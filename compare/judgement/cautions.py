@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from common.artifacts.schema import RunResult
@@ -86,13 +86,20 @@ def _cut_short(summary: Summary, runs: Sequence[RunResult]) -> Iterator[_Caution
         )
     if deaths := [death for run in runs for death in run.restarts]:
         times = wording.count(len(deaths), "restart")
-        lost = f"{sum(death.seconds_lost for death in deaths):.0f} s of work were lost"
+        lost = _lost(sum(death.seconds_lost for death in deaths))
         why = wording.listed(death.words for death in deaths)
         said = f"restarted by itself (--restarts): {why}; {lost}."
         yield _Caution(summary.name, f"was {said}", "restarted by themselves (--restarts).", f"{times}; {lost}")
     for reason in dict.fromkeys(run.started_over for run in runs if run.started_over):
         said = f"cut short and started over: {reason}."
         yield _Caution(summary.name, f"was {said}", said)
+
+
+def _lost(seconds: float) -> str:
+    """How much work restarts have lost, in words."""
+    if seconds < 0.95:
+        return "less than a second of work was lost"
+    return f"{seconds:.1f} s of work were lost" if seconds < 9.95 else f"{seconds:.0f} s of work were lost"
 
 
 def _ended(summary: Summary, good: Sequence[RunResult]) -> Iterator[_Caution]:
@@ -273,6 +280,11 @@ def signature(stored: Stored) -> list[str]:
     """A signature that is not confirmed."""
     found = stored.signature
     return [found.sentence] if found is not None and not found.confirmed else []
+
+
+def unsigned(named: Iterable[tuple[object, Stored]]) -> list[str]:
+    """Of several comparisons by their names, those with a signature that is not confirmed."""
+    return [f"the signature of {name} does not hold" for name, stored in named if signature(stored)]
 
 
 def unchecked(stored: Stored) -> list[str]:

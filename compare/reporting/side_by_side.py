@@ -90,11 +90,7 @@ def report(folders: tuple[Path, Path], compared: _Two, out: Path | None) -> Repo
     differences = [*_environments(compared), *_specs(compared, both)]
     made = [_seconds(matched, ratios), _scores(matched), _states(matched)]
     again = ["report", *map(str, folders), *(["--out", str(out)] if out else [])]
-    unsigned = [
-        f"the signature of {name} does not hold"
-        for name, each in zip("AB", compared, strict=True)
-        if cautions.signature(each.stored)
-    ]
+    unsigned = cautions.unsigned((name, each.stored) for name, each in zip("AB", compared, strict=True))
     return Report(
         name=NAME,
         json_file=RESULTS_FILE,

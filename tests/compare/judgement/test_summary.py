@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from common import spec
-from common.artifacts.schema import Noise, RunResult, StepParts
+from common.artifacts.schema import Noise, Restart, RunResult, StepParts
 from common.machine.rates import DeviceRates, Rates
 from common.models.work import Work
 from compare.execution import store
@@ -828,3 +828,15 @@ def test_cores_used_is_a_median_and_one_repeat_may_exceed_the_budget() -> None:
     found = summarize(stored)[0]
     assert (found.cores_used, found.most_cores_used, found.exceeds_budget) == (1.9, 2.4, True)
     assert any("used 2.40 cores of a budget of 2." in each for each in cautions.sentences(stored, summarize(stored)))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0.0, "less than a second of work was lost"), (1.26, "1.3 s of work were lost"), (75.4, "75 s of work were lost")],
+)
+def test_what_restarts_have_lost_is_never_said_to_be_nothing(seconds: float, said: str) -> None:
+    stored = made.repeated()
+    death = Restart(reason="killed by SIGKILL", epochs=1, steps=2, seconds_lost=seconds)
+    runs = stored.runs["pytorch-serial-2"]
+    runs[0] = runs[0].model_copy(update={"restarts": [death]})
+    assert any(each.endswith(f"{said}.") for each in cautions.sentences(stored, summarize(stored)))
