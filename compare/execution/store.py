@@ -29,7 +29,7 @@ from compare.core.errors import FolderError
 from compare.core.until_decided import UntilDecided
 from compare.execution import contestants, signing
 from compare.execution.contestants import Contestant
-from compare.execution.matrix import Row
+from compare.execution.matrix import FileName, Row
 from compare.execution.signing import Signature
 
 _LONGEST_VALUE = 120
@@ -89,12 +89,12 @@ class ProofRecord(Exact):
 class Replaced(Exact):
     """A good run that `--again disturbed` made again. It is kept, and counts no more."""
 
-    row: str
+    row: FileName
     """Id of its row."""
-    repeat: int
+    repeat: Count
     sha256: str
     """Of its result."""
-    number: int
+    number: int = Field(ge=1)
     """Of its folder: 1 for the first run of this row and repeat that was replaced."""
     cores_taken: float | None
     """Cores of its budget that other work or the hypervisor took. None: not disturbed itself, but another run of its repeat."""

@@ -180,8 +180,9 @@ def _other_work(summary: Summary) -> Iterator[_Caution]:
         return
     yield _Caution(
         summary.name,
-        f"{who} took {lost:.2f} cores of its budget of {summary.cores}: rely on no time of it.",
-        f"{who} took cores of their budgets: rely on no time of them.",
+        f"{who} took {lost:.2f} cores of its budget of {summary.cores}: rely on no time of it. --again disturbed makes its "
+        "repeats again.",
+        f"{who} took cores of their budgets: rely on no time of them. --again disturbed makes their repeats again.",
         f"{lost:.2f} of {summary.cores}",
     )
 
@@ -283,7 +284,7 @@ def signature(stored: Stored) -> list[str]:
 
 
 def unsigned(named: Iterable[tuple[object, Stored]]) -> list[str]:
-    """Of several comparisons by their names, those with a signature that is not confirmed."""
+    """A reason of failure for each comparison with a signature that is not confirmed, by its name."""
     return [f"the signature of {name} does not hold" for name, stored in named if signature(stored)]
 
 

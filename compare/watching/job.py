@@ -106,7 +106,7 @@ class Job:
     def _said_by_variables(self, living: Mapping[psutil.Process, Found]) -> dict[int, str]:
         """Find the ranks of processes that got theirs as an argument, e.g. by torch.multiprocessing.spawn.
 
-        What a rank has started, such as its input workers, is not asked, nor who started the ranks.
+        Neither what a rank has started, such as its input workers, nor who started the ranks is asked.
         """
         parents = {each.pid: each.parent for each in living.values()}
         for generation in _generations(parents):

@@ -210,7 +210,7 @@ class Member:
         return bool(frozenset.intersection(*(loops for _, loops in self._loops)))
 
     def take_stacks(self, age_seconds: float = 0.0) -> None:
-        """Of its first process, and of others if that one waits in what they may explain.
+        """Take those of its first process. The others follow if the first one waits in what they may explain.
 
         Stacks of at most that age are good enough, since nothing has happened.
         """

@@ -21,6 +21,8 @@ from compare.reporting.epoch_tables import target_table
 from compare.reporting.step_tables import limit_table
 from tests.compare import made
 
+AGAIN = "--again disturbed makes its repeats again."
+
 MODES = ("serial-2", "data_parallel-2")
 
 
@@ -296,7 +298,7 @@ def test_work_of_others_counts_where_it_takes_from_the_budget(cores: int, others
     expected = []
     if lost and lost > 0.15:
         name = f"pytorch serial, {cores} core{'s' if cores > 1 else ''}"
-        expected = [f"{name}: other work took {lost:.2f} cores of its budget of {cores}: rely on no time of it."]
+        expected = [f"{name}: other work took {lost:.2f} cores of its budget of {cores}: rely on no time of it. {AGAIN}"]
     assert findings(stored, [summary]).troubles == expected
 
 
@@ -308,7 +310,8 @@ def test_near_equal_cautions_of_many_rows_are_one_with_their_number_and_their_na
     assert findings(stored, summarize(stored)).troubles == [
         "2 of 4 rows: cut short and continued from a checkpoint. Their wall time leaves out what was lost in between. Each "
         "epoch is timed by itself. These are: pytorch serial, 2 cores (2 times); pytorch data_parallel x2 (2 times).",
-        "All 4 rows: other work took cores of their budgets: rely on no time of them. These are: pytorch serial, 2 cores "
+        "All 4 rows: other work took cores of their budgets: rely on no time of them. --again disturbed makes their repeats "
+        "again. These are: pytorch serial, 2 cores "
         "(1.50 of 2); pytorch data_parallel x2 (1.25 of 2); tensorflow serial, 2 cores (1.50 of 2); tensorflow "
         "data_parallel x2 (1.25 of 2).",
     ]
@@ -587,7 +590,7 @@ def _noisy(noise: Noise) -> list[str]:
     [
         (Noise(), []),
         (Noise(load_start=3.9, frequency_end_mhz=2800.0, cores_stolen=0.1), []),
-        (Noise(cores_stolen=0.4), ["the hypervisor took 0.40 cores of its budget of 2: rely on no time of it."]),
+        (Noise(cores_stolen=0.4), [f"the hypervisor took 0.40 cores of its budget of 2: rely on no time of it. {AGAIN}"]),
         (Noise(load_start=7.25), ["began at a load average of 7.2 on 2 logical cores."]),
         (
             Noise(frequency_end_mhz=2000.0),
