@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
@@ -62,7 +63,8 @@ def feed(plan: Plan, split: Split, world_size: int, rank: int, chosen: dict[str,
         largest = max(stop - start for start, stop in plan.bounds(1, world_size, rank))
         shape = largest, plan.architecture.image_size, plan.architecture.image_size, 3
         # Twin: workers of TensorFlow are threads, which hand a batch over as it is.
-        source.slots = Slots(plan.spec.workers, plan.spec.prefetch, shape)
+        with contextlib.suppress(OSError):  # without slots, batches take torch's way too
+            source.slots = Slots(plan.spec.workers, plan.spec.prefetch, shape)
     loader = DataLoader(
         source,
         sampler=positions,  # pyright: ignore[reportArgumentType]  any iterable serves

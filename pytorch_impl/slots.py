@@ -21,12 +21,15 @@ class Slots:
     """So many places for the images of each worker's batches.
 
     A tensor that a worker sends otherwise gets fresh shared memory, which the system zeroes and maps page by page, in the
-    worker and here. That takes as long as decoding a third of its images.
+    worker and here.
 
     Args:
         workers: their number.
         prefetch: batches that each makes ahead.
         shape: of a whole batch's images, uint8 [N, H, W, 3].
+
+    Raises:
+        OSError: there is no room, or a limit on the size of files.
     """
 
     def __init__(self, workers: int, prefetch: int, shape: tuple[int, ...]) -> None:

@@ -7,6 +7,7 @@ the seed alone: not on the framework, the mode, the number of replicas or of inp
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -31,6 +32,7 @@ One rule holds for every input of both frameworks. The queue starts empty when i
 clock. It makes the batches of these steps and no others. Workers live from one call to the next. So no timed batch is free.
 
 Batches of the first call may be kept. Those of later calls may be overwritten once the batch after the next one is asked for.
+Each call is read to its end, or is the last one.
 """
 
 
@@ -217,7 +219,9 @@ def _kept(generator: np.random.Generator, n: int, dropout: Dropout) -> npt.NDArr
 
 
 def in_order(plan: Plan, feed: Feed[_B], first_epoch: int = 1) -> Iterator[_B]:
-    """The batches of all steps of a run, starting at an epoch."""
+    """The batches of all steps of a run, starting at an epoch. They come as those do that are timed."""
+    if plan.spec.input == "workers":
+        deque(feed(first_epoch, [0] * plan.spec.workers), maxlen=0)  # of the first call, which a run does not time
     for epoch in range(first_epoch, plan.epochs + 1):
         yield from feed(epoch, range(plan.steps_in(epoch)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -195,7 +196,7 @@ def trace(
         start, stop = plan.batch(step_in_epoch)
         batch = next(batches)
         if first is None:
-            first = batch
+            first = copy.deepcopy(batch)  # its memory is used again
             if serial:
                 arrays |= _examine(trainer, batch, stop - start, initial)
         if serial:

@@ -1,13 +1,15 @@
 """What arrives of compressed gradients, and how far rounding may move it.
 
 A compression takes decisions: the nearest step of a byte, the nearest number of half the width, or which values are the
-largest. Where a value may lie on either side of one, it may become either. Every other one is known almost to the last digit.
+largest. Where a value may lie on either side of one, it may become either, and is called open. Of every other one the error is
+as small as that of the gradient itself, or one rounding of half the width where messages are added in it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,76 +19,116 @@ from common.training import compression
 from compare.proof.decisions import share_of
 from compare.proof.referee.layers import Array
 
+Flags = npt.NDArray[np.bool_]
 _UNIT, _HALF = 2.0**-24, 2.0**-11
 """Rounding of float32 and of float16, relative."""
 _LEAST_HALF = 2.0**-25
 """Rounding of the smallest float16 numbers."""
 
 
-class Exchanged(NamedTuple):
-    """One step's exchange of a float32 run."""
+@dataclass
+class Exchanged:
+    """One step's exchange of a float32 run, by parameter or by bucket."""
 
-    gradients: dict[str, Array]
-    """The sum of what arrives, by parameter."""
-    allowed: dict[str, Array]
+    gradients: dict[str, Array] = field(default_factory=dict[str, Array])
+    """The sum of what arrives."""
+    allowed: dict[str, Array] = field(default_factory=dict[str, Array])
     """How far each component may be from that."""
-    lost: list[Array]
-    """Of each bucket [replicas, count]: what is kept for the next step."""
-    lost_allowed: list[Array]
-    open: dict[str, npt.NDArray[np.bool_]]
-    """By parameter, the components that rounding may decide."""
-    lost_open: list[npt.NDArray[np.bool_]]
+    open: dict[str, Flags] = field(default_factory=dict[str, Flags])
+    lost: list[Array] = field(default_factory=list[Array])
+    """Of each bucket [replicas, count]: what is kept for the next step. Empty: nothing is kept."""
+    lost_allowed: list[Array] = field(default_factory=list[Array])
+    lost_open: list[Flags] = field(default_factory=list[Flags])
+    sums: list[tuple[Array, Array]] = field(default_factory=list[tuple[Array, Array]])
+    """Of each bucket [count]: what all replicas have together, sent or kept, and its error."""
+    is_loose: bool = False
+    """Whether values that are not compressed at all may pass."""
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """How a run cuts its gradients."""
+
+    names: Sequence[str]
+    """Of the trainable parameters, in canonical order."""
+    shapes: Sequence[tuple[int, ...]]
+    what: Spec
+
+    @property
+    def parts(self) -> list[list[int]]:
+        """The places in `names` of each bucket."""
+        return compression.buckets([int(np.prod(shape)) for shape in self.shapes], 4, self.what.communication.bucket_mib)
+
+    @property
+    def sizes(self) -> list[tuple[int, int]]:
+        """(replicas, count) of each bucket."""
+        return [(self.what.data_replicas, sum(int(np.prod(self.shapes[place])) for place in part)) for part in self.parts]
+
+    def joined(self, gradients: Mapping[str, Any]) -> list[Array]:
+        """The values of each bucket."""
+        return [np.concatenate([np.ravel(gradients[self.names[place]]) for place in part]) for part in self.parts]
+
+    def cut(self, part: list[int], values: Any) -> dict[str, Any]:
+        """The values of one bucket by parameter."""
+        ends = np.cumsum([int(np.prod(self.shapes[place])) for place in part])[:-1]
+        cut = zip(part, np.split(values, ends), strict=True)
+        return {self.names[place]: own.reshape(self.shapes[place]) for place, own in cut}
 
 
 def exchange(
-    names: Sequence[str],
-    gradients: Mapping[str, Array],
-    errors: Mapping[str, float],
-    lost: Sequence[npt.NDArray[Any]],
-    what: Spec,
+    buckets: Buckets, gradients: Mapping[str, Array], errors: Mapping[str, float], lost: Sequence[npt.NDArray[Any]]
 ) -> Exchanged:
     """Compress and add up the shares of all replicas.
 
     Args:
-        names: of the trainable parameters, in canonical order.
         gradients: with the shares of all replicas, see `share_of`.
         errors: how far rounding may move a component of each of them.
         lost: of each bucket [replicas, count]: what each replica kept of the step before. Empty: they keep nothing.
-        what: the run.
     """
-    found = Exchanged({}, {}, [], [], {}, [])
-    settings, replicas = what.communication, what.data_replicas
-    shapes = [gradients[name].shape for name in names]
-    sizes = [gradients[name].size for name in names]
-    for number, bucket in enumerate(compression.buckets(sizes, 4, settings.bucket_mib)):
-        own = [names[place] for place in bucket]
-        ends = np.cumsum([sizes[place] for place in bucket])
-        kept = lost[number] if lost else np.zeros((replicas, ends[-1]))
-        values = kept + [np.concatenate([gradients[share_of(name, rank)].ravel() for name in own]) for rank in range(replicas)]
-        error = 2 * _UNIT * (np.abs(values) + np.abs(kept)) + [
-            np.repeat([errors[share_of(name, rank)] for name in own], np.diff(ends, prepend=0)) for rank in range(replicas)
-        ]
+    settings, replicas = buckets.what.communication, buckets.what.data_replicas
+    found = Exchanged()
+    in_half = settings.compression == "float16" and buckets.what.mode != "parameter_server"  # a server adds in full width
+    found.is_loose = in_half and replicas > 2 and not settings.error_feedback
+    ranks = range(replicas)
+    shares = [buckets.joined({name: gradients[share_of(name, rank)] for name in buckets.names}) for rank in ranks]
+    of_shares = [
+        buckets.joined(
+            {
+                name: np.full(shape, errors[share_of(name, rank)])
+                for name, shape in zip(buckets.names, buckets.shapes, strict=True)
+            }
+        )
+        for rank in ranks
+    ]
+    for number, part in enumerate(buckets.parts):
+        kept = np.asarray(lost[number], np.float64) if lost else np.zeros(buckets.sizes[number])
+        values = kept + [own[number] for own in shares]
+        error = 2 * _UNIT * (np.abs(values) + np.abs(kept)) + [own[number] for own in of_shares]
         sent = np.stack([compression.arrived(each, settings) for each in values])
         reached = [_reach(*each, settings) for each in zip(values, error, sent, strict=True)]
         reach = np.stack([each for each, _ in reached])
         is_open: Any = np.stack([each for _, each in reached])
         total, allowed = sent.sum(0), reach.sum(0) + replicas * _UNIT * np.abs(sent).sum(0)
-        if settings.compression == "float16":  # they may be added in half the width on their way, in any order
-            allowed += (replicas - 1) * (_HALF * (np.abs(sent) + reach).sum(0) + _LEAST_HALF)
-        for place, stop in zip(bucket, ends, strict=True):
-            mine = slice(stop - sizes[place], stop)
-            found.gradients[names[place]] = total[mine].reshape(shapes[place])
-            found.allowed[names[place]] = allowed[mine].reshape(shapes[place])
-            found.open[names[place]] = is_open[:, mine].any(0).reshape(shapes[place])
-        if settings.error_feedback:
+        wire = np.zeros_like(total)
+        if in_half:
+            wire = (replicas - 1) * (_HALF * (np.abs(sent) + reach).sum(0) + _LEAST_HALF)
+            if replicas == 2:  # one sum, so one rounding, which is known where nothing is open
+                total = sent.astype(np.float16).sum(0, np.float16).astype(np.float64)
+                wire = np.where(is_open.any(0), 2 * wire, 0.0)
+        found.gradients |= buckets.cut(part, total)
+        found.allowed |= buckets.cut(part, allowed + wire)
+        found.open |= buckets.cut(part, is_open.any(0))
+        if lost:
             found.lost.append(values - sent)
             found.lost_allowed.append(error + reach)
             found.lost_open.append(is_open)
+            half = (replicas - 1) * (_HALF * (np.abs(sent) + reach).sum(0) + _LEAST_HALF) if in_half else 0.0
+            found.sums.append((values.sum(0), 2 * error.sum(0) + half))
     return found
 
 
-def _reach(values: Array, error: Array, sent: Array, settings: Communication) -> tuple[Array, npt.NDArray[np.bool_]]:
-    """(how far each component of what arrives of one replica's bucket may be from `sent`; whether rounding decides it)."""
+def _reach(values: Array, error: Array, sent: Array, settings: Communication) -> tuple[Array, Flags]:
+    """(how far each component of what arrives of one replica's bucket may be from `sent`; whether it is open)."""
     if settings.compression == "top_k":
         magnitudes = np.abs(values)
         number = compression.num_kept(len(values), settings.top_k)
@@ -105,6 +147,8 @@ def _reach(values: Array, error: Array, sent: Array, settings: Communication) ->
         steps = values / scale
         apart = (error + np.abs(steps) * of_scale) / scale + 2 * _UNIT * np.abs(steps)
         turns = np.maximum(np.abs(np.rint(steps + apart) - np.rint(steps)), np.abs(np.rint(steps - apart) - np.rint(steps)))
-        return turns * (scale + of_scale) + np.abs(np.rint(steps)) * of_scale, turns > 0
+        reach = turns * (scale + of_scale) + np.abs(np.rint(steps)) * of_scale
+        # What arrives is at most half a step from its value, whatever the step.
+        return np.minimum(reach, error + scale + of_scale), turns > 0
     below, above = (compression.arrived(values + side * error, settings) for side in (-1.0, 1.0))
     return np.maximum(np.abs(above - sent), np.abs(below - sent)), above != below

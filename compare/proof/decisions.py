@@ -304,7 +304,7 @@ class _Pass(Network):
             if self.terms is None:
                 dx, found = gradients(dy)
                 shares: dict[str, Array] = {}
-                for rank, rows in enumerate(self.rows):
+                for rank, rows in enumerate(self.rows if found else ()):
                     own = found if len(rows) == len(dy) else gradients(_alone(dy, rows))[1] if len(rows) else {}
                     shares |= {share_of(role, rank): array for role, array in own.items()}
                 return dx, found | shares

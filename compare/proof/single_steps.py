@@ -47,7 +47,7 @@ from compare.core import wording
 from compare.core.differences import absolute
 from compare.proof import claims, decisions
 from compare.proof.certificate import Rung
-from compare.proof.compressed import Exchanged, exchange
+from compare.proof.compressed import Buckets, Exchanged, exchange
 from compare.proof.decisions import Decider, Step, Tie
 from compare.proof.differences import over, rung
 from compare.proof.referee import network, training
@@ -92,6 +92,7 @@ _OF_SCORES = (
 """Why the tolerances of the scores."""
 
 _UNIT = {"float32": 2.0**-24, "float64": 2.0**-53}
+_UNTOLD = "the twin does not tell what its replicas keep"
 _ASPECTS = ("batches", "losses", "scores", "gradients", "weights", "BatchNorm statistics")
 
 
@@ -132,11 +133,15 @@ class _Division(NamedTuple):
     chains: list[list[Any]]
     """See `decisions.step`."""
     shards: tuple[tuple[int, int], ...] = ()
-    """Of each replica, where its own gradients matter."""
+    """The bounds of each replica's examples. Empty where gradients are not compressed."""
 
     @property
     def key(self) -> Any:
-        return tuple(tuple(map(bytes, chain)) for chain in self.chains), self.shards
+        return self.chains_key, self.shards
+
+    @property
+    def chains_key(self) -> Any:
+        return tuple(tuple(map(bytes, chain)) for chain in self.chains)
 
     @property
     def parts(self) -> list[Any]:
@@ -216,7 +221,7 @@ class Judge:
         self._with_turned: dict[Any, Step] = {}
         self._as_told: dict[Any, dict[bytes, Any]] = {}
         self._first_copies: dict[Any, dict[str, Array]] = {}
-        """Gradients of the first float32 copy, by step and chains."""
+        """Gradients of the first float32 copy, by step and division."""
         self._effects: dict[Any, Array] = {}
         self._telling: dict[Any, Mapping[str, npt.NDArray[Any]]] = {}
         """By framework, step and chains, a serial recording that tells its decisions."""
@@ -259,7 +264,8 @@ class Judge:
                     for name in sorted(own_scale)
                 )
                 reason += f"; judged {OF_TERMS}: {steps}"
-            loose = aspect == "gradients" and (counts["loose"] or counts["unexplained"]) and worst.ratio <= 1
+            proves_little = any(counts[why] for why in ("loose", "unexplained", "untold", "any width"))
+            loose = aspect == "gradients" and proves_little and worst.ratio <= 1
             made.append(
                 rung(
                     what,
@@ -305,13 +311,18 @@ class Judge:
             raise CancelledError
         truth = self._truth(what, step)
         tells = f"decisions/{step}/0" in recorded
-        own_chains = framework, step, self._division(what, step).key
+        own_chains = framework, step, self._division(what, step).chains_key
         if tells and what.mode == "serial":
             self._telling.setdefault(own_chains, recorded)
         counts = Counter(ties=sum(tie.nearness <= TIE_FACTOR for tie in truth.ties))
 
         def findings(truth: Truth) -> list[tuple[str, Finding]]:
-            return list(self._findings(what, recorded, truth, number, step))
+            exchanged = self._exchanged(what, recorded, truth, number, step) if what.compresses else None
+            if isinstance(exchanged, Exchanged):
+                counts["open"] = sum(int(each.sum()) for each in exchanged.open.values())
+                counts["any width"] = int(exchanged.is_loose)
+            counts["untold"] = int(exchanged == _UNTOLD)
+            return list(self._findings(what, recorded, truth, number, step, exchanged))
 
         def worst(found: list[tuple[str, Finding]], *aspects: str) -> float:
             return max(finding.ratio for aspect, finding in found if aspect in (aspects or _ASPECTS))
@@ -324,9 +335,6 @@ class Judge:
                     beyond[finding.array] = max(beyond.get(finding.array, 0.0), finding.difference)
             if beyond and self._is_known(what):
                 return _Found(findings(self._of_terms(what, step, truth, beyond)), counts, beyond)
-        if what.compresses:
-            is_open = self._exchanged(what, recorded, truth, step).open
-            counts["open"] = sum(int(each.sum()) for each in is_open.values())
         if what.precision == "float64" or worst(found, "gradients", "weights") <= 1:
             return _Found(found, counts)
         # A mode that divides the model does not tell what it decides. Mostly it is what the serial run decides.
@@ -340,12 +348,12 @@ class Judge:
             counts += Counter(unexplained=unexplained if tells else 0)
             if not unexplained and (tells or worst(of_told, "gradients", "weights") <= 1):
                 return _Found(of_told, counts + Counter(turned=turned))
-        if what.compresses:
-            return _Found(found, counts)  # what arrives does not tell a replica's decisions
         whatever = truth._replace(allowed=self._with_any_decision(what, step, truth))
         either = findings(whatever)
         if worst(either, "gradients", "weights") > HOPELESS:
             return _Found(either, counts)
+        if what.compresses:  # what arrives does not tell a replica's decisions
+            return _Found(either, counts + Counter(many=1, loose=1))
         decided = self.decided_otherwise(what, step, self._gradients(what, recorded, step))
         if decided is None:
             widest = max(over(limit, truth.scales[name]) for name, limit in whatever.allowed.gradients.items())
@@ -437,7 +445,13 @@ class Judge:
         return truth._replace(step=self._with_turned[key])
 
     def _findings(
-        self, what: Spec, recorded: Mapping[str, npt.NDArray[Any]], truth: Truth, number: int, step: int
+        self,
+        what: Spec,
+        recorded: Mapping[str, npt.NDArray[Any]],
+        truth: Truth,
+        number: int,
+        step: int,
+        exchanged: Exchanged | str | None,
     ) -> Iterator[tuple[str, Finding]]:
         unit = _UNIT[what.precision]
         same = all(np.array_equal(recorded[f"{each}/{step}"], self._teacher[f"{each}/{step}"]) for each in ("ids", "hashes"))
@@ -451,7 +465,8 @@ class Judge:
                 allowed = np.maximum(allowed, TOLERANCE * scale)
             ratio = np.divide(difference, allowed, out=np.where(difference > 0, np.inf, 0.0), where=allowed > 0)
             # What is open says little: it is found where it is too far, and else the others tell.
-            worst = np.unravel_index(np.argmax(np.where(is_open & (ratio <= 1), -1.0, ratio)), ratio.shape)
+            told = np.where(is_open & (ratio <= 1), -1.0, ratio)
+            worst = np.unravel_index(np.argmax(told if told.max() >= 0 else ratio), ratio.shape)
             scale = max(scale, float(allowed[worst])) or 1.0  # an array that is nothing but rounding has no scale
             return Finding(float(difference[worst]) / scale, float(allowed[worst]) / scale, where, step)
 
@@ -471,18 +486,23 @@ class Judge:
         gradients: Mapping[str, Array] = truth.step.gradients
         limits: Mapping[str, Any] = truth.allowed.gradients
         is_open: Mapping[str, Any] = {}
-        if what.compresses:
-            exchanged = self._exchanged(what, recorded, truth, step)
+        if isinstance(exchanged, str):
+            yield "gradients", Finding(0.0 if exchanged == _UNTOLD else math.inf, 0.0, exchanged, step)
+            return
+        if exchanged is not None:
             gradients, limits, is_open = exchanged.gradients, exchanged.allowed, exchanged.open
-            begun, kept = (_lost(recorded, when, step) for when in ("before", "after"))
-            earlier = _lost(recorded, "after", self._steps[number - 2]) if number > 1 else list(map(np.zeros_like, begun))
-            same = len(begun) == len(kept) == len(exchanged.lost) and all(map(np.array_equal, earlier, begun))
-            where = "" if same else "what replicas kept of the step before"
-            yield "gradients", Finding(0.0 if same else math.inf, 0.0, where, step)
+            kept = _lost(recorded, "after", step)
             wanted = zip(exchanged.lost, exchanged.lost_allowed, exchanged.lost_open, strict=True)
-            for place, (lost, limit, either) in enumerate(wanted if same else ()):
+            for place, (lost, limit, either) in enumerate(wanted):
                 where, scale = f"not sent of bucket {place + 1}", float(np.abs(lost).max())
                 yield "gradients", finding(where, absolute(lost, kept[place]), limit, scale, either)
+            # What is open may be sent or kept. It may not be both, nor neither.
+            there, errors = self._arrived(what, recorded, step)
+            for place, (together, limit) in enumerate(exchanged.sums):
+                own, error = (self._buckets(what).joined(each)[place] for each in (there, errors))
+                where, scale = f"sent and kept of bucket {place + 1}", float(np.abs(together).max())
+                difference = absolute(together, own + np.asarray(kept[place], np.float64).sum(0))
+                yield "gradients", finding(where, difference, limit + error, scale)
         settings, rate = what.optimizer, learning_rates(what, **self._schedule)(step + 1)
         for name, gradient in gradients.items():
             weight = np.asarray(weights[name], np.float64)
@@ -539,9 +559,39 @@ class Judge:
         shards = tuple(shard(size, what.data_replicas, rank) for rank in range(what.data_replicas if what.compresses else 0))
         return _Division(_chains(what, size) if self._architecture.has_batch_norm else [[np.arange(size)]], shards)
 
-    def _exchanged(self, what: Spec, recorded: Mapping[str, npt.NDArray[Any]], truth: Truth, step: int) -> Exchanged:
-        names = [parameter.name for parameter in self._architecture.parameters() if parameter.trainable]
-        return exchange(names, truth.step.gradients, truth.allowed.gradients, _lost(recorded, "before", step), what)
+    def _buckets(self, what: Spec) -> Buckets:
+        trained = [parameter for parameter in self._architecture.parameters() if parameter.trainable]
+        return Buckets([each.name for each in trained], [each.shape for each in trained], what)
+
+    def _exchanged(
+        self, what: Spec, recorded: Mapping[str, npt.NDArray[Any]], truth: Truth, number: int, step: int
+    ) -> Exchanged | str:
+        """What should arrive, and be kept; or what is wrong with what the replicas had kept before."""
+        buckets, lost = self._buckets(what), list[npt.NDArray[Any]]()
+        if what.communication.error_feedback:
+            lost, kept = (_lost(recorded, when, step) for when in ("before", "after"))
+            if not lost and not kept:
+                return _UNTOLD
+            if any([each.shape for each in own] != buckets.sizes for own in (lost, kept)):
+                return "what replicas keep has another size than their buckets"
+            earlier = _lost(recorded, "after", self._steps[number - 2]) if number > 1 else list(map(np.zeros_like, lost))
+            if not all(map(np.array_equal, earlier, lost)):
+                return "what replicas kept of the step before is not what they have now, or no number"
+        return exchange(buckets, truth.step.gradients, truth.allowed.gradients, lost)
+
+    def _arrived(
+        self, what: Spec, recorded: Mapping[str, npt.NDArray[Any]], step: int
+    ) -> tuple[dict[str, Array], dict[str, Array]]:
+        """(the gradients of a recorded step; how far rounding moves them, since only the optimizer's state tells them)."""
+        (weights, before), (_, after) = state_before(self._teacher, step), state(recorded, f"after/{step}")
+        slot, share = ("mean", 1.0 - what.optimizer.beta_1) if what.optimizer.name == "adam" else ("buffer", 1.0)
+        decay = what.optimizer.weight_decay
+
+        def error(name: str) -> Array:
+            sizes = np.abs(after[slot][name]) + np.abs(before[slot][name]) + decay * np.abs(weights[name])
+            return (4 * _UNIT["float32"] * sizes + 2 * np.finfo(np.float32).tiny) / share
+
+        return self._gradients(what, recorded, step), {name: error(name) for name in before[slot]}
 
     def _truth(self, what: Spec, step: int) -> Truth:
         if what.precision == "float64":
@@ -732,6 +782,10 @@ def _reason(what: Spec, counts: Counter[str]) -> str:
         reason += f"; rounding may decide {counts['ties']} ReLUs and maxima"
     if counts["open"]:
         reason += f"; at {counts['open']} components rounding decides what a replica sends, and they may be either"
+    if counts["untold"]:
+        reason += f"; {_UNTOLD} for the next step, so what arrives is not judged"
+    if counts["any width"]:
+        reason += "; numbers of half the width are added in any order, so gradients that are not compressed would pass too"
     if counts["turned"]:
         reason += f"; it decided {counts['turned']} otherwise than in float64, and the referee took these decisions over"
     if counts["unexplained"]:

@@ -229,7 +229,8 @@ class Trainer(trainer.Trainer):
 
     def _to_device(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, ...]]:
         return (
-            batch.images.to(self._device, non_blocking=True),
+            # A worker may write the next batch into memory that is not pinned.
+            batch.images.to(self._device, non_blocking=self._switches.get("pinned_memory", False)),
             batch.labels.to(self._device, non_blocking=True),
             tuple(mask.to(self._device, non_blocking=True) for mask in batch.masks),
         )

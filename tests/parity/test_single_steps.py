@@ -199,10 +199,42 @@ def test_one_step_of_compressed_gradients_follows_the_rule_of_the_compression(
     assert {rung.status for rung in clean} == {"passed"} and {rung.mode for rung in clean} == {"data_parallel"}
     for found in wrong:
         assert [rung.name for rung in found if rung.status == "failed"] == ["8 one step in float32: gradients"]
-    told, kept = recorded(framework, f"{name}-nothing"), "lost/after/0/0"
+    told, kept, before = recorded(framework, f"{name}-nothing"), "lost/after/0/0", "lost/before/0/0"
+    changes = {
+        "of another replica": {kept: told[kept][::-1]},
+        "no number": {before: np.full_like(told[before], np.nan)},
+        "of another size": {before: told[before][:, 1:]},
+        "sent and kept": {kept: told[kept] + np.abs(told[kept]).max()},
+    }
+    for change in changes.values():
+        found = judge.rungs(what, {**told, **change}, framework)
+        assert [rung.name for rung in found if rung.status == "failed"] == ["8 one step in float32: gradients"]
     untold = {key: each for key, each in told.items() if not key.startswith("lost/")}
-    for other in (untold, {**told, kept: told[kept][::-1]}):  # each replica has what another one kept
-        found = judge.rungs(what, other, framework)
+    (shown,) = [rung for rung in judge.rungs(what, untold, framework) if rung.status != "passed"]
+    assert shown.status == "shown" and "does not tell what its replicas keep" in (shown.reason or "")
+    # Without its decisions, a run takes those of the serial one, or the tolerance covers any. Nothing honest fails.
+    silent = {key: each for key, each in told.items() if not key.startswith("decisions/")}
+    assert "failed" not in {rung.status for rung in judge.rungs(what, silent, framework)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
+@pytest.mark.parametrize("name", COMPRESSED)
+def test_ranks_tell_what_they_keep(
+    recorded: Recordings, folder: Path, judge: single_steps.Judge, framework: str, name: str
+) -> None:
+    """Four of them, each with its own statistics, that add up gradients over parts of their shard."""
+    fields = {"batch_norm_statistics": "per_replica", "accumulation": 2}
+    what = spec.build(
+        spec.with_variant({**_compressed(name).model_dump(), "mode": "serial", "replicas": 1, **fields}, "multi_process", 4)
+    )
+    _write(folder, f"ranks-{name}", what, "--teacher", str(folder / "pytorch" / "teacher-nothing.safetensors"))
+    defects = ("nothing", *COMPRESSED[name])
+    _plant(folder, framework, *(f"{folder}/ranks-{name}.json:{defect}" for defect in defects))
+    assert len(recorded(framework, f"ranks-{name}-nothing")["lost/after/0/0"]) == 4
+    clean, *wrong = (judge.rungs(what, recorded(framework, f"ranks-{name}-{each}"), framework) for each in defects)
+    assert {rung.status for rung in clean} == {"passed"}
+    for found in wrong:
         assert [rung.name for rung in found if rung.status == "failed"] == ["8 one step in float32: gradients"]
 
 

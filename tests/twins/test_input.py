@@ -1,5 +1,6 @@
 import gc
 import io
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -130,14 +131,28 @@ def test_workers_read_a_ranks_images_from_a_memory_map(twin: Twin, tmp_path: Pat
     assert_follows_the_plan(twin, plan(epochs=6, input="workers", workers=2, prefetch=1), split, 3, 1)
 
 
-def test_what_workers_send_does_not_grow_with_the_run(twin: Twin) -> None:
+def test_workers_write_into_memory_that_is_used_again(twin: Twin) -> None:
     whole = plan(epochs=6, input="workers", workers=1, prefetch=1)
-    batches = list(twin.batches(whole, SPLIT, 1, 0))
-    first, rest = batches[: whole.steps_per_epoch], batches[whole.steps_per_epoch :]
-    for batch, (start, stop) in zip(first, whole.bounds(1, 1, 0), strict=True):  # they may be kept
+    feed = twin.input.feed(whole, SPLIT, 1, 0)
+    kept = list(feed(1, [0, 1]))  # of the first call
+    batches = [batch for epoch in range(1, 7) for batch in feed(epoch, range(whole.steps_in(epoch)))]
+    for batch, (start, stop) in zip(kept, whole.bounds(1, 1, 0), strict=False):
         assert np.array_equal(arrays(twin, batch)[1], loaded(whole, 1, start, stop)[1])
-    if twin.framework == "pytorch":  # of the others, each images lie in a slot: one ahead, one in use, and the one before
-        assert len({batch.images.data_ptr() for batch in rest}) == 3
+    if twin.framework == "pytorch":  # one ahead, one in use, and the one before
+        assert len({batch.images.data_ptr() for batch in batches}) == 3
+
+
+def test_workers_send_their_batches_also_where_no_memory_can_be_shared(twin: Twin) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**12, limits[1]))
+    try:
+        feed = twin.input.feed(whole := plan(input="workers", workers=1), SPLIT, 1, 0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    for _ in range(2):
+        received = [arrays(twin, batch)[1] for batch in feed(1, range(whole.steps_in(1)))]
+        expected = [loaded(whole, 1, start, stop)[1] for start, stop in whole.bounds(1, 1, 0)]
+        assert all(map(np.array_equal, received, expected))
 
 
 @pytest.mark.slow
