@@ -162,6 +162,20 @@ class Members(Exact):
     members: list[Metrics]
 
 
+class Chunks(Exact):
+    """Of input dask: who holds the training images, and what was moved for the batches of all processes."""
+
+    owners: Literal["processes", "workers of a cluster"]
+    owner_of_chunk: list[Count]
+    """Rank of the process, or number of the worker in the order of addresses, for each chunk."""
+    held_mib: list[Seconds]
+    """Pixels of the chunks that each owner holds."""
+    gathered_bytes: Count
+    """Pixels of all batches since the process of the last attempt began."""
+    moved_bytes: Count
+    """The part of them that came from another process of the run, or from a cluster."""
+
+
 class Noise(Exact):
     """Other work on the machine meanwhile. None if the system does not say."""
 
@@ -249,6 +263,8 @@ class RunResult(Exact):
     """Of logical devices that share a process: computed, since nobody can measure it. Weights, statistics, gradients, the
     optimizer's state, and what is gathered of the largest layer. The peak is larger: activations are not in it."""
     device_peak_memory_mib: float | None = None
+    chunks: Chunks | None = None
+    """Of input dask. None: another input, or no batch was made."""
     order_hash: str | None = None
     """SHA-256 over the int64 ids of the training examples in the order of training."""
     data_hash: str | None = None

@@ -482,6 +482,8 @@ class Run:
         self._memory_mib = np.fmax(self._memory_mib, by_rank.sum(1))
         resident, proportional = map(float, self._memory_mib)
         self.record(peak_memory_mib=resident, peak_memory_pss_mib=None if math.isnan(proportional) else proportional)
+        if self._spec.input == "dask":
+            self.record(chunks=trainer.chunks())
         self.record(peak_memory_by_process_mib=by_rank[0].tolist(), computed_memory_by_device_mib=trainer.memory_by_device())
 
     def _event(self, event: str, **values: Any) -> None:

@@ -22,6 +22,7 @@ from common.artifacts.schema import RunResult
 from common.data import batches, sources
 from common.machine import machine
 from common.models import architectures, weights
+from common.models.sharding import shard
 from common.spec import Spec, SpecError
 from common.training.loop import LEAST_TIMED_SECONDS
 from compare.conformance.description import description_faults
@@ -51,7 +52,23 @@ MODES: dict[str, dict[str, Any]] = {
     "tensor_parallel": {"mode": "tensor_parallel", "replicas": 2},
     "hybrid_tensor": {"mode": "hybrid", "replicas": 4},
 }
-SLOW = ("workers", "dask", "sharded_data_parallel", "parameter_server", "tensor_parallel", "hybrid_tensor")
+DASK = {"input": "dask", "workers": 1, "dask": {"chunk_images": 20}, "profile_steps": 0}
+WITH_DASK = {
+    f"dask, {mode}": MODES[mode] | DASK
+    for mode in (
+        "data_parallel",
+        "multi_process",
+        "sharded_data_parallel",
+        "parameter_server",
+        "tensor_parallel",
+        "hybrid_tensor",
+    )
+}
+MODES |= WITH_DASK
+SLOW = (
+    *("workers", "dask", "sharded_data_parallel", "parameter_server", "tensor_parallel", "hybrid_tensor"),
+    *(name for name in WITH_DASK if name != "dask, multi_process"),
+)
 NAMES = [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in MODES]
 REFUSED = {"data": {"source": "tests/twins"}}  # a folder that holds no image
 ENDLESS = {**MODES["multi_process"], "epochs": 1_000_000}
@@ -256,6 +273,33 @@ def test_input_workers_change_no_bit(ended: Ended) -> None:
     (_, inline), (_, workers) = ended["serial"], ended["workers"]
     assert workers.first_step_loss == inline.first_step_loss
     assert [epoch.train for epoch in workers.epochs] == [epoch.train for epoch in inline.epochs]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.values[0] in WITH_DASK])
+def test_chunks_are_held_once_and_what_was_moved_is_recorded(ended: Ended, name: str) -> None:
+    run, result = ended[name]
+    assert result.chunks is not None and result.chunks.owners == "processes"
+    images = len(sources.load(run.spec.data, seed=3).train)
+    image_bytes = 12 * 12 * 3
+    owners = len(result.peak_memory_by_process_mib)  # processes of the run: replicas of some modes share one
+    num_chunks = -(-images // 20)
+    assert result.chunks.owner_of_chunk == [owner for owner in range(owners) for _ in range(*shard(num_chunks, owners, owner))]
+    assert sum(result.chunks.held_mib) * 2**20 == pytest.approx(images * image_bytes)
+    # Before the first epoch, each process makes one batch more for each worker, to start them. Processes of one copy of the
+    # model gather the same batches.
+    copies = owners / min(owners, run.spec.data_replicas)
+    assert result.chunks.gathered_bytes == copies * (images * SETTINGS["epochs"] + 30 * (run.spec.workers - 1)) * image_bytes
+    moved = result.chunks.moved_bytes / result.chunks.gathered_bytes
+    assert moved == 0 if owners == 1 else 0.7 < moved / (1 - 1 / owners) < 1.3
+
+
+@pytest.mark.slow
+def test_models_that_are_averaged_get_their_images_from_each_others_chunks(start: Any, tmp_path: Path) -> None:
+    fields = {"mode": "model_averaging", "replicas": 2, "batch_norm_statistics": "per_replica", "epochs": 4}
+    _, chunked = start(**fields, **DASK).end()
+    _, inline = start(**fields).end()
+    assert chunked.status == inline.status == "ok" and chunked.final_weights_hash == inline.final_weights_hash
+    assert chunked.chunks is not None and chunked.chunks.moved_bytes > 0 and inline.chunks is None
 
 
 @pytest.mark.parametrize("name", NAMES)

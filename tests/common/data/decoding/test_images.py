@@ -77,7 +77,7 @@ def test_their_sums_equal_those_of_the_array(rows: Rows, monkeypatch: pytest.Mon
 
 
 def test_dask_reads_them_a_chunk_at_a_time(rows: Rows) -> None:
-    array = chunks._array(Split(images=rows, labels=np.zeros(10, np.int64)), 8, 4)
+    array = chunks._array(Split(images=rows, labels=np.zeros(10, np.int64)), 8, 4, 0, 10, "")
     assert array.chunks[0] == (4, 4, 2) and np.array_equal(array.compute(scheduler="threads"), EXPECTED)
 
 
