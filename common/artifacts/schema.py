@@ -263,6 +263,9 @@ class RunResult(Exact):
     """Of logical devices that share a process: computed, since nobody can measure it. Weights, statistics, gradients, the
     optimizer's state, and what is gathered of the largest layer. The peak is larger: activations are not in it."""
     device_peak_memory_mib: float | None = None
+    """Of all devices together; None on a CPU."""
+    peak_memory_by_device_mib: dict[str, Seconds] = {}
+    """The same by device, as `rank 0 GPU 1`; those that a process did not use are left out."""
     chunks: Chunks | None = None
     """Of input dask. None: another input, or no batch was made."""
     order_hash: str | None = None
