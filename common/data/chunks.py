@@ -18,7 +18,7 @@ from common import spec
 from common.data import mapped
 from common.data.batches import Feed, Plan
 from common.data.decoding.decode import decode
-from common.data.decoding.images import Rows
+from common.data.decoding.images import Gathered, Rows
 from common.data.owners import Gather, Images, Owners
 from common.data.sources import Encoded, Split
 from common.models.sharding import shard
@@ -68,7 +68,11 @@ def feed(plan: Plan, split: Split, world_size: int, rank: int, account: Account 
         while pending:
             yield pending.popleft()()
 
-    weakref.finalize(start, opened.close)
+    def close() -> None:
+        known.owners.close()  # first: an answer that is being made needs the pools
+        opened.close()
+
+    weakref.finalize(start, close)
     return start
 
 
@@ -81,16 +85,22 @@ class _Holder:
         self._image_size = plan.architecture.image_size
         self._account = account
         self._opened = opened
-        opened.callback(account.owners.close)
         self._first = threading.Lock()
         self._gather: Gather | None = None
         account.on_cluster = plan.spec.dask.scheduler not in spec.SCHEDULERS
-        number = 1 if account.on_cluster else account.owners.number
-        num_chunks = -(-len(split) // plan.spec.dask.chunk_images)
-        bounds = [shard(num_chunks, number, owner) for owner in range(number)]
+        number, size, n = 1 if account.on_cluster else account.owners.number, plan.spec.dask.chunk_images, len(split)
+        if number > 1 and plan.owners == number:
+            owned = plan.owned
+        else:
+            bounds = [shard(-(-n // size), number, owner) for owner in range(number)]
+            owned = [np.arange(first * size, min(last * size, n)) for first, last in bounds]
+        self._starts = np.cumsum([0, *map(len, owned)])
+        self._place = np.argsort(np.concatenate(owned))
+        """[N], where each image is if the owners' images stand one behind the other."""
+        own = owned[0 if account.on_cluster else account.owners.rank]
+        self._chunks = [own[first : first + size] for first in range(0, len(own), size)]
         if not account.on_cluster:
-            account.owner_of_chunk = [owner for owner, (first, last) in enumerate(bounds) for _ in range(first, last)]
-        self._starts = [min(first * plan.spec.dask.chunk_images, len(split)) for first, _ in bounds] + [len(split)]
+            account.owner_of_chunk = [owner for owner, ids in enumerate(owned) for _ in range(0, len(ids), size)]
 
     def gather(self, positions: npt.NDArray[np.int64]) -> Callable[[], Images]:
         """Gather images at positions of this process's own."""
@@ -104,21 +114,20 @@ class _Holder:
         self._account.gathered_bytes += len(ids) * self._image_size**2 * 3
         if len(self._starts) == 2:
             return self.gather(ids)
-        owners = np.searchsorted(self._starts[1:], ids, "right")
-        parts = [
-            (place, self._ask(owner, ids[place])) for owner in range(len(self._starts) - 1) if (place := owners == owner).any()
-        ]
+        places = self._place[ids]
+        owners = np.searchsorted(self._starts[1:], places, "right")
+        parts = [(own, self._ask(owner, places[own])) for owner in np.unique(owners).tolist() for own in [owners == owner]]
 
         def wait() -> Images:
             images = np.empty((len(ids), self._image_size, self._image_size, 3), np.uint8)
-            for place, part in parts:
-                images[place] = part()
+            for own, part in parts:
+                images[own] = part()
             return images
 
         return wait
 
-    def _ask(self, owner: int, ids: npt.NDArray[np.int64]) -> Callable[[], Images]:
-        positions, owners = ids - self._starts[owner], self._account.owners
+    def _ask(self, owner: int, places: npt.NDArray[np.int64]) -> Callable[[], Images]:
+        positions, owners = places - self._starts[owner], self._account.owners
         return self.gather(positions) if owner == owners.rank else owners.ask(owner, positions, self._image_size)
 
     @contextmanager
@@ -129,10 +138,9 @@ class _Holder:
         from common.data.preprocessing import dask_scan
 
         settings, workers, owners = self._spec.dask, self._spec.workers, self._account.owners
-        own = (0, len(self._split)) if self._account.on_cluster else (self._starts[owners.rank], self._starts[owners.rank + 1])
         # Every process asks a cluster for the same chunks by the same names, so it holds each of them once.
         name = f"convtwins-{owners.word}"
-        array = _array(self._split, self._image_size, settings.chunk_images, *own, name)
+        array = _array(self._split, self._image_size, self._chunks, name)
         if settings.scheduler == "threads":
             with ThreadPoolExecutor(workers, "dask") as pool, ThreadPoolExecutor(owners.number, "gather") as ahead:
                 kept: Any = array.persist(scheduler="threads", pool=pool)
@@ -162,20 +170,19 @@ class _Holder:
             yield gather_there
 
 
-def _array(split: Split, image_size: int, chunk_images: int, start: int, stop: int, name: str) -> Any:
-    """The images from `start` to `stop`, as an array of chunks. The same name gives tasks of the same names."""
+def _array(split: Split, image_size: int, chunks: list[npt.NDArray[np.int64]], name: str) -> Any:
+    """The images of some ids, as an array of chunks. The same name gives tasks of the same names."""
     import dask.array
     from dask.delayed import delayed
 
     shape = (image_size, image_size, 3)
-    if start == stop:  # more owners than chunks
+    if not chunks:  # more owners than chunks
         return dask.array.zeros((0, *shape), np.uint8)
-    read, chunks = delayed(_chunk, pure=False), list[Any]()
-    for first in range(start, stop, chunk_images):
-        last = min(first + chunk_images, stop)
-        value = read(_part(split, first, last), image_size, dask_key_name=f"{name}-{first}")
-        chunks.append(dask.array.from_delayed(value, (last - first, *shape), np.uint8))
-    return dask.array.concatenate(chunks)
+    read, found = delayed(_chunk, pure=False), list[Any]()
+    for number, ids in enumerate(chunks):
+        value = read(_part(split, ids), image_size, dask_key_name=f"{name}-{number}")
+        found.append(dask.array.from_delayed(value, (len(ids), *shape), np.uint8))
+    return dask.array.concatenate(found)
 
 
 def _on_workers(client: Any, kept: Any) -> tuple[list[int], list[int]]:
@@ -191,13 +198,16 @@ def _on_workers(client: Any, kept: Any) -> tuple[list[int], list[int]]:
     return owners, sizes
 
 
-def _part(split: Split, start: int, stop: int) -> Any:
+def _part(split: Split, ids: npt.NDArray[np.int64]) -> Any:
     """What a worker needs to read a chunk: a reference to its file if there is one, else its bytes."""
     if split.encoded is not None:
-        return split.encoded.take(np.arange(start, stop))
+        return split.encoded.take(ids)
     if isinstance(split.images, Rows):
-        return split.images.part(start, stop)
-    return mapped.portable(split.images[start:stop])
+        return split.images.take(ids)
+    if ids[-1] - ids[0] + 1 == len(ids):  # they are ascending
+        return mapped.portable(split.images[ids[0] : ids[-1] + 1])
+    images: Any = split.images
+    return images[ids] if mapped.reference(images) is None else Gathered(images, ids)
 
 
 def _chunk(part: Any, image_size: int) -> Images:

@@ -293,7 +293,8 @@ def _planned(read: Spec, *, reverse_batches: bool) -> tuple[sources.Dataset, Pla
     heartbeat.reached()
     architecture = architectures.of(read, len(dataset.class_names), dataset.image_size)
     pixels = scaling.of(read.data, dataset, cache_dir=read.paths.cache_dir)
-    plan = Plan(read, architecture, len(dataset.train), reverse_batches, pixels)
+    labels = dataset.train.labels if read.dask.partition == "class_skew" else None  # input workers would get a copy
+    plan = Plan(read, architecture, len(dataset.train), reverse_batches, pixels, labels)
     return dataset, plan, weights.initial(architecture, read.seed)
 
 

@@ -364,9 +364,11 @@ class Run:
         with self._timed(trainer) as timer:
             for step in timed:
                 train(timer, step)
+            own_seconds = timer.elapsed()
             if part != "input":
                 trainer.finish_epoch()
         measured = {"timed_seconds": timer.seconds, "input_wait_seconds": timer.input_wait_seconds}
+        self._record_speeds(trainer, sum(len(np.asarray(each)) for each in ids[untimed:]), own_seconds)
         if part != "training":
             self._record_epoch(epoch, plan, sizes, timed, train=None, validation=None, evaluation_seconds=0.0, **measured)
             return
@@ -412,6 +414,14 @@ class Run:
             first_step_seconds=first_step_seconds,
             **measured,
         )
+
+    def _record_speeds(self, trainer: Trainer, images: int, seconds: float) -> None:
+        """Record how fast each process went through its own images in this epoch, until it met the others at its end."""
+        ranks, rank = _ranks()
+        if ranks > 1:
+            speeds = np.zeros(ranks)
+            speeds[rank] = images / seconds if images else 0.0
+            self.record(images_per_second_by_process=trainer.total(speeds).tolist())
 
     def _batch_sizes(self, trainer: Trainer, plan: Plan, dataset: Dataset) -> tuple[list[int], list[int]]:
         """Sizes of the global batches to train on, and of this process's batches to score."""

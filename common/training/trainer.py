@@ -14,7 +14,6 @@ from common.data import chunks, owners
 from common.data.batches import Feed, Plan, in_order
 from common.data.sources import Dataset, Split
 from common.models.architectures import Architecture
-from common.models.sharding import shard
 from common.models.weights import Weights
 from common.spec import Spec, resolved
 
@@ -184,10 +183,11 @@ class Trainer:
         """
         index, number = self.shard
         with self._unchanged():
+            trained, first = self._plan.batch(0)[1], self._plan.bounds(1, number, index)[0]
             for size in step_sizes:
-                start, stop = shard(size, number, index)
-                for _ in range(1 if size == self._plan.batch(0)[1] else 2):
-                    self._blank_step(stop - start, size)
+                for own in self._plan.own_sizes(size, number, index):
+                    for _ in range(1 if (own, size) == (first[1] - first[0], trained) else 2):
+                        self._blank_step(own, size)
             for size in score_sizes:
                 self._blank_score(self._blank(size))
 

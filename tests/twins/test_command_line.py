@@ -302,6 +302,39 @@ def test_models_that_are_averaged_get_their_images_from_each_others_chunks(start
     assert chunked.chunks is not None and chunked.chunks.moved_bytes > 0 and inline.chunks is None
 
 
+SKEWED = {"order": "owned", "owners": 2, "partition": "class_skew", "skew": 1.0, "chunk_images": 20}
+
+
+@pytest.mark.parametrize("mode", ["multi_process", pytest.param("parameter_server", marks=pytest.mark.slow)])
+def test_replicas_that_own_their_images_train_as_serial_does_in_the_same_order(start: Any, mode: str) -> None:
+    fields = {"input": "dask", "workers": 1, "dask": SKEWED, "epochs": 3}
+    _, serial = start(**fields).end()
+    _, parallel = start(**fields, mode=mode, replicas=2).end()
+    assert serial.status == parallel.status == "ok", (serial.reason, parallel.reason)
+    assert serial.order_hash == parallel.order_hash
+    assert parallel.step_losses == pytest.approx(serial.step_losses, rel=1e-9)
+    assert parallel.predictions_hash == serial.predictions_hash
+    assert parallel.chunks is not None and parallel.chunks.moved_bytes == 0
+    assert sorted(set(parallel.chunks.owner_of_chunk)) == [0, 1] and parallel.chunks.held_mib[0] != parallel.chunks.held_mib[1]
+    assert len(parallel.images_per_second_by_process) == 2 and min(parallel.images_per_second_by_process) > 0
+
+
+def test_averaging_after_every_step_weighs_owners_by_their_examples(start: Any) -> None:
+    """Without momentum and BatchNorm, an average of one step each is serial's step, however unequal the parts are."""
+    owned = {"order": "owned", "owners": 2, "partition": "speed", "speeds": [1.0, 2.0], "chunk_images": 20}
+    fields = {
+        "model": "simple_cnn", "width": 0.25, "data": {"image_size": 32, "limit": 60, "seed": 3}, "epochs": 2,
+        "optimizer": {"learning_rate": 0.02, "momentum": 0.0}, "batch_norm_statistics": "per_replica",
+        "input": "dask", "workers": 1, "dask": owned,
+    }  # fmt: skip
+    _, serial = start(**fields).end()
+    _, averaged = start(**fields, mode="model_averaging", replicas=2, averaging={"every_steps": 1}).end()
+    assert serial.status == averaged.status == "ok", (serial.reason, averaged.reason)
+    assert len(set(serial.step_losses)) == 4 and averaged.step_losses == pytest.approx(serial.step_losses, rel=1e-9)
+    assert averaged.chunks is not None and averaged.chunks.moved_bytes == 0
+    assert averaged.chunks.held_mib[1] == pytest.approx(2 * averaged.chunks.held_mib[0])
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_phases_add_up_to_the_time_that_the_command_took(ended: Ended, name: str) -> None:
     run, result = ended[name]
