@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import gc
 import importlib
+import importlib.util
+import inspect
 import io
 import itertools
 import os
+import re
 import signal
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 from compare.core.interrupt import SIGNALLED, Interrupted, ended_at_once, interruptible
@@ -19,8 +25,6 @@ with ended_at_once():
     from typer.core import TyperCommand, TyperGroup
     from typer.exceptions import TyperException
     from typer.main import get_command
-
-    from common.spec.errors import NAMES_ELSEWHERE
 
 NAME = "convtwins"
 MODULES = {
@@ -97,6 +101,8 @@ class _Command(TyperCommand):
             from compare.execution.contestants import TAKE_CONTESTANTS
 
             error.message, error.possibilities = f"{error.message}. {TAKE_CONTESTANTS} take contestants.", None
+        from common.spec.errors import NAMES_ELSEWHERE
+
         own = {option for each in self.params for option in each.opts}
         if error.message.startswith("Got unexpected extra argument") and not any(
             each.param_type_name == "argument" for each in self.params
@@ -129,22 +135,54 @@ def _with_value(args: list[str], flag: str, other: str) -> list[str]:
     return [f"{flag}={values[0]}" if word == flag else word for word in kept]
 
 
+class _Listed(TyperCommand):
+    """A command's name and help alone."""
+
+
 class _Commands(TyperGroup):
     """Imports a command only when it is used. Importing all of them takes seconds."""
+
+    _only_lists = False
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(MODULES)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        for name in {cmd_name} & {*MODULES, *self.commands} or MODULES:  # for an unknown name: all, to suggest one
-            if name not in self.commands:
-                only = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-                with ended_at_once():
-                    module = importlib.import_module(MODULES[name])
-                only.command(name, cls=_Command, context_settings=_SETTINGS)(module.command)
-                self.commands[name] = get_command(only)
-                self.commands[name].params += [each for each in self.params if each.name == "version"]
+        if self._only_lists or cmd_name not in {*MODULES, *self.commands}:  # for an unknown name: all, to suggest one
+            self.commands.update({name: _Listed(name, help=_help_of(name)) for name in MODULES if name not in self.commands})
+        elif isinstance(self.commands.get(cmd_name), _Listed | None):
+            only = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+            with ended_at_once():
+                module = importlib.import_module(MODULES[cmd_name])
+            only.command(cmd_name, cls=_Command, context_settings=_SETTINGS)(module.command)
+            self.commands[cmd_name] = get_command(only)
+            self.commands[cmd_name].params += [each for each in self.params if each.name == "version"]
         return self.commands.get(cmd_name)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        with self._listing():
+            super().format_help(ctx, formatter)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        with self._listing():
+            return super().shell_complete(ctx, incomplete)
+
+    @contextmanager
+    def _listing(self) -> Generator[None]:
+        self._only_lists = True
+        try:
+            yield
+        finally:
+            self._only_lists = False
+
+
+def _help_of(name: str) -> str:
+    """The help of a command, from its source."""
+    found = importlib.util.find_spec(MODULES[name])
+    assert found is not None and found.origin is not None, name
+    source = Path(found.origin).read_text(encoding="utf-8")
+    told = re.search(r'^def command\(.*?^    """(.*?)"""', source, re.MULTILINE | re.DOTALL)
+    return inspect.cleandoc(told[1]) if told else ""
 
 
 def _show_version(asked: bool) -> None:

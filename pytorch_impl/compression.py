@@ -101,6 +101,11 @@ class Compressor:
                 self._lost[number] = values - decode(message, len(values), self._dtype, self._settings)
             yield message
 
+    @property
+    def lost(self) -> list[torch.Tensor]:
+        """Of each bucket [count]: what the next messages hold beside the gradients. Empty: nothing is kept."""
+        return self._lost or []
+
     @torch.no_grad()
     def total(self, messages: Sequence[Sequence[torch.Tensor]]) -> list[torch.Tensor]:
         """The sum of the replicas' gradients, in the order of the model's own parameters.

@@ -99,6 +99,11 @@ class Compressor:
                 self._lost[number].assign(values - decode(message, self.counts[number], self._dtype, self._settings))
             yield message
 
+    @property
+    def lost(self) -> list[tf.Variable]:
+        """Of each bucket [count]: what the next messages hold beside the gradients. Empty: nothing is kept."""
+        return self._lost or []
+
     def total(self, messages: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
         """The sum of the replicas' gradients, in the order of the model's own parameters.
 

@@ -162,9 +162,12 @@ class Spec(Finite):
             return "gradients are applied to weights that have moved on since"
         if self.variant == "pipeline_async":
             return "every micro-batch makes an update of its own, with gradients of weights that have moved on since"
-        if self.communication.compression != "none" and self.mode != "serial":
-            return f"gradients are sent as {self.communication.compression}"
-        return None
+        return f"gradients are sent as {self.communication.compression}" if self.compresses else None
+
+    @property
+    def compresses(self) -> bool:
+        """Whether replicas exchange compressed gradients."""
+        return self.mode != "serial" and self.communication.compression != "none"
 
     @property
     def starts_over(self) -> str | None:
@@ -173,8 +176,7 @@ class Spec(Finite):
             return "only a part of the training is run, which learns nothing"
         if self.mode not in RESUMABLE_MODES:
             return f"mode {self.variant} starts over: each of its processes holds a part of what is trained"
-        settings = self.communication
-        if self.mode != "serial" and settings.compression != "none" and settings.error_feedback:
+        if self.compresses and self.communication.error_feedback:
             return "error feedback starts over: each replica holds what compression has lost so far"
         return "it makes no checkpoints: checkpoint_seconds is null" if self.checkpoint_seconds is None else None
 

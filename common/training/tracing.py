@@ -44,6 +44,7 @@ def trace_steps(
         optimizer's state; num_correct/<step>: int64 [1]. In float32 decisions/<step>/<number>: int64 [N, words], see `packed`;
         and scored/<step>/loss: float64 [1], scored/<step>/predictions: int64 [up to SCORED], of the first images by an
         evaluation before the step.
+        Where replicas keep what compression loses, lost/before/<step>/<bucket> and lost/after/...: float64 [replicas, count].
         A teacher adds images/<step>, labels/<step>, masks/<step>/<dropout>, and before/<step>/ if the step
         before was not drawn. At last pixel_mean and pixel_std.
     """
@@ -55,6 +56,13 @@ def trace_steps(
         yield from ((f"{prefix}/weights/{name}", array) for name, array in trainer.weights().items())
         for slot, values in trainer.slots().items():
             yield from ((f"{prefix}/slots/{slot}/{name}", array) for name, array in values.items())
+
+    def lost(when: str, step: int) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+        index, number = trainer.shard
+        for bucket, own in enumerate(trainer.lost()):
+            found = np.zeros((len(own) * number, own.shape[1]))
+            found[len(own) * index : len(own) * (index + 1)] = own
+            yield f"lost/{when}/{step}/{bucket}", trainer.all_reduce(found)
 
     for step in drawn:
         epoch, step_in_epoch = divmod(step, plan.steps_per_epoch)
@@ -90,8 +98,10 @@ def trace_steps(
             scores, predictions = evaluate(trainer, first, SCORED_AT_ONCE)
             yield f"scored/{step}/loss", np.array([scores.loss])
             yield f"scored/{step}/predictions", predictions
+        yield from lost("before", step)
         loss, num_correct = trainer.train_step(batch, stop - start, plan.learning_rate(step))
         heartbeat.stepped()
+        yield from lost("after", step)
         yield f"loss/{step}", trainer.all_reduce(trainer.fetch([loss]).astype(np.float64))
         yield f"num_correct/{step}", trainer.all_reduce(trainer.fetch([num_correct]).astype(np.int64))
         trainer.share_statistics()

@@ -309,6 +309,13 @@ class Trainer:
         """
         return []
 
+    def lost(self) -> list[npt.NDArray[Any]]:
+        """What compression has lost so far and the next step's gradients get: of each bucket [replicas of this process, count].
+
+        Empty: nothing is kept.
+        """
+        return []
+
     def memory_by_device(self) -> dict[str, float]:
         """Computed MiB of each logical device that shares this process with others. Empty: memory is measured."""
         return {}

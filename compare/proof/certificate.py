@@ -118,6 +118,8 @@ class Proof(Frozen):
         """The verdict on one mode of one framework as it is timed."""
         own = [rung for rung in self.rungs if rung.mode == mode and rung.framework == framework]
         twins = [rung for rung in self.rungs if rung.mode is None]
+        if any(rung.status == "failed" for rung in own):
+            return "not proved"
         if {mode, framework} & self.not_claimed.keys() or not (twins if mode == "serial" else own):
             return "not claimed"
         # A mode equals its own serial run. It is the same training only if the serial runs of the frameworks are.

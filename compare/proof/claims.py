@@ -26,7 +26,8 @@ def not_claimed(timed: Spec, architecture: Architecture, modes: Sequence[str], f
     for mode in modes:
         asked = spec.build(spec.with_variant({**timed.model_dump(), "global_batch_size": 2}, mode, 2))
         if asked.departs is not None:
-            reasons[mode] = asked.departs
+            judged = asked.precision == "float32" and has_single_steps(asked)
+            reasons[mode] = asked.departs + "; single steps are judged by the rule of the compression" * judged
         elif asked.data_replicas == 1:
             continue
         elif architecture.has_batch_norm and mode == "hybrid_pipeline":
@@ -51,6 +52,13 @@ def compared_with(timed: Spec, architecture: Architecture, modes: Sequence[str])
     micro_batches = spec.micro_batches(timed.global_batch_size, timed.pipeline.micro_batches)
     words = f"serial that adds up the gradients of {micro_batches} parts of a batch, for BatchNorm sees one part at a time"
     return dict.fromkeys(pipelines, words) if micro_batches > 1 else {}
+
+
+def has_single_steps(run: Spec) -> bool:
+    """Whether one step of a run follows from the state before it: other mathematics than serial's only by compression."""
+    if run.compresses:
+        run = run.with_fields(communication={**run.communication.model_dump(), "compression": "none"})
+    return run.departs is None
 
 
 def has_switches(timed: Spec) -> bool:

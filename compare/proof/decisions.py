@@ -277,6 +277,8 @@ class _Pass(Network):
         them in place of gradients."""
         self.kernels: Collection[str] = ()
         """Those whose terms are asked for."""
+        self.rows: Sequence[npt.NDArray[np.int64]] = ()
+        """Of each replica, its examples in this part of the batch. Each one's own share of every gradient is found too."""
 
     def _layer(self, layer: Layer, x: Array) -> tuple[Array, Backward]:
         backward: Any  # a convolution's leaves dL/dkernel out where it is told to
@@ -287,6 +289,12 @@ class _Pass(Network):
         if isinstance(layer, ReLU | MaxPool | Residual | Concatenation):
             return y, backward  # inside, something may be injected
 
+        def gradients(dy: Array) -> tuple[Array, dict[str, Array]]:
+            dx, found = backward(dy)
+            if self._decider.resum is not None and isinstance(layer, Conv) and layer.groups == 1:
+                found["kernel"] = self._resummed(self._decider.resum, layer, found["kernel"], kept, dy)
+            return dx, found
+
         # A convolution's output is of no use behind its BatchNorm, and would be half of a pass's memory.
         kept: Any = y if isinstance(layer, BatchNorm) else x if isinstance(layer, Conv | Dense) else None
 
@@ -294,10 +302,12 @@ class _Pass(Network):
             if dy is _ZERO:
                 return dy, {}
             if self.terms is None:
-                dx, found = backward(dy)
-                if self._decider.resum is not None and isinstance(layer, Conv) and layer.groups == 1:
-                    found["kernel"] = self._resummed(self._decider.resum, layer, found["kernel"], kept, dy)
-                return dx, found
+                dx, found = gradients(dy)
+                shares: dict[str, Array] = {}
+                for rank, rows in enumerate(self.rows):
+                    own = found if len(rows) == len(dy) else gradients(_alone(dy, rows))[1] if len(rows) else {}
+                    shares |= {share_of(role, rank): array for role, array in own.items()}
+                return dx, found | shares
             self.terms |= {f"{layer.name}.{role}": terms for role, terms in self._terms(layer, kept, dy).items()}
             return backward(dy, with_kernel=False) if isinstance(layer, Conv) else backward(dy)
 
@@ -371,8 +381,24 @@ def _pooled(x: Array, layer: MaxPool, chosen: Any) -> tuple[Array, Backward]:
     return layers.max_pooling(x, layer.kernel_size, layer.stride, layer.padding, chosen.astype(np.int64))
 
 
+def share_of(name: str, rank: int) -> str:
+    """The name of one replica's share of a gradient: what its own examples add to the gradient of the whole batch's loss."""
+    return f"{name}@{rank}"
+
+
+def _alone(dy: Array, rows: npt.NDArray[np.int64]) -> Array:
+    alone = np.zeros_like(dy)
+    alone[rows] = dy[rows]
+    return alone
+
+
 def step(
-    architecture: Architecture, weights: dict[str, Array], batch: Batch, chains: list[list[Any]], decider: Decider
+    architecture: Architecture,
+    weights: dict[str, Array],
+    batch: Batch,
+    chains: list[list[Any]],
+    decider: Decider,
+    shards: Sequence[tuple[int, int]] = (),
 ) -> tuple[Step, Array]:
     """(loss, gradients and statistics of a batch whose parts pass one by one; each example's loss).
 
@@ -382,6 +408,7 @@ def step(
         batch: whole.
         chains: of positions in the batch. The parts of a chain pass on their BatchNorm statistics. The first chain's are kept.
         decider: of all parts.
+        shards: of each replica, the bounds of its positions. Then the gradients hold each one's share too, see `share_of`.
     """
     total, loss, size = dict[str, Array](), 0.0, len(batch.labels)
     statistics: dict[str, Array] = {}
@@ -390,7 +417,9 @@ def step(
     targets: list[npt.NDArray[np.int64]] = []
     for number, chain in enumerate(chains):
         state = dict(weights)
-        for each, found, labels, backward, dlogits in _passes(architecture, state, batch, chain, decider):
+        passes = _passes(architecture, state, batch, chain, decider)
+        for own, (each, found, labels, backward, dlogits) in zip(chain, passes, strict=True):
+            each.rows = [np.flatnonzero((own >= low) & (own < high)) for low, high in shards]
             backward(dlogits)
             for name, gradient in each.gradients.items():
                 total[name] = total[name] + gradient if name in total else gradient

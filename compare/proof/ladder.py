@@ -524,7 +524,7 @@ class _Ladder:
                 sides = [spec.with_variant(each[name].model_dump(), mode, self.replicas) for each in (specs, serial)]
                 own, few = map(spec.build, sides)
                 examined[timed_rows.run_name(name, own)] = name, own.variant
-                if few.departs is None:
+                if claims.has_single_steps(few):
                     parallel.append((name, few))
         steps = replace(self._steps(f"timed-{number}", serial, parallel, teachers), examined=examined)
         if self.base.model not in spec.MODELS and claims.has_own_builders(self.base.model):

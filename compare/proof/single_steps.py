@@ -14,6 +14,10 @@ In float64 each step is compared with that of the first framework, within `TOLER
 component. Where that fails, it is for each component the sum of the absolute values that it adds up, as the referee finds them.
 Where they cancel, the sum has fewer digits than its terms, in whatever order it is taken. Rounding in
 the layers behind it is not among these terms. It must fit in as well.
+
+Where replicas compress their gradients, the referee compresses each one's share by the written rules. Rounding decides which
+step of a byte a value becomes, and which values are the largest. Such a value may become either, see `compressed`. What a
+replica keeps for its next step is judged too.
 """
 
 from __future__ import annotations
@@ -43,6 +47,7 @@ from compare.core import wording
 from compare.core.differences import absolute
 from compare.proof import claims, decisions
 from compare.proof.certificate import Rung
+from compare.proof.compressed import Exchanged, exchange
 from compare.proof.decisions import Decider, Step, Tie
 from compare.proof.differences import over, rung
 from compare.proof.referee import network, training
@@ -113,6 +118,23 @@ class Finding(NamedTuple):
     def array(self) -> str:
         """Its name, without the optimizer's slot."""
         return self.where.partition(",")[0]
+
+
+class _Division(NamedTuple):
+    """How the step of a run divides a batch."""
+
+    chains: list[list[Any]]
+    """See `decisions.step`."""
+    shards: tuple[tuple[int, int], ...] = ()
+    """Of each replica, where its own gradients matter."""
+
+    @property
+    def key(self) -> Any:
+        return tuple(tuple(map(bytes, chain)) for chain in self.chains), self.shards
+
+    @property
+    def parts(self) -> list[Any]:
+        return [part for chain in self.chains for part in chain]
 
 
 class _Found(NamedTuple):
@@ -277,7 +299,7 @@ class Judge:
             raise CancelledError
         truth = self._truth(what, step)
         tells = f"decisions/{step}/0" in recorded
-        own_chains = framework, step, _key(self._chains(what, step))
+        own_chains = framework, step, self._division(what, step).key
         if tells and what.mode == "serial":
             self._telling.setdefault(own_chains, recorded)
         counts = Counter(ties=sum(tie.nearness <= TIE_FACTOR for tie in truth.ties))
@@ -296,6 +318,9 @@ class Judge:
                     beyond[finding.array] = max(beyond.get(finding.array, 0.0), finding.difference)
             if beyond and self._is_known(what):
                 return _Found(findings(self._of_terms(what, step, truth, beyond)), counts, beyond)
+        if what.compresses:
+            is_open = self._exchanged(what, recorded, truth, step).open
+            counts["open"] = sum(int(each.sum()) for each in is_open.values())
         if what.precision == "float64" or worst(found, "gradients", "weights") <= 1:
             return _Found(found, counts)
         # A mode that divides the model does not tell what it decides. Mostly it is what the serial run decides.
@@ -309,6 +334,8 @@ class Judge:
             counts += Counter(unexplained=unexplained if tells else 0)
             if not unexplained and (tells or worst(of_told, "gradients", "weights") <= 1):
                 return _Found(of_told, counts + Counter(turned=turned))
+        if what.compresses:
+            return _Found(found, counts)  # what arrives does not tell a replica's decisions
         whatever = truth._replace(allowed=self._with_any_decision(what, step, truth))
         either = findings(whatever)
         if worst(either, "gradients", "weights") > HOPELESS:
@@ -344,7 +371,7 @@ class Judge:
         self, what: Spec, step: int, truth: Truth, gradients: Mapping[str, Array], ties: Sequence[Tie]
     ) -> list[Tie]:
         """The ties that a recorded step decided otherwise than the referee, as its gradients tell."""
-        chains = self._chains(what, step)
+        division = self._division(what, step)
         sizes = {name: max(limit, np.finfo(np.float32).tiny) for name, limit in truth.allowed.gradients.items()}
         every = max(1, sum(array.size for array in truth.step.gradients.values()) // COMPONENTS)
 
@@ -358,10 +385,11 @@ class Judge:
             ]
             return np.concatenate(parts)
 
-        key = "effects", _key(chains), step, len(ties)
+        key = "effects", division.key, step, len(ties)
         if key not in self._effects:
-            leader = self._leaders[step, _key(chains)]
-            each = decisions.effects(self._architecture, *self._inputs(step, np.float32), chains, leader.follower(), ties)
+            leader = self._leaders[step, division.key]
+            inputs = self._inputs(step, np.float32)
+            each = decisions.effects(self._architecture, *inputs, division.chains, leader.follower(), ties)
             self._effects[key] = np.stack([flat(effect) for effect in each])
         left = flat({name: gradients[name] - wanted for name, wanted in truth.step.gradients.items()})
         return decisions.explained(left, self._effects[key], ties)
@@ -375,18 +403,18 @@ class Judge:
         """
         own = group(recorded, f"decisions/{step}/")
         arrays = [own[str(number)] for number in range(len(own))]
-        chains = self._chains(what, step)
-        kept = self._as_told.setdefault((step, _key(chains)), {})
+        division = self._division(what, step)
+        kept = self._as_told.setdefault((step, division.key), {})
         digest = hashlib.sha256(b"".join(map(bytes, arrays))).digest() + np.dtype(dtype).str.encode()
         if digest not in kept:  # often the same in several recordings
-            told = self._leaders[step, _key(chains)].as_recorded(arrays, [part for chain in chains for part in chain])
+            told = self._leaders[step, division.key].as_recorded(arrays, division.parts)
             if told is None:
                 return None
             while len(kept) >= TOLD:
                 del kept[next(iter(kept))]
-            gradients = self._step(step, chains, told[0], dtype, seed=0 if dtype == np.float32 else None)[0].gradients
+            gradients = self._step(step, division, told[0], dtype, seed=0 if dtype == np.float32 else None)[0].gradients
             if dtype == np.float32:
-                first = self._first_copies[step, _key(chains)]
+                first = self._first_copies[step, division.key]
                 changes = {name: np.subtract(array, first[name], dtype=np.float64) for name, array in gradients.items()}
                 gradients = {name: array + changes[name] for name, array in truth.step.gradients.items()}
             kept[digest] = gradients, *told[1:]
@@ -395,11 +423,11 @@ class Judge:
 
     def _turned(self, what: Spec, step: int, truth: Truth, turned: Sequence[Tie]) -> Truth:
         """The truth of a step, with some ties decided otherwise."""
-        chains = self._chains(what, step)
-        key = step, _key(chains), tuple(turned)
+        division = self._division(what, step)
+        key = step, division.key, tuple(turned)
         if key not in self._with_turned:  # often the same in several recordings
-            leader = self._leaders[step, _key(chains)]
-            self._with_turned[key] = self._step(step, chains, leader.follower(turned), np.float64)[0]
+            leader = self._leaders[step, division.key]
+            self._with_turned[key] = self._step(step, division, leader.follower(turned), np.float64)[0]
         return truth._replace(step=self._with_turned[key])
 
     def _findings(
@@ -409,14 +437,15 @@ class Judge:
         same = all(np.array_equal(recorded[f"{each}/{step}"], self._teacher[f"{each}/{step}"]) for each in ("ids", "hashes"))
         yield "batches", Finding(0.0 if same else math.inf, 0.0, "" if same else "ids or pixels", step)
 
-        def finding(where: str, difference: Array, allowed: Any, scale: float) -> Finding:
+        def finding(where: str, difference: Array, allowed: Any, scale: float, is_open: Any = False) -> Finding:
             allowed = np.broadcast_to(allowed, difference.shape)
             if not (np.isfinite(difference).all() and np.isfinite(allowed).all() and math.isfinite(scale)):
                 return Finding(math.inf, 0.0, where, step)
             if what.precision == "float64":
                 allowed = np.maximum(allowed, TOLERANCE * scale)
             ratio = np.divide(difference, allowed, out=np.where(difference > 0, np.inf, 0.0), where=allowed > 0)
-            worst = np.unravel_index(np.argmax(ratio), ratio.shape)
+            # What is open says little: it is found where it is too far, and else the others tell.
+            worst = np.unravel_index(np.argmax(np.where(is_open & (ratio <= 1), -1.0, ratio)), ratio.shape)
             scale = max(scale, float(allowed[worst])) or 1.0  # an array that is nothing but rounding has no scale
             return Finding(float(difference[worst]) / scale, float(allowed[worst]) / scale, where, step)
 
@@ -433,18 +462,34 @@ class Judge:
         for name, wanted in truth.step.statistics.items():
             difference, scale = absolute(wanted, after.get(name)), float(np.abs(wanted).max())
             yield "BatchNorm statistics", finding(name, difference, truth.allowed.statistics[name] + 4 * unit * scale, scale)
+        gradients: Mapping[str, Array] = truth.step.gradients
+        limits: Mapping[str, Any] = truth.allowed.gradients
+        is_open: Mapping[str, Any] = {}
+        if what.compresses:
+            exchanged = self._exchanged(what, recorded, truth, step)
+            gradients, limits, is_open = exchanged.gradients, exchanged.allowed, exchanged.open
+            begun, kept = (_lost(recorded, when, step) for when in ("before", "after"))
+            earlier = _lost(recorded, "after", self._steps[number - 2]) if number > 1 else list(map(np.zeros_like, begun))
+            same = len(begun) == len(kept) == len(exchanged.lost) and all(map(np.array_equal, earlier, begun))
+            where = "" if same else "what replicas kept of the step before"
+            yield "gradients", Finding(0.0 if same else math.inf, 0.0, where, step)
+            wanted = zip(exchanged.lost, exchanged.lost_allowed, exchanged.lost_open, strict=True)
+            for place, (lost, limit, either) in enumerate(wanted if same else ()):
+                where, scale = f"not sent of bucket {place + 1}", float(np.abs(lost).max())
+                yield "gradients", finding(where, absolute(lost, kept[place]), limit, scale, either)
         settings, rate = what.optimizer, learning_rates(what, **self._schedule)(step + 1)
-        for name, gradient in truth.step.gradients.items():
+        for name, gradient in gradients.items():
             weight = np.asarray(weights[name], np.float64)
             slots = {slot: np.asarray(values[name], np.float64) for slot, values in kept_before.items()}
-            allowed = truth.allowed.gradients[name]
+            allowed = limits[name]
             rule = _Rule(settings, slots, unit)
             expected = rule.slots_after(name, weight, gradient, allowed)
             own = {slot: recorded.get(f"after/{step}/slots/{slot}/{name}") for slot in expected}
             for slot, (value, limit, share) in expected.items():
                 scale = truth.scales[name] if share else float(np.abs(value).max())
                 difference = absolute(value, own[slot]) / (share or 1.0)
-                yield "gradients", finding(f"{name}, {slot}", difference, limit / (share or 1.0), scale)
+                aspect = f"{name}, {slot}", difference, limit / (share or 1.0), scale
+                yield "gradients", finding(*aspect, is_open.get(name, False))
             values = {
                 slot: value if own[slot] is None else np.asarray(own[slot], np.float64)
                 for slot, (value, *_) in expected.items()
@@ -483,17 +528,21 @@ class Judge:
         where = f"{missed.sum()} of {len(missed)} predictions in evaluation"
         return (logits, losses), error, Finding(float(missed.mean()), 0.0, where, step)
 
-    def _chains(self, what: Spec, step: int) -> list[list[Any]]:
+    def _division(self, what: Spec, step: int) -> _Division:
         size = len(self._teacher[f"labels/{step}"])
-        return _chains(what, size) if self._architecture.has_batch_norm else [[np.arange(size)]]
+        shards = tuple(shard(size, what.data_replicas, rank) for rank in range(what.data_replicas if what.compresses else 0))
+        return _Division(_chains(what, size) if self._architecture.has_batch_norm else [[np.arange(size)]], shards)
+
+    def _exchanged(self, what: Spec, recorded: Mapping[str, npt.NDArray[Any]], truth: Truth, step: int) -> Exchanged:
+        names = [parameter.name for parameter in self._architecture.parameters() if parameter.trainable]
+        return exchange(names, truth.step.gradients, truth.allowed.gradients, _lost(recorded, "before", step), what)
 
     def _truth(self, what: Spec, step: int) -> Truth:
-        chains = self._chains(what, step)
         if what.precision == "float64":
             return self._of_teacher(what, step)  # quickly read, and too large to be kept
-        key = step, _key(chains)
+        key = step, (division := self._division(what, step)).key
         if key not in self._truths:
-            self._truths[key] = self._of_referee(what, step, chains)
+            self._truths[key] = self._of_referee(what, step, division)
         return self._truths[key]
 
     def _of_teacher(self, what: Spec, step: int) -> Truth:
@@ -512,19 +561,20 @@ class Judge:
 
     def _of_terms(self, what: Spec, step: int, truth: Truth, arrays: Collection[str]) -> Truth:
         """The same truth of a float64 step. Each component of these arrays' gradients may err by what it adds up."""
-        known = self._terms.setdefault((step, _key(chains := self._chains(what, step))), {})
+        division = self._division(what, step)
+        known = self._terms.setdefault((step, division.key), {})
         if any(name not in known for name in arrays):  # those of all kernels are as large as the model
-            known |= decisions.terms(self._architecture, *self._inputs(step, np.float64), chains, arrays)
+            known |= decisions.terms(self._architecture, *self._inputs(step, np.float64), division.chains, arrays)
         gradients = truth.allowed.gradients | {name: TOLERANCE * known[name] for name in arrays}
         return truth._replace(allowed=truth.allowed._replace(gradients=gradients))
 
-    def _of_referee(self, what: Spec, step: int, chains: list[list[Any]]) -> Truth:
+    def _of_referee(self, what: Spec, step: int, division: _Division) -> Truth:
         leader = Decider()
-        true, losses = self._step(step, chains, leader, np.float64)
+        true, losses = self._step(step, division, leader, np.float64)
         narrow = what.precision == "float32"
 
         def copies(*deciders: Decider) -> list[tuple[Step, Array]]:
-            return [self._step(step, chains, own, np.float32, seed) for seed, own in enumerate(deciders)]
+            return [self._step(step, division, own, np.float32, seed) for seed, own in enumerate(deciders)]
 
         resums = itertools.chain([decisions.term_after_term], itertools.repeat(None))
         rough = (
@@ -535,8 +585,8 @@ class Judge:
         ties = tuple(leader.ties()) if narrow else ()
         leader.forget_values()
         if narrow:
-            self._leaders[step, _key(chains)] = leader
-            self._first_copies[step, _key(chains)] = moved[0][0].gradients
+            self._leaders[step, division.key] = leader
+            self._first_copies[step, division.key] = moved[0][0].gradients
 
         def rounding(of: Callable[[Step], dict[str, Any]]) -> dict[str, float]:
             return {
@@ -557,14 +607,14 @@ class Judge:
 
     def _with_any_decision(self, what: Spec, step: int, truth: Truth) -> Step:
         """What rounding may do to a float32 step, whichever way it decides the ties."""
-        key = step, _key(chains := self._chains(what, step))
+        key = step, (division := self._division(what, step)).key
         if key not in self._any_decision:
             near = [tie for tie in truth.ties if tie.nearness <= TIE_FACTOR]
             coins = np.random.default_rng(1).random(len(near)) < 0.5
             # One copy tosses a coin at each tie, the other decides the opposite.
             sides = [[tie for tie, coin in zip(near, coins, strict=True) if coin == side] for side in (True, False)]
             deciders = (self._leaders[key].follower(turned) for turned in sides if turned)
-            tossed = [self._step(step, chains, own, np.float32, seed)[0] for seed, own in enumerate(deciders)]
+            tossed = [self._step(step, division, own, np.float32, seed)[0] for seed, own in enumerate(deciders)]
             turned = _largest(truth.step.gradients, (each.gradients for each in tossed))
             allowed = truth.allowed.gradients
             gradients = {name: limit + TIE_FACTOR * turned[name] for name, limit in allowed.items()}
@@ -572,12 +622,13 @@ class Judge:
         return self._any_decision[key]
 
     def _step(
-        self, step: int, chains: list[list[Any]], decider: Decider, dtype: Any, seed: int | None = None
+        self, step: int, division: _Division, decider: Decider, dtype: Any, seed: int | None = None
     ) -> tuple[Step, Array]:
         """The referee's step. With a seed, from weights and pixels that are moved by one unit in the last place."""
         if self.stopped:
             raise CancelledError
-        return decisions.step(self._architecture, *self._inputs(step, dtype, seed), chains, decider)
+        inputs = self._inputs(step, dtype, seed)
+        return decisions.step(self._architecture, *inputs, division.chains, decider, division.shards)
 
     def _inputs(self, step: int, dtype: Any, seed: int | None = None) -> tuple[dict[str, Array], Batch]:
         generator = None if seed is None else np.random.default_rng(seed)
@@ -600,15 +651,15 @@ class _Rule:
     slots: Mapping[str, Array]
     unit: float
 
-    def slots_after(self, name: str, weight: Array, gradient: Array, allowed: float) -> dict[str, tuple[Array, Array, float]]:
+    def slots_after(self, name: str, weight: Array, gradient: Array, allowed: Any) -> dict[str, tuple[Array, Array, float]]:
         """By slot: its value after a step, the largest error, and the gradient's share in it (0 for a square)."""
-        given, unit = self.settings, self.unit
+        given, unit, tiny = self.settings, self.unit, np.finfo(np.float32).tiny  # what fades away ends in few digits
         decayed = gradient + given.weight_decay * weight
         error = allowed + 2 * unit * given.weight_decay * np.abs(weight)
         if given.name == "sgd":
             before = self.slots["buffer"]
             buffer = given.momentum * before + decayed
-            return {"buffer": (buffer, error + 3 * unit * (np.abs(buffer) + given.momentum * np.abs(before)), 1.0)}
+            return {"buffer": (buffer, error + 3 * unit * (np.abs(buffer) + given.momentum * np.abs(before)) + tiny, 1.0)}
         mean, square = self.slots["mean"], self.slots["square"]
         # A constant such as 1 - beta_2 has the error of beta_2, however small it is.
         new_mean = given.beta_1 * mean + (1 - given.beta_1) * decayed
@@ -617,8 +668,8 @@ class _Rule:
         mean_error = share * error + 4 * unit * (np.abs(new_mean) + np.abs(mean) + np.abs(decayed))
         square_error = share_2 * (2 * np.abs(decayed) * error + error**2) + 4 * unit * (square + decayed**2)
         return {
-            "mean": (new_mean, mean_error, share),
-            "square": (new_square, square_error + np.finfo(np.float32).tiny, 0.0),
+            "mean": (new_mean, mean_error + tiny, share),
+            "square": (new_square, square_error + tiny, 0.0),
         }
 
     def update(self, slots: Mapping[str, Array], rate: float, number: int) -> tuple[Array, Array]:
@@ -640,14 +691,16 @@ class _Rule:
         return moved, constants * unit * np.abs(moved)
 
 
+def _lost(recorded: Mapping[str, npt.NDArray[Any]], when: str, step: int) -> list[npt.NDArray[Any]]:
+    """Of each bucket [replicas, count]: what compression has lost so far."""
+    found = group(recorded, f"lost/{when}/{step}/")
+    return [found[str(number)] for number in range(len(found))]
+
+
 def _largest(truth: Mapping[str, Array], others: Iterable[Mapping[str, Array]]) -> dict[str, float]:
     """By name, the largest difference of any other array."""
     apart = [{name: float(np.abs(other[name] - array).max()) for name, array in truth.items()} for other in others]
     return {name: max((each[name] for each in apart), default=0.0) for name in truth}
-
-
-def _key(chains: list[list[Any]]) -> Any:
-    return tuple(tuple(map(bytes, chain)) for chain in chains)
 
 
 def _widest(findings: Sequence[Finding]) -> str:
@@ -671,6 +724,8 @@ def _reason(what: Spec, counts: Counter[str]) -> str:
     reason = f"{ROUNDING_FACTOR:.0f} times the referee's own float32 rounding, on each array's own scale"
     if counts["ties"]:
         reason += f"; rounding may decide {counts['ties']} ReLUs and maxima"
+    if counts["open"]:
+        reason += f"; at {counts['open']} components rounding decides what a replica sends, and they may be either"
     if counts["turned"]:
         reason += f"; it decided {counts['turned']} otherwise than in float64, and the referee took these decisions over"
     if counts["unexplained"]:

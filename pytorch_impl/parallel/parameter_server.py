@@ -28,7 +28,7 @@ class ParameterServer(Trainer):
         self.devices = self._ranks()
         self._shards = self._server = parameter_server.join(self._spec, self.shard[0], rendezvous.word())
         self._model = self._new_model(_Workers(self._server) if self._synchronises else None)
-        self._outgoing = Compressor(self._spec.communication, self._model, self._architecture)
+        self._compressor = Compressor(self._spec.communication, self._model, self._architecture)
         own = list(self._model.parameters())
         # Twin: the server's values have the canonical order and layout. Keras' layout is the same.
         self._parameters = {name: own[place] for name, place in weights.positions(self._model, self._architecture).items()}
@@ -40,7 +40,7 @@ class ParameterServer(Trainer):
         counted = update.num_examples if synchronous else len(labels)
         own = update._replace(num_examples=counted)
         loss, num_correct, gradients = self._objective.gradients(self._model, images, labels, masks, own)
-        return loss * (counted / update.num_examples), num_correct, list(self._outgoing.compress(gradients))
+        return loss * (counted / update.num_examples), num_correct, list(self._compressor.compress(gradients))
 
     def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
         """Compute gradients, push them to the server and pull the weights that it has updated."""
@@ -52,7 +52,7 @@ class ParameterServer(Trainer):
 
     @torch.no_grad()
     def _pull(self) -> None:
-        parts = self._tensor(self._server.pull()).split(self._outgoing.sizes)
+        parts = self._tensor(self._server.pull()).split(self._compressor.sizes)
         for (name, parameter), part in zip(self._parameters.items(), parts, strict=True):
             parameter.copy_(weights.restored(name, part, parameter, self._orders.get(name)))
 
@@ -101,7 +101,7 @@ class ParameterServer(Trainer):
 
     def load_weights(self, values: Weights) -> None:
         weights.load(self._model, self._architecture, values)
-        self._server.load(self._trainable()[0], self._outgoing.counts)
+        self._server.load(self._trainable()[0], self._compressor.counts)
 
     # The server holds the optimizer, of one vector of all parameters.
 

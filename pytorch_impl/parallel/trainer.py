@@ -119,7 +119,18 @@ class Trainer(trainer.Trainer):
         images, _, masks = self._to_device(batch)
         return self._decided(self._model, images, masks, num_examples)
 
+    def lost(self) -> list[npt.NDArray[Any]]:
+        kept = (each.lost for each in self._replicas_compressors)
+        return [np.stack([own.cpu().numpy() for own in replicas]) for replicas in zip(*kept, strict=True)]
+
     # What modes are built from.
+
+    @property
+    def _replicas_compressors(self) -> list[Compressor]:
+        """Of each replica of this process."""
+        # Twin: each replica has an object of its own. TensorFlow's share one, whose variables have a value for each.
+        kept = (each for value in vars(self).values() for each in (value if isinstance(value, list) else [value]))
+        return [each for each in kept if isinstance(each, Compressor)]
 
     def _decided(self, model: torch.nn.Module, images: Any, masks: Any, num_examples: int) -> list[npt.NDArray[Any]]:
         """What a whole model decides on its own examples of a global batch, micro-batch by micro-batch."""
@@ -194,7 +205,7 @@ class Trainer(trainer.Trainer):
         # kernels know no batch size, and the first step has run them.
         kept = [each for value in vars(self).values() for each in (value if isinstance(value, list) else [value])]
         buffers = [buffer for model in kept if isinstance(model, torch.nn.Module) for buffer in model.buffers()]
-        compressors = [each for each in kept if isinstance(each, Compressor)]
+        compressors = self._replicas_compressors
         statistics = [buffer.clone() for buffer in buffers]
         lost = [each._lost and list(each._lost) for each in compressors]
         optimizer = vars(self).get("_optimizer")

@@ -28,7 +28,7 @@ class ParameterServer(Trainer):
         self.devices = self._ranks()
         self._shards = self._server = parameter_server.join(self._spec, self.shard[0], rendezvous.word())
         self._model = self._new_model(_Workers(self._server) if self._synchronises else None)
-        self._outgoing = Compressor(self._spec.communication, self._model, self._architecture)
+        self._compressor = Compressor(self._spec.communication, self._model, self._architecture)
         own = [variable.value for variable in self._model.trainable_variables]
         # Twin: the server's values have the canonical order and layout. Keras' layout is the same, torch's is not.
         self._parameters = [own[place] for place in weights.positions(self._model, self._architecture).values()]
@@ -41,7 +41,7 @@ class ParameterServer(Trainer):
         counted = update.num_examples if synchronous else tf.shape(labels, tf.int64)[0]
         own = update._replace(num_examples=counted)
         loss, num_correct, gradients = self._objective.gradients(self._model, images, labels, masks, own)
-        messages = list(self._outgoing.compress(gradients))
+        messages = list(self._compressor.compress(gradients))
         return loss * tf.cast(counted / update.num_examples, loss.dtype), num_correct, messages
 
     def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
@@ -98,7 +98,7 @@ class ParameterServer(Trainer):
 
     def load_weights(self, values: Weights) -> None:
         weights.load(self._model, self._architecture, values)
-        self._server.load(self._trainable()[0], self._outgoing.counts)
+        self._server.load(self._trainable()[0], self._compressor.counts)
 
     # The server holds the optimizer, of one vector of all parameters.
 

@@ -134,6 +134,11 @@ class Trainer(trainer.Trainer):
         found = self._call(graph, *self._arguments(batch, num_examples, 0.0))
         return watched.found([tf.concat(device.copies(values), 0) for values in found])
 
+    def lost(self) -> list[npt.NDArray[Any]]:
+        compressor: Compressor | None = getattr(self, "_compressor", None)
+        kept = compressor.lost if compressor else []
+        return [np.stack([own.numpy() for own in device.copies(values)]) for values in kept]
+
     def memory_by_device(self) -> dict[str, float]:
         if len(self.devices) == 1 or "RANK" in os.environ or device.gpus():
             return {}

@@ -1,5 +1,7 @@
 """What every command does alike, started as a user starts it."""
 
+import importlib
+import inspect
 import os
 import re
 import signal
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from compare.__main__ import MODULES, RENAMED, app
+from compare.__main__ import MODULES, RENAMED, _help_of, app
 from compare.execution import launch
 from tests.compare import made
 
@@ -45,6 +47,20 @@ def test_a_command_imports_no_other_one() -> None:
     program += "runpy.run_module('compare', run_name='__main__')"
     imported = set(said("-c", program, "report", "--help").split())
     assert imported & {*MODULES.values(), "optuna"} == {"compare.reporting.report"}
+
+
+@pytest.mark.parametrize("words", [["--help"], ["reprot"]])
+def test_the_list_of_commands_imports_none_of_them(words: list[str]) -> None:
+    program = "import atexit, runpy, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); "
+    program += "runpy.run_module('compare', run_name='__main__')"
+    imported = set(said("-c", program, *words).split())
+    assert "typer" in imported
+    assert not imported & {*MODULES.values(), "numpy", "pandas", "matplotlib", "common.spec"}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_list_of_commands_says_what_the_command_says(name: str) -> None:
+    assert _help_of(name) == inspect.getdoc(importlib.import_module(MODULES[name]).command) != ""
 
 
 def test_the_package_runs_as_a_module() -> None:

@@ -48,6 +48,12 @@ DEFECTS = [
     ("tensorflow", "fused_running_variance_is_biased", "BatchNorm statistics"),
     ("tensorflow", "batch_norm_momentum_means_old", "BatchNorm statistics"),
 ]
+COMPRESSED = {
+    "float16": (),
+    "int8": ("a_byte_has_126_steps",),
+    "top_k": ("one_value_less_is_sent", "what_was_not_sent_is_forgotten"),
+}
+"""Each with defects."""
 CANCELLING = {"simple_cnn": (), "mini_xception": ("conv1.bias", "conv1_bn.gamma", "conv1_bn.beta", "block1_separable1_bn.beta")}
 """Parameters whose float64 gradients may differ by more than 1e-12 of the largest component."""
 LENET = "tests.parity.lenet"
@@ -68,6 +74,13 @@ def _split(mode: str) -> Spec:
     values = {"model": "simple_cnn", "precision": "float64", "optimizer": {"name": "sgd", "learning_rate": 1e-9}}
     values |= {"global_batch_size": 8, "data": {"limit": EXAMPLES}, "steps": 4}
     return spec.build(spec.with_variant(values, mode, 2))
+
+
+def _compressed(name: str) -> Spec:
+    """Two replicas, a momentum, and BatchNorm statistics that the replicas share: a part of a batch holds examples of both."""
+    communication = {"compression": name, "bucket_mib": 0.05, "top_k": 0.1}
+    values = {**_spec().model_dump(), "communication": communication, "batch_norm_statistics": "synchronised"}
+    return spec.build(spec.with_variant(values, "data_parallel", 2))
 
 
 def _write(folder: Path, name: str, what: Spec, *options: str) -> None:
@@ -134,8 +147,12 @@ def test_the_proof_of_a_large_model_makes_fewer_steps(model: str, steps: int | N
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recordings:
-    folder = tmp_path_factory.mktemp("steps")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("steps")
+
+
+@pytest.fixture(scope="module")
+def recorded(folder: Path) -> Recordings:
     lenets = {f"{optimizer}-": _lenet(optimizer) for optimizer in ("sgd", "adam")}
     for prefix, what in {"": _spec(), **lenets, "split-": _split("serial")}.items():
         _write(folder, f"{prefix}teacher", what)
@@ -166,6 +183,27 @@ def test_one_step_in_float32_finds_the_defect(
     failed = [rung.name for rung in found if rung.status == "failed"]
     assert f"8 one step in float32: {aspect}" in failed
     assert failed[0] in Proof(rungs=found, seconds=0.0).sentence
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name == "top_k" else pytest.mark.slow) for name in COMPRESSED])
+def test_one_step_of_compressed_gradients_follows_the_rule_of_the_compression(
+    recorded: Recordings, folder: Path, judge: single_steps.Judge, framework: str, name: str
+) -> None:
+    what = _compressed(name)
+    _write(folder, name, what, "--teacher", str(folder / "pytorch" / "teacher-nothing.safetensors"))
+    _plant(folder, framework, *(f"{folder}/{name}.json:{defect}" for defect in ("nothing", *COMPRESSED[name])))
+    clean, *wrong = (
+        judge.rungs(what, recorded(framework, f"{name}-{each}"), framework) for each in ("nothing", *COMPRESSED[name])
+    )
+    assert {rung.status for rung in clean} == {"passed"} and {rung.mode for rung in clean} == {"data_parallel"}
+    for found in wrong:
+        assert [rung.name for rung in found if rung.status == "failed"] == ["8 one step in float32: gradients"]
+    told, kept = recorded(framework, f"{name}-nothing"), "lost/after/0/0"
+    untold = {key: each for key, each in told.items() if not key.startswith("lost/")}
+    for other in (untold, {**told, kept: told[kept][::-1]}):  # each replica has what another one kept
+        found = judge.rungs(what, other, framework)
+        assert [rung.name for rung in found if rung.status == "failed"] == ["8 one step in float32: gradients"]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from common.data.batches import Plan
 from common.models import architectures
 from common.models.architectures import Architecture, Conv, Layer, MaxPool, Residual
 from common.models.sharding import shard
-from pytorch_impl import batch_norm, evaluate, input, models, optim, shards, train, weights
+from pytorch_impl import batch_norm, compression, evaluate, input, models, optim, shards, train, weights
 
 
 def nothing(patch: pytest.MonkeyPatch) -> None:
@@ -159,6 +159,28 @@ def padding_is_counted(patch: pytest.MonkeyPatch) -> None:
         return trainable + sum(buffer.numel() for buffer in model.buffers() if buffer.is_floating_point()), trainable
 
     patch.setattr(models, "num_values", padded)
+
+
+def a_byte_has_126_steps(patch: pytest.MonkeyPatch) -> None:
+    """Of compressed gradients."""
+    patch.setattr(compression, "INT8_STEPS", 126)
+
+
+def one_value_less_is_sent(patch: pytest.MonkeyPatch) -> None:
+    num_kept = compression.num_kept
+    patch.setattr(compression, "num_kept", lambda *given: num_kept(*given) - 1)
+
+
+def what_was_not_sent_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """Where error feedback is claimed."""
+    compress = compression.Compressor.compress
+
+    def forgetful(self: compression.Compressor, gradients: list[Any]) -> Any:
+        if self._lost is not None:
+            self._lost = [torch.zeros_like(each) for each in self._lost]
+        return compress(self, gradients)
+
+    patch.setattr(compression.Compressor, "compress", forgetful)
 
 
 def adam_epsilon_before_correction(patch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from common.models.architectures import Layer, MaxPool
 from common.training.trainer import Update
-from tensorflow_impl import batch_norm, evaluate, models, optim, shards, train
+from tensorflow_impl import batch_norm, compression, evaluate, models, optim, shards, train
 from tensorflow_impl.parallel.sharded_data_parallel import ShardedDataParallel
 
 
@@ -136,6 +136,29 @@ def loss_is_wrong_after_the_first_step(patch: pytest.MonkeyPatch) -> None:
         return loss * tf.where(update.step > 1, tf.constant(1.17, loss.dtype), tf.constant(1.0, loss.dtype)), num_correct
 
     patch.setattr(train, "train_step", reported)
+
+
+def a_byte_has_126_steps(patch: pytest.MonkeyPatch) -> None:
+    """Of compressed gradients."""
+    patch.setattr(compression, "INT8_STEPS", 126)
+
+
+def one_value_less_is_sent(patch: pytest.MonkeyPatch) -> None:
+    num_kept = compression.num_kept
+    patch.setattr(compression, "num_kept", lambda *given: num_kept(*given) - 1)
+
+
+def what_was_not_sent_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """Where error feedback is claimed."""
+    compress = compression.Compressor.compress
+
+    def forgetful(self: compression.Compressor, gradients: list[Any]) -> Any:
+        if self._lost is not None:
+            for each in self._lost:
+                each.assign(tf.zeros_like(each))
+        return compress(self, gradients)
+
+    patch.setattr(compression.Compressor, "compress", forgetful)
 
 
 def adam_epsilon_before_correction(patch: pytest.MonkeyPatch) -> None:
