@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, get_worker_info
 from torch.utils.data import Dataset as TorchDataset
 
 from common.data import chunks, mapped
@@ -20,8 +20,10 @@ from common.models.input_scaling import Scaling
 from common.spec import Spec
 from common.training.trainer import Batch
 from pytorch_impl import device, switches
+from pytorch_impl.slots import Slots
 
-_Position = tuple[int, int, int]
+_Position = tuple[int, int, int, bool]
+"""(epoch, first position, the one after the last, whether a worker may write the batch into a slot)."""
 Take = Callable[[npt.NDArray[np.int64]], torch.Tensor]
 
 
@@ -49,9 +51,9 @@ def feed(
         return resident(plan, split, world_size, rank, device.kind())
     source, positions = _Source(plan, split), list[_Position]()
 
-    def at(epoch: int, steps: Sequence[int]) -> list[_Position]:
+    def at(epoch: int, steps: Sequence[int], in_slots: bool = False) -> list[_Position]:
         bounds = plan.bounds(epoch, world_size, rank)
-        return [(epoch, *bounds[step]) for step in steps]
+        return [(epoch, *bounds[step], in_slots) for step in steps]
 
     if plan.spec.input != "workers":
         gathered = chunks.feed(plan, split, world_size, rank, account) if plan.spec.input == "dask" else None
@@ -63,6 +65,12 @@ def feed(
             yield from map(source.__getitem__, at(epoch, steps))
 
         return inline
+    pinned = chosen.get("pinned_memory", False)
+    if not pinned:  # a thread of torch pins tensors
+        largest = max(stop - start for start, stop in plan.bounds(1, world_size, rank))
+        shape = largest, plan.architecture.image_size, plan.architecture.image_size, 3
+        # Twin: workers of TensorFlow are threads, which hand a batch over as it is.
+        source.slots = Slots(plan.spec.workers, plan.spec.prefetch, shape)
     loader = DataLoader(
         source,
         sampler=positions,  # pyright: ignore[reportArgumentType]  any iterable serves
@@ -73,12 +81,17 @@ def feed(
         # Twin: torch's input workers are processes. They are spawned, because a fork would copy the framework's thread pools.
         multiprocessing_context="spawn",
         worker_init_fn=partial(_begin_worker, plan.spec),
-        pin_memory=chosen.get("pinned_memory", False),
+        pin_memory=pinned,
+        collate_fn=cast(Any, _as_it_is),
     )
+    has_started = False
 
     def start(epoch: int, steps: Sequence[int]) -> Iterator[Batch]:
-        positions[:] = at(epoch, steps)
-        yield from loader
+        nonlocal has_started
+        # Batches of the first call stay as they are, for they may be kept.
+        positions[:] = at(epoch, steps, has_started and source.slots is not None)
+        has_started = True
+        yield from map(source.slots.taken, loader) if source.slots else loader
 
     return start
 
@@ -103,6 +116,10 @@ def resident(plan: Plan, split: Split, world_size: int, rank: int, where: str) -
             yield Batch(ids, augment(images[own.ids], own), labels[own.ids], unpack(own), begun)
 
     return start
+
+
+def _as_it_is(batch: Batch) -> Batch:
+    return batch
 
 
 def _begin_worker(spec: Spec, worker: int) -> None:
@@ -251,18 +268,22 @@ class _Source(TorchDataset[Any]):
         self._plan = plan
         self._split = split
         self._drawn: tuple[int, Epoch] | None = None
+        self.slots: Slots | None = None
         self.take = reader(split, plan.architecture.image_size)
 
     def __getitem__(self, position: _Position) -> Batch:
-        begun, (epoch, start, stop) = time.time(), position
+        begun, (epoch, start, stop, in_slots) = time.time(), position
         if self._drawn is None or self._drawn[0] != epoch:
             self._drawn = epoch, self._plan.draw(epoch)
-        return load(self.take, self._split.labels, self._drawn[1], start, stop)._replace(begun=begun)
+        batch = load(self.take, self._split.labels, self._drawn[1], start, stop)._replace(begun=begun)
+        worker = get_worker_info()
+        return self.slots.put(worker.id, batch) if self.slots and worker and in_slots else batch
 
     def __getstate__(self) -> dict[str, Any]:
         split = {"images": mapped.portable(self._split.images), "labels": self._split.labels, "encoded": self._split.encoded}
-        return {"plan": self._plan, "split": split}
+        return {"plan": self._plan, "split": split, "slots": self.slots}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         split = state["split"]
         self.__init__(state["plan"], Split(**{**split, "images": mapped.opened(split["images"])}))
+        self.slots = state["slots"]

@@ -31,6 +31,8 @@ Feed = Callable[[int, Sequence[int]], Iterator[_B]]
 
 One rule holds for every input of both frameworks. The queue starts empty when its first batch is asked for, which is on the
 clock. It makes the batches of these steps and no others. Workers live from one call to the next. So no timed batch is free.
+
+Batches of the first call may be kept. Those of later calls may be overwritten once the batch after the next one is asked for.
 """
 
 

@@ -79,7 +79,7 @@ def trace_steps(
         yield f"ids/{step}", whole(np.asarray(batch.ids))
         yield f"hashes/{step}", whole([int.from_bytes(_sha256(image).tobytes()[:7]) for image in np.asarray(batch.images)])
         if teacher is None:
-            yield f"images/{step}", np.asarray(batch.images)
+            yield f"images/{step}", np.array(batch.images)
             yield f"labels/{step}", np.asarray(batch.labels)
             yield from ((f"masks/{step}/{index}", np.asarray(mask)) for index, mask in enumerate(batch.masks))
             if step - 1 not in drawn:
@@ -199,7 +199,7 @@ def trace(
             if serial:
                 arrays |= _examine(trainer, batch, stop - start, initial)
         if serial:
-            images = np.ascontiguousarray(batch.images)
+            images = np.array(batch.images)
             pixels.append(_sha256(images))
             if step < PIXEL_STEPS or batches_too:
                 arrays[f"images/{step}"] = images

@@ -92,7 +92,7 @@ def test_a_comparison_within_a_control_group_ends_well_or_says_why_not(
     stored = list((tmp_path / "out").glob("runs/*/result.json"))
     if done.returncode == 1:
         lacking = {"memory": "out of memory", "pids": "thread|fork|Resource temporarily unavailable"}[controller]
-        reason = results.load(stored[0].parent).reason if stored else done.stderr
+        reason = results.load(stored[0]).reason if stored else done.stderr
         assert re.search(lacking, reason or "", re.IGNORECASE), reason
     again = [*command[:4], "--resume", str(tmp_path / "out")] if (tmp_path / "out" / store.PLAN_FILE).exists() else command
     subprocess.run(again, cwd=launch.PROJECT_ROOT, check=True, timeout=SECONDS, capture_output=True)
