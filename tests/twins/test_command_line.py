@@ -468,6 +468,17 @@ def test_a_killed_rank_ends_the_run_as_killed_and_is_named(start: Any, tmp_path:
 
 
 @pytest.mark.slow
+def test_a_killed_rank_that_others_ask_for_images_is_named(start: Any) -> None:
+    run = start(**ENDLESS | DASK)
+    ranks = run.ranks()
+    ranks[1].kill()
+    code, result = run.end()
+    assert (code, result.status) == (1, "killed")
+    assert result.reason.startswith("rank 1 of 2 was ended by SIGKILL")
+    assert_gone(ranks)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("number", ["SIGTERM", "SIGKILL"])
 def test_a_run_of_several_processes_that_is_ended_leaves_no_orphan_and_no_result(
     start: Any, tmp_path: Path, number: str
