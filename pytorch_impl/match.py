@@ -252,7 +252,9 @@ class _Functions(TorchFunctionMode):
         if not training or p == 0:
             return given
         shape = (*given.shape[:2], 1, 1) if name == "dropout2d" and given.ndim == 4 else tuple(given.shape)
-        kept = self._recorder.keep_mask(shape, p, channels_first=True)
+        # Twin: here a model may put the channels last with `permute`.
+        turned = self._recorder.is_turned(given.detach().numpy(), True)
+        kept = self._recorder.keep_mask(shape, p, channels_first=not turned)
         return given * torch.from_numpy(np.ascontiguousarray(kept)).to(given.dtype) / (1 - p)
 
 

@@ -268,7 +268,9 @@ class Model:
             shape = [shape[0], shape[1], 1, 1] if first else [shape[0], 1, 1, shape[3]]
         elif leaf.noise_shape is not None:
             shape = [size if noise is None else noise for size, noise in zip(shape, leaf.noise_shape, strict=True)]
-        kept = recorder.keep_mask(shape, leaf.rate, channels_first=first)
+        # Twin: here a model may put the channels first with `ops.transpose`.
+        turned = recorder.is_turned(given.numpy(), first)
+        kept = recorder.keep_mask(shape, leaf.rate, channels_first=first != turned)
         return given * tf.constant(np.ascontiguousarray(kept), given.dtype) / (1 - leaf.rate)
 
     def _all(self) -> list[tuple[str, str, Any, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -33,17 +34,20 @@ class Recorder:
 
     def add(self, layer: Layer, given: Array, made: Array, *, channels_first: bool) -> None:
         """Record one call, with values in the framework's own layout."""
+        if not layer.parameters and self.is_turned(given, channels_first):
+            channels_first = not channels_first  # it gives its output in the layout in which it takes its input
         taken = self._canonical(given, channels_first)
         order, flattened = (self._order, self._flattened) if given.ndim == 2 else (None, None)
         if order is not None:
             self.orders.setdefault(layer.name, order)
         if layer.kind == "dense":
             self._image = self._order = self._flattened = None
-        if not layer.parameters and self._is_turned(made, given, channels_first):
-            return  # a layer that only exchanges axes: who reads its output gets the image as it was
+        only_exchanges = not layer.parameters and _exchanges_axes(given, made)
+        if only_exchanges and (self._turns(given, made, channels_first) or self.is_turned(made, channels_first)):
+            return  # who reads its output gets the image as it was
         given_out = self._canonical(made, channels_first)
         flattened = self._flattened if layer.kind == "flatten" else flattened
-        if given_out.ndim == 4:
+        if given_out.ndim == 4 and not only_exchanges:  # else a later one may put the channels first
             self._image, self._order, self._flattened = given_out, None, None
         if not self.keep:
             return
@@ -70,15 +74,24 @@ class Recorder:
             return native
         return kept
 
-    def _is_turned(self, made: Array, given: Array, channels_first: bool) -> bool:
-        """Whether a layer has put the channels of an image before its height and width, as Keras's Permute((3, 1, 2)) does."""
-        if made.ndim != 4 or channels_first or given.shape[1:3] == (1, 1) or given.shape[3] == 1 or made.shape == given.shape:
+    def is_turned(self, array: Array, channels_first: bool) -> bool:
+        """Whether values are the last image in the other layout, as Keras's Permute((3, 1, 2)) or `ops.transpose` puts it."""
+        if array.ndim != 4 or self._image is None:
             return False
-        return np.array_equal(made, given.transpose(0, 3, 1, 2))
+        native, other = self._image.transpose(0, 3, 1, 2), self._image
+        if not channels_first:
+            native, other = other, native
+        return np.array_equal(array, other) and not np.array_equal(array, native)
+
+    def _turns(self, given: Array, made: Array, channels_first: bool) -> bool:
+        """Whether a layer has put an image into the other layout. The first layer of a model has no image before it."""
+        if made.shape == given.shape or given.shape[1:3] == (1, 1) or given.shape[3] == 1:
+            return False
+        return np.array_equal(made, given.transpose((0, 2, 3, 1) if channels_first else (0, 3, 1, 2)))
 
     def _canonical(self, array: Array, channels_first: bool) -> Array:
         if array.ndim == 4:
-            if self._image is not None and not channels_first and np.array_equal(array, self._image.transpose(0, 3, 1, 2)):
+            if self._image is not None and self.is_turned(array, channels_first):
                 return self._image
             return array.transpose(0, 2, 3, 1) if channels_first else array
         if array.ndim != 2 or self._image is None:
@@ -97,6 +110,14 @@ class Recorder:
             chw = places.reshape(channels, height, width).transpose(1, 2, 0).reshape(-1)
             self._order = chw if self._flattened == "chw" else places
         return array[:, self._order]
+
+
+def _exchanges_axes(given: Array, made: Array) -> bool:
+    """Whether images differ by the order of their axes alone."""
+    if given.ndim != 4 or made.ndim != 4:
+        return False
+    orders = (order for order in itertools.permutations((1, 2, 3)) if order != (1, 2, 3))
+    return any(np.array_equal(made, given.transpose(0, *order)) for order in orders)
 
 
 def to_canonical(array: Array, role: str, order: Array | None) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -52,6 +52,8 @@ class Request:
     """The time to accuracy ends at this validation accuracy."""
     live: bool = False
     """Whether to keep a live page up to date during the runs."""
+    again: bool = False
+    """Whether disturbed repeats of the results folder are made again."""
     sign: Path | None = None
     """The SSH key that signs the results."""
     argv: Sequence[str] = field(default_factory=lambda: sys.argv[1:])
@@ -317,14 +319,20 @@ def order(rows: Sequence[Row], repeats: int) -> list[tuple[Row, int]]:
     return [(row, repeat) for repeat in range(repeats) for row in turn(ordered, repeat)]
 
 
-def jobs(comparison: Comparison, folder: Path | None) -> list[tuple[Row, int]]:
-    """The runs that still have no good result, in order, each with its repeat's seed."""
+def jobs(comparison: Comparison, folder: Path | None, again: Collection[tuple[str, int]] = ()) -> list[tuple[Row, int]]:
+    """The runs that still have no good result, in order, each with its repeat's seed.
+
+    Args:
+        again: row and repeat of those that are to be made again.
+    """
     jobs = [
         (comparison.of_repeat(row, repeat), repeat)
         for row, repeat in order(comparison.rows, comparison.repeats)
         if repeat not in comparison.left_out.get(row.id, ())
     ]
-    return jobs if folder is None else [(row, repeat) for row, repeat in jobs if not is_done(folder, row, repeat)]
+    if folder is None:
+        return jobs
+    return [(row, repeat) for row, repeat in jobs if (row.id, repeat) in again or not is_done(folder, row, repeat)]
 
 
 def is_done(folder: Path, row: Row, repeat: int) -> bool:

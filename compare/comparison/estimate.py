@@ -14,7 +14,7 @@ from common.artifacts import results
 from common.artifacts.schema import Phases, RunResult
 from common.machine import machine
 from common.machine.private_folder import PrivateFolder
-from compare.comparison import comparison_plan
+from compare.comparison import comparison_plan, made_again
 from compare.comparison.comparison_plan import Request
 from compare.core import exits, wording
 from compare.core.interrupt import interruptible
@@ -82,10 +82,18 @@ def rehearsed(request: Request, like: Path | None) -> Report:
     with interruptible(), display() as shown:
         wanted = comparison_plan.judged(request, shown)
         known = by_contestant(wanted.rows, shown.say) if like is None else stored(like)
-        jobs = comparison_plan.jobs(wanted, request.out)
+        jobs = comparison_plan.jobs(wanted, request.out, _again(request))
         estimates = estimate(wanted, jobs, known)
-        proof = proof_seconds(wanted, request, known) if jobs else 0.0
-    return report(estimates, wanted, measured=like is None, proof=proof)
+        unproved = no_proof(wanted, request) if jobs else "no run is left"
+        proof = 0.0 if unproved else proof_seconds(wanted, request, known)
+    return report(estimates, wanted, measured=like is None, proof=proof, unproved=unproved)
+
+
+def _again(request: Request) -> set[tuple[str, int]]:
+    """Row and repeat of the runs that are to be made again."""
+    if not request.again or request.out is None:
+        return set()
+    return {(each.row, each.repeat) for each in made_again.chosen(store.read(request.out))}
 
 
 def estimate(
@@ -139,20 +147,30 @@ def _seconds_once(phases: Phases) -> float:
     )
 
 
+def no_proof(comparison: Comparison, request: Request) -> str | None:
+    """Why no proof is made, in words. None: one is."""
+    rows = [row for row in comparison.rows if row.unavailable is None]
+    if not comparison.prove:
+        return "none was asked for (--no-proof)"
+    if not rows:
+        return "there is nothing to prove: no row runs here"
+    if rows[0].spec.part != "training":
+        return "there is nothing to prove: a part of the training learns nothing"
+    if len(request.frameworks) < 2 and timed_rows.modes_of(rows) == ["serial"]:
+        return "there is nothing to prove: one framework alone has nothing to be compared with"
+    if ladder.is_remembered(comparison.rows, request.frameworks, replicas=request.settings.replicas):
+        return "it is remembered from an earlier comparison"
+    return None
+
+
 def proof_seconds(
     comparison: Comparison, request: Request, known: Callable[[Row], tuple[RunResult, str] | str]
 ) -> float | None:
     """Wall time of the proof: what its processes do once, and the steps of the copies that tell how far rounding goes.
 
-    Zero if there is none, or if it is remembered. None if nothing is known of a framework.
+    None if nothing is known of a framework.
     """
     rows = [row for row in comparison.rows if row.unavailable is None]
-    modes = timed_rows.modes_of(rows)
-    alone = len(request.frameworks) < 2 and modes == ["serial"]
-    if not comparison.prove or not rows or rows[0].spec.part != "training" or alone:
-        return 0.0
-    if ladder.is_remembered(comparison.rows, request.frameworks, replicas=request.settings.replicas):
-        return 0.0
     seconds = 0.0
     for name in request.frameworks:
         own = [row for row in rows if row.contestant == name]
@@ -243,11 +261,19 @@ def stored(folder: Path) -> Callable[[Row], tuple[RunResult, str] | str]:
     return known
 
 
-def report(estimates: Sequence[Estimate], comparison: Comparison, *, measured: bool, proof: float | None = None) -> Report:
+def report(
+    estimates: Sequence[Estimate],
+    comparison: Comparison,
+    *,
+    measured: bool,
+    proof: float | None = None,
+    unproved: str | None = None,
+) -> Report:
     """Report the estimates. A row that could not be measured now is a failure; one missing from stored results is not.
 
     Args:
         proof: seconds of the proof, see `proof_seconds`.
+        unproved: why none is made, see `no_proof`.
     """
     wanted = [row for row in comparison.rows if row.id in {each.row for each in estimates}]
     plain: dict[str, Any] = {
@@ -259,6 +285,7 @@ def report(estimates: Sequence[Estimate], comparison: Comparison, *, measured: b
         "unknown": sum(each.seconds is None for each in estimates),
         "proof": comparison.prove,
         "proof_seconds": proof,
+        "no_proof": unproved,
         "profile": any(row.spec.profile_steps for row in wanted),
         "restarts": comparison.restarts,
         "start_over": {row.id: row.spec.starts_over for row in wanted if row.spec.starts_over},
@@ -316,7 +343,7 @@ def _sentences(plain: Mapping[str, Any]) -> list[str]:
             alone, all_of_it = map(wording.clock_words, (proof, proof + plain["seconds"]))
             about = f"It takes about {alone} min, so all takes about {all_of_it} min."
         else:
-            about = "It takes no time: there is nothing to prove, or it is remembered."
+            about = f"It takes no time: {plain['no_proof']}."
         sentences.append(f"The proof comes before the runs. {about}")
     if plain["profile"]:
         sentences.append("The profile after each run, and its trace, are not counted.")

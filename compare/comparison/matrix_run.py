@@ -131,7 +131,7 @@ def stored(folder: Path, repeats: int | None) -> MatrixPlan:
     return plan.model_copy(update={"repeats": plan.repeats if repeats is None else repeats})
 
 
-def rehearse(plan: MatrixPlan, out: Path | None, *, as_json: bool, like: Path | None) -> int:
+def rehearse(plan: MatrixPlan, out: Path | None, *, as_json: bool, like: Path | None, again: bool = False) -> int:
     """Print what the runs of every comparison that are left would take, added up. Starts none of them."""
     if out is not None:
         results_folder.refuse_other_request(
@@ -152,7 +152,7 @@ def rehearse(plan: MatrixPlan, out: Path | None, *, as_json: bool, like: Path | 
         try:
             request = comparison_plan.of_rows(cell.rows, plan, there)
             comparison_plan.refuse_used(request)
-            made[cell.name] = estimate.rehearsed(request, like)
+            made[cell.name] = estimate.rehearsed(replace(request, again=again), like)
         except _REFUSALS as error:
             refused[cell.name] = str(error)
     values = {name: report.values for name, report in made.items()}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import typer
 
@@ -15,7 +15,7 @@ from common.artifacts import results
 from common.artifacts.schema import RunResult
 from common.machine import rates
 from common.spec import SpecError
-from compare.comparison import comparison_plan, estimate, matrix_run
+from compare.comparison import comparison_plan, estimate, made_again, matrix_run
 from compare.comparison.comparison_plan import Request
 from compare.core import exits
 from compare.core.errors import LaunchError
@@ -40,7 +40,7 @@ from compare.reporting.live import Live
 PROFILE_STEPS = 20
 """Profiled steps of the segment that `--profile` adds to a run."""
 
-_WITH_RESUME = ("resume", "repeats", "restarts", *UNTIL_FIELDS, "as_json", "dry_run", "like", "live", "sign")
+_WITH_RESUME = ("resume", "again", "repeats", "restarts", *UNTIL_FIELDS, "as_json", "dry_run", "like", "live", "sign")
 """Command parameters that do not change what is compared."""
 
 
@@ -94,6 +94,10 @@ def command(
         typer.Option("--from", metavar="DIR", help="With --dry-run: take times from these results, measure nothing."),
     ] = None,
     resume: options.Resume = None,
+    again: Annotated[
+        Literal["disturbed"] | None,
+        typer.Option(help="With --resume: make the repeats again in which other work disturbed a run. The old runs are kept."),
+    ] = None,
     oversubscribe: Annotated[
         bool, typer.Option(help="Run modes with more replicas than cores. The replicas share cores.")
     ] = False,
@@ -110,6 +114,8 @@ def command(
     with exits.reported():
         if like is not None and not dry_run:
             raise SpecError(f"--from goes with --dry-run. Received: {like} without it. Add --dry-run, or leave it out.")
+        if again is not None and resume is None:
+            raise SpecError(f"--again goes with --resume. Received: {again} without it. Name the results folder with --resume.")
         signing.check(sign)
         until_of = partial(asked_for, until_decided, most_repeats, smallest_effect)
         request: Request | MatrixPlan
@@ -147,13 +153,13 @@ def command(
             requests = [(labels, requested(asked)) for labels, asked in asked_cells]
             request = matrix_run.planned(requests) if requests[0][0] else requests[0][1]
         if isinstance(request, MatrixPlan) and dry_run:
-            code = matrix_run.rehearse(request, out, as_json=as_json, like=like)
+            code = matrix_run.rehearse(request, out, as_json=as_json, like=like, again=again is not None)
         elif isinstance(request, MatrixPlan):
             folder = out or store.new_folder(cells.KIND)
             codes: list[int] = []
 
             def signed(asked: Request, cell: Path) -> None:
-                codes.append(within(replace(asked, sign=sign), cell)[1])
+                codes.append(within(replace(asked, sign=sign, again=again is not None), cell)[1])
 
             code = matrix_run.run_all(request, folder, signed, partial(Report.deliver, as_json=as_json), live=live)
             code = code or max(codes, default=0)
@@ -161,7 +167,7 @@ def command(
                 typer.echo(f"Interrupted. {_goes_on(folder)}", err=True)
         else:
             do = partial(estimate.rehearse, like=like) if dry_run else run
-            code = do(replace(request, sign=sign), as_json=as_json)
+            code = do(replace(request, sign=sign, again=again is not None), as_json=as_json)
     raise typer.Exit(code)
 
 
@@ -276,6 +282,9 @@ def _do(request: Request) -> _Done:
         with store.locked(folder):
             comparison = _with_rates(store.claim(folder, wanted), shown)
             store.write_plan(folder, comparison)
+            store.set_apart(folder, comparison.replaced)  # a kill may have left some in place
+            if request.again:
+                comparison = made_again.replace(comparison, folder)
             live = Live(shown, folder if request.live else None, f"{comparison.rows[0].spec.model} on {comparison.data_name}")
             try:
                 try:

@@ -18,6 +18,8 @@ LEAST_PAIRS = 3
 """Below this many pairs there is no interval, where repeats may be added."""
 VERDICT_PAIRS = 5
 """Below this many pairs no verdict is given: a t-interval over fewer is too wide, a bootstrap raises false alarms."""
+UNBOUNDED_FROM = 100.0
+"""An interval that reaches so many times its value, of fewer pairs, says nothing but that they are too few."""
 
 CONFIDENCE = 0.95
 """Confidence of each single interval, and of all verdicts of a family together."""
@@ -71,6 +73,13 @@ class Ratio(Frozen):
     def decided(self) -> bool:
         """Whether there are enough pairs for a verdict."""
         return self.n >= VERDICT_PAIRS
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether its interval, if it has one, says anything. That of two noisy pairs may span millions."""
+        if self.low is None or self.high is None or self.decided or self.low < 0:
+            return True
+        return self.high < UNBOUNDED_FROM * self.value
 
 
 class Judged(Frozen):

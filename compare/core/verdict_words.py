@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from compare.core.statistics import CONFIDENCE, MARGIN, POWER, SIGNIFICANCE, VERDICT_PAIRS, Judged, Ratio, inverse, resolution
 from compare.core.wording import percent
 
+UNBOUNDED = "too few repeats to bound it"
+"""Stands for an interval that says nothing else."""
+
 
 def word(judged: Judged, *, above: str, below: str, neither: str) -> str:
     """The verdict in the words of its subject. The other verdicts read the same for all."""
@@ -106,6 +109,8 @@ def interval_words(ratio: Ratio) -> str:
     """`1.62 (1.58 to 1.66)`, or the value alone if there is no interval."""
     if ratio.low is None or ratio.high is None:
         return f"{ratio.value:.2f}"
+    if not ratio.is_bounded:
+        return f"{ratio.value:.2f} ({UNBOUNDED})"
     return f"{ratio.value:.{_digits(ratio.low, ratio.high)}f} ({range_words(ratio)})"
 
 

@@ -127,8 +127,8 @@ def class_table(made: Evaluated) -> Table:
 
 
 def agreement_table(made: Evaluated) -> Table:
-    def found(key: str, heading: str, digits: int | None = None, short: str = "") -> Column:
-        return Column(key, heading, digits, short=short, pick=f"agreement.{key}")
+    def found(key: str, heading: str, digits: int | None = None, **options: Any) -> Column:
+        return Column(key, heading, digits, pick=f"agreement.{key}", **options)
 
     columns = (
         Column("first", "first"),
@@ -137,7 +137,7 @@ def agreement_table(made: Evaluated) -> Table:
         found("labelled_differently", "labelled differently", short="labelled\ndifferently"),
         found("first_alone_right", "first alone right", short="first\nright"),
         found("second_alone_right", "second alone right", short="second\nright"),
-        found("p", "McNemar's exact p", 3, short="McNemar\np"),
+        found("p", "McNemar's exact p", 3, least=True, short="McNemar\np"),
         Column("adjusted_p", "p, Holm-corrected", 3, short="p, Holm"),
     )
     note = (

@@ -29,7 +29,7 @@ from compare.core.errors import FolderError
 from compare.core.until_decided import UntilDecided
 from compare.execution import contestants, signing
 from compare.execution.contestants import Contestant
-from compare.execution.matrix import Row
+from compare.execution.matrix import FileName, Row
 from compare.execution.signing import Signature
 
 _LONGEST_VALUE = 120
@@ -86,6 +86,26 @@ class ProofRecord(Exact):
     trajectories: Trajectories | None = None
 
 
+class Replaced(Exact):
+    """A good run that `--again disturbed` made again. It is kept, and counts no more."""
+
+    row: FileName
+    """Id of its row."""
+    repeat: Count
+    sha256: str
+    """Of its result."""
+    number: int = Field(ge=1)
+    """Of its folder: 1 for the first run of this row and repeat that was replaced."""
+    cores_taken: float | None
+    """Cores of its budget that other work or the hypervisor took. None: not disturbed itself, but another run of its repeat."""
+    epoch_seconds: float
+
+    @property
+    def path(self) -> str:
+        """Of its result, in the folder of the comparison."""
+        return f"{RUNS_FOLDER}/{self.row}-r{self.repeat}.replaced{self.number}/{results.RESULT_FILE}"
+
+
 class Comparison(Exact):
     """compare.json: what is compared, and with what."""
 
@@ -127,6 +147,8 @@ class Comparison(Exact):
     """When to stop adding repeats. None: `repeats` of each row are made."""
     left_out: dict[str, list[int]] = {}
     """Row id: repeats that `until` did not need, because every question about the row was decided before."""
+    replaced: list[Replaced] = []
+    """Runs that were made again because other work disturbed a run of their repeat."""
     work: Work | None = None
     """What the model computes and moves."""
     rates: dict[int, Rates] = {}
@@ -211,6 +233,11 @@ def run_folder(folder: Path, row_id: str, repeat: int) -> Path:
     return made
 
 
+def result_path(row_id: str, repeat: int) -> str:
+    """Of the result of one run, in the folder of its comparison."""
+    return f"{RUNS_FOLDER}/{row_id}-r{repeat}/{results.RESULT_FILE}"
+
+
 def refuse_others(folder: Path, record: str | None, kind: str | None, what: str, *, own: Collection[str] = ()) -> None:
     """Refuse a folder that cannot be written, or holds anything but an earlier result of the same kind. It is not touched.
 
@@ -259,6 +286,24 @@ def refuse_busy(folder: Path) -> None:
     if (folder / _LOCK_FILE).exists():
         with locked(folder):
             pass
+
+
+def refuse_growing(folder: Path) -> None:
+    """Refuse to read a folder that another command still writes to, in a command that wants whole comparisons.
+
+    Raises:
+        FolderError: one does.
+    """
+    if not (folder / _LOCK_FILE).exists():
+        return
+    lock = filelock.FileLock(folder / _LOCK_FILE, timeout=0)
+    try:
+        lock.acquire()
+    except filelock.Timeout:
+        raise FolderError(f"Another command still writes to {folder}. Wait until it has ended, or leave it out.") from None
+    except OSError:
+        return  # a folder that may only be read: nobody here writes to it
+    lock.release()
 
 
 def read_record(path: Path, record: type[_Record], what: str) -> _Record:
@@ -438,7 +483,7 @@ def read(folder: Path, signers: Path | None = None) -> Stored:
     planned = {PLAN_FILE}
     for row in comparison.rows:
         for repeat in comparison.repeats_of(row.id):
-            path = f"{RUNS_FOLDER}/{row.id}-r{repeat}/{results.RESULT_FILE}"
+            path = result_path(row.id, repeat)
             planned.add(path)
             try:
                 result = finished(folder, comparison.of_repeat(row, repeat), repeat)
@@ -454,6 +499,7 @@ def read(folder: Path, signers: Path | None = None) -> Stored:
             if damaged := event_log.damaged_events(run_folder(folder, row.id, repeat)):
                 path = f"{RUNS_FOLDER}/{row.id}-r{repeat}/{event_log.EVENTS_FILE}"
                 set_aside.append(_damaged(path, damaged, sealed=result is not None))
+    set_aside += _lost(folder, comparison.replaced, made_from)
     return Stored(
         comparison=comparison,
         runs=runs,
@@ -463,6 +509,31 @@ def read(folder: Path, signers: Path | None = None) -> Stored:
         made_from=made_from,
         signature=signing.judge(folder, made_from, planned, signers),
     )
+
+
+def set_apart(folder: Path, replaced: Sequence[Replaced]) -> None:
+    """Give replaced runs folders of their own, with their earlier attempts. Those that have one already are left alone."""
+    for each in replaced:
+        directory, place = run_folder(folder, each.row, each.repeat), (folder / each.path).parent
+        path = directory / results.RESULT_FILE
+        if place.exists() or not path.exists() or signing.sha256(path) != each.sha256:
+            continue
+        for number in range(len(attempts(directory)), 0, -1):  # a kill in between leaves no gap
+            _attempt(directory, number).rename(_attempt(place, number))
+        directory.rename(place)
+
+
+def _lost(folder: Path, replaced: Sequence[Replaced], made_from: Mapping[str, str]) -> list[str]:
+    """Replaced results that are not as they were. A run that was to be replaced, and still stands in its place, is whole."""
+    said: list[str] = []
+    for each in replaced:
+        path = folder / each.path
+        if not path.exists():
+            if made_from.get(result_path(each.row, each.repeat)) != each.sha256:
+                said.append(f"{each.path} is missing: it was made again, and must be kept.")
+        elif signing.sha256(path) != each.sha256:
+            said.append(f"{each.path} was changed since it was made again.")
+    return said
 
 
 def clear(directory: Path) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from common.artifacts.schema import RunResult
 from common.data.dataset import listed
 from compare.core import wording
 from compare.execution.matrix import Row
-from compare.execution.store import Stored
+from compare.execution.store import Comparison, Stored
 from compare.judgement import environments
 from compare.judgement.row_figures import Summary
 from compare.judgement.summary import FAILURES, measured, seconds_apart
@@ -46,6 +46,7 @@ def sentences(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
         *unchecked(stored),
         *_shared_cores(stored),
         *_not_in_turn(stored),
+        *_made_again(stored.comparison),
         *environments.cautions(stored),
     ]
     kinds: dict[str, list[_Caution]] = {}
@@ -85,13 +86,20 @@ def _cut_short(summary: Summary, runs: Sequence[RunResult]) -> Iterator[_Caution
         )
     if deaths := [death for run in runs for death in run.restarts]:
         times = wording.count(len(deaths), "restart")
-        lost = f"{sum(death.seconds_lost for death in deaths):.0f} s of work were lost"
+        lost = _lost(sum(death.seconds_lost for death in deaths))
         why = wording.listed(death.words for death in deaths)
         said = f"restarted by itself (--restarts): {why}; {lost}."
         yield _Caution(summary.name, f"was {said}", "restarted by themselves (--restarts).", f"{times}; {lost}")
     for reason in dict.fromkeys(run.started_over for run in runs if run.started_over):
         said = f"cut short and started over: {reason}."
         yield _Caution(summary.name, f"was {said}", said)
+
+
+def _lost(seconds: float) -> str:
+    """How much work restarts have lost, in words."""
+    if seconds < 0.95:
+        return "less than a second of work was lost"
+    return f"{seconds:.1f} s of work were lost" if seconds < 9.95 else f"{seconds:.0f} s of work were lost"
 
 
 def _ended(summary: Summary, good: Sequence[RunResult]) -> Iterator[_Caution]:
@@ -137,9 +145,9 @@ def _as_asked(summary: Summary, row: Row) -> Iterator[_Caution]:
     if summary.exceeds_budget:
         yield _Caution(
             summary.name,
-            f"used {summary.cores_used:.2f} cores of a budget of {summary.cores}.",
+            f"used {summary.most_cores_used:.2f} cores of a budget of {summary.cores}.",
             "used more cores than their budget.",
-            f"{summary.cores_used:.2f} of {summary.cores}",
+            f"{summary.most_cores_used:.2f} of {summary.cores}",
         )
 
 
@@ -172,8 +180,9 @@ def _other_work(summary: Summary) -> Iterator[_Caution]:
         return
     yield _Caution(
         summary.name,
-        f"{who} took {lost:.2f} cores of its budget of {summary.cores}: rely on no time of it.",
-        f"{who} took cores of their budgets: rely on no time of them.",
+        f"{who} took {lost:.2f} cores of its budget of {summary.cores}: rely on no time of it. --again disturbed makes its "
+        "repeats again.",
+        f"{who} took cores of their budgets: rely on no time of them. --again disturbed makes their repeats again.",
         f"{lost:.2f} of {summary.cores}",
     )
 
@@ -251,10 +260,32 @@ def _not_in_turn(stored: Stored) -> list[str]:
     ]
 
 
+def _made_again(comparison: Comparison) -> list[str]:
+    """Runs that do not count any more, because other work disturbed their repeat."""
+    if not comparison.replaced:
+        return []
+    names = list(dict.fromkeys(str(each.repeat + 1) for each in comparison.replaced))
+    which = f"Repeat{'s' if len(names) > 1 else ''} {', '.join(names)} {'were' if len(names) > 1 else 'was'}"
+    disturbed = [
+        f"{each.row}, repeat {each.repeat + 1}: {each.cores_taken:.2f}" for each in comparison.replaced if each.cores_taken
+    ]
+    runs = wording.count(len(comparison.replaced), "run")
+    return [
+        f"{which} made again with all rows (--again disturbed), {runs} in all. Other work had taken cores of "
+        f"{len(disturbed)} of them ({wording.listed(disturbed)}). The old runs are in no figure. They are kept in "
+        "runs/*.replaced*."
+    ]
+
+
 def signature(stored: Stored) -> list[str]:
     """A signature that is not confirmed."""
     found = stored.signature
     return [found.sentence] if found is not None and not found.confirmed else []
+
+
+def unsigned(named: Iterable[tuple[object, Stored]]) -> list[str]:
+    """A reason of failure for each comparison with a signature that is not confirmed, by its name."""
+    return [f"the signature of {name} does not hold" for name, stored in named if signature(stored)]
 
 
 def unchecked(stored: Stored) -> list[str]:

@@ -79,8 +79,7 @@ class Growth(NamedTuple):
             more += f"{self.limits[step - 1]:.1e})."
             if self.is_other_training:
                 return f"NOT ROUNDING: {more}"
-            kernels = "The kernels round by more than one unit, or compute something else: see the proof of single steps."
-            return f"Not shown to be rounding: {more} {kernels}"
+            return f"Not shown to be rounding: {more} The kernels round by more than one unit, or compute something else."
         last = self.limits[self.judged - 1]
         copies = "copies of the serial run whose weights start one unit in the last place apart"
         said = f"Rounding: {copies} differ as much (limit {last:.1e}, twice their distance)."

@@ -82,9 +82,11 @@ class Summary(Frozen):
     workers: int
     cores: int
     cores_used: float | None
-    """CPU seconds over wall seconds in training. The largest of the repeats, because each must keep the budget."""
+    """CPU seconds over wall seconds in training. The median of the repeats."""
     cores_lost: float | None
     """Cores of its budget that other work took during training. The largest of the repeats."""
+    most_cores_used: float | None = None
+    """The largest `cores_used` of the repeats, because each must keep the budget."""
     precision: str
     switches: str
     """Their level, and those that the spec names: `usual`, or `best: arithmetic=bfloat16`."""
@@ -192,7 +194,7 @@ class Summary(Frozen):
 
     @property
     def exceeds_budget(self) -> bool:
-        return self.cores_used is not None and self.cores_used > self.cores * BUDGET_TOLERANCE
+        return self.most_cores_used is not None and self.most_cores_used > self.cores * BUDGET_TOLERANCE
 
     @property
     def oversubscribed(self) -> bool:

@@ -56,11 +56,16 @@ def cores_lost(result: RunResult) -> float | None:
     return interference.cores_lost(result.cores_of_others, result.spec.cores, result.machine)
 
 
+def disturbed(result: RunResult) -> float | None:
+    """Cores that other work or the hypervisor took from a run's budget. None if too few to disturb it."""
+    taken = max(cores_lost(result) or 0.0, (result.noise.cores_stolen or 0.0) if result.noise else 0.0)
+    return taken if taken > DISTURBED_FROM else None
+
+
 def times_in_doubt(result: RunResult) -> bool:
     """Whether other work took cores of a run's budget, the run was too short to tell, or its losses came late."""
     unwatched = result.spec.part == "training" and result.cores_used is None
-    taken = (cores_lost(result), result.noise.cores_stolen if result.noise else None)
-    return unwatched or result.clock_caution is not None or any((cores or 0.0) > DISTURBED_FROM for cores in taken)
+    return unwatched or result.clock_caution is not None or disturbed(result) is not None
 
 
 def until_accuracy(result: RunResult, accuracy: float) -> tuple[float, int] | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from common.artifacts.schema import RunResult
 from compare.core import wording
@@ -20,9 +22,9 @@ SCORES_DIFFER = 1e-3
 FIRST_STEP_TOLERANCE = {"float32": FLOAT32_TOLERANCE, "float64": 1e-12}
 """Relative difference of the first losses of the timed runs, before any update: rounding, and no more. See `tolerance`."""
 MOST_ALLOWED = 1e-3
-"""Of a framework's own tolerance. More proves nothing."""
-_JUDGED_LOSSES = "8 one step in float32: losses"
-"""How the names of the rungs begin whose tolerance is that of the arithmetic."""
+"""Of a framework's own tolerance that counts, however much rounding may do."""
+_SINGLE_STEPS = "8 one step in float32: "
+"""How the names of the rungs begin that compare single steps with the referee. `losses` has the tolerance of the arithmetic."""
 
 
 def is_comparable(stored: Stored, summaries: Sequence[Summary]) -> bool:
@@ -68,10 +70,10 @@ def tolerance(stored: Stored, precision: str) -> float:
         return least
     allowed: dict[str, float] = {}
     for rung in proof.rungs:
-        of_losses = str(rung.get("name")).startswith(_JUDGED_LOSSES) and rung.get("status") == "passed"
-        if of_losses and isinstance(each := rung.get("first_tolerance"), float) and 0.0 < each <= MOST_ALLOWED:
+        of_losses = str(rung.get("name")).startswith(f"{_SINGLE_STEPS}losses") and rung.get("status") == "passed"
+        if of_losses and isinstance(each := rung.get("first_tolerance"), float) and 0.0 < each < math.inf:
             framework = str(rung.get("framework"))
-            allowed[framework] = max(allowed.get(framework, 0.0), each)
+            allowed[framework] = max(allowed.get(framework, 0.0), min(each, MOST_ALLOWED))
     return max(least, sum(sorted(allowed.values())[-2:]))
 
 
@@ -162,19 +164,29 @@ def growths(stored: Stored) -> list[tuple[Row, Growth]]:
     Of several repeats, the pair of one seed that differs most. Modes of other mathematics than serial's are left out.
     """
     rows, proof = stored.comparison.rows, stored.comparison.proof
+    twin_rows = _twin_rows(stored)
     copies = proof.trajectories if proof else None
     found: list[tuple[Row, Growth]] = []
-    for place, row in enumerate(rows):
+    for row in rows:
         pairs = [
             growth.between(ours, theirs, copies)
-            for other in rows[place + 1 :]
-            if matrix.differ_by_contestant(row, other) and row.spec.departs is None and not row.spec.optimizer.native
+            for one, other in twin_rows
+            if one is row
             for (seed, ours), (its_seed, theirs) in itertools.product(_trained(stored, row), _trained(stored, other))
             if seed == its_seed
         ]
         if pairs:
             found.append((row, max(pairs, key=_severity)))
     return found
+
+
+def _twin_rows(stored: Stored) -> list[tuple[Row, Row]]:
+    """Rows that differ by their framework alone and claim the same mathematics as serial."""
+    return [
+        (row, other)
+        for row, other in itertools.combinations(stored.comparison.rows, 2)
+        if matrix.differ_by_contestant(row, other) and row.spec.departs is None and not row.spec.optimizer.native
+    ]
 
 
 def _trained(stored: Stored, row: Row) -> list[tuple[int, tuple[float, ...]]]:
@@ -193,15 +205,84 @@ def _trajectories(stored: Stored) -> list[str]:
     alike: dict[str, list[str]] = {}
     for row, pair in found:
         cores = f", {wording.count(row.spec.cores, 'core')}" if row.spec.mode == "serial" else f" x{row.spec.replicas}"
-        alike.setdefault(pair.explained, []).append(f" {row.spec.variant}{cores}: the losses differ by {pair.shown}.")
+        open_ = pair.beyond is not None and not pair.is_other_training
+        explained = f"{pair.explained} {_single_steps(stored)}" if open_ else pair.explained
+        alike.setdefault(explained, []).append(f" {row.spec.variant}{cores}: the losses differ by {pair.shown}.")
     said: list[str] = []
     for explained, rows in alike.items():
         said += [*rows, f" These {len(rows)}: {explained}"] if len(rows) > 1 else [f"{rows[0]} {explained}"]
-    if found and all(pair.judged and pair.beyond is None for _, pair in found):
-        last = max(pair.limits[pair.judged - 1] for _, pair in found)
-        if last > SCORES_DIFFER:
-            said.append(" So rounding alone can make the scores differ in the end.")
-    return said
+    return said + _on_scores(stored, [pair for _, pair in found])
+
+
+def _single_steps(stored: Stored) -> str:
+    """Where it is said whether the kernels compute the same, if the copies do not tell."""
+    if any(str(rung.get("name")).startswith(_SINGLE_STEPS) for rung in _rungs(stored)):
+        return "See the proof of single steps."
+    return (
+        "No single float32 step was compared with the referee, which would tell which. A matched pair has no such steps: the "
+        "referee does not know its layers."
+    )
+
+
+def _rungs(stored: Stored) -> list[dict[str, Any]]:
+    return stored.comparison.proof.rungs if stored.comparison.proof else []
+
+
+def _on_scores(stored: Stored, pairs: Sequence[Growth]) -> list[str]:
+    """What the losses say of the scores."""
+    failed = [
+        f"{rung.get('framework')}, {rung.get('mode') or 'serial'}: {rung.get('where')}"
+        for rung in _rungs(stored)
+        if str(rung.get("name")).startswith(f"{_SINGLE_STEPS}scores") and rung.get("status") == "failed"
+    ]
+    if not pairs:
+        return []
+    if failed:
+        return [
+            " The losses do not explain the scores: of the same weights and images, the scores of a single step are not those "
+            f"of the referee ({wording.listed(dict.fromkeys(failed))})."
+        ]
+    if unexplained := _unexplained_scores(stored):
+        return [f" {unexplained}"]
+    is_rounding = all(pair.judged and pair.beyond is None for pair in pairs)
+    grows = is_rounding and max(pair.limits[pair.judged - 1] for pair in pairs) > SCORES_DIFFER
+    return [" So rounding alone can make the scores differ in the end."] if grows else []
+
+
+def _unexplained_scores(stored: Stored) -> str | None:
+    """The largest difference of the accuracies of two runs whose losses agree at every step to the end. None: there is none."""
+    found = [
+        (abs(theirs - own), split, row.spec.variant, max(differences))
+        for row, other in _twin_rows(stored)
+        for ours, its in itertools.product(stored.runs[row.id].values(), stored.runs[other.id].values())
+        if ours.spec.seed == its.spec.seed and not (ours.reduced or its.reduced)
+        if (differences := _whole(ours, its)) and max(differences) <= FLOAT32_TOLERANCE
+        for split, own, theirs in _accuracies(ours, its)
+        if own != theirs
+    ]
+    if not found:
+        return None
+    apart, split, mode, losses = max(found)
+    return (
+        f"The losses agree within {losses:.1e} at every step, but the {split} accuracies differ by up to {apart:.4f} "
+        f"({mode}). So the losses do not explain the scores. Rounding does only for images with two nearly equal logits."
+    )
+
+
+def _whole(ours: RunResult, theirs: RunResult) -> list[float]:
+    """Relative differences of the losses of all steps. Empty: not all were recorded."""
+    steps = {sum(epoch.steps for epoch in run.epochs) for run in (ours, theirs)} | {len(theirs.step_losses)}
+    if steps != {len(ours.step_losses)}:
+        return []
+    return [relative_difference(*losses) for losses in zip(ours.step_losses, theirs.step_losses, strict=True)]
+
+
+def _accuracies(ours: RunResult, theirs: RunResult) -> Iterator[tuple[str, float, float]]:
+    """(split, accuracy of one, accuracy of the other) at the end of both."""
+    for split in ("train", "validation", "test"):
+        own, other = (run.test if split == "test" else getattr(run.epochs[-1], split) for run in (ours, theirs))
+        if own is not None and other is not None:
+            yield split, own.accuracy, other.accuracy
 
 
 def _equal(groups: Sequence[Sequence[RunResult]], what: str, pick: Callable[[RunResult], str | None]) -> _Said:

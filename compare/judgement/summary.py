@@ -132,6 +132,7 @@ def _summary(row: Row, stored: Stored) -> Summary:
     results = [stored.runs[row.id][repeat] for repeat in sorted(stored.runs[row.id])]
     good = list(measured(stored, row).values())
     rates = [images_per_second(result) for result in good]
+    cores_used = [result.cores_used for result in good if result.cores_used is not None]
     shown = good or results
     repeats = len(comparison.repeats_of(row.id))
     status, reason = _status(row, results, repeats, stored.torn.get(row.id, 0))
@@ -149,7 +150,8 @@ def _summary(row: Row, stored: Stored) -> Summary:
         input=row.spec.input,
         workers=row.spec.workers,
         cores=row.spec.cores,
-        cores_used=max((result.cores_used for result in good if result.cores_used is not None), default=None),
+        cores_used=python_statistics.median(cores_used) if cores_used else None,
+        most_cores_used=max(cores_used, default=None),
         cores_lost=max((lost for result in good if (lost := cores_lost(result)) is not None), default=None),
         precision=row.spec.precision,
         switches=switches_words(row.spec),

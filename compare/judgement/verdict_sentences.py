@@ -16,6 +16,8 @@ from compare.judgement.summary import Family, measured, serial_of
 DISTURBED = " Other work disturbed it: do not rely on this."
 NO_FINDING = " Other work disturbed these runs. Make them again on an idle machine."
 """Behind a sentence that gives no ratio."""
+MAKE_AGAIN = f"{NO_FINDING.removesuffix('.')}: run --resume DIR --again disturbed."
+"""The same of a stored comparison, which can make them again."""
 UNWATCHED = " Too short to tell whether other work disturbed it: do not rely on this."
 LATE = " Its losses came late: do not rely on this."
 
@@ -43,7 +45,7 @@ def doubt_of(*compared: Summary) -> str:
 def _verdict(said: str, who: str, conditions: dict[str, str], *compared: Summary) -> _Verdict:
     """The verdict on the times of these rows. If other work disturbed one, no ratio is said."""
     if any(summary.disturbed for summary in compared):
-        return _Verdict(f"{who}: no finding", conditions, NO_FINDING)
+        return _Verdict(f"{who}: no finding", conditions, MAKE_AGAIN)
     return _Verdict(said, conditions, doubt_of(*compared))
 
 
@@ -109,13 +111,13 @@ def _sentences(verdicts: Sequence[_Verdict], separator: str, above: Sequence[_Ve
     if (before := _shared(above)) and before.keys() <= shared.keys():
         new = [words for name, words in shared.items() if before.get(name) != words]
         said = [f"All {', '.join(['as above', *new])}."]
-    unfounded, unfounded_above = (sum(verdict.doubt == NO_FINDING for verdict in each) for each in (verdicts, above))
+    unfounded, unfounded_above = (sum(verdict.doubt == MAKE_AGAIN for verdict in each) for each in (verdicts, above))
     at_the_end = unfounded > 1 or unfounded_above > 1
     for verdict in verdicts:
         own = ", ".join(words for name, words in verdict.conditions.items() if name not in shared)
-        doubt = "" if verdict.doubt == NO_FINDING and at_the_end else verdict.doubt
+        doubt = "" if verdict.doubt == MAKE_AGAIN and at_the_end else verdict.doubt
         said.append(f"{verdict.said}{separator if own else ''}{own}.{doubt}")
-    return [*said, f"No finding:{NO_FINDING}"] if at_the_end and unfounded_above < 2 else said
+    return [*said, f"No finding:{MAKE_AGAIN}"] if at_the_end and unfounded_above < 2 else said
 
 
 def _conditions(stored: Stored, summary: Summary, switches: str, division: Division, **mode: str) -> dict[str, str]:

@@ -54,6 +54,7 @@ def command(
         found, others = _comparisons(folders)
         whole: list[Compared] = []
         for each in found:
+            store.refuse_growing(each)
             try:
                 whole.append(comparison_report.read(each, signers=signers))
             except FolderError as damaged:
@@ -120,7 +121,7 @@ def _names_in(out: Path) -> set[str]:
 
 def _report(shown: Sequence[Shown], others: Sequence[str], out: Path) -> Report:
     """The page. It names no path of whoever made it."""
-    unsigned = [f"the signature of {each.name} does not hold" for each in shown if cautions.signature(each.compared.stored)]
+    unsigned = cautions.unsigned((each.name, each.compared.stored) for each in shown)
     machines = {str(each.compared.stored.comparison.machine.get("processor")) for each in shown}
     failed = sum(bool(each.compared.failures) for each in shown)
     return Report(

@@ -99,7 +99,8 @@ class Gathered(NamedTuple):
 class _Pairs:
     """Of one machine and subject."""
 
-    logarithms: list[float] = field(default_factory=list[float])
+    seconds: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
+    """Those of `below`, and of `above`."""
     cores: int = 0
     proved: set[str] = field(default_factory=set[str])
 
@@ -108,7 +109,7 @@ def read(folders: Sequence[Path], signers: Path | None = None) -> list[Machine]:
     """Read comparisons and tell the machines apart.
 
     Raises:
-        FolderError: there are fewer than two folders, one holds no comparison, or two hold the same run.
+        FolderError: there are fewer than two folders, one holds no comparison or is still written to, or two hold the same run.
     """
     if len(folders) < 2:
         raise FolderError(f"Several folders are needed. Received: {', '.join(map(str, folders))}. Name two or more.")
@@ -116,6 +117,7 @@ def read(folders: Sequence[Path], signers: Path | None = None) -> list[Machine]:
     machines: list[Machine] = []
     seen: dict[str, Path] = {}
     for folder in folders:
+        store.refuse_growing(folder)
         compared = comparison_report.read(folder, signers=signers)
         for path, digest in compared.stored.made_from.items():
             if path != store.PLAN_FILE and (before := seen.setdefault(digest, folder)) != folder:
@@ -163,9 +165,9 @@ def gather(machines: list[Machine]) -> Gathered:
                     cores = f"{fast.spec.cores} cores, and an earlier folder of {each.name} {pairs.cores}"
                     left_out.append(f"{folder} ({each.name}), {subject.name}: it has {cores}.")
                     continue
-                pairs.logarithms += [math.log(one / other) for one, other in _pairs(compared.stored, slow, fast)]
+                pairs.seconds += _pairs(compared.stored, slow, fast)
                 pairs.proved |= {summary.parity for summary in compared.summaries if summary.id in ids}
-    shared = {subject: of for subject, of in found.items() if sum(bool(each.logarithms) for each in of.values()) > 1}
+    shared = {subject: of for subject, of in found.items() if sum(bool(each.seconds) for each in of.values()) > 1}
     if not shared:
         also = f" {' '.join(left_out)}" if left_out else ""
         raise FolderError(
@@ -200,12 +202,13 @@ def _told_apart(subjects: Sequence[Subject]) -> dict[Subject, Subject]:
 
 def _judged(machines: Sequence[Machine], found: dict[Subject, dict[str, _Pairs]]) -> list[Question]:
     named = {each.name: each for each in machines}
-    answered = [(subject, name, each) for subject, of in found.items() for name, each in of.items() if each.logarithms]
-    judged = verdicts([(f"{name}: {subject.name}", _ratio(each.logarithms)) for subject, name, each in answered])
+    answered = [(subject, name, each) for subject, of in found.items() for name, each in of.items() if each.seconds]
+    judged = verdicts([(f"{name}: {subject.name}", _ratio(each.seconds)) for subject, name, each in answered])
     answers: dict[Subject, list[Answer]] = defaultdict(list)
     for (subject, name, each), verdict in zip(answered, judged, strict=True):
         proved = ", ".join(sorted(each.proved))
-        answers[subject].append(Answer(named[name], verdict, of_differences(each.logarithms), each.cores, proved))
+        estimate = of_differences([math.log(slow / fast) for slow, fast in each.seconds])
+        answers[subject].append(Answer(named[name], verdict, estimate, each.cores, proved))
     combined = {
         subject: overall(enough)
         for subject, each in answers.items()
@@ -215,8 +218,8 @@ def _judged(machines: Sequence[Machine], found: dict[Subject, dict[str, _Pairs]]
     return [Question(subject, each, combined.get(subject), over.get(subject)) for subject, each in answers.items()]
 
 
-def _ratio(logarithms: Sequence[float]) -> Ratio:
-    ratio = paired_ratio([(math.exp(each), 1.0) for each in logarithms])
+def _ratio(seconds: Sequence[tuple[float, float]]) -> Ratio:
+    ratio = paired_ratio(seconds)
     assert ratio is not None
     return ratio
 

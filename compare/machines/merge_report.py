@@ -31,12 +31,7 @@ def report(found: Gathered, out: Path | None) -> Report:
     """
     folders = [folder for machine in found.machines for folder, _ in machine.folders]
     compared = [each for machine in found.machines for _, each in machine.folders]
-    unsigned = [
-        f"the signature of {folder} does not hold"
-        for machine in found.machines
-        for folder, each in machine.folders
-        if cautions.signature(each.stored)
-    ]
+    unsigned = cautions.unsigned((folder, each.stored) for machine in found.machines for folder, each in machine.folders)
     return Report(
         name=NAME,
         json_file=RESULTS_FILE,
@@ -188,7 +183,7 @@ def _answers_table(questions: Sequence[Question]) -> Table:
         Column("repeats", "repeats", pick="1.seconds.ratio.n"),
         Column("times", "times as fast", 2, interval=True, pick="1.seconds.ratio"),
         Column("faster", "faster", pick=verdict, fold=24),
-        Column("p", "p", 4, pick="1.seconds.p", wide=True),
+        Column("p", "p", 4, least=True, pick="1.seconds.p", wide=True),
         Column("proved", "same training", pick="1.proved", wide=True),
     )
     note = (
@@ -203,7 +198,7 @@ def _overall_table(questions: Sequence[Question]) -> Table:
         Column("question", "question", pick="subject.name", fold=36),
         Column("machines", "machines", pick="overall.ratio.n"),
         Column("times", "times as fast", 2, interval=True, pick="overall.ratio"),
-        Column("p", "p", 4, pick="judged.p"),
+        Column("p", "p", 4, least=True, pick="judged.p"),
         Column("spread", "machines differ by", 3, pick="overall.spread"),
         Column("low", "one more, from", 2, pick="overall.further.0"),
         Column("high", "to", 2, pick="overall.further.1"),

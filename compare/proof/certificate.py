@@ -100,7 +100,9 @@ class Proof(Frozen):
         losses = [rung for rung in free if rung.status == "passed"]
         if free and not losses:
             worst = max(free, key=lambda rung: rung.max_relative_difference)
-            grown = f"differ by up to {worst.max_relative_difference:.1e} in {worst.steps} steps"
+            few = worst.judged_steps is not None and worst.judged_steps < (worst.steps or 0)
+            of = f"the first {worst.judged_steps} of " if few else ""
+            grown = f"differ by up to {worst.max_relative_difference:.1e} in {of}{worst.steps} steps"
             return f"proved: {judged}; free-running losses {grown}, which is shown and proves nothing{when}"
         if not losses:
             return f"proved: each mode trains as serial does in the same framework; {judged}{when}"

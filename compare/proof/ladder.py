@@ -692,9 +692,8 @@ class _Ladder:
         return [each._replace(label=f"reordered-{ordered}", options=("--reverse-batches",)) for each in own]
 
     def _measure(self, ordered: str, reordered: Sequence[Recording]) -> Yardstick:
-        strict_steps = tolerances.STRICT_STEPS if reordered[0].what.accumulation == 1 else tolerances.STRICT_STEPS_IN_PARTS
         pairs = [(self._serial(ordered, each.framework), self.recorder.arrays(each)) for each in reordered]
-        return tolerances.measure_yardstick(pairs, strict_steps)
+        return tolerances.measure_yardstick(pairs)
 
 
 def _few_batches(timed: Spec, available: int) -> Spec:

@@ -85,6 +85,12 @@ HOPELESS = 10.0
 LOOSE = 1e-3
 """Of an array's scale. A larger tolerance proves little. The rung names it, and is shown if it covers any decision."""
 
+_OF_SCORES = (
+    "a prediction is the class of the largest logit, or of one that rounding can make the largest; the loss in evaluation may "
+    "be off by what rounding moves a logit"
+)
+"""Why the tolerances of the scores."""
+
 _UNIT = {"float32": 2.0**-24, "float64": 2.0**-53}
 _ASPECTS = ("batches", "losses", "scores", "gradients", "weights", "BatchNorm statistics")
 
@@ -244,7 +250,7 @@ class Judge:
             if not findings:
                 continue
             worst = max(findings, key=lambda finding: finding.ratio)
-            reason = _reason(what, counts) + _widest(findings)
+            reason = _OF_SCORES if aspect == "scores" else _reason(what, counts) + _widest(findings)
             own_scale = {name: max(differences) for name, differences in of_terms.items()} if aspect == "gradients" else {}
             if own_scale:
                 steps = ", ".join(

@@ -29,7 +29,11 @@ YARDSTICK_CEILING = 1e-6
 STRICT_STEPS_IN_PARTS = 2
 """If BatchNorm sees a micro-batch at a time. Rounding of resnet18 over four examples grows a hundredfold with each step."""
 STRICT_STEPS = 3
-"""Every model must meet the plain tolerance for so many steps. Then models that amplify rounding get a yardstick."""
+"""Every model must meet the plain tolerance for so many steps. Then models that amplify rounding get a yardstick.
+
+After the first step, it reaches into these steps too, as far as `first_limits`."""
+AMPLIFIED = 100.0
+"""So many times as far rounding may grow with each of these steps. A network of 50 layers reaches that."""
 
 
 @dataclass(frozen=True)
@@ -42,13 +46,12 @@ class Yardstick:
     """After the last step, on the scale of the largest logit."""
 
 
-def measure_yardstick(pairs: Sequence[tuple[Arrays, Arrays]], strict_steps: int = STRICT_STEPS) -> Yardstick:
+def measure_yardstick(pairs: Sequence[tuple[Arrays, Arrays]]) -> Yardstick:
     """The yardstick from pairs of recordings of one framework each: in order, and with every batch reversed.
 
-    If the order changes the first losses by more than rounding does, the yardstick is zero.
+    If the order changes the first losses by more than rounding does, see `first_limits`, the yardstick is zero.
     """
-    first = np.full(STRICT_STEPS, LOSS_TOLERANCE)
-    first[strict_steps:] = PARALLEL_TOLERANCE
+    first = first_limits(STRICT_STEPS)
     losses = np.max([relative(ordered["loss"], reordered["loss"]) for ordered, reordered in pairs], axis=0)
     if not (losses[:STRICT_STEPS] <= first[: len(losses)]).all():
         return Yardstick(losses=np.zeros_like(losses), logits=0.0)
@@ -57,6 +60,11 @@ def measure_yardstick(pairs: Sequence[tuple[Arrays, Arrays]], strict_steps: int 
         losses=np.maximum.accumulate(np.where(np.isfinite(losses), losses, 0.0)),
         logits=logits if math.isfinite(logits) else 0.0,
     )
+
+
+def first_limits(steps: int) -> npt.NDArray[np.floating]:
+    """[steps]: how far amplified rounding may carry the first losses. The first one itself is not amplified."""
+    return LOSS_TOLERANCE * AMPLIFIED ** np.arange(steps)
 
 
 def loss_limits(
@@ -71,9 +79,14 @@ def loss_limits(
     limits[strict_steps:] = later
     if yardstick is None:
         return limits, "rounding of float64"
-    limits[strict_steps:] = np.maximum(later, YARDSTICK_FACTOR * yardstick.losses[strict_steps:])
+    own = YARDSTICK_FACTOR * yardstick.losses
+    limits[strict_steps:] = np.maximum(later, own[strict_steps:])
+    first = first_limits(min(strict_steps, steps))
+    limits[:strict_steps] = np.maximum(LOSS_TOLERANCE, np.minimum(own[:strict_steps], first))
     beyond = np.flatnonzero(limits > YARDSTICK_CEILING)
-    reason = f"rounding of float64; after step {strict_steps} ten times a framework's difference to itself in another order"
+    reason = "rounding of float64; or ten times a framework's difference to itself in another order, where that is more"
+    if (limits[:strict_steps] > LOSS_TOLERANCE).any():
+        reason += f" (at most {first[-1]:.0e} at step {len(first)})"
     if len(beyond):
         limits[beyond[0] :] = np.inf
         reason += f"; from step {beyond[0] + 1} on, where that exceeds {YARDSTICK_CEILING:.0e}, shown"
@@ -86,7 +99,12 @@ def strict_steps(what: Spec, architecture: Architecture) -> int:
 
 
 def may_be_rounding(compared: list[Rung], strict_steps: int) -> bool:
-    """Whether rungs failed only after `strict_steps`, so that amplified rounding may explain them."""
-    return any(rung.status == "failed" for rung in compared) and all(
-        rung.status != "failed" or (rung.step or 0) > strict_steps for rung in compared
-    )
+    """Whether amplified rounding may explain all rungs that failed: after `strict_steps`, or earlier within `first_limits`."""
+    first = first_limits(strict_steps)
+
+    def may_be(rung: Rung) -> bool:
+        step = rung.step or 0
+        return step > strict_steps or (step > 1 and rung.max_relative_difference <= first[step - 1])
+
+    failed = [rung for rung in compared if rung.status == "failed"]
+    return bool(failed) and all(map(may_be, failed))

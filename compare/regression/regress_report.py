@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from compare.core.statistics import CONFIDENCE, VERDICT_PAIRS, Spread
-from compare.core.verdict_words import p_words, percent_words, resolution_words
+from compare.core.verdict_words import UNBOUNDED, p_words, percent_words, resolution_words
 from compare.core.wording import percent
 from compare.judgement.measurements import METRICS
 from compare.regression.records import ACCURACY, EXIT_OK, EXIT_REGRESSION, UNDECIDED, Change, Judgement, heading
@@ -116,7 +116,9 @@ def change_words(change: Change) -> str:
     ratio = change.change
     form = "+.4f" if change.is_accuracy else ".3f"
     size = f"{ratio.value:{form}}"
-    if ratio.low is not None and ratio.high is not None:
+    if not ratio.is_bounded:
+        size += f" ({UNBOUNDED})"
+    elif ratio.low is not None and ratio.high is not None:
         size += f" ({ratio.low:{form}} to {ratio.high:{form}})"
     against = f"candidate minus baseline {size}" if change.is_accuracy else f"candidate {size} times the baseline"
     surely = "" if change.adjusted_p is None else f", p {p_words(change.adjusted_p)}"

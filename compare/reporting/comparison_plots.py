@@ -323,7 +323,7 @@ def _label(axis: Axes, value: float, x: float, y: float) -> Annotation:
 
 def draw_ratio(axis: Axes, place: int, ratio: Ratio, series: str, words: str, colour: str = plots.COLOURS[0]) -> None:
     """A ratio with its interval, in the row at `place`. `words` are shown where a reader points at it."""
-    ends = (ratio.low, ratio.high) if ratio.low is not None and ratio.high is not None else None
+    ends = (ratio.low, ratio.high) if ratio.low is not None and ratio.high is not None and ratio.is_bounded else None
     whiskers = [[ratio.value - ends[0]], [ends[1] - ratio.value]] if ends else None
     drawn = axis.errorbar(ratio.value, place, xerr=whiskers, fmt="o", capsize=3, color=colour)
     plots.mark(drawn[0], series, [words])

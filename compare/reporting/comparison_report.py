@@ -192,7 +192,7 @@ def _page_values(compared: Compared, folder: Path, made: Sequence[Table], drawn:
         "timed": [page.grid(table) for name, table in grids.items() if name not in apart],
         "heats": heats,
         "classes": [page.grid(grids[name]) for name in _CLASSES if name in grids],
-        "whole": [page.grid(replace(grids[name], note="") if name == _MAIN else grids[name]) for name in folded],
+        "whole": [page.grid(replace(grids[name], note="", files_note="") if name == _MAIN else grids[name]) for name in folded],
         "specs": [(row.id, row.spec.to_json()) for row in comparison.rows],
         "run_commands": run_commands(compared, folder),
     }
@@ -245,7 +245,7 @@ def _contents(pictures: Mapping[str, str], heats: Sequence[dict[str, Any]]) -> l
 
 
 def _narrow(table: Table) -> Table:
-    return _without(table, [column.key for column in table.columns if not column.terminal])
+    return replace(_without(table, [column.key for column in table.columns if not column.terminal]), files_note="")
 
 
 def _without(table: Table, keys: Collection[str]) -> Table:

@@ -79,7 +79,7 @@ def _filled(made: Sequence[Table]) -> list[Table]:
         full = {column.key for column in table.columns if any(row.get(column.key) is not None for row in table.rows)}
         full.discard("parity")
         columns = tuple(column for column in table.columns if column.key in full)
-        if full - {"contestant", "run", "epoch", "cores", "cores_used"}:
+        if full - {"contestant", "run", "epoch", "cores", "cores_used", "most_cores_used"}:
             kept.append(replace(table, columns=columns))
     return kept
 
@@ -118,9 +118,12 @@ def main_table(summaries: Sequence[Summary]) -> Table:
     of = f" of {' or '.join(f'{size:,}' for size in sizes)} images" if sizes else ""
     note = f"Accuracy and loss: test split{of}, after the last epoch. " * _trained(summaries)
     note += "Speed-up: against the same framework's serial run, by seconds per epoch."
+    several = max(summary.repeats for summary in summaries) > 1
+    note += " Median over repeats." * several
+    files_note = "Peak memory: the largest of the repeats." * several
     note += _rows(" Test accuracy no better than guessing: {}.", [summary.guesses for summary in summaries])
     note += _rows(" Other work disturbed {}: rely on no time of them.", [summary.disturbed for summary in summaries])
-    return Table.of("comparison", "Comparison", columns, summaries, note, spreads_on_terminal=False)
+    return Table.of("comparison", "Comparison", columns, summaries, note, files_note=files_note, spreads_on_terminal=False)
 
 
 def _score(split: str, score: str, **options: Any) -> Column:
@@ -202,11 +205,11 @@ def conditions_table(summaries: Sequence[Summary]) -> list[Table]:
         Column("switches", "switches", terminal=False),
     )
     note = (
-        "Threads: intra-op + inter-op of each process, 0 where the framework chooses. Determinism: whether the framework "
-        "enforces deterministic kernels. The closed division asks that all of these are equal. Threads and mechanism belong to "
-        "a mode, so they may differ from serial's."
+        "Threads: intra-op + inter-op of each process, 0 where the framework chooses. The closed division asks that all "
+        "conditions are equal. Threads and mechanism belong to a mode, so they may differ from serial's."
     )
-    return [Table.of("conditions", "Conditions", columns, summaries, note)]
+    files_note = "Determinism: whether the framework enforces deterministic kernels."
+    return [Table.of("conditions", "Conditions", columns, summaries, note, files_note=files_note)]
 
 
 def environment_table(differences: Sequence[Mapping[str, str | None]]) -> list[Table]:
@@ -276,7 +279,7 @@ def noise_table(summaries: Sequence[Summary]) -> list[Table]:
     columns = (
         *RUN,
         Column("cores", "cores"),
-        Column("cores_used", "cores used", 2),
+        Column("most_cores_used", "most cores used", 2),
         Column("cores_lost", "cores lost to others", 2),
         noise("cores_stolen", "cores stolen by the hypervisor", 2),
         noise("load_start", "load at the start", 2),

@@ -122,7 +122,7 @@ def _float(table: Table, columns: Sequence[Column], short: Mapping[str, str], nu
         r"\begin{table}",
         r"\centering\sloppy\footnotesize",
         rf"\setlength{{\tabcolsep}}{{{_SEPARATION_PT / 2:g}pt}}",
-        rf"\caption{{{_breakable(f'{table.title}. {table.note}'.rstrip())}}}",
+        rf"\caption{{{_breakable(f'{table.title}. {table.whole_note}'.rstrip())}}}",
         rf"\label{{tab:{table.name.replace('_', '-')}{f'-{number + 1}' if number else ''}}}",
         rf"\begin{{tabular}}{{{''.join(sides)}}}",
         r"\toprule",

@@ -152,7 +152,7 @@ def wins_table(plan: MatrixPlan, found: Sequence[Win]) -> Table:
         Column("compared", "compared", pick=lambda win: f"{win.first.contestant}, {win.second.contestant}", fold=24),
         Column("winner", "faster", pick="winner", fold=24),
         Column("times", "times as fast", 2, interval=True, pick=times),
-        Column("p", "p", 4, pick=lambda win: None if win.disturbed else win.seconds.p, wide=True),
+        Column("p", "p", 4, least=True, pick=lambda win: None if win.disturbed else win.seconds.p, wide=True),
     )
     note = (
         "By seconds per epoch. Times as fast: of the quicker one here, whether or not that is sure. "

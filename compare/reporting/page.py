@@ -54,7 +54,7 @@ def grid(table: Table) -> dict[str, Any]:
     texts = {column.key: any(isinstance(row.get(column.key), str) for row in table.rows) for column in table.columns}
     return {
         "title": table.title,
-        "note": table.note,
+        "note": table.whole_note,
         "headings": [{"text": column.heading, "is_text": texts[column.key]} for column in table.columns],
         "rows": [[_cell(row.get(column.key), column, texts[column.key]) for column in table.columns] for row in table.rows],
     }

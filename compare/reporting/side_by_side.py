@@ -20,7 +20,7 @@ from compare.judgement.measurements import OF_THE_PLACE, is_of_the_content
 from compare.judgement.row_figures import DISTURBED, Summary
 from compare.judgement.run_figures import epoch_seconds
 from compare.judgement.summary import comparable, family
-from compare.judgement.verdict_sentences import NO_FINDING, doubt_of
+from compare.judgement.verdict_sentences import MAKE_AGAIN, doubt_of
 from compare.reporting import comparison_report, document, tables
 from compare.reporting.comparison_report import Compared
 from compare.reporting.document import Mark, Report
@@ -90,11 +90,7 @@ def report(folders: tuple[Path, Path], compared: _Two, out: Path | None) -> Repo
     differences = [*_environments(compared), *_specs(compared, both)]
     made = [_seconds(matched, ratios), _scores(matched), _states(matched)]
     again = ["report", *map(str, folders), *(["--out", str(out)] if out else [])]
-    unsigned = [
-        f"the signature of {name} does not hold"
-        for name, each in zip("AB", compared, strict=True)
-        if cautions.signature(each.stored)
-    ]
+    unsigned = cautions.unsigned((name, each.stored) for name, each in zip("AB", compared, strict=True))
     return Report(
         name=NAME,
         json_file=RESULTS_FILE,
@@ -212,7 +208,7 @@ def _speed(ours: Summary, theirs: Summary, judged: Judged) -> str:
     """The verdict on a row's speed. Its ratio is the seconds in A over those in B."""
     times = f"B is {interval_words(judged.ratio)} times as fast as A"
     if ours.disturbed or theirs.disturbed:
-        return f"{ours.name}: no finding.{NO_FINDING}"
+        return f"{ours.name}: no finding.{MAKE_AGAIN}"
     doubt = doubt_of(ours, theirs)
     if judged.verdict == "too few repeats to tell":
         return f"{ours.name}: {judged.verdict} ({judged.ratio.n} of {VERDICT_PAIRS}); {times} here.{doubt}"

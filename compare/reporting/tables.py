@@ -23,6 +23,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from compare.core.statistics import Ratio, Spread
+from compare.core.verdict_words import UNBOUNDED
 from compare.core.wording import one_line, shortened
 
 Cell = str | int | float | Spread | Ratio | None
@@ -57,6 +58,8 @@ class Column:
     """The terminal breaks its text after this many characters."""
     interval: bool = False
     """Whether its cells are spreads or ratios, which take three columns in CSV."""
+    least: bool = False
+    """Whether a number that rounds to zero is written as `< 0.0001`, as p-values are."""
     link: bool = False
     """Whether its cells are paths of pages beside the report, which the page links to."""
     pick: str | Callable[[Any], Cell] = ""
@@ -76,12 +79,19 @@ class Table:
     rows: list[dict[str, Cell]]
     spreads_on_terminal: bool = True
     note: str = ""
+    files_note: str = ""
+    """What the note says besides of columns that the terminal does not show."""
     apart: tuple[str, ...] = ()
     """Keys of columns. A paper has a table of its own for each of their values."""
 
     def __post_init__(self) -> None:
-        for field in ("title", "note"):  # they may hold text from outside, such as an exception's
+        for field in ("title", "note", "files_note"):  # they may hold text from outside, such as an exception's
             object.__setattr__(self, field, one_line(getattr(self, field)))
+
+    @property
+    def whole_note(self) -> str:
+        """The note where all columns are shown."""
+        return f"{self.note} {self.files_note}".strip()
 
     @classmethod
     def of(
@@ -218,7 +228,7 @@ def _fitting(table: Table, width: int) -> list[tuple[Column, list[str]]]:
         if not column.terminal or (column.wide and width < _WIDE):
             continue
         cells = [written(row.get(column.key), column, table.spreads_on_terminal) for row in table.rows]
-        shown.append((column, [textwrap.fill(cell, column.fold) for cell in cells] if column.fold else cells))
+        shown.append((column, [_folded(cell, column.fold) for cell in cells] if column.fold else cells))
 
     by_width = sorted(range(len(shown)), key=lambda place: _least_width(*shown[place]), reverse=True)
     for place in by_width:
@@ -229,6 +239,12 @@ def _fitting(table: Table, width: int) -> list[tuple[Column, list[str]]]:
     while _excess(shown, width) > 0 and len(shown) > 1:
         shown.pop()
     return shown
+
+
+def _folded(text: str, length: int) -> str:
+    """Text in lines of so many characters. A word of a usual length is not broken."""
+    longest = max((len(word) for word in text.split()), default=0)
+    return textwrap.fill(text, max(length, min(longest, _LEAST_WORD)))
 
 
 def _widths(shown: Sequence[tuple[Column, list[str]]], width: int) -> list[int]:
@@ -277,8 +293,8 @@ def to_markdown(table: Table) -> str:
         _markdown_row(["---" if is_text(table, column) else "---:" for column in table.columns], escape=False),
         *(_markdown_row([written(row.get(column.key), column) for column in table.columns]) for row in table.rows),
     ]
-    if table.note:
-        lines += ["", escaped(table.note)]
+    if table.whole_note:
+        lines += ["", escaped(table.whole_note)]
     return "\n".join(lines) + "\n"
 
 
@@ -323,7 +339,7 @@ def to_plain(table: Table) -> dict[str, Any]:
         "title": table.title,
         "columns": [{"key": column.key, "heading": column.heading} for column in table.columns],
         "rows": [{column.key: plain(row.get(column.key)) for column in table.columns} for row in table.rows],
-        "note": table.note,
+        "note": table.whole_note,
     }
 
 
@@ -341,13 +357,18 @@ def written(cell: Cell, column: Column, with_spread: bool = True) -> str:
     """
     if isinstance(cell, Spread | Ratio):
         value = _number(cell.median if isinstance(cell, Spread) else cell.value, column.digits)
+        if isinstance(cell, Ratio) and not cell.is_bounded:
+            return f"{value} ({UNBOUNDED})"
         if not with_spread or cell.n == 1 or cell.low is None or cell.high is None:
             return value
         low, high = (_number(each, column.digits) for each in (cell.low, cell.high))
         return value if isinstance(cell, Spread) and low == value == high else f"{value} ({low} to {high})"
     if cell is None:
         return MISSING
-    return one_line(cell) if isinstance(cell, str) else _number(cell, column.digits)
+    if isinstance(cell, str):
+        return one_line(cell)
+    number = _number(cell, column.digits)
+    return f"< {10.0 ** -(column.digits or 0):g}" if column.least and float(number) == 0 else number
 
 
 def escaped(text: str) -> str:

@@ -104,15 +104,49 @@ class Job:
         return self._environments[process]
 
     def _said_by_variables(self, living: Mapping[psutil.Process, Found]) -> dict[int, str]:
-        """Find the ranks of processes that got theirs as an argument, e.g. by torch.multiprocessing.spawn."""
-        for process in living:
-            is_new = time.time() - process.create_time() < _STARTING_SECONDS
-            if process not in self._said or (self._said[process] is None and is_new):
-                self._said[process] = stacks.dump(process.pid).rank
-        said = {process.pid: str(rank) for process in living if (rank := self._said[process]) is not None}
+        """Find the ranks of processes that got theirs as an argument, e.g. by torch.multiprocessing.spawn.
+
+        Neither what a rank has started, such as its input workers, nor who started the ranks is asked.
+        """
+        parents = {each.pid: each.parent for each in living.values()}
+        for generation in _generations(parents):
+            heads = _heads({each.pid: rank for each, rank in self._said.items()}, parents)
+            known = _started_by(heads, parents) | {parents[head] for head in heads if head in parents}
+            for process in living:
+                if process.pid not in generation or process.pid in known:
+                    continue
+                is_new = time.time() - process.create_time() < _STARTING_SECONDS
+                if process not in self._said or (self._said[process] is None and is_new):
+                    self._said[process] = stacks.dump(process.pid).rank
+        said = {process.pid: str(rank) for process in living if (rank := self._said.get(process)) is not None}
         # Who started the ranks may have a variable of that name too.
         starters = {each.parent for each in living.values() if each.pid in said and said.get(each.parent) != said[each.pid]}
         return {pid: rank for pid, rank in said.items() if pid not in starters}
+
+
+def _generations(parents: Mapping[int, int]) -> list[list[int]]:
+    """Processes by their distance from those that a user named."""
+    found: list[list[int]] = [[pid for pid, parent in parents.items() if parent not in parents]]
+    while below := [pid for pid, parent in parents.items() if parent in found[-1]]:
+        found.append(below)
+    return found
+
+
+def _heads(said: Mapping[int, int | None], parents: Mapping[int, int]) -> set[int]:
+    """Processes that say their rank, beside others of the same parent that say other ones. A starter may have one too."""
+    by_parent: dict[int | None, dict[int, int]] = defaultdict(dict)
+    for pid, rank in said.items():
+        if rank is not None:
+            by_parent[parents.get(pid)][pid] = rank
+    return {pid for ranks in by_parent.values() if len(set(ranks.values())) > 1 for pid in ranks}
+
+
+def _started_by(heads: set[int], parents: Mapping[int, int]) -> set[int]:
+    """All processes below these."""
+    found: set[int] = set()
+    for generation in _generations(parents):
+        found |= {pid for pid in generation if parents[pid] in heads or parents[pid] in found}
+    return found
 
 
 def told(processes: Sequence[Found]) -> dict[int, str]:

@@ -210,11 +210,17 @@ class Member:
         return bool(frozenset.intersection(*(loops for _, loops in self._loops)))
 
     def take_stacks(self, age_seconds: float = 0.0) -> None:
-        """Of its processes, the first ones. Stacks of at most that age are good enough, since nothing has happened."""
+        """Take those of its first process. The others follow if the first one waits in what they may explain.
+
+        Stacks of at most that age are good enough, since nothing has happened.
+        """
         if time.monotonic() - self._dumped < age_seconds:
             return
         self._dumped = time.monotonic()
-        self.dumps = {pid: stacks.dump(pid) for pid in self.group.pids[:_MOST_DUMPED]}
+        first, *others = self.group.pids[:_MOST_DUMPED]
+        self.dumps = {first: stacks.dump(first)}
+        if self.dumps[first].stacks and self._waits(first)[0][1].kind in _BLAME:
+            self.dumps |= {pid: stacks.dump(pid) for pid in others}
 
     def standing(self) -> Standing:
         """What it waits in, by the stacks last taken."""

@@ -169,12 +169,19 @@ def _at_work(living: Sequence[Member], patience: float) -> Verdict:
     """Judge a job that nothing holds up, or one that was not watched for long enough."""
     cores, steps = sum(each.over("cpu_seconds") for each in living), _steps(living)
     seconds = max(each.watched_seconds() for each in living)
+    if not seconds:
+        found = f"{_names(living)} {'was' if len(living) == 1 else 'were'} found"
+        return Verdict(UNKNOWN, f"{found}. What {'it does' if len(living) == 1 else 'they do'} shows from the second look on")
     if cores < IDLE_CORES and not steps:
-        return Verdict(UNKNOWN, f"nothing happens, and {seconds:.0f} s are too few to say why")
+        return Verdict(UNKNOWN, f"nothing happens, and {_few(seconds)} to say why")
     use, make = ("uses", "makes") if len(living) == 1 else ("use", "make")
     made = f", and {make} steps: {steps} since it is watched" if steps else ""
-    so_far = f" ({seconds:.0f} s are too few to call it slow)" if seconds < patience else ""
+    so_far = f" ({_few(seconds)} to call it slow)" if seconds < patience else ""
     return Verdict(HEALTHY, f"{_names(living)} {use} {cores:.1f} cores{made}{so_far}")
+
+
+def _few(seconds: float) -> str:
+    return f"{seconds:.{0 if seconds >= 10 else 1}f} s are too few"
 
 
 def _steps(living: Sequence[Member]) -> int:

@@ -206,12 +206,37 @@ def test_a_yardstick_is_measured_only_where_it_could_excuse_what_failed(twins: F
         return sum("reordered" in text for text in said)
 
     assert reordered() == 0
-    twins.changes["tensorflow", "serial"] = apart_at(3, 1e-9)
+    for step, too_far, amplified in ((2, 2e-10, 9e-11), (3, 2e-8, 9e-9)):
+        twins.changes["tensorflow", "serial"] = apart_at(step, too_far)
+        assert reordered() == 0
+        twins.changes["tensorflow", "serial"] = apart_at(step, amplified)
+        assert reordered() == 2
+    twins.changes["tensorflow", "serial"] = apart_at(1, 2e-12)
     assert reordered() == 0
     twins.changes["tensorflow", "serial"] = apart_at(4, 1e-9)
     assert reordered() == 2
     twins.reordered["pytorch"] = apart_at(4, 1e-9)
     assert reordered() == 1, "one framework's own distance is enough"
+
+
+def test_losses_of_a_model_that_amplifies_rounding_from_the_first_step_are_shown(twins: FakeTwins, tmp_path: Path) -> None:
+    """As resnet50's at full depth: a hundredfold with each step."""
+
+    def grown(start: float) -> Change:
+        def change(arrays: Arrays) -> None:
+            arrays["loss"] = arrays["loss"] * (1 + np.minimum(start * 100.0 ** np.arange(len(arrays["loss"])), 0.1))
+
+        return change
+
+    twins.changes["tensorflow", "serial"] = grown(9e-14)
+    assert prove(tmp_path, timed()).verdict == "not proved"
+    twins.reordered["pytorch"] = grown(3e-14)
+    proof = prove(tmp_path, timed())
+    (losses,) = [rung for rung in proof.rungs if rung.name == "5 losses"]
+    assert (proof.verdict, losses.status) == ("proved", "shown")
+    assert "free-running losses differ by up to 9.0e-08 in the first 4 of 5 steps, which is shown" in proof.sentence
+    twins.changes["tensorflow", "serial"] = grown(9e-13)
+    assert prove(tmp_path, timed()).verdict == "not proved"
 
 
 def test_a_yardstick_that_is_too_short_is_that_of_all_frameworks(twins: FakeTwins, tmp_path: Path) -> None:

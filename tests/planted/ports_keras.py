@@ -32,6 +32,47 @@ def port(
     return keras.Model(images, layers.Dense(classes, **(dense or {}))(x))
 
 
+def turned(how: str, *, dropped_before: bool = False) -> keras.Model:
+    """The right port of `Net` that puts the channels first before it flattens, in the words of Keras."""
+    turns: dict[str, Any] = {
+        "transpose": lambda x: keras.ops.transpose(x, (0, 3, 1, 2)),
+        "moveaxis": lambda x: keras.ops.moveaxis(x, 3, 1),
+        "swapaxes": lambda x: keras.ops.swapaxes(keras.ops.swapaxes(x, 1, 3), 2, 3),
+        "tensorflow": layers.Lambda(lambda x: tf.transpose(x, (0, 3, 1, 2))),
+        "permute": layers.Permute((3, 1, 2)),
+        "height and width exchanged": lambda x: keras.ops.transpose(x, (0, 3, 2, 1)),
+    }
+    whole = port()
+    images, before, flatten = whole.input, whole.layers[-4].output, layers.Flatten()
+    x = turns[how](before)
+    x = flatten(layers.Dropout(0.3)(x)) if dropped_before else layers.Dropout(0.3)(flatten(x))
+    return keras.Model(images, layers.Dense(CLASSES)(x))
+
+
+def transposed() -> keras.Model:
+    return turned("transpose")
+
+
+def moved() -> keras.Model:
+    return turned("moveaxis")
+
+
+def swapped_twice() -> keras.Model:
+    return turned("swapaxes")
+
+
+def transposed_by_tensorflow() -> keras.Model:
+    return turned("tensorflow")
+
+
+def transposed_before_dropout() -> keras.Model:
+    return turned("transpose", dropped_before=True)
+
+
+def transposed_wrongly() -> keras.Model:
+    return turned("height and width exchanged")
+
+
 RIGHT_NORM = {"momentum": 0.9, "epsilon": 1e-5}
 
 

@@ -29,6 +29,15 @@ class Net(nn.Module):
         return self.dense(self.dropout(torch.flatten(x, 1)))
 
 
+class ChannelsLast(Net):
+    """Flattens as Keras does, and drops before that."""
+
+    def forward(self, x: Any) -> Any:
+        x = functional.max_pool2d(self.activation(self.norm(self.conv1(x))), 2)
+        x = self.activation(self.conv2(x)).permute(0, 2, 3, 1)
+        return self.dense(torch.flatten(self.dropout(x), 1))
+
+
 def with_norm() -> nn.Module:
     return Net(norm=True)
 

@@ -168,6 +168,9 @@ def test_a_dry_run_counts_the_proof_unless_it_is_remembered(fake_twins: pytest.M
     fake_twins.setattr("compare.proof.ladder.is_remembered", lambda *rows, **options: True)
     remembered = json.loads(compare(*words, "--json").stdout)
     assert (remembered["proof_seconds"], remembered["seconds"]) == (0.0, proved["seconds"])
+    assert "It takes no time: it is remembered from an earlier comparison." in " ".join(compare(*words).stdout.split())
+    alone = compare(*words, "--frameworks", "left", "--modes", "serial")
+    assert "nothing to prove: one framework alone has nothing to be compared with." in " ".join(alone.stdout.split())
 
 
 def test_an_estimate_scales_steps_and_evaluation_and_leaves_what_comes_once() -> None:

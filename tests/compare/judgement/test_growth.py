@@ -134,3 +134,34 @@ def test_the_distance_of_copies_is_that_of_the_pair_farthest_apart_so_far() -> N
         cores=1, steps=3, losses={"a": [[1.0, 1.0, 1.0], [1.0, 1.1, 1.0], [1.0, 0.9, 1.0]], "b": [[1.0] * 3] * 3}
     )
     np.testing.assert_allclose(growth.distances(wide), [0.0, 0.2 / 1.1, 0.2 / 1.1])
+
+
+def test_what_copies_do_not_explain_is_sent_to_single_steps_only_where_there_are_some() -> None:
+    apart = stored({1: losses(20.0), 2: losses(0.0)})
+    assert apart.comparison.proof is not None
+    assert "No single float32 step was compared with the referee" in said(apart)[0]
+    assert "See the proof" not in said(apart)[0]
+    rungs = [{"name": "8 one step in float32: weights", "status": "passed"}]
+    with_steps = apart.comparison.model_copy(update={"proof": apart.comparison.proof.model_copy(update={"rungs": rungs})})
+    assert said(apart.model_copy(update={"comparison": with_steps}))[0].endswith("See the proof of single steps.")
+
+
+def test_scores_that_a_single_step_refutes_are_not_explained_by_rounding() -> None:
+    apart = stored({1: losses(0.5), 2: losses(3.0)})
+    assert apart.comparison.proof is not None
+    where = "4 of 32 predictions in evaluation"
+    rung = {"name": "8 one step in float32: scores", "status": "failed", "framework": "tensorflow", "where": where}
+    proof = apart.comparison.proof.model_copy(update={"rungs": [rung]})
+    last = said(apart.model_copy(update={"comparison": apart.comparison.model_copy(update={"proof": proof})}))[-1]
+    assert last.startswith(" The losses do not explain the scores:") and f"tensorflow, serial: {where}" in last
+
+
+def test_accuracies_that_differ_where_losses_agree_are_said_to_be_unexplained() -> None:
+    same = stored({1: losses(), 2: losses()})
+    wrong = same.runs["tensorflow-serial-2"][0]
+    same.runs["tensorflow-serial-2"][0] = wrong.model_copy(update={"test": made.score(0.6, 0.6)})
+    last = said(same)[-1]
+    assert last.startswith(" The losses agree within 0.0e+00 at every step, but the test accuracies differ by up to 0.1000")
+    half = same.runs["tensorflow-serial-2"][0]
+    same.runs["tensorflow-serial-2"][0] = half.model_copy(update={"step_losses": half.step_losses[:10]})
+    assert said(same)[-1] == " So rounding alone can make the scores differ in the end."

@@ -5,12 +5,13 @@ from typing import Any
 import pytest
 
 from common import spec
-from common.artifacts.schema import Noise, RunResult, StepParts
+from common.artifacts.schema import Noise, Restart, RunResult, StepParts
 from common.machine.rates import DeviceRates, Rates
 from common.models.work import Work
 from compare.execution import store
 from compare.execution.matrix import Row
 from compare.execution.store import Stored
+from compare.judgement import cautions
 from compare.judgement.findings import findings
 from compare.judgement.row_figures import Summary
 from compare.judgement.run_figures import epoch_seconds, images_per_second, limit, until_accuracy
@@ -19,6 +20,8 @@ from compare.reporting import comparison_tables, step_tables, tables
 from compare.reporting.epoch_tables import target_table
 from compare.reporting.step_tables import limit_table
 from tests.compare import made
+
+AGAIN = "--again disturbed makes its repeats again."
 
 MODES = ("serial-2", "data_parallel-2")
 
@@ -132,7 +135,8 @@ def losses_rung(framework: str, tolerance: Any, status: str = "passed", name: st
         ([losses_rung("pytorch", 2e-5), losses_rung("tensorflow", 1e-5)], True),
         ([losses_rung("pytorch", 2e-5, "failed"), losses_rung("tensorflow", 1e-5)], False),
         ([losses_rung("pytorch", 9e-4, name="8 one step in float32: gradients"), {}, losses_rung("tensorflow", "9")], False),
-        ([losses_rung("pytorch", 1e9), losses_rung("tensorflow", math.inf)], False),
+        ([losses_rung("pytorch", -1.0), losses_rung("tensorflow", math.inf)], False),
+        ([losses_rung("pytorch", 1.6e-3), losses_rung("tensorflow", 1.6e-3)], True),
     ],
 )
 def test_the_first_losses_may_differ_by_what_the_arithmetic_of_a_deep_network_allows(rungs: list[Any], agrees: bool) -> None:
@@ -295,7 +299,7 @@ def test_work_of_others_counts_where_it_takes_from_the_budget(cores: int, others
     expected = []
     if lost and lost > 0.15:
         name = f"pytorch serial, {cores} core{'s' if cores > 1 else ''}"
-        expected = [f"{name}: other work took {lost:.2f} cores of its budget of {cores}: rely on no time of it."]
+        expected = [f"{name}: other work took {lost:.2f} cores of its budget of {cores}: rely on no time of it. {AGAIN}"]
     assert findings(stored, [summary]).troubles == expected
 
 
@@ -307,7 +311,8 @@ def test_near_equal_cautions_of_many_rows_are_one_with_their_number_and_their_na
     assert findings(stored, summarize(stored)).troubles == [
         "2 of 4 rows: cut short and continued from a checkpoint. Their wall time leaves out what was lost in between. Each "
         "epoch is timed by itself. These are: pytorch serial, 2 cores (2 times); pytorch data_parallel x2 (2 times).",
-        "All 4 rows: other work took cores of their budgets: rely on no time of them. These are: pytorch serial, 2 cores "
+        "All 4 rows: other work took cores of their budgets: rely on no time of them. --again disturbed makes their repeats "
+        "again. These are: pytorch serial, 2 cores "
         "(1.50 of 2); pytorch data_parallel x2 (1.25 of 2); tensorflow serial, 2 cores (1.50 of 2); tensorflow "
         "data_parallel x2 (1.25 of 2).",
     ]
@@ -586,7 +591,7 @@ def _noisy(noise: Noise) -> list[str]:
     [
         (Noise(), []),
         (Noise(load_start=3.9, frequency_end_mhz=2800.0, cores_stolen=0.1), []),
-        (Noise(cores_stolen=0.4), ["the hypervisor took 0.40 cores of its budget of 2: rely on no time of it."]),
+        (Noise(cores_stolen=0.4), [f"the hypervisor took 0.40 cores of its budget of 2: rely on no time of it. {AGAIN}"]),
         (Noise(load_start=7.25), ["began at a load average of 7.2 on 2 logical cores."]),
         (
             Noise(frequency_end_mhz=2000.0),
@@ -642,7 +647,9 @@ def test_stolen_time_takes_the_verdicts_reliability() -> None:
     found = findings(stored, summarize(stored))
     told = _verdicts(found.contestants)[0]
     assert told.startswith("pytorch against tensorflow: no finding") and "times as fast" not in told
-    assert told.endswith("Other work disturbed these runs. Make them again on an idle machine.")
+    assert told.endswith(
+        "Other work disturbed these runs. Make them again on an idle machine: run --resume DIR --again disturbed."
+    )
     assert {summary.contestant: summary.pays == "disturbed" for summary in summarize(stored) if summary.mode != "serial"} == {
         "pytorch": True,
         "tensorflow": False,
@@ -815,3 +822,25 @@ def test_a_single_verdict_names_all_its_conditions_and_the_switches_that_decide(
         f"serial on {rows[0].spec.cores} cores, switches usual (pytorch eager contiguous, tensorflow function), on Some CPU, "
         "neither division."
     )
+
+
+def test_cores_used_is_a_median_and_one_repeat_may_exceed_the_budget() -> None:
+    stored = made.repeated(5)
+    runs = stored.runs["pytorch-serial-2"]
+    for repeat, used in enumerate((1.9, 1.8, 2.0, 2.4, 1.7)):
+        runs[repeat] = runs[repeat].model_copy(update={"cores_used": used})
+    found = summarize(stored)[0]
+    assert (found.cores_used, found.most_cores_used, found.exceeds_budget) == (1.9, 2.4, True)
+    assert any("used 2.40 cores of a budget of 2." in each for each in cautions.sentences(stored, summarize(stored)))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0.0, "less than a second of work was lost"), (1.26, "1.3 s of work were lost"), (75.4, "75 s of work were lost")],
+)
+def test_what_restarts_have_lost_is_never_said_to_be_nothing(seconds: float, said: str) -> None:
+    stored = made.repeated()
+    death = Restart(reason="killed by SIGKILL", epochs=1, steps=2, seconds_lost=seconds)
+    runs = stored.runs["pytorch-serial-2"]
+    runs[0] = runs[0].model_copy(update={"restarts": [death]})
+    assert any(each.endswith(f"{said}.") for each in cautions.sentences(stored, summarize(stored)))

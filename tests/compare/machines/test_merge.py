@@ -175,3 +175,21 @@ def test_the_report_is_written_and_never_over_something_else(tmp_path: Path) -> 
     assert "Versions differ" in page and "torch 3.0 (M1), 2.0 (M2)" in page and "plots/machines.png" in page
     done = compare("merge", *there, "--out", there[0])
     assert done.exit_code == 2 and (there[0] / store.PLAN_FILE).exists()
+
+
+def test_a_folder_that_is_still_written_to_is_refused(tmp_path: Path) -> None:
+    one, other = folders(tmp_path, of_machine(0), of_machine(1))
+    with store.locked(other):
+        done = compare("merge", one, other)
+        shown = compare("gallery", one, other, "--out", tmp_path / "site")
+    for each in (done, shown):
+        assert each.exit_code == 2 and f"Another command still writes to {other}." in " ".join(each.stderr.split())
+    assert compare("merge", one, other).exit_code == 0
+
+
+def test_a_p_below_all_digits_is_not_zero_in_the_table(tmp_path: Path) -> None:
+    times = (3.0, 3.01, 3.02, 2.99, 3.0)
+    stored = [of_machine(number, each) for number, each in enumerate(times)]
+    assert compare("merge", *folders(tmp_path, *stored), "--out", tmp_path / "out").exit_code == 0
+    text = (tmp_path / "out" / "merged.md").read_text()
+    assert "< 0.0001" in text.replace("\\<", "<") and "| 0.0000 |" not in text

@@ -36,6 +36,10 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
         yield started
 
 
+TURNED = ("transposed", "moved", "swapped_twice", "transposed_by_tensorflow", "transposed_before_dropout")
+"""Right ports that put the channels first before they flatten."""
+
+
 def matched(both: Both, net: str, model: str, **options: Any) -> Match:
     for name in ("loss", "optimizer", "prepare"):
         if name in options:
@@ -58,6 +62,8 @@ def matched(both: Both, net: str, model: str, **options: Any) -> Match:
         ("blocks", "blocks", {}),
         ("seeded", "seeded", {"as_built": True}),
         ("Net", "port", OWN),
+        *(("Net", port, {}) for port in TURNED),
+        ("ChannelsLast", "port", {}),
     ],
 )
 def test_a_right_port_is_the_same_model(both: Both, net: str, model: str, options: dict[str, Any]) -> None:
@@ -135,6 +141,11 @@ def test_every_cause_has_a_planted_case_and_stands_in_the_docs() -> None:
     assert {case[0] for case in CASES} | {"rounded-constants"} == KNOWN.keys()
     page = (launch.PROJECT_ROOT / "docs" / "match.md").read_text()
     assert all(f"| `{name}` | {words} |" in page for name, words in KNOWN.items())
+
+
+def test_a_port_that_exchanges_height_and_width_too_before_it_flattens_is_another_model(both: Both) -> None:
+    found = matched(both, "Net", "transposed_wrongly")
+    assert not found.same and "flatten" in found.sentences[1]
 
 
 def test_what_is_accepted_does_not_fail_the_match(both: Both) -> None:

@@ -180,7 +180,8 @@ def test_what_disturbed_one_of_them_and_another_first_loss_are_said(tmp_path: Pa
     a, b = made.stored_in(ours, tmp_path / "a"), made.stored_in(theirs, tmp_path / "b")
     said = dict(pair_of(a, b).findings)
     assert said["Which is faster?"][0] == (
-        "pytorch serial, 2 cores: no finding. Other work disturbed these runs. Make them again on an idle machine."
+        "pytorch serial, 2 cores: no finding. Other work disturbed these runs. Make them again on an idle machine: "
+        "run --resume DIR --again disturbed."
     )
     assert "no finding" not in said["Which is faster?"][1]
     (times,) = (table for table in pair_of(a, b).tables if table.name == "beside_seconds")

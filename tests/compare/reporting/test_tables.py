@@ -18,7 +18,8 @@ from sklearn.metrics import precision_recall_fscore_support
 
 from common.machine.rates import DeviceRates
 from common.training import metrics
-from compare.core import terminal, wording
+from compare.core import terminal, verdict_words, wording
+from compare.core.statistics import Ratio
 from compare.execution.store import Stored
 from compare.judgement.findings import findings
 from compare.judgement.summary import summarize
@@ -361,3 +362,36 @@ def assert_golden(name: str, text: str) -> None:
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
     assert text == path.read_text(encoding="utf-8")
+
+
+def test_a_p_that_rounds_to_zero_is_smaller_than_the_last_digit() -> None:
+    column = tables.Column("p", "p", 4, least=True)
+    said = [tables.written(p, column) for p in (0.0, 1e-12, 0.00004, 0.0002, 0.5)]
+    assert said == ["< 0.0001", "< 0.0001", "< 0.0001", "0.0002", "0.5000"]
+    assert tables.to_csv(tables.Table("x", "x", (column,), [{"p": 1e-12}])).splitlines()[1] == "1e-12"
+
+
+def test_a_word_of_a_status_is_not_broken_where_its_column_is_narrow() -> None:
+    column = tables.Column("status", "status", fold=9)
+    table = tables.Table("x", "x", (column,), [{"status": "incomplete"}, {"status": "not comparable"}])
+    console = Console(width=40, file=io.StringIO())
+    console.print(tables.to_rich(table, 40))
+    words = console.file.getvalue().split()  # type: ignore[attr-defined]
+    assert {"incomplete", "not", "comparable"} <= {*words}
+
+
+def test_an_interval_of_two_noisy_repeats_is_words_and_no_millions() -> None:
+    column = tables.Column("ratio", "ratio", 2, interval=True)
+    wide = Ratio(value=1.1, low=3e-7, high=4e6, n=2)
+    assert tables.written(wide, column) == "1.10 (too few repeats to bound it)"
+    assert verdict_words.interval_words(wide) == "1.10 (too few repeats to bound it)"
+    assert tables.written(wide.model_copy(update={"low": 0.5, "high": 2.42}), column) == "1.10 (0.50 to 2.42)"
+    assert tables.written(wide.model_copy(update={"n": 5}), column).endswith("4000000.00)")
+    assert "4000000.0" in tables.to_csv(tables.Table("x", "x", (column,), [{"ratio": wide}]))
+
+
+def test_a_note_names_no_column_that_is_not_shown() -> None:
+    conditions = next(each for each in comparison_tables.on_terminal(summarize(made.repeated())) if each.name == "conditions")
+    headings = {column.heading for column in conditions.columns if column.terminal}
+    assert not any("etermin" in heading for heading in headings) and "etermin" not in conditions.note
+    assert "Determinism: whether" in tables.to_markdown(conditions)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from common import spec
 from common.artifacts import event_log, results
-from common.artifacts.schema import EpochRecord, Metrics, Phases, RunResult
+from common.artifacts.schema import EpochRecord, Metrics, Noise, Phases, RunResult
 
 EPOCHS = 3
 SIGNALS = {"kill": signal.SIGKILL, "abort": signal.SIGABRT, "terminate": signal.SIGTERM}
@@ -80,6 +80,8 @@ def train(framework: str, run: spec.Spec, out: Path, repeat: int, behaviour: str
         "data_hash": f"c{run.split_seed:063d}",
         "first_step_loss": (2.3 if first else 2.3000002) + 0.1 * run.seed,
     }
+    if behaviour == f"disturbed in {repeat}":
+        facts["noise"] = Noise(cores_taken=0.4)
     if behaviour in SECOND_LOSSES:
         facts["step_losses"] = [facts["first_step_loss"], SECOND_LOSSES[behaviour]]
     event_log.append_event(out, "start", total_epochs=EPOCHS, total_steps=EPOCHS * 20, steps_per_epoch=20)

@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from common.spec import SpecError
+from compare.watching import stacks
 from compare.watching.job import Found, Job, grouped, told
 from tests.compare.watching.jobs import started
 
@@ -96,3 +97,34 @@ def test_a_rank_of_no_usual_size_is_none(rank: str) -> None:
 def test_a_job_holds_what_its_processes_started_and_each_once() -> None:
     (group,) = Job([os.getpid(), os.getpid()]).groups()
     assert group.pids[0] == os.getpid() and group.is_rank
+
+
+def test_what_a_rank_has_started_is_not_asked_for_its_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Input workers start with every epoch. A look that asked them all would take seconds."""
+    code = """
+    import multiprocessing, subprocess, sys, time
+    def work(rank):
+        waits = [subprocess.Popen([sys.executable, "-c", "import time; time.sleep(120)"]) for _ in range(3)]
+        print("ready", flush=True)
+        time.sleep(120)
+    if __name__ == "__main__":
+        rank = 1  # a starter may have such a variable
+        started = [multiprocessing.get_context("fork").Process(target=work, args=(each,)) for each in range(2)]
+        for each in started:
+            each.start()
+        for each in started:
+            each.join()
+    """
+    asked: list[int] = []
+    dump = stacks.dump
+    monkeypatch.setattr(stacks, "dump", lambda pid: asked.append(pid) or dump(pid))
+    with started(code, tmp_path) as pid:
+        ranks = psutil.Process(pid).children()
+        deadline = time.monotonic() + 30
+        while sum(len(each.children()) for each in ranks) < 6 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        job = Job([pid])
+        names = [group.name for group in job.groups() if group.is_rank]
+        job.groups()
+    assert names == ["rank 0", "rank 1"]
+    assert {*asked} == {pid, *(each.pid for each in ranks)} and len(asked) == 3

@@ -1,6 +1,7 @@
 """One rank over time, and the verdicts that hang on little."""
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from compare.watching import member, stacks, waits
 from compare.watching.job import Group
 from compare.watching.member import Look, Member, Standing
 from compare.watching.verdict import ENDED, HEALTHY, UNKNOWN, judge
+from compare.watching.watcher import Watcher
 from tests.compare.watching.jobs import started, watched
 from tests.compare.watching.test_watch import launched
 
@@ -106,3 +108,37 @@ def idle(kind: str) -> Any:
 def test_a_job_that_waits_for_tasks_is_healthy_and_one_that_is_gone_has_ended() -> None:
     assert judge(cast(Any, [idle(waits.TASK)]), 1.0).state == HEALTHY
     assert judge([], 1.0).state == ENDED
+
+
+def test_the_first_look_says_that_it_is_the_first(tmp_path: Path) -> None:
+    with started("import time\nprint('ready')\ntime.sleep(60)", tmp_path) as pid:
+        watcher = Watcher([pid], 10.0)
+        watcher.look()
+        first = watcher.verdict().because
+        time.sleep(0.2)
+        watcher.look()
+        second = watcher.verdict().because
+        watcher.close()
+    assert first == f"process {pid} was found. What it does shows from the second look on"
+    assert re.fullmatch(r"nothing happens, and 0\.[1-9] s are too few to say why", second)
+
+
+@pytest.mark.parametrize(("waiting", "helpers"), [("import sys; sys.stdin.read()", 0), ("child.wait()", 1)])
+def test_stacks_of_other_processes_are_taken_only_where_the_rank_waits_for_them(
+    tmp_path: Path, waiting: str, helpers: int
+) -> None:
+    code = f"""
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+print("ready")
+{waiting}
+"""
+    with started(code, tmp_path) as pid:
+        group = of(pid)._replace(pids=[pid, *(each.pid for each in psutil.Process(pid).children())])
+        rank = Member(group)
+        rank.look(group, {}, set(), 0.0, 10.0)
+        time.sleep(0.5)
+        rank.look(group, {}, set(), 0.5, 10.0)
+        rank.take_stacks()
+        rank.close()
+    assert len(rank.dumps) == 1 + helpers, rank.standing()

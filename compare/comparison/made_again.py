@@ -1,0 +1,47 @@
+"""Repeats that other work disturbed, made again with `--again disturbed`.
+
+A verdict rests on pairs of runs of one repeat, which met the same machine. So all runs of a disturbed repeat are made again, in
+turn, whichever of them was disturbed. What counts is the work of others alone: no time of a run decides.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from compare.execution import store
+from compare.execution.store import Comparison, Replaced, Stored
+from compare.judgement.run_figures import disturbed, epoch_seconds
+from compare.judgement.summary import measured
+
+
+def chosen(stored: Stored) -> list[Replaced]:
+    """The good runs of every repeat in which other work disturbed a good run."""
+    good = {row.id: measured(stored, row) for row in stored.comparison.rows}
+    repeats = {repeat for runs in good.values() for repeat, run in runs.items() if disturbed(run) is not None}
+    before = [(each.row, each.repeat) for each in stored.comparison.replaced]
+    return [
+        Replaced(
+            row=row,
+            repeat=repeat,
+            sha256=stored.made_from[store.result_path(row, repeat)],
+            number=before.count((row, repeat)) + 1,
+            cores_taken=disturbed(runs[repeat]),
+            epoch_seconds=epoch_seconds(runs[repeat]),
+        )
+        for repeat in sorted(repeats)
+        for row, runs in good.items()
+        if repeat in runs
+    ]
+
+
+def replace(comparison: Comparison, folder: Path) -> Comparison:
+    """Set the runs apart that are to be made again, and record them in the plan. A kill in between loses none of them.
+
+    Args:
+        folder: claimed for the comparison.
+    """
+    found = chosen(store.read(folder))
+    comparison = comparison.model_copy(update={"replaced": [*comparison.replaced, *found]})
+    store.write_plan(folder, comparison)
+    store.set_apart(folder, comparison.replaced)
+    return comparison
