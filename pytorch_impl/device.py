@@ -118,11 +118,9 @@ def synchronize() -> None:
         torch.cuda.synchronize()
 
 
-def peak_memory_mib() -> float | None:
-    """Peak memory of this process's devices so far, summed; None on a CPU."""
-    if not torch.cuda.is_available():
-        return None
-    return sum(torch.cuda.max_memory_allocated(index) for index in range(torch.cuda.device_count())) / 2**20
+def peak_memory_mib() -> list[float]:
+    """Peak memory so far of each device that this process sees; empty on a CPU."""
+    return [torch.cuda.max_memory_allocated(index) / 2**20 for index in range(torch.cuda.device_count())]
 
 
 def rates(spec: Spec) -> DeviceRates | None:

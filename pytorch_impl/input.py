@@ -28,7 +28,14 @@ _Position = tuple[int, int, int, bool]
 Take = Callable[[npt.NDArray[np.int64]], torch.Tensor]
 
 
-def feed(plan: Plan, split: Split, world_size: int, rank: int, chosen: dict[str, Any] | None = None) -> Feed[Batch]:
+def feed(
+    plan: Plan,
+    split: Split,
+    world_size: int,
+    rank: int,
+    chosen: dict[str, Any] | None = None,
+    account: chunks.Account | None = None,
+) -> Feed[Batch]:
     """A feed of this process's shard of global batches.
 
     Input `inline` prepares each batch on request, in the training thread. Input `workers` prepares batches ahead. Their order
@@ -38,6 +45,7 @@ def feed(plan: Plan, split: Split, world_size: int, rank: int, chosen: dict[str,
         world_size: number of shards of every global batch.
         rank: number of this process's shard.
         chosen: the run's resolved switches; None: batches are prepared on the host, in its usual memory.
+        account: see `common.data.chunks.feed`.
     """
     chosen = chosen or {}
     if chosen.get("data_on") == "device":
@@ -49,7 +57,7 @@ def feed(plan: Plan, split: Split, world_size: int, rank: int, chosen: dict[str,
         return [(epoch, *bounds[step], in_slots) for step in steps]
 
     if plan.spec.input != "workers":
-        gathered = chunks.feed(plan, split, world_size, rank) if plan.spec.input == "dask" else None
+        gathered = chunks.feed(plan, split, world_size, rank, account) if plan.spec.input == "dask" else None
 
         def inline(epoch: int, steps: Sequence[int]) -> Iterator[Batch]:
             if gathered is not None:

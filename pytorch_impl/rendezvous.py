@@ -21,7 +21,9 @@ _MODES = (
 )
 
 # Twin: where torch's processes exchange tensors, including the backward pass of DistributedDataParallel.
-WAITING: str = r"/torch/(distributed|autograd|nn/parallel)/|/pytorch_impl/collectives|/common/processes/parameter_server"
+WAITING: str = (
+    r"/torch/(distributed|autograd|nn/parallel)/|/pytorch_impl/collectives|/common/(processes/parameter_server|data/owners)"
+)
 """Matches a stack frame's file name if the rank waits for others there."""
 
 

@@ -143,12 +143,10 @@ def synchronize() -> None:
         tf.test.experimental.sync_devices()
 
 
-def peak_memory_mib() -> float | None:
-    """Peak memory of this process's devices so far, summed; None on a CPU."""
-    if not gpus():
-        return None
-    devices = tf.config.list_logical_devices("GPU")
-    return sum(tf.config.experimental.get_memory_info(device.name)["peak"] for device in devices) / 2**20
+def peak_memory_mib() -> list[float]:
+    """Peak memory so far of each device that this process sees; empty on a CPU."""
+    devices = tf.config.list_logical_devices("GPU") if gpus() else []
+    return [tf.config.experimental.get_memory_info(device.name)["peak"] / 2**20 for device in devices]
 
 
 def rates(spec: Spec) -> DeviceRates | None:

@@ -24,7 +24,14 @@ Take = Callable[[tf.Tensor], tf.Tensor]
 _WORD = np.dtype(np.int64)
 
 
-def feed(plan: Plan, split: Split, world_size: int, rank: int, chosen: dict[str, Any] | None = None) -> Feed[Batch]:
+def feed(
+    plan: Plan,
+    split: Split,
+    world_size: int,
+    rank: int,
+    chosen: dict[str, Any] | None = None,
+    account: chunks.Account | None = None,
+) -> Feed[Batch]:
     """A feed of this process's shard of global batches.
 
     Input `inline` prepares each batch on request, in the training thread. Input `workers` prepares batches ahead. Their order
@@ -34,6 +41,7 @@ def feed(plan: Plan, split: Split, world_size: int, rank: int, chosen: dict[str,
         world_size: number of shards of every global batch.
         rank: number of this process's shard.
         chosen: the run's resolved switches; None: batches are prepared on the host, in its usual memory.
+        account: see `common.data.chunks.feed`.
     """
     chosen = chosen or {}
     if chosen.get("data_on") == "device":
@@ -42,7 +50,7 @@ def feed(plan: Plan, split: Split, world_size: int, rank: int, chosen: dict[str,
     gathered: Feed[Any] | None = None
     images: Iterator[Any] = iter(())
     if plan.spec.input == "dask":
-        gathered = chunks.feed(plan, split, world_size, rank)
+        gathered = chunks.feed(plan, split, world_size, rank, account)
         take = _from_python(lambda ids: next(images), plan.architecture.image_size)
     with tf.device("CPU:0"):
         labels = tf.constant(split.labels)

@@ -13,7 +13,9 @@ from common.spec import Spec, SpecError
 _MODES = ("multi_process", "parameter_server", "model_averaging")
 
 # Twin: a graph exchanges inside the call that runs it, or where its result is fetched.
-WAITING: str = r"/tensorflow/python/(eager/(context|execute)|distribute/|framework/ops)|/common/processes/parameter_server"
+WAITING: str = (
+    r"/tensorflow/python/(eager/(context|execute)|distribute/|framework/ops)|/common/(processes/parameter_server|data/owners)"
+)
 """Matches a stack frame's file name if the rank waits for others there."""
 
 
@@ -49,7 +51,7 @@ def join(spec: Spec) -> None:
         return
     number = flight.channel(tuple(range(int(os.environ["WORLD_SIZE"])))).begin("rendezvous")
     # Twin: TF_CONFIG lists every worker's address. torch's store needs only rank 0's.
-    address = rendezvous.own_address()
+    address = placement.own_address()
     (port,) = supervisor.free_ports(1, address)
     workers = rendezvous.exchange(rendezvous.joined(address, port))
     flight.end(number)

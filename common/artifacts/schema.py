@@ -162,6 +162,20 @@ class Members(Exact):
     members: list[Metrics]
 
 
+class Chunks(Exact):
+    """Of input dask: who holds the training images, and what was moved for the batches of all processes."""
+
+    owners: Literal["processes", "workers of a cluster"]
+    owner_of_chunk: list[Count]
+    """Rank of the process, or number of the worker in the order of addresses, for each chunk."""
+    held_mib: list[Seconds]
+    """Pixels of the chunks that each owner holds."""
+    gathered_bytes: Count
+    """Pixels of all batches since the process of the last attempt began."""
+    moved_bytes: Count
+    """The part of them that came from another process of the run, or from a cluster."""
+
+
 class Noise(Exact):
     """Other work on the machine meanwhile. None if the system does not say."""
 
@@ -249,6 +263,14 @@ class RunResult(Exact):
     """Of logical devices that share a process: computed, since nobody can measure it. Weights, statistics, gradients, the
     optimizer's state, and what is gathered of the largest layer. The peak is larger: activations are not in it."""
     device_peak_memory_mib: float | None = None
+    """Of all devices together; None on a CPU."""
+    peak_memory_by_device_mib: dict[str, Seconds] = {}
+    """The same by device, as `rank 0 GPU 1`; those that a process did not use are left out."""
+    images_per_second_by_process: list[Seconds] = []
+    """Of the last epoch, by rank: each process's own images over the time until it had launched its last step. Processes that
+    meet in every step all have the pace of the slowest. Empty for a run of one process."""
+    chunks: Chunks | None = None
+    """Of input dask. None: another input, or no batch was made."""
     order_hash: str | None = None
     """SHA-256 over the int64 ids of the training examples in the order of training."""
     data_hash: str | None = None

@@ -11,11 +11,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from common.data import partitions
 from common.data.preprocessing import affine
 from common.models.architectures import Architecture, Dropout
 from common.models.input_scaling import Scaling
@@ -47,6 +49,7 @@ class _Stream(IntEnum):
     SHEAR = 6
     ZOOM = 7
     BRIGHTNESS = 8
+    PARTITION = 9
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,9 @@ class Plan:
     scaling: Scaling = field(default_factory=Scaling)
     """From the bytes of a batch to the model's input."""
 
+    labels: npt.NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
+    """[num_examples], class ids. Only `dask.partition: class_skew` needs them, to draw a batch. None: they are not known."""
+
     def __post_init__(self) -> None:
         last = self.num_examples % self.spec.global_batch_size or self.spec.global_batch_size
         if last < self.spec.data_replicas:
@@ -116,6 +122,49 @@ class Plan:
                 f"replicas. Received: global_batch_size {self.spec.global_batch_size}, replicas {self.spec.data_replicas}. "
                 "Change global_batch_size or data.limit."
             )
+        if self.owners > 1 and (self.labels is not None or self.spec.dask.partition != "class_skew"):
+            step, owner = (int(each[0]) if len(each) else -1 for each in np.nonzero(np.diff(self._own_bounds) == 0))
+            if owner >= 0:
+                raise SpecError(
+                    f"dask.partition leaves part {owner} of {self.owners} without an example in step {step + 1} of an epoch. "
+                    f"Received: {self.spec.dask.partition}, {len(self.owned[owner])} of {self.num_examples} examples in this "
+                    f"part, global_batch_size {self.spec.global_batch_size}. Use larger batches, parts of more equal size "
+                    "(dask.skew, dask.speeds), or another data.limit."
+                )
+
+    @property
+    def owners(self) -> int:
+        """Parts of the examples whose ownership is fixed. 1: none."""
+        fixed = self.spec.input == "dask" and self.spec.dask.order == "owned"
+        return (self.spec.dask.owners or 1) if fixed else 1
+
+    @cached_property
+    def owned(self) -> list[npt.NDArray[np.int64]]:
+        """The examples of each owner, ascending ids."""
+        generator, labels = self._generator(_Stream.PARTITION, 0), self.labels
+        if labels is None:
+            if self.spec.dask.partition == "class_skew":
+                raise ValueError("a plan with dask.partition class_skew needs the labels")
+            labels = np.zeros(self.num_examples, np.int64)
+        return partitions.partition(self.spec.dask, self.owners, labels, generator)
+
+    @cached_property
+    def _owner_at(self) -> npt.NDArray[np.int64]:
+        """[num_examples], the owner of each position of an epoch."""
+        return partitions.owners_of_positions([len(ids) for ids in self.owned], self.spec.global_batch_size)
+
+    @cached_property
+    def _own_bounds(self) -> npt.NDArray[np.int64]:
+        """[steps_per_epoch, owners + 1], where the positions of each owner begin and end in a whole epoch's batches."""
+        size = self.spec.global_batch_size
+        counts = np.zeros((self.steps_per_epoch, self.owners), np.int64)
+        np.add.at(counts, (np.arange(self.num_examples) // size, self._owner_at), 1)
+        starts = np.arange(self.steps_per_epoch)[:, None] * size
+        return starts + np.pad(np.cumsum(counts, axis=1), ((0, 0), (1, 0)))
+
+    def weight(self, world_size: int, rank: int) -> float:
+        """What one process counts in an average over all: its examples over the mean of all processes'."""
+        return len(self.owned[rank]) * world_size / self.num_examples if self.owners == world_size > 1 else 1.0
 
     @property
     def steps_per_epoch(self) -> int:
@@ -148,11 +197,23 @@ class Plan:
     def bounds(self, epoch: int, world_size: int, rank: int) -> list[tuple[int, int]]:
         """For each step of an epoch, the positions of one process: its shard of the global batch."""
         ranges: list[tuple[int, int]] = []
+        if self.owners == world_size > 1:
+            own = self._own_bounds[: self.steps_in(epoch), rank : rank + 2]
+            return [(start, stop) for start, stop in own.tolist()]
         for step in range(self.steps_in(epoch)):
             start, stop = self.batch(step)
             low, high = shard(stop - start, world_size, rank)
             ranges.append((start + low, start + high))
         return ranges
+
+    def own_sizes(self, size: int, world_size: int, rank: int) -> list[int]:
+        """How many examples one process has in the global batches of a size, each number once, the largest first."""
+        if self.owners == world_size > 1:
+            batches = [self.batch(step) for step in range(self.steps_per_epoch)]
+            own = np.diff(self._own_bounds)[:, rank].tolist()
+            return sorted({n for n, (start, stop) in zip(own, batches, strict=True) if stop - start == size}, reverse=True)
+        low, high = shard(size, world_size, rank)
+        return [high - low]
 
     def draw(self, epoch: int) -> Epoch:
         """The draws of an epoch. Epochs count from 1."""
@@ -192,6 +253,11 @@ class Plan:
         dask, n = self.spec.dask, self.num_examples
         if self.spec.input != "dask" or dask.order == "global":
             return generator.permutation(n).astype(np.int64, copy=False)
+        if dask.order == "owned":
+            order = np.empty(n, np.int64)
+            for owner, ids in enumerate(self.owned):
+                order[self._owner_at == owner] = generator.permutation(ids)
+            return order
         starts = generator.permutation(np.arange(0, n, dask.chunk_images))
         chunks = [generator.permutation(np.arange(start, min(start + dask.chunk_images, n))) for start in starts]
         return np.concatenate(chunks).astype(np.int64)

@@ -10,7 +10,7 @@ import itertools
 import struct
 import time
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 SIZE = 256
 """Records that are kept."""
@@ -54,6 +54,16 @@ _numbers = itertools.count(1)  # several threads may record; `next` is one call 
 
 # Of this process: nobody reads it, until `attach` gives the watcher's.
 _ring: bytearray | memoryview = bytearray(BYTES)
+
+
+class Marks(Protocol):
+    """Sees every exchange begin and end, in the thread that records it."""
+
+    def begin(self, number: int, kind: str) -> None: ...
+    def end(self, number: int) -> None: ...
+
+
+_marks: Marks | None = None
 
 
 class Ranks(NamedTuple):
@@ -134,6 +144,8 @@ class Channel:
         number = next(_numbers)
         # The number stands first and last: who reads while it is written will mostly see that they differ.
         _pack(_ring, number % SIZE * _RECORD_BYTES, number, next(self._sequences), _now(), 0, what, number)
+        if _marks is not None:
+            _marks.begin(number, kind)
         return number
 
     def _packed(self, kind: str, dtype: str, shape: tuple[int, ...], num_bytes: int) -> bytes:
@@ -150,6 +162,8 @@ def end(number: int) -> None:
     place = number % SIZE * _RECORD_BYTES
     if _number_at(_ring, place) == (number,):  # else 256 have begun since
         _pack_end(_ring, place + _END_OFFSET, _now())
+    if _marks is not None:
+        _marks.end(number)
 
 
 @cache
@@ -176,6 +190,12 @@ def attach(ring: memoryview) -> None:
     """Record into memory that a watcher maps, BYTES of zeros."""
     global _ring
     _ring = ring
+
+
+def mark(marks: Marks | None) -> None:
+    """Tell of every exchange from now on; None: nobody."""
+    global _marks
+    _marks = marks
 
 
 def read(ring: bytes, ring_again: bytes, taken_ns: int) -> Flight:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import socket
 from collections.abc import Sequence
 
 LOOPBACK = "127.0.0.1"
@@ -110,3 +111,24 @@ def own_gpu() -> int:
 def place() -> tuple[str, int]:
     """(address, port) of rank 0, where the ranks of this run meet."""
     return os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+
+
+def own_address() -> str:
+    """The address of this machine that its connection to the meeting place has."""
+    family, kind, _, _, there = socket.getaddrinfo(*place(), type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as probe:
+        probe.connect(there)  # asks the routing table, and sends nothing
+        return probe.getsockname()[0]
+
+
+def bound(address: str, port: int) -> socket.socket:
+    """A TCP socket that is bound to an address of this machine. Port 0: a free one."""
+    family, _, _, _, there = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(family)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(there)
+    except BaseException:
+        listener.close()
+        raise
+    return listener

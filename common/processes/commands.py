@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from common import spec
@@ -22,7 +21,7 @@ from common.data import sources
 from common.data.batches import Plan
 from common.data.preprocessing import job as scan_job
 from common.data.preprocessing import scaling
-from common.machine import heartbeat, machine
+from common.machine import heartbeat, machine, ranges
 from common.matching import serving as matching
 from common.models import architectures, user_code, weights
 from common.processes import exchanges, ranks, rendezvous, serving
@@ -134,6 +133,7 @@ def run(job: Job, twin: Twin, cpus: list[int], facts: dict[str, Any]) -> int:
     """
     out: Path = job.arguments.out
     out.mkdir(parents=True, exist_ok=True)
+    ranges.attach()
     twin.configure(job.spec)
     stopwatch = timing.Stopwatch(twin.synchronize, job.started)
     run = Run(job.framework, job.spec, twin.versions, out, job.arguments.repeat, stopwatch, cpus)
@@ -161,8 +161,7 @@ def _train(job: Job, twin: Twin, run: Run, stopwatch: timing.Stopwatch) -> tuple
             run.record(pixel_mean=plan.scaling.mean, pixel_std=plan.scaling.std, weights_hash=weights.digest(trainer.weights()))
             run.record(data_hash=dataset.content_hash, class_names=list(dataset.class_names))
         run.train(trainer, plan, dataset, job.arguments.resume)
-        if (memory := twin.device_peak_memory_mib()) is not None:
-            run.record(device_peak_memory_mib=float(trainer.total(np.array([memory]))[0]))
+        run.record_device_memory(trainer, twin.device_peak_memory_mib())
         run.rate(twin.device_rates)
         run.profile(trainer, plan)
         trainer.close()
@@ -294,7 +293,8 @@ def _planned(read: Spec, *, reverse_batches: bool) -> tuple[sources.Dataset, Pla
     heartbeat.reached()
     architecture = architectures.of(read, len(dataset.class_names), dataset.image_size)
     pixels = scaling.of(read.data, dataset, cache_dir=read.paths.cache_dir)
-    plan = Plan(read, architecture, len(dataset.train), reverse_batches, pixels)
+    labels = dataset.train.labels if read.dask.partition == "class_skew" else None  # input workers would get a copy
+    plan = Plan(read, architecture, len(dataset.train), reverse_batches, pixels, labels)
     return dataset, plan, weights.initial(architecture, read.seed)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 
 from common.machine import challenge
-from common.machine.placement import PASSWORD_VARIABLE, place
+from common.machine.placement import PASSWORD_VARIABLE, bound, own_address, place
 
 _LONGEST = 2**20
 """Bytes of one message."""
@@ -34,14 +34,6 @@ def listen() -> socket.socket:
 def joined(address: str, port: int) -> str:
     """`address:port` in one word, an IPv6 address in brackets."""
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-
-
-def own_address() -> str:
-    """The address of this machine that its connection to the meeting place has."""
-    family, kind, _, _, there = socket.getaddrinfo(*place(), type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, kind) as probe:
-        probe.connect(there)  # asks the routing table, and sends nothing
-        return probe.getsockname()[0]
 
 
 def own_interface() -> str:
@@ -132,19 +124,6 @@ def keep_to_loopback() -> None:
         if connection.status == psutil.CONN_LISTEN:
             with socket.socket(fileno=os.dup(connection.fd)) as listener:
                 listener.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, own_interface().encode())
-
-
-def bound(address: str, port: int) -> socket.socket:
-    """A TCP socket that is bound to an address of this machine. Port 0: a free one."""
-    family, _, _, _, there = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
-    listener = socket.socket(family)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(there)
-    except BaseException:
-        listener.close()
-        raise
-    return listener
 
 
 def _reached(address: str, port: int) -> socket.socket:

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import NamedTuple
 
 from common.machine import heartbeat, machine, placement
-from common.processes import flight_report, hosts, rendezvous, signals, watchdog
+from common.processes import flight_report, hosts, signals, watchdog
 from common.processes.process_spec import Local, ProcessSpec, Running
 
 _PR_SET_PDEATHSIG = 1
@@ -54,7 +54,7 @@ def _held(address: str) -> socket.socket:
         AddressError: the address is another machine's, or nobody's.
     """
     try:
-        return rendezvous.bound(address, 0)
+        return placement.bound(address, 0)
     except OSError as error:
         raise AddressError(f"{address}: {error}") from None
 

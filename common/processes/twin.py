@@ -41,7 +41,8 @@ class Twin:
     """Sums over the pixels of image files by the framework's own input workers."""
     inference: inference.Inference
     synchronize: Callable[[], None]
-    device_peak_memory_mib: Callable[[], float | None]
+    device_peak_memory_mib: Callable[[], list[float]]
+    """Of each device that the process sees; empty on a CPU."""
     device_rates: Callable[[Spec], DeviceRates | None]
     """Of the process's accelerator in the spec's arithmetic. None on a CPU."""
     device: str

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from common.spec.errors import SpecError, alternatives, did_you_mean
-from common.spec.names import COMPRESSING_VARIANTS, HOST_MODES, INPUTS, MODELS, MODES
+from common.spec.names import COMPRESSING_VARIANTS, HOST_MODES, INPUTS, MODELS, MODES, OWNING_MODES, SCHEDULERS
 
 if TYPE_CHECKING:
     from common.spec.schema import Spec
@@ -122,5 +122,41 @@ def _check_input(spec: Spec) -> None:
         raise SpecError(f"input must be inline for the model alone, which gets one batch. Received: {spec.input}. Use inline.")
     if spec.part != "training" and (spec.best_epoch.keep or spec.best_epoch.patience):
         raise SpecError(f"best_epoch is of the training. Received: part {spec.part}, which learns nothing. Leave it out.")
+    _check_owners(spec)
     if spec.input == "inline" and spec.workers:
         raise SpecError(f"workers must be 0 with input inline. Received: {spec.workers}. Use 0, or input workers.")
+
+
+def _check_owners(spec: Spec) -> None:
+    settings = spec.dask
+    if settings.order != "owned":
+        for field, unset in (("owners", None), ("partition", "balanced"), ("speeds", ())):
+            if (value := getattr(settings, field)) != unset:
+                raise SpecError(f"dask.{field} is for dask.order owned. Received: {value} with {settings.order}. Leave it out.")
+        return
+    if spec.mode not in OWNING_MODES:
+        raise SpecError(
+            f"dask.order owned is for {alternatives(OWNING_MODES)}, where each replica is a process. "
+            f"Received: mode {spec.mode}. Use global."
+        )
+    if settings.owners is None or (spec.mode != "serial" and settings.owners != spec.replicas):
+        raise SpecError(
+            f"dask.owners must be the number of replicas, also in the serial run that they are compared with. Received: "
+            f"{settings.owners} with replicas {spec.replicas}. Set it to the replicas of the parallel mode."
+        )
+    if settings.scheduler not in SCHEDULERS:
+        raise SpecError(
+            f"dask.order owned needs chunks that the processes of the run hold. Received: dask.scheduler {settings.scheduler}. "
+            f"Use {alternatives(SCHEDULERS)}."
+        )
+    if spec.accumulation > 1:
+        raise SpecError(
+            f"accumulation is not for dask.order owned, whose replicas' batches differ in size. Received: {spec.accumulation}. "
+            "Use 1."
+        )
+    wanted = settings.owners if settings.partition == "speed" else 0
+    if len(settings.speeds) != wanted:
+        raise SpecError(
+            f"dask.speeds must be one number for each owner with dask.partition speed, and none else. Received: "
+            f"{len(settings.speeds)} with {settings.partition} and {settings.owners} owners. Use {wanted}."
+        )

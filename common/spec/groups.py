@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -85,8 +85,17 @@ class Dask(Finite):
     chunk_images: int = Field(256, ge=1, le=MOST_IMAGES)
     scheduler: str = Field("threads", pattern=r"threads|processes|(tcp|tls|ucx|ws|wss)://\S+")
     """`threads` of the training process, worker `processes` on this machine, or the address of a dask.distributed cluster."""
-    order: Literal["global", "chunks"] = "global"
-    """`global`: the order of serial, each batch gathered from all chunks. `chunks`: random chunks, and random order in each."""
+    order: Literal["global", "chunks", "owned"] = "global"
+    """`global`: the order of serial, each batch gathered from all chunks. `chunks`: random chunks, and random order in each.
+    `owned`: each replica trains on its own part of the images alone, in random order, and nothing is moved."""
+    owners: int | None = Field(None, ge=1, le=MOST_REPLICAS)
+    """Order `owned` only: number of parts. In a parallel mode it is that of the replicas. Serial runs follow the same order."""
+    partition: Literal["balanced", "class_skew", "speed"] = "balanced"
+    """Order `owned` only: parts of equal size, of classes in unequal parts, or of sizes in proportion to `speeds`."""
+    skew: float = Field(0.5, gt=0, le=1e6)
+    """Of `class_skew`: concentration of the Dirichlet distribution that divides each class. The smaller, the more unequal."""
+    speeds: tuple[Annotated[float, Field(gt=0, le=1e9)], ...] = Field((), max_length=MOST_REPLICAS)
+    """Of `speed`: one number for each owner, e.g. the `images_per_second_by_process` of a result."""
 
 
 class Communication(Finite):

@@ -26,7 +26,7 @@ from common.artifacts.schema import EpochRecord, Metrics, Noise, Phases, RunResu
 from common.artifacts.trained import Card
 from common.data.batches import Feed, Plan, order_digest
 from common.data.sources import Dataset, Split
-from common.machine import heartbeat, machine, placement
+from common.machine import heartbeat, machine, placement, ranges
 from common.machine.interference import Meter, Usage
 from common.machine.rates import DeviceRates
 from common.models.sharding import shard
@@ -163,6 +163,23 @@ class Run:
             if _decided(trainer, due)[0]:
                 self._save(trainer)
                 saved = time.monotonic()
+
+    def record_device_memory(self, trainer: Trainer, own_mib: Sequence[float]) -> None:
+        """Record the peak memory of each device of each process. All processes call it.
+
+        Args:
+            own_mib: of each device that this process sees; empty on a CPU.
+        """
+        ranks, rank = _ranks()
+        numbers = np.zeros(ranks, np.int64)
+        numbers[rank] = len(own_mib)
+        by_rank = np.zeros((ranks, trainer.total(numbers).max()))
+        if not by_rank.size:
+            return
+        by_rank[rank, : len(own_mib)] = own_mib
+        by_rank = trainer.total(by_rank)
+        used = {f"rank {at} GPU {index}": float(by_rank[at, index]) for at, index in np.argwhere(by_rank > 0.0)}
+        self.record(device_peak_memory_mib=float(by_rank.sum()), peak_memory_by_device_mib=used)
 
     def rate(self, device_rates: Callable[[Spec], DeviceRates | None]) -> None:
         """Measure the device's rates, after everything else. The wall time ends before."""
@@ -317,12 +334,13 @@ class Run:
         def train(timer: Timer, step: int) -> None:
             batch = self._first_batch
             if batch is None or part != "compute":
-                with timer.waiting_for_input():
+                with timer.waiting_for_input(), ranges.around("input"):
                     batch = next(batches)
             if self._first_batch is None and (self._spec.profile_steps or part == "compute"):
                 self._first_batch = batch
             if part != "input":
-                outputs.append(trainer.train_step(batch, sizes[step], plan.learning_rate(first_step + step)))
+                with ranges.around(f"step {first_step + step + 1}"):
+                    outputs.append(trainer.train_step(batch, sizes[step], plan.learning_rate(first_step + step)))
             heartbeat.stepped()
             ids.append(batch.ids)
             begun.append(batch.begun)
@@ -346,9 +364,11 @@ class Run:
         with self._timed(trainer) as timer:
             for step in timed:
                 train(timer, step)
+            own_seconds = timer.elapsed()
             if part != "input":
                 trainer.finish_epoch()
         measured = {"timed_seconds": timer.seconds, "input_wait_seconds": timer.input_wait_seconds}
+        self._record_speeds(trainer, sum(len(np.asarray(each)) for each in ids[untimed:]), own_seconds)
         if part != "training":
             self._record_epoch(epoch, plan, sizes, timed, train=None, validation=None, evaluation_seconds=0.0, **measured)
             return
@@ -394,6 +414,14 @@ class Run:
             first_step_seconds=first_step_seconds,
             **measured,
         )
+
+    def _record_speeds(self, trainer: Trainer, images: int, seconds: float) -> None:
+        """Record how fast each process went through its own images in this epoch, until it met the others at its end."""
+        ranks, rank = _ranks()
+        if ranks > 1:
+            speeds = np.zeros(ranks)
+            speeds[rank] = images / seconds if images else 0.0
+            self.record(images_per_second_by_process=trainer.total(speeds).tolist())
 
     def _batch_sizes(self, trainer: Trainer, plan: Plan, dataset: Dataset) -> tuple[list[int], list[int]]:
         """Sizes of the global batches to train on, and of this process's batches to score."""
@@ -482,6 +510,8 @@ class Run:
         self._memory_mib = np.fmax(self._memory_mib, by_rank.sum(1))
         resident, proportional = map(float, self._memory_mib)
         self.record(peak_memory_mib=resident, peak_memory_pss_mib=None if math.isnan(proportional) else proportional)
+        if self._spec.input == "dask":
+            self.record(chunks=trainer.chunks())
         self.record(peak_memory_by_process_mib=by_rank[0].tolist(), computed_memory_by_device_mib=trainer.memory_by_device())
 
     def _event(self, event: str, **values: Any) -> None:

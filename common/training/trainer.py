@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from common.artifacts.schema import StepParts
+from common.artifacts.schema import Chunks, StepParts
+from common.data import chunks, owners
 from common.data.batches import Feed, Plan, in_order
 from common.data.sources import Dataset, Split
 from common.models.architectures import Architecture
-from common.models.sharding import shard
 from common.models.weights import Weights
 from common.spec import Spec, resolved
 
@@ -86,6 +86,8 @@ class Trainer:
     """Sums over processes of different shards: a `Group` or a server. None: there is one shard."""
     _processes: Any = None
     """Sums over all processes, where several have the same shard."""
+    _chunks: chunks.Account | None = None
+    """What the last feed has held and moved, if its images come in chunks."""
     shards_optimizer: bool = False
     """Whether the optimizer's state is divided over replicas, and a checkpoint has it whole by canonical name. All processes
     gather it together."""
@@ -129,6 +131,27 @@ class Trainer:
         """A feed of this process's shard of global batches."""
         raise NotImplementedError
 
+    def _account(self) -> chunks.Account | None:
+        """What a new feed tells of the chunks that it holds; None for an input without chunks. All processes call it."""
+        self._chunks = chunks.Account(owners=owners.meet(self.total)) if self._spec.input == "dask" else None
+        return self._chunks
+
+    def chunks(self) -> Chunks | None:
+        """Who holds the training images, and what has been moved since the feed was made. All processes call it."""
+        if (account := self._chunks) is None:
+            return None
+        moved = self.total(np.array([account.gathered_bytes, account.moved_bytes]))
+        by_process = np.zeros(account.owners.number, np.int64)
+        by_process[account.owners.rank] = sum(account.held_bytes)
+        by_process = self.total(by_process).tolist()
+        return Chunks(
+            owners="workers of a cluster" if account.on_cluster else "processes",
+            owner_of_chunk=account.owner_of_chunk,
+            held_mib=[size / 2**20 for size in (account.held_bytes if account.on_cluster else by_process)],
+            gathered_bytes=int(moved[0]),
+            moved_bytes=int(moved[1]),
+        )
+
     def batches(self, first_epoch: int = 1) -> Iterator[Batch]:
         """Iterate over this process's shard of every global batch, in order, starting at an epoch."""
         return in_order(self._plan, self.feed(), first_epoch)
@@ -160,10 +183,11 @@ class Trainer:
         """
         index, number = self.shard
         with self._unchanged():
+            trained, first = self._plan.batch(0)[1], self._plan.bounds(1, number, index)[0]
             for size in step_sizes:
-                start, stop = shard(size, number, index)
-                for _ in range(1 if size == self._plan.batch(0)[1] else 2):
-                    self._blank_step(stop - start, size)
+                for own in self._plan.own_sizes(size, number, index):
+                    for _ in range(1 if (own, size) == (first[1] - first[0], trained) else 2):
+                        self._blank_step(own, size)
             for size in score_sizes:
                 self._blank_score(self._blank(size))
 

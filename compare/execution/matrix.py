@@ -161,7 +161,7 @@ def check_data(made: Sequence[Row], dataset: Dataset) -> None:
     """
     for row in made:
         architecture = architectures.of(row.spec, len(dataset.class_names), dataset.image_size)
-        Plan(row.spec, architecture, len(dataset.train))
+        Plan(row.spec, architecture, len(dataset.train), labels=dataset.train.labels)
     for model in dict.fromkeys(row.spec.model for row in made):
         _refuse_colours(architectures.resolve(model, len(dataset.class_names), dataset.image_size), dataset)
 

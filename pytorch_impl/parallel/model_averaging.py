@@ -48,7 +48,10 @@ class ModelAveraging(Trainer):
         return found
 
     def _average(self) -> torch.Tensor:
-        return self._shards.total(vectors.flatten(_values(self._own))) / self.shard[1]
+        rank, ranks = self.shard
+        # Ranks that own parts of unequal size count as much as they have examples (McMahan et al. 2017).
+        weight = self._plan.weight(ranks, rank)
+        return self._shards.total(vectors.flatten(_values(self._own)) * weight) / ranks
 
     def finish_epoch(self) -> None:
         vectors.assign(_values(self._model), self._average())

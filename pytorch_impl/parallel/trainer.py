@@ -66,7 +66,7 @@ class Trainer(trainer.Trainer):
 
     def feed(self) -> Feed[Batch]:
         index, number = self.shard
-        return input.feed(self._plan, self._dataset.train, number, index, self._switches)
+        return input.feed(self._plan, self._dataset.train, number, index, self._switches, self._account())
 
     def compilations(self) -> int:
         dynamo = sys.modules.get("torch._dynamo.utils")  # not imported here: that takes a second

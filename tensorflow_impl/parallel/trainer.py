@@ -76,7 +76,7 @@ class Trainer(trainer.Trainer):
 
     def feed(self) -> Feed[Batch]:
         index, number = self.shard
-        return input.feed(self._plan, self._dataset.train, number, index, self._switches)
+        return input.feed(self._plan, self._dataset.train, number, index, self._switches, self._account())
 
     def compilations(self) -> int:
         # TensorFlow has no public count. Another version may lack this one: then nothing is seen to be traced.

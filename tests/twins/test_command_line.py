@@ -22,6 +22,7 @@ from common.artifacts.schema import RunResult
 from common.data import batches, sources
 from common.machine import machine
 from common.models import architectures, weights
+from common.models.sharding import shard
 from common.spec import Spec, SpecError
 from common.training.loop import LEAST_TIMED_SECONDS
 from compare.conformance.description import description_faults
@@ -51,7 +52,23 @@ MODES: dict[str, dict[str, Any]] = {
     "tensor_parallel": {"mode": "tensor_parallel", "replicas": 2},
     "hybrid_tensor": {"mode": "hybrid", "replicas": 4},
 }
-SLOW = ("workers", "dask", "sharded_data_parallel", "parameter_server", "tensor_parallel", "hybrid_tensor")
+DASK = {"input": "dask", "workers": 1, "dask": {"chunk_images": 20}, "profile_steps": 0}
+WITH_DASK = {
+    f"dask, {mode}": MODES[mode] | DASK
+    for mode in (
+        "data_parallel",
+        "multi_process",
+        "sharded_data_parallel",
+        "parameter_server",
+        "tensor_parallel",
+        "hybrid_tensor",
+    )
+}
+MODES |= WITH_DASK
+SLOW = (
+    *("workers", "dask", "sharded_data_parallel", "parameter_server", "tensor_parallel", "hybrid_tensor"),
+    *(name for name in WITH_DASK if name != "dask, multi_process"),
+)
 NAMES = [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in MODES]
 REFUSED = {"data": {"source": "tests/twins"}}  # a folder that holds no image
 ENDLESS = {**MODES["multi_process"], "epochs": 1_000_000}
@@ -258,6 +275,66 @@ def test_input_workers_change_no_bit(ended: Ended) -> None:
     assert [epoch.train for epoch in workers.epochs] == [epoch.train for epoch in inline.epochs]
 
 
+@pytest.mark.parametrize("name", [name for name in NAMES if name.values[0] in WITH_DASK])
+def test_chunks_are_held_once_and_what_was_moved_is_recorded(ended: Ended, name: str) -> None:
+    run, result = ended[name]
+    assert result.chunks is not None and result.chunks.owners == "processes"
+    images = len(sources.load(run.spec.data, seed=3).train)
+    image_bytes = 12 * 12 * 3
+    owners = len(result.peak_memory_by_process_mib)  # processes of the run: replicas of some modes share one
+    num_chunks = -(-images // 20)
+    assert result.chunks.owner_of_chunk == [owner for owner in range(owners) for _ in range(*shard(num_chunks, owners, owner))]
+    assert sum(result.chunks.held_mib) * 2**20 == pytest.approx(images * image_bytes)
+    # Before the first epoch, each process makes one batch more for each worker, to start them. Processes of one copy of the
+    # model gather the same batches.
+    copies = owners / min(owners, run.spec.data_replicas)
+    assert result.chunks.gathered_bytes == copies * (images * SETTINGS["epochs"] + 30 * (run.spec.workers - 1)) * image_bytes
+    moved = result.chunks.moved_bytes / result.chunks.gathered_bytes
+    assert moved == 0 if owners == 1 else 0.7 < moved / (1 - 1 / owners) < 1.3
+
+
+@pytest.mark.slow
+def test_models_that_are_averaged_get_their_images_from_each_others_chunks(start: Any, tmp_path: Path) -> None:
+    fields = {"mode": "model_averaging", "replicas": 2, "batch_norm_statistics": "per_replica", "epochs": 4}
+    _, chunked = start(**fields, **DASK).end()
+    _, inline = start(**fields).end()
+    assert chunked.status == inline.status == "ok" and chunked.final_weights_hash == inline.final_weights_hash
+    assert chunked.chunks is not None and chunked.chunks.moved_bytes > 0 and inline.chunks is None
+
+
+SKEWED = {"order": "owned", "owners": 2, "partition": "class_skew", "skew": 1.0, "chunk_images": 20}
+
+
+@pytest.mark.parametrize("mode", ["multi_process", pytest.param("parameter_server", marks=pytest.mark.slow)])
+def test_replicas_that_own_their_images_train_as_serial_does_in_the_same_order(start: Any, mode: str) -> None:
+    fields = {"input": "dask", "workers": 1, "dask": SKEWED, "epochs": 3}
+    _, serial = start(**fields).end()
+    _, parallel = start(**fields, mode=mode, replicas=2).end()
+    assert serial.status == parallel.status == "ok", (serial.reason, parallel.reason)
+    assert serial.order_hash == parallel.order_hash
+    assert parallel.step_losses == pytest.approx(serial.step_losses, rel=1e-9)
+    assert parallel.predictions_hash == serial.predictions_hash
+    assert parallel.chunks is not None and parallel.chunks.moved_bytes == 0
+    assert sorted(set(parallel.chunks.owner_of_chunk)) == [0, 1] and parallel.chunks.held_mib[0] != parallel.chunks.held_mib[1]
+    assert len(parallel.images_per_second_by_process) == 2 and min(parallel.images_per_second_by_process) > 0
+
+
+def test_averaging_after_every_step_weighs_owners_by_their_examples(start: Any) -> None:
+    """Without momentum and BatchNorm, an average of one step each is serial's step, however unequal the parts are."""
+    owned = {"order": "owned", "owners": 2, "partition": "speed", "speeds": [1.0, 2.0], "chunk_images": 20}
+    fields = {
+        "model": "simple_cnn", "width": 0.25, "data": {"image_size": 32, "limit": 60, "seed": 3}, "epochs": 2,
+        "optimizer": {"learning_rate": 0.02, "momentum": 0.0}, "batch_norm_statistics": "per_replica",
+        "input": "dask", "workers": 1, "dask": owned,
+    }  # fmt: skip
+    _, serial = start(**fields).end()
+    _, averaged = start(**fields, mode="model_averaging", replicas=2, averaging={"every_steps": 1}).end()
+    assert serial.status == averaged.status == "ok", (serial.reason, averaged.reason)
+    assert len(set(serial.step_losses)) == 4 and averaged.step_losses == pytest.approx(serial.step_losses, rel=1e-9)
+    assert averaged.chunks is not None and averaged.chunks.moved_bytes == 0
+    assert averaged.chunks.held_mib[1] == pytest.approx(2 * averaged.chunks.held_mib[0])
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_phases_add_up_to_the_time_that_the_command_took(ended: Ended, name: str) -> None:
     run, result = ended[name]
@@ -387,6 +464,17 @@ def test_a_killed_rank_ends_the_run_as_killed_and_is_named(start: Any, tmp_path:
     assert (tmp_path / "stacks-rank1.txt").read_text() == "It has ended.\n"
     assert [epoch.epoch for epoch in result.epochs] == list(range(1, len(result.epochs) + 1))
     assert result.epochs
+    assert_gone(ranks)
+
+
+@pytest.mark.slow
+def test_a_killed_rank_that_others_ask_for_images_is_named(start: Any) -> None:
+    run = start(**ENDLESS | DASK)
+    ranks = run.ranks()
+    ranks[1].kill()
+    code, result = run.end()
+    assert (code, result.status) == (1, "killed")
+    assert result.reason.startswith("rank 1 of 2 was ended by SIGKILL")
     assert_gone(ranks)
 
 

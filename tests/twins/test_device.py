@@ -6,12 +6,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from common import spec
 from common.machine import rates
+from tests.twins.adapters import Twin
 
 
 @pytest.mark.parametrize(
@@ -123,3 +125,20 @@ def test_a_rank_learns_its_place_from_tf_config(framework: str, monkeypatch: pyt
         "MASTER_ADDR": "fd00::1",
         "MASTER_PORT": "2000",
     }
+
+
+def test_the_peak_memory_is_of_each_device(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two GPUs, made up. No machine here had two."""
+    twin = Twin(framework)
+    assert twin.device.gpus() or twin.device.peak_memory_mib() == []
+    peaks = {0: 3 * 2**20, 1: 2**20}
+    if framework == "pytorch":
+        monkeypatch.setattr(twin.device.torch.cuda, "device_count", lambda: 2)
+        monkeypatch.setattr(twin.device.torch.cuda, "max_memory_allocated", peaks.__getitem__)
+    else:
+        config = twin.device.tf.config
+        monkeypatch.setattr(twin.device, "gpus", lambda: ["one", "other"])
+        devices = [SimpleNamespace(name=f"/device:GPU:{index}") for index in peaks]
+        monkeypatch.setattr(config, "list_logical_devices", lambda kind: devices)
+        monkeypatch.setattr(config.experimental, "get_memory_info", lambda name: {"peak": peaks[int(name[-1])]})
+    assert twin.device.peak_memory_mib() == [3.0, 1.0]

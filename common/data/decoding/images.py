@@ -36,8 +36,8 @@ class Rows(ABC):
     def _read(self, ids: NDArray[np.int64]) -> NDArray[np.uint8]: ...
 
     @abstractmethod
-    def part(self, start: int, stop: int) -> Self:
-        """A slice of them. Nothing is read."""
+    def take(self, ids: NDArray[np.int64]) -> Self:
+        """Some of them. Nothing is read."""
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -76,8 +76,8 @@ class Gathered(Rows):
     def _held(self) -> Held:
         return Held(Path(self._place.filename))
 
-    def part(self, start: int, stop: int) -> Gathered:
-        return Gathered(self._whole, self._ids[start:stop])
+    def take(self, ids: NDArray[np.int64]) -> Gathered:
+        return Gathered(self._whole, self._ids[ids])
 
     def __getstate__(self) -> tuple[Any, NDArray[np.int64]]:
         return mapped.portable(self._whole), self._ids
@@ -100,8 +100,8 @@ class Decoded(Rows):
                 images[place] = decode.decode(self._encoded.content(index), self.shape[1])
         return images
 
-    def part(self, start: int, stop: int) -> Decoded:
-        return Decoded(self._encoded.take(np.arange(start, stop)), self.shape[1])
+    def take(self, ids: NDArray[np.int64]) -> Decoded:
+        return Decoded(self._encoded.take(ids), self.shape[1])
 
 
 def rows_of(whole: NDArray[np.uint8], ids: NDArray[np.int64]) -> Images:

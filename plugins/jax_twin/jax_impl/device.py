@@ -82,11 +82,10 @@ def synchronize() -> None:
     jax.block_until_ready(jax.live_arrays())
 
 
-def peak_memory_mib() -> float | None:
-    """Peak memory of this process's devices so far, summed; None on a CPU."""
-    if not gpus():
-        return None
-    return sum((device.memory_stats() or {}).get("peak_bytes_in_use", 0) for device in jax.local_devices()) / 2**20
+def peak_memory_mib() -> list[float]:
+    """Peak memory so far of each device that this process sees; empty on a CPU."""
+    devices = jax.local_devices() if gpus() else []
+    return [(device.memory_stats() or {}).get("peak_bytes_in_use", 0) / 2**20 for device in devices]
 
 
 def rates(spec: Spec, size: int = DEVICE_MATRIX_SIZE, num_bytes: int = DEVICE_COPIED_BYTES) -> DeviceRates | None:

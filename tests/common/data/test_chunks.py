@@ -1,4 +1,9 @@
 import gc
+import json
+import os
+import subprocess
+import sys
+import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -12,17 +17,23 @@ import pytest
 from common import spec
 from common.data import chunks
 from common.data.batches import Plan, in_order
+from common.data.chunks import Account
+from common.data.owners import OwnerGoneError, Owners
 from common.data.sources import Split
+from common.machine import challenge, machine, placement
 from common.models import architectures
+from common.models.sharding import shard
+from common.processes import supervisor
 from tests.common.data.preprocessing.made_up_cluster import Cluster
+from tests.strangers import attack
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (45, 32, 32, 3), np.uint8)
 SPLIT = Split(images=IMAGES, labels=np.arange(45) % 10)
 
 
-def a_plan(**fields: Any) -> Plan:
+def a_plan(num_examples: int = len(SPLIT), **fields: Any) -> Plan:
     settings = {"global_batch_size": 8, "epochs": 2, "input": "dask", "workers": 2, "dask": {"chunk_images": 7}, **fields}
-    return Plan(spec.build(settings), architectures.resolve("simple_cnn", 10, 32), len(SPLIT))
+    return Plan(spec.build(settings), architectures.resolve("simple_cnn", 10, 32), num_examples)
 
 
 def expected(plan: Plan, world_size: int = 1, rank: int = 0) -> list[Any]:
@@ -65,6 +76,154 @@ def test_killing_all_processes_again_and_again_costs_only_time() -> None:
     assert_all_arrive(a_plan(epochs=9, dask={"chunk_images": 7, "scheduler": "processes"}), at_step=kill)
 
 
+def together(ranks: int) -> list[Account]:
+    """The accounts of all processes of a run, which are all this one."""
+    listeners = [placement.bound(placement.LOOPBACK, 0) for _ in range(ranks)]
+    for listener in listeners:
+        listener.listen()
+    addresses = [listener.getsockname() for listener in listeners]
+    return [chunks.Account(owners=Owners(rank, addresses, listeners[rank])) for rank in range(ranks)]
+
+
+@pytest.mark.parametrize("order", ["global", "chunks"])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_processes_that_own_a_part_each_get_all_images_and_say_what_was_moved(ranks: int, order: str) -> None:
+    plan, accounts = a_plan(dask={"chunk_images": 4, "order": order}), together(ranks)
+    feeds = [chunks.feed(plan, SPLIT, ranks, rank, account) for rank, account in enumerate(accounts)]
+    assert not any(account.held_bytes for account in accounts), "nothing is read before the first batch"
+    owner_of_chunk = [rank for rank in range(ranks) for _ in range(*shard(12, ranks, rank))]
+    for rank, (feed, account) in enumerate(zip(feeds, accounts, strict=True)):
+        wanted = expected(plan, ranks, rank)
+        for ours, theirs in zip(in_order(plan, feed), wanted, strict=True):
+            assert np.array_equal(ours, theirs)
+        ids = np.concatenate(
+            [plan.draw(epoch).ids[slice(*each)] for epoch in (1, 2) for each in plan.bounds(epoch, ranks, rank)]
+        )
+        image = IMAGES[0].nbytes
+        assert account.owner_of_chunk == owner_of_chunk
+        assert account.gathered_bytes == len(ids) * image
+        assert account.moved_bytes == (np.array(owner_of_chunk)[ids // 4] != rank).sum() * image
+    held = [account.held_bytes[0] for account in accounts]
+    assert sum(held) == IMAGES.nbytes
+    assert max(held) <= IMAGES.nbytes / ranks + 4 * IMAGES[0].nbytes
+
+
+def test_more_owners_than_chunks_leave_some_with_nothing() -> None:
+    plan, accounts = a_plan(dask={"chunk_images": 30}), together(4)
+    feeds = [chunks.feed(plan, SPLIT, 4, rank, account) for rank, account in enumerate(accounts)]
+    for rank, feed in enumerate(feeds):
+        found = list(in_order(plan, feed))
+        assert all(np.array_equal(ours, theirs) for ours, theirs in zip(found, expected(plan, 4, rank), strict=True))
+    assert accounts[0].owner_of_chunk == [0, 1]
+    assert [sum(account.held_bytes) // IMAGES[0].nbytes for account in accounts] == [30, 15, 0, 0]
+
+
+def test_a_feed_that_is_left_early_does_not_mix_up_the_next_epoch() -> None:
+    plan, accounts = a_plan(), together(2)
+    feeds = [chunks.feed(plan, SPLIT, 2, rank, account) for rank, account in enumerate(accounts)]
+    next(feeds[0](1, range(5)))
+    found = list(in_order(plan, feeds[0]))
+    assert all(np.array_equal(ours, theirs) for ours, theirs in zip(found, expected(plan, 2, 0), strict=True))
+
+
+def test_owners_end_their_threads_with_the_feed() -> None:
+    before = threading.active_count()
+    accounts = together(2)
+    feeds = [chunks.feed(a_plan(), SPLIT, 2, rank, account) for rank, account in enumerate(accounts)]
+    batches = [next(feed(1, range(5))) for feed in feeds]
+    assert threading.active_count() > before
+    del feeds, batches
+    gc.collect()
+    assert threading.active_count() == before
+
+
+def test_an_owner_that_has_gone_is_named() -> None:
+    accounts = together(2)
+    feeds = [chunks.feed(a_plan(), SPLIT, 2, rank, account) for rank, account in enumerate(accounts)]
+    batches = feeds[0](1, range(6))
+    next(batches)
+    del feeds[1]
+    gc.collect()
+    with pytest.raises(OwnerGoneError, match="rank 1 has gone, which holds a part of the training images"):
+        list(batches)
+
+
+def test_a_stranger_gets_no_image_and_asks_in_vain_for_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(placement.PASSWORD_VARIABLE, "of the run")
+    accounts = together(2)
+    feeds = [chunks.feed(a_plan(), SPLIT, 2, rank, account) for rank, account in enumerate(accounts)]
+    port = accounts[1].owners._addresses[1][1]
+    assert all(answer.refused for answer in attack([port], tmp_path / "ran"))
+    assert not accounts[1].held_bytes
+    monkeypatch.setenv(placement.PASSWORD_VARIABLE, "another")
+    stranger = chunks.Account(owners=Owners(0, accounts[0].owners._addresses))
+    with pytest.raises(challenge.NotOfThisRun):
+        list(chunks.feed(a_plan(), SPLIT, 2, 0, stranger)(1, range(6)))
+    assert len(list(feeds[0](1, range(6)))) == 6
+
+
+MEMORY = """
+    import json, sys
+    from pathlib import Path
+    import numpy as np
+    from common.data import chunks, owners
+    from common.data.sources import Split
+    from common.processes import rendezvous
+    from tests.common.data.test_chunks import a_plan
+
+    def total(values):
+        return np.sum([json.loads(word) for word in rendezvous.exchange(json.dumps(values.tolist()))], 0)
+
+    def private():
+        return int(Path("/proc/self/status").read_text().partition("RssAnon:")[2].split()[0]) * 1024
+
+    if __name__ == "__main__":
+        file, rank, ranks = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+        images = np.load(file, mmap_mode="r")
+        split = Split(images=images, labels=np.zeros(len(images), np.int64))
+        plan = a_plan(len(images), epochs=1, global_batch_size=512, workers=1, dask={"chunk_images": 512})
+        import distributed  # it is no image
+        before = private()
+        account = chunks.Account(owners=owners.meet(total) if ranks > 1 else owners.Owners())
+        feed = chunks.feed(plan, split, ranks, rank, account)
+        for _ in feed(1, range(20)):
+            pass
+        print(json.dumps([private() - before, account.held_bytes[0], account.moved_bytes, account.gathered_bytes]))
+        sys.stdout.flush()
+        sys.stdin.read()  # others may still ask
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not say what a process has to itself")
+def test_memory_falls_as_one_over_the_ranks(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (2**16, 32, 32, 3), np.uint8)
+    np.save(tmp_path / "images.npy", images)
+    taken: dict[int, int] = {}
+    for ranks in (1, 2, 4):
+        place = placement.environments(ranks)
+        (port,) = supervisor.free_ports(1)
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-c", textwrap.dedent(MEMORY), str(tmp_path / "images.npy"), str(rank), str(ranks)],
+                env={**os.environ, **place[rank], "MASTER_PORT": str(port), "PYTHONPATH": str(machine.PROJECT_ROOT)},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(ranks)
+        ]
+        answers = [json.loads(process.stdout.readline()) for process in processes]  # pyright: ignore[reportOptionalMemberAccess]
+        for process in processes:
+            process.communicate(timeout=300)
+        private, held, moved, gathered = zip(*answers, strict=True)
+        assert held == (images.nbytes // ranks,) * ranks
+        assert abs(sum(moved) / sum(gathered) - (1 - 1 / ranks)) < 0.02
+        taken[ranks] = max(private)
+    # Beside the chunks: batches on their way, Dask's graphs, and what the allocator keeps.
+    for ranks, private in taken.items():
+        assert images.nbytes / ranks <= private <= images.nbytes / ranks + 40 * 2**20, taken
+
+
 def assert_all_arrive(
     plan: Plan, world_size: int = 1, rank: int = 0, at_step: Callable[[int], object] = lambda step: None
 ) -> None:
@@ -98,14 +257,14 @@ def test_a_run_that_is_left_early_ends_its_threads() -> None:
 
 def test_a_feed_makes_no_batch_before_it_is_asked_nor_beyond_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     gathered: list[int] = []
-    gathering = chunks._gathering
+    gathering = chunks._Holder._gathering
 
     @contextmanager
-    def counted(*arguments: Any) -> Iterator[Any]:
-        with gathering(*arguments) as gather:
+    def counted(holder: Any) -> Iterator[Any]:
+        with gathering(holder) as gather:
             yield lambda ids: gathered.append(len(ids)) or gather(ids)
 
-    monkeypatch.setattr(chunks, "_gathering", counted)
+    monkeypatch.setattr(chunks._Holder, "_gathering", counted)
     feed = chunks.feed(a_plan(), SPLIT, 1, 0)
     batches = feed(1, range(4))
     assert gathered == []

@@ -143,7 +143,7 @@ def _heard(connection: socket.socket) -> bytes:
 
 
 def test_own_address_and_interface_are_those_from_which_rank_0_is_reached(place: int) -> None:
-    assert rendezvous.own_address() == placement.LOOPBACK
+    assert placement.own_address() == placement.LOOPBACK
     assert any(each.address == placement.LOOPBACK for each in psutil.net_if_addrs()[rendezvous.own_interface()])
 
 

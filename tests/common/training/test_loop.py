@@ -54,6 +54,24 @@ class Fed:
         return {}
 
 
+def test_device_memory_is_kept_by_rank_and_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 1 of two, whose neighbour has one device and has used all of it."""
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    theirs = iter([np.array([1, 0]), np.array([[7.0, 0.0], [0.0, 0.0]])])
+    ranks = cast(Trainer, type("Ranks", (Fed,), {"total": lambda self, values: values + next(theirs)})())
+    run = Run("pytorch", spec.build({}), {}, tmp_path, 0, Stopwatch(lambda: None, time.time()))
+    run.record_device_memory(ranks, [0.0, 3.0])
+    assert run.result("ok").peak_memory_by_device_mib == {"rank 0 GPU 0": 7.0, "rank 1 GPU 1": 3.0}
+    assert run.result("ok").device_peak_memory_mib == 10.0
+
+
+def test_a_cpu_has_no_device_memory(tmp_path: Path) -> None:
+    run = Run("pytorch", spec.build({}), {}, tmp_path, 0, Stopwatch(lambda: None, time.time()))
+    run.record_device_memory(cast(Trainer, Fed()), [])
+    assert run.result("ok").device_peak_memory_mib is None and run.result("ok").peak_memory_by_device_mib == {}
+
+
 @pytest.mark.parametrize(("workers", "epochs", "timed"), [(0, 2, [4, 5]), (1, 2, [4, 5]), (2, 3, [4, 5, 5]), (4, 2, [4, 5])])
 def test_no_batch_of_the_input_alone_is_free(workers: int, epochs: int, timed: list[int], tmp_path: Path) -> None:
     fed = {"input": "workers", "workers": workers} if workers else {}

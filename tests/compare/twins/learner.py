@@ -169,7 +169,7 @@ def main(framework: str) -> int:
             scanning=cast(Any, None),
             inference=inference(framework),
             synchronize=lambda: None,
-            device_peak_memory_mib=lambda: None,
+            device_peak_memory_mib=list,
             device_rates=lambda run: None,
             device="cpu",
             versions=description["versions"],

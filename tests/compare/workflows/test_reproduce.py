@@ -117,6 +117,7 @@ def test_the_faithful_runs_differ_as_the_notebooks_do_and_the_corrected_ones_do_
     assert [run.global_batch_size for run in runs.values()] == [32, 64, 32]
     assert [run.data.normalization for run in runs.values()] == ["none", "half", "none"]
     assert [run.mode for run in runs.values()] == ["serial"] * 3  # for nothing was split
+    assert [run.input for run in runs.values()] == ["inline", "workers", "dask"]
     assert [run.epochs for run in runs.values()] == [8, 20, 20]
     assert runs["tensorflow_mirrored_dask"].data.drawn_part == 0.2 and runs["tensorflow_mirrored_dask"].split_seed == 42
     assert all(run.optimizer.native for run in runs.values())

@@ -1,0 +1,50 @@
+"""NVTX ranges, which Nsight Systems shows above the kernels: steps, the wait for input, exchanges with other ranks.
+
+They exist only in a process that such a profiler has started, where the package `nvtx` is installed.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from common.machine import flight
+
+PROFILER_VARIABLE = "NVTX_INJECTION64_PATH"
+"""A profiler sets it for the processes that it starts."""
+
+_nvtx: Any = None
+
+
+def attach() -> None:
+    """Begin to mark ranges if a profiler is there to see them."""
+    global _nvtx
+    if not os.environ.get(PROFILER_VARIABLE):
+        return
+    try:
+        import nvtx  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        return
+    _nvtx = nvtx
+    flight.mark(_Exchanges(nvtx))
+
+
+def around(name: str) -> AbstractContextManager[Any]:
+    """A context that is one range of this name; without a profiler it does nothing."""
+    return nullcontext() if _nvtx is None else _nvtx.annotate(name)
+
+
+class _Exchanges:
+    """A range for every exchange from its begin to its end. Exchanges of several threads overlap."""
+
+    def __init__(self, nvtx: Any) -> None:
+        self._nvtx = nvtx
+        self._open: dict[int, Any] = {}
+
+    def begin(self, number: int, kind: str) -> None:
+        self._open[number] = self._nvtx.start_range(kind)
+
+    def end(self, number: int) -> None:
+        if (opened := self._open.pop(number, None)) is not None:
+            self._nvtx.end_range(opened)

@@ -1,0 +1,139 @@
+"""Fixed ownership of examples."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from common import spec
+from common.data import chunks
+from common.data.batches import Plan, in_order
+from common.data.partitions import owners_of_positions, partition
+from common.data.sources import Split
+from common.models import architectures
+from tests.common.data.test_chunks import IMAGES, together
+
+LABELS = np.repeat(np.arange(10), 60)
+
+
+def a_plan(
+    num_examples: int = 600, owners: int = 3, labels: Any = None, mode: str = "model_averaging", **settings: Any
+) -> Plan:
+    fields = {"mode": mode, "replicas": 1 if mode == "serial" else owners, "global_batch_size": 30, "epochs": 2}
+    dask = {"order": "owned", "owners": owners, "chunk_images": 7, **settings}
+    made = spec.build({**fields, "input": "dask", "workers": 1, "dask": dask})
+    return Plan(made, architectures.resolve("simple_cnn", 10, 32), num_examples, labels=labels)
+
+
+def parts(**settings: Any) -> list[Any]:
+    made = spec.build(
+        {
+            "mode": "model_averaging",
+            "replicas": 3,
+            "global_batch_size": 30,
+            "input": "dask",
+            "workers": 1,
+            "dask": {"order": "owned", "owners": 3, **settings},
+        }
+    )
+    return partition(made.dask, 3, LABELS, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"partition": "class_skew", "skew": 0.3}, {"partition": "speed", "speeds": (1.0, 2.0, 3.0)}]
+)
+def test_every_example_has_one_owner(settings: dict[str, Any]) -> None:
+    found = parts(**settings)
+    assert np.array_equal(np.sort(np.concatenate(found)), np.arange(600))
+    assert all((np.diff(ids) > 0).all() for ids in found)
+
+
+def test_sizes_are_equal_or_in_proportion_to_speeds() -> None:
+    assert list(map(len, parts())) == [200, 200, 200]
+    assert list(map(len, parts(partition="speed", speeds=(1.0, 2.0, 3.0)))) == [100, 200, 300]
+
+
+def test_a_balanced_part_has_all_classes_and_a_skewed_one_has_them_in_unequal_numbers() -> None:
+    def most_unequal(found: list[Any]) -> float:
+        return max(np.bincount(LABELS[ids], minlength=10).max() / len(ids) for ids in found)
+
+    assert most_unequal(parts()) < 0.2
+    assert most_unequal(parts(partition="class_skew", skew=1e6)) < 0.2
+    assert most_unequal(parts(partition="class_skew", skew=0.05)) > 0.3
+
+
+def test_the_positions_of_an_owner_are_spread_evenly_and_together_in_each_batch() -> None:
+    found = owners_of_positions([100, 200, 303], 30)
+    assert np.bincount(found).tolist() == [100, 200, 303]
+    for start in range(0, 603, 30):
+        batch = found[start : start + 30]
+        assert (np.diff(batch) >= 0).all()
+        if len(batch) == 30:
+            assert all(abs(count - part) <= 1.0 for count, part in zip(np.bincount(batch), (5, 10, 15), strict=True))
+
+
+def test_a_part_that_no_batch_has_an_example_of_is_refused() -> None:
+    speeds = {"partition": "speed", "speeds": (1.0, 1000.0, 1000.0)}
+    with pytest.raises(spec.SpecError, match="leaves part 0 of 3 without an example in step 1 of an epoch"):
+        a_plan(**speeds)
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"partition": "class_skew", "skew": 2.0}, {"partition": "speed", "speeds": (1.0, 2.0, 3.0)}]
+)
+def test_each_rank_trains_on_all_of_its_own_examples_and_no_others(settings: dict[str, Any]) -> None:
+    plan = a_plan(600, labels=LABELS, **settings)
+    orders = [plan.draw(epoch).ids for epoch in (1, 2)]
+    assert not np.array_equal(*orders)
+    for rank, own in enumerate(plan.owned):
+        for epoch, order in enumerate(orders, 1):
+            seen = np.concatenate([order[slice(*each)] for each in plan.bounds(epoch, 3, rank)])
+            assert np.array_equal(np.sort(seen), own)
+    for step in range(plan.steps_per_epoch):  # the shards are the global batch, in order of rank
+        edges = [plan.bounds(1, 3, rank)[step] for rank in range(3)]
+        assert (edges[0][0], edges[-1][1]) == plan.batch(step)
+        assert [stop for _, stop in edges[:-1]] == [start for start, _ in edges[1:]]
+    sizes = {stop - start for rank in range(3) for start, stop in plan.bounds(1, 3, rank)}
+    whole = {size for rank in range(3) for size in plan.own_sizes(30, 3, rank)}
+    assert sizes == whole  # 600 divides into batches of 30
+
+
+def test_a_serial_run_follows_the_same_order() -> None:
+    parallel, serial = a_plan(), a_plan(mode="serial")
+    assert np.array_equal(parallel.draw(2).ids, serial.draw(2).ids)
+    assert serial.bounds(1, 1, 0) == [serial.batch(step) for step in range(20)]
+    assert sum(parallel.weight(3, rank) for rank in range(3)) == pytest.approx(3)
+
+
+def test_owned_images_are_held_by_their_owner_and_nothing_is_moved() -> None:
+    settings = {"partition": "speed", "speeds": (1.0, 2.0), "chunk_images": 4}
+    plan, accounts = a_plan(45, 2, **settings), together(2)
+    split = Split(images=IMAGES, labels=np.arange(45) % 10)
+    feeds = [chunks.feed(plan, split, 2, rank, account) for rank, account in enumerate(accounts)]
+    for rank, feed in enumerate(feeds):
+        wanted = [plan.draw(epoch).ids[slice(*each)] for epoch in (1, 2) for each in plan.bounds(epoch, 2, rank)]
+        for ours, ids in zip(in_order(plan, feed), wanted, strict=True):
+            assert np.array_equal(ours, IMAGES[ids])
+    assert [account.moved_bytes for account in accounts] == [0, 0]
+    assert [account.held_bytes[0] // IMAGES[0].nbytes for account in accounts] == [15, 30]
+    assert accounts[0].owner_of_chunk == [0] * 4 + [1] * 8
+
+
+@pytest.mark.parametrize(
+    ("fields", "dask", "said"),
+    [
+        ({}, {"owners": 3}, "dask.owners is for dask.order owned. Received: 3 with global"),
+        ({}, {"partition": "speed"}, "dask.partition is for dask.order owned"),
+        ({"mode": "data_parallel"}, {"order": "owned", "owners": 2}, "dask.order owned is for serial, multi_process"),
+        ({"mode": "multi_process"}, {"order": "owned"}, "dask.owners must be the number of replicas"),
+        ({"mode": "multi_process"}, {"order": "owned", "owners": 4}, "Received: 4 with replicas 2"),
+        ({"mode": "multi_process"}, {"order": "owned", "owners": 2, "scheduler": "tcp://a:1"}, "needs chunks that"),
+        ({"mode": "multi_process", "accumulation": 2}, {"order": "owned", "owners": 2}, "accumulation is not for dask"),
+        ({"mode": "multi_process"}, {"order": "owned", "owners": 2, "partition": "speed"}, "dask.speeds must be one number"),
+        ({"mode": "multi_process"}, {"order": "owned", "owners": 2, "speeds": [1, 2]}, "dask.speeds must be one number"),
+    ],
+)  # fmt: skip
+def test_settings_that_do_not_fit_are_refused(fields: dict[str, Any], dask: dict[str, Any], said: str) -> None:
+    base = {"replicas": 2 if fields else 1, "input": "dask", "workers": 1, "dask": dask}
+    with pytest.raises(spec.SpecError, match=said):
+        spec.build(base | fields)
