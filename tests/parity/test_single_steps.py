@@ -340,7 +340,9 @@ def _assert_too_long_gradients_are_found(
             np.testing.assert_allclose(clean[name], wrong[name], rtol=0, atol=2**-53)
 
 
-@pytest.mark.parametrize("mode", OF_STAGES_AND_SLICES)
+@pytest.mark.parametrize(
+    "mode", [pytest.param(mode, marks=[] if mode == "pipeline" else pytest.mark.slow) for mode in OF_STAGES_AND_SLICES]
+)
 def test_gradients_that_the_weights_hide_are_found_in_modes_that_divide_the_model(recorded: Recordings, mode: str) -> None:
     found = [recorded("tensorflow", f"{mode}-{defect}") for defect in ("nothing", TOO_LONG)]
     _assert_too_long_gradients_are_found(_split(mode), recorded("pytorch", "split-teacher-nothing"), *found)
