@@ -181,7 +181,7 @@ def _array(split: Split, image_size: int, chunks: list[npt.NDArray[np.int64]], n
 
     shape = (image_size, image_size, 3)
     if not chunks:  # more owners than chunks
-        return dask.array.zeros((0, *shape), np.uint8)
+        return dask.array.zeros((0, *shape), dtype=np.uint8)
     read, found = delayed(_chunk, pure=False), list[Any]()
     for number, ids in enumerate(chunks):
         value = read(_part(split, ids), image_size, dask_key_name=f"{name}-{number}")

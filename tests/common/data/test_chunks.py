@@ -228,7 +228,7 @@ def test_memory_falls_as_one_over_the_ranks(tmp_path: Path) -> None:
 
 def test_a_chunk_that_no_worker_holds_is_asked_for_again() -> None:
     """A worker has died after it had read its chunk, and another is reading it again."""
-    array = dask.array.concatenate([dask.array.zeros((rows, 2), np.uint8) for rows in (3, 4)])
+    array = dask.array.concatenate([dask.array.zeros((rows, 2), dtype=np.uint8) for rows in (3, 4)])
     keys = list(flatten(array.__dask_keys__()))
 
     class Client:
