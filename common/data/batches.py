@@ -128,8 +128,8 @@ class Plan:
                 raise SpecError(
                     f"dask.partition leaves part {owner} of {self.owners} without an example in step {step + 1} of an epoch. "
                     f"Received: {self.spec.dask.partition} with seed {self.spec.seed}, {len(self.owned[owner])} of "
-                    f"{self.num_examples} examples in this part, global_batch_size {self.spec.global_batch_size}. Use larger batches, parts of more equal size "
-                    "(dask.skew, dask.speeds), or another data.limit."
+                    f"{self.num_examples} examples in this part, global_batch_size {self.spec.global_batch_size}. "
+                    "Use larger batches, parts of more equal size (dask.skew, dask.speeds), or another data.limit."
                 )
 
     @property

@@ -14,6 +14,7 @@ from common.models import architectures
 from tests.common.data.test_chunks import IMAGES, together
 
 LABELS = np.repeat(np.arange(10), 60)
+ASYNCHRONOUS = {"mode": "parameter_server", "parameter_server": {"updates": "asynchronous"}}
 
 
 def a_plan(
@@ -143,8 +144,8 @@ def test_owned_images_are_held_by_their_owner_and_nothing_is_moved() -> None:
         ({}, {"partition": "speed"}, "dask.partition is for dask.order owned"),
         ({"mode": "data_parallel"}, {"order": "owned", "owners": 2}, "dask.order owned is for serial, multi_process"),
         ({}, {"skew": 0.1}, "dask.skew is for dask.order owned. Received: 0.1 with global"),
-        ({"mode": "multi_process"}, {"order": "owned", "owners": 2, "skew": 0.1}, "dask.skew is for dask.partition class_skew. Received: 0.1 with balanced"),
-        ({"mode": "parameter_server", "parameter_server": {"updates": "asynchronous"}}, {"order": "owned", "owners": 2}, "dask.order owned is not for asynchronous updates"),
+        ({"mode": "multi_process"}, {"order": "owned", "owners": 2, "skew": 0.1}, "dask.skew is for dask.partition class_skew"),
+        (ASYNCHRONOUS, {"order": "owned", "owners": 2}, "dask.order owned is not for asynchronous updates"),
         ({"mode": "multi_process"}, {"order": "owned"}, "dask.owners must be the number of replicas"),
         ({"mode": "multi_process"}, {"order": "owned", "owners": 4}, "Received: 4 with replicas 2"),
         ({"mode": "multi_process"}, {"order": "owned", "owners": 2, "scheduler": "tcp://a:1"}, "needs chunks that"),
