@@ -96,7 +96,8 @@ def _graph(on_cuda: bool) -> dict[str, Any]:
     elsewhere = {} if has_compiler else dict.fromkeys(graphs, "a C++ compiler")
     cuda_graphs = "compile_cuda_graphs"
     # In the other modes a model sends within its backward pass, is a part of a model, or runs in threads.
-    only = {"mode": ["serial", "parameter_server"]}
+    # A graph is of one batch size, and replicas that own their images have several.
+    only = {"mode": ["serial", "parameter_server"], "dask.order": ["global", "chunks"]}
     return {
         "values": ["eager", *(graphs if has_compiler else []), *([cuda_graphs] if on_cuda else [])],
         "default": "eager",

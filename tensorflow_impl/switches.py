@@ -69,7 +69,8 @@ def options(kind: str) -> dict[str, Any]:
             "only": {
                 "eager": {"mode": ["serial"]},
                 # XLA compiles for one device and no ring. The other modes' graphs have several devices or a ring.
-                "xla": {"mode": ["serial", "parameter_server", "model_averaging"]},
+                # A graph is of one batch size, and replicas that own their images have several.
+                "xla": {"mode": ["serial", "parameter_server", "model_averaging"], "dask.order": ["global", "chunks"]},
             },
             "help": "the training step: by tf.function, operation by operation, or compiled with XLA; evaluation is a function",
         },

@@ -267,8 +267,9 @@ class RunResult(Exact):
     peak_memory_by_device_mib: dict[str, Seconds] = {}
     """The same by device, as `rank 0 GPU 1`; those that a process did not use are left out."""
     images_per_second_by_process: list[Seconds] = []
-    """Of the last epoch, by rank: each process's own images over the time until it had launched its last step. Processes that
-    meet in every step all have the pace of the slowest. Empty for a run of one process."""
+    """Of all timed epochs, by rank: each process's own images over the time until it had launched the last step of each epoch.
+    Of a resumed run, those of its last attempt. Processes that meet in every step all have the pace of the slowest. Empty for a
+    run of one process, and if no step was timed."""
     chunks: Chunks | None = None
     """Of input dask. None: another input, or no batch was made."""
     order_hash: str | None = None

@@ -127,9 +127,9 @@ class Plan:
             if owner >= 0:
                 raise SpecError(
                     f"dask.partition leaves part {owner} of {self.owners} without an example in step {step + 1} of an epoch. "
-                    f"Received: {self.spec.dask.partition}, {len(self.owned[owner])} of {self.num_examples} examples in this "
-                    f"part, global_batch_size {self.spec.global_batch_size}. Use larger batches, parts of more equal size "
-                    "(dask.skew, dask.speeds), or another data.limit."
+                    f"Received: {self.spec.dask.partition} with seed {self.spec.seed}, {len(self.owned[owner])} of "
+                    f"{self.num_examples} examples in this part, global_batch_size {self.spec.global_batch_size}. "
+                    "Use larger batches, parts of more equal size (dask.skew, dask.speeds), or another data.limit."
                 )
 
     @property
@@ -206,14 +206,19 @@ class Plan:
             ranges.append((start + low, start + high))
         return ranges
 
-    def own_sizes(self, size: int, world_size: int, rank: int) -> list[int]:
-        """How many examples one process has in the global batches of a size, each number once, the largest first."""
+    def own_sizes(self, size: int, world_size: int) -> list[tuple[int, ...]]:
+        """How many examples each process has, by rank, in the global batches of a size.
+
+        Each process finds all of its numbers in some of these tuples, not each combination that a batch has. The list is as
+        short as that allows, and the same for all processes: they may exchange something for each of its items.
+        """
         if self.owners == world_size > 1:
             batches = [self.batch(step) for step in range(self.steps_per_epoch)]
-            own = np.diff(self._own_bounds)[:, rank].tolist()
-            return sorted({n for n, (start, stop) in zip(own, batches, strict=True) if stop - start == size}, reverse=True)
-        low, high = shard(size, world_size, rank)
-        return [high - low]
+            own = np.diff(self._own_bounds)[[stop - start == size for start, stop in batches]]
+            numbers = [sorted(set(each.tolist()), reverse=True) for each in own.T]
+            most = max(map(len, numbers))
+            return [tuple(each[min(place, len(each) - 1)] for each in numbers) for place in range(most)]
+        return [tuple(high - low for low, high in (shard(size, world_size, rank) for rank in range(world_size)))]
 
     def draw(self, epoch: int) -> Epoch:
         """The draws of an epoch. Epochs count from 1."""

@@ -56,7 +56,7 @@ def feed(plan: Plan, split: Split, world_size: int, rank: int, account: Account 
     opened = ExitStack()
     known = account or Account()
     holder = _Holder(plan, split, known, opened)
-    known.owners.serve(holder.gather)
+    known.owners.serve(holder.gather, holder.num_images, plan.spec.global_batch_size)
 
     def start(epoch: int, steps: Sequence[int]) -> Iterator[Images]:
         ids, bounds = plan.draw(epoch).ids, plan.bounds(epoch, world_size, rank)
@@ -98,6 +98,7 @@ class _Holder:
         self._place = np.argsort(np.concatenate(owned))
         """[N], where each image is if the owners' images stand one behind the other."""
         own = owned[0 if account.on_cluster else account.owners.rank]
+        self.num_images = len(own)
         self._chunks = [own[first : first + size] for first in range(0, len(own), size)]
         if not account.on_cluster:
             account.owner_of_chunk = [owner for owner, ids in enumerate(owned) for _ in range(0, len(ids), size)]
@@ -161,7 +162,10 @@ class _Holder:
                 distributed.wait(kept)  # else chunks would be read while later batches are timed
             self._account.held_bytes = [kept.nbytes]
             if self._account.on_cluster:
-                self._account.owner_of_chunk, self._account.held_bytes = _on_workers(client, kept)
+                while (found_there := _on_workers(client, kept)) is None:
+                    with client.as_current():
+                        distributed.wait(kept)
+                self._account.owner_of_chunk, self._account.held_bytes = found_there
 
             def gather_there(positions: npt.NDArray[np.int64]) -> Callable[[], Images]:
                 future: Any = client.compute(kept[positions])
@@ -177,7 +181,7 @@ def _array(split: Split, image_size: int, chunks: list[npt.NDArray[np.int64]], n
 
     shape = (image_size, image_size, 3)
     if not chunks:  # more owners than chunks
-        return dask.array.zeros((0, *shape), np.uint8)
+        return dask.array.zeros((0, *shape), dtype=np.uint8)
     read, found = delayed(_chunk, pure=False), list[Any]()
     for number, ids in enumerate(chunks):
         value = read(_part(split, ids), image_size, dask_key_name=f"{name}-{number}")
@@ -185,13 +189,19 @@ def _array(split: Split, image_size: int, chunks: list[npt.NDArray[np.int64]], n
     return dask.array.concatenate(found)
 
 
-def _on_workers(client: Any, kept: Any) -> tuple[list[int], list[int]]:
-    """(the worker that holds each chunk of an array, bytes by worker). Workers are numbered in the order of their addresses."""
+def _on_workers(client: Any, kept: Any) -> tuple[list[int], list[int]] | None:
+    """(the worker that holds each chunk of an array, bytes by worker). Workers are numbered in the order of their addresses.
+
+    None: a worker has died meanwhile, and others are reading its chunks again.
+    """
     from dask.core import flatten
 
     workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
     found, sizes = client.who_has(kept), [0] * len(workers)
-    owners = [workers.index(min(found[key])) for key in flatten(kept.__dask_keys__())]
+    places = [[workers.index(each) for each in found[key] if each in workers] for key in flatten(kept.__dask_keys__())]
+    if not all(places):
+        return None
+    owners = list(map(min, places))
     row_bytes = kept.nbytes // len(kept)
     for owner, length in zip(owners, kept.chunks[0], strict=True):
         sizes[owner] += length * row_bytes

@@ -1,19 +1,22 @@
 """The processes of a run that hold the training images together. Each holds some, and sends the others what they ask for.
 
-A request is positions in the owner's images. The answer is their pixels. Nothing is unpickled, and each connection begins
-with `challenge`.
+A request is positions in the owner's images. The answer is their pixels, or why there are none. Nothing is unpickled, and each
+connection begins with `challenge`.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
+import selectors
 import socket
 import struct
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,12 +29,24 @@ Gather = Callable[[npt.NDArray[np.int64]], Callable[[], Images]]
 """Starts to gather the images at some positions. The function that it returns waits for them."""
 
 _COUNT = struct.Struct("<q")
+_FAILED = -1
+"""In the place of an answer's count of images: the text of an error follows, after its length."""
+_LONGEST_TEXT = 2**14
+"""Bytes of an error's text."""
 _LONGEST = 128
 """Bytes of an address in words."""
+_MOST_STRANGERS = 32
+"""Connections at one time that have not proved themselves. Others wait for their turn."""
+_PAUSE_SECONDS = 0.1
+"""For which the listener waits if it can accept no connection, e.g. for lack of file descriptors."""
 
 
 class OwnerGoneError(ConnectionError):
     """A process that holds a part of the training images has ended."""
+
+
+class OwnerFailedError(RuntimeError):
+    """A process that holds a part of the training images lives, and cannot read them."""
 
 
 class Owners:
@@ -64,13 +79,21 @@ class Owners:
         self._listener = listener
         self._secret = os.environ.get(placement.PASSWORD_VARIABLE, "")
         self._asked: dict[int, _Line] = {}
-        self._served: list[socket.socket] = []
-        self._threads: list[threading.Thread] = []
+        self._served: list[tuple[socket.socket, threading.Thread]] = []
+        self._accepting: threading.Thread | None = None
+        self._closed = threading.Event()
+        self._strangers = threading.Semaphore(_MOST_STRANGERS)
 
-    def serve(self, gather: Gather) -> None:
-        """Answer the others from now on, in threads. Nothing is gathered before one of them asks."""
+    def serve(self, gather: Gather, images: int, most: int) -> None:
+        """Answer the others from now on, in threads. Nothing is gathered before one of them asks.
+
+        Args:
+            images: number of images that this process holds. Positions are below it.
+            most: images that one request may ask for.
+        """
         if self._listener is not None:
-            self._start(self._accept, self._listener, gather)
+            self._accepting = _thread(self._accept, self._listener, _Answering(gather, images, most))
+            self._accepting.start()
 
     def ask(self, rank: int, positions: npt.NDArray[np.int64], image_size: int) -> Callable[[], Images]:
         """Ask another process for the images at some of its positions.
@@ -80,6 +103,7 @@ class Owners:
 
         Raises:
             OwnerGoneError: also of the function.
+            OwnerFailedError: of the function.
         """
         try:
             line = self._asked.get(rank) or self._asked.setdefault(rank, _Line(self._addresses[rank], self._secret))
@@ -92,6 +116,8 @@ class Owners:
         def wait() -> Images:
             try:
                 images = receive()
+            except _AnswerError as error:
+                raise OwnerFailedError(f"rank {rank} cannot read its part of the training images: {error}") from None
             except OSError as error:
                 raise self._gone(rank, error) from None
             self.moved_bytes += images.nbytes
@@ -101,43 +127,90 @@ class Owners:
 
     def close(self) -> None:
         """Ask and answer no more."""
-        lines = [line.connection for line in self._asked.values()]
-        for connection in (self._listener, *self._served, *lines):
-            if connection is not None:
-                with suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for it
-                connection.close()
-        for thread in self._threads:
+        self._closed.set()
+        if self._listener is not None:
+            _end(self._listener)
+        if self._accepting is not None:
+            self._accepting.join()  # first: it may have just accepted one more
+        for connection in (*(each for each, _ in self._served), *(line.connection for line in self._asked.values())):
+            _end(connection)
+        for _, thread in self._served:
             thread.join()
 
     def _gone(self, rank: int, error: OSError) -> OwnerGoneError:
         return OwnerGoneError(f"rank {rank} has gone, which holds a part of the training images ({error})")
 
-    def _start(self, work: Callable[..., None], *arguments: Any) -> None:
-        thread = threading.Thread(target=work, args=arguments, name="owner", daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept(self, listener: socket.socket, gather: Gather) -> None:
-        while True:
+    def _accept(self, listener: socket.socket, answering: _Answering) -> None:
+        while not self._closed.is_set():
+            if not self._strangers.acquire(timeout=_PAUSE_SECONDS):
+                continue
             try:
                 connection, _ = listener.accept()
-            except OSError:  # closed
-                return
-            self._served.append(connection)
-            self._start(self._answer, connection, gather)
+            except OSError:  # closed, or a lack of file descriptors, which passes
+                self._strangers.release()
+                self._closed.wait(_PAUSE_SECONDS)
+                continue
+            thread = _thread(self._answer, connection, answering)
+            try:
+                thread.start()
+            except RuntimeError:  # a lack of threads
+                self._strangers.release()
+                connection.close()
+                continue
+            self._served = [each for each in self._served if each[1].is_alive()] + [(connection, thread)]
 
-    def _answer(self, connection: socket.socket, gather: Gather) -> None:
+    def _answer(self, connection: socket.socket, answering: _Answering) -> None:
         with suppress(OSError), connection:  # the other has gone, or is a stranger
-            connection.settimeout(challenge.STRANGER_SECONDS)
-            challenge.meet(connection, self._secret, listens=True)
+            try:
+                deadline = time.monotonic() + challenge.STRANGER_SECONDS
+                challenge.meet(connection, self._secret, listens=True, deadline=deadline)
+            finally:
+                self._strangers.release()
             connection.settimeout(None)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            while True:
-                (count,) = _COUNT.unpack(_received(connection, bytearray(_COUNT.size)))
-                positions = np.empty(count, "<i8")
-                _received(connection, positions)
-                connection.sendall(np.ascontiguousarray(gather(positions)()).data)
+            while answering.answer(connection):
+                pass
+
+
+@dataclass(frozen=True)
+class _Answering:
+    """What an owner answers to one request after the other."""
+
+    gather: Gather
+    images: int
+    most: int
+
+    def answer(self, connection: socket.socket) -> bool:
+        """Answer the next request. Returns whether another may follow."""
+        (count,) = _COUNT.unpack(_received(connection, bytearray(_COUNT.size)))
+        if not 1 <= count <= self.most:
+            _say(connection, f"a request asks for 1 to {self.most} images. Received: {count}.")
+            return False  # what follows cannot be read
+        positions = _received(connection, np.empty(count, "<i8"))
+        if positions.min() < 0 or positions.max() >= self.images:
+            _say(connection, f"positions are below {self.images}. Received: {positions.min()} to {positions.max()}.")
+            return True
+        try:
+            images = np.ascontiguousarray(self.gather(positions)())
+        except Exception as error:  # of a file, a decoder or Dask: it is told to the process that asked
+            _say(connection, f"{type(error).__name__}: {error}")
+            return True
+        connection.sendall(_COUNT.pack(count))
+        connection.sendall(images.data)
+        return True
+
+
+class _AnswerError(Exception):
+    """The answer to a question is an error."""
+
+
+@dataclass(eq=False)
+class _Question:
+    """One that is open until its answer has arrived."""
+
+    images: Images
+    """Where the answer goes."""
+    error: str | None = None
 
 
 class _Line:
@@ -151,23 +224,65 @@ class _Line:
             self.connection.close()
             raise
         self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._open: deque[Images] = deque()
-        """Where the answers to open questions go."""
+        self._open: deque[_Question] = deque()
 
     def ask(self, positions: npt.NDArray[np.int64], image_shape: tuple[int, int, int]) -> Callable[[], Images]:
-        self.connection.sendall(_COUNT.pack(len(positions)) + np.ascontiguousarray(positions, "<i8").tobytes())
-        images = np.empty((len(positions), *image_shape), np.uint8)
-        self._open.append(images)
+        self._send(_COUNT.pack(len(positions)) + np.ascontiguousarray(positions, "<i8").tobytes())
+        question = _Question(np.empty((len(positions), *image_shape), np.uint8))
+        self._open.append(question)
 
         def receive() -> Images:
-            while self._open:  # a feed that was left early has not waited for all answers
-                first = self._open.popleft()
-                _received(self.connection, first)
-                if first is images:
-                    break
-            return images
+            while question in self._open:  # a feed that was left early has not waited for all answers
+                self._receive()
+            if question.error is not None:
+                raise _AnswerError(question.error)
+            return question.images
 
         return receive
+
+    def _send(self, request: bytes) -> None:
+        """Send while reading answers. The other process may read no request before its answers are read."""
+        left = memoryview(request)
+        while left:
+            try:
+                left = left[self.connection.send(left, socket.MSG_DONTWAIT) :]
+            except BlockingIOError:
+                with selectors.DefaultSelector() as selector:
+                    selector.register(self.connection, selectors.EVENT_READ | selectors.EVENT_WRITE)
+                    ready = selector.select()[0][1]
+                if ready & selectors.EVENT_READ:
+                    self._receive()
+
+    def _receive(self) -> None:
+        """Read the answer to the oldest open question."""
+        (count,) = _COUNT.unpack(_received(self.connection, bytearray(_COUNT.size)))
+        if not self._open:
+            raise ConnectionResetError("it has answered without a question")
+        question = self._open.popleft()
+        if count == len(question.images):
+            _received(self.connection, question.images)
+            return
+        (length,) = _COUNT.unpack(_received(self.connection, bytearray(_COUNT.size)))
+        if count != _FAILED or not 0 <= length <= _LONGEST_TEXT:
+            raise ConnectionResetError("its answer is not to the question")
+        question.error = bytes(_received(self.connection, bytearray(length))).decode(errors="replace")
+
+
+def _say(connection: socket.socket, error: str) -> None:
+    """Answer with the text of an error."""
+    text = error.encode()[:_LONGEST_TEXT]
+    connection.sendall(_COUNT.pack(_FAILED) + _COUNT.pack(len(text)) + text)
+
+
+def _thread(work: Callable[..., None], *arguments: Any) -> threading.Thread:
+    return threading.Thread(target=work, args=arguments, name="owner", daemon=True)
+
+
+def _end(connection: socket.socket) -> None:
+    """Close a socket, and wake the thread that waits for it."""
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()
 
 
 def meet(total: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]]) -> Owners:

@@ -6,10 +6,13 @@ import re
 from typing import TYPE_CHECKING
 
 from common.spec.errors import SpecError, alternatives, did_you_mean
+from common.spec.groups import Dask
 from common.spec.names import COMPRESSING_VARIANTS, HOST_MODES, INPUTS, MODELS, MODES, OWNING_MODES, SCHEDULERS
 
 if TYPE_CHECKING:
     from common.spec.schema import Spec
+
+_SKEW = Dask.model_fields["skew"].default
 
 
 def check(spec: Spec) -> None:
@@ -130,7 +133,7 @@ def _check_input(spec: Spec) -> None:
 def _check_owners(spec: Spec) -> None:
     settings = spec.dask
     if settings.order != "owned":
-        for field, unset in (("owners", None), ("partition", "balanced"), ("speeds", ())):
+        for field, unset in (("owners", None), ("partition", "balanced"), ("skew", _SKEW), ("speeds", ())):
             if (value := getattr(settings, field)) != unset:
                 raise SpecError(f"dask.{field} is for dask.order owned. Received: {value} with {settings.order}. Leave it out.")
         return
@@ -138,6 +141,11 @@ def _check_owners(spec: Spec) -> None:
         raise SpecError(
             f"dask.order owned is for {alternatives(OWNING_MODES)}, where each replica is a process. "
             f"Received: mode {spec.mode}. Use global."
+        )
+    if spec.variant == "parameter_server_async":
+        raise SpecError(
+            "dask.order owned is not for asynchronous updates of a parameter_server, which do not weigh parts by their size. "
+            "Received: parameter_server.updates asynchronous. Use synchronous, or order global."
         )
     if settings.owners is None or (spec.mode != "serial" and settings.owners != spec.replicas):
         raise SpecError(
@@ -153,6 +161,10 @@ def _check_owners(spec: Spec) -> None:
         raise SpecError(
             f"accumulation is not for dask.order owned, whose replicas' batches differ in size. Received: {spec.accumulation}. "
             "Use 1."
+        )
+    if settings.partition != "class_skew" and settings.skew != _SKEW:
+        raise SpecError(
+            f"dask.skew is for dask.partition class_skew. Received: {settings.skew:g} with {settings.partition}. Leave it out."
         )
     wanted = settings.owners if settings.partition == "speed" else 0
     if len(settings.speeds) != wanted:

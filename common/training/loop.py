@@ -77,6 +77,8 @@ class Run:
         self._order: list[npt.NDArray[np.int64]] = []
         self._cpus = machine.cpu_budget(spec.cores) if cpus is None else cpus  # of all ranks
         self._usage = Usage()
+        self._own_pace = np.zeros(2)
+        """(images, seconds) of this process in all timed epochs."""
         self._memory_mib = np.array([0.0, math.nan])
         """The largest so far: resident, and proportional if the system says."""
         self._audit = Audit()
@@ -416,12 +418,20 @@ class Run:
         )
 
     def _record_speeds(self, trainer: Trainer, images: int, seconds: float) -> None:
-        """Record how fast each process went through its own images in this epoch, until it met the others at its end."""
+        """Record how fast each process went through its own images in all timed epochs, until it met the others at their ends.
+
+        Args:
+            images: of this process, in the timed steps of this epoch.
+            seconds: that they took.
+        """
         ranks, rank = _ranks()
+        if images:
+            self._own_pace += images, seconds
         if ranks > 1:
             speeds = np.zeros(ranks)
-            speeds[rank] = images / seconds if images else 0.0
-            self.record(images_per_second_by_process=trainer.total(speeds).tolist())
+            speeds[rank] = self._own_pace[0] / self._own_pace[1] if self._own_pace[0] else 0.0
+            speeds = trainer.total(speeds)
+            self.record(images_per_second_by_process=speeds.tolist() if speeds.all() else [])
 
     def _batch_sizes(self, trainer: Trainer, plan: Plan, dataset: Dataset) -> tuple[list[int], list[int]]:
         """Sizes of the global batches to train on, and of this process's batches to score."""

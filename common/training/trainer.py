@@ -183,11 +183,13 @@ class Trainer:
         """
         index, number = self.shard
         with self._unchanged():
-            trained, first = self._plan.batch(0)[1], self._plan.bounds(1, number, index)[0]
+            trained = self._plan.batch(0)[1]
+            firsts = tuple(stop - start for start, stop in (self._plan.bounds(1, number, rank)[0] for rank in range(number)))
             for size in step_sizes:
-                for own in self._plan.own_sizes(size, number, index):
-                    for _ in range(1 if (own, size) == (first[1] - first[0], trained) else 2):
-                        self._blank_step(own, size)
+                # Replicas exchange gradients in a blank step too, so all of them make equally many.
+                for sizes in self._plan.own_sizes(size, number):
+                    for _ in range(1 if (sizes, size) == (firsts, trained) else 2):
+                        self._blank_step(sizes[index], size)
             for size in score_sizes:
                 self._blank_score(self._blank(size))
 

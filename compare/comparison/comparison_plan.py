@@ -231,7 +231,7 @@ def judged(request: Request, shown: Display) -> Comparison:
     _refuse_other_first_hosts(rows)
     run_spec = rows[0].spec
     dataset = sources.load(run_spec.data, seed=run_spec.split_seed, cache_dir=run_spec.paths.cache_dir)
-    matrix.check_data(rows, dataset)
+    matrix.check_data(rows, dataset, settings.seeds)
     architecture = architectures.of(run_spec, len(dataset.class_names), dataset.image_size)
     planned = Comparison(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),

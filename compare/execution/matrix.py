@@ -153,15 +153,19 @@ def _not_parallel(run: Spec, description: dict[str, Any]) -> str | None:
     return f"not parallel: {run.replicas} replicas would take turns on {wording.count(run.cores, 'core')}"
 
 
-def check_data(made: Sequence[Row], dataset: Dataset) -> None:
+def check_data(made: Sequence[Row], dataset: Dataset, seeds: Sequence[int] = ()) -> None:
     """Check every row against the data: the model takes its images, and each replica has an example at every step.
+
+    Args:
+        seeds: of all repeats. Parts of a skewed data set are drawn with them. Empty: each row's own.
 
     Raises:
         SpecError: a row does not fit the data.
     """
     for row in made:
         architecture = architectures.of(row.spec, len(dataset.class_names), dataset.image_size)
-        Plan(row.spec, architecture, len(dataset.train), labels=dataset.train.labels)
+        for seed in seeds or (row.spec.seed,):
+            Plan(row.spec.with_fields(seed=seed), architecture, len(dataset.train), labels=dataset.train.labels)
     for model in dict.fromkeys(row.spec.model for row in made):
         _refuse_colours(architectures.resolve(model, len(dataset.class_names), dataset.image_size), dataset)
 

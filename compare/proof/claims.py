@@ -14,17 +14,20 @@ from compare.execution import contestants, launch
 WITHOUT_SWITCHES = "the float64 proof is made without its switches"
 
 
-def not_claimed(timed: Spec, architecture: Architecture, modes: Sequence[str], frameworks: Sequence[str]) -> dict[str, str]:
+def not_claimed(
+    timed: Spec, architecture: Architecture, modes: Sequence[str], replicas: int, frameworks: Sequence[str]
+) -> dict[str, str]:
     """Mode or framework: why it does not claim to be the proved mathematics as it is timed.
 
     Args:
         timed: the run that the proof is for.
         modes: parallel ones.
+        replicas: of those modes.
         frameworks: contestants all of whose runs have switches that the float64 proof is made without.
     """
     reasons: dict[str, str] = {}
     for mode in modes:
-        asked = spec.build(spec.with_variant({**timed.model_dump(), "global_batch_size": 2}, mode, 2))
+        asked = spec.build(spec.with_variant({**timed.model_dump(), "global_batch_size": replicas}, mode, replicas))
         if asked.departs is not None:
             reasons[mode] = asked.departs
         elif asked.data_replicas == 1:

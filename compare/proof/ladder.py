@@ -114,7 +114,7 @@ def prove(
         name for name in frameworks if not any(timed_rows.is_of(levels, name, runs.get(name, timed)) for runs in every)
     ]
     claimed: dict[str, Any] = {
-        "not_claimed": claims.not_claimed(timed, ladder.architecture, parallel, with_switches),
+        "not_claimed": claims.not_claimed(timed, ladder.architecture, parallel, replicas, with_switches),
         "compared_with": claims.compared_with(timed, ladder.architecture, parallel),
     }
     if remember and (proof := remembered.load(key)):
@@ -514,7 +514,7 @@ class _Ladder:
             return []  # two update rules, which nobody claims to be the same
         if isinstance(self.architecture.layers[0], architectures.Opaque):
             return []  # the referee, whose float32 steps these are compared with, cannot compute it
-        serial = {name: _few_batches(specs[name], len(self._dataset.train)) for name in self.frameworks}
+        serial = {name: _few_batches(specs[name], self.architecture, len(self._dataset.train)) for name in self.frameworks}
         examined: dict[str, tuple[str, str | None]] = {
             timed_rows.run_name(name, specs[name]): (name, None) for name in self.frameworks
         }
@@ -696,11 +696,31 @@ class _Ladder:
         return tolerances.measure_yardstick(pairs)
 
 
-def _few_batches(timed: Spec, available: int) -> Spec:
-    """The timed run with two whole batches in an epoch and the uneven one, if it has one."""
+def _few_batches(timed: Spec, architecture: Architecture, available: int) -> Spec:
+    """The timed run with two whole batches in an epoch and the uneven one, if it has one.
+
+    Replicas that own their images keep the timed parts, unless these leave one of so few batches without an example of a part.
+    """
     size = timed.global_batch_size
     examples = min(timed.data.limit or available, available)
-    return timed.with_fields(data=_limited(timed, min(examples, 2 * size + examples % size)), profile_steps=0)
+    few = timed.with_fields(data=_limited(timed, min(examples, 2 * size + examples % size)), profile_steps=0)
+    if few.dask.order == "owned":
+        train = sources.load(few.data, seed=few.split_seed, cache_dir=few.paths.cache_dir).train
+        try:
+            Plan(few, architecture, len(train), labels=train.labels)
+        except spec.SpecError:
+            return _of_equal_parts(few)
+    return few
+
+
+def _of_equal_parts(what: Spec) -> Spec:
+    """A run whose replicas own their images, with parts of equal size and an example of each in every batch."""
+    train = sources.load(what.data, seed=what.split_seed, cache_dir=what.paths.cache_dir).train
+    rest = len(train) % what.global_batch_size
+    if 0 < rest < min(what.dask.owners or 1, len(train)):
+        what = what.with_fields(data=_limited(what, len(train) - rest))
+    equal = {"partition": "balanced", "skew": spec.Dask.model_fields["skew"].default, "speeds": ()}
+    return what.with_fields(dask={**what.dask.model_dump(), **equal})
 
 
 def _excused(strict: list[Rung], measured: list[Rung]) -> list[Rung]:
@@ -720,8 +740,11 @@ def _uneven_label(micro_batches: int) -> str:
 
 
 def proof_spec(timed: Spec, batch_size: int, steps: int, precision: spec.Precision, level: str = "usual") -> Spec:
-    """A timed run as the proof trains it: serially, with its own batch size, length, precision and learning rate."""
-    return timed.with_fields(
+    """A timed run as the proof trains it: serially, with its own batch size, length, precision and learning rate.
+
+    Replicas that own their images get parts of equal size: of others, some might have no example in so small a batch.
+    """
+    made = timed.with_fields(
         epochs=None,
         steps=steps,
         global_batch_size=batch_size,
@@ -743,6 +766,7 @@ def proof_spec(timed: Spec, batch_size: int, steps: int, precision: spec.Precisi
         switches=level,
         framework_options={},
     )
+    return _of_equal_parts(made) if made.dask.order == "owned" else made
 
 
 def _copies(serial: Mapping[str, Spec], frameworks: Sequence[str], steps: int, copies: int) -> list[Recording]:

@@ -303,6 +303,22 @@ def test_modes_that_are_another_function_as_timed_are_not_claimed(
     assert {proof.mode_verdict("pytorch", mode) for mode in set(MODES) - modes} <= {"proved"}
 
 
+@pytest.mark.parametrize("last", [0, 2])
+def test_owned_parts_are_proved_for_three_replicas_with_equal_parts_in_small_batches(
+    twins: FakeTwins, tmp_path: Path, last: int
+) -> None:
+    """In batches of 15, the smallest of the timed parts has no example of most."""
+    owned = {"order": "owned", "owners": 3, "partition": "speed", "speeds": (1.0, 20.0, 20.0)}
+    fields = {"input": "dask", "workers": 1, "dask": owned, "global_batch_size": 192, "data": {"limit": 5 * 15 + last}}
+    modes = ("serial", "multi_process")
+    proof = prove(tmp_path, timed(**fields), modes, replicas=3, steps=20, timed_runs=both(**fields))
+    assert {proof.mode_verdict("pytorch", mode) for mode in modes} == {"proved"} and proof.not_claimed == {}
+    small = [what for _, what in twins.calls if what.precision == "float64"]
+    assert {what.dask.partition for what in small} == {"balanced"}
+    assert {what.dask.partition for _, what in twins.stepped if what.global_batch_size == 192} == {"speed"}
+    assert {what.data.limit for what in small if what.mode == "serial"} >= {75}
+
+
 def test_copies_of_a_pipeline_are_held_where_their_micro_batches_have_no_statistics(twins: FakeTwins, tmp_path: Path) -> None:
     modes = ("serial", "pipeline", "hybrid_pipeline")
     held = prove(tmp_path, timed(model="simple_cnn"), modes)

@@ -41,6 +41,18 @@ def losses(twin: Twin, made_trainer: Any) -> np.ndarray:
     return made_trainer.fetch(found).astype(np.float64)
 
 
+def test_graphs_of_one_batch_size_are_refused_where_replicas_own_their_images(twin: Twin) -> None:
+    """They have several sizes, and would compute most steps without a graph."""
+    option = twin.switches.options("cpu")["graph"]
+    compiled = [value for value, what in option["sets"]["graph"].items() if what == "compiled" and value in option["values"]]
+    fields = {"mode": "parameter_server", "replicas": 2, "input": "dask", "workers": 1}
+    owned = spec.build({**fields, "dask": {"order": "owned", "owners": 2}})
+    assert compiled
+    for value in compiled:
+        assert spec.incompatibility(owned, option, value) == "is for dask.order global or chunks, not for owned"
+        assert spec.incompatibility(spec.build(fields), option, value) is None
+
+
 @pytest.fixture(scope="module")
 def usual(twin: Twin) -> np.ndarray:
     return losses(twin, trainer(twin))

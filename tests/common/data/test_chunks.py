@@ -10,9 +10,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import dask.array
 import numpy as np
 import psutil
 import pytest
+from dask.core import flatten
 
 from common import spec
 from common.data import chunks
@@ -222,6 +224,26 @@ def test_memory_falls_as_one_over_the_ranks(tmp_path: Path) -> None:
     # Beside the chunks: batches on their way, Dask's graphs, and what the allocator keeps.
     for ranks, private in taken.items():
         assert images.nbytes / ranks <= private <= images.nbytes / ranks + 40 * 2**20, taken
+
+
+def test_a_chunk_that_no_worker_holds_is_asked_for_again() -> None:
+    """A worker has died after it had read its chunk, and another is reading it again."""
+    array = dask.array.concatenate([dask.array.zeros((rows, 2), dtype=np.uint8) for rows in (3, 4)])
+    keys = list(flatten(array.__dask_keys__()))
+
+    class Client:
+        def scheduler_info(self, n_workers: int) -> dict[str, Any]:
+            return {"workers": {"tcp://b": {}, "tcp://a": {}}}
+
+        def who_has(self, kept: Any) -> dict[Any, tuple[str, ...]]:
+            return dict(zip(keys, (held, ("tcp://a", "tcp://gone")), strict=True))
+
+    held: tuple[str, ...] = ()
+    assert chunks._on_workers(Client(), array) is None
+    held = ("tcp://gone",)
+    assert chunks._on_workers(Client(), array) is None
+    held = ("tcp://b",)
+    assert chunks._on_workers(Client(), array) == ([1, 0], [8, 6])
 
 
 def assert_all_arrive(

@@ -14,12 +14,18 @@ from common.models import architectures
 from tests.common.data.test_chunks import IMAGES, together
 
 LABELS = np.repeat(np.arange(10), 60)
+ASYNCHRONOUS = {"mode": "parameter_server", "parameter_server": {"updates": "asynchronous"}}
 
 
 def a_plan(
-    num_examples: int = 600, owners: int = 3, labels: Any = None, mode: str = "model_averaging", **settings: Any
+    num_examples: int = 600,
+    owners: int = 3,
+    labels: Any = None,
+    mode: str = "model_averaging",
+    batch_size: int = 30,
+    **settings: Any,
 ) -> Plan:
-    fields = {"mode": mode, "replicas": 1 if mode == "serial" else owners, "global_batch_size": 30, "epochs": 2}
+    fields = {"mode": mode, "replicas": 1 if mode == "serial" else owners, "global_batch_size": batch_size, "epochs": 2}
     dask = {"order": "owned", "owners": owners, "chunk_images": 7, **settings}
     made = spec.build({**fields, "input": "dask", "workers": 1, "dask": dask})
     return Plan(made, architectures.resolve("simple_cnn", 10, 32), num_examples, labels=labels)
@@ -93,9 +99,21 @@ def test_each_rank_trains_on_all_of_its_own_examples_and_no_others(settings: dic
         edges = [plan.bounds(1, 3, rank)[step] for rank in range(3)]
         assert (edges[0][0], edges[-1][1]) == plan.batch(step)
         assert [stop for _, stop in edges[:-1]] == [start for start, _ in edges[1:]]
-    sizes = {stop - start for rank in range(3) for start, stop in plan.bounds(1, 3, rank)}
-    whole = {size for rank in range(3) for size in plan.own_sizes(30, 3, rank)}
-    assert sizes == whole  # 600 divides into batches of 30
+    for rank in range(3):
+        sizes = {stop - start for start, stop in plan.bounds(1, 3, rank)}
+        assert sizes == {each[rank] for each in plan.own_sizes(30, 3)}  # 600 divides into batches of 30
+
+
+def test_the_sizes_to_compile_are_equally_many_for_all_processes_and_no_more_than_the_most_of_one() -> None:
+    plan = a_plan(1437, partition="speed", speeds=(1.0, 2.0, 3.0), batch_size=66)
+    wholes = [
+        {stop - start for start, stop in plan.bounds(1, 3, rank)[:-1]}  # the last batch is smaller
+        for rank in range(3)
+    ]
+    assert len(set(map(len, wholes))) > 1, "else each process would have made equally many anyway"
+    made = plan.own_sizes(66, 3)
+    assert len(made) == max(map(len, wholes))
+    assert [set(sizes) for sizes in zip(*made, strict=True)] == wholes
 
 
 def test_a_serial_run_follows_the_same_order() -> None:
@@ -125,6 +143,9 @@ def test_owned_images_are_held_by_their_owner_and_nothing_is_moved() -> None:
         ({}, {"owners": 3}, "dask.owners is for dask.order owned. Received: 3 with global"),
         ({}, {"partition": "speed"}, "dask.partition is for dask.order owned"),
         ({"mode": "data_parallel"}, {"order": "owned", "owners": 2}, "dask.order owned is for serial, multi_process"),
+        ({}, {"skew": 0.1}, "dask.skew is for dask.order owned. Received: 0.1 with global"),
+        ({"mode": "multi_process"}, {"order": "owned", "owners": 2, "skew": 0.1}, "dask.skew is for dask.partition class_skew"),
+        (ASYNCHRONOUS, {"order": "owned", "owners": 2}, "dask.order owned is not for asynchronous updates"),
         ({"mode": "multi_process"}, {"order": "owned"}, "dask.owners must be the number of replicas"),
         ({"mode": "multi_process"}, {"order": "owned", "owners": 4}, "Received: 4 with replicas 2"),
         ({"mode": "multi_process"}, {"order": "owned", "owners": 2, "scheduler": "tcp://a:1"}, "needs chunks that"),

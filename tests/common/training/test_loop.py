@@ -66,6 +66,23 @@ def test_device_memory_is_kept_by_rank_and_device(tmp_path: Path, monkeypatch: p
     assert run.result("ok").device_peak_memory_mib == 10.0
 
 
+def test_paces_of_processes_are_of_all_timed_epochs_and_left_out_if_nothing_was_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 1 of two, whose neighbour has a pace of 2."""
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    theirs = np.array([2.0, 0.0])
+    ranks = cast(Trainer, type("Ranks", (Fed,), {"total": lambda self, values: values + theirs})())
+    run = Run("pytorch", spec.build({}), {}, tmp_path, 0, Stopwatch(lambda: None, time.time()))
+    run._record_speeds(ranks, 0, 1e-6)  # the only step was the first, which is not timed
+    assert run.result("ok").images_per_second_by_process == []
+    run._record_speeds(ranks, 30, 3.0)
+    run._record_speeds(ranks, 10, 5.0)
+    run._record_speeds(ranks, 0, 1e-6)
+    assert run.result("ok").images_per_second_by_process == [2.0, 5.0]
+
+
 def test_a_cpu_has_no_device_memory(tmp_path: Path) -> None:
     run = Run("pytorch", spec.build({}), {}, tmp_path, 0, Stopwatch(lambda: None, time.time()))
     run.record_device_memory(cast(Trainer, Fed()), [])

@@ -1,5 +1,6 @@
 """Which rows a comparison has, and which of them are run."""
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,25 @@ def test_a_model_of_one_channel_takes_grey_images_and_is_refused_those_in_colour
         ):
             matrix.check_data(made, some)
     matrix.check_data(made, some)  # a model of three channels
+
+
+def test_skewed_parts_are_checked_with_the_seeds_of_all_repeats(tmp_path: Path) -> None:
+    """Of these seeds, some give each part an example in every batch."""
+    dask = {"order": "owned", "owners": 2, "partition": "class_skew", "skew": 0.5}
+    values = {"input": "dask", "workers": 1, "global_batch_size": 4, "dask": dask}
+    made = matrix.rows(values, ["pytorch"], ["multi_process"], 2)
+    digits = sources.load(Data(source="digits"), seed=0, cache_dir=str(tmp_path))
+
+    def fits(seed: int) -> bool:
+        with contextlib.suppress(SpecError):
+            matrix.check_data(made, digits, [seed])
+            return True
+        return False
+
+    good, bad = (next(seed for seed in range(50) if fits(seed) is wanted) for wanted in (True, False))
+    matrix.check_data(made, digits, [good])
+    with pytest.raises(SpecError, match=f"class_skew with seed {bad}, "):
+        matrix.check_data(made, digits, [good, bad])
 
 
 def test_every_row_has_an_id_of_its_own_whatever_the_spec_has_set() -> None:
