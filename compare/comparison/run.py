@@ -283,12 +283,13 @@ def _do(request: Request) -> _Done:
             comparison = _with_rates(store.claim(folder, wanted), shown)
             store.write_plan(folder, comparison)
             store.set_apart(folder, comparison.replaced)  # a kill may have left some in place
-            if request.again:
-                comparison = made_again.replace(comparison, folder)
             live = Live(shown, folder if request.live else None, f"{comparison.rows[0].spec.model} on {comparison.data_name}")
             try:
                 try:
-                    unwritten_runs = run_all(_proved(comparison, request, folder, live), folder, live)
+                    comparison = _proved(comparison, request, folder, live)
+                    if request.again:  # after the proof: an interrupted one leaves all runs where they are
+                        comparison = made_again.replace(comparison, folder)
+                    unwritten_runs = run_all(comparison, folder, live)
                     _follow_further(folder, request, live)
                 except Interrupted as interruption:
                     code = interruption.exit_code
