@@ -32,6 +32,7 @@ from compare.execution.matrix import Row
 from compare.execution.store import Comparison, ProofRecord
 from compare.judgement import decision, sameness, summary
 from compare.proof import claims, ladder, timed_rows
+from compare.proof.certificate import ONE_UPDATE
 from compare.reporting import comparison_report
 from compare.reporting.comparison_report import Compared
 from compare.reporting.document import Report
@@ -350,6 +351,14 @@ def proof(comparison: Comparison, request: Request, folder: Path, shown: Display
         row.id: claims.WITHOUT_SWITCHES
         for row in comparison.rows
         if rows[row.id] == "not claimed" and verdicts[row.contestant].get(row.spec.variant) == "proved"
+    }
+    others |= {
+        row.id: ONE_UPDATE
+        for row in comparison.rows
+        if proof.verdict == "proved"
+        and rows[row.id] == "not claimed"
+        and not {row.contestant, row.spec.variant} & proof.not_claimed.keys()
+        and proof.is_one_update(row.contestant, row.spec.variant)
     }
     rungs, before = [rung.model_dump() for rung in proof.rungs], comparison.proof
     own = before is not None and proof.remembered and before.rungs == rungs  # from before this comparison was cut short
