@@ -59,7 +59,8 @@ def test_a_gradient_that_is_no_number_is_not_hidden(twin: Twin, name: str) -> No
 @pytest.mark.parametrize(
     ("name", "feedback"),
     [
-        ("top_k", True),
+        # One step of each is in `tests/parity/test_single_steps.py`, as a part of the quick suite.
+        pytest.param("top_k", True, marks=pytest.mark.slow),
         pytest.param("int8", False, marks=pytest.mark.slow),
         pytest.param("int8", True, marks=pytest.mark.slow),
         pytest.param("float16", True, marks=pytest.mark.slow),

@@ -124,7 +124,7 @@ def test_ten_steps_of_resnet18_with_adam_are_the_referees(twin: Twin, optimizer:
     assert max(line.tolerance or 0.0 for line in lines) < 1e-5
 
 
-@pytest.mark.parametrize("epsilon", [1e-7, 1.1e-8])
+@pytest.mark.parametrize("epsilon", [pytest.param(1e-7, marks=pytest.mark.slow), 1.1e-8])
 def test_another_epsilon_than_adams_own_is_caught(twin: Twin, monkeypatch: pytest.MonkeyPatch, epsilon: float) -> None:
     monkeypatch.setattr(third_opinion, "rule_of", lambda settings: training.Adam(epsilon=epsilon))
     lines = _against_the_referee(twin, made.resolve("simple_cnn"), optimizer=OWN_EPSILON)
