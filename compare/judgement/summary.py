@@ -325,8 +325,20 @@ def _wall_seconds(runs: Iterable[RunResult]) -> float:
 
 
 def comparable(stored: Stored, row: Row) -> dict[int, RunResult]:
-    """The repeats of a row whose seconds may stand in a ratio."""
-    return {repeat: result for repeat, result in measured(stored, row).items() if _is_comparable(result)}
+    """The repeats of a row whose seconds may stand in a ratio to those of another comparison."""
+    return {repeat: result for repeat, result in first_undisturbed(stored, row).items() if _is_comparable(result)}
+
+
+def first_undisturbed(stored: Stored, row: Row) -> dict[int, RunResult]:
+    """As `measured`. Of a repeat that was made again, the first run that was not disturbed. See `pairs_of_runs` for why.
+
+    In comparisons with other results, a row has no partner in its own repeat.
+    """
+    kept = {
+        repeat: next((run for runs in numbers.values() if (run := runs.get(row.id)) and not disturbed(run)), None)
+        for repeat, numbers in stored.replaced.items()
+    }
+    return dict(sorted({**measured(stored, row), **{repeat: run for repeat, run in kept.items() if run}}.items()))
 
 
 def _is_comparable(run: RunResult) -> bool:

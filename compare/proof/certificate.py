@@ -12,8 +12,8 @@ TRAJECTORY = "5 free-running losses"
 """The rung of the timed run. It may refute, and is never judged to pass."""
 LOSSES = "5 losses"
 ONE_UPDATE = (
-    "its losses at later steps are shown, and no gradients of single steps passed, so one update alone was judged. parity "
-    "--single-steps judges more"
+    "later losses are only shown and no gradients of single steps passed, so one update alone was judged (parity "
+    "--single-steps judges more)"
 )
 """Why nothing is claimed, though some rungs passed."""
 
@@ -124,8 +124,9 @@ class Proof(Frozen):
             few = worst.judged_steps is not None and worst.judged_steps < (worst.steps or 0)
             of = f"the first {worst.judged_steps} of " if few else ""
             grown = f"differ by up to {worst.max_relative_difference:.1e} in {of}{worst.steps} steps"
-            reason = f": {ONE_UPDATE}" if self.verdict == "not claimed" else ""
-            return f"{self.verdict}: {judged}; free-running losses {grown}, which is shown and proves nothing{reason}{when}"
+            if self.verdict == "not claimed":
+                return f"not claimed: {judged}; {ONE_UPDATE}; free-running losses {grown}{when}"
+            return f"proved: {judged}; free-running losses {grown}, which is shown and proves nothing{when}"
         if not losses:
             return f"proved: each mode trains as serial does in the same framework; {judged}{when}"
         proving = [rung for rung in losses if rung.precision == "float64"] or losses

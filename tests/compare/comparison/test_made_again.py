@@ -13,8 +13,8 @@ from compare.execution import store
 from compare.execution.matrix import Row
 from compare.execution.store import Stored
 from compare.judgement import cautions
-from compare.judgement.run_figures import disturbed
-from compare.judgement.summary import pairs_of_seconds, ratio_of_seconds, summarize
+from compare.judgement.run_figures import disturbed, epoch_seconds
+from compare.judgement.summary import comparable, pairs_of_seconds, ratio_of_seconds, summarize
 from compare.proof import ladder
 from tests.compare import made
 from tests.compare.command_line import compare
@@ -196,6 +196,13 @@ def test_two_undisturbed_runs_stay_a_pair_and_the_disturbed_one_gets_new_partner
     assert pairs_of_seconds(last, LOUD, QUIET)[1] == (9.0, 9.0)
 
 
+def test_against_other_results_an_undisturbed_run_stays_too() -> None:
+    before = of_three(np.array([[2.0] * 5, [3.0] * 5, [4.0] * 5]), loud=1)
+    after = again(before, np.array([7.0, 7.0, 8.0]))
+    seconds = {row.id: [epoch_seconds(each) for each in comparable(after, row).values()] for row in ROWS}
+    assert seconds == {QUIET.id: [2.0] * 5, OTHER.id: [3.0] * 5, LOUD.id: [4.0, 8.0, 4.0, 4.0, 4.0]}
+
+
 def test_whoever_makes_repeats_again_until_equal_runs_differ_has_no_more_false_alarms() -> None:
     """Planted: all runs of a repeat counted anew, whoever was disturbed. A verdict was then given as often as one liked."""
     draw, tries, rounds = np.random.default_rng(7), 400, 6
@@ -244,7 +251,8 @@ def test_runs_are_set_apart_after_the_proof_and_not_called_made_again_before_the
         store.write_plan(
             folder, plan.model_copy(update={"prove": True, "argv": [each for each in plan.argv if each != "--no-proof"]})
         )
-        assert compare("run", "--resume", folder, "--again", "disturbed").exit_code != 0
+        interrupted = compare("run", "--resume", folder, "--again", "disturbed")
+        assert interrupted.exit_code == 130, interrupted.stderr
     assert made_at(folder) == before and not store.read_plan(folder).replaced
     store.write_plan(folder, plan)
     with monkeypatch.context() as patch:
