@@ -80,7 +80,7 @@ def trace_steps(
         yield f"ids/{step}", whole(np.asarray(batch.ids))
         yield f"hashes/{step}", whole([int.from_bytes(_sha256(image).tobytes()[:7]) for image in np.asarray(batch.images)])
         if teacher is None:
-            yield f"images/{step}", np.array(batch.images)
+            yield f"images/{step}", np.asarray(batch.images).copy()
             yield f"labels/{step}", np.asarray(batch.labels)
             yield from ((f"masks/{step}/{index}", np.asarray(mask)) for index, mask in enumerate(batch.masks))
             if step - 1 not in drawn:
@@ -200,7 +200,7 @@ def trace(
             if serial:
                 arrays |= _examine(trainer, batch, stop - start, initial)
         if serial:
-            images = np.array(batch.images)
+            images = np.asarray(batch.images).copy()
             pixels.append(_sha256(images))
             if step < PIXEL_STEPS or batches_too:
                 arrays[f"images/{step}"] = images

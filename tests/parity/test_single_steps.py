@@ -280,8 +280,8 @@ def test_both_frameworks_tell_what_their_relus_and_maxima_decide(recorded: Recor
     judging = _judge(what, recorded("pytorch", "sgd-teacher-nothing"))
     told = recorded(framework, f"sgd-{name}-nothing")
     for step in _drawn(what):
-        truth, (chain,) = judging._truth(what, step), judging._chains(what, step)
-        leader = judging._leaders[step, single_steps._key([chain])]
+        truth, division = judging._truth(what, step), judging._division(what, step)
+        (chain,), leader = division.chains, judging._leaders[step, division.key]
         arrays = [told[f"decisions/{step}/{number}"] for number in range(len(leader.points))]
         found = leader.as_recorded(arrays, chain)
         assert found is not None and found[1] <= len(truth.ties) and found[2] == 0, step
@@ -320,10 +320,10 @@ def test_every_mode_whose_replicas_hold_the_whole_model_tells_its_decisions(tmp_
         own = spec.build(json.loads(path.with_suffix(".json").read_text("utf-8")))
         for step in drawn:
             judging._truth(own, step)
-            chains = judging._chains(own, step)
-            leader = judging._leaders[step, single_steps._key(chains)]
+            division = judging._division(own, step)
+            leader = judging._leaders[step, division.key]
             arrays = [told[f"decisions/{step}/{number}"] for number in range(len(leader.points))]
-            compared = leader.as_recorded(arrays, [part for chain in chains for part in chain])
+            compared = leader.as_recorded(arrays, division.parts)
             assert compared is not None and compared[2] == 0, (path.stem, step)
 
 

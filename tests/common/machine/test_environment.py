@@ -11,6 +11,10 @@ DISTRIBUTIONS = {"PIL": "pillow", "sklearn": "scikit-learn", "yaml": "pyyaml"}
 """Of modules with another name."""
 
 
+OPTIONAL = {"nvtx"}
+"""Imported only where a profiler has started the process, see `common.machine.ranges`."""
+
+
 def test_what_every_twin_needs_is_what_common_imports_and_the_locks_name() -> None:
     text = (PROJECT_ROOT / "locks" / "common.txt").read_text(encoding="utf-8")
     assert {*environment.NEEDED} == {name.lower() for name in re.findall(r"^([A-Za-z-]+)==", text, re.MULTILINE)}
@@ -24,5 +28,5 @@ def test_what_every_twin_needs_is_what_common_imports_and_the_locks_name() -> No
                 imported |= {each.name.partition(".")[0] for each in node.names}
             elif isinstance(node, ast.ImportFrom):
                 imported.add((node.module or "").partition(".")[0])
-    others = {DISTRIBUTIONS.get(name, name) for name in imported - sys.stdlib_module_names - {"common"}}
+    others = {DISTRIBUTIONS.get(name, name) for name in imported - sys.stdlib_module_names - {"common"} - OPTIONAL}
     assert {*environment.NEEDED} == others
