@@ -277,14 +277,18 @@ def _unexplained_scores(stored: Stored) -> str | None:
     ]
     if not found:
         return None
-    images, of, split, mode, losses = max(found, key=lambda each: each[0] / each[1])
+    images, of, split, mode, losses = max(found, key=lambda each: (_is_beyond_ties(each[0], each[1]), each[0] / each[1]))
     said = (
         f"The losses agree within {losses:.1e} at every step. The {split} scores differ by {images} of "
         f"{wording.count(of, 'image')} ({mode})."
     )
-    if images >= UNEXPLAINED_IMAGES and images > UNEXPLAINED_PART * of:
+    if _is_beyond_ties(images, of):
         return f"{said} The losses do not explain the scores."
     return f"{said} Rounding can do that where two logits of an image are nearly equal."
+
+
+def _is_beyond_ties(images: int, of: int) -> bool:
+    return images >= UNEXPLAINED_IMAGES and images > UNEXPLAINED_PART * of
 
 
 def _whole(ours: RunResult, theirs: RunResult) -> list[float]:
