@@ -33,6 +33,8 @@ TESTS_FAILED = 1
 
 SAME_EXAMPLES = "--hypothesis-seed=0"
 """Made-up inputs are the same at every run of the suite, so that red means changed. Plain pytest draws new ones."""
+LONGEST = "--durations=10"
+"""Each part ends with what took longest, so that it can be kept short."""
 TWO_FILES_AT_ONCE = ("-n", "2", "--dist", "loadfile")
 """Where most of the time is waiting for processes that start."""
 # The longest first, so that none is left to run alone in the end.
@@ -102,7 +104,18 @@ def run(part: str, markers: str, running: list[subprocess.Popen[str]]) -> Ended:
     with PrivateFolder() as folder:
         temporary, of_tests = folder.path / "t", folder.path / "p"  # short names, because sockets lie there
         temporary.mkdir()
-        command = [sys.executable, "-m", "pytest", "-m", markers, SAME_EXAMPLES, "--basetemp", str(of_tests), *PARTS[part]]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-m",
+            markers,
+            SAME_EXAMPLES,
+            LONGEST,
+            "--basetemp",
+            str(of_tests),
+            *PARTS[part],
+        ]
         process = subprocess.Popen(
             command,
             cwd=PROJECT,

@@ -247,10 +247,12 @@ def twins(monkeypatch: pytest.MonkeyPatch) -> FakeTwins:
     return fake
 
 
+@pytest.mark.slow
 def test_right_single_steps_have_no_faults(twins: FakeTwins, tmp_path: Path) -> None:
     assert tried(Trial("pytorch", tmp_path), "single steps") == []
 
 
+@pytest.mark.slow
 def test_gradients_that_are_wrong_everywhere_are_no_truth_of_their_own(twins: FakeTwins, tmp_path: Path) -> None:
     """They repeat themselves from any state. Only another training shows that they are wrong."""
 

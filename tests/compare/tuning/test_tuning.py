@@ -133,6 +133,7 @@ def test_a_folder_with_another_tuning_is_refused_and_told_what_differs(searched:
         tuner.tune(asked(sampler="tpe", jobs=(1, 3), frameworks=("left", "right")), folder)
 
 
+@pytest.mark.slow
 def test_a_tuning_says_who_signed_it(searched: tuple[Path, Tuned], tmp_path: Path, ssh_key: Path) -> None:
     folder = shutil.copytree(searched[0], tmp_path / "copy")
     for words, said in ((("--sign", str(ssh_key)), "Signed by"), ((), "Signed by"), ((), "SIGNATURE NOT CONFIRMED")):
