@@ -1,7 +1,8 @@
 """Repeats that other work disturbed, made again with `--again disturbed`.
 
 A verdict rests on pairs of runs of one repeat, which met the same machine. So all runs of a disturbed repeat are made again, in
-turn, whichever of them was disturbed. What counts is the work of others alone: no time of a run decides.
+turn, whichever of them was disturbed. Two runs that were both undisturbed stay a pair, see `summary.pairs_of_runs`. So a
+verdict that was given is never judged again by other runs.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ def chosen(stored: Stored) -> list[Replaced]:
     """The good runs of every repeat in which other work disturbed a good run."""
     good = {row.id: measured(stored, row) for row in stored.comparison.rows}
     repeats = {repeat for runs in good.values() for repeat, run in runs.items() if disturbed(run) is not None}
-    before = [(each.row, each.repeat) for each in stored.comparison.replaced]
+    before = {each.repeat: each.number for each in sorted(stored.comparison.replaced, key=lambda each: each.number)}
     return [
         Replaced(
             row=row,
             repeat=repeat,
             sha256=stored.made_from[store.result_path(row, repeat)],
-            number=before.count((row, repeat)) + 1,
+            number=before.get(repeat, 0) + 1,
             cores_taken=disturbed(runs[repeat]),
             epoch_seconds=epoch_seconds(runs[repeat]),
         )

@@ -32,6 +32,7 @@ from compare.execution.matrix import Row
 from compare.execution.store import Comparison, ProofRecord
 from compare.judgement import decision, sameness, summary
 from compare.proof import claims, ladder, timed_rows
+from compare.proof.certificate import ONE_UPDATE
 from compare.reporting import comparison_report
 from compare.reporting.comparison_report import Compared
 from compare.reporting.document import Report
@@ -283,12 +284,13 @@ def _do(request: Request) -> _Done:
             comparison = _with_rates(store.claim(folder, wanted), shown)
             store.write_plan(folder, comparison)
             store.set_apart(folder, comparison.replaced)  # a kill may have left some in place
-            if request.again:
-                comparison = made_again.replace(comparison, folder)
             live = Live(shown, folder if request.live else None, f"{comparison.rows[0].spec.model} on {comparison.data_name}")
             try:
                 try:
-                    unwritten_runs = run_all(_proved(comparison, request, folder, live), folder, live)
+                    comparison = _proved(comparison, request, folder, live)
+                    if request.again:  # after the proof: an interrupted one leaves all runs where they are
+                        comparison = made_again.replace(comparison, folder)
+                    unwritten_runs = run_all(comparison, folder, live)
                     _follow_further(folder, request, live)
                 except Interrupted as interruption:
                     code = interruption.exit_code
@@ -349,6 +351,14 @@ def proof(comparison: Comparison, request: Request, folder: Path, shown: Display
         row.id: claims.WITHOUT_SWITCHES
         for row in comparison.rows
         if rows[row.id] == "not claimed" and verdicts[row.contestant].get(row.spec.variant) == "proved"
+    }
+    others |= {
+        row.id: ONE_UPDATE
+        for row in comparison.rows
+        if proof.verdict == "proved"
+        and rows[row.id] == "not claimed"
+        and not {row.contestant, row.spec.variant} & proof.not_claimed.keys()
+        and proof.is_one_update(row.contestant, row.spec.variant)
     }
     rungs, before = [rung.model_dump() for rung in proof.rungs], comparison.proof
     own = before is not None and proof.remembered and before.rungs == rungs  # from before this comparison was cut short

@@ -42,6 +42,8 @@ RUNS_FOLDER = "runs"
 LOG_FILE = "log.txt"
 SPEC_FILE = "spec.json"
 _LOCK_FILE = ".lock"
+_LOCK_SECONDS = 1.0
+"""How long a command tries to get a folder. One that only looks whether a folder is busy holds it for a moment."""
 
 FINISHED = ("ok", "not parallel")
 """Statuses of a run that ended well."""
@@ -87,7 +89,7 @@ class ProofRecord(Exact):
 
 
 class Replaced(Exact):
-    """A good run that `--again disturbed` made again. It is kept, and counts no more."""
+    """A good run that `--again disturbed` made again. It is kept. It stays in ratios to runs that were undisturbed as well."""
 
     row: FileName
     """Id of its row."""
@@ -95,7 +97,7 @@ class Replaced(Exact):
     sha256: str
     """Of its result."""
     number: int = Field(ge=1)
-    """Of its folder: 1 for the first run of this row and repeat that was replaced."""
+    """Of its folder: 1 for runs of the first time that this repeat was made again. Runs of one number were made in turn."""
     cores_taken: float | None
     """Cores of its budget that other work or the hypervisor took. None: not disturbed itself, but another run of its repeat."""
     epoch_seconds: float
@@ -191,8 +193,11 @@ class Stored(Exact):
     """Files without a checksum, of a version that wrote none. They are read, but nobody can tell whether they were changed."""
     torn: dict[str, int] = {}
     """Row id: how many of its repeats have a result that was set aside."""
+    replaced: dict[int, dict[int, dict[str, RunResult]]] = {}
+    """Repeat: {number: {row id: result}} of the runs that `Comparison.replaced` names, the oldest number first."""
     made_from: dict[str, str] = {}
-    """SHA-256 of each file that was read, by its path in the folder: the plan, and every result that counts."""
+    """SHA-256 of each file that was read, by its path in the folder: the plan, and every result that stands in its place. The
+    plan has those of replaced results."""
     signature: Signature | None = None
     """None: it has none."""
 
@@ -329,8 +334,8 @@ def locked(folder: Path) -> Generator[None]:
     refuse_unwritable(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = filelock.FileLock(folder / _LOCK_FILE, timeout=0)
-        lock.acquire()
+        lock = filelock.FileLock(folder / _LOCK_FILE, timeout=_LOCK_SECONDS)
+        lock.acquire(poll_interval=0.02)
     except filelock.Timeout:
         raise FolderError(f"Another command works in {folder}. Wait for it, or choose another --out.") from None
     except OSError as error:
@@ -506,6 +511,7 @@ def read(folder: Path, signers: Path | None = None) -> Stored:
         set_aside=set_aside,
         unchecked=unchecked,
         torn=torn,
+        replaced=_replaced(folder, comparison.replaced),
         made_from=made_from,
         signature=signing.judge(folder, made_from, planned, signers),
     )
@@ -521,6 +527,16 @@ def set_apart(folder: Path, replaced: Sequence[Replaced]) -> None:
         for number in range(len(attempts(directory)), 0, -1):  # a kill in between leaves no gap
             _attempt(directory, number).rename(_attempt(place, number))
         directory.rename(place)
+
+
+def _replaced(folder: Path, replaced: Sequence[Replaced]) -> dict[int, dict[int, dict[str, RunResult]]]:
+    """Replaced results that are as they were. See `Stored.replaced`."""
+    found: dict[int, dict[int, dict[str, RunResult]]] = {}
+    for each in sorted(replaced, key=lambda each: each.number):
+        path = folder / each.path
+        if path.exists() and signing.sha256(path) == each.sha256:
+            found.setdefault(each.repeat, {}).setdefault(each.number, {})[each.row] = results.load(path)
+    return found
 
 
 def _lost(folder: Path, replaced: Sequence[Replaced], made_from: Mapping[str, str]) -> list[str]:

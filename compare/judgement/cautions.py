@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from common.artifacts.schema import RunResult
 from common.data.dataset import listed
 from compare.core import wording
+from compare.execution import matrix, store
 from compare.execution.matrix import Row
-from compare.execution.store import Comparison, Stored
+from compare.execution.store import Replaced, Stored
 from compare.judgement import environments
 from compare.judgement.row_figures import Summary
-from compare.judgement.summary import FAILURES, measured, seconds_apart
+from compare.judgement.summary import FAILURES, measured, replaced_ratio, seconds_apart, serial_of
 
 CROWDED_FROM = 2.0
 """Load average over logical cores above which a run began on a busy machine. Earlier runs leave less."""
@@ -46,7 +48,7 @@ def sentences(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
         *unchecked(stored),
         *_shared_cores(stored),
         *_not_in_turn(stored),
-        *_made_again(stored.comparison),
+        *_made_again(stored),
         *environments.cautions(stored),
     ]
     kinds: dict[str, list[_Caution]] = {}
@@ -248,7 +250,7 @@ def _not_in_turn(stored: Stored) -> list[str]:
     good = [measured(stored, row) for row in stored.comparison.rows]
     for repeat in stored.wall_seconds:
         runs = [found[repeat] for found in good if repeat in found]
-        if seconds := seconds_apart(stored, repeat, runs):
+        if seconds := seconds_apart(runs, stored.wall_seconds[repeat]):
             apart[repeat] = seconds
     if not apart:
         return []
@@ -260,21 +262,51 @@ def _not_in_turn(stored: Stored) -> list[str]:
     ]
 
 
-def _made_again(comparison: Comparison) -> list[str]:
-    """Runs that do not count any more, because other work disturbed their repeat."""
-    if not comparison.replaced:
-        return []
-    names = list(dict.fromkeys(str(each.repeat + 1) for each in comparison.replaced))
-    which = f"Repeat{'s' if len(names) > 1 else ''} {', '.join(names)} {'were' if len(names) > 1 else 'was'}"
-    disturbed = [
-        f"{each.row}, repeat {each.repeat + 1}: {each.cores_taken:.2f}" for each in comparison.replaced if each.cores_taken
+def _made_again(stored: Stored) -> list[str]:
+    """Repeats that other work disturbed: which ones were made again, and what that changed."""
+    replaced = stored.comparison.replaced
+    waiting = {each.repeat for each in replaced if _is_waiting(stored, each)}
+    said: list[str] = []
+    if again := [each for each in replaced if each.repeat not in waiting]:
+        disturbed = [f"{each.row}, repeat {each.repeat + 1}: {each.cores_taken:.2f}" for each in again if each.cores_taken]
+        said.append(
+            f"{_repeats({each.repeat for each in again})} made again with all rows (--again disturbed), "
+            f"{wording.count(len(again), 'run')} in all. Other work had taken cores of {len(disturbed)} of them "
+            f"({wording.listed(disturbed)}). Of the old runs, pairs that were both undisturbed stay in ratios, and no other "
+            f"figure has them. They are kept in runs/*.replaced*.{_replaced_ratios(stored)}"
+        )
+    if waiting:
+        said.append(f"{_repeats(waiting)} set apart (--again disturbed), not yet made again. run --resume DIR makes the runs.")
+    return said
+
+
+def _is_waiting(stored: Stored, run: Replaced) -> bool:
+    """Whether nothing was made in a run's place yet. A kill may have left the run itself there."""
+    in_place = stored.made_from.get(store.result_path(run.row, run.repeat)) == run.sha256
+    is_apart = run.row in stored.replaced.get(run.repeat, {}).get(run.number, {})
+    return run.repeat not in stored.runs[run.row] or (in_place and not is_apart)
+
+
+def _repeats(repeats: Iterable[int]) -> str:
+    """`Repeats 2, 3 were`."""
+    names = [str(repeat + 1) for repeat in sorted(repeats)]
+    return f"Repeat{'s' if len(names) > 1 else ''} {', '.join(names)} {'were' if len(names) > 1 else 'was'}"
+
+
+def _replaced_ratios(stored: Stored) -> str:
+    """Whether disturbed repeats favoured a side, in words. Empty if no pair of a verdict was replaced."""
+    rows = stored.comparison.rows
+    asked = [(two, one) for one, two in itertools.combinations(rows, 2) if matrix.differ_by_contestant(one, two)]
+    asked += [
+        (serial, row) for row in rows if row.spec.mode != "serial" and (serial := serial_of(stored.comparison, row)) is not None
     ]
-    runs = wording.count(len(comparison.replaced), "run")
-    return [
-        f"{which} made again with all rows (--again disturbed), {runs} in all. Other work had taken cores of "
-        f"{len(disturbed)} of them ({wording.listed(disturbed)}). The old runs are in no figure. They are kept in "
-        "runs/*.replaced*."
+    found = [
+        f"{slow.id} over {fast.id}: {before:.3f} in {wording.count(pairs, 'replaced pair')}, {after:.3f} now"
+        for slow, fast in asked
+        if (ratio := replaced_ratio(stored, slow, fast)) is not None
+        for pairs, before, after in [ratio]
     ]
+    return f" Ratios of epoch seconds in these repeats: {'; '.join(found)}." if found else ""
 
 
 def signature(stored: Stored) -> list[str]:

@@ -22,7 +22,7 @@ from compare.execution.store import Stored
 from compare.judgement import cautions, environments, sameness
 from compare.judgement.row_figures import Summary
 from compare.judgement.run_figures import epoch_seconds, images_per_second, steps_needed, timed_steps, times_in_doubt
-from compare.judgement.summary import measured, summarize
+from compare.judgement.summary import first_undisturbed, summarize
 
 Kind = Literal["comparison", "benchmarks"]
 
@@ -265,7 +265,7 @@ def _comparison(folder: Path) -> Measured:
 
 
 def _row(stored: Stored, row: Row, summary: Summary) -> Subject:
-    good = measured(stored, row)
+    good = first_undisturbed(stored, row)
     found = {
         name: {
             repeat: float(value)

@@ -57,7 +57,10 @@ def cores_lost(result: RunResult) -> float | None:
 
 
 def disturbed(result: RunResult) -> float | None:
-    """Cores that other work or the hypervisor took from a run's budget. None if too few to disturb it."""
+    """Cores that other work or the hypervisor took from a run's budget. None if too few to disturb it.
+
+    It is a mean over the training time, so the same burst of other work disturbs a short run more easily than a long one.
+    """
     taken = max(cores_lost(result) or 0.0, (result.noise.cores_stolen or 0.0) if result.noise else 0.0)
     return taken if taken > DISTURBED_FROM else None
 

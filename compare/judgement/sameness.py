@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from common.artifacts.schema import RunResult
+from common.artifacts.schema import Metrics, RunResult
 from compare.core import wording
 from compare.core.differences import FLOAT32_TOLERANCE, relative_difference
 from compare.execution import matrix
@@ -22,7 +22,14 @@ SCORES_DIFFER = 1e-3
 FIRST_STEP_TOLERANCE = {"float32": FLOAT32_TOLERANCE, "float64": 1e-12}
 """Relative difference of the first losses of the timed runs, before any update: rounding, and no more. See `tolerance`."""
 MOST_ALLOWED = 1e-3
-"""Of a framework's own tolerance that counts, however much rounding may do."""
+"""Of a framework's own tolerance that counts, however much rounding may do. A tolerance as large as this proves nothing."""
+UNEXPLAINED_IMAGES, UNEXPLAINED_PART = 3, 0.01
+"""Scores of equal losses that differ by so many images at least, and by more than this part of all, are no matter of ties."""
+_AGREEMENT = {
+    True: "agrees",
+    None: "within what rounding may do here, which is too much to tell",
+    False: "DOES NOT AGREE: figures do not compare",
+}
 _SINGLE_STEPS = "8 one step in float32: "
 """How the names of the rungs begin that compare single steps with the referee. `losses` has the tolerance of the arithmetic."""
 
@@ -78,9 +85,17 @@ def tolerance(stored: Stored, precision: str) -> float:
 
 
 def agrees(stored: Stored, summary: Summary) -> bool | None:
-    """Whether its first losses are those of the other frameworks. None: they are not known."""
+    """Whether its first losses are those of the other frameworks.
+
+    None: they are not known, or they differ by what only a tolerance allows that proves nothing, see `MOST_ALLOWED`.
+    """
     difference = summary.first_step_difference
-    return None if difference is None else difference <= tolerance(stored, summary.precision)
+    if difference is None:
+        return None
+    if difference <= FIRST_STEP_TOLERANCE[summary.precision]:
+        return True
+    allowed = tolerance(stored, summary.precision)
+    return False if difference > allowed else None if allowed >= MOST_ALLOWED else True
 
 
 def sentences(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
@@ -106,7 +121,7 @@ def sentences(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
         what = f"differ between {who} by at most {worst.first_step_difference:.1e} (relative; {worst.mode})"
         if not worst.first_step_difference:
             what = f"are the same number in all {who.removeprefix('the ')}"
-        verdict = "agrees" if all(agrees(stored, each) for each in known) else "DOES NOT AGREE: figures do not compare"
+        verdict = _AGREEMENT[min((agrees(stored, each) for each in known), key=(False, None, True).index)]
         allowed = f"tolerance {tolerance(stored, worst.precision):.0e}"
         found.append(f"Timed configuration: {verdict}: the first {worst.precision} losses {what}, {allowed}.")
         found += _trajectories(stored)
@@ -250,23 +265,30 @@ def _on_scores(stored: Stored, pairs: Sequence[Growth]) -> list[str]:
 
 
 def _unexplained_scores(stored: Stored) -> str | None:
-    """The largest difference of the accuracies of two runs whose losses agree at every step to the end. None: there is none."""
+    """The largest difference of the scores of two runs whose losses agree at every step to the end. None: there is none."""
     found = [
-        (abs(theirs - own), split, row.spec.variant, max(differences))
+        (abs(theirs.num_correct - own.num_correct), own.num_examples, split, row.spec.variant, max(differences))
         for row, other in _twin_rows(stored)
         for ours, its in itertools.product(stored.runs[row.id].values(), stored.runs[other.id].values())
         if ours.spec.seed == its.spec.seed and not (ours.reduced or its.reduced)
         if (differences := _whole(ours, its)) and max(differences) <= FLOAT32_TOLERANCE
-        for split, own, theirs in _accuracies(ours, its)
-        if own != theirs
+        for split, own, theirs in _scores(ours, its)
+        if own.accuracy != theirs.accuracy
     ]
     if not found:
         return None
-    apart, split, mode, losses = max(found)
-    return (
-        f"The losses agree within {losses:.1e} at every step, but the {split} accuracies differ by up to {apart:.4f} "
-        f"({mode}). So the losses do not explain the scores. Rounding does only for images with two nearly equal logits."
+    images, of, split, mode, losses = max(found, key=lambda each: (_is_beyond_ties(each[0], each[1]), each[0] / each[1]))
+    said = (
+        f"The losses agree within {losses:.1e} at every step. The {split} scores differ by {images} of "
+        f"{wording.count(of, 'image')} ({mode})."
     )
+    if _is_beyond_ties(images, of):
+        return f"{said} The losses do not explain the scores."
+    return f"{said} Rounding can do that where two logits of an image are nearly equal."
+
+
+def _is_beyond_ties(images: int, of: int) -> bool:
+    return images >= UNEXPLAINED_IMAGES and images > UNEXPLAINED_PART * of
 
 
 def _whole(ours: RunResult, theirs: RunResult) -> list[float]:
@@ -277,12 +299,12 @@ def _whole(ours: RunResult, theirs: RunResult) -> list[float]:
     return [relative_difference(*losses) for losses in zip(ours.step_losses, theirs.step_losses, strict=True)]
 
 
-def _accuracies(ours: RunResult, theirs: RunResult) -> Iterator[tuple[str, float, float]]:
-    """(split, accuracy of one, accuracy of the other) at the end of both."""
+def _scores(ours: RunResult, theirs: RunResult) -> Iterator[tuple[str, Metrics, Metrics]]:
+    """(split, scores of one, scores of the other) at the end of both."""
     for split in ("train", "validation", "test"):
         own, other = (run.test if split == "test" else getattr(run.epochs[-1], split) for run in (ours, theirs))
         if own is not None and other is not None:
-            yield split, own.accuracy, other.accuracy
+            yield split, own, other
 
 
 def _equal(groups: Sequence[Sequence[RunResult]], what: str, pick: Callable[[RunResult], str | None]) -> _Said:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics as python_statistics
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from itertools import combinations
 from typing import NamedTuple, TypeVar
@@ -24,6 +24,7 @@ from compare.judgement import conditions, sameness
 from compare.judgement.row_figures import DISTURBED, NOT_COMPARABLE, Epoch, Scores, Summary, Target
 from compare.judgement.run_figures import (
     cores_lost,
+    disturbed,
     epoch_seconds,
     images_per_second,
     limit,
@@ -67,7 +68,7 @@ def summarize(stored: Stored) -> list[Summary]:
     made = [summary.model_copy(update={"shares_name": named[summary.name] > 1}) for summary in made]
     comparable = sameness.is_comparable(stored, made)
     modes = family(stored, made).modes if comparable else {}
-    disturbed = {summary.id for summary in made if summary.disturbed}
+    unreliable = {summary.id for summary in made if summary.disturbed}
     found: list[Summary] = []
     for row, summary in zip(stored.comparison.rows, made, strict=True):
         one_core, same_cores = serial_of(stored.comparison, row, cores=1), serial_of(stored.comparison, row)
@@ -76,7 +77,7 @@ def summarize(stored: Stored) -> list[Summary]:
         hidden = {
             name: DISTURBED if comparable else NOT_COMPARABLE
             for name, base in bases.items()
-            if base and getattr(summary, name) and (not comparable or disturbed & {row.id, base.id})
+            if base and getattr(summary, name) and (not comparable or unreliable & {row.id, base.id})
         }
         said = hidden.get("speedup_same_cores") or pays(modes.get(row.id))
         found.append(summary.model_copy(update={"pays": said, "hidden_ratios": hidden}))
@@ -112,6 +113,25 @@ def rows_of(comparison: Comparison, question: Judged) -> list[str]:
         return question.name.split(" against ")
     serial = serial_of(comparison, row)
     return [row.id, *([serial.id] if serial else [])]
+
+
+def replaced_ratio(stored: Stored, slow: Row, fast: Row) -> tuple[int, float, float] | None:
+    """How the replaced pairs of two rows, which other work disturbed, differ from the pairs that count instead.
+
+    Returns:
+        (number of replaced pairs, their ratio of epoch seconds, that of the pairs which count instead). The ratios are
+        geometric means. None if there are no such pairs.
+    """
+    before: list[float] = []
+    after: list[float] = []
+    for repeat in stored.replaced:
+        counting, replaced = pairs_of_runs(stored, repeat, slow, fast)
+        if counting and replaced:
+            before += [epoch_seconds(one) / epoch_seconds(other) for one, other in replaced]
+            after.append(epoch_seconds(counting[0][0]) / epoch_seconds(counting[0][1]))
+    if not before:
+        return None
+    return len(before), python_statistics.geometric_mean(before), python_statistics.geometric_mean(after)
 
 
 def asks_anything(comparison: Comparison) -> bool:
@@ -251,38 +271,79 @@ def ratio_of_seconds(stored: Stored, slow: Row, fast: Row) -> Ratio | None:
 
 
 def pairs_of_seconds(stored: Stored, slow: Row, fast: Row) -> dict[int, tuple[float, float]]:
-    """Epoch seconds of two rows, by repeat. See `comparable` for the runs that count.
+    """Epoch seconds of two rows, by repeat. See `pairs_of_runs` for the runs that count. Rows of other data have no pairs."""
+    if {slow.id, fast.id} & stored.other_data:
+        return {}
+    return {
+        repeat: (epoch_seconds(pairs[0][0]), epoch_seconds(pairs[0][1]))
+        for repeat in sorted({*stored.wall_seconds, *stored.replaced})
+        if (pairs := pairs_of_runs(stored, repeat, slow, fast)[0])
+    }
 
-    Rows of other data have no pairs. Two runs that were not made in turn are no pair, see `seconds_apart`: they did not meet
-    the same machine.
+
+def pairs_of_runs(
+    stored: Stored, repeat: int, slow: Row, fast: Row
+) -> tuple[list[tuple[RunResult, RunResult]], list[tuple[RunResult, RunResult]]]:
+    """The runs of two rows in one repeat, in pairs that were made in turn.
+
+    `--again disturbed` makes a repeat again, with all rows. The first pair counts of which neither run was disturbed, whatever
+    its times. Otherwise a command that a disturbed third row allows would judge this pair a second time. Without such a pair,
+    the last one counts, if it is not replaced.
+
+    Returns:
+        (those that may count, the first one first; those that other work disturbed and that were replaced).
     """
-    ours, theirs = comparable(stored, fast), comparable(stored, slow)
-    both = [
-        repeat
-        for repeat in sorted(ours.keys() & theirs.keys())
-        if not {slow.id, fast.id} & stored.other_data and not seconds_apart(stored, repeat, (ours[repeat], theirs[repeat]))
-    ]
-    return {repeat: (epoch_seconds(theirs[repeat]), epoch_seconds(ours[repeat])) for repeat in both}
+    found: list[tuple[RunResult, RunResult]] = []
+    replaced: list[tuple[RunResult, RunResult]] = []
+    now = {row.id: run for row in (slow, fast) if (run := stored.runs[row.id].get(repeat)) is not None}
+    for runs in [*stored.replaced.get(repeat, {}).values(), now]:
+        pair = [run for row in (slow, fast) if (run := runs.get(row.id)) is not None and _is_comparable(run)]
+        wall_seconds = stored.wall_seconds.get(repeat, 0.0) if runs is now else _wall_seconds(runs.values())
+        if len(pair) == 2 and not seconds_apart(pair, wall_seconds):
+            counts = runs is now or not any(disturbed(run) for run in pair)
+            (found if counts else replaced).append((pair[0], pair[1]))
+    return found, replaced
 
 
-def seconds_apart(stored: Stored, repeat: int, runs: Sequence[RunResult]) -> float:
+def seconds_apart(runs: Sequence[RunResult], wall_seconds: float) -> float:
     """Seconds between the first and the last start of a repeat's runs. 0 if they were made in turn.
 
     In turn means: within twice the time that all runs of the repeat take. That leaves room for a run that hung. A run that
     `--resume` repeated hours later was not made in turn. Runs that recorded no time count as made in turn.
+
+    Args:
+        runs: some or all runs of the repeat.
+        wall_seconds: that all take.
     """
     begun = [datetime.fromisoformat(run.started_at) for run in runs if run.started_at is not None]
     seconds = (max(begun) - min(begun)).total_seconds() if begun else 0.0
-    return seconds if seconds > LEAST_APART_SECONDS + 2.0 * stored.wall_seconds.get(repeat, 0.0) else 0.0
+    return seconds if seconds > LEAST_APART_SECONDS + 2.0 * wall_seconds else 0.0
+
+
+def _wall_seconds(runs: Iterable[RunResult]) -> float:
+    return sum(run.phases.wall_seconds for run in runs if run.phases)
 
 
 def comparable(stored: Stored, row: Row) -> dict[int, RunResult]:
-    """The repeats of a row whose seconds may stand in a ratio: they were parallel as asked and long enough."""
-    return {
-        repeat: result
-        for repeat, result in measured(stored, row).items()
-        if result.status == "ok" and timed_steps(result) >= steps_needed(row.spec)
+    """The repeats of a row whose seconds may stand in a ratio to those of another comparison."""
+    return {repeat: result for repeat, result in first_undisturbed(stored, row).items() if _is_comparable(result)}
+
+
+def first_undisturbed(stored: Stored, row: Row) -> dict[int, RunResult]:
+    """As `measured`. Of a repeat that was made again, the first run that was not disturbed. See `pairs_of_runs` for why.
+
+    In comparisons with other results, a row has no partner in its own repeat.
+    """
+    kept = {
+        repeat: next((run for runs in numbers.values() if (run := runs.get(row.id)) and not disturbed(run)), None)
+        for repeat, numbers in stored.replaced.items()
     }
+    return dict(sorted({**measured(stored, row), **{repeat: run for repeat, run in kept.items() if run}}.items()))
+
+
+def _is_comparable(run: RunResult) -> bool:
+    """Whether its seconds may stand in a ratio: it was parallel as asked and long enough."""
+    return run.status == "ok" and timed_steps(run) >= steps_needed(run.spec)
 
 
 def accelerated(device: str | None) -> bool:

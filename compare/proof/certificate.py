@@ -10,6 +10,12 @@ from compare.execution.store import IN_FLOAT64, Trajectories
 Verdict = Literal["proved", "not proved", "not claimed"]
 TRAJECTORY = "5 free-running losses"
 """The rung of the timed run. It may refute, and is never judged to pass."""
+LOSSES = "5 losses"
+ONE_UPDATE = (
+    "later losses are only shown and no gradients of single steps passed, so one update alone was judged (parity "
+    "--single-steps judges more)"
+)
+"""Why nothing is claimed, though some rungs passed."""
 
 
 class Rung(Frozen):
@@ -70,7 +76,22 @@ class Proof(Frozen):
     @property
     def verdict(self) -> Verdict:
         statuses = {rung.status for rung in self.rungs}
-        return "not proved" if "failed" in statuses else "proved" if "passed" in statuses else "not claimed"
+        if "failed" in statuses:
+            return "not proved"
+        return "proved" if "passed" in statuses and not self._is_one_update() else "not claimed"
+
+    def _is_one_update(self, framework: str | None = None, mode: str | None = None) -> bool:
+        """Whether losses are only shown, and no single steps stand for them. Then nothing after the first update is judged.
+
+        Args:
+            framework: None: any.
+            mode: None: the serial runs of the frameworks against each other.
+        """
+        own = [rung for rung in self.rungs if rung.mode == mode and framework in (None, rung.framework)]
+        twins = [rung for rung in self.rungs if rung.name == LOSSES]
+        losses = twins if mode is None else [rung for rung in own if rung.name == f"6 {mode} against serial"]
+        steps = [rung for rung in own if rung.name.startswith("8 ") and ": gradients" in rung.name]
+        return any(rung.status == "shown" for rung in losses) and all(rung.status != "passed" for rung in steps)
 
     @property
     def headline(self) -> str:
@@ -93,16 +114,18 @@ class Proof(Frozen):
         passed = sum(rung.status == "passed" for rung in self.rungs)
         if not passed:
             return "not claimed: nothing was compared"
-        shown = sum(rung.status == "shown" and rung.name not in (TRAJECTORY, "5 losses") for rung in self.rungs)
+        shown = sum(rung.status == "shown" and rung.name not in (TRAJECTORY, LOSSES) for rung in self.rungs)
         judged = f"{passed} rungs passed" + f", {shown} shown and not judged" * bool(shown)
         when = f", remembered from {self.made_at}" if self.remembered else ""
-        free = [rung for rung in self.rungs if rung.name == "5 losses"]
+        free = [rung for rung in self.rungs if rung.name == LOSSES]
         losses = [rung for rung in free if rung.status == "passed"]
-        if free and not losses:
-            worst = max(free, key=lambda rung: rung.max_relative_difference)
+        if free and (not losses or self.verdict == "not claimed"):
+            worst = max((rung for rung in free if rung not in losses), key=lambda rung: rung.max_relative_difference)
             few = worst.judged_steps is not None and worst.judged_steps < (worst.steps or 0)
             of = f"the first {worst.judged_steps} of " if few else ""
             grown = f"differ by up to {worst.max_relative_difference:.1e} in {of}{worst.steps} steps"
+            if self.verdict == "not claimed":
+                return f"not claimed: {judged}; {ONE_UPDATE}; free-running losses {grown}{when}"
             return f"proved: {judged}; free-running losses {grown}, which is shown and proves nothing{when}"
         if not losses:
             return f"proved: each mode trains as serial does in the same framework; {judged}{when}"
@@ -125,4 +148,13 @@ class Proof(Frozen):
         # A mode equals its own serial run. It is the same training only if the serial runs of the frameworks are.
         if any(rung.status == "failed" for rung in (*twins, *own)):
             return "not proved"
+        if self.is_one_update(framework, mode):
+            return "not claimed"
         return "proved" if any(rung.status == "passed" for rung in own or twins) else "not claimed"
+
+    def is_one_update(self, framework: str, mode: str) -> bool:
+        """Whether nothing but the first update of a mode, or of the serial runs that it rests on, is judged."""
+        # In float64 the first framework's serial run is what all others are compared with. It has no single steps of its own.
+        has_own = any(rung.name.startswith("8 ") and rung.mode is None and rung.framework == framework for rung in self.rungs)
+        of_serial = self._is_one_update(framework if has_own else None)
+        return of_serial or (mode != "serial" and self._is_one_update(framework, mode))

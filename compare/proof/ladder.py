@@ -145,7 +145,7 @@ def prove(
         levels=list(levels),
         **claimed,
     )
-    if remember and proof.verdict == "proved":
+    if remember and proof.verdict != "not proved":
         remembered.save(key, proof)
     return proof
 

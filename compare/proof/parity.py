@@ -177,7 +177,7 @@ _STEPS = (*_RUNG[:3], Column("mode", "mode", pick=lambda rung: rung.mode or "ser
 def report(specs: Sequence[Spec], proofs: Sequence[Proof]) -> Report:
     """One line a rung: the largest difference, the step where it stood, the tolerance and its reason."""
     rungs: list[Rung] = [rung for proof in proofs for rung in proof.rungs]
-    verdict = "proved" if all(proof.verdict == "proved" for proof in proofs) else "not proved"
+    verdict = min((proof.verdict for proof in proofs), key=("not proved", "not claimed", "proved").index)
     headline = IN_FLOAT64 if verdict == "proved" and any(proof.headline != verdict for proof in proofs) else verdict
     said = [
         f"{each.model_words}, {each.optimizer.name}: {proof.headline}: {proof.sentence.removeprefix(f'{proof.verdict}: ')}"

@@ -31,9 +31,9 @@ STRICT_STEPS_IN_PARTS = 2
 STRICT_STEPS = 3
 """Every model must meet the plain tolerance for so many steps. Then models that amplify rounding get a yardstick.
 
-After the first step, it reaches into these steps too, as far as `first_limits`."""
+The yardstick also applies to steps 2 and 3, up to `first_limits`."""
 AMPLIFIED = 100.0
-"""So many times as far rounding may grow with each of these steps. A network of 50 layers reaches that."""
+"""Largest factor by which rounding may grow per step, in the first steps. A network of 50 layers reaches that."""
 
 
 @dataclass(frozen=True)

@@ -136,6 +136,43 @@ def test_what_a_yardstick_excuses_is_shown_and_proves_nothing(twins: FakeTwins, 
     assert "free-running losses differ by up to 5.0e-09 in 5 steps, which is shown and proves nothing" in proof.sentence
 
 
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_one_update_alone_is_no_proof(twins: FakeTwins, tmp_path: Path, precision: str) -> None:
+    """Planted: a timed float64 run has no rung 8. With losses that only the yardstick excuses, it was called proved."""
+    twins.changes["tensorflow", "serial"] = apart_at(2, 5e-11)
+    twins.reordered["pytorch"] = apart_at(2, 6e-12)
+    proof = prove(tmp_path, timed(), timed_runs=both(precision=precision))
+    (losses,) = [rung for rung in proof.rungs if rung.name == "5 losses"]
+    verdicts = {proof.verdict, *(proof.mode_verdict(name, "serial") for name in ("pytorch", "tensorflow"))}
+    assert losses.status == "shown" and all(rung.status != "failed" for rung in proof.rungs)
+    if precision == "float32":
+        assert verdicts == {"proved"}
+        # Without the decisions of its ReLUs, that may all be shown.
+        shown = [
+            each.model_copy(update={"status": "shown"}) if ": gradients" in each.name and each.framework == "pytorch" else each
+            for each in proof.rungs
+        ]
+        half = proof.model_copy(update={"rungs": shown})
+        assert [half.mode_verdict(name, "serial") for name in ("pytorch", "tensorflow")] == ["not claimed", "proved"]
+    else:
+        assert verdicts == {"not claimed"}
+        assert proof.sentence.startswith("not claimed: ") and "one update alone was judged" in proof.sentence
+        rows = [matrix.row(name, name, run) for name, run in both(precision=precision).items()]
+        assert set(timed_rows.row_verdicts(proof, rows).values()) == {"not claimed"}
+
+
+@pytest.mark.parametrize("status", ["passed", "shown"])
+def test_a_mode_whose_losses_are_only_shown_is_claimed_by_its_single_steps_alone(status: str) -> None:
+    of_mode = {"framework": "pytorch", "mode": "data_parallel"}
+    steps = rung(status, name="8 one step in float32: gradients", **of_mode)
+    others = [rung("passed", name="6 data_parallel against serial: weights after one step", **of_mode), rung("passed")]
+    shown = rung("shown", name="6 data_parallel against serial", **of_mode)
+    proof = Proof(rungs=[*others, shown, steps], seconds=0)
+    expected = "proved" if status == "passed" else "not claimed"
+    assert (proof.verdict, proof.mode_verdict("pytorch", "data_parallel")) == ("proved", expected)
+    assert proof.is_one_update("pytorch", "data_parallel") is (status == "shown")
+
+
 def rises(twins: FakeTwins, below: float) -> Change:
     """As ResNet18's loss with SGD, unless the learning rate is below this."""
 
@@ -664,7 +701,11 @@ def test_a_model_that_does_not_take_the_images_is_refused(twins: FakeTwins, tmp_
 def test_the_verdict_needs_something_passed_and_nothing_failed() -> None:
     assert Proof(rungs=[], seconds=0).verdict == "not claimed"
     assert Proof(rungs=[rung("shown")], seconds=0).verdict == "not claimed"
-    assert Proof(rungs=[rung("passed"), rung("shown")], seconds=0).verdict == "proved"
+    assert Proof(rungs=[rung("passed"), rung("shown", name="5 logits")], seconds=0).verdict == "proved"
+    of_three = Proof(rungs=[rung("passed"), rung("shown", max_relative_difference=0.2)], seconds=0)
+    assert of_three.verdict == "not claimed" and of_three.sentence.endswith(
+        "differ by up to 2.0e-01 in the first 40 of 50 steps"
+    )
     assert Proof(rungs=[rung("passed"), rung("failed")], seconds=0).verdict == "not proved"
 
 

@@ -2,11 +2,21 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from common.artifacts import results
+from common.artifacts.schema import Noise
+from compare.comparison import comparison_plan, made_again
+from compare.core.statistics import SIGNIFICANCE, Ratio
 from compare.execution import store
-from compare.judgement.run_figures import disturbed
+from compare.execution.matrix import Row
+from compare.execution.store import Stored
+from compare.judgement import cautions
+from compare.judgement.run_figures import disturbed, epoch_seconds
+from compare.judgement.summary import comparable, pairs_of_seconds, ratio_of_seconds, summarize
+from compare.proof import ladder
+from tests.compare import made
 from tests.compare.command_line import compare
 from tests.compare.conftest import behave
 
@@ -35,7 +45,7 @@ def test_all_runs_of_a_disturbed_repeat_are_made_again_and_no_others(folder: Pat
     again = {f"{row}-serial-2cores-r1" for row in ("left", "right")}
     assert {name for name in before if after[name] != before[name]} == again
     assert {name: after[f"{name}.replaced1"] for name in again} == {name: before[name] for name in again}
-    assert "Repeat 2 was made again with all rows (--again disturbed), 2 runs in all." in done.stdout
+    assert "Repeat 2 was made again with all rows (--again disturbed), 2 runs in all." in " ".join(done.stdout.split())
     assert "Other work had taken cores of 1 of them (right-serial-2cores, repeat 2: 0.40)." in " ".join(done.stdout.split())
     assert not any(disturbed(run) for runs in store.read(folder).runs.values() for run in runs.values())
 
@@ -121,3 +131,133 @@ def test_again_needs_a_folder(fake_twins: pytest.MonkeyPatch, tmp_path: Path) ->
     done = compare("run", *QUICK, "--out", tmp_path / "out", "--again", "disturbed")
     assert done.exit_code == 2
     assert "--again goes with --resume. Received: disturbed without it." in done.stderr
+
+
+ROWS = [made.row("pytorch"), made.row("tensorflow"), made.row("jax")]
+QUIET, OTHER, LOUD = ROWS
+
+
+def run(row: Row, repeat: int, seconds: float, taken: float) -> store.RunResult:
+    return made.good(row, seconds, repeat).model_copy(update={"noise": Noise(cores_taken=taken)})
+
+
+def of_three(seconds: np.ndarray, loud: int) -> Stored:
+    """Three rows. Other work took cores from the last one in one repeat. `seconds` are [row, repeat]."""
+    repeats = seconds.shape[1]
+    return Stored(
+        comparison=made.comparison(ROWS, repeats),
+        runs={
+            row.id: {
+                repeat: run(row, repeat, float(own[repeat]), 0.4 if (row, repeat) == (LOUD, loud) else 0.0)
+                for repeat in range(repeats)
+            }
+            for row, own in zip(ROWS, seconds, strict=True)
+        },
+        set_aside=[],
+        made_from={store.result_path(row.id, repeat): "0" * 64 for row in ROWS for repeat in range(repeats)},
+    )
+
+
+def again(stored: Stored, seconds: np.ndarray, loud: int | None = None) -> Stored:
+    """As `--again disturbed` leaves it: the disturbed repeat has new runs of all rows, and another one may be disturbed then.
+
+    Args:
+        seconds: [row], of the new runs.
+        loud: the repeat in which the last row's run is disturbed now.
+    """
+    chosen = made_again.chosen(stored)
+    comparison = stored.comparison.model_copy(update={"replaced": [*stored.comparison.replaced, *chosen]})
+    replaced = {repeat: dict(numbers) for repeat, numbers in stored.replaced.items()}
+    runs = {row: dict(own) for row, own in stored.runs.items()}
+    for each in chosen:
+        old = runs[each.row][each.repeat]
+        own = replaced.setdefault(each.repeat, {})
+        own[each.number] = {**own.get(each.number, {}), each.row: old}
+        number = [row.id for row in ROWS].index(each.row)
+        runs[each.row][each.repeat] = run(ROWS[number], each.repeat, float(seconds[number]), 0.0)
+    if loud is not None:
+        runs[LOUD.id][loud] = runs[LOUD.id][loud].model_copy(update={"noise": Noise(cores_taken=0.4)})
+    made_from = {path: f"{len(comparison.replaced):064d}" for path in stored.made_from}
+    return stored.model_copy(update={"comparison": comparison, "replaced": replaced, "runs": runs, "made_from": made_from})
+
+
+def test_two_undisturbed_runs_stay_a_pair_and_the_disturbed_one_gets_new_partners() -> None:
+    before = of_three(np.array([[2.0] * 5, [3.0] * 5, [4.0] * 5]), loud=1)
+    after = again(before, np.array([7.0, 7.0, 8.0]))
+    assert {each.row for each in after.comparison.replaced} == {row.id for row in ROWS}
+    assert pairs_of_seconds(after, OTHER, QUIET) == pairs_of_seconds(before, OTHER, QUIET)
+    assert pairs_of_seconds(after, LOUD, QUIET)[1] == (8.0, 7.0)
+    # The one that was disturbed at first is quiet now, and another one is not: the new pair stays too.
+    runs = {row: dict(own) for row, own in after.runs.items()}
+    runs[QUIET.id][1] = runs[QUIET.id][1].model_copy(update={"noise": Noise(cores_taken=0.4)})
+    last = again(after.model_copy(update={"runs": runs}), np.array([9.0, 9.0, 9.0]))
+    assert pairs_of_seconds(last, OTHER, QUIET) == pairs_of_seconds(before, OTHER, QUIET)
+    assert pairs_of_seconds(last, LOUD, OTHER)[1] == (8.0, 7.0)
+    assert pairs_of_seconds(last, LOUD, QUIET)[1] == (9.0, 9.0)
+
+
+def test_against_other_results_an_undisturbed_run_stays_too() -> None:
+    before = of_three(np.array([[2.0] * 5, [3.0] * 5, [4.0] * 5]), loud=1)
+    after = again(before, np.array([7.0, 7.0, 8.0]))
+    seconds = {row.id: [epoch_seconds(each) for each in comparable(after, row).values()] for row in ROWS}
+    assert seconds == {QUIET.id: [2.0] * 5, OTHER.id: [3.0] * 5, LOUD.id: [4.0, 8.0, 4.0, 4.0, 4.0]}
+
+
+def test_whoever_makes_repeats_again_until_equal_runs_differ_has_no_more_false_alarms() -> None:
+    """Planted: all runs of a repeat counted anew, whoever was disturbed. A verdict was then given as often as one liked."""
+    draw, tries, rounds = np.random.default_rng(7), 400, 6
+
+    def is_alarm(stored: Stored, *, newest: bool = False) -> bool:
+        stored = stored.model_copy(update={"replaced": {}}) if newest else stored
+        ratio = ratio_of_seconds(stored, OTHER, QUIET)
+        assert isinstance(ratio, Ratio) and ratio.p is not None and ratio.decided
+        return ratio.p < SIGNIFICANCE
+
+    alarms, of_newest = 0, 0
+    for _ in range(tries):
+        seconds = np.exp(draw.normal(0.0, 0.03, (rounds, 3, 5)))
+        stored = of_three(seconds[0], loud=0)
+        found, found_newest = is_alarm(stored), is_alarm(stored)
+        for number in range(1, rounds):
+            stored = again(stored, seconds[number, :, 0], loud=number % 5)
+            found |= is_alarm(stored)
+            found_newest |= is_alarm(stored, newest=True)
+        alarms, of_newest = alarms + found, of_newest + found_newest
+    assert alarms <= SIGNIFICANCE * tries
+    assert of_newest > 2 * SIGNIFICANCE * tries  # what the rule prevents
+
+
+def test_the_caution_shows_whether_replaced_repeats_favoured_a_side() -> None:
+    stored = again(of_three(np.array([[2.0] * 5, [3.0] * 5, [4.0] * 5]), loud=1), np.array([7.0, 7.0, 8.0]))
+    (said,) = [each for each in cautions.sentences(stored, summarize(stored)) if "--again disturbed" in each]
+    assert "Repeat 2 was made again with all rows (--again disturbed), 3 runs in all." in said
+    assert said.endswith(
+        "Ratios of epoch seconds in these repeats: jax-serial-2 over pytorch-serial-2: 2.000 in 1 replaced pair, 1.143 now; "
+        "jax-serial-2 over tensorflow-serial-2: 1.333 in 1 replaced pair, 1.143 now."
+    )
+
+
+def test_runs_are_set_apart_after_the_proof_and_not_called_made_again_before_they_are(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = made_at(folder)
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ladder, "prove_rows", killed)
+        plan = store.read_plan(folder)
+        store.write_plan(
+            folder, plan.model_copy(update={"prove": True, "argv": [each for each in plan.argv if each != "--no-proof"]})
+        )
+        interrupted = compare("run", "--resume", folder, "--again", "disturbed")
+        assert interrupted.exit_code == 130, interrupted.stderr
+    assert made_at(folder) == before and not store.read_plan(folder).replaced
+    store.write_plan(folder, plan)
+    with monkeypatch.context() as patch:
+        patch.setattr(comparison_plan, "jobs", killed)
+        assert compare("run", "--resume", folder, "--again", "disturbed").exit_code != 0
+    said = " ".join(compare("report", folder).stdout.split())
+    assert "Repeat 2 was set apart (--again disturbed), not yet made again. run --resume DIR makes the runs." in said
+    assert "made again with all rows" not in said

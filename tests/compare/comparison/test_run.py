@@ -10,7 +10,7 @@ import textwrap
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import psutil
 import pytest
@@ -598,3 +598,29 @@ def test_the_default_folder_names_time_model_and_data(
 def test_rows_survive_the_way_to_json_and_back() -> None:
     row = made.row("pytorch")
     assert Row.model_validate_json(row.model_dump_json()) == row
+
+
+def test_a_mode_of_which_one_update_alone_was_judged_is_not_claimed_with_its_reason(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def rung(name: str, status: Literal["passed", "shown"], **of: str) -> certificate.Rung:
+        values: dict[str, Any] = {"model": "simple_cnn", "optimizer": "sgd", "precision": "float64", "steps": 20, "step": 2}
+        return certificate.Rung(
+            name=name, status=status, **values, **of, max_relative_difference=1e-9, tolerance=1e-8, reason="rounding"
+        )
+
+    def prove_rows(*_: object, **__: object) -> certificate.Proof:
+        mode = {"framework": "left", "mode": "data_parallel"}
+        others = rung("6 data_parallel against serial: weights after one step", "passed", **mode)
+        return certificate.Proof(
+            rungs=[rung("5 losses", "passed"), rung("6 data_parallel against serial", "shown", **mode), others], seconds=0
+        )
+
+    fake_twins.setattr(ladder, "prove_rows", prove_rows)
+    modes = ("--modes", "serial,data_parallel", "--frameworks", "left,right", "--cores", "2", "--no-one-core")
+    done = compare("run", *modes, "--repeats", "1", "--out", tmp_path / "out")
+    proof = store.read_plan(tmp_path / "out").proof
+    assert done.exit_code == 0 and proof is not None and proof.verdict == "proved"
+    (row,) = [row for row in proof.row_verdicts if row.startswith("left-data_parallel")]
+    assert proof.row_verdicts[row] == "not claimed" and proof.not_claimed == {row: certificate.ONE_UPDATE}
+    assert f"{row}: not claimed: {certificate.ONE_UPDATE}." in " ".join(done.stdout.split())

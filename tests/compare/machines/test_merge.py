@@ -1,8 +1,10 @@
 import json
 import math
+import threading
 from pathlib import Path
 from typing import Any
 
+import filelock
 import pytest
 
 from common import spec
@@ -185,6 +187,32 @@ def test_a_folder_that_is_still_written_to_is_refused(tmp_path: Path) -> None:
     for each in (done, shown):
         assert each.exit_code == 2 and f"Another command still writes to {other}." in " ".join(each.stderr.split())
     assert compare("merge", one, other).exit_code == 0
+
+
+def test_a_run_that_begins_while_a_folder_is_looked_at_is_not_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: the look itself holds the lock for a moment, so that the run failed as if another one were at work."""
+    with store.locked(tmp_path):
+        pass
+    seen, release = list[str](), filelock.FileLock.release
+
+    def late(lock: filelock.FileLock, force: bool = False) -> None:
+        if not seen:  # the look's own
+            seen.append("looks")
+            beside = threading.Thread(target=begin)
+            beside.start()
+            beside.join(0.2)
+            release(lock, force)
+            beside.join()
+        else:
+            release(lock, force)
+
+    def begin() -> None:
+        with store.locked(tmp_path):
+            seen.append("runs")
+
+    monkeypatch.setattr(filelock.FileLock, "release", late)
+    store.refuse_growing(tmp_path)
+    assert seen == ["looks", "runs"]
 
 
 def test_a_p_below_all_digits_is_not_zero_in_the_table(tmp_path: Path) -> None:
