@@ -305,7 +305,8 @@ def test_models_that_are_averaged_get_their_images_from_each_others_chunks(start
 SKEWED = {"order": "owned", "owners": 2, "partition": "class_skew", "skew": 1.0, "chunk_images": 20}
 
 
-@pytest.mark.parametrize("mode", ["multi_process", pytest.param("parameter_server", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["multi_process", "parameter_server"])
 def test_replicas_that_own_their_images_train_as_serial_does_in_the_same_order(start: Any, mode: str) -> None:
     fields = {"input": "dask", "workers": 1, "dask": SKEWED, "epochs": 3}
     _, serial = start(**fields).end()
@@ -334,6 +335,7 @@ def test_three_replicas_with_parts_of_three_sizes_train_as_serial_does(start: An
     assert len(parallel.images_per_second_by_process) == 3 and min(parallel.images_per_second_by_process) > 0
 
 
+@pytest.mark.slow
 def test_averaging_after_every_step_weighs_owners_by_their_examples(start: Any) -> None:
     """Without momentum and BatchNorm, an average of one step each is serial's step, however unequal the parts are."""
     owned = {"order": "owned", "owners": 2, "partition": "speed", "speeds": [1.0, 2.0], "chunk_images": 20}

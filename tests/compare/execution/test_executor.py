@@ -79,6 +79,7 @@ def test_a_run_that_lacked_memory_is_not_restarted_and_says_so(fake_twins: pytes
 
 
 def test_a_run_that_hangs_is_restarted(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    behave(fake_twins, left__serial__1="hang, ok")
     wait, hangs = launch.wait, ["it hangs"]
 
     def hanging(process: launch.Started, **asked: Any) -> str | None:
