@@ -67,7 +67,7 @@ class Slots:
 
 
 def _descriptor(size: int) -> int:
-    """Of memory, or of a file without a name where the system has no such memory. /dev/shm may be small."""
+    """It names memory, or a file without a name on systems that have none. /dev/shm may be too small."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("batches")
     else:

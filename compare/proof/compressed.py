@@ -1,8 +1,8 @@
 """What arrives of compressed gradients, and how far rounding may move it.
 
 A compression takes decisions: the nearest step of a byte, the nearest number of half the width, or which values are the
-largest. Where a value may lie on either side of one, it may become either, and is called open. Of every other one the error is
-as small as that of the gradient itself, or one rounding of half the width where messages are added in it.
+largest. A value is open if rounding may put it on either side of such a decision. It may then become either. Any other value
+errs as little as the gradient itself. Messages that are added in half the width add the rounding of these sums.
 """
 
 from __future__ import annotations
@@ -109,12 +109,11 @@ def exchange(
         reach = np.stack([each for each, _ in reached])
         is_open: Any = np.stack([each for _, each in reached])
         total, allowed = sent.sum(0), reach.sum(0) + replicas * _UNIT * np.abs(sent).sum(0)
-        wire = np.zeros_like(total)
-        if in_half:
-            wire = (replicas - 1) * (_HALF * (np.abs(sent) + reach).sum(0) + _LEAST_HALF)
-            if replicas == 2:  # one sum, so one rounding, which is known where nothing is open
-                total = sent.astype(np.float16).sum(0, np.float16).astype(np.float64)
-                wire = np.where(is_open.any(0), 2 * wire, 0.0)
+        half = (replicas - 1) * (_HALF * (np.abs(sent) + reach).sum(0) + _LEAST_HALF) if in_half else np.zeros_like(total)
+        wire = half
+        if in_half and replicas == 2:  # one sum, so one rounding, which is known where nothing is open
+            total = sent.astype(np.float16).sum(0, np.float16).astype(np.float64)
+            wire = np.where(is_open.any(0), 2 * half, 0.0)
         found.gradients |= buckets.cut(part, total)
         found.allowed |= buckets.cut(part, allowed + wire)
         found.open |= buckets.cut(part, is_open.any(0))
@@ -122,7 +121,6 @@ def exchange(
             found.lost.append(values - sent)
             found.lost_allowed.append(error + reach)
             found.lost_open.append(is_open)
-            half = (replicas - 1) * (_HALF * (np.abs(sent) + reach).sum(0) + _LEAST_HALF) if in_half else 0.0
             found.sums.append((values.sum(0), 2 * error.sum(0) + half))
     return found
 

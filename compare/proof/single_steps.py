@@ -497,12 +497,12 @@ class Judge:
                 where, scale = f"not sent of bucket {place + 1}", float(np.abs(lost).max())
                 yield "gradients", finding(where, absolute(lost, kept[place]), limit, scale, either)
             # What is open may be sent or kept. It may not be both, nor neither.
-            there, errors = self._arrived(what, recorded, step)
-            for place, (together, limit) in enumerate(exchanged.sums):
-                own, error = (self._buckets(what).joined(each)[place] for each in (there, errors))
-                where, scale = f"sent and kept of bucket {place + 1}", float(np.abs(together).max())
-                difference = absolute(together, own + np.asarray(kept[place], np.float64).sum(0))
-                yield "gradients", finding(where, difference, limit + error, scale)
+            if exchanged.sums:
+                there, errors = map(self._buckets(what).joined, self._arrived(what, recorded, step))
+                for place, (together, limit) in enumerate(exchanged.sums):
+                    where, scale = f"sent and kept of bucket {place + 1}", float(np.abs(together).max())
+                    difference = absolute(together, there[place] + np.asarray(kept[place], np.float64).sum(0))
+                    yield "gradients", finding(where, difference, limit + errors[place], scale)
         settings, rate = what.optimizer, learning_rates(what, **self._schedule)(step + 1)
         for name, gradient in gradients.items():
             weight = np.asarray(weights[name], np.float64)
