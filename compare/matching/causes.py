@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from scipy import special
 
 from common.matching import recording
@@ -610,19 +611,26 @@ def of_gradients(left: Side, right: Side, names: Sequence[tuple[str, str]]) -> l
     return []
 
 
-def of_update(rule: str, left: Side, right: Side, names: Sequence[tuple[str, str]]) -> list[Cause]:
+def of_update(
+    rule: str, left: Side, right: Side, names: Sequence[tuple[str, str]], judged: Sequence[npt.NDArray[np.bool_]]
+) -> list[Cause]:
     """Causes why an update differs where gradients agree.
 
     Args:
         rule: of `Ask.rules`.
         left, right: the models.
         names: pairs of parameters that have gradients.
+        judged: bool[n] for each pair. The components that are no rounding.
     """
     settings = left.optimizers[rule], right.optimizers[rule]
     sides = left, right
     own = [[pair[place] for pair in names] for place in (0, 1)]
+    told = np.concatenate(judged)
     weights, gradients, firsts = (
-        [np.concatenate([side.arrays[prefix + name].reshape(-1) for name in own[place]]) for place, side in enumerate(sides)]
+        [
+            np.concatenate([side.arrays[prefix + name].reshape(-1) for name in own[place]])[told]
+            for place, side in enumerate(sides)
+        ]
         for prefix in ("start/", "gradients/", f"{rule}/first/")
     )
     changes = [first - start for first, start in zip(firsts, weights, strict=True)]

@@ -19,7 +19,7 @@ from common.models import weights
 from common.spec import SpecError
 from compare.core.errors import LaunchError
 from compare.execution import launch
-from compare.matching import causes
+from compare.matching import causes, formulas
 from compare.matching.alignment import Alignment, align
 from compare.matching.causes import ROUNDED, Cause, Side
 from compare.matching.formulas import apart
@@ -278,15 +278,20 @@ def _climb(ask: Ask, left: Side, right: Side, alignment: Alignment) -> Generator
     trained = [(mine, other) for mine, other, _ in _names(left, right, alignment, "gradients/")]
     rung = _rung("loss", [("loss", left.arrays["loss"], right.arrays["loss"])], _FORWARD)
     yield rung if rung.status == PASSED else replace(rung, causes=tuple(causes.of_loss(left, right, trained, labels)))
-    rung = _rung("gradients", _parameters(left, right, alignment, "gradients/"), _GRADIENT, _NOISE)
+    gradients = _parameters(left, right, alignment, "gradients/")
+    rung = _rung("gradients", gradients, _GRADIENT, _NOISE)
     yield rung if rung.status == PASSED else replace(rung, causes=tuple(causes.of_gradients(left, right, trained)))
-    largest = max((np.abs(left.arrays[f"gradients/{mine}"]).max() for mine, _ in trained), default=0.0)
-    # A gradient that is rounding, as of a bias in front of BatchNorm, is scaled up by Adam.
-    counted = [pair for pair in trained if np.abs(left.arrays[f"gradients/{pair[0]}"]).max() > _NOISE * largest]
+    largest = max((float(np.abs(ours).max(initial=0.0)) for _, ours, _ in gradients), default=0.0)
+    judged = [formulas.beyond_rounding(ours, theirs, _NOISE * largest, _GRADIENT) for _, ours, theirs in gradients]
     for rule in ask.rules:
-        updates = [(mine, _change(left, rule, mine), _change(right, rule, other)) for mine, other in counted]
+        updates = [
+            (mine, _change(left, rule, mine).reshape(-1)[told], _change(right, rule, other).reshape(-1)[told])
+            for (mine, other), told in zip(trained, judged, strict=True)
+        ]
         rung = _rung(f"{_UPDATE_NAME}, {_rule_words(rule)}", updates, _UPDATE)
-        yield rung if rung.status == PASSED else replace(rung, causes=tuple(causes.of_update(rule, left, right, trained)))
+        if rung.status != PASSED:
+            rung = replace(rung, causes=tuple(causes.of_update(rule, left, right, trained, judged)))
+        yield rung
         yield _rung(
             f"{ask.steps} steps, {_rule_words(rule)}",
             [

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from scipy import special
 
 from common.matching.records import Array
@@ -29,6 +30,27 @@ def apart(left: Array, right: Array, least: float = 0.0) -> float:
 def close(left: Array, right: Array) -> bool:
     """Whether two arrays agree within rounding."""
     return apart(left, right) <= CLOSE
+
+
+def beyond_rounding(left: Array, right: Array, least: float, tolerance: float) -> npt.NDArray[np.bool_]:
+    """Where an update of two gradients can be judged.
+
+    Adam divides each component by its own size. So it turns the rounding of a small component into a large update, as where
+    a bias stands in front of BatchNorm. Such components agree within the scale of their array and not within their own.
+
+    Args:
+        left, right: float[...], the two gradients.
+        least: as of `apart`.
+        tolerance: within which two gradients agree.
+
+    Returns:
+        bool[n], of the flattened gradients.
+    """
+    left, right = left.reshape(-1), right.reshape(-1)
+    scale = max(np.abs(left).max(initial=0.0), np.abs(right).max(initial=0.0), least)
+    difference = np.abs(left - right)
+    rounding = (difference > tolerance * np.maximum(np.abs(left), np.abs(right))) & (difference <= tolerance * scale)
+    return ~rounding
 
 
 def _gelu(x: Array) -> Array:

@@ -67,6 +67,14 @@ class ReluThenNorm(nn.Module):
         return self.dense(torch.flatten(self.norm(functional.relu(self.conv(x))), 1))
 
 
+def relu_then_norm_with_a_channel_always_on() -> nn.Module:
+    """BatchNorm takes the bias of one channel away, so this part of its gradient is rounding. The others are not."""
+    net = ReluThenNorm()
+    with torch.no_grad():
+        net.conv.bias.copy_(torch.tensor([9.0, 0.0, 0.0, 0.0]))
+    return net
+
+
 def relu_then_norm_of_wrong_gradient() -> nn.Module:
     """The gradient of the bias is 0.5 % too long."""
     net = ReluThenNorm()

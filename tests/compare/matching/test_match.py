@@ -174,6 +174,8 @@ def test_a_bias_in_front_of_relu_and_batch_norm_is_judged_and_a_gradient_half_a_
     """In front of BatchNorm alone its gradient is rounding, whose scale is the kernel's."""
     right = matched(both, "ReluThenNorm", "relu_then_norm", accept=["biased-variance"])
     assert right.holds, right.sentences
+    always_on = matched(both, "relu_then_norm_with_a_channel_always_on", "relu_then_norm", accept=["biased-variance"])
+    assert always_on.holds, always_on.sentences
     wrong = matched(both, "relu_then_norm_of_wrong_gradient", "relu_then_norm", accept=["biased-variance"])
     assert not wrong.holds
     statuses = {rung.name: rung.status for rung in wrong.rungs}
