@@ -3,11 +3,13 @@
 MiniXception, batch 128, float32, made-up leaves of 32 px, on two cores: what two processes gain over serial on one core and
 on both, what their exchange costs them (against the same two processes without any until the end, which is what
 model_averaging does), and what the harness costs over a loop written by hand and over others' trainers: there all are timed in
-one process, in turn. Then the seconds from a twin's command to the first step beyond those of importing the framework, the
-scans for mean and standard deviation against their limit and the published way (on real leaves, where they are here), what
-the switches gain that `compare optimize` finds and what part of a step then waits for input, images that are decoded in every
-epoch against the slower of decoding and computing, whether an image of many takes more than one of few, and a report over ten
-thousand runs. `--parts` measures some of it, `--out` keeps the searches' ladders.
+one process, in turn. Then the processor time of its loop for a step in which the framework computes nothing; the seconds from a
+twin's command to the first step beyond those of importing the framework; the scans for mean and standard deviation against
+their limit and the published way (on real leaves, where they are here); what the switches gain that `compare optimize` finds,
+and what part of a step then waits for input; images that are decoded in every epoch against the slower of decoding and
+computing; whether an image of many takes more than one of few; and a report over ten thousand runs.
+
+`--parts` measures some of it, `--out` keeps the searches' ladders.
 
 Exit codes: 0 where every bar is met with 95 % confidence, 1 where one is missed or not measured, 2 where the pairs do not tell:
 fewer than a verdict needs, or of runs that other work disturbed. What is timed in one process in turn (the harness, the scans),
@@ -41,7 +43,7 @@ from compare.execution.store import Stored
 from compare.judgement.run_figures import epoch_seconds, images_per_second
 from compare.judgement.summary import ratio_of_seconds, summarize
 from compare.switches.search import EPOCH_STEPS, USUAL, Step
-from tests.benchmarks import flat, harness, reports, scans
+from tests.benchmarks import flat, harness, overhead, reports, scans
 from tests.benchmarks.flat import Pairs
 from tests.benchmarks.sealed import Runs
 from tests.conftest import data_folder
@@ -71,7 +73,7 @@ SCAN_BARS: tuple[tuple[str, str, float], ...] = (
     (scans.TWIN, scans.PUBLISHED, 8.0),
 )
 """How many times as many images per second the first is to scan as the second."""
-PARTS = ("modes", "harness", "start_up", "scans", "best", "streaming", "flat", "reports")
+PARTS = ("modes", "harness", "overhead", "start_up", "scans", "best", "streaming", "flat", "reports")
 YES, NO, NOT_SHOWN, NO_BAR = "yes", "no", "not shown", "-"
 HARNESS_BARS = {harness.BY_HAND: 0.99, harness.KERAS_FIT: 1.0, harness.LIGHTNING: 1.0}
 MOST_WAITING = 0.02
@@ -117,6 +119,16 @@ class _Bars:
         for framework in self._frameworks:
             for name, ratio in _harness(framework, self._pairs).items():
                 self._add_ratio(framework, f"harness over {name}", ratio, HARNESS_BARS[name])
+
+    def overhead(self) -> None:
+        for framework in self._frameworks:
+            few, many = (str(images) for images in flat.TRAINED)
+            found = [_overhead(framework) for _ in range(self._pairs)]
+            what = "the loop's own time of a step"
+            alone = of_differences([each[few] for each in found])
+            self._add_estimate(framework, what, alone, overhead.MOST_MICROSECONDS, _in_microseconds)
+            pairs = [(each[few], each[many]) for each in found]
+            self._add_ratio(framework, f"few over many images, {what}", paired_ratio(pairs), 1 / flat.MOST)
 
     def start_up(self) -> None:
         for framework in self._frameworks:
@@ -269,6 +281,10 @@ def _in_seconds(value: float) -> str:
     return f"{value:.2f} s"
 
 
+def _in_microseconds(value: float) -> str:
+    return f"{value:.1f} microseconds"
+
+
 def _in_percent(part: float) -> str:
     return f"{100 * part:.2f} %"
 
@@ -396,6 +412,12 @@ def _start_up(framework: str, pairs: int, runs: Runs) -> Estimate:
         seconds = {turn: turn() for turn in turns}
         beyond.append(seconds[whole] - seconds[bare])
     return of_differences(beyond[1:])
+
+
+def _overhead(framework: str) -> dict[str, float]:
+    """Microseconds of a step by the number of training images, from a process of its own."""
+    command = [sys.executable, "-m", "tests.benchmarks.overhead", "--framework", framework]
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout)
 
 
 def _harness(framework: str, processes: int) -> dict[str, Ratio | None]:
