@@ -18,6 +18,8 @@ NO_FINDING = " Other work disturbed these runs. Make them again on an idle machi
 """Behind a sentence that gives no ratio."""
 MAKE_AGAIN = f"{NO_FINDING.removesuffix('.')}: run --resume DIR --again disturbed."
 """The same of a stored comparison, which can make them again."""
+MAKE_MORE = f"{MAKE_AGAIN.removesuffix('.')} --repeats {VERDICT_PAIRS}. A verdict needs {VERDICT_PAIRS} repeats."
+"""The same of one with fewer repeats than a verdict needs."""
 UNWATCHED = " Too short to tell whether other work disturbed it: do not rely on this."
 LATE = " Its losses came late: do not rely on this."
 
@@ -45,7 +47,8 @@ def doubt_of(*compared: Summary) -> str:
 def _verdict(said: str, who: str, conditions: dict[str, str], *compared: Summary) -> _Verdict:
     """The verdict on the times of these rows. If other work disturbed one, no ratio is said."""
     if any(summary.disturbed for summary in compared):
-        return _Verdict(f"{who}: no finding", conditions, MAKE_AGAIN)
+        too_few = compared[0].repeats < VERDICT_PAIRS
+        return _Verdict(f"{who}: no finding", conditions, MAKE_MORE if too_few else MAKE_AGAIN)
     return _Verdict(said, conditions, doubt_of(*compared))
 
 
@@ -111,13 +114,13 @@ def _sentences(verdicts: Sequence[_Verdict], separator: str, above: Sequence[_Ve
     if (before := _shared(above)) and before.keys() <= shared.keys():
         new = [words for name, words in shared.items() if before.get(name) != words]
         said = [f"All {', '.join(['as above', *new])}."]
-    unfounded, unfounded_above = (sum(verdict.doubt == MAKE_AGAIN for verdict in each) for each in (verdicts, above))
-    at_the_end = unfounded > 1 or unfounded_above > 1
+    advised = [[verdict.doubt for verdict in each if verdict.doubt in (MAKE_AGAIN, MAKE_MORE)] for each in (verdicts, above)]
+    at_the_end = max(map(len, advised)) > 1
     for verdict in verdicts:
         own = ", ".join(words for name, words in verdict.conditions.items() if name not in shared)
-        doubt = "" if verdict.doubt == MAKE_AGAIN and at_the_end else verdict.doubt
+        doubt = "" if verdict.doubt in (MAKE_AGAIN, MAKE_MORE) and at_the_end else verdict.doubt
         said.append(f"{verdict.said}{separator if own else ''}{own}.{doubt}")
-    return [*said, f"No finding:{MAKE_AGAIN}"] if at_the_end and unfounded_above < 2 else said
+    return [*said, f"No finding:{advised[0][0]}"] if at_the_end and len(advised[1]) < 2 else said
 
 
 def _conditions(stored: Stored, summary: Summary, switches: str, division: Division, **mode: str) -> dict[str, str]:
