@@ -28,7 +28,7 @@ KNOWN = {
     "input-scaling": "Pixels are scaled or shifted in one model.",
     "data-format": "Axes of the image are mixed up: reshaped instead of transposed, or normalised along the wrong one.",
     "float32": "One model computes in float32 where float64 was asked for.",
-    ROUNDED: "TensorFlow keeps a constant of a function (GELU, a slope) in float32. Always accepted.",
+    ROUNDED: "TensorFlow keeps a constant of a function (GELU, a slope) in float32. Accepted if nothing larger is behind it.",
     "padding": "Padding lies on other sides, as TensorFlow's `same` with a stride.",
     "activation": "Another activation, another variant of it (GELU), another slope, or none.",
     "pooling": "Another pooling, window or padding.",
@@ -65,7 +65,7 @@ class Cause(NamedTuple):
         """What the experiment found."""
         if self.residual is None:
             return "Not tried out: read from the models."
-        return f"Verified: with this corrected, the two differ by {self.residual:.1e}."
+        return f"Verified: with this corrected, the two differ by {self.residual:.1e} there."
 
     @property
     def in_words(self) -> str:
@@ -118,6 +118,22 @@ class Split:
     """Values that agree, the nearest first. The last is the image."""
     alone: tuple[tuple[Layer, ...], tuple[Layer, ...]]
     """Layers since then that have no counterpart."""
+    tolerance: float = formulas.CLOSE
+    """Relative difference within which values count as equal."""
+
+    @property
+    def difference(self) -> float:
+        return apart(*self.outputs)
+
+    @property
+    def at_the_end(self) -> bool:
+        """Whether these outputs are the models', so that nothing behind them can differ."""
+        logits = (side.arrays[f"{self.mode}/logits"] for side in self.sides)
+        return all(np.array_equal(mine, own) for mine, own in zip(self.outputs, logits, strict=True))
+
+    def close(self, left: Array, right: Array) -> bool:
+        """Whether two arrays agree within the tolerance."""
+        return apart(left, right) <= self.tolerance
 
     @property
     def kinds(self) -> set[str]:
@@ -126,6 +142,7 @@ class Split:
     @property
     def where(self) -> str:
         named = [*(self.layers or ()), *self.alone[0], *self.alone[1]]
+        named = named or [list(side.layers[self.mode].values())[-1] for side in self.sides]  # a function behind all layers
         return ", ".join(dict.fromkeys(each.where for each in named if each.where))
 
     def names(self) -> tuple[str, str]:
@@ -134,15 +151,17 @@ class Split:
     def values(self) -> list[tuple[Array, Array, Array]]:
         """(x, left y, right y): what both sides may have made of the same x."""
         found: list[tuple[Array, Array, Array]] = []
-        if self.layers is not None and close(*self.inputs):
+        if self.layers is not None and self.close(*self.inputs):
             found.append((self.inputs[0], *self.outputs))
         for x in self.before:
-            found += [(x, *pair) for pair in (self.inputs, self.outputs) if not close(*pair)]
+            found += [(x, *pair) for pair in (self.inputs, self.outputs) if not self.close(*pair)]
         return found
 
 
-def first_split(mode: str, sides: tuple[Side, Side], alignment: Alignment, images: Array) -> Split | None:
-    """Where two models part. None: their outputs agree."""
+def first_split(
+    mode: str, sides: tuple[Side, Side], alignment: Alignment, images: Array, tolerance: float = formulas.CLOSE
+) -> Split | None:
+    """Where two models part by more than the tolerance. None: their outputs agree within it."""
     left, right = sides
     ours, theirs = left.layers[mode], right.layers[mode]
     pairs = [(one, other) for one, other in alignment.pairs if one in ours and other in theirs]
@@ -151,7 +170,7 @@ def first_split(mode: str, sides: tuple[Side, Side], alignment: Alignment, image
     last: tuple[str, str] | None = None
     for one, other in pairs:
         mine, other_values = left.values(mode, one), right.values(mode, other)
-        if not close(mine[1], other_values[1]):
+        if apart(mine[1], other_values[1]) > tolerance:
             pending = pending or (one, other)
             if one in alignment.names:
                 break
@@ -159,7 +178,7 @@ def first_split(mode: str, sides: tuple[Side, Side], alignment: Alignment, image
         pending, last = None, (one, other)
         agreed.append(mine[1])
     logits = left.arrays[f"{mode}/logits"], right.arrays[f"{mode}/logits"]
-    if pending is None and close(*logits):
+    if pending is None and apart(*logits) <= tolerance:
         return None
     if pending is not None:
         ends = (ours[pending[0]], theirs[pending[1]])
@@ -171,7 +190,7 @@ def first_split(mode: str, sides: tuple[Side, Side], alignment: Alignment, image
         _alone(layers, last and last[place], pending and pending[place], {pair[place] for pair in pairs})
         for place, layers in enumerate((ours, theirs))
     )
-    return Split(mode, sides, ends, inputs, outputs, tuple(reversed(agreed[-6:])), (alone[0], alone[1]))
+    return Split(mode, sides, ends, inputs, outputs, tuple(reversed(agreed[-6:])), (alone[0], alone[1]), tolerance)
 
 
 def _alone(layers: Mapping[str, Layer], after: str | None, until: str | None, paired: set[str]) -> tuple[Layer, ...]:
@@ -217,7 +236,7 @@ def _float32(split: Split) -> Iterator[Cause]:
 
 
 def _input(split: Split) -> Iterator[Cause]:
-    if len(split.before) > 1 or split.layers is None or close(*split.inputs):
+    if len(split.before) > 1 or split.layers is None or split.close(*split.inputs):
         return
     left, right = split.inputs
     if left.shape != right.shape:
@@ -237,7 +256,7 @@ def _input(split: Split) -> Iterator[Cause]:
         if height == width:
             forms["with height and width exchanged"] = left.transpose(0, 2, 1, 3)
         for words, form in forms.items():
-            if close(form, right):
+            if split.close(form, right):
                 said = f"{split.names()[1]}'s first layer sees {split.names()[0]}'s image {words}."
                 yield Cause("data-format", said, split.where, apart(form, right))
                 return
@@ -282,7 +301,7 @@ def _softmax(split: Split) -> Iterator[Cause]:
             continue
         for words, function in (("probabilities (softmax)", special.softmax), ("log-probabilities", special.log_softmax)):
             corrected = function(other, -1)
-            if close(corrected, mine):
+            if split.close(corrected, mine):
                 names = split.names()
                 said = f"{names[place]} returns {words}, {names[1 - place]} logits."
                 yield Cause("softmax-output", said, split.where, apart(corrected, mine))
@@ -293,7 +312,7 @@ def _dropout(split: Split) -> Iterator[Cause]:
     if "dropout" not in split.kinds:
         return
     for x, left, right in split.values():
-        rates = formulas.dropout(x, left), formulas.dropout(x, right)
+        rates = formulas.dropout(x, left, split.tolerance), formulas.dropout(x, right, split.tolerance)
         if None in rates or rates[0] == rates[1]:
             continue
         names = split.names()
@@ -314,7 +333,7 @@ def _padding(split: Split) -> Iterator[Cause]:
     kind = split.layers[0].kind
     found: list[list[tuple[Any, Array]]] = []
     # A function in front, as keras.ops.relu, is not recorded: then only the inputs themselves agree.
-    inputs = (split.inputs[0],) * 2 if close(*split.inputs) else split.inputs
+    inputs = (split.inputs[0],) * 2 if split.close(*split.inputs) else split.inputs
     for place, (side, layer) in enumerate(zip(split.sides, split.layers, strict=True)):
         parameters, settings = side.parameters(layer.name), layer.settings
         mine: list[tuple[Any, Array]] = []
@@ -332,7 +351,7 @@ def _padding(split: Split) -> Iterator[Cause]:
                     )
                 except ValueError:  # the kernel is larger than the image
                     continue
-                if close(y, split.outputs[place]) and y.shape == split.outputs[place].shape:
+                if split.close(y, split.outputs[place]) and y.shape == split.outputs[place].shape:
                     mine.append((padding, x))
         found.append(mine)
     for ours, x in found[0]:
@@ -342,7 +361,7 @@ def _padding(split: Split) -> Iterator[Cause]:
                 y = formulas.convolution(
                     x, parameters["kernel"], parameters.get("bias"), settings, theirs, kind == "depthwise_conv"
                 )
-                if y.shape == split.outputs[1].shape and close(y, split.outputs[1]):  # else another setting differs
+                if y.shape == split.outputs[1].shape and split.close(y, split.outputs[1]):  # else another setting differs
                     said = f"{split.names()[0]} pads {_in_words(ours)}, {split.names()[1]} {_in_words(theirs)}."
                     yield Cause("padding", said, split.where, apart(y, split.outputs[1]))
                 return
@@ -361,7 +380,7 @@ def _pooling(split: Split) -> Iterator[Cause]:
     for layer in layers:
         window, stride = layer.settings["window"], layer.settings["stride"]
         for padding in (layer.settings["padding"], [[0, 0], [0, 0]], [[size // 2, size // 2] for size in window]):
-            for how in ("maximum", "average", "average without padding"):
+            for how in ("maximum", "maximum with zeros around", "average", "average without padding"):
                 size = "x".join(map(str, window))
                 around = "" if padding == [[0, 0], [0, 0]] else f", padded {_in_words(padding)}"
                 forms.setdefault(f"the {how} of {size}{around}", (window, stride, padding, how))
@@ -369,7 +388,7 @@ def _pooling(split: Split) -> Iterator[Cause]:
         if x.ndim != 4:
             continue
         made = {words: formulas.pooling(x, *form) for words, form in forms.items()}
-        ours, theirs = ([words for words, y in made.items() if close(y, each)] for each in (left, right))
+        ours, theirs = ([words for words, y in made.items() if split.close(y, each)] for each in (left, right))
         if ours and theirs and not set(ours) & set(theirs):
             said = f"{split.names()[0]} takes {ours[0]}, {split.names()[1]} {theirs[0]}."
             yield Cause("pooling", said, split.where, apart(made[theirs[0]], right))
@@ -377,7 +396,7 @@ def _pooling(split: Split) -> Iterator[Cause]:
 
 
 def _normalisation(split: Split) -> Iterator[Cause]:
-    if split.layers is None or not split.layers[0].kind.endswith("_norm") or not close(*split.inputs):
+    if split.layers is None or not split.layers[0].kind.endswith("_norm") or not split.close(*split.inputs):
         return
     x, (left, right), names = split.inputs[0], split.layers, split.names()
     parameters = split.sides[0].parameters(left.name)
@@ -392,7 +411,7 @@ def _normalisation(split: Split) -> Iterator[Cause]:
         for theirs in (False, True):
             mine = normalised(left.settings["epsilon"], ours)
             other = normalised(right.settings["epsilon"], theirs)
-            if not close(mine, split.outputs[0]) or not close(other, split.outputs[1]):
+            if not split.close(mine, split.outputs[0]) or not split.close(other, split.outputs[1]):
                 continue
             if left.settings["epsilon"] != right.settings["epsilon"]:
                 said = (
@@ -419,7 +438,7 @@ def _bias(split: Split) -> Iterator[Cause]:
         for role, array in side.parameters(layer.name).items():
             if role in ("bias", "beta") and role not in split.sides[1 - place].parameters(split.layers[1 - place].name):
                 corrected = split.outputs[1 - place] + array
-                if close(corrected, split.outputs[place]):
+                if split.close(corrected, split.outputs[place]):
                     other = split.layers[1 - place].name
                     said = f"{split.names()[1 - place]}'s {other} has no {role}. Without it, the layers agree."
                     yield Cause("bias-missing", said, split.where, apart(corrected, split.outputs[place]))

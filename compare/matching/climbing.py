@@ -17,6 +17,7 @@ from common.machine import heartbeat
 from common.matching.records import Array, Ask, Layer, Opened, images
 from common.models import weights
 from common.spec import SpecError
+from compare.core import wording
 from compare.core.errors import LaunchError
 from compare.execution import launch
 from compare.matching import causes, formulas
@@ -28,9 +29,11 @@ from compare.tuning.servers import ENDED, LocalServer
 _POLL_SECONDS = 0.5
 _EXACT, _FORWARD, _GRADIENT, _UPDATE, _STEPS = 0.0, 1e-10, 1e-8, 1e-8, 1e-6
 _NOISE = 1e-6
-"""Gradients that are smaller than this part of the largest count as rounding."""
+"""Gradients that are smaller than this part of the largest, or of the largest of their layer, count as rounding."""
 _FLOAT32 = 1e-4
 """Tolerance of what follows from a constant that is rounded to float32."""
+_BEHIND_ROUNDED = 1e-6
+"""Tolerance of outputs of layers behind such a constant: ten times the rounding of float32."""
 
 _LAYERS, _STATISTICS, _UPDATE_NAME = "layers and parameters", "running statistics", "one update"
 PASSED, FAILED, FOLLOWS, ACCEPTED, UNJUDGED = "passed", "failed", "follows", "accepted", "not judged"
@@ -49,6 +52,10 @@ class Rung:
     where: str = ""
     """What differs most."""
     causes: tuple[Cause, ...] = ()
+    first: float | None = None
+    """Of outputs: the difference at the first layers that differ, which `where` names."""
+    at_the_end: bool = True
+    """Whether nothing can differ behind these layers. The causes explain no more than them."""
 
 
 @dataclass(frozen=True)
@@ -88,37 +95,43 @@ class Match:
         return all(rung.status not in (FAILED, UNJUDGED) for rung in self.rungs)
 
     @property
-    def _unseen(self) -> list[str]:
-        """Settings that differ without a difference in what was measured, such as a ReLU that is cut off at 6."""
-        unlike = [f"{line.left.name} ({line.settings})" for line in self.lines if line.left is not None and line.settings]
-        if not unlike:
-            return []
-        return [f"On these images. These layers have other settings, which may show on others: {', '.join(unlike)}."]
+    def _unlike(self) -> list[str]:
+        """Layers whose settings differ, with these."""
+        return [f"{line.left.name} ({line.settings})" for line in self.lines if line.left is not None and line.settings]
 
     @property
     def sentences(self) -> list[str]:
         """The answer: same or not, where the models part first, and why."""
         if self.same:
-            return [
+            said = [
                 f"Yes: {self.asks[0].model} and {self.asks[1].model} are the same model. In float64 all {len(self.rungs)} "
-                f"rungs agree: outputs, gradients, updates, and {self.asks[0].steps} steps of training.",
-                *self._unseen,
+                f"rungs agree: outputs, gradients, updates, and {wording.count(self.asks[0].steps, 'step')} of training."
             ]
-        failed = [rung for rung in self.rungs if rung.status in (FAILED, ACCEPTED)]
+            if self._unlike:
+                others = ", ".join(self._unlike)
+                said.append(f"On these images. These layers have other settings, which may show on others: {others}.")
+            return said
+        told = [rung for rung in self.rungs if rung.status in (FAILED, ACCEPTED) or (rung.status == UNJUDGED and rung.causes)]
+        failed = [rung.name for rung in told if rung.status == FAILED]
         unjudged = [rung.name for rung in self.rungs if rung.status == UNJUDGED]
-        said = ["Yes, but for what was accepted." if self.holds else f"No: they part first at: {failed[0].name}."]
-        if unjudged and all(rung.status == ACCEPTED for rung in failed):
+        said = [f"No: they part first at: {failed[0]}." if failed else "Yes, but for what was accepted."]
+        if unjudged and not failed:
             said = [
                 f"Cannot tell: what was accepted changes all that follows, so these were not judged: {', '.join(unjudged)}. "
                 "Mend the port, and match again."
             ]
-        for rung in failed:
+        for rung in told:
             size = f" by {rung.difference:.1e}" if math.isfinite(rung.difference) else ""
-            at = f" at {rung.where}" if rung.where else ""
+            at = f" at {rung.where}" if rung.where and rung.first is None else ""
             said.append(f"{rung.name}: {'accepted' if rung.status == ACCEPTED else 'differs'}{size}{at}.")
+            if rung.first is not None:
+                behind = "" if rung.at_the_end else " What is behind it was not compared."
+                said.append(f" It begins at {rung.where}, by {rung.first:.1e}.{behind}")
             said += [f" {cause.in_words}" for cause in rung.causes]
             if rung.status == FAILED and not rung.causes:
                 said.append(" None of the known causes explains it. The table of layers shows where the difference begins.")
+        if failed and self._unlike:
+            said.append(f"Settings that differ, which other layers may even out: {wording.listed(self._unlike, 6)}.")
         return said
 
 
@@ -268,21 +281,20 @@ def _climb(ask: Ask, left: Side, right: Side, alignment: Alignment) -> Generator
     sides = (left, right)
     for mode in ("inference", "training"):
         rung = _rung(f"logits, {mode}", [("logits", left.arrays[f"{mode}/logits"], right.arrays[f"{mode}/logits"])], _FORWARD)
-        split = causes.first_split(mode, sides, alignment, np.asarray(pixels, np.float64))
-        if split is not None and rung.status != PASSED:
-            where = "the output" if split.layers is None else f"{split.layers[0].name}, {split.layers[1].name}"
-            rung = replace(rung, where=where, causes=tuple(causes.of_split(split)))
-        yield rung
+        yield rung if rung.status == PASSED else _parted(rung, mode, sides, alignment, np.asarray(pixels, np.float64))
     rung = _rung(_STATISTICS, _parameters(left, right, alignment, "statistics/"), _FORWARD)
     yield rung if rung.status == PASSED else replace(rung, causes=tuple(causes.of_statistics(left, right, alignment)))
     trained = [(mine, other) for mine, other, _ in _names(left, right, alignment, "gradients/")]
     rung = _rung("loss", [("loss", left.arrays["loss"], right.arrays["loss"])], _FORWARD)
     yield rung if rung.status == PASSED else replace(rung, causes=tuple(causes.of_loss(left, right, trained, labels)))
     gradients = _parameters(left, right, alignment, "gradients/")
-    rung = _rung("gradients", gradients, _GRADIENT, _NOISE)
+    least = _least(gradients)
+    rung = _rung("gradients", gradients, _GRADIENT, least)
     yield rung if rung.status == PASSED else replace(rung, causes=tuple(causes.of_gradients(left, right, trained)))
-    largest = max((float(np.abs(ours).max(initial=0.0)) for _, ours, _ in gradients), default=0.0)
-    judged = [formulas.beyond_rounding(ours, theirs, _NOISE * largest, _GRADIENT) for _, ours, theirs in gradients]
+    judged = [
+        formulas.beyond_rounding(ours, theirs, floor, _GRADIENT)
+        for (_, ours, theirs), floor in zip(gradients, least, strict=True)
+    ]
     for rule in ask.rules:
         updates = [
             (mine, _change(left, rule, mine).reshape(-1)[told], _change(right, rule, other).reshape(-1)[told])
@@ -293,13 +305,30 @@ def _climb(ask: Ask, left: Side, right: Side, alignment: Alignment) -> Generator
             rung = replace(rung, causes=tuple(causes.of_update(rule, left, right, trained, judged)))
         yield rung
         yield _rung(
-            f"{ask.steps} steps, {_rule_words(rule)}",
+            f"{wording.count(ask.steps, 'step')}, {_rule_words(rule)}",
             [
                 ("losses", left.arrays[f"{rule}/losses"], right.arrays[f"{rule}/losses"]),
                 *(each for each in _parameters(left, right, alignment, f"{rule}/last/") if not _is_statistic(each[0])),
             ],
             _STEPS,
         )
+
+
+def _parted(rung: Rung, mode: str, sides: tuple[Side, Side], alignment: Alignment, pixels: Array) -> Rung:
+    """A rung of outputs that differ, with the place where they part first, and why.
+
+    Rounded constants alone explain little. Then the next place counts at which more differs.
+    """
+    split = causes.first_split(mode, sides, alignment, pixels)
+    if split is None:
+        return rung
+    found = causes.of_split(split)
+    if {each.name for each in found} == {ROUNDED}:
+        later = causes.first_split(mode, sides, alignment, pixels, _BEHIND_ROUNDED)
+        if later is not None:
+            split, found = later, causes.of_split(later)
+    where = "the output" if split.layers is None else f"{split.layers[0].name}, {split.layers[1].name}"
+    return replace(rung, where=where, first=split.difference, at_the_end=split.at_the_end, causes=tuple(found))
 
 
 def _change(side: Side, rule: str, name: str) -> Array:
@@ -334,13 +363,30 @@ def _parameters(left: Side, right: Side, alignment: Alignment, prefix: str) -> l
     ]
 
 
-def _rung(name: str, compared: Sequence[tuple[str, Array, Array]], tolerance: float, floor: float = 0.0) -> Rung:
-    """`floor`: an array counts as no smaller than this part of the largest. Smaller values are rounding."""
-    largest = max((float(np.abs(left).max(initial=0.0)) for _, left, _ in compared), default=0.0)
-    differences = [(apart(left, right, floor * largest), what) for what, left, right in compared]
+def _rung(
+    name: str, compared: Sequence[tuple[str, Array, Array]], tolerance: float, least: Sequence[float] | None = None
+) -> Rung:
+    """`least`: each array counts as no smaller than this."""
+    floors = least or [0.0] * len(compared)
+    differences = [(apart(left, right, floor), what) for (what, left, right), floor in zip(compared, floors, strict=True)]
     most, where = max(differences, default=(0.0, ""))
     passed = most <= tolerance
     return Rung(name, most, tolerance, PASSED if passed else FAILED, "" if passed else where)
+
+
+def _least(gradients: Sequence[tuple[str, Array, Array]]) -> list[float]:
+    """What each gradient counts as at least. Smaller values are rounding.
+
+    A bias in front of BatchNorm has no gradient: what is left is the rounding of sums as large as its kernel's gradient.
+    """
+    sizes = {name: max(np.abs(each).max(initial=0.0) for each in pair) for name, *pair in gradients}
+    layers: dict[str, float] = {}
+    for name, size in sizes.items():
+        layer = name.rpartition(".")[0]
+        layers[layer] = max(layers.get(layer, 0.0), size)
+    largest = max(sizes.values(), default=0.0)
+    of_layers = {name: layers[name.rpartition(".")[0]] for name in sizes}
+    return [of_layers[name] if size <= _NOISE * of_layers[name] else _NOISE * largest for name, size in sizes.items()]
 
 
 def _settled(rungs: Sequence[Rung]) -> list[Rung]:
@@ -348,7 +394,8 @@ def _settled(rungs: Sequence[Rung]) -> list[Rung]:
     found: list[Rung] = []
     broken = ""
     for rung in rungs:
-        if rung.status == FAILED and broken:
+        own = rung.name == _STATISTICS and bool(rung.causes)  # tried out on what each side's own layer has seen
+        if rung.status == FAILED and broken and not own:
             rung = replace(rung, status=FOLLOWS, causes=())
         if rung.status == FAILED and rung.name not in (_LAYERS, _STATISTICS):
             broken = rung.name
@@ -362,16 +409,20 @@ def _accept(rungs: Sequence[Rung], accepted: Sequence[str]) -> list[Rung]:
     """Take the accepted causes for no fault, where they explain all of a difference.
 
     Rounded constants are the framework's own, and always accepted: what follows from them must be as small as float32. What
-    follows from another accepted cause may hide a second fault. Only the steps of an accepted update are its consequence.
+    follows from another accepted cause may hide a second fault. So may the layers behind the one that the cause explains. Only
+    the steps of an accepted update are its consequence.
     """
     found: list[Rung] = []
     rounded, behind, rule = False, False, ""
     for rung in rungs:
         names = {cause.name for cause in rung.causes}
         explained = all(each.residual is None or each.residual <= rung.tolerance for each in rung.causes)
-        if rung.status == FAILED and names and (names == {ROUNDED} or (explained and names <= {*accepted, ROUNDED})):
+        if rung.status == FAILED and names == {ROUNDED} and rung.difference <= _FLOAT32:
             rung = replace(rung, status=ACCEPTED)
-            rounded = rounded or names == {ROUNDED}
+            rounded = behind = True
+            rule = ""
+        elif rung.status == FAILED and names and explained and names <= {*accepted, ROUNDED}:
+            rung = replace(rung, status=ACCEPTED if rung.at_the_end else UNJUDGED)
             behind = True
             rule = rung.name.removeprefix(_UPDATE_NAME) if rung.name.startswith(_UPDATE_NAME) else ""
         elif rung.status == FAILED:

@@ -104,8 +104,8 @@ def activation(x: Array, y: Array) -> tuple[str, Callable[[Array], Array]] | Non
     return None
 
 
-def dropout(x: Array, y: Array) -> float | None:
-    """The rate of the dropout that turns x into y. 0: y is x, but for rounding. None: no dropout does."""
+def dropout(x: Array, y: Array, tolerance: float = CLOSE) -> float | None:
+    """The rate of the dropout that turns x into y. 0: y is x, within the tolerance. None: no dropout does."""
     if x.size != y.size:
         return None
     x, y = x.reshape(-1), y.reshape(-1)
@@ -113,9 +113,9 @@ def dropout(x: Array, y: Array) -> float | None:
     if not kept.any():
         return None
     scale = float(np.median(y[kept] / x[kept]))
-    if not scale or not close(np.where(y != 0, x * scale, 0), y):
+    if not scale or apart(np.where(y != 0, x * scale, 0), y) > tolerance:
         return None
-    return 0.0 if close(x, y) else 1 - 1 / scale
+    return 0.0 if apart(x, y) <= tolerance else 1 - 1 / scale
 
 
 def _patches(x: Array, size: Sequence[int], stride: Sequence[int], padding: Any, dilation: Sequence[int], fill: float) -> Array:
@@ -141,10 +141,9 @@ def convolution(
 
 
 def pooling(x: Array, window: Sequence[int], stride: Sequence[int], padding: Any, how: str) -> Array:
-    """`maximum`, `average` (padding counts) or `average without padding`."""
-    largest = how == "maximum"
-    patches = _patches(x, window, stride, padding, (1, 1), -np.inf if largest else 0.0)
-    if largest:
+    """`maximum`, `maximum with zeros around`, `average` (padding counts) or `average without padding`."""
+    patches = _patches(x, window, stride, padding, (1, 1), -np.inf if how == "maximum" else 0.0)
+    if how.startswith("maximum"):
         return patches.max((-2, -1))
     if how == "average":
         return patches.mean((-2, -1))

@@ -271,6 +271,45 @@ def leaky() -> keras.Model:
     return port(activation=layers.LeakyReLU())
 
 
+def right_leaky() -> keras.Model:
+    return port(activation=layers.LeakyReLU(negative_slope=0.01))
+
+
+def right_leaky_and_average_pool() -> keras.Model:
+    return port(activation=layers.LeakyReLU(negative_slope=0.01), pool=layers.AveragePooling2D(2))
+
+
+def pool_padded_with_zeros() -> keras.Model:
+    kinds = (layers.LeakyReLU(negative_slope=0.01), layers.ZeroPadding2D(1), layers.MaxPooling2D(2), layers.Flatten())
+    return keras.Sequential([keras.Input((8, 8, 3)), layers.Conv2D(4, 3), *kinds, layers.Dense(CLASSES)])
+
+
+class ProbabilitiesInInference(keras.Model):
+    """The last operation has no layer, and stands behind an activation whose slope TensorFlow rounds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = right_leaky()
+
+    def call(self, images: Any, training: bool = False) -> Any:
+        outputs = self.net(images, training=training)
+        return outputs if training else keras.ops.softmax(outputs)
+
+
+def norm_twice(*, momentum: float = 0.9, softmax: bool = False) -> keras.Model:
+    images = keras.Input((8, 8, 3))
+    x = images
+    for _ in range(2):
+        x = layers.Conv2D(8, 3, padding="same")(x)
+        x = layers.ReLU()(layers.BatchNormalization(momentum=momentum, epsilon=1e-5)(x))
+    x = layers.Dense(CLASSES)(layers.GlobalAveragePooling2D()(x))
+    return keras.Model(images, layers.Softmax()(x) if softmax else x)
+
+
+def norm_twice_of_other_momentum_with_softmax() -> keras.Model:
+    return norm_twice(momentum=0.1, softmax=True)
+
+
 def no_activation() -> keras.Model:
     return port(activation="linear")
 

@@ -54,6 +54,21 @@ def with_leaky() -> nn.Module:
     return Net(nn.LeakyReLU())
 
 
+def norm_twice() -> nn.Module:
+    """Biases stand in front of BatchNorm, as `nn.Conv2d` has them."""
+
+    def block(channels: int) -> list[nn.Module]:
+        return [nn.Conv2d(channels, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU()]
+
+    return nn.Sequential(*block(3), *block(8), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, CLASSES))
+
+
+def padded_pool() -> nn.Module:
+    """PyTorch pads a maximum with what never is one."""
+    pool = nn.MaxPool2d(2, 2, padding=1)
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.LeakyReLU(), pool, nn.Flatten(), nn.Linear(4 * 4 * 4, CLASSES))
+
+
 class ReluThenNorm(nn.Module):
     """A bias in front of ReLU and then BatchNorm, which does not take it away."""
 

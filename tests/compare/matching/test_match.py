@@ -95,12 +95,15 @@ CASES: list[tuple[str, str, str, str, dict[str, Any], str]] = [
     ("activation", "logits, inference", "with_leaky", "leaky", {}, "leaky ReLU, slope 0.01, tensorflow leaky ReLU, slope 0.3"),
     ("activation", "logits, inference", "Net", "no_activation", {}, "ReLU, tensorflow no activation"),
     ("pooling", "logits, inference", "Net", "average_pool", {}, "the maximum of 2x2, tensorflow the average of 2x2"),
+    ("pooling", "logits, inference", "padded_pool", "pool_padded_with_zeros", {}, "tensorflow the maximum with zeros around"),
+    ("pooling", "logits, inference", "with_leaky", "right_leaky_and_average_pool", {}, "tensorflow the average of 2x2"),
     ("epsilon", "logits, inference", "with_norm", "default_norm", {}, "epsilon 1e-05, tensorflow's batch_normalization 0.001"),
     ("batch-norm-mode", "logits, training", "with_norm", "norm_in_inference", {}, "batch_normalization the running ones"),
     ("dropout-active", "logits, inference", "AlwaysDropping", "port", {}, "pytorch drops 0.3 of the values also in inference"),
     ("dropout-active", "logits, training", "Net", "no_dropout", {}, "drops 0.3 of the values in training, tensorflow none"),
     ("dropout-rate", "logits, training", "Net", "other_rate", {}, "pytorch drops 0.3 of the values, tensorflow 0.5"),
     ("softmax-output", "logits, inference", "Net", "softmax", {}, "tensorflow returns probabilities (softmax), pytorch logits"),
+    ("softmax-output", "logits, inference", "with_leaky", "ProbabilitiesInInference", {}, "returns probabilities (softmax)"),
     ("batch-norm-momentum", "running statistics", "with_norm", "other_momentum", {}, "weight 0.1 in its running statistics"),
     ("biased-variance", "running statistics", "with_norm", "with_norm", {}, "running variance of norm is the biased one"),
     ("frozen", "gradients", "Net", "frozen", {}, "tensorflow does not train dense.bias"),
@@ -145,7 +148,7 @@ def test_every_cause_has_a_planted_case_and_stands_in_the_docs() -> None:
 
 def test_a_port_that_exchanges_height_and_width_too_before_it_flattens_is_another_model(both: Both) -> None:
     found = matched(both, "Net", "transposed_wrongly")
-    assert not found.same and "flatten" in found.sentences[1]
+    assert not found.same and "flatten" in found.sentences[2]
 
 
 def test_what_is_accepted_does_not_fail_the_match(both: Both) -> None:
@@ -168,6 +171,35 @@ def test_normalisation_and_dropout_of_a_flattened_image_agree_in_all_but_the_bia
     found = matched(both, "mixed", "mixed", accept=["biased-variance"])
     assert found.holds, found.sentences
     assert [rung.name for rung in found.rungs if rung.status != climbing.PASSED] == ["running statistics"]
+
+
+def test_a_bias_in_front_of_batch_norm_whose_gradient_is_rounding_is_no_difference(both: Both) -> None:
+    for _ in range(3):  # with other weights
+        found = matched(both, "norm_twice", "norm_twice", accept=["biased-variance"], steps=20)
+        assert found.holds, found.sentences
+
+
+def test_a_difference_says_where_it_begins_and_what_was_not_compared(both: Both) -> None:
+    found = matched(both, "with_norm", "default_norm", accept=["biased-variance"])
+    assert found.sentences[0] == "No: they part first at: logits, inference."
+    whole, begins, cause = found.sentences[1:4]
+    assert re.fullmatch(r"logits, inference: differs by \d\.\de[+-]\d+\.", whole)
+    assert re.fullmatch(r" It begins at norm, batch_norm\S*, by 4\.\de-04\. What is behind it was not compared\.", begins), (
+        begins
+    )
+    assert "epsilon" in cause and cause.count("differ by") == 1 and " there." in cause
+
+
+def test_a_rung_with_a_cause_of_its_own_follows_from_no_other_and_other_settings_are_told(both: Both) -> None:
+    found = matched(both, "norm_twice", "norm_twice_of_other_momentum_with_softmax", accept=["biased-variance"])
+    rungs = {rung.name: rung for rung in found.rungs}
+    assert rungs["logits, inference"].status == rungs["running statistics"].status == climbing.FAILED
+    assert rungs["loss"].status == climbing.FOLLOWS
+    assert {each.name for each in rungs["running statistics"].causes} == {"batch-norm-momentum", "biased-variance"}
+    both_at_once = matched(both, "with_norm", "default_norm").sentences
+    assert both_at_once[-1].startswith("Settings that differ, which other layers may even out: norm (epsilon 1e-05, 0.001"), (
+        both_at_once
+    )
 
 
 def test_a_bias_in_front_of_relu_and_batch_norm_is_judged_and_a_gradient_half_a_percent_too_long_is_found(both: Both) -> None:
