@@ -72,7 +72,7 @@ def run(framework: str, what: Spec, folder: Path) -> tuple[int, RunResult, str]:
 @pytest.mark.parametrize(
     ("word", "serial"),
     [
-        ("pipeline_1f1b", f"serial {PARTS}"),
+        pytest.param("pipeline_1f1b", f"serial {PARTS}", marks=pytest.mark.slow),
         pytest.param("pipeline", f"serial {PARTS}", marks=pytest.mark.slow),
         pytest.param("model_parallel", "serial 1", marks=pytest.mark.slow),
     ],

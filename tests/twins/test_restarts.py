@@ -107,7 +107,8 @@ def learned(result: RunResult) -> list[Any]:
     return [scores, result.test, result.first_step_loss, *hashes]
 
 
-@pytest.mark.parametrize("mode", ["serial", pytest.param("multi_process", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["serial", "multi_process"])
 def test_a_run_of_which_a_process_is_killed_goes_on_from_its_checkpoint(execute: Any, mode: str) -> None:
     alone, _ = execute("alone", MODES[mode])
     made, killed = execute("killed", MODES[mode], 1)

@@ -517,7 +517,8 @@ def test_report_reads_a_comparison_of_a_machine_with_more_cores(fake_twins: pyte
     assert done.exit_code == 0, done.output
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_ends_the_children_and_loses_nothing(tmp_path: Path, number: signal.Signals) -> None:
     driver = textwrap.dedent(
         """

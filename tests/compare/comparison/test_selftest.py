@@ -80,12 +80,14 @@ def as_independent(repeats: Any) -> Any:
 @pytest.mark.parametrize(
     ("module", "name", "defect", "fails"),
     [
-        (selftest, "paired_ratio", narrow, "families of 8 equal comparisons"),
+        pytest.param(selftest, "paired_ratio", narrow, "families of 8 equal comparisons", marks=pytest.mark.slow),
         (statistics, "critical", one_look, "equal runs called different at any of 5 to 20 repeats"),
         (statistics, "critical_smaller", at_each_look, "differences of just 5 % called smaller"),
-        (statistics, "smaller_p", uncorrected, "families of 8 differences of just 5 % over one base"),
+        pytest.param(
+            statistics, "smaller_p", uncorrected, "families of 8 differences of just 5 % over one base", marks=pytest.mark.slow
+        ),
         (statistics, "least_found", known_noise, "slowdowns found among 8 comparisons"),
-        (scaling_laws, "amdahl", as_independent, "intervals of serial fractions"),
+        pytest.param(scaling_laws, "amdahl", as_independent, "intervals of serial fractions", marks=pytest.mark.slow),
     ],
 )
 def test_a_defect_of_the_verdicts_is_caught(

@@ -70,6 +70,7 @@ MAPPED = """
 """
 
 
+@pytest.mark.slow
 def test_a_job_whose_memory_comes_from_the_disk_again_and_again_is_slow_and_says_so(tmp_path: Path) -> None:
     settings = {"memory.limit_in_bytes": str(64 * 2**20)}
     with control_group("memory", settings) as group, started(MAPPED, tmp_path) as pid:
