@@ -18,8 +18,8 @@ from common.spec import Spec, SpecError
 from compare.core import option_parsing, wording
 from compare.execution import best_switches, contestants, launch
 
-FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
-"""A plain file name, without a path."""
+FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=200)]
+"""A plain file name, without a path, that leaves room for what is put behind it."""
 Contestant = Annotated[FileName, Field(validation_alias=AliasChoices("contestant", "framework"))]
 """What a row measures: the name of a contestant, by default one of the frameworks. Records of version 0.1 say `framework`."""
 

@@ -1,10 +1,12 @@
+import json
 from pathlib import Path
 
 import pytest
 
-from common.artifacts import results
+from common.artifacts import atomic_files, results
 from common.artifacts.schema import RunResult
 from common.data import sources
+from compare.core.errors import FolderError
 from compare.execution import launch, store
 from tests.compare import made
 from tests.compare.command_line import compare
@@ -30,6 +32,17 @@ def test_a_result_is_read_once_in_a_command_unless_it_changes(tmp_path: Path, mo
     results.save(changed, store.run_folder(folder, row.id, 0))
     assert store.read(folder).runs[row.id][0] == changed
     assert len(read) == len(set(read)) + 1
+
+
+@pytest.mark.parametrize("name", ["x" * 201, "../outside", ".hidden", ""])
+def test_a_plan_with_a_row_whose_id_is_no_name_of_a_folder_is_refused(tmp_path: Path, name: str) -> None:
+    folder = made.stored_in(made.repeated(1), tmp_path / "out")
+    plan = json.loads((folder / store.PLAN_FILE).read_text())
+    del plan["sha256"]
+    plan["rows"][0]["id"] = name
+    (folder / store.PLAN_FILE).write_text(atomic_files.with_checksum(json.dumps(plan)))
+    with pytest.raises(FolderError, match=r"compare\.json.*rows"):
+        store.read(folder)
 
 
 WITH_OUT = (
