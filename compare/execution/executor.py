@@ -6,8 +6,8 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,14 @@ Watch = Callable[[list[dict[str, Any]]], None]
 
 @dataclass(frozen=True)
 class Code:
-    """Another checkout of the suite, whose twins run instead of this one's."""
+    """Other code than this, which runs instead."""
 
-    root: Path
+    root: Path | None
+    """Another checkout of the suite. None: this one."""
     spec_json: Callable[[Row], str]
     """A row's spec as that code understands it."""
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Added to that of a twin: where it finds a user's own model."""
 
 
 _POLL_SECONDS = 0.25
@@ -89,8 +92,9 @@ def _attempt(
             if (earlier := store.resumable(directory)) is not None:
                 arguments += ["--resume", str(earlier)]
             kills = launch.memory_kills()
+            root, environment = (code.root, code.environment) if code else (None, {})
             with signals.deferred():
-                process = launch.start(row.contestant, arguments, log=log, root=code.root if code else None)
+                process = launch.start(row.contestant, arguments, log=log, root=root, environment=environment)
         except OSError as error:
             return _not_stored(row, repeat, f"it cannot be started: {error}"), None
         hang = _wait(process, row.spec.hang_seconds, directory, watch)

@@ -11,6 +11,7 @@ from typing import Any
 
 from common.artifacts.schema import Environment
 from common.frozen import Exact
+from common.machine import machine
 from common.machine.machine import Facts
 from compare.comparison.comparison_plan import Request
 from compare.core import statistics
@@ -123,6 +124,11 @@ def of_revisions(good: str, bad: str, plan: Comparison) -> Candidates:
                 f"{word} cannot be measured here: {end.refusal}. Name revisions with the packages of this .venv."
             )
     rows = revisions.runnable(plan)
+    if revisions.repository_of(rows[0].spec.model) != machine.PROJECT_ROOT:
+        raise RevisionError(
+            f"bisect follows commits of the suite. {rows[0].spec.model} lies outside it, so every commit would train the same. "
+            "Compare two revisions of your own repository with regress --interleaved."
+        )
 
     @contextmanager
     def ready(place: int) -> Generator[OneSide]:

@@ -7,18 +7,20 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from common import spec
+from common import USER_PATH, spec
 from common.artifacts import atomic_files
 from common.artifacts.schema import RunResult
 from common.data import sources
 from common.machine import code_version, machine
 from common.machine.private_folder import PrivateFolder
+from common.models import user_code
 from common.spec import SpecError
 from compare.comparison import comparison_plan, run
 from compare.comparison.run import Request
@@ -92,21 +94,26 @@ class OneSide:
 
 
 @contextmanager
-def checked_out(revision: str) -> Generator[Checkout]:
-    """The suite at another revision, in a temporary folder that is always removed.
+def checked_out(revision: str, repository: Path | None = None) -> Generator[Checkout]:
+    """The suite, or another repository, at a revision: in a temporary folder that is always removed.
+
+    Args:
+        revision: as git names it.
+        repository: its folder. None: the suite's.
 
     Raises:
         RevisionError: git does not know the revision, the working tree has uncommitted changes, or the two revisions need
             other packages.
     """
-    commit = commit_of(revision)
-    if changed := output("status", "--porcelain", "--untracked-files=no"):
+    repository = repository or machine.PROJECT_ROOT
+    commit = commit_of(revision, repository)
+    if changed := output("status", "--porcelain", "--untracked-files=no", at=repository):
         raise RevisionError(
-            f"The working tree has uncommitted changes ({changed.splitlines()[0].strip()}), so a result could not name its "
-            "code. Commit or stash them."
+            f"The working tree of {repository} has uncommitted changes ({changed.splitlines()[0].strip()}), so a result could "
+            "not name its code. Commit or stash them."
         )
-    with worktree(commit) as base:
-        if (lock := other_lock(commit)) is not None:
+    with worktree(commit, repository) as base:
+        if repository == machine.PROJECT_ROOT and (lock := other_lock(commit)) is not None:
             raise RevisionError(
                 f"{lock} differs between {revision} and the working tree, so one .venv cannot run both. Measure each "
                 "in its own clone (make setup, .venv/bin/convtwins run --repeats 5), and compare the folders."
@@ -114,20 +121,20 @@ def checked_out(revision: str) -> Generator[Checkout]:
         yield base
 
 
-def commit_of(revision: str) -> str:
+def commit_of(revision: str, repository: Path | None = None) -> str:
     """The commit that git knows by this name.
 
     Raises:
         RevisionError: there is none, or this is no checkout.
     """
-    here = machine.PROJECT_ROOT
-    if not (here / ".git").exists():
-        raise RevisionError(f"{here} is no git checkout, so it has no revisions. Clone the suite to compare them.")
-    found = git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
+    repository = repository or machine.PROJECT_ROOT
+    if not (repository / ".git").exists():
+        raise RevisionError(f"{repository} is no git checkout, so it has no revisions. Clone the suite to compare them.")
+    found = git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", at=repository)
     if found.returncode:
         raise RevisionError(
-            f"git knows no revision {revision!r}. Fetch it first. A shallow clone needs its history: git fetch --unshallow, or "
-            "fetch-depth: 0 of actions/checkout."
+            f"git knows no revision {revision!r} of {repository}. Fetch it first. A shallow clone needs its history: git fetch "
+            "--unshallow, or fetch-depth: 0 of actions/checkout."
         )
     return found.stdout.strip()
 
@@ -139,16 +146,16 @@ def other_lock(commit: str) -> str | None:
 
 
 @contextmanager
-def worktree(commit: str) -> Generator[Checkout]:
+def worktree(commit: str, repository: Path | None = None) -> Generator[Checkout]:
     """A commit in a temporary folder that is always removed."""
     with PrivateFolder() as temporary:
         root = temporary.path / BASE
         try:
-            output("worktree", "add", "--quiet", "--detach", str(root), commit)
+            output("worktree", "add", "--quiet", "--detach", str(root), commit, at=repository)
             yield Checkout(root, commit)
         finally:
-            git("worktree", "remove", "--force", str(root))
-            git("worktree", "prune")  # for a checkout that was interrupted before it was complete
+            git("worktree", "remove", "--force", str(root), at=repository)
+            git("worktree", "prune", at=repository)  # for a checkout that was interrupted before it was complete
 
 
 def order(rows: Sequence[Row], pairs: int) -> list[tuple[Row, int, str]]:
@@ -157,7 +164,7 @@ def order(rows: Sequence[Row], pairs: int) -> list[tuple[Row, int, str]]:
 
 
 def measure(revision: str, request: Request, out: Path, shown: Display) -> None:
-    """Measure another revision beside this one.
+    """Measure another revision beside this one: of the suite, or of the repository that a user's own model lies in.
 
     The runs of each are stored as a comparison's folder, `base` and `head`. First, one run of each row and revision is made
     and discarded. It compiles modules, fills caches, and shows whether the other revision can run at all.
@@ -174,16 +181,82 @@ def measure(revision: str, request: Request, out: Path, shown: Display) -> None:
         Interrupted: some runs were made; the folder holds them.
     """
     store.refuse_others(out, None, None, "measurement")
-    with checked_out(revision) as base, store.locked(out):
+    repository = repository_of(request.settings.values.get("model"))
+    with checked_out(revision, repository) as base, store.locked(out):
         store.refuse_others(out, None, None, "measurement")  # another command may have worked there since
         head = comparison_plan.judged(with_absolute_path(request), shown)
         rows = runnable(head)
-        before = side_of(base, revision, head, rows)
-        now = OneSide(head, Code(machine.PROJECT_ROOT, lambda row: row.spec.to_json()))
+        if repository == machine.PROJECT_ROOT:
+            before = side_of(base, revision, head, rows)
+            now = OneSide(head, Code(machine.PROJECT_ROOT, lambda row: row.spec.to_json()))
+        else:
+            before, now = sides_of_model(base, revision, repository, head)
         if request.prove:
             now = replace(now, plan=head.model_copy(update={"proof": run.proof(head, request, out / HEAD, shown)}))
             now.refuse_changed()
         in_turn(revision, rows, {BASE: before, HEAD: now}, out, {"revision": revision}, shown)
+
+
+def repository_of(model: str | None) -> Path:
+    """The repository whose revisions are measured: that of a user's own model, else the suite's.
+
+    Args:
+        model: as a spec names it. None: the default one.
+
+    Raises:
+        RevisionError: the model lies in no repository of its own, so both sides would train the same.
+    """
+    if model is None or not (places := [each.resolve() for each in user_code.folders(model)]):
+        return machine.PROJECT_ROOT
+    installed = Path(sysconfig.get_path("purelib")).resolve()
+    tops = {
+        "" if place.is_relative_to(installed) else git("-C", str(place), "rev-parse", "--show-toplevel").stdout.strip()
+        for place in (each if each.is_dir() else each.parent for each in places)
+    }
+    if len(tops) != 1 or not all(tops):
+        raise RevisionError(
+            f"{model} must lie in one git repository, whose revision is the base. Received: {', '.join(map(str, places))}. "
+            "Else both sides would train the same model. Put it under git, or run each version and compare the folders: "
+            "regress A B."
+        )
+    return Path(*tops)
+
+
+def sides_of_model(checkout: Checkout, revision: str, repository: Path, head: Comparison) -> tuple[OneSide, OneSide]:
+    """Two revisions of the repository that a user's own model lies in, trained by this suite.
+
+    Args:
+        checkout: the base.
+        revision: for messages.
+        repository: its folder, the head.
+        head: the plan of the head.
+
+    Raises:
+        RevisionError: the base lacks a file of the model.
+    """
+
+    def there(path: str) -> str:
+        whole = Path(path).resolve()
+        return str(checkout.root / whole.relative_to(repository)) if whole.is_relative_to(repository) else path
+
+    paths = [str(machine.PROJECT_ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    environment = {"PYTHONPATH": os.pathsep.join(map(there, paths)), USER_PATH: there(str(Path.cwd()))}
+    model = head.rows[0].spec.model
+    folders = [Path(there(str(each))) for each in user_code.folders(model)]
+    if missing := [each for each in folders if not each.exists()]:
+        raise RevisionError(
+            f"{revision} has no {missing[0].relative_to(checkout.root)}. {model} needs it. Commit it, or choose a newer base."
+        )
+    now = {**head.machine, "commit": commit_of("HEAD", repository), "dirty": False}
+    base = head.model_copy(
+        update={
+            "machine": {**now, "commit": checkout.commit},
+            "code_hash": machine.code_digest(folders),
+            "proof": None,
+        }
+    )
+    code = Code(None, lambda row: row.spec.to_json(), environment)
+    return OneSide(base, code), OneSide(head.model_copy(update={"machine": now}))
 
 
 def side_of(checkout: Checkout, revision: str, head: Comparison, rows: Sequence[Row]) -> OneSide:
@@ -422,26 +495,26 @@ def with_absolute_path(request: Request) -> Request:
     return replace(request, settings=replace(request.settings, values=values))
 
 
-def output(*arguments: str) -> str:
+def output(*arguments: str, at: Path | None = None) -> str:
     """The output of git.
 
     Raises:
         RevisionError: it failed.
     """
-    answer = git(*arguments)
+    answer = git(*arguments, at=at)
     if answer.returncode:
         last = answer.stderr.strip().rpartition("\n")[2]
         raise RevisionError(f"git {arguments[0]} failed ({last}). Repair that, and try again.")
     return answer.stdout
 
 
-def git(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run git on the suite's own checkout.
+def git(*arguments: str, at: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run git on the suite's own checkout, or on another.
 
     Raises:
         RevisionError: it cannot be started, or does not end.
     """
-    command = ["git", "-C", str(machine.PROJECT_ROOT), "-c", "core.hooksPath=/dev/null", *arguments]
+    command = ["git", "-C", str(at or machine.PROJECT_ROOT), "-c", "core.hooksPath=/dev/null", *arguments]
     return _finished(f"git {arguments[0]}", command, env=code_version.git_environment())
 
 

@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +126,7 @@ def test_what_cannot_be_measured_in_turn_is_refused_with_what_to_do(repository: 
         assert worktrees(repository) == 1
         return str(refused.value)
 
-    assert "git knows no revision 'origin/main'. Fetch it first" in said("origin/main")
+    assert f"git knows no revision 'origin/main' of {repository}. Fetch it first" in said("origin/main")
     assert "git knows no revision '--all'" in said("--all")
     (repository / "untracked").write_text("")
     with revisions.checked_out("before"):
@@ -220,6 +220,86 @@ def test_a_slowdown_between_two_revisions_is_a_regression(
     assert worktrees(repository) == 1
     again = regress("--interleaved", "before", "--out", out)
     assert again.exit_code == 2 and "is not empty" in again.stderr
+
+
+OWN_MODEL = """
+from common.models.architectures import Architecture, Dense, Flatten
+
+def architecture(num_classes, image_size):
+    values = image_size * image_size * 3
+    hidden = Dense("hidden", values, {width})
+    return Architecture("own", image_size, num_classes, (Flatten("flat"), hidden, Dense("out", {width}, num_classes)))
+"""
+
+
+@pytest.fixture
+def team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A user's repository, whose model has twice the width since `before`."""
+    folder = tmp_path / "team"
+    folder.mkdir()
+    git(folder, "init", "-q", "-b", "main")
+    git(folder, "commit", "-q", "--allow-empty", "-m", "nothing")
+    commit(folder, "before", {"nets_of_a_team/__init__.py": "", "nets_of_a_team/net.py": OWN_MODEL.format(width=8)})
+    git(folder, "tag", "before")
+    commit(folder, "now", {"nets_of_a_team/net.py": OWN_MODEL.format(width=16)})
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    yield folder
+    for name in [each for each in sys.modules if each.partition(".")[0] == "nets_of_a_team"]:
+        del sys.modules[name]
+
+
+def test_the_revision_of_ones_own_model_is_that_of_its_own_repository(team: Path, tmp_path: Path) -> None:
+    assert revisions.repository_of(None) == revisions.repository_of("resnet18") == machine.PROJECT_ROOT
+    assert revisions.repository_of("tests.twins.own_plain_model") == machine.PROJECT_ROOT
+    assert revisions.repository_of("nets_of_a_team.net") == team
+    head = made.repeated(1).comparison
+    rows = [row.model_copy(update={"spec": row.spec.with_fields(model="nets_of_a_team.net")}) for row in head.rows]
+    head = head.model_copy(update={"rows": rows})
+    with revisions.checked_out("before", team) as base:
+        before, now = revisions.sides_of_model(base, "before", team, head)
+        assert before.code is not None and now.code is None
+        assert before.code.environment["CONVTWINS_USER_PATH"] == str(base.root)
+        assert before.plan.code_hash != head.code_hash
+        assert [each.plan.machine["commit"] for each in (before, now)] == [
+            git(team, "rev-parse", at) for at in ("before", "main")
+        ]
+    with revisions.checked_out("before~1", team) as base, pytest.raises(RevisionError, match="before~1 has no nets_of_a_team"):
+        revisions.sides_of_model(base, "before~1", team, head)
+    shutil.rmtree(team / ".git")
+    with pytest.raises(RevisionError, match="must lie in one git repository"):
+        revisions.repository_of("nets_of_a_team.net")
+
+
+@pytest.mark.slow
+def test_two_revisions_of_ones_own_model_train_two_models(team: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    words = (
+        "--model",
+        "nets_of_a_team.net",
+        "--data",
+        "digits",
+        "--limit",
+        "64",
+        "--epochs",
+        "1",
+        "--repeats",
+        "1",
+        "--cores",
+        "1",
+    )
+    done = CliRunner().invoke(
+        app,
+        ["regress", "--interleaved", "before", *words, "--frameworks", "pytorch", "--out", str(out)],
+        catch_exceptions=False,
+    )
+    assert done.exit_code == 5, done.output
+    hashes = [
+        results.load(out / side / "runs" / "pytorch-serial-1core-r0" / results.RESULT_FILE).weights_hash
+        for side in (revisions.BASE, revisions.HEAD)
+    ]
+    assert None not in hashes and hashes[0] != hashes[1]
+    assert git(team, "rev-parse", "before")[:8] in done.output and worktrees(team) == 1
 
 
 def test_options_of_runs_are_those_of_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
