@@ -379,12 +379,13 @@ def _report(plan: Plan, record: Record, done: list[Done], steps: int) -> Report:
     paper, setting = plan.paper, plan.setting
     parts = sorted((each.part for each in done), key=lambda each: each.name != _VERDICTS)
     return Report(
-        title=f"Reproduced: {paper.title}",
+        title=f"Reproduction of: {paper.title}",
         overline=f"Published report {paper.name}, scale {setting.scale}",
         facts=[
             f"{paper.model} on {setting.source}; begun {record.created_at}",
             f"{record.machine.get('processor') or 'unknown processor'}, {setting.devices}",
             f"The report: {paper.hardware}",
+            *step_runner.on_the_data(setting.source),
         ],
         marks=[*_counts(parts), *step_runner.marks(done, steps)],
         findings=[(each.title, each.conclusions) for each in parts if each.conclusions],

@@ -14,7 +14,7 @@ from typing import Any, Generic, Self, TypeVar
 import typer
 
 from common.artifacts import records
-from common.data.sources import DataRefused
+from common.data.sources import DataRefused, synthetic_leaves
 from common.frozen import Exact
 from common.machine import machine
 from common.machine.machine import Facts
@@ -270,6 +270,12 @@ def marks(done: Sequence[Done], steps: int) -> list[Mark]:
         Mark("Not as they should be", ", ".join(failed) or "none", "bad" if failed else "good"),
         Mark("Time", f"{minutes:.1f} minutes"),
     ]
+
+
+def on_the_data(source: str) -> list[str]:
+    """What a reader must know of the data before the figures."""
+    said = f"The data are synthetic: {source} are drawn leaves, not photographs. Their scores say nothing about real images."
+    return [said] if synthetic_leaves.is_source(source) else []
 
 
 def _with_times(report: Report, done: Sequence[Done]) -> Report:

@@ -139,7 +139,9 @@ def test_a_step_that_only_reads_the_others_is_done_each_time(file: Path, steps: 
 def test_a_study_that_names_no_data_says_first_what_it_takes(file: Path, steps: Steps) -> None:
     said = f"{file} names no data. The study takes digits. Name others with --data."
     assert said in run_study(file).stderr
-    assert "names no data" not in run_study(file, "--data", "leaves", "--out", file.parent / "other").stderr
+    other = run_study(file, "--data", "leaves", "--out", file.parent / "other")
+    assert "names no data" not in other.stderr
+    assert "The data are synthetic" in other.stdout and "The data are synthetic" not in run_study(file).stdout
 
 
 def test_arrays_of_pixels_are_not_scanned_and_the_study_goes_on(file: Path, tmp_path: Path) -> None:
