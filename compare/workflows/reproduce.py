@@ -314,7 +314,11 @@ def _line(training: Training, row: Row, comparison: Comparison) -> dict[str, Cel
 
 def _faithful(plan: Plan, folder: Path, passed: Passed) -> Made:
     made = {each.name: run.within(_request(each, folder / each.name), folder / each.name) for each in plan.faithful}
-    said = [sentence for found, _ in made.values() for sentence in found.findings.troubles]
+    said = [
+        sentence
+        for name, (found, _) in made.items()
+        for sentence in study_steps.in_folder(found.findings.troubles, folder / name)
+    ]
     part = Section(
         name=AS_IT_WAS,
         title="The published runs, as they were",

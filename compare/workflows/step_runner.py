@@ -250,7 +250,7 @@ def under(part: Section, folder: str) -> Section:
 
 
 def _stored(path: Path) -> Done | None:
-    """The record of a step that finished well. None if it is missing or unreliable."""
+    """The record of a step that finished well. None if it is missing, unreliable or older than a comparison of the step."""
     if not path.exists():
         return None
     try:
@@ -258,7 +258,9 @@ def _stored(path: Path) -> Done | None:
     except FolderError as error:
         typer.echo(f"{error} The step is done again.", err=True)
         return None
-    return None if done.exit_code else done
+    plans = path.parent.rglob(store.PLAN_FILE)
+    continued = any(plan.stat().st_mtime > path.stat().st_mtime for plan in plans)  # e.g. by `run --resume`: figures are others
+    return None if done.exit_code or continued else done
 
 
 def marks(done: Sequence[Done], steps: int) -> list[Mark]:
