@@ -155,7 +155,7 @@ def points(folder: Path, metrics: Sequence[str], only: str | None = None) -> tup
     if not made:
         if left_out:
             raise FolderError(
-                f"{folder} holds no measurement of {', '.join(metrics)} that other work did not disturb, or may have disturbed. "
+                f"{folder} holds no measurement of {', '.join(metrics)} that is surely undisturbed. "
                 f"Received: {'; '.join(left_out)}. Make the runs again on an idle machine: run --resume DIR --again disturbed. "
                 "Or ask for another figure, such as --metric test_accuracy."
             )
