@@ -182,9 +182,10 @@ def _other_work(summary: Summary) -> Iterator[_Caution]:
         return
     yield _Caution(
         summary.name,
-        f"{who} took {lost:.2f} cores of its budget of {summary.cores}: rely on no time of it. --again disturbed makes its "
-        "repeats again.",
-        f"{who} took cores of their budgets: rely on no time of them. --again disturbed makes their repeats again.",
+        f"{who} took {lost:.2f} cores of its budget of {summary.cores}: rely on no time of it. run --resume DIR --again "
+        "disturbed makes its repeats again.",
+        f"{who} took cores of their budgets: rely on no time of them. run --resume DIR --again disturbed makes their repeats "
+        "again.",
         f"{lost:.2f} of {summary.cores}",
     )
 

@@ -89,7 +89,9 @@ class Growth(NamedTuple):
             if (beyond := self.differences[: self.judged] > np.maximum(MARGIN * apart, UNITS)).any():
                 step = int(np.argmax(beyond)) + 1
                 said = f"Less than {FLOAT32_TOLERANCE:.0e}, but {self.at(step)} is more than {apart[step - 1]:.1e}, the "
-                said += f"distance of {copies}."
+                said += (
+                    f"distance of {copies}. It is within the tolerance of float32 losses, but copies alone do not explain it."
+                )
         if self.judged < len(self.differences):
             said += f" Copies were followed for {self.judged} steps. Later losses are not judged."
         return said

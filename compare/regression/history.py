@@ -153,7 +153,13 @@ def points(folder: Path, metrics: Sequence[str], only: str | None = None) -> tup
             f"{folder} holds no results folder and no file of pytest-benchmark. Name a folder that holds some, e.g. results."
         )
     if not made:
-        found = "; ".join(left_out) or f"{len(measured)} measurements were read"
+        if left_out:
+            raise FolderError(
+                f"{folder} holds no measurement of {', '.join(metrics)} that is surely undisturbed. "
+                f"Received: {'; '.join(left_out)}. Make the runs again on an idle machine: run --resume DIR --again disturbed. "
+                "Or ask for another figure, such as --metric test_accuracy."
+            )
+        found = f"{len(measured)} measurements were read"
         raise FolderError(
             f"{folder} holds no measurement of {', '.join(metrics)} that matches ({found}). Measure one, or ask for another."
         )

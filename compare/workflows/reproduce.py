@@ -314,7 +314,11 @@ def _line(training: Training, row: Row, comparison: Comparison) -> dict[str, Cel
 
 def _faithful(plan: Plan, folder: Path, passed: Passed) -> Made:
     made = {each.name: run.within(_request(each, folder / each.name), folder / each.name) for each in plan.faithful}
-    said = [sentence for found, _ in made.values() for sentence in found.findings.troubles]
+    said = [
+        sentence
+        for name, (found, _) in made.items()
+        for sentence in study_steps.in_folder(found.findings.troubles, folder / name)
+    ]
     part = Section(
         name=AS_IT_WAS,
         title="The published runs, as they were",
@@ -379,12 +383,13 @@ def _report(plan: Plan, record: Record, done: list[Done], steps: int) -> Report:
     paper, setting = plan.paper, plan.setting
     parts = sorted((each.part for each in done), key=lambda each: each.name != _VERDICTS)
     return Report(
-        title=f"Reproduced: {paper.title}",
+        title=f"Reproduction of: {paper.title}",
         overline=f"Published report {paper.name}, scale {setting.scale}",
         facts=[
             f"{paper.model} on {setting.source}; begun {record.created_at}",
             f"{record.machine.get('processor') or 'unknown processor'}, {setting.devices}",
             f"The report: {paper.hardware}",
+            *step_runner.on_the_data(setting.source),
         ],
         marks=[*_counts(parts), *step_runner.marks(done, steps)],
         findings=[(each.title, each.conclusions) for each in parts if each.conclusions],

@@ -14,7 +14,7 @@ from typing import Any, Generic, Self, TypeVar
 import typer
 
 from common.artifacts import records
-from common.data.sources import DataRefused
+from common.data.sources import DataRefused, synthetic_leaves
 from common.frozen import Exact
 from common.machine import machine
 from common.machine.machine import Facts
@@ -250,7 +250,7 @@ def under(part: Section, folder: str) -> Section:
 
 
 def _stored(path: Path) -> Done | None:
-    """The record of a step that finished well. None if it is missing or unreliable."""
+    """The record of a step that finished well. None if it is missing, unreliable or older than a comparison of the step."""
     if not path.exists():
         return None
     try:
@@ -258,7 +258,9 @@ def _stored(path: Path) -> Done | None:
     except FolderError as error:
         typer.echo(f"{error} The step is done again.", err=True)
         return None
-    return None if done.exit_code else done
+    plans = path.parent.rglob(store.PLAN_FILE)
+    continued = any(plan.stat().st_mtime > path.stat().st_mtime for plan in plans)  # e.g. by `run --resume`: figures are others
+    return None if done.exit_code or continued else done
 
 
 def marks(done: Sequence[Done], steps: int) -> list[Mark]:
@@ -270,6 +272,12 @@ def marks(done: Sequence[Done], steps: int) -> list[Mark]:
         Mark("Not as they should be", ", ".join(failed) or "none", "bad" if failed else "good"),
         Mark("Time", f"{minutes:.1f} minutes"),
     ]
+
+
+def on_the_data(source: str) -> list[str]:
+    """What a reader must know of the data before the figures."""
+    said = f"The data are synthetic: {source} are drawn leaves, not photographs. Their scores say nothing about real images."
+    return [said] if synthetic_leaves.is_source(source) else []
 
 
 def _with_times(report: Report, done: Sequence[Done]) -> Report:

@@ -63,6 +63,7 @@ def _report(study: Study, record: Record, done: list[Done]) -> Report:
         facts=[
             f"{base.model} on {base.data.source}, {', '.join(study.frameworks)}; begun {record.created_at}",
             f"{record.machine.get('processor') or 'unknown processor'}, budget of {base.cores} cores",
+            *step_runner.on_the_data(base.data.source),
         ],
         marks=step_runner.marks(done, len(STEPS)),
         findings=[(each.part.title, each.part.conclusions) for each in done if each.part.conclusions],

@@ -21,7 +21,7 @@ from compare.reporting.epoch_tables import target_table
 from compare.reporting.step_tables import limit_table
 from tests.compare import made
 
-AGAIN = "--again disturbed makes its repeats again."
+AGAIN = "run --resume DIR --again disturbed makes its repeats again."
 
 MODES = ("serial-2", "data_parallel-2")
 
@@ -331,8 +331,8 @@ def test_near_equal_cautions_of_many_rows_are_one_with_their_number_and_their_na
     assert findings(stored, summarize(stored)).troubles == [
         "2 of 4 rows: cut short and continued from a checkpoint. Their wall time leaves out what was lost in between. Each "
         "epoch is timed by itself. These are: pytorch serial, 2 cores (2 times); pytorch data_parallel x2 (2 times).",
-        "All 4 rows: other work took cores of their budgets: rely on no time of them. --again disturbed makes their repeats "
-        "again. These are: pytorch serial, 2 cores "
+        "All 4 rows: other work took cores of their budgets: rely on no time of them. run --resume DIR --again disturbed makes "
+        "their repeats again. These are: pytorch serial, 2 cores "
         "(1.50 of 2); pytorch data_parallel x2 (1.25 of 2); tensorflow serial, 2 cores (1.50 of 2); tensorflow "
         "data_parallel x2 (1.25 of 2).",
     ]

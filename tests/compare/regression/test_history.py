@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from common.artifacts import atomic_files
 from common.machine import machine
 from compare.__main__ import app
+from compare.core.errors import FolderError
 from compare.regression import history
 from tests.compare import kept, made
 
@@ -180,3 +181,10 @@ def test_what_cannot_be_read_is_told_and_nothing_at_all_is_an_error(tmp_path: Pa
     assert compare(tmp_path, "--only", "tensorflow*").exit_code == 2
     wrong = compare(tmp_path, "--metric", "epoch_second")
     assert wrong.exit_code == 2 and "Did you mean epoch_seconds?" in wrong.stderr
+
+
+def test_where_all_runs_were_disturbed_the_refusal_says_so_and_what_helps(tmp_path: Path) -> None:
+    disturbed = {"cores_of_others": 1.5, "machine": {"logical_cores": 2}}
+    kept.folder(tmp_path / "a", {"pytorch": 9.0}, changed=disturbed, created_at="2026-01-02T00:00:00+00:00")
+    with pytest.raises(FolderError, match=r"surely undisturbed.*--again disturbed.*--metric test_accuracy"):
+        history.points(tmp_path, ["epoch_seconds"])

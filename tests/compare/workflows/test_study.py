@@ -1,6 +1,7 @@
 """Studies: their files, what is done again and what is not, and one report of all steps."""
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,13 +12,17 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from common.artifacts.schema import Noise
 from common.data.sources import DataRefused
 from compare.__main__ import app
+from compare.comparison import run
 from compare.core.errors import FolderError
 from compare.core.interrupt import Interrupted
 from compare.execution import launch, store
+from compare.judgement.findings import findings
 from compare.judgement.summary import summarize
 from compare.reporting import comparison_tables
+from compare.reporting.comparison_report import Compared
 from compare.reporting.document import Section
 from compare.reporting.tables import Column, Table
 from compare.workflows import step_runner, study, study_steps
@@ -136,10 +141,35 @@ def test_a_step_that_only_reads_the_others_is_done_each_time(file: Path, steps: 
     assert steps.done == ["one", "two", "three", "one", "three"]
 
 
+def test_a_step_is_done_again_if_its_comparison_was_continued_alone(file: Path, steps: Steps) -> None:
+    assert run_study(file).exit_code == 0
+    step = file.parent / "out" / "2-two"
+    (step / "compare.json").touch()
+    os.utime(step / "step.json", (1.0, 1.0))
+    assert run_study(file).exit_code == 0
+    assert steps.done == ["one", "two", "three", "two"]
+
+
+def test_advice_on_disturbed_runs_names_the_folder_of_their_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = made.repeated()
+    for runs in stored.runs.values():
+        runs[0] = runs[0].model_copy(update={"noise": Noise(cores_stolen=0.5)})
+    summaries = summarize(stored)
+    compared = Compared(stored, summaries, findings(stored, summaries))
+    monkeypatch.setattr(run, "within", lambda *_: (compared, 0))
+    folder = tmp_path / "5-pretrain"
+    request: Any = None
+    part = study_steps.compared(request, folder, name="pretrain", title="Pre-training").part
+    for said in (" ".join(part.conclusions), " ".join(each for _, sentences in part.findings for each in sentences)):
+        assert f"run --resume {folder} --again disturbed" in said and "DIR" not in said
+
+
 def test_a_study_that_names_no_data_says_first_what_it_takes(file: Path, steps: Steps) -> None:
     said = f"{file} names no data. The study takes digits. Name others with --data."
     assert said in run_study(file).stderr
-    assert "names no data" not in run_study(file, "--data", "leaves", "--out", file.parent / "other").stderr
+    other = run_study(file, "--data", "leaves", "--out", file.parent / "other")
+    assert "names no data" not in other.stderr
+    assert "The data are synthetic" in other.stdout and "The data are synthetic" not in run_study(file).stdout
 
 
 def test_arrays_of_pixels_are_not_scanned_and_the_study_goes_on(file: Path, tmp_path: Path) -> None:
