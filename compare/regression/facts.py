@@ -97,7 +97,7 @@ def cautions(baseline: Measured, candidate: Measured, pairs: Sequence[Pair]) -> 
         if was != is_:
             lines.append(f"{package} was {was or 'not recorded'} and is {is_ or 'not recorded'}.")
     lines += [f"The {what} was measured with uncommitted changes." for measured, what in sides if measured.dirty]
-    lines += [f"The {what}: {sentence}" for measured, what in sides for sentence in measured.elsewhere]
+    lines += [f"The {what}: {told}" for measured, what in sides for told in (*measured.elsewhere, *measured.set_aside)]
     for pair in pairs:
         before, now = pair.before, pair.now
         lines += [

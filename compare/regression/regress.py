@@ -102,8 +102,9 @@ def command(
                     "--environments A B."
                 )
             if idle := given_besides(context, _OF_STORED):
+                need = "needs" if len(idle) == 1 else "need"
                 raise SpecError(
-                    f"{', '.join(idle)} need --interleaved REV or --environments A B. Received: neither. Leave them out."
+                    f"{', '.join(idle)} {need} --interleaved REV or --environments A B. Received: neither. Leave them out."
                 )
             judged = judge_stored(baseline, candidate, criteria)
         elif baseline is not None:
@@ -158,9 +159,13 @@ def threshold_of(option: str, text: str) -> float:
     """The fraction that an option names.
 
     Raises:
-        SpecError: it is no number, or below zero.
+        SpecError: it is no number, below zero, or 1 and more without a percent sign, which is a `%` that was forgotten.
     """
     value = fraction(text)
+    if value >= 1.0 and "%" not in text:
+        raise SpecError(
+            f"{option} must have a percent sign from 1 on. Received: {text!r}, which is {value:.0%}. Write {text}%."
+        )
     if not (math.isfinite(value) and value >= 0.0):
         raise SpecError(f"{option} must be a fraction of at least 0. Received: {text!r}. Use e.g. 5% or 0.05.")
     return value

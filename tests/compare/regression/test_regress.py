@@ -411,6 +411,14 @@ def test_other_initial_weights_are_told(tmp_path: Path) -> None:
     ]
 
 
+def test_results_that_are_left_out_are_named(tmp_path: Path) -> None:
+    before, now = (kept.folder(tmp_path / name, BOTH) for name in ("before", "now"))
+    torn = next(before.glob("runs/*/result.json"))
+    torn.write_text(torn.read_text()[:-100])
+    (said,) = (each for each in judge(before, now).cautions if each.startswith("The baseline: "))
+    assert torn.relative_to(before).as_posix() in said and "not a whole result" in said
+
+
 def test_a_missing_or_unreadable_baseline_is_an_error(tmp_path: Path) -> None:
     now, later = (kept.folder(tmp_path / name / name, BOTH) for name in ("now", "later"))
     (tmp_path / "torn.json").write_text('{"benchmarks": [')
@@ -426,6 +434,10 @@ def test_a_missing_or_unreadable_baseline_is_an_error(tmp_path: Path) -> None:
         ((now, now), "holds the runs of"),
         ((now, later, "--only", "jax*"), "no rows in common that match jax*"),
         ((now, now, "--threshold", "five"), "--threshold must be a fraction of at least 0. Received: 'five'"),
+        (
+            (now, now, "--threshold", "5"),
+            "--threshold must have a percent sign from 1 on. Received: '5', which is 500%. Write 5%.",
+        ),
         ((now, now, "--metric", "epoch_second"), "Did you mean epoch_seconds?"),
         ((now, now, "--repeats", "3", "--set", "seed=1"), "--repeats, --set need --interleaved REV or --environments A B"),
         ((now, "--interleaved", "HEAD"), "--interleaved measures both sides itself"),
