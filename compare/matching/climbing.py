@@ -390,15 +390,20 @@ def _least(gradients: Sequence[tuple[str, Array, Array]]) -> list[float]:
 
 
 def _settled(rungs: Sequence[Rung]) -> list[Rung]:
-    """What fails below a rung that failed follows from it. Running statistics reach nothing else in training."""
+    """What fails below a rung that failed follows from it, but for what has a cause of its own.
+
+    Causes of running statistics were tried out on what each side's own layer has seen. Running statistics reach nothing else
+    in training. Rounded constants explain no other cause.
+    """
     found: list[Rung] = []
-    broken = ""
+    broken, rounded = "", False
     for rung in rungs:
-        own = rung.name == _STATISTICS and bool(rung.causes)  # tried out on what each side's own layer has seen
+        only_rounded = {cause.name for cause in rung.causes} == {ROUNDED}
+        own = bool(rung.causes) and (rung.name == _STATISTICS or (rounded and not only_rounded))
         if rung.status == FAILED and broken and not own:
             rung = replace(rung, status=FOLLOWS, causes=())
         if rung.status == FAILED and rung.name not in (_LAYERS, _STATISTICS):
-            broken = rung.name
+            broken, rounded = rung.name, only_rounded
         elif broken.startswith(_UPDATE_NAME) and rung.name.endswith(broken.removeprefix(_UPDATE_NAME)):
             broken = ""  # the other rule's update does not follow from this one's
         found.append(rung)
@@ -426,7 +431,7 @@ def _accept(rungs: Sequence[Rung], accepted: Sequence[str]) -> list[Rung]:
             behind = True
             rule = rung.name.removeprefix(_UPDATE_NAME) if rung.name.startswith(_UPDATE_NAME) else ""
         elif rung.status == FAILED:
-            behind = False
+            behind = rounded = False
         elif rung.status == FOLLOWS and rounded:
             rung = replace(rung, status=ACCEPTED if rung.difference <= _FLOAT32 else FAILED)
         elif rung.status == FOLLOWS and behind and not (rule and rung.name.endswith(rule)):

@@ -275,6 +275,10 @@ def right_leaky() -> keras.Model:
     return port(activation=layers.LeakyReLU(negative_slope=0.01))
 
 
+def right_leaky_of_other_rate() -> keras.Model:
+    return port(activation=layers.LeakyReLU(negative_slope=0.01), rate=0.5)
+
+
 def right_leaky_and_average_pool() -> keras.Model:
     return port(activation=layers.LeakyReLU(negative_slope=0.01), pool=layers.AveragePooling2D(2))
 

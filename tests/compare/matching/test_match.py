@@ -102,6 +102,7 @@ CASES: list[tuple[str, str, str, str, dict[str, Any], str]] = [
     ("dropout-active", "logits, inference", "AlwaysDropping", "port", {}, "pytorch drops 0.3 of the values also in inference"),
     ("dropout-active", "logits, training", "Net", "no_dropout", {}, "drops 0.3 of the values in training, tensorflow none"),
     ("dropout-rate", "logits, training", "Net", "other_rate", {}, "pytorch drops 0.3 of the values, tensorflow 0.5"),
+    ("dropout-rate", "logits, training", "with_leaky", "right_leaky_of_other_rate", {}, "0.3 of the values, tensorflow 0.5"),
     ("softmax-output", "logits, inference", "Net", "softmax", {}, "tensorflow returns probabilities (softmax), pytorch logits"),
     ("softmax-output", "logits, inference", "with_leaky", "ProbabilitiesInInference", {}, "returns probabilities (softmax)"),
     ("batch-norm-momentum", "running statistics", "with_norm", "other_momentum", {}, "weight 0.1 in its running statistics"),
