@@ -74,6 +74,24 @@ def folders(model: str) -> list[Path]:
     return list(dict.fromkeys(places))
 
 
+def modules(model: str) -> dict[str, Path | None]:
+    """A user's own model and those in its IMPORTS: of each module the file that importing it would run. None: not found."""
+    names = [model, *(name.partition(":")[0] for name in getattr(module(model), "IMPORTS", ()))]
+    return {name: file_of(name) for name in names}
+
+
+def file_of(name: str) -> Path | None:
+    """The file that importing a module would run. Nothing is imported: its packages may import a framework. None: not found."""
+    top, *rest = name.split(".")
+    if (found := importlib.util.find_spec(top)) is None:
+        return None
+    places = [Path(folder, *rest) for folder in found.submodule_search_locations or ()]
+    files = [file for place in places for file in (place / "__init__.py", place.with_suffix(".py"))] if rest else []
+    if not rest and found.has_location and found.origin:
+        files = [Path(found.origin)]
+    return next((file.resolve() for file in files if file.is_file()), None)
+
+
 @contextmanager
 def kept_running(model: str) -> Generator[None]:
     """Run a user's own code. It may not end the process: exit code 0 would look like a success.

@@ -31,6 +31,8 @@ class Code:
     """A row's spec as that code understands it."""
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     """Added to that of a twin: where it finds a user's own model."""
+    folder: Path | None = None
+    """Its working directory. None: `root`, else the caller's."""
 
 
 _POLL_SECONDS = 0.25
@@ -92,9 +94,9 @@ def _attempt(
             if (earlier := store.resumable(directory)) is not None:
                 arguments += ["--resume", str(earlier)]
             kills = launch.memory_kills()
-            root, environment = (code.root, code.environment) if code else (None, {})
+            root, environment, at = (code.root, code.environment, code.folder) if code else (None, {}, None)
             with signals.deferred():
-                process = launch.start(row.contestant, arguments, log=log, root=root, environment=environment)
+                process = launch.start(row.contestant, arguments, log=log, root=root, environment=environment, folder=at)
         except OSError as error:
             return _not_stored(row, repeat, f"it cannot be started: {error}"), None
         hang = _wait(process, row.spec.hang_seconds, directory, watch)

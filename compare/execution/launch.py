@@ -205,12 +205,26 @@ def interpreter(name: str) -> str:
     return contestants.named(name).python or sys.executable
 
 
-def _output(name: str, command: Sequence[str]) -> tuple[str, str, int]:
+def ask(name: str, program: str, words: Sequence[str], *, folder: Path | None, environment: Mapping[str, str]) -> str:
+    """What a short program prints in a contestant's interpreter, started like a run with this folder and environment.
+
+    Raises:
+        LaunchError: it fails or hangs.
+    """
+    printed, said, code = _output(name, [interpreter(name), "-c", program, *words], folder, environment)
+    if code != 0:
+        raise LaunchError(f"The interpreter of {name} does not work ({exit_words(code)}).\n{_last_lines(said)}")
+    return printed
+
+
+def _output(
+    name: str, command: Sequence[str], folder: Path | None = None, environment: Mapping[str, str] = MappingProxyType({})
+) -> tuple[str, str, int]:
     """(stdout, stderr, exit code) of a short command of a contestant's interpreter."""
     try:
         with contextlib.ExitStack() as started:
             with signals.deferred():
-                process = started.enter_context(_Short(command))
+                process = started.enter_context(_Short(command, folder, environment))
             return *process.communicate(timeout=_PROBE_SECONDS), process.returncode
     except subprocess.TimeoutExpired:
         raise LaunchError(
@@ -227,11 +241,14 @@ def _output(name: str, command: Sequence[str]) -> tuple[str, str, int]:
 class _Short(subprocess.Popen[str]):
     """A process whose output is read, and which is killed where its `with` block ends before it."""
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(
+        self, command: Sequence[str], folder: Path | None = None, environment: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         self.kills = memory_kills()
         super().__init__(
             command,
-            env=_environment(),
+            cwd=folder,
+            env={**_environment(), **environment},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -285,6 +302,7 @@ class Started(subprocess.Popen[bytes]):
         *,
         talks: bool = False,
         environment: Mapping[str, str] = MappingProxyType({}),
+        folder: Path | None = None,
     ) -> None:
         self.watched = watchdog.Watched()
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -293,7 +311,7 @@ class Started(subprocess.Popen[bytes]):
             try:
                 super().__init__(
                     command,
-                    cwd=root,
+                    cwd=folder or root,
                     env={**_environment(root), **environment, **self.watched.environment, **self.temporary.environment},
                     stdin=subprocess.PIPE if talks else subprocess.DEVNULL,
                     stdout=subprocess.PIPE if talks else file,
@@ -320,17 +338,18 @@ def start(
     root: Path | None = None,
     talks: bool = False,
     environment: Mapping[str, str] = MappingProxyType({}),
+    folder: Path | None = None,
 ) -> Started:
     """Start `<python> -m <twin> arguments...` of a contestant in a session of its own.
 
     Its stdout and stderr go to the log file. With `talks`, its stdin and stdout are connected to this process, which closes
     them. The process ends with the calling thread, so call from the main thread. `stop` ends it earlier, with all that it
-    started. The working directory is the caller's, or `root` if the code of another checkout is started. `environment` is
-    added to what every twin gets.
+    started. The working directory is `folder`. None: the caller's, or `root` if the code of another checkout is started.
+    `environment` is added to what every twin gets.
 
     Call it within `signals.deferred`, and note the process there for whoever stops it.
     """
-    return Started(_command(name, arguments), log, root, talks=talks, environment=environment)
+    return Started(_command(name, arguments), log, root, talks=talks, environment=environment, folder=folder)
 
 
 def stop(process: Started, *, grace_seconds: float | None = None) -> None:

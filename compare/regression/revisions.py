@@ -26,7 +26,7 @@ from compare.comparison import comparison_plan, run
 from compare.comparison.run import Request
 from compare.core.errors import LaunchError
 from compare.core.progress import Display
-from compare.execution import contestants, executor, launch, store
+from compare.execution import code_digest, contestants, executor, launch, store
 from compare.execution.contestants import Contestant
 from compare.execution.executor import Code
 from compare.execution.interleaving import turn
@@ -41,6 +41,10 @@ LOCK_FILES = ("requirements.lock", "locks/cpu.lock")
 """`make setup` installs one of them."""
 
 _PRINT_DEFAULTS = "from common import spec; print(spec.Spec().to_json())"
+_PRINT_FILES = (
+    "import json, sys; from common.models.user_code import file_of; "
+    "print(); print(json.dumps({name: str(file_of(name) or '') or None for name in sys.argv[1:]}))"
+)
 _MOST_SECONDS = 300.0
 
 
@@ -102,8 +106,8 @@ def checked_out(revision: str, repository: Path | None = None) -> Generator[Chec
         repository: its folder. None: the suite's.
 
     Raises:
-        RevisionError: git does not know the revision, the working tree has uncommitted changes, or the two revisions need
-            other packages.
+        RevisionError: git does not know the revision, the working tree has uncommitted changes (in a user's repository:
+            new Python files too), or the two revisions need other packages.
     """
     repository = repository or machine.PROJECT_ROOT
     commit = commit_of(revision, repository)
@@ -112,6 +116,11 @@ def checked_out(revision: str, repository: Path | None = None) -> Generator[Chec
             f"The working tree of {repository} has uncommitted changes ({changed.splitlines()[0].strip()}), so a result could "
             "not name its code. Commit or stash them."
         )
+    if repository != machine.PROJECT_ROOT and (new := _untracked(repository)):
+        raise RevisionError(
+            f"{repository} has Python files that git does not know ({', '.join(new)}), so the head could train what its commit "
+            "does not hold. Commit them, or name them in .gitignore."
+        )
     with worktree(commit, repository) as base:
         if repository == machine.PROJECT_ROOT and (lock := other_lock(commit)) is not None:
             raise RevisionError(
@@ -119,6 +128,12 @@ def checked_out(revision: str, repository: Path | None = None) -> Generator[Chec
                 "in its own clone (make setup, .venv/bin/convtwins run --repeats 5), and compare the folders."
             )
         yield base
+
+
+def _untracked(repository: Path) -> list[str]:
+    """Python files of a repository that git neither knows nor ignores, without the suite's own."""
+    new = output("ls-files", "-z", "--others", "--exclude-standard", "--", "*.py", at=repository).split("\0")
+    return [name for name in new if name and not (repository / name).is_relative_to(machine.PROJECT_ROOT)]
 
 
 def commit_of(revision: str, repository: Path | None = None) -> str:
@@ -149,7 +164,7 @@ def other_lock(commit: str) -> str | None:
 def worktree(commit: str, repository: Path | None = None) -> Generator[Checkout]:
     """A commit in a temporary folder that is always removed."""
     with PrivateFolder() as temporary:
-        root = temporary.path / BASE
+        root = temporary.path.resolve() / BASE
         try:
             output("worktree", "add", "--quiet", "--detach", str(root), commit, at=repository)
             yield Checkout(root, commit)
@@ -190,7 +205,7 @@ def measure(revision: str, request: Request, out: Path, shown: Display) -> None:
             before = side_of(base, revision, head, rows)
             now = OneSide(head, Code(machine.PROJECT_ROOT, lambda row: row.spec.to_json()))
         else:
-            before, now = sides_of_model(base, revision, repository, head)
+            before, now = sides_of_model(base, revision, repository, head, request.frameworks)
         if request.prove:
             now = replace(now, plan=head.model_copy(update={"proof": run.proof(head, request, out / HEAD, shown)}))
             now.refuse_changed()
@@ -209,20 +224,26 @@ def repository_of(model: str | None) -> Path:
     if model is None or not (places := [each.resolve() for each in user_code.folders(model)]):
         return machine.PROJECT_ROOT
     installed = Path(sysconfig.get_path("purelib")).resolve()
-    tops = {
-        "" if place.is_relative_to(installed) else git("-C", str(place), "rev-parse", "--show-toplevel").stdout.strip()
-        for place in (each if each.is_dir() else each.parent for each in places)
-    }
+    tops, said = set[str](), ""
+    for place in places:
+        if place.is_relative_to(installed):
+            tops.add("")
+            continue
+        answer = git("rev-parse", "--show-toplevel", at=place if place.is_dir() else place.parent)
+        tops.add(answer.stdout.strip())
+        said = said or f" git says: {' '.join(answer.stderr.split())}" * bool(answer.returncode)
     if len(tops) != 1 or not all(tops):
         raise RevisionError(
-            f"{model} must lie in one git repository, whose revision is the base. Received: {', '.join(map(str, places))}. "
-            "Else both sides would train the same model. Put it under git, or run each version and compare the folders: "
-            "regress A B."
+            f"{model} must lie in one git repository, whose revision is the base. Received: {', '.join(map(str, places))}."
+            f"{said} Else both sides would train the same model. Put it under git, or run each version and compare the "
+            "folders: regress A B."
         )
-    return Path(*tops)
+    return Path(*tops).resolve()
 
 
-def sides_of_model(checkout: Checkout, revision: str, repository: Path, head: Comparison) -> tuple[OneSide, OneSide]:
+def sides_of_model(
+    checkout: Checkout, revision: str, repository: Path, head: Comparison, names: Sequence[str]
+) -> tuple[OneSide, OneSide]:
     """Two revisions of the repository that a user's own model lies in, trained by this suite.
 
     Args:
@@ -230,33 +251,76 @@ def sides_of_model(checkout: Checkout, revision: str, repository: Path, head: Co
         revision: for messages.
         repository: its folder, the head.
         head: the plan of the head.
+        names: of the contestants.
 
     Raises:
-        RevisionError: the base lacks a file of the model.
+        RevisionError: the base lacks a file of the model, or its interpreter would import one from elsewhere.
+        LaunchError: its interpreter does not work.
     """
 
-    def there(path: str) -> str:
-        whole = Path(path).resolve()
-        return str(checkout.root / whole.relative_to(repository)) if whole.is_relative_to(repository) else path
+    def moved(path: Path) -> Path:
+        """Where a path of the repository lies in the base. The suite stays where it is."""
+        whole = path.resolve()
+        if not whole.is_relative_to(repository) or whole.is_relative_to(machine.PROJECT_ROOT):
+            return path
+        return checkout.root / whole.relative_to(repository)
 
-    paths = [str(machine.PROJECT_ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    environment = {"PYTHONPATH": os.pathsep.join(map(there, paths)), USER_PATH: there(str(Path.cwd()))}
     model = head.rows[0].spec.model
-    folders = [Path(there(str(each))) for each in user_code.folders(model)]
-    if missing := [each for each in folders if not each.exists()]:
-        raise RevisionError(
-            f"{revision} has no {missing[0].relative_to(checkout.root)}. {model} needs it. Commit it, or choose a newer base."
-        )
-    now = {**head.machine, "commit": commit_of("HEAD", repository), "dirty": False}
-    base = head.model_copy(
-        update={
-            "machine": {**now, "commit": checkout.commit},
-            "code_hash": machine.code_digest(folders),
-            "proof": None,
-        }
-    )
-    code = Code(None, lambda row: row.spec.to_json(), environment)
-    return OneSide(base, code), OneSide(head.model_copy(update={"machine": now}))
+    files = user_code.modules(model)
+    there = [moved(file) for file in files.values() if file is not None]
+    if missing := [each for each in [*there, *map(moved, user_code.folders(model))] if not each.exists()]:
+        lacked = missing[0].relative_to(checkout.root) if missing[0].is_relative_to(checkout.root) else missing[0]
+        raise RevisionError(f"{revision} has no {lacked}. {model} needs it. Commit it, or choose a newer base.")
+    folder = moved(Path.cwd())
+    folder.mkdir(parents=True, exist_ok=True)  # git keeps no empty folders
+    code = Code(None, lambda row: row.spec.to_json(), _environment_of_base(files, moved, folder), folder)
+    _prove_imports(code, checkout, revision, list(files), head)
+    # The commit names what differs. Changes in this suite, which trains both, still show as such.
+    now = {**head.machine, "commit": commit_of("HEAD", repository), "dirty": bool(head.machine.get("dirty"))}
+    own = {"machine": {**now, "commit": checkout.commit}, "code_hash": code_digest.of(names, model, moved), "proof": None}
+    return OneSide(head.model_copy(update=own), code), OneSide(head.model_copy(update={"machine": now}))
+
+
+def _environment_of_base(files: Mapping[str, Path | None], moved: Callable[[Path], Path], folder: Path) -> dict[str, str]:
+    """Variables with which a process of this suite imports a user's modules from the base's checkout.
+
+    Args:
+        files: of the modules, in the head.
+        moved: where a path lies in the base.
+        folder: its working directory.
+    """
+    roots = [
+        file.parents[len(name.split(".")) - (file.name != "__init__.py")] for name, file in files.items() if file is not None
+    ]
+    # An editable installation adds its folder behind PYTHONPATH, and other modules of the repository may lie in another one.
+    here = Path.cwd().resolve()
+    roots += [place for place in map(Path, filter(None, sys.path)) if place.resolve() != here]
+    first = [moved(root) for root in roots if moved(root) != root and moved(root).is_dir()]
+    given = [Path(each).absolute() for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
+    # What git ignores, such as a virtual environment in the repository, has no place in the base, and stays.
+    given = [moved(each) if moved(each).exists() else each for each in given]
+    paths = dict.fromkeys(map(str, [machine.PROJECT_ROOT, *first, *given]))
+    return {"PYTHONPATH": os.pathsep.join(paths), USER_PATH: str(folder)}
+
+
+def _prove_imports(code: Code, checkout: Checkout, revision: str, modules: Sequence[str], head: Comparison) -> None:
+    """Check that the base's runs import these modules from its checkout. Each interpreter is asked, and imports none of them.
+
+    Raises:
+        RevisionError: they do not.
+        LaunchError: an interpreter does not work.
+    """
+    contestants_of = {launch.interpreter(row.contestant): row.contestant for row in runnable(head)}
+    for python, name in contestants_of.items():
+        printed = launch.ask(name, _PRINT_FILES, modules, folder=code.folder, environment=code.environment)
+        found: dict[str, str | None] = json.loads(printed.splitlines()[-1])
+        for module, file in found.items():
+            if file is None or not Path(file).is_relative_to(checkout.root):
+                raise RevisionError(
+                    f"The runs of {revision} would not import {module} from its checkout. Received: {file or 'no file'}, by "
+                    f"{python}. Uninstall what puts it on Python's path (pip uninstall) and name its folder in PYTHONPATH, or "
+                    "run each version and compare the folders: regress A B."
+                )
 
 
 def side_of(checkout: Checkout, revision: str, head: Comparison, rows: Sequence[Row]) -> OneSide:

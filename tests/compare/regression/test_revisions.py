@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -21,7 +22,7 @@ from compare.__main__ import app
 from compare.comparison import comparison_plan, run
 from compare.core.interrupt import Interrupted
 from compare.core.presets import Preset
-from compare.execution import contestants, executor, launch, store
+from compare.execution import code_digest, contestants, executor, launch, store
 from compare.execution.executor import Code
 from compare.execution.matrix import Row
 from compare.proof import ladder, timed_rows
@@ -233,66 +234,160 @@ def architecture(num_classes, image_size):
 
 
 @pytest.fixture
-def team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A user's repository, whose model has twice the width since `before`."""
+def team(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A user's repository, whose model has twice the width since `before`.
+
+    With the parameter `src` it is installed as editable: every interpreter puts `src` behind the libraries, as a .pth file
+    does, and the working directory lies elsewhere. Else the working directory is on the path.
+    """
     folder = tmp_path / "team"
     folder.mkdir()
+    root = folder / "src" if (editable := getattr(request, "param", None) == "src") else folder
     git(folder, "init", "-q", "-b", "main")
     git(folder, "commit", "-q", "--allow-empty", "-m", "nothing")
-    commit(folder, "before", {"nets_of_a_team/__init__.py": "", "nets_of_a_team/net.py": OWN_MODEL.format(width=8)})
+    commit(root, "before", {"nets_of_a_team/__init__.py": "", "nets_of_a_team/net.py": OWN_MODEL.format(width=8)})
     git(folder, "tag", "before")
-    commit(folder, "now", {"nets_of_a_team/net.py": OWN_MODEL.format(width=16)})
-    monkeypatch.chdir(folder)
-    monkeypatch.syspath_prepend(str(folder))
+    commit(root, "now", {"nets_of_a_team/net.py": OWN_MODEL.format(width=16)})
+    if editable:
+        at_start(tmp_path, f"import sys\nsys.path.append({str(root)!r})\n", monkeypatch)
+        monkeypatch.setattr(sys, "path", [*sys.path, str(root)])
+        monkeypatch.chdir(tmp_path)
+    else:
+        monkeypatch.chdir(folder)
+        monkeypatch.syspath_prepend(str(folder))
     yield folder
     for name in [each for each in sys.modules if each.partition(".")[0] == "nets_of_a_team"]:
         del sys.modules[name]
 
 
-def test_the_revision_of_ones_own_model_is_that_of_its_own_repository(team: Path, tmp_path: Path) -> None:
+def at_start(tmp_path: Path, program: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every interpreter that is started run a program first."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(program)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+
+
+def sides(revision: str, team: Path, model: str = "nets_of_a_team.net", *, dirty: bool = False) -> list[revisions.OneSide]:
+    head = made.repeated(1).comparison
+    rows = [row.model_copy(update={"spec": row.spec.with_fields(model=model)}) for row in head.rows]
+    own = {"machine": {**head.machine, "dirty": dirty}, "code_hash": code_digest.of(["pytorch"], model)}
+    head = head.model_copy(update={"rows": rows, **own})
+    with revisions.checked_out(revision, team) as base:
+        return list(revisions.sides_of_model(base, revision, team, head, ["pytorch"]))
+
+
+def test_the_revision_of_ones_own_model_is_that_of_its_own_repository(team: Path) -> None:
     assert revisions.repository_of(None) == revisions.repository_of("resnet18") == machine.PROJECT_ROOT
     assert revisions.repository_of("tests.twins.own_plain_model") == machine.PROJECT_ROOT
     assert revisions.repository_of("nets_of_a_team.net") == team
-    head = made.repeated(1).comparison
-    rows = [row.model_copy(update={"spec": row.spec.with_fields(model="nets_of_a_team.net")}) for row in head.rows]
-    head = head.model_copy(update={"rows": rows})
-    with revisions.checked_out("before", team) as base:
-        before, now = revisions.sides_of_model(base, "before", team, head)
-        assert before.code is not None and now.code is None
-        assert before.code.environment["CONVTWINS_USER_PATH"] == str(base.root)
-        assert before.plan.code_hash != head.code_hash
-        assert [each.plan.machine["commit"] for each in (before, now)] == [
-            git(team, "rev-parse", at) for at in ("before", "main")
-        ]
-    with revisions.checked_out("before~1", team) as base, pytest.raises(RevisionError, match="before~1 has no nets_of_a_team"):
-        revisions.sides_of_model(base, "before~1", team, head)
+    before, now = sides("before", team)
+    assert before.code is not None and now.code is None
+    assert [each.plan.machine["commit"] for each in (before, now)] == [git(team, "rev-parse", at) for at in ("before", "main")]
+    with pytest.raises(RevisionError, match=r"before~1 has no nets_of_a_team.net.py\. nets_of_a_team.net needs it"):
+        sides("before~1", team)
     shutil.rmtree(team / ".git")
-    with pytest.raises(RevisionError, match="must lie in one git repository"):
+    with pytest.raises(RevisionError, match=r"must lie in one git repository.* git says: fatal: not a git repository"):
         revisions.repository_of("nets_of_a_team.net")
 
 
+def test_a_repository_that_git_refuses_is_refused_in_its_words(team: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
+    monkeypatch.setattr(code_version, "git_environment", lambda: {**os.environ, "GIT_TEST_ASSUME_DIFFERENT_OWNER": "1"})
+    with pytest.raises(RevisionError, match=r"git says: fatal: .*dubious ownership.*git config --global --add safe.directory"):
+        revisions.repository_of("nets_of_a_team.net")
+
+
+def test_equal_revisions_of_ones_own_model_have_equal_code_and_another_model_has_another(team: Path) -> None:
+    base, head = sides("HEAD", team)
+    assert base.plan.code_hash == head.plan.code_hash
+    older, head = sides("before", team)
+    assert older.plan.code_hash != head.plan.code_hash == base.plan.code_hash
+
+
+def test_changes_of_the_suite_show_beside_the_commits_of_ones_own_model(team: Path) -> None:
+    for dirty in (True, False):
+        assert [each.plan.machine["dirty"] for each in sides("before", team, dirty=dirty)] == [dirty, dirty]
+
+
+def test_the_base_of_ones_own_model_works_in_its_own_checkout(team: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, _ = sides("before", team)
+    assert before.code is not None and before.code.folder is not None
+    assert before.code.folder.name == revisions.BASE and not before.code.folder.exists()  # removed afterwards
+    assert before.code.environment["CONVTWINS_USER_PATH"] == str(before.code.folder)
+    (team / "results").mkdir()  # git knows no empty folder
+    monkeypatch.chdir(team / "results")
+    within, _ = sides("before", team)
+    assert within.code is not None and within.code.folder is not None
+    assert within.code.folder.parts[-2:] == (revisions.BASE, "results")
+    monkeypatch.chdir(team.parent)
+    outside, _ = sides("before", team)
+    assert outside.code is not None and outside.code.folder == team.parent
+
+
+def test_a_run_works_in_the_folder_of_its_code(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    command = [sys.executable, "-c", "import os; print(os.getcwd())"]
+    process = launch.Started(command, tmp_path / "log.txt", folder=tmp_path / "there")
+    assert process.wait(60) == 0
+    launch.stop(process)
+    assert (tmp_path / "log.txt").read_text().strip() == str(tmp_path / "there")
+
+
+def test_a_suite_within_the_users_repository_stays_where_it_is(team: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = machine.PROJECT_ROOT
+    commit(team, "the suite within", {"vendor/suite/kept.py": ""})
+    suite = team / "vendor" / "suite"
+    for name in ("common", "pytorch_impl"):
+        (suite / name).symlink_to(real / name)
+    (suite / "new.py").write_text("")
+    with monkeypatch.context() as within:
+        within.setattr(machine, "PROJECT_ROOT", suite)
+        within.setattr(sys, "path", [str(suite), *(each for each in sys.path if Path(each).resolve() != real)])
+        within.setenv("PYTHONPATH", str(suite))
+        before, _ = sides("HEAD", team)
+    assert before.code is not None
+    assert before.code.environment["PYTHONPATH"].split(os.pathsep) == [str(suite), str(before.code.folder)]
+
+
+def test_python_files_that_no_commit_holds_are_refused_by_name(team: Path) -> None:
+    commit(team, "what git ignores", {".gitignore": "/scratch/\n"})
+    for place in ("scratch/of_mine.py", "notes.txt"):
+        (team / place).parent.mkdir(exist_ok=True)
+        (team / place).write_text("")
+    sides("before", team)
+    (team / "nets_of_a_team" / "layers.py").write_text("")
+    with pytest.raises(RevisionError, match=r"Python files that git does not know \(nets_of_a_team/layers.py\)"):
+        sides("before", team)
+    (team / "nets_of_a_team" / "layers.py").unlink()
+    commit(team, "a file later", {"nets_of_a_team/later.py": OWN_MODEL.format(width=8)})
+    with pytest.raises(RevisionError, match=r"before has no nets_of_a_team/later.py\. nets_of_a_team.later needs it"):
+        sides("before", team, "nets_of_a_team.later")
+
+
+@pytest.mark.parametrize("what", ["the model", "an import"])
+def test_a_base_that_would_import_the_heads_model_is_refused(
+    team: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    other = tmp_path / "other"
+    if what == "an import":
+        commit(team, "a pair", {"pair.py": "", "nets_of_a_team/pair.py": 'IMPORTS = ("pair:Net",)\n' + OWN_MODEL})
+        git(team, "tag", "-f", "before")
+        other.mkdir()
+        (other / "pair.py").write_text("")
+    first = team if what == "the model" else other
+    at_start(tmp_path, f"import sys\nsys.path.insert(0, {str(first)!r})\n", monkeypatch)
+    model, found = ("nets_of_a_team.net", "net.py") if what == "the model" else ("nets_of_a_team.pair", "pair.py")
+    with pytest.raises(RevisionError, match=f"The runs of before would not import .*Received: {first}.*{found}.*pip uninstall"):
+        sides("before", team, model)
+    assert worktrees(team) == 1
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("team", ["flat", "src"], indirect=True)
 def test_two_revisions_of_ones_own_model_train_two_models(team: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    words = (
-        "--model",
-        "nets_of_a_team.net",
-        "--data",
-        "digits",
-        "--limit",
-        "64",
-        "--epochs",
-        "1",
-        "--repeats",
-        "1",
-        "--cores",
-        "1",
-    )
-    done = CliRunner().invoke(
-        app,
-        ["regress", "--interleaved", "before", *words, "--frameworks", "pytorch", "--out", str(out)],
-        catch_exceptions=False,
-    )
+    words = "--data digits --limit 64 --epochs 1 --repeats 1 --cores 1 --frameworks pytorch --model nets_of_a_team.net"
+    done = regress("--interleaved", "before", *words.split(), "--out", out)
     assert done.exit_code == 5, done.output
     hashes = [
         results.load(out / side / "runs" / "pytorch-serial-1core-r0" / results.RESULT_FILE).weights_hash
