@@ -324,6 +324,15 @@ def test_the_base_of_ones_own_model_works_in_its_own_checkout(team: Path, monkey
     assert outside.code is not None and outside.code.folder == team.parent
 
 
+@pytest.mark.parametrize("team", ["src"], indirect=True)
+def test_the_checkout_comes_before_an_editable_installation(team: Path) -> None:
+    before, _ = sides("before", team)
+    assert before.code is not None
+    suite, first, *rest = before.code.environment["PYTHONPATH"].split(os.pathsep)
+    assert Path(suite) == machine.PROJECT_ROOT and Path(first).parts[-2:] == (revisions.BASE, "src")
+    assert str(team / "src") not in rest
+
+
 def test_a_run_works_in_the_folder_of_its_code(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     command = [sys.executable, "-c", "import os; print(os.getcwd())"]
