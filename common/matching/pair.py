@@ -53,7 +53,7 @@ def whole(model: Opaque, num_classes: int, image_size: int) -> Architecture:
     """
     if num_classes != model.num_outputs:
         raise SpecError(
-            f"model {model.name} was matched with {model.num_outputs} classes. Received: data with {num_classes}. "
+            f"model {named} was matched with {model.num_outputs} classes. Received: data with {num_classes}. "
             f"Match again with --classes {num_classes}."
         )
     return Architecture(model.name, image_size, num_classes, (model,))
