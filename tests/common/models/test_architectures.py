@@ -433,4 +433,4 @@ def test_a_pair_matched_with_other_classes_is_refused_by_the_name_that_was_typed
     with pytest.raises(
         SpecError, match=r"model tests\.planted\.pair_for_run was matched with \d+ classes\. Received: data with 77"
     ):
-        architectures.resolve("tests.planted.pair_for_run", 77, 28)
+        architectures.resolve("tests.planted.pair_for_run", 77, 8)
