@@ -301,7 +301,7 @@ def resolve(
             f"model {model}: architecture() must return a common.models.architectures.Architecture. "
             f"Received: {type(architecture).__name__}."
         )
-    for layer in architecture.leaves():
+    for layer in architecture.layers:
         if isinstance(layer, Opaque) and layer.num_outputs != num_classes:
             raise SpecError(
                 f"model {model} was matched with {layer.num_outputs} classes. Received: data with {num_classes}. "
