@@ -4,9 +4,6 @@ PYTHON ?= python3
 PRESET ?= verdict
 DIR ?= $(patsubst %/,%,$(firstword $(shell ls -td results/*/ 2>/dev/null)))
 
-# The newest tag. Until there is one, the commit that stands for it.
-RELEASE ?= $(or $(shell git describe --tags --abbrev=0 2>/dev/null),$(shell cat .ci/release))
-
 BIN := .venv/bin
 STAMP := .venv/.installed-lock
 # Without an NVIDIA driver: both frameworks without what only a GPU needs. LOCK=requirements.lock takes all.
@@ -18,7 +15,7 @@ PYTEST := $(BIN)/python -m pytest
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: another-lock help setup format check test test-all gate bench compare report docs example sbom clean
+.PHONY: another-lock help setup format check test test-all bench compare report docs example sbom clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,11 +58,6 @@ test: setup ## The quick suite: its parts, as many at once as there are cores, a
 
 test-all: setup ## The quick suite and the slow tests
 	$(BIN)/python -m tests.suite --slow
-
-# Ratios of runs in turn, on this machine. Exit code 5 of regress is "cannot tell", on a busy machine: no reason to fail.
-gate: setup ## Fail if an epoch takes 25 % longer than at the last release (RELEASE=<revision>), or learns another thing
-	@git cat-file -e "$(RELEASE)^{commit}" 2>/dev/null || { echo "$(RELEASE) is not in this clone. Fetch it, or give RELEASE=<revision>." >&2; exit 2; }
-	$(BIN)/convtwins regress --interleaved $(RELEASE) --preset digits --modes serial --cores 1 --metric epoch_seconds --threshold 25% || [ $$? = 5 ]
 
 bench: setup run-benchmarks ## Time the frameworks: pytest-benchmark for history (.benchmarks), then the bars that are ratios
 	$(BIN)/python -m tests.benchmarks.bars

@@ -218,6 +218,8 @@ def report(found: Match, words: Sequence[str], written: Sequence[str] = ()) -> R
     """The report of a match. `written` says what became of `--write`."""
     causes = [cause for rung in found.rungs for cause in rung.causes]
     verdict = "same" if found.same else "same but for what was accepted" if found.holds else "not the same"
+    if verdict == "not the same" and all(rung.status != climbing.FAILED for rung in found.rungs):
+        verdict = "cannot tell"
     return Report(
         title="Is my port the same?",
         name=NAME,
