@@ -63,6 +63,7 @@ def command(
             pair_file.check(write, own_input=prepare is not None, own_loss=loss is not None)
         if out is not None:
             store.refuse_others(out, RESULTS_FILE, None, "match")
+        typer.echo(f"Comparing {net} with {model}. This may take minutes.", err=True)
         found = match(
             net, model, image=image_shape(input_shape), classes=classes, weights=weights or [], maps=maps or [],
             as_built=as_built, steps=steps, prepare=prepare, loss=loss, optimizer=optimizer, accept=names(accept),
