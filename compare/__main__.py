@@ -9,6 +9,7 @@ import io
 import itertools
 import os
 import re
+import shutil
 import signal
 import sys
 from collections.abc import Generator
@@ -73,6 +74,10 @@ EXIT_UNREAD = SIGNALLED + signal.SIGPIPE
 """stdout was closed by the reader (`| head`). That is no failure, and 0 would be a verdict."""
 
 
+_TABLE_FROM = 100
+"""Columns of a terminal that shows a command's options as a table. A narrower table cuts long names."""
+
+
 class _Command(TyperCommand):
     """Also accepts the former name of an option, and prints the new name on stderr."""
 
@@ -111,6 +116,11 @@ class _Command(TyperCommand):
         field = NAMES_ELSEWHERE.get(getattr(error, "option_name", "").strip("-").replace("-", "_"))
         if field and "--set" in own and f"--{field.rpartition('.')[2].replace('_', '-')}" not in own:
             error.message, error.possibilities = f"{error.message}. Use --set {field}=VALUE.", None
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        if shutil.get_terminal_size().columns < _TABLE_FROM:
+            self.rich_markup_mode = None
+        super().format_help(ctx, formatter)
 
     def invoke(self, ctx: Any) -> Any:
         try:

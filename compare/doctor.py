@@ -167,7 +167,7 @@ def _framework(framework: str, answer: Callable[[str], dict[str, Any]]) -> dict[
 
 
 def _folders() -> Iterator[tuple[str, Path]]:
-    yield "results", Path.cwd()
+    yield "results", Path("results").absolute()
     yield "cache", store.folder(None)
     yield "temporary files", Path(tempfile.gettempdir())
     if (shared := Path("/dev/shm")).exists():

@@ -46,14 +46,5 @@ def check_trained(side: Side, architecture: Architecture, trained: int) -> None:
 
 
 def whole(model: Opaque, num_classes: int, image_size: int) -> Architecture:
-    """The architecture of a pair.
-
-    Raises:
-        SpecError: the pair was matched with another number of classes.
-    """
-    if num_classes != model.num_outputs:
-        raise SpecError(
-            f"model {model.name} was matched with {model.num_outputs} classes. Received: data with {num_classes}. "
-            f"Match again with --classes {num_classes}."
-        )
+    """The architecture of a pair. Whoever resolves it refuses another number of classes than the pair was matched with."""
     return Architecture(model.name, image_size, num_classes, (model,))

@@ -301,6 +301,12 @@ def resolve(
             f"model {model}: architecture() must return a common.models.architectures.Architecture. "
             f"Received: {type(architecture).__name__}."
         )
+    for layer in architecture.layers:
+        if isinstance(layer, Opaque) and layer.num_outputs != num_classes:
+            raise SpecError(
+                f"model {model} was matched with {layer.num_outputs} classes. Received: data with {num_classes}. "
+                f"Match again with --classes {num_classes}."
+            )
     # A framework may not allow a dot in a name, and puts an underscore there.
     names = [layer.name.replace(".", "_") for layer in architecture.leaves()]
     twice = sorted({name for name in names if names.count(name) > 1})

@@ -334,7 +334,7 @@ def proof(comparison: Comparison, request: Request, folder: Path, shown: Display
     modes = timed_rows.modes_of(comparison.rows)
     if len(request.frameworks) < 2 and modes == ["serial"]:
         return ProofRecord(verdict="not claimed", sentence="one framework alone has nothing to be compared with")
-    shown.say("proof")
+    shown.stage("proof that the training is the same, which may take minutes")
     try:
         proof = ladder.prove_rows(
             comparison.rows,

@@ -148,7 +148,7 @@ def _kind_table(files: FileFacts) -> Table:
         files.kinds[:_MAX_KINDS_SHOWN],
         note=f"{files.usable:,} of {count(files.files, 'file')} {_are(files.usable, 'usable image')}: "
         f"{files.total_bytes / 2**20:,.2f} MiB, median {files.median_bytes:,} bytes, largest {files.largest_bytes:,}."
-        + (f" {left_out:,} more kinds are in the JSON." if left_out > 0 else ""),
+        + (f" {left_out:,} more kinds are in the JSON (--json, or --out DIR)." if left_out > 0 else ""),
     )
 
 

@@ -59,7 +59,7 @@ def sentences(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
             *_cut_short(summary, list(stored.runs[summary.id].values())),
             *_ended(summary, good),
             *_as_asked(summary, row),
-            *_short(summary),
+            *_short(summary, row, stored.comparison.train_examples),
             *_other_work(summary),
             *_noise(stored, summary, alike),
         ):
@@ -153,8 +153,14 @@ def _as_asked(summary: Summary, row: Row) -> Iterator[_Caution]:
         )
 
 
-def _short(summary: Summary) -> Iterator[_Caution]:
+def _short(summary: Summary, row: Row, train_examples: int) -> Iterator[_Caution]:
     """Whether a row was too short for its times to count."""
+    if summary.timed_steps == 0 and row.spec.part == "training":
+        why = "the first step of a run is not timed, and there was no other"
+        if row.spec.global_batch_size > train_examples > 0:
+            why = f"a batch of {row.spec.global_batch_size} is larger than the training split of {train_examples}, and {why}"
+        rest = f"no epoch time can be told: {why}. Use a smaller --batch-size, or more images or --epochs."
+        yield _Caution(summary.name, rest, rest)
     if summary.too_short:
         yield _Caution(
             summary.name,

@@ -47,7 +47,7 @@ def doubt_of(*compared: Summary) -> str:
 def _verdict(said: str, who: str, conditions: dict[str, str], *compared: Summary) -> _Verdict:
     """The verdict on the times of these rows. If other work disturbed one, no ratio is said."""
     if any(summary.disturbed for summary in compared):
-        too_few = compared[0].repeats < VERDICT_PAIRS
+        too_few = min(summary.repeats for summary in compared) < VERDICT_PAIRS
         return _Verdict(f"{who}: no finding", conditions, MAKE_MORE if too_few else MAKE_AGAIN)
     return _Verdict(said, conditions, doubt_of(*compared))
 
@@ -120,7 +120,11 @@ def _sentences(verdicts: Sequence[_Verdict], separator: str, above: Sequence[_Ve
         own = ", ".join(words for name, words in verdict.conditions.items() if name not in shared)
         doubt = "" if verdict.doubt in (MAKE_AGAIN, MAKE_MORE) and at_the_end else verdict.doubt
         said.append(f"{verdict.said}{separator if own else ''}{own}.{doubt}")
-    return [*said, f"No finding:{advised[0][0]}"] if at_the_end and len(advised[1]) < 2 else said
+    return (
+        [*said, f"No finding:{MAKE_MORE if MAKE_MORE in advised[0] else MAKE_AGAIN}"]
+        if at_the_end and len(advised[1]) < 2
+        else said
+    )
 
 
 def _conditions(stored: Stored, summary: Summary, switches: str, division: Division, **mode: str) -> dict[str, str]:

@@ -142,7 +142,8 @@ class Split:
     @property
     def where(self) -> str:
         named = [*(self.layers or ()), *self.alone[0], *self.alone[1]]
-        named = named or [list(side.layers[self.mode].values())[-1] for side in self.sides]  # a function behind all layers
+        if not named:  # a function behind all layers
+            named = [layer for side in self.sides for layer in list(side.layers[self.mode].values())[-1:]]
         return ", ".join(dict.fromkeys(each.where for each in named if each.where))
 
     def names(self) -> tuple[str, str]:
@@ -538,8 +539,8 @@ def of_initialisation(names: tuple[str, str], starts: Sequence[Mapping[str, Arra
 
 
 def of_statistics(left: Side, right: Side, alignment: Alignment) -> list[Cause]:
-    """Causes why running statistics differ after one pass in training mode."""
-    found: list[Cause] = []
+    """Causes why running statistics differ after one pass in training mode. None, if they do not explain every layer."""
+    found: dict[str, list[Cause]] = {}
     for name, other in alignment.names.items():
         if left.layers["training"][name].kind != "batch_norm" or "mean" not in left.layers["training"][name].parameters:
             continue
@@ -550,6 +551,8 @@ def of_statistics(left: Side, right: Side, alignment: Alignment) -> list[Cause]:
             before, after = side.parameters(own), side.parameters(own, "statistics")
             mean, variance = x.mean(tuple(range(x.ndim - 1))), x.var(tuple(range(x.ndim - 1)))
             momentum = _ratio(after["mean"] - before["mean"], mean - before["mean"])
+            law = before["mean"] + momentum * (mean - before["mean"])
+            of_mean = apart(law, after["mean"], math.sqrt(variance.max()))
             best = min(
                 (
                     (apart(before["variance"] + momentum * (variance * factor - before["variance"]), after["variance"]), factor)
@@ -557,26 +560,30 @@ def of_statistics(left: Side, right: Side, alignment: Alignment) -> list[Cause]:
                 ),
                 default=(math.inf, 1.0),
             )
-            laws.append((momentum, best[1], best[0]))
+            laws.append((momentum, best[1], max(best[0], of_mean)))
         (ours, factor, residual), (theirs, other_factor, other_residual) = laws
         residual = max(residual, other_residual)
         layers = left.layers["training"][name], right.layers["training"][other]
         where = ", ".join(filter(None, (each.where for each in layers)))
+        both = left.parameters(name, "statistics"), right.parameters(other, "statistics")
+        differs = not all(close(both[0][role], both[1][role]) for role in ("mean", "variance"))
+        if differs and (residual > 1e-9 or (abs(ours - theirs) <= 1e-9 and factor == other_factor)):
+            return []
         if abs(ours - theirs) > 1e-9:
             convention = ", as if it were the weight of the old ones" if abs(ours + theirs - 1) < 1e-9 else ""
             said = (
                 f"{left.name}'s {name} gives the new batch the weight {ours:.6g} in its running statistics, {right.name}'s "
                 f"{other} {theirs:.6g}{convention}."
             )
-            found.append(Cause("batch-norm-momentum", said, where, residual))
+            found.setdefault("batch-norm-momentum", []).append(Cause("batch-norm-momentum", said, where, residual))
         if factor != other_factor:
             biased = left if factor == 1.0 else right
             said = (
                 f"{biased.name}'s running variance of {name} is the biased one; the other's is {max(factor, other_factor):.6g} "
                 "times as large. No option of Keras's layer changes that. --accept biased-variance lets it pass."
             )
-            found.append(Cause("biased-variance", said, where, residual))
-    return list({cause.name: cause for cause in reversed(found)}.values())
+            found.setdefault("biased-variance", []).append(Cause("biased-variance", said, where, residual))
+    return [each[0]._replace(residual=max(cause.residual or 0.0 for cause in each)) for each in found.values()]
 
 
 def of_loss(left: Side, right: Side, names: Sequence[tuple[str, str]], labels: Array) -> list[Cause]:

@@ -32,10 +32,15 @@ _NOISE = 1e-6
 """Gradients that are smaller than this part of the largest, or of the largest of their layer, count as rounding."""
 _FLOAT32 = 1e-4
 """Tolerance of what follows from a constant that is rounded to float32."""
-_BEHIND_ROUNDED = 1e-6
-"""Tolerance of outputs of layers behind such a constant: ten times the rounding of float32."""
+_SEEN = 1e-12
+"""Difference of outputs from which on a rounded constant is looked for. Rounding of float64 is smaller."""
+_GROWTH, _BEHIND_ROUNDED = 100.0, 1e-6
+"""Outputs behind a rounded constant may differ by so many times what it makes itself, and by no more than the second."""
+_CONSEQUENCE = 1e3
+"""What training makes of it may differ by so many times what its outputs differ by, and by no more than `_FLOAT32`."""
 
 _LAYERS, _STATISTICS, _UPDATE_NAME = "layers and parameters", "running statistics", "one update"
+_IN_TRAINING, _GRADIENTS = "logits, training", "gradients"
 PASSED, FAILED, FOLLOWS, ACCEPTED, UNJUDGED = "passed", "failed", "follows", "accepted", "not judged"
 
 
@@ -109,7 +114,7 @@ class Match:
             ]
             if self._unlike:
                 others = ", ".join(self._unlike)
-                said.append(f"On these images. These layers have other settings, which may show on others: {others}.")
+                said.append(f"That is on these images. These layers have other settings, which may show on others: {others}.")
             return said
         told = [rung for rung in self.rungs if rung.status in (FAILED, ACCEPTED) or (rung.status == UNJUDGED and rung.causes)]
         failed = [rung.name for rung in told if rung.status == FAILED]
@@ -123,14 +128,14 @@ class Match:
         for rung in told:
             size = f" by {rung.difference:.1e}" if math.isfinite(rung.difference) else ""
             at = f" at {rung.where}" if rung.where and rung.first is None else ""
-            said.append(f"{rung.name}: {'accepted' if rung.status == ACCEPTED else 'differs'}{size}{at}.")
+            said.append(f"{rung.name}: differs{size}{at}{', accepted' if rung.status == ACCEPTED else ''}.")
             if rung.first is not None:
-                behind = "" if rung.at_the_end else " What is behind it was not compared."
+                behind = "" if rung.at_the_end or rung.status == ACCEPTED else " What is behind it was not compared."
                 said.append(f" It begins at {rung.where}, by {rung.first:.1e}.{behind}")
             said += [f" {cause.in_words}" for cause in rung.causes]
             if rung.status == FAILED and not rung.causes:
                 said.append(" None of the known causes explains it. The table of layers shows where the difference begins.")
-        if failed and self._unlike:
+        if self._unlike:
             said.append(f"Settings that differ, which other layers may even out: {wording.listed(self._unlike, 6)}.")
         return said
 
@@ -288,8 +293,10 @@ def _climb(ask: Ask, left: Side, right: Side, alignment: Alignment) -> Generator
     rung = _rung("loss", [("loss", left.arrays["loss"], right.arrays["loss"])], _FORWARD)
     yield rung if rung.status == PASSED else replace(rung, causes=tuple(causes.of_loss(left, right, trained, labels)))
     gradients = _parameters(left, right, alignment, "gradients/")
-    least = _least(gradients)
-    rung = _rung("gradients", gradients, _GRADIENT, least)
+    rounding, of_layers = _rounding(gradients), _largest_of_layers(gradients)
+    smallest = _NOISE * max(of_layers.values(), default=0.0)
+    least = [of_layers[name] if name in rounding else smallest for name, *_ in gradients]
+    rung = _rung(_GRADIENTS, gradients, _GRADIENT, least)
     yield rung if rung.status == PASSED else replace(rung, causes=tuple(causes.of_gradients(left, right, trained)))
     judged = [
         formulas.beyond_rounding(ours, theirs, floor, _GRADIENT)
@@ -304,29 +311,33 @@ def _climb(ask: Ask, left: Side, right: Side, alignment: Alignment) -> Generator
         if rung.status != PASSED:
             rung = replace(rung, causes=tuple(causes.of_update(rule, left, right, trained, judged)))
         yield rung
+        last = [each for each in _parameters(left, right, alignment, f"{rule}/last/") if not _is_statistic(each[0])]
+        scales = _largest_of_layers(last)
         yield _rung(
             f"{wording.count(ask.steps, 'step')}, {_rule_words(rule)}",
-            [
-                ("losses", left.arrays[f"{rule}/losses"], right.arrays[f"{rule}/losses"]),
-                *(each for each in _parameters(left, right, alignment, f"{rule}/last/") if not _is_statistic(each[0])),
-            ],
+            [("losses", left.arrays[f"{rule}/losses"], right.arrays[f"{rule}/losses"]), *last],
             _STEPS,
+            [0.0, *(scales[name] if name in rounding else 0.0 for name, *_ in last)],
         )
 
 
 def _parted(rung: Rung, mode: str, sides: tuple[Side, Side], alignment: Alignment, pixels: Array) -> Rung:
     """A rung of outputs that differ, with the place where they part first, and why.
 
-    Rounded constants alone explain little. Then the next place counts at which more differs.
+    Rounded constants explain little. Then the next place counts at which more differs than they can explain.
     """
-    split = causes.first_split(mode, sides, alignment, pixels)
-    if split is None:
-        return rung
-    found = causes.of_split(split)
-    if {each.name for each in found} == {ROUNDED}:
-        later = causes.first_split(mode, sides, alignment, pixels, _BEHIND_ROUNDED)
+    split = causes.first_split(mode, sides, alignment, pixels, _SEEN)
+    found = [] if split is None else causes.of_split(split)
+    if split is not None and {each.name for each in found} == {ROUNDED}:
+        behind = min(max(formulas.CLOSE, _GROWTH * split.difference), _BEHIND_ROUNDED)
+        later = causes.first_split(mode, sides, alignment, pixels, behind)
         if later is not None:
             split, found = later, causes.of_split(later)
+    else:
+        split = causes.first_split(mode, sides, alignment, pixels)
+        found = [] if split is None else causes.of_split(split)
+    if split is None:
+        return rung
     where = "the output" if split.layers is None else f"{split.layers[0].name}, {split.layers[1].name}"
     return replace(rung, where=where, first=split.difference, at_the_end=split.at_the_end, causes=tuple(found))
 
@@ -374,19 +385,23 @@ def _rung(
     return Rung(name, most, tolerance, PASSED if passed else FAILED, "" if passed else where)
 
 
-def _least(gradients: Sequence[tuple[str, Array, Array]]) -> list[float]:
-    """What each gradient counts as at least. Smaller values are rounding.
+def _rounding(gradients: Sequence[tuple[str, Array, Array]]) -> set[str]:
+    """Parameters whose gradients are the rounding of sums as large as their layer's: a bias in front of BatchNorm."""
+    of_layers = _largest_of_layers(gradients)
+    return {name for name, *pair in gradients if _largest(pair) <= _NOISE * of_layers[name]}
 
-    A bias in front of BatchNorm has no gradient: what is left is the rounding of sums as large as its kernel's gradient.
-    """
-    sizes = {name: max(np.abs(each).max(initial=0.0) for each in pair) for name, *pair in gradients}
+
+def _largest_of_layers(arrays: Sequence[tuple[str, Array, Array]]) -> dict[str, float]:
+    """By parameter: the largest value of all parameters of its layer."""
     layers: dict[str, float] = {}
-    for name, size in sizes.items():
+    for name, *pair in arrays:
         layer = name.rpartition(".")[0]
-        layers[layer] = max(layers.get(layer, 0.0), size)
-    largest = max(sizes.values(), default=0.0)
-    of_layers = {name: layers[name.rpartition(".")[0]] for name in sizes}
-    return [of_layers[name] if size <= _NOISE * of_layers[name] else _NOISE * largest for name, size in sizes.items()]
+        layers[layer] = max(layers.get(layer, 0.0), _largest(pair))
+    return {name: layers[name.rpartition(".")[0]] for name, *_ in arrays}
+
+
+def _largest(arrays: Sequence[Array]) -> float:
+    return max(float(np.abs(each).max(initial=0.0)) for each in arrays)
 
 
 def _settled(rungs: Sequence[Rung]) -> list[Rung]:
@@ -404,6 +419,8 @@ def _settled(rungs: Sequence[Rung]) -> list[Rung]:
             rung = replace(rung, status=FOLLOWS, causes=())
         if rung.status == FAILED and rung.name not in (_LAYERS, _STATISTICS):
             broken, rounded = rung.name, only_rounded
+        elif rung.status == PASSED and rung.name in (_IN_TRAINING, _GRADIENTS):
+            broken = ""  # what comes next depends on these alone
         elif broken.startswith(_UPDATE_NAME) and rung.name.endswith(broken.removeprefix(_UPDATE_NAME)):
             broken = ""  # the other rule's update does not follow from this one's
         found.append(rung)
@@ -418,23 +435,26 @@ def _accept(rungs: Sequence[Rung], accepted: Sequence[str]) -> list[Rung]:
     the steps of an accepted update are its consequence.
     """
     found: list[Rung] = []
-    rounded, behind, rule = False, False, ""
+    rounded, behind, rule = 0.0, False, ""
     for rung in rungs:
         names = {cause.name for cause in rung.causes}
         explained = all(each.residual is None or each.residual <= rung.tolerance for each in rung.causes)
-        if rung.status == FAILED and names == {ROUNDED} and rung.difference <= _FLOAT32:
+        if rung.status == FAILED and names == {ROUNDED}:
             rung = replace(rung, status=ACCEPTED)
-            rounded = behind = True
-            rule = ""
+            rounded, behind, rule = max(rounded, rung.difference), True, ""
         elif rung.status == FAILED and names and explained and names <= {*accepted, ROUNDED}:
             rung = replace(rung, status=ACCEPTED if rung.at_the_end else UNJUDGED)
             behind = True
             rule = rung.name.removeprefix(_UPDATE_NAME) if rung.name.startswith(_UPDATE_NAME) else ""
         elif rung.status == FAILED:
-            behind = rounded = False
+            behind, rounded = False, 0.0
+        elif rung.status == FOLLOWS and behind and rule and rung.name.endswith(rule):
+            pass  # a consequence of the update that was accepted
         elif rung.status == FOLLOWS and rounded:
-            rung = replace(rung, status=ACCEPTED if rung.difference <= _FLOAT32 else FAILED)
-        elif rung.status == FOLLOWS and behind and not (rule and rung.name.endswith(rule)):
+            follows = rung.difference <= min(_CONSEQUENCE * rounded, _FLOAT32)
+            rung = replace(rung, status=ACCEPTED if follows else FAILED)
+            rounded = max(rounded, rung.difference)
+        elif rung.status == FOLLOWS and behind:
             rung = replace(rung, status=UNJUDGED)
         found.append(rung)
     return found

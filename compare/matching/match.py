@@ -63,6 +63,7 @@ def command(
             pair_file.check(write, own_input=prepare is not None, own_loss=loss is not None)
         if out is not None:
             store.refuse_others(out, RESULTS_FILE, None, "match")
+        typer.echo(f"Comparing {net} with {model}. This may take minutes.", err=True)
         found = match(
             net, model, image=image_shape(input_shape), classes=classes, weights=weights or [], maps=maps or [],
             as_built=as_built, steps=steps, prepare=prepare, loss=loss, optimizer=optimizer, accept=names(accept),
@@ -217,6 +218,8 @@ def report(found: Match, words: Sequence[str], written: Sequence[str] = ()) -> R
     """The report of a match. `written` says what became of `--write`."""
     causes = [cause for rung in found.rungs for cause in rung.causes]
     verdict = "same" if found.same else "same but for what was accepted" if found.holds else "not the same"
+    if verdict == "not the same" and all(rung.status != climbing.FAILED for rung in found.rungs):
+        verdict = "cannot tell"
     return Report(
         title="Is my port the same?",
         name=NAME,

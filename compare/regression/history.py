@@ -101,6 +101,9 @@ def command(
     raise typer.Exit(exits.RUN_FAILED if unwritten else 0)
 
 
+_DISTURBED = ": other work disturbed all of its runs, or may have"
+
+
 def points(folder: Path, metrics: Sequence[str], only: str | None = None) -> tuple[list[Point], list[str]]:
     """Every figure in a folder and its subfolders.
 
@@ -147,19 +150,19 @@ def points(folder: Path, metrics: Sequence[str], only: str | None = None) -> tup
                     made[point.machine, point.name, point.metric, *point.when, point.value] = point
                 elif metric in subject.spreads:
                     what = f"{subject.name} of {each.source}: {heading(metric)}"
-                    left_out.append(f"{what}: other work disturbed all of its runs, or may have")
+                    left_out.append(f"{what}{_DISTURBED}")
     if not read:
         raise FolderError(
             f"{folder} holds no results folder and no file of pytest-benchmark. Name a folder that holds some, e.g. results."
         )
     if not made:
-        if left_out:
+        found = "; ".join(left_out) or f"{len(measured)} measurements were read"
+        if any(each.endswith(_DISTURBED) for each in left_out):
             raise FolderError(
-                f"{folder} holds no measurement of {', '.join(metrics)} that is surely undisturbed. "
-                f"Received: {'; '.join(left_out)}. Make the runs again on an idle machine: run --resume DIR --again disturbed. "
+                f"{folder} holds no measurement of {', '.join(metrics)} that is surely undisturbed. Received: {found}. "
+                "Make the runs again on an idle machine: run --resume DIR --again disturbed. "
                 "Or ask for another figure, such as --metric test_accuracy."
             )
-        found = f"{len(measured)} measurements were read"
         raise FolderError(
             f"{folder} holds no measurement of {', '.join(metrics)} that matches ({found}). Measure one, or ask for another."
         )

@@ -104,7 +104,9 @@ def _seconds(figure: Figure, summaries: Sequence[Summary]) -> Drawn:
         _bar(axis, place, seconds.median, summary.contestant, said, ends, color=colour, **hatch)
     name_rows(axis, [summary.name for summary, _ in timed])
     disturbed = "; hatched: other work disturbed it" if any(summary.disturbed for summary, _ in timed) else ""
-    axis.set(title=f"Seconds per epoch (median; whiskers: 25 % to 75 % quantile{disturbed})", xlabel="seconds")
+    several = any(seconds.n > 1 for _, seconds in timed)
+    said = "median; whiskers: 25 % to 75 % quantile" if several else "one repeat"
+    axis.set(title=f"Seconds per epoch ({said}{disturbed})", xlabel="seconds")
     return timed != [] and "x"
 
 

@@ -175,7 +175,7 @@ def _page_values(compared: Compared, folder: Path, made: Sequence[Table], drawn:
         "facts": [wording.one_line(fact).removeprefix(f"{title}, ") for fact in facts(compared)],
         "answer": list(map(wording.one_line, answer)),
         "pace": [pictures[_PACE]] if _PACE in pictures else [],
-        "main_table": page.grid(_narrow(grids[_MAIN])) if _MAIN in grids else None,
+        "main_table": page.grid(_narrow(comparison_tables.without_one_core(grids[_MAIN]))) if _MAIN in grids else None,
         "divisions": list(map(wording.one_line, compared.findings.divisions)),
         "said": [
             (title, list(map(wording.one_line, said))) for title, said in sections(compared)[1:] if not {*said} <= {*answer}
@@ -199,10 +199,12 @@ def _page_values(compared: Compared, folder: Path, made: Sequence[Table], drawn:
 
 
 def _answer(found: Findings) -> list[str]:
-    """The first two verdicts, and the conditions that all share."""
+    """The first two verdicts, why they find nothing where that is said below all, and the conditions that all share."""
     sentences = found.contestants or found.modes
     shared = sentences[:1] if sentences[:1] and sentences[0].startswith("All with ") else []
-    return [*sentences[len(shared) :][:2], *shared]
+    first, below = sentences[len(shared) :][:2], sentences[len(shared) + 2 :]
+    none = any(": no finding" in each for each in first)
+    return [*first, *(each for each in below if none and each.startswith("No finding:")), *shared]
 
 
 def _marks(compared: Compared) -> list[Mark]:

@@ -46,10 +46,10 @@ def documents(summaries: Sequence[Summary]) -> list[Table]:
 def on_terminal(summaries: Sequence[Summary]) -> list[Table]:
     """The tables that are printed. They are narrower, and epochs run across."""
     made = [
-        _without_one_core(main_table(summaries)),
+        without_one_core(main_table(summaries)),
         *conditions_table(summaries),
         accuracy_table(summaries),
-        _without_one_core(speedup_table(summaries)),
+        without_one_core(speedup_table(summaries)),
         phases_table(summaries),
         *target_table(summaries),
         *limit_table(summaries),
@@ -60,7 +60,7 @@ def on_terminal(summaries: Sequence[Summary]) -> list[Table]:
     return made if _trained(summaries) else _filled(made)
 
 
-def _without_one_core(table: Table) -> Table:
+def without_one_core(table: Table) -> Table:
     """Where serial did not run on one core, the columns that need it are empty."""
     known = {key for row in table.rows for key, cell in row.items() if cell is not None}
     empty = {"speedup_one_core", "parallel_efficiency"} - known if "speedup_same_cores" in known else ()
@@ -174,7 +174,7 @@ def accuracy_table(summaries: Sequence[Summary]) -> Table:
     repeated = max(each.repeats for each in summaries) > 1
     note = (
         "After the last epoch."
-        + " Median over repeats; in the report with the 25 % and 75 % quantiles." * repeated
+        + " Median over repeats; in all files with the 25 % and 75 % quantiles." * repeated
         + " Over seeds: of each seed's median." * seeded
     )
     return Table.of("accuracy", "Accuracy and loss by mode", columns, summaries, note, spreads_on_terminal=False)

@@ -61,7 +61,7 @@ def to_latex(table: Table) -> str:
     """
     floats: list[str] = []
     for part in _apart(table):
-        columns = [column for column in part.columns if column.terminal]
+        columns = [column for column in part.columns if column.terminal and _holds_anything(part, column)]
         short: dict[str, str] = {}
         sets = [columns]
         if _width(part, columns, short) > WIDTH_PT:
@@ -72,6 +72,10 @@ def to_latex(table: Table) -> str:
                 floats.append(_float(replace(part, rows=part.rows[at : at + _MOST_ROWS]), own, short, len(floats)))
     flushed = [each + "\\clearpage\n" * (number % _FLUSH_AFTER == 0) for number, each in enumerate(floats, 1)]
     return "".join(flushed)
+
+
+def _holds_anything(table: Table, column: Column) -> bool:
+    return not table.rows or any(row.get(column.key) is not None for row in table.rows)
 
 
 def _apart(table: Table) -> list[Table]:
@@ -118,11 +122,12 @@ def _float(table: Table, columns: Sequence[Column], short: Mapping[str, str], nu
     used = dict.fromkeys(text for text in itertools.chain(headings, *texts) if text in short)
     legend = "; ".join(f"{name}: {text}" for text in used if (name := " ".join(short[text].split())) != text)
     sides = ["l" if is_text(table, column) else "r" for column in columns]
+    note = "Notes: as in the first part." if number and table.whole_note else table.whole_note
     lines = [
         r"\begin{table}",
         r"\centering\sloppy\footnotesize",
         rf"\setlength{{\tabcolsep}}{{{_SEPARATION_PT / 2:g}pt}}",
-        rf"\caption{{{_breakable(f'{table.title}. {table.whole_note}'.rstrip())}}}",
+        rf"\caption{{{_breakable(f'{table.title}. {note}'.rstrip())}}}",
         rf"\label{{tab:{table.name.replace('_', '-')}{f'-{number + 1}' if number else ''}}}",
         rf"\begin{{tabular}}{{{''.join(sides)}}}",
         r"\toprule",

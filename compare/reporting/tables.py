@@ -175,7 +175,7 @@ def to_fields(table: Table) -> Text:
         lines += [
             Text(f"  {column.heading}: {cells[column.key]}")
             for column in shown
-            if column not in heads and cells[column.key] != MISSING
+            if column not in heads and cells[column.key] not in (MISSING, "")
         ]
     return Text("\n").join(lines)
 

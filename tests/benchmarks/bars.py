@@ -122,8 +122,10 @@ class _Bars:
 
     def overhead(self) -> None:
         for framework in self._frameworks:
-            few, many = (str(images) for images in flat.TRAINED)
-            found = [_overhead(framework) for _ in range(self._pairs)]
+            few, many = flat.TRAINED
+            found = [
+                {images: _overhead(framework, images) for images in turn(flat.TRAINED, number)} for number in range(self._pairs)
+            ]
             what = "the loop's own time of a step"
             alone = of_differences([each[few] for each in found])
             self._add_estimate(framework, what, alone, overhead.MOST_MICROSECONDS, _in_microseconds)
@@ -414,10 +416,10 @@ def _start_up(framework: str, pairs: int, runs: Runs) -> Estimate:
     return of_differences(beyond[1:])
 
 
-def _overhead(framework: str) -> dict[str, float]:
-    """Microseconds of a step by the number of training images, from a process of its own."""
-    command = [sys.executable, "-m", "tests.benchmarks.overhead", "--framework", framework]
-    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout)
+def _overhead(framework: str, images: int) -> float:
+    """Microseconds of a step, from a process of its own."""
+    command = [sys.executable, "-m", "tests.benchmarks.overhead", "--framework", framework, "--images", str(images)]
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)["microseconds"]
 
 
 def _harness(framework: str, processes: int) -> dict[str, Ratio | None]:

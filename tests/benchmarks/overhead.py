@@ -1,10 +1,10 @@
 """What the suite's own loop takes for each step, while the framework computes nothing.
 
-`python -m tests.benchmarks.overhead --framework pytorch` prints it, in microseconds, for a thousand and for a hundred thousand
-training images, and what of a training it would be on many cores. The run is the suite's own. Only the framework's step and the
-input are replaced: by results and a batch that are there already. So what is left is Python between two steps of the framework,
-in the training thread, which no core beside it can take over. Processor time of that thread counts, so other work on the
-machine hardly disturbs it.
+`python -m tests.benchmarks.overhead --framework pytorch` prints it, in microseconds, and with `--step-seconds` how much of the
+pace of many cores it leaves. The run is the suite's own. Only the framework's step and the input are replaced: by results and a
+batch that are there already. So what is left is Python between two steps of the framework, in the training thread, which no
+core beside it can take over. Processor time of that thread counts, so other work on the machine hardly disturbs it. Input and
+the ends of epochs are not in it.
 """
 
 import argparse
@@ -22,7 +22,6 @@ from common import spec
 from common.data import sources
 from common.data.batches import Plan
 from common.models import architectures, weights
-from common.spec import Spec
 from common.training.loop import Run
 from common.training.timing import Stopwatch
 from tests.benchmarks import flat
@@ -35,13 +34,13 @@ STEPS, TIMED = 1_000, 900
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--framework", required=True)
+    parser.add_argument("--images", type=int, default=flat.TRAINED[0], help="of the training split")
     parser.add_argument("--step-seconds", type=float, help="of a training step on one core; shows what the loop costs on many")
     arguments = parser.parse_args()
-    importlib.import_module(f"{arguments.framework}_impl.device").configure(wanted(flat.TRAINED[0]))
-    found: dict[str, float] = {str(images): microseconds(arguments.framework, images) for images in flat.TRAINED}
+    alone = microseconds(arguments.framework, arguments.images)
+    found = {"microseconds": alone}
     if arguments.step_seconds:
-        alone = found[str(flat.TRAINED[0])] / 1e6
-        found |= {f"efficiency on {cores} cores": efficiency(alone, arguments.step_seconds, cores) for cores in CORES}
+        found |= {f"efficiency on {cores} cores": efficiency(alone / 1e6, arguments.step_seconds, cores) for cores in CORES}
     print(json.dumps(found))
 
 
@@ -54,12 +53,6 @@ def efficiency(alone: float, divided: float, cores: int) -> float:
     return (alone + divided) / (alone + divided / cores) / cores
 
 
-def wanted(images: int) -> Spec:
-    """A run on so many training images."""
-    data = {"source": flat.source(round(images / 0.7)), "duplicates": "allow"}
-    return spec.build({"model": "simple_cnn", "global_batch_size": 1, "data": data, "steps": STEPS})
-
-
 class _Enough(Exception):
     """All steps that are timed are done."""
 
@@ -70,12 +63,14 @@ def microseconds(framework: str, images: int) -> float:
     Args:
         images: of the training split.
     """
-    what = wanted(images)
+    data = {"source": flat.source(round(images / 0.7)), "duplicates": "allow"}
+    what = spec.build({"model": "simple_cnn", "global_batch_size": 1, "data": data, "steps": STEPS})
     dataset = sources.load(what.data, seed=what.seed)
     architecture = architectures.of(what, len(dataset.class_names), dataset.image_size)
     plan = Plan(what, architecture, len(dataset.train))
     parallel = importlib.import_module(f"{framework}_impl.parallel")
     device = importlib.import_module(f"{framework}_impl.device")
+    device.configure(what)
     trainer = parallel.build(what, architecture, plan, dataset, weights.initial(architecture, what.seed))
     (batch,) = itertools.islice(trainer.feed()(1, [0]), 1)
     result = trainer.train_step(batch, 1, 0.0)

@@ -92,6 +92,14 @@ def test_a_name_of_another_framework_is_answered_with_the_field(words: list[str]
     assert done.exit_code == 2 and said in done.stderr, done.stderr
 
 
+@pytest.mark.parametrize("width", ["80", "100"])
+def test_no_value_is_cut_off_in_the_help_of_a_narrow_terminal(width: str) -> None:
+    said = CliRunner().invoke(app, ["run", "--help"], env={"COLUMNS": width}).stdout
+    names = ("parameter_server_async", "sharded_data_parallel", "cifar10-minixception", "torchvision:NAME")
+    assert "…" not in said and all(name in said for name in names), said
+    assert max(map(len, said.splitlines())) <= int(width)
+
+
 @pytest.mark.parametrize(
     ("words", "option", "received"),
     [

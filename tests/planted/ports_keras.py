@@ -283,6 +283,11 @@ def right_leaky_and_average_pool() -> keras.Model:
     return port(activation=layers.LeakyReLU(negative_slope=0.01), pool=layers.AveragePooling2D(2))
 
 
+def large_then_layer_norm() -> keras.Model:
+    kinds = (layers.LeakyReLU(negative_slope=0.01), layers.GlobalAveragePooling2D(), layers.LayerNormalization(epsilon=1e-6))
+    return keras.Sequential([keras.Input((8, 8, 3)), layers.Conv2D(16, 3), *kinds, layers.Dense(CLASSES)])
+
+
 def pool_padded_with_zeros() -> keras.Model:
     kinds = (layers.LeakyReLU(negative_slope=0.01), layers.ZeroPadding2D(1), layers.MaxPooling2D(2), layers.Flatten())
     return keras.Sequential([keras.Input((8, 8, 3)), layers.Conv2D(4, 3), *kinds, layers.Dense(CLASSES)])

@@ -63,6 +63,41 @@ def norm_twice() -> nn.Module:
     return nn.Sequential(*block(3), *block(8), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, CLASSES))
 
 
+def norm_twice_of_zero_biases() -> nn.Module:
+    """As torchvision's `vgg*_bn`: what training makes of these biases is rounding alone."""
+    net = norm_twice()
+    for layer in net.modules():
+        if isinstance(layer, nn.Conv2d) and layer.bias is not None:
+            nn.init.zeros_(layer.bias)
+    return net
+
+
+def norm_twice_with_a_second_that_keeps_its_variance() -> nn.Module:
+    net = norm_twice()
+    second = [layer for layer in net.modules() if isinstance(layer, nn.BatchNorm2d)][1]
+    kept: list[torch.Tensor] = []
+
+    def restore(layer: Any, inputs: Any, outputs: Any) -> None:
+        layer.running_var = kept.pop()
+
+    second.register_forward_pre_hook(lambda layer, inputs: kept.append(layer.running_var.clone()))
+    second.register_forward_hook(restore)
+    return net
+
+
+def large_then_layer_norm() -> nn.Module:
+    """Values so large that another epsilon makes about a millionth, behind an activation that TensorFlow rounds."""
+    first = nn.Conv2d(3, 16, 3)
+    with torch.no_grad():
+        first.weight.mul_(10)
+    pooled = (nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    return nn.Sequential(first, nn.LeakyReLU(), *pooled, nn.LayerNorm(16, eps=1e-5), nn.Linear(16, CLASSES))
+
+
+def sgd_with_a_little_decay(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9, weight_decay=1e-5)
+
+
 def padded_pool() -> nn.Module:
     """PyTorch pads a maximum with what never is one."""
     pool = nn.MaxPool2d(2, 2, padding=1)

@@ -320,14 +320,29 @@ def test_replicas_that_own_their_images_train_as_serial_does_in_the_same_order(s
     assert len(parallel.images_per_second_by_process) == 2 and min(parallel.images_per_second_by_process) > 0
 
 
+OWNED = {
+    "data": SETTINGS["data"] | {"limit": 99},
+    "input": "dask",
+    "workers": 1,
+    "dask": {"order": "owned", "owners": 3, "partition": "speed", "speeds": [1.0, 2.0, 3.0], "chunk_images": 20},
+    "epochs": 2,
+    "hang_seconds": 30.0,
+}
+"""Three parts whose whole batches have one, two and two sizes."""
+
+
+@pytest.mark.slow
+def test_three_replicas_with_parts_of_three_sizes_train_as_serial_does(start: Any) -> None:
+    _, serial = start(**OWNED).end()
+    _, parallel = start(**OWNED, mode="multi_process", replicas=3).end()
+    assert serial.status == parallel.status == "ok", (serial.reason, parallel.reason)
+    assert parallel.order_hash == serial.order_hash
+    assert parallel.step_losses == pytest.approx(serial.step_losses, rel=1e-9)
+
+
 def test_three_replicas_with_parts_of_three_sizes_do_not_wait_for_each_other_forever(start: Any) -> None:
-    """Their whole batches have one, two and two sizes. A rank that compiled fewer of them would leave the others waiting."""
-    owned = {"order": "owned", "owners": 3, "partition": "speed", "speeds": [1.0, 2.0, 3.0], "chunk_images": 20}
-    fields = {
-        "data": SETTINGS["data"] | {"limit": 99}, "input": "dask", "workers": 1, "dask": owned, "epochs": 2,
-        "hang_seconds": 30.0,
-    }  # fmt: skip
-    run = start(**fields, mode="multi_process", replicas=3)
+    """A rank that compiled fewer sizes than the others would leave them waiting."""
+    run = start(**OWNED, mode="multi_process", replicas=3)
     _, parallel = run.end()
     assert parallel.status == "ok", parallel.reason
     dataset = sources.load(run.spec.data, seed=3)

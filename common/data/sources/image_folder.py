@@ -176,7 +176,7 @@ def _bad(manifest: Manifest, empty: set[tuple[str, str]], tree: Path) -> DataRef
     ]
     return DataRefused(
         f"{tree} is not clean: {_bad_count(num_files, len(manifest), len(empty))}. " + listed_below(faults, len(faults)) + "\n"
-        "Repair or remove them, or leave them out with `--set data.on_bad=skip`."
+        "Repair or remove them, or leave them out with `--on-bad skip`, or `--set data.on_bad=skip` in commands without it."
     )
 
 

@@ -427,3 +427,10 @@ def test_a_model_that_imports_the_former_name_works_and_is_told_the_new_one() ->
     with pytest.warns(FutureWarning, match=r"called common\.models\.architectures now"):
         former = importlib.import_module("common.architectures")
     assert former.Architecture is Architecture
+
+
+def test_a_pair_matched_with_other_classes_is_refused_by_the_name_that_was_typed() -> None:
+    with pytest.raises(
+        SpecError, match=r"model tests\.planted\.pair_for_run was matched with \d+ classes\. Received: data with 77"
+    ):
+        architectures.resolve("tests.planted.pair_for_run", 77, 8)

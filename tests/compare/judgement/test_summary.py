@@ -778,6 +778,21 @@ def test_the_idle_part_of_a_step_that_the_formula_expects_is_that_of_its_stages_
     assert not shown or table.rows[0]["expected_idle_milliseconds"] == pytest.approx(500 * (expected or 0.0))
 
 
+def test_a_training_without_a_timed_step_says_that_its_batch_is_larger_than_the_split() -> None:
+    stored = made.repeated()
+    row = stored.comparison.rows[0]
+    untimed = {
+        repeat: run.model_copy(update={"epochs": [epoch.model_copy(update={"timed_steps": 0}) for epoch in run.epochs]})
+        for repeat, run in stored.runs[row.id].items()
+    }
+    size = row.spec.global_batch_size
+    for examples, larger in ((size - 1, True), (size, False)):
+        comparison = stored.comparison.model_copy(update={"train_examples": examples})
+        short = stored.model_copy(update={"runs": stored.runs | {row.id: untimed}, "comparison": comparison})
+        (told,) = [each for each in cautions.sentences(short, summarize(short)) if "no epoch time can be told" in each]
+        assert (f"a batch of {size} is larger than the training split of {examples}" in told) == larger
+
+
 def test_a_run_too_short_to_know_of_other_work_says_so() -> None:
     stored = made.repeated()
     row = stored.comparison.rows[0]

@@ -180,6 +180,35 @@ def test_a_bias_in_front_of_batch_norm_whose_gradient_is_rounding_is_no_differen
         assert found.holds, found.sentences
 
 
+def test_biases_that_training_moves_by_rounding_alone_are_no_difference(both: Both) -> None:
+    found = matched(both, "norm_twice_of_zero_biases", "norm_twice", accept=["biased-variance"], steps=20)
+    assert found.holds, found.sentences
+
+
+def test_statistics_of_every_layer_must_be_explained(both: Both) -> None:
+    found = matched(both, "norm_twice_with_a_second_that_keeps_its_variance", "norm_twice", accept=["biased-variance"])
+    (statistics,) = (rung for rung in found.rungs if rung.name == "running statistics")
+    assert not found.holds and statistics.status == climbing.FAILED and not statistics.causes, found.sentences
+
+
+def test_what_tensorflow_rounds_is_accepted_alone_and_hides_nothing(both: Both) -> None:
+    for _ in range(4):  # with other weights
+        right = matched(both, "with_leaky", "right_leaky")
+        assert right.holds, right.sentences
+        smaller = matched(both, "large_then_layer_norm", "large_then_layer_norm")
+        assert not smaller.holds, smaller.sentences
+        (split,) = (rung for rung in smaller.rungs if rung.name == "logits, inference")
+        assert [cause.name for cause in split.causes] == ["epsilon"] and split.difference < 1e-4
+
+
+def test_an_optimizer_is_judged_behind_a_rounded_constant_too(both: Both) -> None:
+    decays = matched(both, "with_leaky", "right_leaky", optimizer=("sgd_with_a_little_decay", "sgd"))
+    causes = {cause.name for rung in decays.rungs for cause in rung.causes if rung.status == climbing.FAILED}
+    assert not decays.holds and causes == {"weight-decay"}, decays.sentences
+    adam = matched(both, "with_leaky", "right_leaky", optimizer=("adam", "adam"), accept=["adam-epsilon"])
+    assert adam.holds, adam.sentences
+
+
 def test_a_difference_says_where_it_begins_and_what_was_not_compared(both: Both) -> None:
     found = matched(both, "with_norm", "default_norm", accept=["biased-variance"])
     assert found.sentences[0] == "No: they part first at: logits, inference."

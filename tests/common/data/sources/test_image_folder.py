@@ -178,7 +178,7 @@ REFUSED = {
     "no_files": ({}, ("holds no images",)),
     "text_among_them": (
         tree("cat", "dog") | {"cat/notes.txt": b"hi"},
-        ("'cat/notes.txt': no image suffix", "--set data.on_bad=skip"),
+        ("'cat/notes.txt': no image suffix", "leave them out with `--on-bad skip`"),
     ),
     "one_class": (tree("cat"), ("at least 2 classes", "'cat' alone")),
     "images_beside_class_folders": (tree("cat", "dog") | {"0.png": image("0")}, ("outside of the layout", "'0.png'")),
