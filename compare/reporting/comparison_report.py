@@ -168,7 +168,7 @@ def _page_values(compared: Compared, folder: Path, made: Sequence[Table], drawn:
     pictures = {name: picture for name, picture in drawn.items() if name != comparison_plots.CONFUSION}
     heats = [_heat(summary, comparison.class_names) for summary in compared.summaries if summary.confusion]
     title = wording.one_line(f"{comparison.rows[0].spec.model_words} on {comparison.data_name}")
-    answer = _answer(compared.findings)
+    answer = first_verdicts(compared.findings)
     return {
         "title": title,
         "overline": "Comparison of frameworks",
@@ -198,7 +198,7 @@ def _page_values(compared: Compared, folder: Path, made: Sequence[Table], drawn:
     }
 
 
-def _answer(found: Findings) -> list[str]:
+def first_verdicts(found: Findings) -> list[str]:
     """The first two verdicts, why they find nothing where that is said below all, and the conditions that all share."""
     sentences = found.contestants or found.modes
     shared = sentences[:1] if sentences[:1] and sentences[0].startswith("All with ") else []

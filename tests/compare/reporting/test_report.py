@@ -224,3 +224,11 @@ def test_nothing_long_is_said_twice(stored: Callable[[], Stored], tmp_path: Path
     assert [phrase for phrase, times in seen.items() if times > 1] == []
     page = report.to_html(tmp_path)
     assert page.count("Accuracy and loss: test split of") == 1
+
+
+def test_the_first_screen_says_why_its_verdicts_find_nothing() -> None:
+    found = comparison_report.findings(made.repeated(), comparison_report.summarize(made.repeated()))
+    reason = "No finding: Other work disturbed these runs."
+    none = ["A against B: no finding: x.", "A against B: no finding: y.", "A against B: no finding: z."]
+    answer = comparison_report.first_verdicts(found.model_copy(update={"contestants": ["All with a.", *none, reason]}))
+    assert answer == [*none[:2], reason, "All with a."]
