@@ -453,7 +453,7 @@ def _accept(rungs: Sequence[Rung], accepted: Sequence[str]) -> list[Rung]:
         elif rung.status == FOLLOWS and rounded:
             follows = rung.difference <= min(_CONSEQUENCE * rounded, _FLOAT32)
             rung = replace(rung, status=ACCEPTED if follows else FAILED)
-            rounded = max(rounded, rung.difference)
+            rounded, behind = (max(rounded, rung.difference), behind) if follows else (0.0, False)
         elif rung.status == FOLLOWS and behind:
             rung = replace(rung, status=UNJUDGED)
         found.append(rung)

@@ -112,7 +112,8 @@ def dropout(x: Array, y: Array, tolerance: float = CLOSE) -> float | None:
     kept = (y != 0) & (x != 0)
     if not kept.any():
         return None
-    scale = float(np.median(y[kept] / x[kept]))
+    # By least squares: large values decide. A rounded slope in front moves small ones by much of their own size.
+    scale = float((x[kept] * y[kept]).sum() / np.square(x[kept]).sum())
     if not scale or apart(np.where(y != 0, x * scale, 0), y) > tolerance:
         return None
     return 0.0 if apart(x, y) <= tolerance else 1 - 1 / scale
