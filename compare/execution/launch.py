@@ -206,7 +206,7 @@ def interpreter(name: str) -> str:
 
 
 def ask(name: str, program: str, words: Sequence[str], *, folder: Path | None, environment: Mapping[str, str]) -> str:
-    """What a short program prints in a contestant's interpreter, started like a run with this folder and environment.
+    """Run a short program in a contestant's interpreter, in this folder and environment. Returns what it prints.
 
     Raises:
         LaunchError: it fails or hangs.

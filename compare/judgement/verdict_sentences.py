@@ -20,6 +20,7 @@ MAKE_AGAIN = f"{NO_FINDING.removesuffix('.')}: run --resume DIR --again disturbe
 """The same of a stored comparison, which can make them again."""
 MAKE_MORE = f"{MAKE_AGAIN.removesuffix('.')} --repeats {VERDICT_PAIRS}. A verdict needs {VERDICT_PAIRS} repeats."
 """The same of one with fewer repeats than a verdict needs."""
+_ADVICE = (MAKE_AGAIN, MAKE_MORE)
 UNWATCHED = " Too short to tell whether other work disturbed it: do not rely on this."
 LATE = " Its losses came late: do not rely on this."
 
@@ -114,17 +115,15 @@ def _sentences(verdicts: Sequence[_Verdict], separator: str, above: Sequence[_Ve
     if (before := _shared(above)) and before.keys() <= shared.keys():
         new = [words for name, words in shared.items() if before.get(name) != words]
         said = [f"All {', '.join(['as above', *new])}."]
-    advised = [[verdict.doubt for verdict in each if verdict.doubt in (MAKE_AGAIN, MAKE_MORE)] for each in (verdicts, above)]
+    advised = [[verdict.doubt for verdict in each if verdict.doubt in _ADVICE] for each in (verdicts, above)]
     at_the_end = max(map(len, advised)) > 1
     for verdict in verdicts:
         own = ", ".join(words for name, words in verdict.conditions.items() if name not in shared)
-        doubt = "" if verdict.doubt in (MAKE_AGAIN, MAKE_MORE) and at_the_end else verdict.doubt
+        doubt = "" if verdict.doubt in _ADVICE and at_the_end else verdict.doubt
         said.append(f"{verdict.said}{separator if own else ''}{own}.{doubt}")
-    return (
-        [*said, f"No finding:{MAKE_MORE if MAKE_MORE in advised[0] else MAKE_AGAIN}"]
-        if at_the_end and len(advised[1]) < 2
-        else said
-    )
+    if at_the_end and len(advised[1]) < 2:
+        said.append(f"No finding:{MAKE_MORE if MAKE_MORE in advised[0] else MAKE_AGAIN}")
+    return said
 
 
 def _conditions(stored: Stored, summary: Summary, switches: str, division: Division, **mode: str) -> dict[str, str]:

@@ -37,7 +37,7 @@ _SEEN = 1e-12
 _GROWTH, _BEHIND_ROUNDED = 100.0, 1e-6
 """Outputs behind a rounded constant may differ by so many times what it makes itself, and by no more than the second."""
 _CONSEQUENCE = 1e3
-"""What training makes of it may differ by so many times what its outputs differ by, and by no more than `_FLOAT32`."""
+"""Training may make so many times as much of it as the outputs differ by, and no more than `_FLOAT32`."""
 
 _LAYERS, _STATISTICS, _UPDATE_NAME = "layers and parameters", "running statistics", "one update"
 _IN_TRAINING, _GRADIENTS = "logits, training", "gradients"
@@ -293,7 +293,8 @@ def _climb(ask: Ask, left: Side, right: Side, alignment: Alignment) -> Generator
     rung = _rung("loss", [("loss", left.arrays["loss"], right.arrays["loss"])], _FORWARD)
     yield rung if rung.status == PASSED else replace(rung, causes=tuple(causes.of_loss(left, right, trained, labels)))
     gradients = _parameters(left, right, alignment, "gradients/")
-    rounding, of_layers = _rounding(gradients), _largest_of_layers(gradients)
+    of_layers = _largest_of_layers(gradients)
+    rounding = _rounding(gradients, of_layers)
     smallest = _NOISE * max(of_layers.values(), default=0.0)
     least = [of_layers[name] if name in rounding else smallest for name, *_ in gradients]
     rung = _rung(_GRADIENTS, gradients, _GRADIENT, least)
@@ -385,9 +386,8 @@ def _rung(
     return Rung(name, most, tolerance, PASSED if passed else FAILED, "" if passed else where)
 
 
-def _rounding(gradients: Sequence[tuple[str, Array, Array]]) -> set[str]:
+def _rounding(gradients: Sequence[tuple[str, Array, Array]], of_layers: Mapping[str, float]) -> set[str]:
     """Parameters whose gradients are the rounding of sums as large as their layer's: a bias in front of BatchNorm."""
-    of_layers = _largest_of_layers(gradients)
     return {name for name, *pair in gradients if _largest(pair) <= _NOISE * of_layers[name]}
 
 
@@ -405,7 +405,7 @@ def _largest(arrays: Sequence[Array]) -> float:
 
 
 def _settled(rungs: Sequence[Rung]) -> list[Rung]:
-    """What fails below a rung that failed follows from it, but for what has a cause of its own.
+    """A rung that fails below another follows from it, except where it has a cause of its own.
 
     Causes of running statistics were tried out on what each side's own layer has seen. Running statistics reach nothing else
     in training. Rounded constants explain no other cause.
@@ -430,7 +430,7 @@ def _settled(rungs: Sequence[Rung]) -> list[Rung]:
 def _accept(rungs: Sequence[Rung], accepted: Sequence[str]) -> list[Rung]:
     """Take the accepted causes for no fault, where they explain all of a difference.
 
-    Rounded constants are the framework's own, and always accepted: what follows from them must be as small as float32. What
+    Rounded constants are the framework's own, and accepted. Training may make of them what `_CONSEQUENCE` allows. What
     follows from another accepted cause may hide a second fault. So may the layers behind the one that the cause explains. Only
     the steps of an accepted update are its consequence.
     """
