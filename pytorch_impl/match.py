@@ -142,6 +142,7 @@ class Model:
             # Twin: torch's images are NCHW.
             given = self._prepare(images) if self._prepare else torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()
             given = torch.as_tensor(given).double()
+        recorder.takes(given.numpy(), channels_first=True)
         self._net.train(training)
         functions = _Functions(recorder)
         hooks: list[Any] = []
@@ -252,9 +253,7 @@ class _Functions(TorchFunctionMode):
         if not training or p == 0:
             return given
         shape = (*given.shape[:2], 1, 1) if name == "dropout2d" and given.ndim == 4 else tuple(given.shape)
-        # Twin: here a model may put the channels last with `permute`.
-        turned = self._recorder.is_turned(given.detach().numpy(), True)
-        kept = self._recorder.keep_mask(shape, p, channels_first=not turned)
+        kept = self._recorder.keep_mask(given.detach().numpy(), shape, p, channels_first=True)
         return given * torch.from_numpy(np.ascontiguousarray(kept)).to(given.dtype) / (1 - p)
 
 

@@ -166,6 +166,8 @@ class Model:
             else:
                 # Twin: Keras's images are NHWC, unless the model says otherwise.
                 given = tf.constant(images.transpose(0, 3, 1, 2) if self._takes_channels_first() else images)
+        if recorder:
+            recorder.takes(given.numpy(), channels_first=self._takes_channels_first())
         self._recorder = recorder
         try:
             with user_code.running(self._ask.model):
@@ -268,9 +270,7 @@ class Model:
             shape = [shape[0], shape[1], 1, 1] if first else [shape[0], 1, 1, shape[3]]
         elif leaf.noise_shape is not None:
             shape = [size if noise is None else noise for size, noise in zip(shape, leaf.noise_shape, strict=True)]
-        # Twin: here a model may put the channels first with `ops.transpose`.
-        turned = recorder.is_turned(given.numpy(), first)
-        kept = recorder.keep_mask(shape, leaf.rate, channels_first=first != turned)
+        kept = recorder.keep_mask(given.numpy(), shape, leaf.rate, channels_first=first)
         return given * tf.constant(np.ascontiguousarray(kept), given.dtype) / (1 - leaf.rate)
 
     def _all(self) -> list[tuple[str, str, Any, Any]]:

@@ -32,6 +32,11 @@ class Recorder:
         self._flattened: str | None = None
         self._masks = 0
 
+    def takes(self, images: Array, *, channels_first: bool) -> None:
+        """The model's own input is the first image: a model may flatten it before any layer runs."""
+        if images.ndim == 4:
+            self._image = images.transpose(0, 2, 3, 1) if channels_first else images
+
     def add(self, layer: Layer, given: Array, made: Array, *, channels_first: bool) -> None:
         """Record one call, with values in the framework's own layout."""
         if not layer.parameters and self.is_turned(given, channels_first):
@@ -60,8 +65,15 @@ class Recorder:
         self.layers.append(layer.model_copy(update=update))
         self.values.append((taken.astype(np.float64), given_out.astype(np.float64)))
 
-    def keep_mask(self, shape: Sequence[int], rate: float, *, channels_first: bool) -> Array:
-        """Which values a dropout keeps, in the framework's layout: the same draw in all frameworks."""
+    def keep_mask(self, given: Array, shape: Sequence[int], rate: float, *, channels_first: bool) -> Array:
+        """Which values a dropout keeps, in the framework's layout: the same draw in all frameworks.
+
+        Args:
+            given: what it takes, in that layout or, if the model has turned it, in the other one.
+            shape: of the mask: that of `given`, or 1 where values are dropped together.
+        """
+        self._canonical(given, channels_first)  # finds the order of an image that the model itself has just flattened
+        channels_first ^= self.is_turned(given, channels_first)
         canonical = (shape[0], shape[2], shape[3], shape[1]) if len(shape) == 4 and channels_first else tuple(shape)
         draw = np.random.default_rng([SEED, 1, self.step, self._masks]).random(canonical)
         self._masks += 1
@@ -84,7 +96,7 @@ class Recorder:
         return np.array_equal(array, other) and not np.array_equal(array, native)
 
     def _turns(self, given: Array, made: Array, channels_first: bool) -> bool:
-        """Whether a layer has put an image into the other layout. The first layer of a model has no image before it."""
+        """Whether a layer has put an image into the other layout. The image may come from what is not recorded."""
         if made.shape == given.shape or given.shape[1:3] == (1, 1) or given.shape[3] == 1:
             return False
         return np.array_equal(made, given.transpose((0, 2, 3, 1) if channels_first else (0, 3, 1, 2)))

@@ -502,6 +502,7 @@ def _other_forms(side: Side, ours: Layer, theirs: Layer, array: Array, role: str
     if role == "kernel" and array.ndim == 2:
         names = list(side.layers["inference"])
         shapes = [side.layers["inference"][name].output for name in names[: names.index(ours.name)]]
+        shapes = [[*side.values("inference", names[0])[0].shape[1:]], *shapes]
         images = [shape for shape in shapes if len(shape) == 3 and math.prod(shape) == len(array)]
         if images:
             height, width, channels = images[-1]

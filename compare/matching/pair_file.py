@@ -158,7 +158,7 @@ def _model(found: Match, name: str) -> tuple[Opaque, tuple[Side, Side]]:
                 _refuse(line.right, "takes an image flattened channels first, which only torch does")
             if line.left.flattened != "chw":
                 _refuse(line.left, "is behind a flattened image in one model only")
-            sides[0].flattened[made.name] = _image(found.opened[0].layers, line.left)
+            sides[0].flattened[made.name] = _image(ask.image, found.opened[0].layers, line.left)
     return Opaque(name, ask.image, found.opened[0].outputs[0], tuple(kept), tuple(outputs), tuple(again)), sides
 
 
@@ -201,10 +201,11 @@ def _dropout(left: Layer, right: Layer) -> Dropout:
     return Dropout(left.name, float(settings["rate"]), left.output[-1] if channels else math.prod(left.output))
 
 
-def _image(ran: Sequence[Layer], layer: Layer) -> tuple[int, int, int]:
-    """Shape of the last image in front of a layer that takes it flattened."""
+def _image(given: tuple[int, int, int], ran: Sequence[Layer], layer: Layer) -> tuple[int, int, int]:
+    """Shape of the last image in front of a layer that takes it flattened. `given` is the model's own."""
 
     def images() -> Iterator[tuple[int, int, int]]:
+        yield given
         for each in ran:
             if each.name == layer.name:
                 return

@@ -113,6 +113,8 @@ class Done(Exact):
     """What it passes to later steps."""
     seconds: float
     exit_code: int
+    plans: dict[str, str] = {}
+    """SHA-256 of the plan of each comparison of the step, by its path. `run --resume` with more repeats changes it."""
 
 
 def refuse_used(folder: Path, kind: str, settings: dict[str, Any]) -> None:
@@ -235,6 +237,7 @@ def _do(step: Step[Subject], directory: Path, subject: Subject, before: list[Pas
         passed=made.passed,
         seconds=time.monotonic() - began,
         exit_code=made.exit_code,
+        plans=_plans(directory),
     )
     records.write(directory / STEP_FILE, done)
     return done
@@ -250,7 +253,7 @@ def under(part: Section, folder: str) -> Section:
 
 
 def _stored(path: Path) -> Done | None:
-    """The record of a step that finished well. None if it is missing, unreliable or older than a comparison of the step."""
+    """The record of a step that finished well. None if it is missing or unreliable, or a comparison of the step was gone on with."""
     if not path.exists():
         return None
     try:
@@ -258,9 +261,11 @@ def _stored(path: Path) -> Done | None:
     except FolderError as error:
         typer.echo(f"{error} The step is done again.", err=True)
         return None
-    plans = path.parent.rglob(store.PLAN_FILE)
-    continued = any(plan.stat().st_mtime > path.stat().st_mtime for plan in plans)  # e.g. by `run --resume`: figures are others
-    return None if done.exit_code or continued else done
+    return None if done.exit_code or done.plans != _plans(path.parent) else done
+
+
+def _plans(step: Path) -> dict[str, str]:
+    return {str(plan.relative_to(step)): signing.sha256(plan) for plan in sorted(step.rglob(store.PLAN_FILE))}
 
 
 def marks(done: Sequence[Done], steps: int) -> list[Mark]:

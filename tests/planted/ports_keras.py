@@ -32,6 +32,17 @@ def port(
     return keras.Model(images, layers.Dense(classes, **(dense or {}))(x))
 
 
+def perceptron(*, channels_first: bool = False) -> keras.Model:
+    """The right port of `Perceptron`."""
+    first = [layers.Permute((3, 1, 2))] if channels_first else []
+    hidden = [layers.Dropout(0.2), layers.Dense(7, activation="relu"), layers.Dense(CLASSES)]
+    return keras.Sequential([keras.Input((8, 8, 3)), *first, layers.Flatten(), *hidden])
+
+
+def perceptron_channels_first() -> keras.Model:
+    return perceptron(channels_first=True)
+
+
 def turned(how: str, *, dropped_before: bool = False) -> keras.Model:
     """The right port of `Net` that puts the channels first before it flattens, in the words of Keras."""
     turns: dict[str, Any] = {

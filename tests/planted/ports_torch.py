@@ -38,6 +38,20 @@ class ChannelsLast(Net):
         return self.dense(torch.flatten(self.dropout(x), 1))
 
 
+class Perceptron(nn.Module):
+    """Flattens the image itself, before any layer has run, and drops before its last layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(8 * 8 * 3, 7)
+        self.dropout = nn.Dropout(0.2)
+        self.dense = nn.Linear(7, CLASSES)
+
+    def forward(self, x: Any) -> Any:
+        x = self.dropout(x.reshape(len(x), -1))
+        return self.dense(torch.relu(self.hidden(x)))
+
+
 def with_norm() -> nn.Module:
     return Net(norm=True)
 

@@ -42,15 +42,15 @@ def test_masks_of_dropout_are_the_same_in_every_layout_and_another_at_each_step(
         recorder = Recorder(keep=False, step=3)
         native = IMAGE.transpose(0, 3, 1, 2) if first else IMAGE
         recorder.add(Layer(name="conv", kind="conv"), native, native, channels_first=first)
-        image = recorder.keep_mask(native.shape, 0.5, channels_first=first)
+        image = recorder.keep_mask(native, native.shape, 0.5, channels_first=first)
         order = "chw" if first else "hwc"
         recorder.add(Layer(name="flatten", kind="flatten"), native, flat(order), channels_first=first)
-        flattened = recorder.keep_mask((4, 30), 0.5, channels_first=first)
+        flattened = recorder.keep_mask(flat(order), (4, 30), 0.5, channels_first=first)
         masks[first] = [image.transpose(0, 2, 3, 1) if first else image, flattened]
         assert recorder.layers == []
     assert np.array_equal(masks[True][0], masks[False][0])
     assert np.array_equal(masks[True][1].reshape(4, 5, 2, 3).transpose(0, 2, 3, 1).reshape(4, -1), masks[False][1])
-    other = Recorder(step=4).keep_mask((4, 2, 3, 5), 0.5, channels_first=False)
+    other = Recorder(step=4).keep_mask(IMAGE, (4, 2, 3, 5), 0.5, channels_first=False)
     assert not np.array_equal(masks[False][0], other)
 
 

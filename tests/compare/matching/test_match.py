@@ -64,6 +64,8 @@ def matched(both: Both, net: str, model: str, **options: Any) -> Match:
         ("Net", "port", OWN),
         *(("Net", port, {}) for port in TURNED),
         ("ChannelsLast", "port", {}),
+        ("Perceptron", "perceptron", {}),
+        ("Perceptron", "perceptron_channels_first", {}),
     ],
 )
 def test_a_right_port_is_the_same_model(both: Both, net: str, model: str, options: dict[str, Any]) -> None:
