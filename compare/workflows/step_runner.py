@@ -253,7 +253,7 @@ def under(part: Section, folder: str) -> Section:
 
 
 def _stored(path: Path) -> Done | None:
-    """The record of a step that finished well. None if it is missing or unreliable, or a comparison of the step was gone on with."""
+    """The record of a step that finished well. None if it is missing or unreliable, or a comparison of the step has changed."""
     if not path.exists():
         return None
     try:

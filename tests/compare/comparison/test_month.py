@@ -186,10 +186,17 @@ def test_a_month_of_use_leaves_nothing_behind(
     month, begun = Month(tmp_path, fake_twins), time.monotonic()
     month.use(0, real=real)  # what the first use opens, such as a font cache, may stay
     before, memory, number = Held.now(), psutil.Process().memory_info().rss, 0
+
+    def tell() -> None:
+        grown = (psutil.Process().memory_info().rss - memory) / 2**20
+        seconds = time.monotonic() - begun
+        print(f"{number} comparisons in {seconds:.0f} s, memory +{grown:.0f} MiB, faults: {dict(month.faults)}", flush=True)
+
     while number < NUMBER if NUMBER else time.monotonic() - begun < 60.0 * MINUTES:
         number += 1
         month.use(number, real=real)
         assert stays(before) == [], number
-    grown = (psutil.Process().memory_info().rss - memory) / 2**20
-    print(f"{number} comparisons in {time.monotonic() - begun:.0f} s, memory +{grown:.0f} MiB, faults: {dict(month.faults)}")
+        if number % 50 == 0:
+            tell()
+    tell()
     assert number >= (NUMBER or 3)
