@@ -180,6 +180,7 @@ HANGS: dict[str, Callable[[], None]] = {
     "full_queue": at_the_step(full_queue),
     "two_locks": at_the_step(two_locks),
     "long_step": at_the_step(long_step),
+    "nothing": at_the_step(lambda: None),
     "slow_steps": at_the_step(lambda: long_step(SLOW_STEP_SECONDS), at_each=True),
     "message": at_the_step(message),
     "spinning": at_the_step(spinning),
