@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import importlib
+import itertools
 import json
 import os
 import subprocess
@@ -229,7 +230,7 @@ def main() -> None:
         if not (given.out / f"{each.name}.json.gz").exists() and given.fault in (None, each.fault)
     ]
     with ThreadPoolExecutor(given.at_once) as pool:
-        for each, _ in zip(missing, pool.map(lambda each: _in_a_process(each, given.out), missing), strict=True):
+        for each, _ in zip(missing, pool.map(_in_a_process, missing, itertools.repeat(given.out)), strict=False):
             print(each.name, flush=True)
 
 
