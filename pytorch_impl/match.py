@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -32,6 +33,7 @@ SUPPORTED: dict[str, tuple[str, ...]] = {
     "activation": (
         *("ReLU", "ReLU6", "LeakyReLU", "ELU", "SELU", "GELU", "SiLU", "Mish", "Sigmoid", "Tanh", "Softplus", "Hardswish"),
         *("relu", "relu_", "relu6", "leaky_relu", "elu", "selu", "gelu", "silu", "mish", "sigmoid", "tanh", "softplus"),
+        *("Hardtanh", "hardtanh", "Softsign", "softsign"),
         *("hardswish", "Hardsigmoid", "hardsigmoid", "Softmax", "softmax", "LogSoftmax", "log_softmax"),
     ),
     "dropout": ("Dropout", "Dropout2d", "dropout", "dropout2d"),
@@ -58,7 +60,11 @@ class Model:
         self._ask = ask
         # Twin: here the type of new tensors is a setting of the process.
         torch.set_default_dtype(torch.float64)
+        _seed()
         with user_code.noting_lines(nn.Module) as self._lines:
+            user_code.find(ask.model)
+            # The same call gives the same answer, whatever importing the module has drawn.
+            _seed()
             net = user_code.build(ask.model, nn.Module, classes=ask.classes, image=ask.image)
         # Twin: torch makes layers before it converts them; Keras takes the type where they are made.
         self._net: nn.Module = net.double()
@@ -150,7 +156,7 @@ class Model:
             hooks.append(layer.register_forward_pre_hook(functions.enter))
             hooks.append(layer.register_forward_hook(self._leave(name, functions)))
         try:
-            with user_code.running(self._ask.model), functions:
+            with user_code.running(self._ask.model, self._ask.hint), functions:
                 outputs = self._net(given)
         finally:
             for hook in hooks:
@@ -255,6 +261,13 @@ class _Functions(TorchFunctionMode):
         shape = (*given.shape[:2], 1, 1) if name == "dropout2d" and given.ndim == 4 else tuple(given.shape)
         kept = self._recorder.keep_mask(given.detach().numpy(), shape, p, channels_first=True)
         return given * torch.from_numpy(np.ascontiguousarray(kept)).to(given.dtype) / (1 - p)
+
+
+def _seed() -> None:
+    # Twin: one function of Keras seeds all three.
+    random.seed(records.SEED)
+    np.random.seed(records.SEED)
+    torch.manual_seed(records.SEED)
 
 
 def _is_leaf(layer: nn.Module) -> bool:

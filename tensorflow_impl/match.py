@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 from keras import layers
 from keras.src.backend.common import global_state
+from keras.src.models.functional import Functional
 
 from common.matching import recording, records
 from common.matching.recording import Recorder
@@ -30,7 +31,7 @@ SUPPORTED: dict[str, tuple[str, ...]] = {
     "global_max_pool": ("GlobalMaxPooling2D", "Max"),
     "activation": (
         *("Activation", "ReLU", "LeakyReLU", "ELU", "Softmax", "Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Gelu", "Silu"),
-        *("Mish", "Sigmoid", "Tanh", "Softplus", "HardSilu", "HardSigmoid", "LogSoftmax"),
+        *("Mish", "Sigmoid", "Tanh", "Softplus", "HardSilu", "HardSigmoid", "LogSoftmax", "HardTanh", "Softsign"),
     ),
     "dropout": ("Dropout", "SpatialDropout2D"),
     "flatten": ("Flatten",),
@@ -44,7 +45,13 @@ _WITH_PARAMETERS = (
     *(layers.Conv2D, layers.DepthwiseConv2D, layers.SeparableConv2D, layers.Conv2DTranspose, layers.Dense),
     *(layers.BatchNormalization, layers.LayerNormalization, layers.GroupNormalization),
 )
-_FUNCTIONS = {"hard_silu": "hardswish", "hardsilu": "hardswish", "hard_sigmoid": "hardsigmoid", "leakyrelu": "leaky_relu"}
+_FUNCTIONS = {
+    "hard_silu": "hardswish",
+    "hardsilu": "hardswish",
+    "hard_sigmoid": "hardsigmoid",
+    "hard_tanh": "hardtanh",
+    "leakyrelu": "leaky_relu",
+}
 
 
 class Model:
@@ -53,10 +60,13 @@ class Model:
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
         keras.utils.clear_session()
+        keras.utils.set_random_seed(records.SEED)
         # Twin: here the type of layers is a setting of the process that they take where they are made.
         keras.config.set_floatx("float64")
         with user_code.noting_lines(layers.Layer) as self._lines:
             user_code.find(ask.model)
+            # The same call gives the same answer, whatever importing the module has drawn.
+            keras.utils.set_random_seed(records.SEED)
             # Twin: Keras counts layers for their names. Those that the module itself makes do not count, see `native`.
             global_state.set_global_attribute("object_name_uids", None)
             net = user_code.build(ask.model, keras.Model, classes=ask.classes, image=ask.image)
@@ -78,7 +88,11 @@ class Model:
         self._orders: dict[str, Array] = {}
         ran, _, logits = self.forward(records.images(ask)[0], training=False)
         self._ran = list(dict.fromkeys(layer.name.partition("#")[0] for layer in ran if layer.parameters))
-        self.opened = Opened(layers=ran, outputs=list(logits.shape[1:]), where=self._lines.get(id(net)))
+        # Twin: functions that a class of Keras calls are not recorded.
+        classes = [each for each in net._flatten_layers() if each._layers and id(each) not in {*map(id, self._leaves)}]
+        unrecorded = not all(isinstance(each, (Functional, keras.Sequential)) for each in classes)
+        where = self._lines.get(id(net))
+        self.opened = Opened(layers=ran, outputs=list(logits.shape[1:]), where=where, unrecorded=unrecorded)
 
     def parameters(self) -> dict[str, Array]:
         """All parameters and running statistics, in canonical form."""
@@ -170,7 +184,7 @@ class Model:
             recorder.takes(given.numpy(), channels_first=self._takes_channels_first())
         self._recorder = recorder
         try:
-            with user_code.running(self._ask.model):
+            with user_code.running(self._ask.model, self._ask.hint):
                 outputs = self._net(given, training=training)
         finally:
             self._recorder = None

@@ -42,6 +42,11 @@ class Ask(Frozen):
         return 16 if self.image[0] * self.image[1] <= 64 * 64 else 4
 
     @property
+    def hint(self) -> str:
+        """What else to look at if the model fails."""
+        return f" It was given images of --input {'x'.join(map(str, self.image))}: does it take these?"
+
+    @property
     def rules(self) -> tuple[str, ...]:
         return (OWN_RULE,) if self.optimizer else RULES
 
@@ -74,6 +79,8 @@ class Opened(Frozen):
     """Shape of the model's output for one example."""
     where: str | None
     """File and line of the model itself."""
+    unrecorded: bool = False
+    """Whether the model calls functions that are not recorded."""
 
 
 class Model(Protocol):

@@ -184,6 +184,8 @@ class Opaque:
     """Shapes of what they output for one example."""
     again: tuple[tuple[str, tuple[int, ...]], ...] = ()
     """(layer, shape of what it outputs) of each call after its first."""
+    rounded: str = ""
+    """What `match` found of constants that one framework rounds to float32. A proof in float64 fails by that much."""
 
 
 Window = Conv | MaxPool | AveragePool

@@ -172,8 +172,8 @@ def build(name: str, kind: type, *, classes: int, image: tuple[int, int, int]) -
 
 
 @contextmanager
-def running(name: str) -> Generator[None]:
-    """Run code of the user.
+def running(name: str, hint: str = "") -> Generator[None]:
+    """Run code of the user. `hint`: what else to look at if it fails.
 
     Raises:
         SpecError: it raised. The message names its file and line.
@@ -187,8 +187,8 @@ def running(name: str) -> Generator[None]:
             said = name_clashes.clash(name.partition(":")[0], error) if isinstance(error, ImportError) else None
             frame = _own_frame(error)
             where = f" ({shown(frame.filename, frame.lineno or 0)})" if frame else ""
-            words = " ".join(str(error).split())[:600]
-            raise SpecError(said or f"{name} failed: {type(error).__name__}: {words}{where}.") from error
+            words = " ".join(str(error).split())[:600].rstrip(".")
+            raise SpecError(said or f"{name} failed: {type(error).__name__}: {words}{where}.{hint}") from error
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,9 @@ from common.spec import SpecError
 
 _FAMILIES = {"average_pool": "max_pool", "global_max_pool": "global_average_pool"}
 """Kinds that may stand for each other: a porter may have taken the wrong one."""
+
+Alike = Callable[[str, str], tuple[bool, bool]]
+"""Whether two layers, by name, take and give the same."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ def align(left: Sequence[Layer], right: Sequence[Layer], given: Mapping[str, str
                     incompatible.append((_at(mine, place), _at(others, place)))
     order = [each.name for each in left]
     names = dict(sorted(names.items(), key=lambda pair: order.index(pair[0])))
-    return Alignment(_with_others(left, right, names), names, incompatible)
+    return Alignment(paired(left, right, names), names, incompatible)
 
 
 def with_parameters(layers: Sequence[Layer]) -> list[Layer]:
@@ -108,34 +112,68 @@ def _fitting(left: Sequence[Layer], right: Sequence[Layer]) -> dict[str, str]:
     return names
 
 
-def _with_others(left: Sequence[Layer], right: Sequence[Layer], names: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Those pairs and, between them, layers without parameters of the same kind."""
-    places = ({each.name: place for place, each in enumerate(side)} for side in (left, right))
-    mine, others = places
-    pairs: list[tuple[str, str]] = []
+def paired(
+    left: Sequence[Layer], right: Sequence[Layer], names: Mapping[str, str], alike: Alike | None = None
+) -> list[tuple[str, str]]:
+    """Layers that stand for each other, in the left model's order of execution.
+
+    Calls of one layer with parameters are paired by what they take or give. Layers without parameters of one kind are paired by
+    what they take and give. What is left is paired by order, the latter between layers with parameters.
+
+    Args:
+        left, right: layers as they ran.
+        names: pairs of layers with parameters.
+        alike: compares values. None: nothing was measured, so order alone counts.
+    """
+    found: dict[str, str] = {}
+    for name, other in names.items():
+        calls = [[each for each in side if each.name.partition("#")[0] == own] for side, own in ((left, name), (right, other))]
+        if alike is not None:
+            _pair(calls, found, _by_values(alike, any))
+        _pair(calls, found, lambda one, other: True)
+    others = [[each for each in side if not each.parameters] for side in (left, right)]
+    if alike is not None:
+        for enough in (all, operator.itemgetter(0), any):
+            _pair(others, found, _by_values(alike, enough))
+    places = [{each.name: place for place, each in enumerate(side)} for side in (left, right)]
+    anchors = [(each.name, found[each.name]) for each in left if each.parameters and each.name in found]
     done = other_done = 0
-    for name, other in [*names.items(), (None, None)]:
-        end = len(left) if name is None else mine[name]
-        other_end = len(right) if other is None else others[other]
+    for name, other in [*anchors, (None, None)]:
+        end = len(left) if name is None else places[0][name]
+        other_end = len(right) if other is None else places[1][other]
         if other_end >= other_done:  # else a branch that runs in another order
-            between = [each for each in left[done:end] if each.name not in names]
-            there = [each for each in right[other_done:other_end] if each.name not in names.values()]
-            pairs += _same_kinds(between, there)
+            if name is None or other is None or alike is None or not any(alike(name, other)):  # else nothing in front differs
+                ours = [each for each in left[done:end] if each in others[0] and each.name not in found]
+                theirs = [each for each in right[other_done:other_end] if each in others[1] and each.name not in found.values()]
+                found |= _same_kinds(ours, theirs)
             other_done = other_end + 1
         done = end + 1
-        if name is not None and other is not None:
-            pairs.append((name, other))
-    return pairs
+    return [(each.name, found[each.name]) for each in left if each.name in found]
 
 
-def _same_kinds(left: Sequence[Layer], right: Sequence[Layer]) -> list[tuple[str, str]]:
-    kind: Callable[[Layer], str] = lambda each: _FAMILIES.get(each.kind, each.kind)  # noqa: E731
-    matcher = SequenceMatcher(None, [*map(kind, left)], [*map(kind, right)], autojunk=False)
-    return [
-        (left[block.a + place].name, right[block.b + place].name)
+def _pair(sides: Sequence[Sequence[Layer]], found: dict[str, str], fits: Callable[[Layer, Layer], bool]) -> None:
+    """Add pairs of layers that fit to those that were found, each with the first."""
+    for one in sides[0]:
+        free = (each for each in sides[1] if one.name not in found and each.name not in found.values())
+        if (other := next((each for each in free if fits(one, each)), None)) is not None:
+            found[one.name] = other.name
+
+
+def _by_values(alike: Alike, enough: Callable[[tuple[bool, bool]], bool]) -> Callable[[Layer, Layer], bool]:
+    return lambda one, other: _kind(one) == _kind(other) and enough(alike(one.name, other.name))
+
+
+def _same_kinds(left: Sequence[Layer], right: Sequence[Layer]) -> dict[str, str]:
+    matcher = SequenceMatcher(None, [*map(_kind, left)], [*map(_kind, right)], autojunk=False)
+    return {
+        left[block.a + place].name: right[block.b + place].name
         for block in matcher.get_matching_blocks()
         for place in range(block.size)
-    ]
+    }
+
+
+def _kind(layer: Layer) -> str:
+    return _FAMILIES.get(layer.kind, layer.kind)
 
 
 def in_words(layer: Layer | None) -> str:

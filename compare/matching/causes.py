@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -17,7 +17,9 @@ from compare.matching import formulas
 from compare.matching.alignment import Alignment, in_words, plain, signature, with_parameters
 from compare.matching.formulas import apart, close
 
-ROUNDED = "rounded-constants"
+BIASED, ROUNDED = "biased-variance", "rounded-constants"
+ALIKE = 1e-6
+"""Relative difference of values behind rounded constants that still are the same values."""
 KNOWN = {
     "layer-missing": "A layer with parameters is in one model only, or has another shape.",
     "pairing": "Layers of the same kind and shapes may be paired wrongly. `--map` names the right pairs.",
@@ -27,6 +29,7 @@ KNOWN = {
     "initialisation": "As built, parameters are drawn from other distributions.",
     "input-scaling": "Pixels are scaled or shifted in one model.",
     "data-format": "Axes of the image are mixed up: reshaped instead of transposed, or normalised along the wrong one.",
+    "order": "Layers run in another order, or channels are joined in another one.",
     "float32": "One model computes in float32 where float64 was asked for.",
     ROUNDED: "TensorFlow keeps a constant of a function (GELU, a slope) in float32. Accepted if nothing larger is behind it.",
     "padding": "Padding lies on other sides, as TensorFlow's `same` with a stride.",
@@ -35,10 +38,10 @@ KNOWN = {
     "epsilon": "A normalisation adds another epsilon.",
     "batch-norm-mode": "A normalisation uses the batch's statistics in one model and the running ones in the other.",
     "dropout-active": "Dropout is active in one model only, or in inference.",
-    "dropout-rate": "Dropout has another rate.",
+    "dropout-rate": "Dropout has another rate, or drops whole channels in one model only.",
     "softmax-output": "One model returns probabilities, the other logits.",
     "batch-norm-momentum": "Running statistics move by another weight; Keras's momentum is 1 minus PyTorch's.",
-    "biased-variance": "Running variances are biased in one model. Keras's own layer cannot do otherwise.",
+    BIASED: "Running variances are biased in one model. Keras's own layer cannot do otherwise.",
     "frozen": "A layer is trained in one model only.",
     "label-encoding": "A loss takes labels as other classes.",
     "loss": "Another loss: sum for mean, probabilities for logits, label smoothing, a regularizer.",
@@ -58,13 +61,16 @@ class Cause(NamedTuple):
     where: str
     """The user's files and lines. Empty: not known."""
     residual: float | None = None
-    """What is left of the difference once the cause is corrected. None: it was read from the models and not tried out."""
+    """What is left of the difference once the cause is corrected. None: it was read from the models and not tried out.
+    Infinite: no correction that was tried out leaves less."""
 
     @property
     def verified(self) -> str:
         """What the experiment found."""
         if self.residual is None:
             return "Not tried out: read from the models."
+        if math.isinf(self.residual):
+            return "Not verified: no correction was found."
         return f"Verified: with this corrected, the two differ by {self.residual:.1e} there."
 
     @property
@@ -99,9 +105,16 @@ class Side:
         return self.arrays[f"{mode}/{place}/in"], self.arrays[f"{mode}/{place}/out"]
 
     def parameters(self, name: str, of: str = "start") -> dict[str, Array]:
-        """Parameters of a layer by role."""
-        prefix = f"{of}/{name}."
+        """Parameters of a layer by role. Each call of a layer has those of the layer."""
+        prefix = f"{of}/{name.partition('#')[0]}."
         return {key.removeprefix(prefix): value for key, value in self.arrays.items() if key.startswith(prefix)}
+
+
+def alike(left: Side, right: Side, one: str, other: str) -> tuple[bool, bool]:
+    """Whether two layers take and give the same in inference, but for constants that are rounded to float32."""
+    pairs = zip(left.values("inference", one), right.values("inference", other), strict=True)
+    taken, given = (all(apart(mine[:some], others[:some]) <= ALIKE for some in (1, None)) for mine, others in pairs)
+    return taken, given
 
 
 @dataclass(frozen=True)
@@ -118,6 +131,10 @@ class Split:
     """Values that agree, the nearest first. The last is the image."""
     alone: tuple[tuple[Layer, ...], tuple[Layer, ...]]
     """Layers since then that have no counterpart."""
+    after: str
+    """The last layers that agree."""
+    pairs: Mapping[str, str]
+    """Of layers with parameters."""
     tolerance: float = formulas.CLOSE
     """Relative difference within which values count as equal."""
 
@@ -136,8 +153,14 @@ class Split:
         return apart(left, right) <= self.tolerance
 
     @property
+    def between(self) -> tuple[list[Layer], list[Layer]]:
+        """Layers of each model since the last that agree."""
+        ends = self.layers or (None, None)
+        return [*filter(None, (ends[0], *self.alone[0]))], [*filter(None, (ends[1], *self.alone[1]))]
+
+    @property
     def kinds(self) -> set[str]:
-        return {layer.kind for layer in (*(self.layers or ()), *self.alone[0], *self.alone[1])}
+        return {layer.kind for side in self.between for layer in side}
 
     @property
     def where(self) -> str:
@@ -191,7 +214,8 @@ def first_split(
         _alone(layers, last and last[place], pending and pending[place], {pair[place] for pair in pairs})
         for place, layers in enumerate((ours, theirs))
     )
-    return Split(mode, sides, ends, inputs, outputs, tuple(reversed(agreed[-6:])), (alone[0], alone[1]), tolerance)
+    before, after = tuple(reversed(agreed[-6:])), "the image" if last is None else ", ".join(last)
+    return Split(mode, sides, ends, inputs, outputs, before, (alone[0], alone[1]), after, alignment.names, tolerance)
 
 
 def _alone(layers: Mapping[str, Layer], after: str | None, until: str | None, paired: set[str]) -> tuple[Layer, ...]:
@@ -206,19 +230,25 @@ def _alone(layers: Mapping[str, Layer], after: str | None, until: str | None, pa
 
 def of_split(split: Split) -> list[Cause]:
     """Causes of a difference between outputs, those that were tried out first."""
-    found = [cause for test in _OF_SPLIT for cause in test(split)]
+    found = [
+        cause if (cause.residual or 0.0) < split.difference / 2 else cause._replace(residual=math.inf)
+        for test in _OF_SPLIT
+        for cause in test(split)
+    ]
     return sorted(found or list(_pairing(split)), key=lambda cause: cause.residual is None)[:3]
 
 
 def _pairing(split: Split) -> Iterator[Cause]:
     """Layers of equal kind and shapes that only their order tells apart."""
     left, right = (with_parameters([*side.layers[split.mode].values()]) for side in split.sides)
+    named: list[str] = []
     for each in dict.fromkeys(map(signature, left)):
         ours, theirs = ([layer for layer in side if signature(layer) == each] for side in (left, right))
         if len(ours) > 1 and {plain(layer.name) for layer in ours} != {plain(layer.name) for layer in theirs}:
-            named = [", ".join(layer.name for layer in side) for side in (ours, theirs)]
-            said = f"{named[0]} were paired with {named[1]} by order alone. If that is wrong, name the pairs with --map."
-            yield Cause("pairing", said, split.where)
+            named.append(" were paired with ".join(", ".join(layer.name for layer in side) for side in (ours, theirs)))
+    if named:
+        said = f"By order alone {'; '.join(named)}. If that is wrong, name the pairs with --map."
+        yield Cause("pairing", said, split.where)
 
 
 def _float32(split: Split) -> Iterator[Cause]:
@@ -274,23 +304,71 @@ def _input(split: Split) -> Iterator[Cause]:
         yield Cause("input-scaling", said, split.where, apart(corrected, flat[1]))
 
 
+def _order(split: Split) -> Iterator[Cause]:
+    names = split.names()
+    if split.layers is not None and split.layers[0].parameters and not split.close(*split.inputs):
+        ours, theirs = split.layers
+        for one, other in split.pairs.items():
+            there = split.sides[1].layers[split.mode][other]
+            if other == theirs.name or signature(there) != signature(ours):
+                continue
+            taken, own = split.sides[1].values(split.mode, other)[0], split.sides[0].values(split.mode, one)[0]
+            if split.close(split.inputs[0], taken) and not split.close(own, split.inputs[0]):
+                said = (
+                    f"{names[0]} calls {ours.name} where {names[1]} calls {other}. If only the names are exchanged, add "
+                    f"--map {ours.name}={other}."
+                )
+                yield Cause("order", said, f"{ours.where}, {there.where}", apart(split.inputs[0], taken))
+                return
+    if len(split.before) < 2 or any(each.flattened for side in split.between for each in side):
+        return
+    for left, right in (split.inputs, split.outputs):
+        if left.shape != right.shape or split.close(left, right):
+            continue
+        marks = [
+            np.random.default_rng(0).random(each.size // each.shape[-1]) @ each.reshape(-1, each.shape[-1])
+            for each in (left, right)
+        ]
+        order = np.argsort(marks[0])[np.argsort(np.argsort(marks[1]))]
+        if split.close(left[..., order], right):
+            what = "concatenates" if "concatenate" in split.kinds else "joins the same channels"
+            said = f"{names[1]} {what} in another order than {names[0]}."
+            yield Cause("order", said, split.where, apart(left[..., order], right))
+            return
+
+
 def _activation(split: Split) -> Iterator[Cause]:
     if split.layers is not None and split.layers[0].kind == "dropout":
         return
-    for x, left, right in split.values():
-        ours, theirs = formulas.activation(x, left), formulas.activation(x, right)
-        if ours is None or theirs is None or (ours[0] == theirs[0] and apart(left, right) > formulas.ROUNDED):
+    settings = [[layer.settings for layer in each if layer.kind == "activation"] for each in split.between]
+    stated = [[formulas.stated_activation(each) for each in side] for side in settings]
+    slopes = [each["slope"] for each in (*settings[0], *settings[1]) if "slope" in each]
+    for x, *both in split.values():
+        fits = [formulas.activations(x, y, slopes) for y in both]
+        if not all(fits):
             continue
-        if ours[0] == theirs[0]:
-            rounded = 0 if apart(ours[1](x), left) > apart(theirs[1](x), right) else 1
-            said = f"{split.names()[rounded]} computes its {ours[0]} with constants that are rounded to float32."
-            yield Cause(ROUNDED, said, split.where, apart(left, right))
+        told = [next((name for name in names if name in fit), "") for names, fit in zip(stated, fits, strict=True)]
+        common = [name for name in (*filter(None, told), *fits[0]) if name in fits[0] and name in fits[1]]
+        if common and not (all(told) and told[0] != told[1]):  # else the models say themselves that they differ
+            if apart(both[0], both[1]) > formulas.ROUNDED or math.isinf(fits[0][common[0]].rounded):
+                continue
+            fit = max((each[common[0]] for each in fits), key=lambda each: each.exact)
+            rounded = split.names()[fit is fits[1][common[0]]]
+            said = f"{rounded} computes its {common[0]} with constants that are rounded to float32."
+            yield Cause(ROUNDED, said, split.where, fit.residual)
             return
-        if split.layers is None and {ours[0], theirs[0]} & {"softmax", "log-softmax"}:
+        if split.layers is None and (fits[0].keys() | fits[1].keys()) & {"softmax", "log-softmax"}:
             continue
-        said = f"{split.names()[0]} applies {ours[0]}, {split.names()[1]} {theirs[0]}."
-        yield Cause("activation", said, split.where, apart(theirs[1](x), right))
+        words = [name or _any_of(fit) for name, fit in zip(told, fits, strict=True)]
+        said = f"{split.names()[0]} applies {words[0]}, {split.names()[1]} {words[1]}."
+        yield Cause("activation", said, split.where, max(min(fit.residual for fit in each.values()) for each in fits))
         return
+
+
+def _any_of(fits: Iterable[str]) -> str:
+    """Forms that fit, where no layer states which one it is."""
+    first, *others = fits
+    return f"{first} (these values do not tell it from {', '.join(others)})" if others else first
 
 
 def _softmax(split: Split) -> Iterator[Cause]:
@@ -314,17 +392,23 @@ def _dropout(split: Split) -> Iterator[Cause]:
         return
     for x, left, right in split.values():
         rates = formulas.dropout(x, left, split.tolerance), formulas.dropout(x, right, split.tolerance)
-        if None in rates or rates[0] == rates[1]:
+        if None in rates:
             continue
-        names = split.names()
-        if 0 in rates:
-            active = 0 if rates[1] == 0 else 1
-            rate, when = rates[active], "also in inference" if split.mode == "inference" else "in training"
-            said = f"{names[active]} drops {rate:.4g} of the values {when}, {names[1 - active]} none."
+        names, (ours, theirs) = split.names(), (rates[0] or 0.0, rates[1] or 0.0)
+        residual = max(apart(np.where(y != 0, x / (1 - rate), 0), y) for y, rate in ((left, ours), (right, theirs)))
+        if 0 in rates and ours != theirs:
+            active = 0 if theirs == 0 else 1
+            when = "also in inference" if split.mode == "inference" else "in training"
+            said = f"{names[active]} drops {rates[active]:.4g} of the values {when}, {names[1 - active]} none."
             yield Cause("dropout-active", said, split.where, apart(x, right if active == 0 else left))
-        else:
-            said = f"{names[0]} drops {rates[0]:.4g} of the values, {names[1]} {rates[1]:.4g}."
-            yield Cause("dropout-rate", said, split.where, 0.0)
+        elif not math.isclose(ours, theirs, rel_tol=1e-6):
+            said = f"{names[0]} drops {ours:.4g} of the values, {names[1]} {theirs:.4g}."
+            yield Cause("dropout-rate", said, split.where, residual)
+        elif x.ndim == 4 and x.shape == left.shape == right.shape:
+            whole = [bool(np.all((y == 0) == (y == 0).all((1, 2), keepdims=True) | (x == 0))) for y in (left, right)]
+            if whole[0] != whole[1]:
+                said = f"{names[whole[1]]} drops whole channels, {names[whole[0]]} single values."
+                yield Cause("dropout-rate", said, split.where, residual)
         return
 
 
@@ -374,26 +458,42 @@ def _in_words(padding: Sequence[Sequence[int]]) -> str:
 
 
 def _pooling(split: Split) -> Iterator[Cause]:
-    if not split.kinds & {"max_pool", "average_pool"}:
-        return
-    layers = [each for each in (*(split.layers or ()), *split.alone[0], *split.alone[1]) if "window" in each.settings]
+    pools = [[each for each in side if "window" in each.settings] for side in split.between]
     forms: dict[str, tuple[Any, ...]] = {}
-    for layer in layers:
-        window, stride = layer.settings["window"], layer.settings["stride"]
-        for padding in (layer.settings["padding"], [[0, 0], [0, 0]], [[size // 2, size // 2] for size in window]):
+    for settings in (each.settings for side in pools for each in side):
+        window, stride = settings["window"], settings["stride"]
+        for padding in (settings["padding"], [[0, 0], [0, 0]], [[size // 2, size // 2] for size in window]):
             for how in ("maximum", "maximum with zeros around", "average", "average without padding"):
-                size = "x".join(map(str, window))
-                around = "" if padding == [[0, 0], [0, 0]] else f", padded {_in_words(padding)}"
-                forms.setdefault(f"the {how} of {size}{around}", (window, stride, padding, how))
-    for x, left, right in split.values():
+                forms.setdefault(_pool_words(window, padding, how), (window, stride, padding, how))
+    stated = [
+        [
+            _pool_words(
+                *(each.settings["window"], each.settings["padding"]),
+                "maximum" if each.kind == "max_pool"
+                else "average" if each.settings["count_padding"] else "average without padding",
+            )
+            for each in side
+        ]
+        for side in pools
+    ]  # fmt: skip
+    for x, *both in split.values() if forms else ():
         if x.ndim != 4:
             continue
         made = {words: formulas.pooling(x, *form) for words, form in forms.items()}
-        ours, theirs = ([words for words, y in made.items() if split.close(y, each)] for each in (left, right))
-        if ours and theirs and not set(ours) & set(theirs):
-            said = f"{split.names()[0]} takes {ours[0]}, {split.names()[1]} {theirs[0]}."
-            yield Cause("pooling", said, split.where, apart(made[theirs[0]], right))
+        fits = [[words for words, y in made.items() if split.close(y, each)] for each in both]
+        if all(fits) and not set(fits[0]) & set(fits[1]):
+            words = [next((each for each in own if each in fit), _any_of(fit)) for own, fit in zip(stated, fits, strict=True)]
+            said = f"{split.names()[0]} takes {words[0]}, {split.names()[1]} {words[1]}."
+            yield Cause("pooling", said, split.where, apart(made[fits[1][0]], both[1]))
             return
+
+
+def _pool_words(window: Sequence[int], padding: Sequence[Sequence[int]], how: str) -> str:
+    size = "x".join(map(str, window))
+    if padding == [[0, 0], [0, 0]]:
+        return f"the {how.partition(' ')[0]} of {size}"
+    around = {"maximum": "", "maximum with zeros around": ", with zeros", "average": ", padding counted"}
+    return f"the {how.partition(' ')[0]} of {size}, padded {_in_words(padding)}{around.get(how, ', padding not counted')}"
 
 
 def _normalisation(split: Split) -> Iterator[Cause]:
@@ -446,7 +546,7 @@ def _bias(split: Split) -> Iterator[Cause]:
 
 
 _OF_SPLIT: tuple[Callable[[Split], Iterator[Cause]], ...] = (
-    *(_float32, _input, _softmax, _dropout, _bias, _normalisation, _padding, _pooling, _activation),
+    *(_float32, _input, _order, _softmax, _dropout, _bias, _normalisation, _padding, _pooling, _activation),
 )
 
 
@@ -539,10 +639,25 @@ def of_initialisation(names: tuple[str, str], starts: Sequence[Mapping[str, Arra
 # Causes of a difference in what training changes.
 
 
-def of_statistics(left: Side, right: Side, alignment: Alignment) -> list[Cause]:
-    """Causes why running statistics differ after one pass in training mode. None, if they do not explain every layer."""
+def seeing_the_same(left: Side, right: Side, alignment: Alignment) -> dict[str, str]:
+    """Layers with parameters that take the same in training mode, but for constants that are rounded to float32."""
+    return {
+        name: other
+        for name, other in alignment.names.items()
+        if apart(left.values("training", name)[0], right.values("training", other)[0]) <= ALIKE
+    }
+
+
+def of_statistics(left: Side, right: Side, names: Mapping[str, str], alike: Container[str]) -> list[Cause]:
+    """Causes why running statistics differ after one pass in training mode. None, if they do not explain every layer.
+
+    Args:
+        left, right: the models.
+        names: pairs of layers.
+        alike: of them those of `seeing_the_same`. No cause here explains a difference of the others.
+    """
     found: dict[str, list[Cause]] = {}
-    for name, other in alignment.names.items():
+    for name, other in names.items():
         if left.layers["training"][name].kind != "batch_norm" or "mean" not in left.layers["training"][name].parameters:
             continue
         laws: list[tuple[float, float, float]] = []
@@ -568,7 +683,7 @@ def of_statistics(left: Side, right: Side, alignment: Alignment) -> list[Cause]:
         where = ", ".join(filter(None, (each.where for each in layers)))
         both = left.parameters(name, "statistics"), right.parameters(other, "statistics")
         differs = not all(close(both[0][role], both[1][role]) for role in ("mean", "variance"))
-        if differs and (residual > 1e-9 or (abs(ours - theirs) <= 1e-9 and factor == other_factor)):
+        if differs and (name not in alike or residual > 1e-9 or (abs(ours - theirs) <= 1e-9 and factor == other_factor)):
             return []
         if abs(ours - theirs) > 1e-9:
             convention = ", as if it were the weight of the old ones" if abs(ours + theirs - 1) < 1e-9 else ""
@@ -583,7 +698,7 @@ def of_statistics(left: Side, right: Side, alignment: Alignment) -> list[Cause]:
                 f"{biased.name}'s running variance of {name} is the biased one; the other's is {max(factor, other_factor):.6g} "
                 "times as large. No option of Keras's layer changes that. --accept biased-variance lets it pass."
             )
-            found.setdefault("biased-variance", []).append(Cause("biased-variance", said, where, residual))
+            found.setdefault(BIASED, []).append(Cause(BIASED, said, where, residual))
     return [each[0]._replace(residual=max(cause.residual or 0.0 for cause in each)) for each in found.values()]
 
 

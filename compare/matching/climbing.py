@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import queue
 from collections.abc import Generator, Mapping, Sequence
@@ -21,8 +22,8 @@ from compare.core import wording
 from compare.core.errors import LaunchError
 from compare.execution import launch
 from compare.matching import causes, formulas
-from compare.matching.alignment import Alignment, align
-from compare.matching.causes import ROUNDED, Cause, Side
+from compare.matching.alignment import Alignment, align, paired
+from compare.matching.causes import BIASED, ROUNDED, Cause, Side
 from compare.matching.formulas import apart
 from compare.tuning.servers import ENDED, LocalServer
 
@@ -34,14 +35,15 @@ _FLOAT32 = 1e-4
 """Tolerance of what follows from a constant that is rounded to float32."""
 _SEEN = 1e-12
 """Difference of outputs from which on a rounded constant is looked for. Rounding of float64 is smaller."""
-_GROWTH, _BEHIND_ROUNDED = 100.0, 1e-6
+_GROWTH = 100.0
 """Outputs behind a rounded constant may differ by so many times what it makes itself, and by no more than the second."""
 _CONSEQUENCE = 1e3
 """Training may make so many times as much of it as the outputs differ by, and no more than `_FLOAT32`."""
 
 _LAYERS, _STATISTICS, _UPDATE_NAME = "layers and parameters", "running statistics", "one update"
 _IN_TRAINING, _GRADIENTS = "logits, training", "gradients"
-PASSED, FAILED, FOLLOWS, ACCEPTED, UNJUDGED = "passed", "failed", "follows", "accepted", "not judged"
+PASSED, FAILED, FOLLOWS, UNJUDGED = "passed", "failed", "follows", "not judged"
+ACCEPTED, ROUNDS = "accepted", "rounded"
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,8 @@ class Rung:
     """The largest, relative to the largest value of its array."""
     tolerance: float
     status: str
-    """passed, failed, accepted (all its causes are), follows (from a rung above), or not judged (behind an accepted one)."""
+    """passed, failed, accepted (all its causes are), rounded (constants are, and nothing else differs), follows (from a rung
+    above), or not judged (behind an accepted one)."""
     where: str = ""
     """What differs most."""
     causes: tuple[Cause, ...] = ()
@@ -61,6 +64,8 @@ class Rung:
     """Of outputs: the difference at the first layers that differ, which `where` names."""
     at_the_end: bool = True
     """Whether nothing can differ behind these layers. The causes explain no more than them."""
+    between: str = ""
+    """Where a fault lies at most that no correction explains."""
 
 
 @dataclass(frozen=True)
@@ -114,30 +119,54 @@ class Match:
             ]
             if self._unlike:
                 others = ", ".join(self._unlike)
-                said.append(f"That is on these images. These layers have other settings, which may show on others: {others}.")
+                said.append(f"Other settings, which agree on these images and may part on others: {others}.")
             return said
-        told = [rung for rung in self.rungs if rung.status in (FAILED, ACCEPTED) or (rung.status == UNJUDGED and rung.causes)]
-        failed = [rung.name for rung in told if rung.status == FAILED]
+        told = [
+            rung
+            for rung in self.rungs
+            if rung.status in (FAILED, ACCEPTED, ROUNDS) or (rung.status == UNJUDGED and rung.causes)
+        ]
+        failed = [rung for rung in told if rung.status == FAILED]
         unjudged = [rung.name for rung in self.rungs if rung.status == UNJUDGED]
-        said = [f"No: they part first at: {failed[0]}." if failed else "Yes, but for what was accepted."]
-        if unjudged and not failed:
+        if failed:
+            said = [f"No: they part first at: {failed[0].name}."]
+            if all({cause.name for cause in rung.causes} == {BIASED} for rung in failed):
+                said = [
+                    f"No: they part at {_STATISTICS} alone. There Keras has a convention of its own: add --accept {BIASED}."
+                ]
+        elif unjudged:
             said = [
                 f"Cannot tell: what was accepted changes all that follows, so these were not judged: {', '.join(unjudged)}. "
                 "Mend the port, and match again."
             ]
+        else:
+            said = [f"Yes, but for {self.but_for}."]
         for rung in told:
             size = f" by {rung.difference:.1e}" if math.isfinite(rung.difference) else ""
             at = f" at {rung.where}" if rung.where and rung.first is None else ""
-            said.append(f"{rung.name}: differs{size}{at}{', accepted' if rung.status == ACCEPTED else ''}.")
+            let_pass = {ACCEPTED: ", accepted", ROUNDS: ", by rounded constants alone"}.get(rung.status, "")
+            said.append(f"{rung.name}: differs{size}{at}{let_pass}.")
             if rung.first is not None:
-                behind = "" if rung.at_the_end or rung.status == ACCEPTED else " What is behind it was not compared."
+                behind = "" if rung.at_the_end or rung.status in (ACCEPTED, ROUNDS) else " What is behind it was not compared."
                 said.append(f" It begins at {rung.where}, by {rung.first:.1e}.{behind}")
             said += [f" {cause.in_words}" for cause in rung.causes]
             if rung.status == FAILED and not rung.causes:
                 said.append(" None of the known causes explains it. The table of layers shows where the difference begins.")
+            if rung.between:
+                said.append(f" The fault lies {rung.between}.")
+        if any(rung.between for rung in told) and any(each.unrecorded for each in self.opened):
+            said.append(
+                "Functions that a subclassed Keras model calls are not recorded. A fault in one of them has no name here."
+            )
         if self._unlike:
-            said.append(f"Settings that differ, which other layers may even out: {wording.listed(self._unlike, 6)}.")
+            said.append(f"Other settings, which other layers may even out: {wording.listed(self._unlike, 6)}.")
         return said
+
+    @property
+    def but_for(self) -> str:
+        """What models that hold differ in all the same."""
+        accepted = any(rung.status == ACCEPTED for rung in self.rungs)
+        return "what was accepted" if accepted else "constants that TensorFlow rounds to float32"
 
 
 class Process:
@@ -215,7 +244,7 @@ def match(
         as_built: whether weights are compared as they are, and none are copied.
 
     Raises:
-        SpecError: a model is refused, or several pairings of layers fit.
+        SpecError: a model is refused, several pairings of layers fit, or models give fewer outputs than classes.
         LaunchError: a process ends.
     """
     for process, ask in zip(both, asks, strict=True):
@@ -229,6 +258,9 @@ def match(
     found = Match(names, asks, [_shapes(names, alignment, opened, by_name)], [])
     if alignment.incompatible or opened[0].outputs != opened[1].outputs:
         return replace(found, lines=_lines(by_name, alignment))  # nothing was measured, so nothing is accepted
+    outputs, ask = opened[0].outputs[0], asks[0]
+    if outputs < ask.classes and not ask.loss:
+        raise SpecError(f"--classes must be the number of outputs. Received: {ask.classes}; both models give {outputs}.")
     own = as_built or all(ask.weights for ask in asks)
     copied = dict(starts[1])
     for one, other in {} if own else alignment.names.items():
@@ -238,6 +270,8 @@ def match(
     both[0].send({"measure": None})
     both[1].send({"measure": both[1].give(copied)})
     left, right = (_side(process, *answer) for process, answer in zip(both, _answers(both), strict=True))
+    alike = functools.partial(causes.alike, left, right)
+    alignment = replace(alignment, pairs=paired(opened[0].layers, opened[1].layers, alignment.names, alike))
     rungs = [*found.rungs, *([_own_weights(left, right, alignment)] if own else []), *_climb(asks[0], left, right, alignment)]
     notes = [] if own else causes.of_initialisation(names, starts, alignment)
     notes += _flattened(names, alignment, by_name)
@@ -286,9 +320,8 @@ def _climb(ask: Ask, left: Side, right: Side, alignment: Alignment) -> Generator
     sides = (left, right)
     for mode in ("inference", "training"):
         rung = _rung(f"logits, {mode}", [("logits", left.arrays[f"{mode}/logits"], right.arrays[f"{mode}/logits"])], _FORWARD)
-        yield rung if rung.status == PASSED else _parted(rung, mode, sides, alignment, np.asarray(pixels, np.float64))
-    rung = _rung(_STATISTICS, _parameters(left, right, alignment, "statistics/"), _FORWARD)
-    yield rung if rung.status == PASSED else replace(rung, causes=tuple(causes.of_statistics(left, right, alignment)))
+        yield _parted(rung, mode, sides, alignment, np.asarray(pixels, np.float64))
+    yield _statistics(left, right, alignment, follow=rung.status != PASSED)
     trained = [(mine, other) for mine, other, _ in _names(left, right, alignment, "gradients/")]
     rung = _rung("loss", [("loss", left.arrays["loss"], right.arrays["loss"])], _FORWARD)
     yield rung if rung.status == PASSED else replace(rung, causes=tuple(causes.of_loss(left, right, trained, labels)))
@@ -322,25 +355,51 @@ def _climb(ask: Ask, left: Side, right: Side, alignment: Alignment) -> Generator
         )
 
 
+def _statistics(left: Side, right: Side, alignment: Alignment, *, follow: bool) -> Rung:
+    """`follow`: what layers see may differ already. Then layers that see the same are judged, if any of these differs."""
+    rung = _rung(_STATISTICS, _parameters(left, right, alignment, "statistics/"), _FORWARD)
+    if rung.status == PASSED:
+        return rung
+    names = alike = causes.seeing_the_same(left, right, alignment)
+    judged = _rung(_STATISTICS, _parameters(left, right, replace(alignment, names=alike), "statistics/"), _FORWARD)
+    if judged.status == PASSED or not follow:
+        judged, names = rung, alignment.names
+    return replace(judged, causes=tuple(causes.of_statistics(left, right, names, alike)))
+
+
 def _parted(rung: Rung, mode: str, sides: tuple[Side, Side], alignment: Alignment, pixels: Array) -> Rung:
     """A rung of outputs that differ, with the place where they part first, and why.
 
-    Rounded constants explain little. Then the next place counts at which more differs than they can explain.
+    Rounded constants explain little. Then the next place counts at which more differs than they can explain. They are told
+    where the outputs agree within the tolerance too, since that depends on the weights.
     """
+    if rung.difference <= _SEEN:
+        return rung
     split = causes.first_split(mode, sides, alignment, pixels, _SEEN)
     found = [] if split is None else causes.of_split(split)
     if split is not None and {each.name for each in found} == {ROUNDED}:
-        behind = min(max(formulas.CLOSE, _GROWTH * split.difference), _BEHIND_ROUNDED)
-        later = causes.first_split(mode, sides, alignment, pixels, behind)
+        behind = min(max(formulas.CLOSE, _GROWTH * split.difference), causes.ALIKE)
+        later = None if rung.status == PASSED else causes.first_split(mode, sides, alignment, pixels, behind)
         if later is not None:
             split, found = later, causes.of_split(later)
+    elif rung.status == PASSED:
+        return rung
     else:
         split = causes.first_split(mode, sides, alignment, pixels)
         found = [] if split is None else causes.of_split(split)
     if split is None:
         return rung
     where = "the output" if split.layers is None else f"{split.layers[0].name}, {split.layers[1].name}"
-    return replace(rung, where=where, first=split.difference, at_the_end=split.at_the_end, causes=tuple(found))
+    between = ""
+    if not any(each.residual is not None and math.isfinite(each.residual) for each in found):
+        within = split.layers is not None and split.close(*split.inputs)
+        between = (
+            "in these layers, which take the same" if within else f"between {split.after}, the last that agree, and {where}"
+        )
+    return replace(
+        *(rung,), status=FAILED, where=where, first=split.difference, at_the_end=split.at_the_end, causes=tuple(found),
+        between=between,
+    )  # fmt: skip
 
 
 def _change(side: Side, rule: str, name: str) -> Array:
@@ -430,7 +489,7 @@ def _settled(rungs: Sequence[Rung]) -> list[Rung]:
 def _accept(rungs: Sequence[Rung], accepted: Sequence[str]) -> list[Rung]:
     """Take the accepted causes for no fault, where they explain all of a difference.
 
-    Rounded constants are the framework's own, and accepted. Training may make of them what `_CONSEQUENCE` allows. What
+    Rounded constants are the framework's own, and let pass. Training may make of them what `_CONSEQUENCE` allows. What
     follows from another accepted cause may hide a second fault. So may the layers behind the one that the cause explains. Only
     the steps of an accepted update are its consequence.
     """
@@ -440,7 +499,7 @@ def _accept(rungs: Sequence[Rung], accepted: Sequence[str]) -> list[Rung]:
         names = {cause.name for cause in rung.causes}
         explained = all(each.residual is None or each.residual <= rung.tolerance for each in rung.causes)
         if rung.status == FAILED and names == {ROUNDED}:
-            rung = replace(rung, status=ACCEPTED)
+            rung = replace(rung, status=ROUNDS)
             rounded, behind, rule = max(rounded, rung.difference), True, ""
         elif rung.status == FAILED and names and explained and names <= {*accepted, ROUNDED}:
             rung = replace(rung, status=ACCEPTED if rung.at_the_end else UNJUDGED)
@@ -452,7 +511,7 @@ def _accept(rungs: Sequence[Rung], accepted: Sequence[str]) -> list[Rung]:
             pass  # a consequence of the update that was accepted
         elif rung.status == FOLLOWS and rounded:
             follows = rung.difference <= min(_CONSEQUENCE * rounded, _FLOAT32)
-            rung = replace(rung, status=ACCEPTED if follows else FAILED)
+            rung = replace(rung, status=ROUNDS if follows else FAILED)
             rounded, behind = (max(rounded, rung.difference), behind) if follows else (0.0, False)
         elif rung.status == FOLLOWS and behind:
             rung = replace(rung, status=UNJUDGED)
@@ -484,7 +543,8 @@ def _lines(layers: Sequence[Mapping[str, Layer]], alignment: Alignment, sides: t
             if sides is not None and one in sides[0].layers[mode] and other in sides[1].layers[mode]:
                 differences[place] = apart(sides[0].values(mode, one)[1], sides[1].values(mode, other)[1])
         ours, theirs = layers[0][one], layers[1][other]
-        found.append(Line(ours, theirs, differences[0], differences[1], _settings(ours, theirs)))
+        same = sides is not None and _same_behind_padding(sides, ours, theirs)
+        found.append(Line(ours, theirs, differences[0], differences[1], _settings(ours, theirs, ("padding",) * same)))
     found += [Line(one, other, None, None) for one, other in alignment.incompatible]
     named = [{each.name for line in found if (each := (line.left, line.right)[place]) is not None} for place in (0, 1)]
     found += [Line(each, None, None, None) for each in layers[0].values() if each.name not in named[0]]
@@ -496,8 +556,23 @@ _CONVENTIONS = ("data_format", "biased_variance", "count_padding")
 """Settings that always differ between the frameworks."""
 
 
-def _settings(left: Layer, right: Layer) -> str:
-    keys = [key for key in left.settings if key in right.settings and key not in _CONVENTIONS]
+def _settings(left: Layer, right: Layer, without: Sequence[str] = ()) -> str:
+    keys = [key for key in left.settings if key in right.settings and key not in (*_CONVENTIONS, *without)]
     return "; ".join(
         f"{key} {left.settings[key]}, {right.settings[key]}" for key in keys if left.settings[key] != right.settings[key]
     )
+
+
+def _same_behind_padding(sides: tuple[Side, Side], left: Layer, right: Layer) -> bool:
+    """Whether zeros that stand in front of one layer are the padding of the other."""
+    padded: list[Array] = []
+    bare: list[Array] = []
+    for side, layer in zip(sides, (left, right), strict=True):
+        x = side.values("inference", layer.name)[0]
+        if "padding" not in layer.settings or x.ndim != 4 or (layer.kind == "max_pool" and x.min(initial=0.0) < 0):
+            return False  # a maximum of negative values tells zeros from padding
+        around = ((0, 0), *map(tuple, layer.settings["padding"]), (0, 0))
+        padded.append(np.pad(x, around))
+        bare.append(np.pad(np.zeros_like(x), around, constant_values=1))
+    same = padded[0].shape == padded[1].shape
+    return same and not any((padded[1 - place] * bare[place]).any() for place in (0, 1))

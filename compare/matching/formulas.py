@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from scipy import special
 
 from common.matching.records import Array
+from compare.matching.alignment import plain
 
-ROUNDED = 3e-7
-"""The same for a function whose constants are rounded to float32."""
 CLOSE = 1e-10
 """Largest relative difference of two arrays that count as equal: rounding of float64 through a whole model."""
+ROUNDED = 3e-7
+"""The same for a function whose constants are rounded to float32."""
 
 
 def apart(left: Array, right: Array, least: float = 0.0) -> float:
@@ -53,12 +55,20 @@ def beyond_rounding(left: Array, right: Array, least: float, tolerance: float) -
     return ~rounding
 
 
-def _gelu(x: Array) -> Array:
-    return x * special.ndtr(x)
+def _gelu(x: Array, root: float = math.sqrt(2)) -> Array:
+    return 0.5 * x * (1 + special.erf(x / root))
 
 
-def _gelu_tanh(x: Array) -> Array:
-    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+def _gelu_tanh(x: Array, root: float = math.sqrt(2 / math.pi), cubic: float = 0.044715) -> Array:
+    return 0.5 * x * (1 + np.tanh(root * (x + cubic * x**3)))
+
+
+def _selu(x: Array, scale: float = 1.0507009873554805, alpha: float = 1.6732632423543772) -> Array:
+    return scale * np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0)))
+
+
+def _leaky(x: Array, slope: float) -> Array:
+    return np.where(x > 0, x, slope * x)
 
 
 def softplus(x: Array) -> Array:
@@ -73,10 +83,12 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "GELU (tanh)": _gelu_tanh,
     "SiLU": lambda x: x * special.expit(x),
     "ELU": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
-    "SELU": lambda x: 1.0507009873554805 * np.where(x > 0, x, 1.6732632423543772 * np.expm1(np.minimum(x, 0))),
+    "SELU": _selu,
     "Mish": lambda x: x * np.tanh(softplus(x)),
     "sigmoid": special.expit,
     "tanh": np.tanh,
+    "hard tanh": lambda x: np.clip(x, -1, 1),
+    "softsign": lambda x: x / (1 + np.abs(x)),
     "softplus": softplus,
     "hard swish": lambda x: x * np.clip(x + 3, 0, 6) / 6,
     "hard sigmoid": lambda x: np.clip(x + 3, 0, 6) / 6,
@@ -85,23 +97,72 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 }
 
 
-def activation(x: Array, y: Array) -> tuple[str, Callable[[Array], Array]] | None:
-    """The function that turns x into y, by name. None: none that is known."""
+_ROUNDED_FORMS: dict[str, list[Callable[[Array], Array]]] = {
+    "GELU (erf)": [lambda x: _gelu(x, _float32(math.sqrt(2)))],
+    "GELU (tanh)": [
+        lambda x: _gelu_tanh(x, cubic=_float32(0.044715)),
+        lambda x: _gelu_tanh(x, _float32(math.sqrt(2 / math.pi)), _float32(0.044715)),
+    ],
+    "SELU": [lambda x: _selu(x, _float32(1.0507009873554805), _float32(1.6732632423543772))],
+    "hard swish": [lambda x: x * np.clip(x + 3, 0, 6) * _float32(1 / 6)],
+    "hard sigmoid": [lambda x: np.clip(x + 3, 0, 6) * _float32(1 / 6)],
+}
+"""Functions with constants that are rounded to float32, as TensorFlow has them, and users who cast theirs."""
+
+
+def _float32(constant: float) -> float:
+    return float(np.float32(constant))
+
+
+class Fit(NamedTuple):
+    """How well a function turns x into y."""
+
+    exact: float
+    """The largest relative difference."""
+    rounded: float
+    """The same with constants that are rounded to float32. Infinite: the function has none."""
+
+    @property
+    def residual(self) -> float:
+        return min(self)
+
+
+def activations(x: Array, y: Array, slopes: Sequence[float]) -> dict[str, Fit]:
+    """The functions that turn x into y, by name. Small values may not tell functions apart.
+
+    Args:
+        x, y: float[...].
+        slopes: of a leaky ReLU, tried before the one that y shows.
+    """
     if x.shape != y.shape:
-        return None
-    for name, function in ACTIVATIONS.items():
-        if apart(function(x), y) <= ROUNDED:
-            return name, function
-    negative = x < 0
-    if negative.any():
-        slope = float(f"{np.median(y[negative] / x[negative]):.6g}")
+        return {}
+    forms = {name: [function, *_ROUNDED_FORMS.get(name, [])] for name, function in ACTIVATIONS.items()}
+    if (negative := x < 0).any():
+        shown = float(f"{np.median(y[negative] / x[negative]):.6g}")
+        for slope in (each for each in (*slopes, shown) if each not in (0, 1)):
+            leaky = [functools.partial(_leaky, slope=each) for each in (slope, _float32(slope))]
+            forms.setdefault(leaky_words(slope), [*leaky])
+    found: dict[str, Fit] = {}
+    for name, functions in forms.items():
+        exact, *rounded = (apart(function(x), y) for function in functions)
+        found[name] = Fit(exact, min(rounded, default=math.inf))
+    exact = {name: fit for name, fit in found.items() if fit.residual <= CLOSE}
+    return exact or {name: fit for name, fit in found.items() if fit.residual <= ROUNDED}
 
-        def leaky(values: Array) -> Array:
-            return np.where(values > 0, values, slope * values)
 
-        if apart(leaky(x), y) <= ROUNDED:
-            return f"leaky ReLU, slope {slope:g}", leaky
-    return None
+def stated_activation(settings: Mapping[str, Any]) -> str:
+    """The name in `activations` of the function that a layer states. Its own name, if that one is not known."""
+    if "slope" in settings:
+        return leaky_words(settings["slope"])
+    if "approximate" in settings:
+        return "GELU (tanh)" if settings["approximate"] == "tanh" else "GELU (erf)"
+    stated = str(settings["function"])
+    return {plain(name): name for name in ACTIVATIONS}.get(plain(stated), stated)
+
+
+def leaky_words(slope: float) -> str:
+    """The name in `activations` of a leaky ReLU."""
+    return f"leaky ReLU, slope {slope:g}"
 
 
 def dropout(x: Array, y: Array, tolerance: float = CLOSE) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Annotated
 
@@ -128,6 +129,8 @@ def match(
         for place in (0, 1)
     )  # fmt: skip
     given = [_pair(each) for each in maps]
+    for name in (*models, *(prepare or ()), *(loss or ()), *(optimizer or ())):
+        _find(name)
     if both is not None:
         return climbing.match(both, (asks[0], asks[1]), dict(given), accepted, as_built=as_built)
     with PrivateFolder() as folder, climbing.processes(folder.path) as both:
@@ -142,6 +145,22 @@ def _importable(model: str | type) -> str:
             f"{model.__qualname__} is defined in the notebook. Another process cannot import it. Move it to a file."
         )
     return f"{model.__module__}:{model.__qualname__}"
+
+
+def _find(name: str) -> None:
+    """Refuse a name whose module no process would find. Nothing is imported: it may import a framework.
+
+    Raises:
+        SpecError: there is no such module.
+    """
+    top, *rest = name.partition(":")[0].split(".")
+    found = PathFinder.find_spec(top, [str(Path.cwd()), *sys.path])
+    folders = [Path(each, *rest[:-1]) for each in (found and found.submodule_search_locations) or ()]
+    if found is None or (rest and not any(True for folder in folders for _ in folder.glob(f"{rest[-1]}*"))):
+        raise SpecError(
+            f"There is no module {name.partition(':')[0]} here. Received: {name!r}. Start where it lies, or put its folder on "
+            "PYTHONPATH."
+        )
 
 
 def image_shape(text: str) -> tuple[int, int, int]:
@@ -217,7 +236,7 @@ def _layer_columns(sides: tuple[str, str]) -> tuple[Column, ...]:
 def report(found: Match, words: Sequence[str], written: Sequence[str] = ()) -> Report:
     """The report of a match. `written` says what became of `--write`."""
     causes = [cause for rung in found.rungs for cause in rung.causes]
-    verdict = "same" if found.same else "same but for what was accepted" if found.holds else "not the same"
+    verdict = "same" if found.same else f"same but for {found.but_for}" if found.holds else "not the same"
     if verdict == "not the same" and all(rung.status != climbing.FAILED for rung in found.rungs):
         verdict = "cannot tell"
     return Report(

@@ -15,9 +15,10 @@ from common.matching.records import Layer
 from common.models.architectures import BatchNorm, Dropout, Native, Opaque
 from common.spec import SpecError
 from compare.matching.alignment import in_words
-from compare.matching.climbing import ACCEPTED, FAILED, Match
+from compare.matching.causes import BIASED, ROUNDED
+from compare.matching.climbing import ACCEPTED, FAILED, ROUNDS, Match
 
-_MAY_DIFFER = {"biased-variance", "rounded-constants", "adam-epsilon", "weight-decay", "learning-rate"}
+_MAY_DIFFER = {BIASED, ROUNDED, "adam-epsilon", "weight-decay", "learning-rate"}
 """A pair with these accepted causes is written all the same. `run` has optimizers and a rule of running variances of its own.
 Constants that were rounded stay rounded: `write` says what that does to the proof."""
 _FIRST_LINE = '"""A pair of models that are the same, written by `convtwins match`.\n'
@@ -43,6 +44,7 @@ MODEL = Opaque(
 {layers}    ),
     outputs={model.outputs!r},
     again={model.again!r},
+    rounded={model.rounded!r},
 )
 PYTORCH = {sides[0]!r}
 TENSORFLOW = {sides[1]!r}
@@ -109,9 +111,9 @@ def write(found: Match, path: Path) -> list[str]:
     """
     if not found.holds:
         failed = [cause.name for rung in found.rungs if rung.status == FAILED for cause in rung.causes]
-        mend = " Add --accept biased-variance: a run makes it unbiased." if failed == ["biased-variance"] else ""
+        mend = f" Add --accept {BIASED}: a run makes it unbiased." if failed == [BIASED] else ""
         return [f"{path} was not written, for the models are not the same.{mend}"]
-    accepted = {cause.name for rung in found.rungs if rung.status == ACCEPTED for cause in rung.causes}
+    accepted = {cause.name for rung in found.rungs if rung.status in (ACCEPTED, ROUNDS) for cause in rung.causes}
     if others := accepted - _MAY_DIFFER:
         raise SpecError(
             f"--write takes no pair that differs. Accepted: {', '.join(sorted(others))}. Mend the port, and match again."
@@ -123,10 +125,12 @@ def write(found: Match, path: Path) -> list[str]:
     atomic_files.write_atomically(path, text)
     words = f"run --model {name} --image-size {model.shape[0]}"
     said = [f"{path} was written. Train it in both frameworks: {', '.join(filter(None, (words, where)))}."]
-    if "biased-variance" in accepted:
+    if BIASED in accepted:
         said.append("Keras's running variances become unbiased there, as PyTorch's are. Without that, scores would differ.")
-    if "rounded-constants" in accepted:
-        said.append("TensorFlow rounds constants of a function to float32. The proof of a run fails by that much, about 1e-8.")
+    if ROUNDED in accepted:
+        said.append(
+            "TensorFlow rounds constants of a function to float32. The proof of a run fails by that much, and names it."
+        )
     return said
 
 
@@ -152,14 +156,16 @@ def _model(found: Match, name: str) -> tuple[Opaque, tuple[Side, Side]]:
         made = _layer(line.left, line.right)
         kept.append(made)
         outputs.append(tuple(line.left.output))
-        sides[0].layers[made.name], sides[1].layers[made.name] = line.left.name, line.right.name
+        # A call of the one may be paired with another call of the other.
+        sides[0].layers[made.name], sides[1].layers[made.name] = line.left.name, line.right.name.partition("#")[0]
         if line.left.flattened != line.right.flattened:
             if line.right.flattened == "chw":
                 _refuse(line.right, "takes an image flattened channels first, which only torch does")
             if line.left.flattened != "chw":
                 _refuse(line.left, "is behind a flattened image in one model only")
             sides[0].flattened[made.name] = _image(ask.image, found.opened[0].layers, line.left)
-    return Opaque(name, ask.image, found.opened[0].outputs[0], tuple(kept), tuple(outputs), tuple(again)), sides
+    rounded = next((cause.note for rung in found.rungs for cause in rung.causes if cause.name == ROUNDED), "")
+    return Opaque(name, ask.image, found.opened[0].outputs[0], tuple(kept), tuple(outputs), tuple(again), rounded), sides
 
 
 def _layer(left: Layer, right: Layer) -> Native | BatchNorm | Dropout:

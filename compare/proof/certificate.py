@@ -16,6 +16,8 @@ ONE_UPDATE = (
     "--single-steps judges more)"
 )
 """Why nothing is claimed, though some rungs passed."""
+_ROUNDS = 1e-4
+"""Constants that are rounded to float32 explain no larger difference."""
 
 
 class Rung(Frozen):
@@ -72,6 +74,8 @@ class Proof(Frozen):
     """Those of them whose float32 gradients are shown and not judged."""
     levels: list[str] = ["usual"]
     """Levels of switches that the float64 rungs were made with."""
+    rounded: str = ""
+    """Of a matched pair: `Opaque.rounded`."""
 
     @property
     def verdict(self) -> Verdict:
@@ -110,6 +114,8 @@ class Proof(Frozen):
             return (
                 f"not proved: {len(failed)} of {len(self.rungs)} rungs failed, first {first.name} "
                 f"({first.max_relative_difference:.1e}, tolerance {first.tolerance:.0e}{'; ' * bool(where)}{' '.join(where)})"
+                + f". `match` found a cause: {self.rounded}"
+                * bool(self.rounded and first.max_relative_difference < _ROUNDS)
             )
         passed = sum(rung.status == "passed" for rung in self.rungs)
         if not passed:

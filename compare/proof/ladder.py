@@ -135,6 +135,7 @@ def prove(
             examined |= {run: of_run in shown for run, of_run in each.examined.items()}
         followed, copies = ladder.trajectories()
     made_at = datetime.now(UTC).isoformat(timespec="seconds")
+    first_layer = ladder.architecture.layers[0]
     proof = Proof(
         rungs=[*climbed, *followed],
         seconds=time.perf_counter() - start,
@@ -143,6 +144,7 @@ def prove(
         examined=list(examined),
         shown=[run for run, is_shown in examined.items() if is_shown],
         levels=list(levels),
+        rounded=first_layer.rounded if isinstance(first_layer, architectures.Opaque) else "",
         **claimed,
     )
     if remember and proof.verdict != "not proved":

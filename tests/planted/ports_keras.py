@@ -143,14 +143,14 @@ def residual() -> keras.Model:
     return keras.Model(images, layers.Dense(CLASSES)(layers.GlobalAveragePooling2D()(x)))
 
 
-def mixed() -> keras.Model:
+def mixed(dropout: Any = layers.SpatialDropout2D) -> keras.Model:
     return keras.Sequential(
         [
             keras.Input((8, 8, 3)),
             layers.Conv2D(4, 3, use_bias=False),
             layers.BatchNormalization(**RIGHT_NORM),
             layers.LeakyReLU(0.25),
-            layers.SpatialDropout2D(0.2),
+            dropout(0.2),
             layers.AveragePooling2D(2),
             layers.Flatten(),
             layers.BatchNormalization(**RIGHT_NORM),
@@ -164,8 +164,9 @@ def mixed() -> keras.Model:
 class Block(layers.Layer):
     """The port of `Block`. Each block gives its layers the same names."""
 
-    def __init__(self, padded: bool = True) -> None:
+    def __init__(self, padded: bool = True, early: bool = False) -> None:
         super().__init__()
+        self.early = early
         self.border = 1 if padded else 0
         self.down = layers.Conv2D(4, 3, strides=2, padding="valid" if padded else "same", name="down")
         self.same = layers.Conv2D(4, 3, padding="same", name="same")
@@ -173,11 +174,12 @@ class Block(layers.Layer):
     def call(self, x: Any) -> Any:
         around = (self.border, self.border)
         x = keras.ops.relu(self.down(keras.ops.pad(x, ((0, 0), around, around, (0, 0)))))
-        return keras.ops.relu(x + self.same(keras.ops.relu(self.same(x))))
+        y = self.same(keras.ops.relu(self.same(x)))
+        return x + keras.ops.relu(y) if self.early else keras.ops.relu(x + y)
 
 
-def blocks(padded: bool = True) -> keras.Model:
-    return keras.Sequential([Block(), Block(padded), layers.Flatten(), layers.Dense(CLASSES)])
+def blocks(padded: bool = True, early: bool = False) -> keras.Model:
+    return keras.Sequential([Block(early=early), Block(padded), layers.Flatten(), layers.Dense(CLASSES)])
 
 
 def same_padding_in_a_block() -> keras.Model:
@@ -243,7 +245,50 @@ def twice_by_name() -> keras.Model:
     return Twice(("left", "right"))
 
 
+def shared(*, turned: bool = False) -> keras.Model:
+    """The right port of `Shared`. Keras visits the paths in an order of its own."""
+    images = keras.Input((8, 8, 3))
+    b = layers.Activation("hard_silu")(layers.Conv2D(4, 1, name="b")(images))
+    a = layers.Activation("elu")(layers.Conv2D(4, 3, name="a")(images))
+    pad, conv, mean = layers.ZeroPadding2D(1), layers.Conv2D(4, 3, 2, name="shared"), layers.GlobalAveragePooling2D()
+    b, a = (mean(conv(pad(each))) for each in (b, a))
+    return keras.Model(images, layers.Dense(CLASSES)(layers.Concatenate()([b, a] if turned else [a, b])))
+
+
+def in_turn(*, turned: bool = False) -> keras.Model:
+    """The right port of `InTurn`."""
+    images = keras.Input((8, 8, 3))
+    one, two = (layers.Conv2D(3, 3, padding="same", name=name) for name in ("one", "two"))
+    first, second = (two, one) if turned else (one, two)
+    x = layers.Activation("tanh")(second(layers.ReLU()(first(layers.Activation("sigmoid")(images)))))
+    return keras.Model(images, layers.Dense(CLASSES)(layers.GlobalAveragePooling2D()(x)))
+
+
 # One mistake each.
+
+
+def shared_in_another_order() -> keras.Model:
+    return shared(turned=True)
+
+
+def in_turn_in_another_order() -> keras.Model:
+    return in_turn(turned=True)
+
+
+def relu_before_the_sum() -> keras.Model:
+    return blocks(early=True)
+
+
+def hard_tanh() -> keras.Model:
+    return port(activation="hard_tanh")
+
+
+def single_values_dropped() -> keras.Model:
+    return mixed(layers.Dropout)
+
+
+def norm_twice_of_other_epsilon() -> keras.Model:
+    return norm_twice(epsilon=1e-3)
 
 
 def other_width() -> keras.Model:
@@ -316,12 +361,12 @@ class ProbabilitiesInInference(keras.Model):
         return outputs if training else keras.ops.softmax(outputs)
 
 
-def norm_twice(*, momentum: float = 0.9, softmax: bool = False) -> keras.Model:
+def norm_twice(*, momentum: float = 0.9, epsilon: float = 1e-5, softmax: bool = False) -> keras.Model:
     images = keras.Input((8, 8, 3))
     x = images
     for _ in range(2):
         x = layers.Conv2D(8, 3, padding="same")(x)
-        x = layers.ReLU()(layers.BatchNormalization(momentum=momentum, epsilon=1e-5)(x))
+        x = layers.ReLU()(layers.BatchNormalization(momentum=momentum, epsilon=epsilon)(x))
     x = layers.Dense(CLASSES)(layers.GlobalAveragePooling2D()(x))
     return keras.Model(images, layers.Softmax()(x) if softmax else x)
 

@@ -1,5 +1,6 @@
 """Small models in PyTorch as users write them, for `match`. Images are 8x8x3, classes 5."""
 
+import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -9,6 +10,12 @@ from torch import nn
 from torch.nn import functional
 
 CLASSES = 5
+_DRAWS = itertools.count(1)
+
+
+def draw_others() -> None:
+    """Other weights at each call. A match seeds what a model draws."""
+    torch.manual_seed(next(_DRAWS))
 
 
 class Net(nn.Module):
@@ -64,12 +71,40 @@ def with_gelu() -> nn.Module:
     return Net(nn.GELU())
 
 
+def with_small_gelu_tanh() -> nn.Module:
+    """Values so small that GELU's variants differ by less than a constant in float32 makes."""
+    net = Net(nn.GELU(approximate="tanh"))
+    with torch.no_grad():
+        for parameter in (*net.conv1.parameters(), *net.conv2.parameters()):
+            parameter.mul_(0.05)
+        net.dense.bias.zero_()
+    return net
+
+
+def with_tanh() -> nn.Module:
+    """Values so small that a hard tanh does nothing."""
+    net = Net(torch.tanh)
+    with torch.no_grad():
+        net.conv1.weight.mul_(0.1)
+    return net
+
+
 def with_leaky() -> nn.Module:
+    draw_others()
     return Net(nn.LeakyReLU())
+
+
+def with_barely_leaky() -> nn.Module:
+    """Its outputs differ by less than the tolerance, whatever TensorFlow rounds."""
+    net = Net(nn.LeakyReLU())
+    with torch.no_grad():
+        net.dense.bias.fill_(3.0)
+    return net
 
 
 def norm_twice() -> nn.Module:
     """Biases stand in front of BatchNorm, as `nn.Conv2d` has them."""
+    draw_others()
 
     def block(channels: int) -> list[nn.Module]:
         return [nn.Conv2d(channels, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU()]
@@ -101,6 +136,7 @@ def norm_twice_with_a_second_that_keeps_its_variance() -> nn.Module:
 
 def large_then_layer_norm() -> nn.Module:
     """Values so large that another epsilon makes about a millionth, behind an activation that TensorFlow rounds."""
+    draw_others()
     first = nn.Conv2d(3, 16, 3)
     with torch.no_grad():
         first.weight.mul_(10)
@@ -227,6 +263,32 @@ class Twice(nn.Module):
 class TwoPaths(Twice):
     def forward(self, x: Any) -> Any:
         return self.dense(torch.cat([self.left(x).tanh().mean((2, 3)), self.right(x).sigmoid().mean((2, 3))], 1))
+
+
+class Shared(nn.Module):
+    """Two paths through one layer, behind other activations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Conv2d(3, 4, 3), nn.Conv2d(3, 4, 1)
+        self.shared = nn.Conv2d(4, 4, 3, stride=2, padding=1)
+        self.dense = nn.Linear(8, CLASSES)
+
+    def forward(self, x: Any) -> Any:
+        a = self.shared(functional.elu(self.a(x))).mean((2, 3))
+        b = self.shared(functional.hardswish(self.b(x))).mean((2, 3))
+        return self.dense(torch.cat([a, b], 1))
+
+
+class InTurn(nn.Module):
+    """Two equal layers, one behind the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.dense = nn.Conv2d(3, 3, 3, padding=1), nn.Conv2d(3, 3, 3, padding=1), nn.Linear(3, CLASSES)
+
+    def forward(self, x: Any) -> Any:
+        return self.dense(torch.tanh(self.two(torch.relu(self.one(torch.sigmoid(x))))).mean((2, 3)))
 
 
 class Block(nn.Module):

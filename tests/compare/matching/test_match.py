@@ -20,6 +20,7 @@ from compare.matching import climbing, pair_file
 from compare.matching import match as matching
 from compare.matching.causes import KNOWN
 from compare.matching.climbing import Match, Process
+from compare.proof.certificate import Proof, Rung
 from tests.planted import pair_for_run
 
 TORCH, KERAS = "tests.planted.ports_torch", "tests.planted.ports_keras"
@@ -64,6 +65,8 @@ def matched(both: Both, net: str, model: str, **options: Any) -> Match:
         ("Net", "port", OWN),
         *(("Net", port, {}) for port in TURNED),
         ("ChannelsLast", "port", {}),
+        ("Shared", "shared", {}),
+        ("InTurn", "in_turn", {}),
         ("Perceptron", "perceptron", {}),
         ("Perceptron", "perceptron_channels_first", {}),
     ],
@@ -71,14 +74,15 @@ def matched(both: Both, net: str, model: str, **options: Any) -> Match:
 def test_a_right_port_is_the_same_model(both: Both, net: str, model: str, options: dict[str, Any]) -> None:
     found = matched(both, net, model, **options)
     assert found.same, found.sentences
-    assert found.sentences[0].startswith(f"Yes: {TORCH}:{net} and {KERAS}:{model} are the same model.")
+    (said,) = found.sentences  # no settings are told that zeros in front even out
+    assert said.startswith(f"Yes: {TORCH}:{net} and {KERAS}:{model} are the same model.")
     rules = 1 if "optimizer" in options else 2
     assert len(found.rungs) == 6 + 2 * rules + bool(options.get("as_built"))
 
 
 CASES: list[tuple[str, str, str, str, dict[str, Any], str]] = [
     ("layer-missing", "layers and parameters", "Net", "other_width", {}, "conv2 (conv 3x3x4x6"),
-    ("pairing", "logits, inference", "TwoPaths", "TwoPaths", {}, "left, right were paired with two, one by order alone"),
+    ("pairing", "logits, inference", "TwoPaths", "TwoPaths", {}, "By order alone left, right were paired with two, one."),
     ("bias-missing", "logits, inference", "Net", "without_bias", {}, "conv2d_1 has no bias"),
     ("flatten-order", "weights as given", "seeded", "seeded_without_order", {"as_built": True}, "in the other order of"),
     ("kernel-layout", "weights as given", "seeded", "seeded_transposed", {"as_built": True}, "height and width exchanged"),
@@ -90,14 +94,21 @@ CASES: list[tuple[str, str, str, str, dict[str, Any], str]] = [
     ),
     ("data-format", "logits, inference", "Net", "reshaped", {}, "reshaped to channels, height, width instead of transposed"),
     ("data-format", "layers and parameters", "with_norm", "wrong_axis", {}, "normalises along axis 1"),
+    ("order", "logits, inference", "Shared", "shared_in_another_order", {}, "tensorflow concatenates in another order"),
+    (
+        *("order", "logits, inference", "InTurn", "in_turn_in_another_order", {}),
+        "pytorch calls one where tensorflow calls two. If only the names are exchanged, add --map one=two.",
+    ),
     ("float32", "logits, inference", "Net", "in_float32", {}, "dense computes in float32"),
     ("padding", "logits, inference", "Net", "same_padding", {}, "tensorflow 0 above and 1 below, 0 left and 1 right"),
     ("padding", "logits, inference", "blocks", "same_padding_in_a_block", {}, "pads 1 above and 1 below, 1 left and 1 right"),
     ("activation", "logits, inference", "with_gelu_tanh", "gelu", {}, "GELU (tanh), tensorflow GELU (erf)"),
     ("activation", "logits, inference", "with_leaky", "leaky", {}, "leaky ReLU, slope 0.01, tensorflow leaky ReLU, slope 0.3"),
+    ("activation", "logits, inference", "with_small_gelu_tanh", "gelu", {}, "GELU (tanh), tensorflow GELU (erf)"),
+    ("activation", "logits, inference", "with_tanh", "hard_tanh", {}, "pytorch applies tanh, tensorflow hard tanh."),
     ("activation", "logits, inference", "Net", "no_activation", {}, "ReLU, tensorflow no activation"),
     ("pooling", "logits, inference", "Net", "average_pool", {}, "the maximum of 2x2, tensorflow the average of 2x2"),
-    ("pooling", "logits, inference", "padded_pool", "pool_padded_with_zeros", {}, "tensorflow the maximum with zeros around"),
+    ("pooling", "logits, inference", "padded_pool", "pool_padded_with_zeros", {}, "1 left and 1 right, with zeros."),
     ("pooling", "logits, inference", "with_leaky", "right_leaky_and_average_pool", {}, "tensorflow the average of 2x2"),
     ("epsilon", "logits, inference", "with_norm", "default_norm", {}, "epsilon 1e-05, tensorflow's batch_normalization 0.001"),
     ("batch-norm-mode", "logits, training", "with_norm", "norm_in_inference", {}, "batch_normalization the running ones"),
@@ -105,6 +116,7 @@ CASES: list[tuple[str, str, str, str, dict[str, Any], str]] = [
     ("dropout-active", "logits, training", "Net", "no_dropout", {}, "drops 0.3 of the values in training, tensorflow none"),
     ("dropout-rate", "logits, training", "Net", "other_rate", {}, "pytorch drops 0.3 of the values, tensorflow 0.5"),
     ("dropout-rate", "logits, training", "with_leaky", "right_leaky_of_other_rate", {}, "0.3 of the values, tensorflow 0.5"),
+    ("dropout-rate", "logits, training", "mixed", "single_values_dropped", {}, "whole channels, tensorflow single values"),
     ("softmax-output", "logits, inference", "Net", "softmax", {}, "tensorflow returns probabilities (softmax), pytorch logits"),
     ("softmax-output", "logits, inference", "with_leaky", "ProbabilitiesInInference", {}, "returns probabilities (softmax)"),
     ("batch-norm-momentum", "running statistics", "with_norm", "other_momentum", {}, "weight 0.1 in its running statistics"),
@@ -122,7 +134,7 @@ CASES: list[tuple[str, str, str, str, dict[str, Any], str]] = [
     ),
     ("learning-rate", "one update, own optimizers", "Net", "port", {"optimizer": ("sgd", "slower_sgd")}, "learning rate 0.01"),
 ]  # fmt: skip
-READ_FROM_THE_MODELS = {"layer-missing", "initialisation", "frozen", "pairing"}
+READ_FROM_THE_MODELS = {"layer-missing", "initialisation", "frozen", "pairing", "float32"}
 """Causes that need no experiment."""
 
 
@@ -193,6 +205,61 @@ def test_statistics_of_every_layer_must_be_explained(both: Both) -> None:
     assert not found.holds and statistics.status == climbing.FAILED and not statistics.causes, found.sentences
 
 
+def test_the_same_call_gives_the_same_answer(both: Both) -> None:
+    first, second = ([rung.difference for rung in matched(both, "Net", "same_padding").rungs] for _ in range(2))
+    assert first == second
+
+
+def test_a_rounded_constant_is_told_and_tried_out_also_where_outputs_agree_within_the_tolerance(both: Both) -> None:
+    found = matched(both, "with_barely_leaky", "right_leaky")
+    assert found.holds and not found.same
+    assert found.sentences[0] == "Yes, but for constants that TensorFlow rounds to float32."
+    (inference,) = (rung for rung in found.rungs if rung.name == "logits, inference")
+    assert inference.status == climbing.ROUNDS and inference.difference < inference.tolerance
+    (cause,) = inference.causes
+    assert cause.residual is not None and cause.residual < 1e-14 < 1e-10 < (inference.first or 0)
+
+
+def test_a_cause_that_leaves_as_much_is_not_called_verified(both: Both) -> None:
+    said = " ".join(matched(both, "Net", "in_float32").sentences)
+    assert "float32: tensorflow's dense computes in float32" in said and "Verified" not in said and "Not verified" in said
+
+
+def test_layers_that_see_the_same_are_judged_by_their_running_statistics_and_others_follow(both: Both) -> None:
+    found = matched(both, "norm_twice", "norm_twice_of_other_epsilon", accept=["biased-variance"])
+    rungs = {rung.name: rung for rung in found.rungs}
+    assert not found.holds and [cause.name for cause in rungs["logits, training"].causes] in ([], ["epsilon"])
+    statistics = rungs["running statistics"]
+    assert statistics.status == climbing.ACCEPTED and statistics.where == "1.variance" and statistics.difference < 1e-2
+    behind = matched(both, "norm_twice", "norm_twice_of_other_epsilon")
+    assert behind.sentences[0] == "No: they part first at: logits, inference."
+
+
+def test_a_fault_that_has_no_name_is_said_to_lie_between_two_layers(both: Both) -> None:
+    found = matched(both, "blocks", "relu_before_the_sum")
+    said = " ".join(found.sentences)
+    assert said.count("were paired with") <= 1 and not found.holds
+    assert "The fault lies between 0.same#2, block/same#2, the last that agree, and 1.down, block_1/down." in said, said
+    assert "Functions that a subclassed Keras model calls are not recorded." in said
+
+
+def test_what_keras_cannot_do_otherwise_is_said_first_with_how_to_let_it_pass(both: Both) -> None:
+    first = matched(both, "with_norm", "with_norm").sentences[0]
+    assert first == (
+        "No: they part at running statistics alone. There Keras has a convention of its own: add --accept biased-variance."
+    )
+
+
+def test_wrong_usage_names_the_option(both: Both) -> None:
+    for name, said in (("nosuch:Net", "There is no module nosuch here."), ("tests.planted.nosuch:Net", "no module tests.pl")):
+        with pytest.raises(SpecError, match=said):
+            matching.match(name, f"{KERAS}:port", image=IMAGE, classes=CLASSES)  # before any process starts
+    with pytest.raises(SpecError, match=r"--classes must be the number of outputs\. Received: 7; both models give 5\."):
+        matching.match(f"{TORCH}:InTurn", f"{KERAS}:in_turn", image=IMAGE, classes=7, both=both)
+    with pytest.raises(SpecError, match=r"was given images of --input 16x16x3: does it take these\?"):
+        matching.match(f"{TORCH}:Net", f"{KERAS}:port", image=(16, 16, 3), classes=CLASSES, both=both)
+
+
 def test_what_tensorflow_rounds_is_accepted_alone_and_hides_nothing(both: Both) -> None:
     for _ in range(4):  # with other weights
         right = matched(both, "with_leaky", "right_leaky")
@@ -229,7 +296,7 @@ def test_a_rung_with_a_cause_of_its_own_follows_from_no_other_and_other_settings
     assert rungs["loss"].status == climbing.FOLLOWS
     assert {each.name for each in rungs["running statistics"].causes} == {"batch-norm-momentum", "biased-variance"}
     both_at_once = matched(both, "with_norm", "default_norm").sentences
-    assert both_at_once[-1].startswith("Settings that differ, which other layers may even out: norm (epsilon 1e-05, 0.001"), (
+    assert both_at_once[-1].startswith("Other settings, which other layers may even out: norm (epsilon 1e-05, 0.001"), (
         both_at_once
     )
 
@@ -324,6 +391,34 @@ def test_a_pair_is_written_as_the_module_that_the_twins_are_tested_with(
     assert (written.PYTORCH, written.TENSORFLOW) == (pair_for_run.PYTORCH, pair_for_run.TENSORFLOW)
     own, sides = user_code.folders("planted.pair_for_run")
     assert own == tmp_path / "planted" and sides == launch.PROJECT_ROOT / "tests"  # their code is part of the run's digest
+
+
+def test_a_written_pair_carries_what_is_rounded_and_a_proof_that_fails_by_it_names_it(
+    both: Both, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair_file.write(matched(both, "with_barely_leaky", "right_leaky"), tmp_path / "rounded_pair" / "net.py")
+    monkeypatch.syspath_prepend(tmp_path)
+    rounded = user_code.module("rounded_pair.net").MODEL.rounded
+    said = {
+        "name": "2 logits",
+        "model": "rounded_pair.net",
+        "optimizer": "sgd",
+        "precision": "float64",
+        "steps": 1,
+        "step": None,
+    }
+    said |= {"tolerance": 1e-12, "reason": "rounding", "status": "failed"}
+    small, large = (Rung.model_validate({**said, "max_relative_difference": size}) for size in (4e-10, 0.1))
+    sentences = [Proof(rungs=[rung], seconds=1.0, rounded=rounded).sentence for rung in (small, large)]
+    assert "`match` found a cause: rounded-constants: tensorflow computes its leaky ReLU, slope 0.01" in sentences[0]
+    assert "rounded" not in sentences[1]
+
+
+def test_a_shared_layer_keeps_its_name_in_a_written_pair(both: Both, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair_file.write(matched(both, "Shared", "shared"), tmp_path / "shared_pair" / "net.py")
+    monkeypatch.syspath_prepend(tmp_path)
+    written = user_code.module("shared_pair.net")
+    assert written.TENSORFLOW.layers["shared"] == "shared" and [name for name, _ in written.MODEL.again] == ["shared"]
 
 
 @pytest.mark.parametrize(
