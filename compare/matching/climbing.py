@@ -106,8 +106,9 @@ class Match:
 
     @property
     def _unlike(self) -> list[str]:
-        """Layers whose settings differ, with these."""
-        return [f"{line.left.name} ({line.settings})" for line in self.lines if line.left is not None and line.settings]
+        """Layers whose settings differ, with these. Where nothing was measured, order alone has paired them: then none."""
+        found = [line for line in self.lines if line.settings and line.inference is not None]
+        return [f"{line.left.name} ({line.settings})" for line in found if line.left is not None]
 
     @property
     def sentences(self) -> list[str]:

@@ -175,6 +175,7 @@ def test_what_is_accepted_does_not_fail_the_match(both: Both) -> None:
 
 def test_what_is_accepted_excuses_nothing_that_it_hides(both: Both) -> None:
     missing = matched(both, "Net", "other_width", accept=["layer-missing"])
+    assert not any("Other settings" in said for said in missing.sentences)  # nothing was measured
     assert not missing.holds and missing.sentences[0] == "No: they part first at: layers and parameters."
     (model,) = [case[2:4] for case in CASES if case[0] == "epsilon"]
     behind = matched(both, *model, accept=["epsilon", "biased-variance"])
