@@ -30,7 +30,7 @@ from compare.execution import cells, executor, options, run_settings, signing, s
 from compare.execution.cells import MatrixPlan
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison, ProofRecord
-from compare.judgement import decision, sameness, summary
+from compare.judgement import decision, run_figures, sameness, summary
 from compare.proof import claims, ladder, timed_rows
 from compare.proof.certificate import ONE_UPDATE
 from compare.reporting import comparison_report
@@ -437,7 +437,7 @@ def _run_jobs(
         result = executor.execute(row, repeat, folder, shown.watch, restarts=comparison.restarts)
         if not (store.run_folder(folder, row.id, repeat) / results.RESULT_FILE).exists():
             unwritten.append((row.id, result))
-        shown.end(result)
+        shown.end(result, run_figures.disturbed_words(result))
     return unwritten
 
 

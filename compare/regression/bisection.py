@@ -42,6 +42,12 @@ class Trial(Frozen):
     ratio: Ratio | None
     """Later over earlier. None: no pair could be used."""
     verdict: Verdict
+    pairs: int = 0
+    """That were made. `ratio.n` of them count."""
+    disturbed: int = 0
+    """Pairs that do not count because other work disturbed one of their runs."""
+    doubts: list[str] = []
+    """Why runs do not count, in sentences."""
 
 
 class Found(Frozen):

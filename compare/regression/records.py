@@ -11,10 +11,12 @@ from compare.core.statistics import Ratio, Spread
 from compare.judgement.measurements import METRICS, MORE_IS_BETTER, SECONDS, Kind
 
 Verdict = Literal[
-    "regression", "worse, within the threshold", "no change shown", "better", "not tested", "too few to tell", "cannot tell"
-]
-"""`not tested`: there is no test, and nothing beyond a threshold needs one."""
-UNDECIDED = ("too few to tell", "cannot tell")
+    "regression", "worse, within the threshold", "no change shown", "better", "not tested", "too few to tell", "cannot tell",
+    "not judged",
+]  # fmt: skip
+"""`not tested`: there is no test, and nothing beyond a threshold needs one. `not judged`: no such time is reliable; the figures
+are shown as they were measured."""
+UNDECIDED = ("too few to tell", "cannot tell", "not judged")
 
 ACCURACY = "test_accuracy"
 JUDGED = ("epoch_seconds", "first_step_seconds", "peak_memory_mib")
@@ -69,7 +71,7 @@ class Change(Frozen):
     name: str
     metric: str
     method: str
-    """paired, paired by seed, Welch, or none. `none`: the figure is the same number in every run."""
+    """paired, paired by seed, Welch, or none. `none`: the figure is the same number in every run, or is not judged."""
     baseline: Spread
     candidate: Spread
     change: Ratio

@@ -183,7 +183,7 @@ def _interleaved(
 ) -> Judgement:
     request = requests.request(settings, frameworks, folder, criteria.only, prove=prove)
     removed = "The other checkout is removed. " if checks_out else ""
-    words = f"Interrupted. {removed}Finished runs are in {folder}."
+    words = f"Interrupted. {removed}Finished runs are in {folder}. The same command with --out {folder} continues."
     with interruptible(words), display(Console(stderr=True)) as shown:
         measure(request, folder, shown)
     return judge_stored(folder, None, criteria)
