@@ -140,6 +140,8 @@ class Measured(Frozen):
     """Whether it had uncommitted changes."""
     machine: dict[str, Any]
     """The facts of `machine.IDENTITY` that are known."""
+    repository: str | None = None
+    """That the commit is of. None: the suite's."""
     versions: dict[str, str]
     """Of Python, the system and the frameworks."""
     data_name: str | None
@@ -251,6 +253,7 @@ def _comparison(folder: Path) -> Measured:
         commit=own.get("commit"),
         committed_at=None,
         dirty=bool(own.get("dirty")),
+        repository=own.get("repository"),
         machine={fact: own.get(fact) for fact in machine.IDENTITY},
         versions=system | packages,
         data_name=comparison.data_name,

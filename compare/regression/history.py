@@ -102,6 +102,8 @@ def command(
 
 
 _DISTURBED = ": other work disturbed all of its runs, or may have"
+_OF_A_SIDE = "for base and head, the command that made them, in another --out"
+_UNWATCHED = " Files of pytest-benchmark do not say whether other work disturbed a benchmark."
 
 
 def points(folder: Path, metrics: Sequence[str], only: str | None = None) -> tuple[list[Point], list[str]]:
@@ -130,6 +132,7 @@ def points(folder: Path, metrics: Sequence[str], only: str | None = None) -> tup
     known = _commit_times({each.commit for each in measured if each.commit})
     names, machines = _names(measured), _machines(measured)
     made: dict[object, Point] = {}
+    again = set[str]()
     for each, on in zip(measured, machines, strict=True):
         for subject in each.subjects.values():
             if only is not None and not fnmatch.fnmatchcase(subject.id, only):
@@ -151,16 +154,17 @@ def points(folder: Path, metrics: Sequence[str], only: str | None = None) -> tup
                 elif metric in subject.spreads:
                     what = f"{subject.name} of {each.source}: {heading(metric)}"
                     left_out.append(f"{what}{_DISTURBED}")
+                    again.add(_OF_A_SIDE if revisions.is_side(each.source) else "run --resume DIR --again disturbed")
     if not read:
         raise FolderError(
             f"{folder} holds no results folder and no file of pytest-benchmark. Name a folder that holds some, e.g. results."
         )
     if not made:
         found = "; ".join(left_out) or f"{len(measured)} measurements were read"
-        if any(each.endswith(_DISTURBED) for each in left_out):
+        if again:
             raise FolderError(
                 f"{folder} holds no measurement of {', '.join(metrics)} that is surely undisturbed. Received: {found}. "
-                "Make the runs again on an idle machine: run --resume DIR --again disturbed. "
+                f"Make the runs again on an idle machine: {'; '.join(sorted(again))}. "
                 "Or ask for another figure, such as --metric test_accuracy."
             )
         raise FolderError(
@@ -278,6 +282,7 @@ def history_table(points: Sequence[Point], name: str) -> Table:
         for point in points
     ]
     note = "Median (25 % to 75 % quantile) of n repeats or rounds, in the order of the commits. *: with uncommitted changes."
+    note += _UNWATCHED if points[0].metric == SECONDS else ""
     return Table(name, one_line(f"{title} on {points[0].machine}"), columns, rows, note=note)
 
 

@@ -85,6 +85,7 @@ def _side(measured: Measured) -> Side:
     return Side(
         source=str(measured.source),
         commit=measured.commit_name,
+        repository=measured.repository,
         measured_at=measured.measured_at.isoformat(timespec="seconds"),
         versions=measured.versions,
     )

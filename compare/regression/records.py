@@ -119,6 +119,8 @@ class Side(Frozen):
 
     source: str
     commit: str
+    repository: str | None = None
+    """That the commit is of: of a user's own model. None: the suite's."""
     measured_at: str
     versions: dict[str, str]
 

@@ -152,7 +152,7 @@ def judge_stored(baseline: Path, candidate: Path | None, criteria: Criteria) -> 
 def _are_interleaved(before: Measured, now: Measured) -> bool:
     """Whether the two are the sides of one interleaved measurement."""
     base, head = (measured.source.resolve() for measured in (before, now))
-    return (base.name, head.name) == (BASE, HEAD) and base.parent == head.parent and (base.parent / MARK_FILE).exists()
+    return (base.name, head.name) == (BASE, HEAD) and base.parent == head.parent and revisions.is_side(base)
 
 
 def threshold_of(option: str, text: str) -> float:

@@ -30,7 +30,10 @@ def report(judged: Judgement) -> Report:
         json_file="regress.json",
         overline="Did a change make it slower?",
         facts=[
-            *(f"{name}: {side.source}, {side.commit}, {side.measured_at}" for name, side in sides),
+            *(
+                f"{name}: {side.source}, {side.commit}{f' of {side.repository}' if side.repository else ''}, {side.measured_at}"
+                for name, side in sides
+            ),
             f"Machine: {judged.machine}",
         ],
         marks=[

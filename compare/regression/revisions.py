@@ -282,7 +282,8 @@ def sides_of_model(
     code = Code(None, lambda row: row.spec.to_json(), _environment_of_base(files, moved, folder), folder)
     _prove_imports(code, checkout, revision, list(files), head)
     # The commit names what differs. Changes in this suite, which trains both, still show as such.
-    now = {**head.machine, "commit": commit_of("HEAD", repository), "dirty": bool(head.machine.get("dirty"))}
+    of_head = {"commit": commit_of("HEAD", repository), "repository": str(repository)}
+    now = {**head.machine, **of_head, "dirty": bool(head.machine.get("dirty"))}
     own = {"machine": {**now, "commit": checkout.commit}, "code_hash": code_digest.of(names, model, moved), "proof": None}
     return OneSide(head.model_copy(update=own), code), OneSide(head.model_copy(update={"machine": now}))
 
@@ -457,6 +458,11 @@ def claim(out: Path, sides: Mapping[str, OneSide], mark: Mapping[str, Any]) -> N
         there, asked = ({**store.flat(each), "revision": None} for each in (atomic_files.parsed(path.read_bytes()), wanted))
         results_folder.refuse_other(out, "measurement", store.differing(there, asked))
     atomic_files.write_atomically(path, json.dumps(wanted, indent=1) + "\n")
+
+
+def is_side(folder: Path) -> bool:
+    """Whether a results folder is a side of a measurement in turn, so that its runs have partners."""
+    return folder.resolve().name in (BASE, HEAD) and (folder.resolve().parent / MARK_FILE).exists()
 
 
 def _has_runs(out: Path) -> bool:

@@ -425,6 +425,13 @@ def test_other_initial_weights_are_told(tmp_path: Path) -> None:
     ]
 
 
+def test_the_repository_of_ones_own_model_is_named_beside_the_commit(tmp_path: Path) -> None:
+    folders = [kept.folder(tmp_path / name, BOTH, machine={"repository": "/of/a/team"}) for name in ("before", "now")]
+    done = compare(*folders)
+    assert done.stdout.count("aaaaaaaa of /of/a/team,") == 2
+    assert judge(*folders).baseline.repository == "/of/a/team"
+
+
 def test_results_that_are_left_out_are_named(tmp_path: Path) -> None:
     before, now = (kept.folder(tmp_path / name, BOTH) for name in ("before", "now"))
     torn = next(before.glob("runs/*/result.json"))

@@ -283,6 +283,7 @@ def test_the_revision_of_ones_own_model_is_that_of_its_own_repository(team: Path
     before, now = sides("before", team)
     assert before.code is not None and now.code is None
     assert [each.plan.machine["commit"] for each in (before, now)] == [git(team, "rev-parse", at) for at in ("before", "main")]
+    assert {each.plan.machine["repository"] for each in (before, now)} == {str(team)}
     with pytest.raises(RevisionError, match=r"before~1 has no nets_of_a_team.net.py\. nets_of_a_team.net needs it"):
         sides("before~1", team)
     shutil.rmtree(team / ".git")
@@ -513,6 +514,14 @@ def test_the_same_command_goes_on_where_it_was_interrupted_and_makes_a_broken_pa
     assert done.exit_code == 3 and "4 of 12 pairs are in" in done.stderr, done.output
     assert len(stand_in) == 4 + 16 and {repeat for _, _, repeat in stand_in[4:]} == {2, 3, 4, 5}
     assert len([each for each in stand_in[4:] if each[1:] == ("pytorch-serial-2", 2)]) == 2
+
+
+def test_a_side_is_not_gone_on_with_alone(tmp_path: Path) -> None:
+    plan = made.comparison([made.row("pytorch")]).model_copy(update={"argv": ["regress", "--interleaved", "before"]})
+    store.write_plan(tmp_path / "head", plan)
+    done = CliRunner().invoke(app, ["run", "--resume", str(tmp_path / "head")])
+    said = f"whose runs are pairs. Received: --resume. Give the command regress again, with --out {tmp_path}."
+    assert done.exit_code == 2 and said in done.stderr, done.output
 
 
 def test_another_measurement_is_not_gone_on_with_and_the_refusal_names_the_difference(
