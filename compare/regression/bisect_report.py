@@ -7,7 +7,7 @@ from compare.core import verdict_words
 from compare.core.statistics import SIGNIFICANCE, VERDICT_PAIRS
 from compare.core.wording import count, percent
 from compare.judgement import environments
-from compare.regression.bisection import Found, Trial
+from compare.regression.bisection import Answer, Found, Named, Trial
 from compare.regression.candidates import Asked, Candidates
 from compare.regression.records import EXIT_OK, EXIT_UNDECIDED, heading
 from compare.reporting import comparison_tables
@@ -58,6 +58,14 @@ def report(found: Found, chosen: Candidates, asked: Asked) -> Report:
     sentences.insert(1, (comparison_tables.ENVIRONMENTS, environments.sentences(there)))
     tables += [Table("skipped", "What could not be measured", _SKIPPED, skipped)] if skipped else []
     suspects = [chosen.each[place].identity for place in found.suspects]
+    answer = Answer(
+        search=found,
+        candidates=[Named(identity=each.identity, title=each.title) for each in chosen.each],
+        first_bad=suspects[0] if found.outcome == "found" else None,
+        suspects=suspects,
+        metric=asked.metric,
+        environments=environments.sentences(there),
+    )
     return Report(
         title=title,
         headline="bold",
@@ -72,15 +80,7 @@ def report(found: Found, chosen: Candidates, asked: Asked) -> Report:
         marks=[Mark("First bad", "found" if found.outcome == "found" else found.outcome, _TONES.get(found.outcome, "warn"))],
         findings=[each for each in sentences if each[1]],
         tables=tables,
-        values={
-            "headline": title,
-            "search": found.model_dump(mode="json"),
-            "candidates": [{"identity": each.identity, "title": each.title} for each in chosen.each],
-            "first_bad": suspects[0] if found.outcome == "found" else None,
-            "suspects": suspects,
-            "metric": asked.metric,
-            "environments": environments.sentences(there),
-        },
+        values={"headline": title, **answer.model_dump(mode="json")},
         exit_code=EXIT_OK if found.outcome == "found" else EXIT_UNDECIDED,
     )
 

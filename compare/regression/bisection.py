@@ -67,6 +67,28 @@ class Found(Frozen):
         return [] if self.outcome == "no regression" else list(range(self.last_good + 1, self.first_bad + 1))
 
 
+class Named(Frozen):
+    """A candidate for a reader."""
+
+    identity: str
+    title: str
+
+
+class Answer(Frozen):
+    """The answer of `convtwins bisect`."""
+
+    search: Found
+    candidates: list[Named]
+    """In order, the good end first."""
+    first_bad: str | None
+    """Its identity. None: not found."""
+    suspects: list[str]
+    """Identities of the candidates that may be the first bad one."""
+    metric: str
+    environments: list[str]
+    """Sentences on what differs between the environments of the last good and the first bad one."""
+
+
 def search(last: int, measure: Measure, threshold: float, skipped: Mapping[int, str] | None = None) -> Found:
     """Find the first bad one of the candidates 0 to `last`, in order. The first is the good end, `last` is the bad end.
 

@@ -18,7 +18,6 @@ import typer
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from common.frozen import Frozen
 from common.machine import machine
 from compare.core import exits
 from compare.core.errors import FolderError
@@ -29,7 +28,7 @@ from compare.execution import options, store
 from compare.judgement import measurements
 from compare.judgement.measurements import METRICS, SECONDS, TIMES, Measured, Subject
 from compare.regression import revisions
-from compare.regression.records import heading
+from compare.regression.records import Point, heading
 from compare.regression.revisions import RevisionError
 from compare.reporting import document
 from compare.reporting.document import Report
@@ -41,31 +40,6 @@ _DEFAULT = ("epoch_seconds", SECONDS)
 _LOG_FROM = 10.0
 """A plot's axis is logarithmic if its largest value is at least this many times the smallest."""
 _LEGEND_AT_MOST = 24
-
-
-class Point(Frozen):
-    """One figure of one row or benchmark at one commit."""
-
-    machine: str
-    name: str
-    """What the row or benchmark did."""
-    metric: str
-    commit: str | None
-    dirty: bool
-    committed_at: datetime | None
-    """None if neither the file nor git knows."""
-    measured_at: datetime
-    value: Spread
-    source: str
-
-    @property
-    def when(self) -> tuple[datetime, datetime]:
-        """Its place in time: the commit's time, then its own among those of one commit."""
-        return self.committed_at or self.measured_at, self.measured_at
-
-    @property
-    def commit_name(self) -> str:
-        return f"{self.commit[:8]}{'*' if self.dirty else ''}" if self.commit else "no commit"
 
 
 def command(

@@ -1,8 +1,9 @@
-"""The request of a regression check, its rules, and its findings."""
+"""The request of a regression check, its rules, and its findings. And the points of a history."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Literal
 
 from common.frozen import Frozen
@@ -168,3 +169,28 @@ class Judgement(Frozen):
             return EXIT_REGRESSION
         undecided = self.missing or not self.changes or self.num_not_ruled_out or not {*UNDECIDED}.isdisjoint(self.verdicts)
         return EXIT_UNDECIDED if undecided else EXIT_OK
+
+
+class Point(Frozen):
+    """One figure of one row or benchmark at one commit."""
+
+    machine: str
+    name: str
+    """What the row or benchmark did."""
+    metric: str
+    commit: str | None
+    dirty: bool
+    committed_at: datetime | None
+    """None if neither the file nor git knows."""
+    measured_at: datetime
+    value: Spread
+    source: str
+
+    @property
+    def when(self) -> tuple[datetime, datetime]:
+        """Its place in time: the commit's time, then its own among those of one commit."""
+        return self.committed_at or self.measured_at, self.measured_at
+
+    @property
+    def commit_name(self) -> str:
+        return f"{self.commit[:8]}{'*' if self.dirty else ''}" if self.commit else "no commit"

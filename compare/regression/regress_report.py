@@ -92,6 +92,7 @@ def sentences(judged: Judgement) -> list[tuple[str, list[str]]]:
         for change in judged.changes
         if change.verdict in UNDECIDED
     ]
+    undecided += ["Longer runs (--epochs) on an idle machine would tell."] * ("not judged" in judged.verdicts)
     undecided += [sentence for verdict, sentence in facts if verdict in UNDECIDED]
     undecided += [f"{name}: in the baseline, and not measured now." for name in judged.missing]
     undecided += ["Nothing was measured on both sides."] * (not judged.changes)

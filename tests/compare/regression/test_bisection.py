@@ -29,7 +29,7 @@ from compare.execution.executor import Code
 from compare.execution.matrix import Row
 from compare.regression import bisection, candidates
 from compare.regression.bisection import Enough, Found, Unmeasurable
-from tests.compare import made
+from tests.compare import made, test_schema
 from tests.compare.regression.conftest import upgrade
 from tests.compare.regression.repository import git
 from tests.compare.regression.test_regress_for_real import PARTS, PLANTED
@@ -243,6 +243,7 @@ def test_the_first_slow_commit_of_a_repository_is_found(
     slow = commit_of(repository, 5)
     assert done.stdout.startswith(f"First bad: {slow[:8]} change 5. It made seconds per epoch 1.5")
     kept = json.loads((out / "bisect.json").read_text())
+    assert test_schema.faults("bisect", kept) == []
     assert kept["first_bad"] == slow and kept["suspects"] == [slow] and len(kept["candidates"]) == 7
     assert kept["candidates"][-1]["title"].endswith("change 6")  # what no run uses is no candidate
     assert worktrees(repository) == 1

@@ -15,7 +15,7 @@ from common.machine import machine
 from compare.__main__ import app
 from compare.core.errors import FolderError
 from compare.regression import history
-from tests.compare import kept, made
+from tests.compare import kept, made, test_schema
 
 FIRST, SECOND = "1" * 40, "2" * 40
 
@@ -176,6 +176,7 @@ def test_what_cannot_be_read_is_told_and_nothing_at_all_is_an_error(tmp_path: Pa
     assert done.exit_code == 0
     assert done.stderr.startswith(f"Left out: {tmp_path / 'bad' / 'compare.json'} is not a whole comparison")
     (point,) = json.loads(done.stdout)
+    assert test_schema.faults("history", [point]) == [] != test_schema.faults("history", [{**point, "more": 1}])
     assert point["source"] == str(tmp_path / "good") and point["value"]["n"] == 5
     assert compare(tmp_path, "--metric", "seconds").exit_code == 2
     assert compare(tmp_path, "--only", "tensorflow*").exit_code == 2

@@ -29,7 +29,7 @@ from compare.proof import ladder, timed_rows
 from compare.proof.certificate import Proof, Rung
 from compare.regression import revisions
 from compare.regression.revisions import RevisionError
-from tests.compare import made
+from tests.compare import made, test_schema
 from tests.compare.regression.conftest import upgrade
 from tests.compare.regression.repository import git
 
@@ -204,6 +204,7 @@ def test_a_slowdown_between_two_revisions_is_a_regression(
     assert [state for state, row, _ in measured if row == pytorch] == ["before", "now", "now", "before"] * 3
     assert len(measured) == 2 * 2 * 6
     kept = json.loads((out / "regress.json").read_text())
+    assert test_schema.faults("regress", kept) == []
     assert kept["paired"] and kept["exit_code"] == 3
     assert [kept[side]["commit"] for side in ("baseline", "candidate")] == [
         git(repository, "rev-parse", revision)[:8] for revision in ("before", "HEAD")
