@@ -15,7 +15,7 @@ PYTEST := $(BIN)/python -m pytest
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: another-lock help setup format check test test-all bench compare report docs example sbom clean
+.PHONY: another-lock help setup format check test test-all gate bench compare report docs example sbom clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,6 +61,9 @@ test-all: setup ## The quick suite and the slow tests
 
 bench: setup run-benchmarks ## Time the frameworks: pytest-benchmark for history (.benchmarks), then the bars that are ratios
 	$(BIN)/python -m tests.benchmarks.bars
+
+gate: setup ## What the suite itself costs, against its last release (RELEASE=revision): ratios of processor time
+	$(BIN)/python -m tests.benchmarks.gate $(or $(RELEASE),$(shell cat .ci/release))
 
 .PHONY: run-benchmarks
 run-benchmarks: BENCHMARK := $(PYTEST) tests/benchmarks --benchmark-only --benchmark-autosave --benchmark-save-data

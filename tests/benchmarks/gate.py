@@ -83,7 +83,7 @@ def judge(measures: Sequence[Measure], base: Path, head: Path, pairs: int = PAIR
     """Measure each in both checkouts, tell each ratio, and return the exit code.
 
     Raises:
-        subprocess.CalledProcessError: a measure fails.
+        SystemExit: a measure fails.
     """
     found: list[str] = []
     for measure in measures:
@@ -115,7 +115,11 @@ def _verdict(ratio: Ratio | None) -> str:
 
 def _measured(measure: Measure, checkout: Path) -> float:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run([sys.executable, *measure.words], cwd=checkout, check=True, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run([sys.executable, *measure.words], cwd=checkout, check=False, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(
+            f"{measure.what}: {' '.join(measure.words)} failed in {checkout} with exit code {done.returncode}.\n{done.stderr}"
+        )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return measure.cost(done.stdout, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
 

@@ -1,6 +1,5 @@
 """The gate that compares what the suite itself costs with its last release."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -45,8 +44,8 @@ def test_processor_time_that_doubles_is_slower_whatever_else_is_not(tmp_path: Pa
 
 
 def test_a_measure_that_fails_is_no_answer(tmp_path: Path) -> None:
-    with pytest.raises(subprocess.CalledProcessError):
-        judge([PRINTED], *sides(tmp_path, "print(10)", "raise SystemExit(1)"))
+    with pytest.raises(SystemExit, match=r"planted: cost\.py failed in .* with exit code 7"):
+        judge([PRINTED], *sides(tmp_path, "print(10)", "raise SystemExit(7)"))
 
 
 def test_a_checkout_whose_code_is_not_the_one_that_runs_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

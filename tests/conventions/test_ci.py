@@ -15,6 +15,21 @@ exit 1"""
 """As `env create` does it: exit code 1, because no twin runs there yet."""
 
 
+def ran(folder: Path, create: str, install: str, gate: int = 0) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+    """What `.ci/run` does with programs in place of make, the command and Python, and the calls of these."""
+    shutil.copytree(PROJECT / ".ci", folder / ".ci")
+    python = f'case "$*" in *tests.benchmarks.gate*) exit {gate};; esac\n{install}'
+    programs = {"bin/make": "", "bin/chromium": "", ".venv/bin/convtwins": create, ".venv/bin/python": python}
+    for name, text in programs.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f'#!/bin/sh\necho "{path.name} $*" >> {folder}/calls\n{text}\n')
+        path.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
+    done = subprocess.run([folder / ".ci" / "run"], env=environment, capture_output=True, text=True, check=False)
+    return done, (folder / "calls").read_text().splitlines()
+
+
 @pytest.mark.parametrize(
     ("create", "install", "skipped"),
     [(CREATE, "exit 0", False), ("exit 1", "exit 0", True), (CREATE, "exit 1", True)],
@@ -23,18 +38,17 @@ exit 1"""
 def test_jax_is_installed_and_its_tests_are_skipped_by_name_where_it_cannot_be(
     create: str, install: str, skipped: bool, tmp_path: Path
 ) -> None:
-    (tmp_path / ".ci").mkdir()
-    shutil.copy(PROJECT / ".ci" / "run", tmp_path / ".ci" / "run")
-    programs = {"bin/make": "", "bin/chromium": "", ".venv/bin/convtwins": create, ".venv/bin/python": install}
-    for name, text in programs.items():
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f'#!/bin/sh\necho "{path.name} $*" >> {tmp_path}/calls\n{text}\n')
-        path.chmod(0o755)
-    environment = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
-    done = subprocess.run([tmp_path / ".ci" / "run"], env=environment, capture_output=True, text=True, check=False)
+    done, calls = ran(tmp_path, create, install)
     assert done.returncode == 0, done.stderr
     assert ("JAX could not be installed: the tests of tests/parity/test_jax.py will be skipped." in done.stderr) == skipped
-    calls = (tmp_path / "calls").read_text().splitlines()
-    assert calls[0] == "make check" and calls[-1] == "make test"
+    assert calls[0] == "make check" and calls[-2] == "make test"
     assert "convtwins env create jax --lock plugins/jax_twin/requirements.lock" in calls
+
+
+@pytest.mark.parametrize(("gate", "code"), [(0, 0), (1, 1), (2, 0)])
+def test_the_gate_fails_it_where_something_is_slower_and_not_where_it_cannot_be_told(
+    gate: int, code: int, tmp_path: Path
+) -> None:
+    done, calls = ran(tmp_path, CREATE, "exit 0", gate)
+    assert done.returncode == code
+    assert calls[-1] == f"python -m tests.benchmarks.gate {(PROJECT / '.ci' / 'release').read_text().strip()}"

@@ -185,7 +185,7 @@ def test_one_step_in_float32_finds_the_defect(
     assert failed[0] in Proof(rungs=found, seconds=0.0).sentence
 
 
-@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
+@pytest.mark.parametrize("framework", ["pytorch", pytest.param("tensorflow", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name == "top_k" else pytest.mark.slow) for name in COMPRESSED])
 def test_one_step_of_compressed_gradients_follows_the_rule_of_the_compression(
     recorded: Recordings, folder: Path, judge: single_steps.Judge, framework: str, name: str

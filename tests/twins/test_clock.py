@@ -63,7 +63,9 @@ def test_every_batch_shape_is_built_before_it_is_timed(twin: Twin, accumulation:
         assert result.phases.compile_seconds > 0.05 * result.phases.first_step_seconds
 
 
-@pytest.mark.parametrize("fields", [{}, {"accumulation": 3}, pytest.param({"mode": "data_parallel"}, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "fields", [{}, *(pytest.param(each, marks=pytest.mark.slow) for each in ({"accumulation": 3}, {"mode": "data_parallel"}))]
+)
 def test_every_batch_size_has_run_twice_before_it_is_timed_in_both_frameworks(
     twin: Twin, fields: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -340,6 +340,7 @@ def test_three_replicas_with_parts_of_three_sizes_train_as_serial_does(start: An
     assert parallel.step_losses == pytest.approx(serial.step_losses, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_three_replicas_with_parts_of_three_sizes_do_not_wait_for_each_other_forever(start: Any) -> None:
     """A rank that compiled fewer sizes than the others would leave them waiting."""
     run = start(**OWNED, mode="multi_process", replicas=3)

@@ -31,13 +31,7 @@ SETTINGS: dict[str, Any] = {
     "pipeline": {"micro_batches": PARTS},
     "profile_steps": 3,
 }
-WORDS = [
-    "pipeline_1f1b",
-    *(
-        pytest.param(word, marks=pytest.mark.slow)
-        for word in ("pipeline", "pipeline_async", "model_parallel", "hybrid_pipeline")
-    ),
-]
+WORDS = ("pipeline_1f1b", "pipeline", "pipeline_async", "model_parallel", "hybrid_pipeline")
 SECONDS = 300
 """How long any process may take on a machine that has much else to do."""
 
@@ -107,6 +101,7 @@ def test_an_asynchronous_pipeline_trains_batch_norm_in_every_stage(framework: st
     assert (code, result.status) == (0, "ok"), log
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("word", WORDS)
 def test_every_activation_and_every_gradient_is_counted_once(ended: Ended, word: str) -> None:
     architecture = made.network(num_classes=10)
@@ -118,6 +113,7 @@ def test_every_activation_and_every_gradient_is_counted_once(ended: Ended, word:
     assert ended(word).bytes_per_step == 8 * (handed_on + gradients)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("word", WORDS)
 def test_the_parts_of_a_step_say_how_long_its_stages_wait(ended: Ended, word: str) -> None:
     parts = ended(word).step_parts

@@ -78,6 +78,7 @@ def learned(epochs: list[Any]) -> list[Any]:
     return [(epoch.epoch, epoch.steps, epoch.train, epoch.validation, epoch.learning_rate) for epoch in epochs]
 
 
+@pytest.mark.slow
 def test_trials_side_by_side_are_bit_for_bit_the_runs_of_their_specs(serving: Serving, runs: dict[str, RunResult]) -> None:
     for name, fields in TRIALS.items():
         serving.trial(name, fields)

@@ -86,7 +86,7 @@ def as_independent(repeats: Any) -> Any:
         pytest.param(
             statistics, "smaller_p", uncorrected, "families of 8 differences of just 5 % over one base", marks=pytest.mark.slow
         ),
-        (statistics, "least_found", known_noise, "slowdowns found among 8 comparisons"),
+        pytest.param(statistics, "least_found", known_noise, "slowdowns found among 8 comparisons", marks=pytest.mark.slow),
         pytest.param(scaling_laws, "amdahl", as_independent, "intervals of serial fractions", marks=pytest.mark.slow),
     ],
 )
