@@ -78,7 +78,8 @@ def command(
 ) -> None:
     """Compare stored results, two revisions, or two environments. Exit code 3: a regression, 5: cannot tell.
 
-    The options of runs, from --repeats to --out, need --interleaved or --environments.
+    The options of runs, from --repeats to --out, need --interleaved or --environments. The same command with the same --out
+    continues what was interrupted.
     """
     with exits.reported(), _errors_in(markdown):
         criteria = Criteria(

@@ -525,7 +525,7 @@ def in_turn(
         shown.begin(row.id, label)
         made = sides[side].execute(head.of_repeat(row, pair), pair, out / side, shown.watch)
         if made.status not in store.FINISHED and not executor.has_room(store.run_folder(out / side, row.id, pair)):
-            raise OSError(f"{label}: {made.reason}. The measurement stops here; finished runs are in {out}")
+            raise OSError(f"{label}: {made.reason}. The measurement stops here; regress {out} judges its runs")
         shown.end(made, run_figures.disturbed_words(made))
         if enough is None:
             continue

@@ -579,8 +579,8 @@ def test_a_full_disk_ends_the_measurement_at_once_and_keeps_what_was_measured(
         patch.setattr(executor, "execute", full)
         done = regress("--interleaved", "before", "--out", out, "--markdown", tmp_path / "summary.md")
     assert done.exit_code == 1 and done.stdout == "" and len(stand_in) == 4 + 8 + 1
-    said = "No space left on device. The measurement stops here; finished runs are in"
-    assert f"base (3 of 6): it cannot be started: [Errno 28] {said} {out}. Free space" in done.stderr
+    said = "No space left on device. The measurement stops here; regress"
+    assert f"base (3 of 6): it cannot be started: [Errno 28] {said} {out} judges its runs. Free space" in done.stderr
     assert said in (tmp_path / "summary.md").read_text()
     assert regress("--interleaved", "before", "--out", out).exit_code == 3
 
