@@ -175,7 +175,7 @@ def _page_values(compared: Compared, folder: Path, made: Sequence[Table], drawn:
         "facts": [wording.one_line(fact).removeprefix(f"{title}, ") for fact in facts(compared)],
         "answer": list(map(wording.one_line, answer)),
         "pace": [pictures[_PACE]] if _PACE in pictures else [],
-        "main_table": page.grid(_narrow(comparison_tables.without_one_core(grids[_MAIN]))) if _MAIN in grids else None,
+        "main_table": page.grid(_narrow(comparison_tables.without_empty_speedups(grids[_MAIN]))) if _MAIN in grids else None,
         "divisions": list(map(wording.one_line, compared.findings.divisions)),
         "said": [
             (title, list(map(wording.one_line, said))) for title, said in sections(compared)[1:] if not {*said} <= {*answer}

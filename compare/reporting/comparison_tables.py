@@ -19,6 +19,7 @@ ENVIRONMENTS = "In what do the environments differ?"
 """Heading of the sentences on `environment_table`."""
 OTHER_DATA = "other data"
 """Stands for a figure that compares rows of different data."""
+_SPEEDUPS = ("speedup_one_core", "speedup_same_cores")
 _SCORES = [(split, score) for split in ("train", "validation", "test") for score in ("accuracy", "loss")]
 _SHORT = {"train": "train", "validation": "valid.", "test": "test", "accuracy": "acc.", "loss": "loss"}
 
@@ -46,10 +47,10 @@ def documents(summaries: Sequence[Summary]) -> list[Table]:
 def on_terminal(summaries: Sequence[Summary]) -> list[Table]:
     """The tables that are printed. They are narrower, and epochs run across."""
     made = [
-        without_one_core(main_table(summaries)),
+        without_empty_speedups(main_table(summaries)),
         *conditions_table(summaries),
         accuracy_table(summaries),
-        without_one_core(speedup_table(summaries)),
+        *_shown_speedups(summaries),
         phases_table(summaries),
         *target_table(summaries),
         *limit_table(summaries),
@@ -60,11 +61,16 @@ def on_terminal(summaries: Sequence[Summary]) -> list[Table]:
     return made if _trained(summaries) else _filled(made)
 
 
-def without_one_core(table: Table) -> Table:
-    """Where serial did not run on one core, the columns that need it are empty."""
+def without_empty_speedups(table: Table) -> Table:
+    """Where serial did not run, or not on one core, or nothing ran in parallel, the columns that compare the two are empty."""
     known = {key for row in table.rows for key, cell in row.items() if cell is not None}
-    empty = {"speedup_one_core", "parallel_efficiency"} - known if "speedup_same_cores" in known else ()
+    empty = {*_SPEEDUPS, "parallel_efficiency"} - known
     return replace(table, columns=tuple(column for column in table.columns if column.key not in empty))
+
+
+def _shown_speedups(summaries: Sequence[Summary]) -> list[Table]:
+    table = without_empty_speedups(speedup_table(summaries))
+    return [table] if any(column.key in _SPEEDUPS for column in table.columns) else []
 
 
 def _trained(summaries: Sequence[Summary]) -> bool:
@@ -117,10 +123,12 @@ def main_table(summaries: Sequence[Summary]) -> Table:
     sizes = sorted({summary.test_examples for summary in summaries if summary.test_examples})
     of = f" of {' or '.join(f'{size:,}' for size in sizes)} images" if sizes else ""
     note = f"Accuracy and loss: test split{of}, after the last epoch. " * _trained(summaries)
-    note += "Speed-up: against the same framework's serial run, by seconds per epoch."
+    if any(summary.shown_ratio(key) is not None for summary in summaries for key in _SPEEDUPS):
+        note += "Speed-up: against the same framework's serial run, by seconds per epoch. "
     several = max(summary.repeats for summary in summaries) > 1
-    note += " Median over repeats." * several
+    note += "Median over repeats." * several
     files_note = "Peak memory: the largest of the repeats." * several
+    note = note.strip()
     note += _rows(" Test accuracy no better than guessing: {}.", [summary.guesses for summary in summaries])
     note += _rows(" Other work disturbed {}: rely on no time of them.", [summary.disturbed for summary in summaries])
     return Table.of("comparison", "Comparison", columns, summaries, note, files_note=files_note, spreads_on_terminal=False)
