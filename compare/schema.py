@@ -19,6 +19,8 @@ from compare.core.until_decided import UntilDecided
 from compare.execution import options, store
 from compare.execution.cells import AXES
 from compare.execution.store import Comparison
+from compare.regression.bisection import Answer
+from compare.regression.records import Judgement, Point
 from compare.reporting.document import to_json
 
 _UNTIL = {name: field.default for name, field in UntilDecided.model_fields.items()}
@@ -42,13 +44,25 @@ SPEC_FILE: type[BaseModel] = pydantic.create_model("SpecFile", __base__=Spec, **
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _CHECKSUM = {"type": "string", "description": "SHA-256 of all other values, as JSON with sorted names."}
 
+_OF_A_REPORT = {
+    "headline": {"type": "string", "description": "The verdict in a sentence."},
+    "exit_code": {"type": "integer"},
+    "findings": {"type": "object", "description": "Sentences by heading."},
+    "tables": {"type": "array", "description": "The tables of the report."},
+}
+
 
 def schemas() -> dict[str, dict[str, Any]]:
-    """By name: what `--spec` reads, and the records of a run and of a comparison with their checksum."""
+    """By name: what `--spec` reads, the stored records, and the JSON of `regress`, `bisect` and `history`."""
     made = {"spec": _with_lists(SPEC_FILE.model_json_schema())}
-    for name, record in (("result", RunResult), ("comparison", Comparison)):
+    sealed = {"sha256": _CHECKSUM}
+    for name, record, besides in (
+        ("result", RunResult, sealed), ("comparison", Comparison, sealed),
+        ("regress", Judgement, _OF_A_REPORT), ("bisect", Answer, _OF_A_REPORT),
+    ):  # fmt: skip
         made[name] = record.model_json_schema(mode="serialization")
-        made[name]["properties"]["sha256"] = _CHECKSUM
+        made[name]["properties"] |= besides
+    made["history"] = pydantic.TypeAdapter(list[Point]).json_schema(mode="serialization")
     return {name: {"$schema": _DIALECT, **schema} for name, schema in made.items()}
 
 
@@ -64,10 +78,12 @@ def _with_lists(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def command(
-    which: Annotated[str, typer.Argument(metavar="WHICH", help="spec, result or comparison.")] = "spec",
+    which: Annotated[
+        str, typer.Argument(metavar="WHICH", help="spec, result, comparison, regress, bisect or history.")
+    ] = "spec",
     out: Annotated[Path | None, typer.Option(help=f"{options.OUT} Gets all of them, as WHICH.schema.json.")] = None,
 ) -> None:
-    """Print the JSON Schema of a spec file, of a run's result or of a comparison."""
+    """Print the JSON Schema of a spec file, of a stored record, or of what a command prints with --json."""
     with exits.reported():
         made = schemas()
         chosen("WHICH", [which], tuple(made))

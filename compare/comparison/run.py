@@ -18,7 +18,7 @@ from common.spec import SpecError
 from compare.comparison import comparison_plan, estimate, made_again, matrix_run
 from compare.comparison.comparison_plan import Request
 from compare.core import exits
-from compare.core.errors import LaunchError
+from compare.core.errors import FolderError, LaunchError
 from compare.core.interrupt import SIGNALLED, Interrupted, interruptible
 from compare.core.option_parsing import given_besides, levels, names, numbers, variants
 from compare.core.presets import Preset
@@ -30,7 +30,7 @@ from compare.execution import cells, executor, options, run_settings, signing, s
 from compare.execution.cells import MatrixPlan
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison, ProofRecord
-from compare.judgement import decision, sameness, summary
+from compare.judgement import decision, run_figures, sameness, summary
 from compare.proof import claims, ladder, timed_rows
 from compare.proof.certificate import ONE_UPDATE
 from compare.reporting import comparison_report
@@ -437,7 +437,7 @@ def _run_jobs(
         result = executor.execute(row, repeat, folder, shown.watch, restarts=comparison.restarts)
         if not (store.run_folder(folder, row.id, repeat) / results.RESULT_FILE).exists():
             unwritten.append((row.id, result))
-        shown.end(result)
+        shown.end(result, run_figures.disturbed_words(result))
     return unwritten
 
 
@@ -455,6 +455,11 @@ def _stored(
         restarts = plan.restarts if restarts is None else restarts
         return plan.model_copy(update={"until": until_of(plan.until), "restarts": restarts})
     request = comparison_plan.stored_request(folder, repeats)
+    if list(request.argv[:1]) in (["regress"], ["bisect"]):
+        raise FolderError(
+            f"{folder} is one side of a measurement in turn, whose runs are pairs. Received: --resume. Give the command "
+            f"{request.argv[0]} again, with --out {folder.parent}."
+        )
     settings = replace(request.settings, until=until_of(request.settings.until))
     return replace(request, settings=settings, restarts=request.restarts if restarts is None else restarts, live=live)
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from common.artifacts.schema import RunResult
-from compare.core.wording import clock_words
+from compare.core.wording import clock_words, one_line
 
 _REFRESH_PER_SECOND = 2  # drawing takes CPU time from the runs that are measured
 
@@ -74,18 +74,20 @@ class Display:
                 self._show_left({**self._seconds, self._name: [elapsed * (total - resumed) / own]}, elapsed)
         self._progress.update(self._now, total=total, completed=len(epochs), facts=facts)
 
-    def end(self, result: RunResult | None = None) -> None:
-        """The run has ended. The tables show its result. Outside a terminal, a line reports it."""
+    def end(self, result: RunResult | None = None, note: str = "") -> None:
+        """The run has ended. The tables show its result. Outside a terminal, a line reports it, with a note at its end."""
         seconds = self.clock() - self._started
         self._seconds.setdefault(self._name, []).append(seconds)
         self._progress.advance(self._whole)
         self._jobs = self._jobs[1:]
         self._show_left(self._seconds, 0.0)
         status = "" if result is None or result.status == "ok" else f", {result.status}"
+        if status and result is not None and result.reason:
+            status += f" ({one_line(result.reason)})"
         left = (
             f"{len(self._jobs)} left, about {clock_words(time_left(self._jobs, self._seconds))}" if self._jobs else "none left"
         )
-        self._line(f"{self._label}{status}: {clock_words(seconds)}; {left}.")
+        self._line(f"{self._label}{status}: {clock_words(seconds)}; {left}{f'; {note}' if note else ''}.")
 
     def _line(self, text: str) -> None:
         if self._progress.disable:

@@ -199,6 +199,11 @@ def _not_stored(row: Row, repeat: int, reason: str) -> RunResult:
     return RunResult(framework=row.framework, spec=row.spec, status="failed", reason=reason, repeat=repeat)
 
 
+def has_room(directory: Path) -> bool:
+    """Whether the result of a run that ended is in its folder, and the disk could take more."""
+    return (directory / results.RESULT_FILE).exists() and shutil.disk_usage(directory).free >= _FULL_BYTES
+
+
 def ending_words(code: int, log: Path, lacked_memory: bool) -> str:
     """How a process without a result ended, with the last line of its log."""
     words = launch.exit_words(code) if code else "ended without a result"

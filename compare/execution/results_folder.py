@@ -55,10 +55,15 @@ def refuse_other_request(
     if (folder / file).exists() and is_begun():
         stored = identity(store.read_record(folder / file, record, f"a {what}"))
         there = {name: stored.get(name) for name in asked}
-        _refuse_other(folder, what, store.differing(store.flat(there), store.flat(dict(asked))))
+        refuse_other(folder, what, store.differing(store.flat(there), store.flat(dict(asked))))
 
 
-def _refuse_other(folder: Path, what: str, difference: str | None) -> None:
+def refuse_other(folder: Path, what: str, difference: str | None) -> None:
+    """Refuse a folder because of a difference between what it holds and what is asked for, if there is one.
+
+    Raises:
+        FolderError: there is.
+    """
     if difference:
         raise FolderError(f"{folder} holds another {what} ({difference}). Choose another --out, or remove it.")
 
@@ -104,7 +109,7 @@ def claimed(
             then, now = cast(Any, stored), cast(Any, wanted)
             ground = store.other_ground((then.code_hash, now.code_hash), (then.machine, now.machine))
             there, asked = (store.flat(dict(identity(each))) for each in (stored, wanted))
-            _refuse_other(folder, what, store.differing(there, asked) or ground)
+            refuse_other(folder, what, store.differing(there, asked) or ground)
             record = merge(stored, wanted) if merge else stored
         records.write(path, record)
         atomic_files.sweep(folder)

@@ -60,7 +60,7 @@ def sentences(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
             *_ended(summary, good),
             *_as_asked(summary, row),
             *_short(summary, row, stored.comparison.train_examples),
-            *_other_work(summary),
+            *_other_work(summary, is_side=stored.comparison.argv[:1] in (["regress"], ["bisect"])),
             *_noise(stored, summary, alike),
         ):
             kinds.setdefault(caution.several, []).append(caution)
@@ -178,20 +178,19 @@ def _short(summary: Summary, row: Row, train_examples: int) -> Iterator[_Caution
         )
 
 
-def _other_work(summary: Summary) -> Iterator[_Caution]:
-    """Whether a row got its cores."""
+def _other_work(summary: Summary, *, is_side: bool) -> Iterator[_Caution]:
+    """Whether a row got its cores. The runs of a side of `regress` or `bisect` have partners, so it is not made again alone."""
     if summary.stolen and summary.noise is not None:
         lost, who = summary.noise.cores_stolen or 0.0, "the hypervisor"
     elif summary.disturbed:
         lost, who = summary.cores_lost or 0.0, "other work"
     else:
         return
+    again = "" if is_side else " run --resume DIR --again disturbed makes {} repeats again."
     yield _Caution(
         summary.name,
-        f"{who} took {lost:.2f} cores of its budget of {summary.cores}: rely on no time of it. run --resume DIR --again "
-        "disturbed makes its repeats again.",
-        f"{who} took cores of their budgets: rely on no time of them. run --resume DIR --again disturbed makes their repeats "
-        "again.",
+        f"{who} took {lost:.2f} cores of its budget of {summary.cores}: rely on no time of it.{again.format('its')}",
+        f"{who} took cores of their budgets: rely on no time of them.{again.format('their')}",
         f"{lost:.2f} of {summary.cores}",
     )
 

@@ -21,7 +21,7 @@ from compare.execution.matrix import Row
 from compare.execution.store import Stored
 from compare.judgement import cautions, environments, sameness
 from compare.judgement.row_figures import Summary
-from compare.judgement.run_figures import epoch_seconds, images_per_second, steps_needed, timed_steps, times_in_doubt
+from compare.judgement.run_figures import disturbed, doubt, epoch_seconds, images_per_second, steps_needed, timed_steps
 from compare.judgement.summary import first_undisturbed, summarize
 
 Kind = Literal["comparison", "benchmarks"]
@@ -115,8 +115,10 @@ class Subject(Frozen):
     """Milliseconds of a step in its longest operations, over the profiled repeats. Most of these list the operation."""
     begun: list[str] = []
     """When its runs began, if recorded. Runs with the same start are the same runs."""
-    in_doubt: list[int] = []
-    """Repeats whose times are not reliable, see `times_in_doubt`."""
+    in_doubt: dict[int, str] = {}
+    """Repeats whose times are not reliable: why not, see `doubt`."""
+    cores_taken: dict[int, float] = {}
+    """Of the disturbed repeats."""
 
     @property
     def work(self) -> dict[str, Any]:
@@ -138,6 +140,8 @@ class Measured(Frozen):
     """Whether it had uncommitted changes."""
     machine: dict[str, Any]
     """The facts of `machine.IDENTITY` that are known."""
+    repository: str | None = None
+    """That the commit is of. None: the suite's."""
     versions: dict[str, str]
     """Of Python, the system and the frameworks."""
     data_name: str | None
@@ -249,6 +253,7 @@ def _comparison(folder: Path) -> Measured:
         commit=own.get("commit"),
         committed_at=None,
         dirty=bool(own.get("dirty")),
+        repository=own.get("repository"),
         machine={fact: own.get(fact) for fact in machine.IDENTITY},
         versions=system | packages,
         data_name=comparison.data_name,
@@ -301,7 +306,8 @@ def _row(stored: Stored, row: Row, summary: Summary) -> Subject:
         },
         operations=_operations(list(runs)),
         begun=sorted(run.started_at for run in runs if run.started_at),
-        in_doubt=[repeat for repeat, run in sorted(good.items()) if times_in_doubt(run)],
+        in_doubt={repeat: why for repeat, run in sorted(good.items()) if (why := doubt(run))},
+        cores_taken={repeat: taken for repeat, run in sorted(good.items()) if (taken := disturbed(run))},
     )
 
 

@@ -14,6 +14,9 @@ from common.spec import Spec
 from compare.execution.store import Comparison
 from compare.judgement.row_figures import Limit
 
+DISTURBED = "were disturbed"
+"""The most frequent `doubt`."""
+
 
 def epoch_seconds(result: RunResult) -> float:
     """Median over the run's epochs, each at the pace of its timed steps.
@@ -65,10 +68,23 @@ def disturbed(result: RunResult) -> float | None:
     return taken if taken > DISTURBED_FROM else None
 
 
+def disturbed_words(result: RunResult) -> str:
+    """`disturbed: 0.97 cores taken`, for the line of a run. Empty if it was not."""
+    return "" if (taken := disturbed(result)) is None else f"disturbed: {taken:.2f} cores taken"
+
+
+def doubt(result: RunResult) -> str | None:
+    """Why no time of a run is reliable, as a predicate of several runs: `were disturbed`. None if its times are."""
+    if disturbed(result) is not None:
+        return DISTURBED
+    if result.spec.part == "training" and result.cores_used is None:
+        return "were too short to tell whether other work disturbed them"
+    return None if result.clock_caution is None else f"got their losses late ({result.clock_caution})"
+
+
 def times_in_doubt(result: RunResult) -> bool:
     """Whether other work took cores of a run's budget, the run was too short to tell, or its losses came late."""
-    unwatched = result.spec.part == "training" and result.cores_used is None
-    return unwatched or result.clock_caution is not None or disturbed(result) is not None
+    return doubt(result) is not None
 
 
 def until_accuracy(result: RunResult, accuracy: float) -> tuple[float, int] | None:

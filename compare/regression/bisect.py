@@ -83,6 +83,7 @@ def bisect(request: Request, asked: Asked, folder: Path) -> tuple[Found, Candida
     words = f"Interrupted. Finished runs are in {folder}. The same command with --out {folder} continues."
     with interruptible(words), display(Console(stderr=True)) as shown:
         candidates.refuse_used(request, asked, folder)
+        shown.stage(revisions.PREPARING)
         if asked.environments:
             chosen = candidates.of_environments(asked.environments, request, shown)
         else:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from common.artifacts.schema import Environment
 from compare.core import verdict_words
-from compare.core.statistics import SIGNIFICANCE
+from compare.core.statistics import SIGNIFICANCE, VERDICT_PAIRS
 from compare.core.wording import count, percent
 from compare.judgement import environments
-from compare.regression.bisection import Found, Trial
+from compare.regression.bisection import Answer, Found, Named, Trial
 from compare.regression.candidates import Asked, Candidates
 from compare.regression.records import EXIT_OK, EXIT_UNDECIDED, heading
 from compare.reporting import comparison_tables
@@ -22,6 +22,7 @@ _TRIALS = (
     Column("ratio", "times (95 % interval)", 3, interval=True),
     Column("border", "border", 3),
     Column("n", "pairs"),
+    Column("left_out", "left out"),
     Column("level", "level", 4, wide=True),
 )
 _SKIPPED = (Column("candidate", "revision or environment", fold=40), Column("reason", "reason", fold=80))
@@ -38,8 +39,9 @@ def report(found: Found, chosen: Candidates, asked: Asked) -> Report:
             "earlier": titles[trial.earlier],
             "verdict": trial.verdict,
             "ratio": trial.ratio,
-            "border": trial.border,
+            "border": trial.border if trial.ratio else None,
             "n": trial.ratio.n if trial.ratio else 0,
+            "left_out": max(trial.pairs - (trial.ratio.n if trial.ratio else 0), 0),
             "level": trial.level,
         }
         for trial in found.trials
@@ -56,6 +58,14 @@ def report(found: Found, chosen: Candidates, asked: Asked) -> Report:
     sentences.insert(1, (comparison_tables.ENVIRONMENTS, environments.sentences(there)))
     tables += [Table("skipped", "What could not be measured", _SKIPPED, skipped)] if skipped else []
     suspects = [chosen.each[place].identity for place in found.suspects]
+    answer = Answer(
+        search=found,
+        candidates=[Named(identity=each.identity, title=each.title) for each in chosen.each],
+        first_bad=suspects[0] if found.outcome == "found" else None,
+        suspects=suspects,
+        metric=asked.metric,
+        environments=environments.sentences(there),
+    )
     return Report(
         title=title,
         headline="bold",
@@ -63,21 +73,14 @@ def report(found: Found, chosen: Candidates, asked: Asked) -> Report:
         json_file="bisect.json",
         overline="Which change made it slower?",
         facts=[
-            f"{chosen.rows[0].id}, {heading(asked.metric)}, {count(len(titles), 'candidate')} from {titles[0]} to {titles[-1]}",
+            f"{chosen.rows[0].id}, {heading(asked.metric)}",
+            f"{count(len(titles) - 1, 'candidate')} after {titles[0]}, up to {titles[-1]}",
             f"Machine: {facts.get('processor') or 'unknown processor'}, {facts.get('logical_cores') or '?'} logical cores",
         ],
         marks=[Mark("First bad", "found" if found.outcome == "found" else found.outcome, _TONES.get(found.outcome, "warn"))],
         findings=[each for each in sentences if each[1]],
         tables=tables,
-        values={
-            "headline": title,
-            "search": found.model_dump(mode="json"),
-            "candidates": [{"identity": each.identity, "title": each.title} for each in chosen.each],
-            "first_bad": suspects[0] if found.outcome == "found" else None,
-            "suspects": suspects,
-            "metric": asked.metric,
-            "environments": environments.sentences(there),
-        },
+        values={"headline": title, **answer.model_dump(mode="json")},
         exit_code=EXIT_OK if found.outcome == "found" else EXIT_UNDECIDED,
     )
 
@@ -109,11 +112,18 @@ def _sentences(found: Found, titles: list[str], figure: str, threshold: float) -
         title = f"No regression between the ends: at {titles[-1]}, {figure} is {times} as large."
         lines.append(f"It grew by less than {verdict_words.percent_words(threshold)}, or fell. There is nothing to search for.")
     else:
-        title = f"CANNOT TELL: {last.ratio.n if last.ratio else 0} pairs do not decide about {titles[last.later]}."
-        lines.append(f"Beside {titles[last.earlier]}, {figure} is {_times(last)} as large. The border is {last.border:.3f}.")
+        title = _undecided(last, titles[last.later])
+        if last.ratio:
+            lines.append(
+                f"Beside {titles[last.earlier]}, {figure} is {_times(last)} as large. The border is {last.border:.3f}."
+            )
         if last is not ends:
             lines.append(f"The first bad one is among {'; '.join(titles[place] for place in found.suspects)}.")
-        lines.append("More pairs (--most-repeats) or longer runs (--epochs) may tell.")
+        lines.append(
+            "Search on an idle machine: the same command with the same --out goes on, and makes the disturbed pairs again."
+            if last.disturbed
+            else "More pairs (--most-repeats) or longer runs (--epochs) may tell."
+        )
     method = [
         f"Each candidate is measured in turn with the good end. It is bad if its {figure} over the good end's is shown to be "
         "above the border, and good if it is shown to be below. The border is half of the difference between the ends, on the "
@@ -121,10 +131,19 @@ def _sentences(found: Found, titles: list[str], figure: str, threshold: float) -
         "Paired t-tests on logarithms, which may stop at any number of pairs. All tests of the search share "
         f"{percent(SIGNIFICANCE)}: at most one search in 20 names a wrong change. Each interval is that of its test alone.",
     ]
-    return title, [("What was found", lines), ("How it was judged", method)]
+    doubts = list(dict.fromkeys(sentence for trial in found.trials for sentence in trial.doubts))
+    return title, [("What was found", lines), ("Runs whose times do not count", doubts), ("How it was judged", method)]
+
+
+def _undecided(trial: Trial, about: str) -> str:
+    """The verdict on a test that does not decide, with the cause where it is other work."""
+    counted = trial.ratio.n if trial.ratio else 0
+    if trial.disturbed and counted < VERDICT_PAIRS:
+        return f"CANNOT TELL about {about}: other work disturbed {trial.disturbed} of {count(trial.pairs, 'pair')}."
+    if not counted:
+        return f"CANNOT TELL about {about}: none of {count(trial.pairs, 'pair')} counts."
+    return f"CANNOT TELL: {count(counted, 'pair')} do not decide about {about}."
 
 
 def _times(trial: Trial | None) -> str:
-    if trial is None or trial.ratio is None:
-        return "unknown"
-    return f"{verdict_words.interval_words(trial.ratio)} times"
+    return f"{verdict_words.interval_words(trial.ratio)} times" if trial and trial.ratio else ""

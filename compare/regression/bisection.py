@@ -42,6 +42,12 @@ class Trial(Frozen):
     ratio: Ratio | None
     """Later over earlier. None: no pair could be used."""
     verdict: Verdict
+    pairs: int = 0
+    """That were made. `ratio.n` of them count."""
+    disturbed: int = 0
+    """Pairs that do not count because other work disturbed one of their runs."""
+    doubts: list[str] = []
+    """Why runs do not count, in sentences."""
 
 
 class Found(Frozen):
@@ -59,6 +65,28 @@ class Found(Frozen):
     def suspects(self) -> list[int]:
         """Candidates that may be the first bad one."""
         return [] if self.outcome == "no regression" else list(range(self.last_good + 1, self.first_bad + 1))
+
+
+class Named(Frozen):
+    """A candidate for a reader."""
+
+    identity: str
+    title: str
+
+
+class Answer(Frozen):
+    """The answer of `convtwins bisect`."""
+
+    search: Found
+    candidates: list[Named]
+    """In order, the good end first."""
+    first_bad: str | None
+    """Its identity. None: not found."""
+    suspects: list[str]
+    """Identities of the candidates that may be the first bad one."""
+    metric: str
+    environments: list[str]
+    """Sentences on what differs between the environments of the last good and the first bad one."""
 
 
 def search(last: int, measure: Measure, threshold: float, skipped: Mapping[int, str] | None = None) -> Found:

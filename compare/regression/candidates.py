@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from common.artifacts.schema import Environment
+from common.artifacts.schema import Environment, RunResult
 from common.frozen import Exact
 from common.machine import machine
 from common.machine.machine import Facts
@@ -17,18 +17,22 @@ from compare.comparison.comparison_plan import Request
 from compare.core import statistics
 from compare.core.progress import Display
 from compare.core.statistics import Ratio
+from compare.core.wording import shortened
 from compare.execution import launch, results_folder, store
 from compare.execution.contestants import Contestant
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison
-from compare.judgement import measurements
-from compare.regression import bisection, revisions
-from compare.regression.bisection import Enough, Found, Unmeasurable
+from compare.judgement import measurements, run_figures
+from compare.judgement.measurements import TIMES
+from compare.regression import bisection, facts, revisions
+from compare.regression.bisection import Enough, Found, Trial, Unmeasurable
 from compare.regression.revisions import BASE, HEAD, LOCK_FILES, OneSide, RevisionError
 from compare.regression.samples import Pair
 
 KIND, RECORD_FILE = "bisection", "bisection.json"
-_SHORT = 8
+_SHORT, _LONGEST_SUBJECT = 8, 48
+WASTED_PAIRS = 3
+"""A test ends when so many pairs in a row do not count."""
 
 
 class Bisection(Exact):
@@ -117,7 +121,8 @@ def of_revisions(good: str, bad: str, plan: Comparison) -> Candidates:
         commit, _, subject = line.partition(" ")
         lock = revisions.other_lock(commit)
         refusal = None if lock is None else f"its {lock} differs from that of the working tree"
-        found.append(Candidate(commit[:_SHORT], f"{commit[:_SHORT]} {subject}", commit, refusal))
+        title = f"{commit[:_SHORT]} {shortened(subject, _LONGEST_SUBJECT)}"
+        found.append(Candidate(commit[:_SHORT], title, commit, refusal))
     for end, word in ((found[0], good), (found[-1], bad)):
         if end.refusal:
             raise RevisionError(
@@ -198,12 +203,24 @@ def search(chosen: Candidates, request: Request, asked: Asked, folder: Path, sho
     ):
         good: list[OneSide] = []  # once it is checked out
 
+        def is_spoilt(run: RunResult) -> bool:
+            return asked.metric in TIMES and run_figures.disturbed(run) is not None
+
         def measure(earlier: int, later: int, enough: Enough) -> Ratio | None:
             """In pairs. The good end is checked out once for all tests."""
-            place = folder / f"{chosen.each[earlier].name}-{chosen.each[later].name}"
+            place = _folder(folder, chosen, earlier, later)
             so_far = partial(_ratio, place, asked.metric)
-            if enough(so_far()):
-                return so_far()
+            if enough(before := so_far()):
+                shown.stage(f"the pairs in {place} decide already")
+                return before
+            counted = [before.n if before else 0]  # after each pair that is made now
+
+            def is_over() -> bool:
+                ratio = so_far()
+                counted.append(ratio.n if ratio else 0)
+                is_wasted = len(counted) > WASTED_PAIRS and counted[-1] == counted[-1 - WASTED_PAIRS]
+                return enough(ratio) or is_wasted
+
             try:
                 with ExitStack() as briefly:
                     warm = [BASE] if good and earlier == 0 else []
@@ -214,17 +231,23 @@ def search(chosen: Candidates, request: Request, asked: Asked, folder: Path, sho
                         base = briefly.enter_context(chosen.ready(earlier))
                     sides = {BASE: base, HEAD: briefly.enter_context(chosen.ready(later))}
                     mark = {"bisection": [chosen.each[earlier].identity, chosen.each[later].identity]}
+                    revisions.claim(place, sides, mark)
                     name = chosen.each[earlier].name
-                    revisions.in_turn(name, chosen.rows, sides, place, mark, shown, lambda: enough(so_far()), warm)
+                    revisions.in_turn(name, chosen.rows, sides, place, shown, is_over, warm, is_spoilt)
             except RevisionError as error:
                 raise Unmeasurable(str(error)) from error
             return so_far()
 
         known = {place: each.refusal for place, each in enumerate(chosen.each) if each.refusal}
         try:
-            return bisection.search(len(chosen.each) - 1, measure, asked.threshold, known)
+            found = bisection.search(len(chosen.each) - 1, measure, asked.threshold, known)
         except Unmeasurable as error:
             raise RevisionError(f"A candidate that is needed cannot be measured. {error}") from None
+        trials = [
+            _with_doubts(trial, chosen, _folder(folder, chosen, trial.earlier, trial.later), asked.metric)
+            for trial in found.trials
+        ]
+        return found.model_copy(update={"trials": trials})
 
 
 def _identity(record: Bisection) -> Mapping[str, Any]:
@@ -237,11 +260,36 @@ def _go_on(stored: Bisection, wanted: Bisection) -> Bisection:
     return stored.model_copy(update={"most_repeats": wanted.most_repeats, "seeds": wanted.seeds})
 
 
-def _ratio(folder: Path, metric: str) -> Ratio | None:
-    """The figure of the head over that of the base, over all pairs that are stored and can be used."""
+def _folder(folder: Path, chosen: Candidates, earlier: int, later: int) -> Path:
+    """Of the test of two candidates."""
+    return folder / f"{chosen.each[earlier].name}-{chosen.each[later].name}"
+
+
+def _pair(folder: Path) -> Pair | None:
+    """The row of both sides. None before anything was measured."""
     if not all((folder / side / store.PLAN_FILE).exists() for side in (BASE, HEAD)):
         return None
     base, head = (measurements.read(folder / side) for side in (BASE, HEAD))
     (pair,) = (Pair(base.subjects[each], head.subjects[each], paired=True) for each in base.subjects)
+    return pair
+
+
+def _ratio(folder: Path, metric: str) -> Ratio | None:
+    """The figure of the head over that of the base, over all pairs that are stored and can be used."""
+    if (pair := _pair(folder)) is None:
+        return None
     before, now = pair.samples(metric)
     return statistics.paired_ratio(list(zip(now, before, strict=True)))
+
+
+def _with_doubts(trial: Trial, chosen: Candidates, folder: Path, metric: str) -> Trial:
+    """The trial with its number of pairs, and why some do not count."""
+    if (pair := _pair(folder)) is None:
+        return trial
+    sides = ((pair.before, trial.earlier), (pair.now, trial.later))
+    made = pair.before.seeds.keys() & pair.now.seeds.keys()
+    if metric not in TIMES:
+        return trial.model_copy(update={"pairs": len(made)})
+    disturbed = made & (pair.before.cores_taken.keys() | pair.now.cores_taken.keys())
+    doubts = [sentence for each, at in sides for sentence in facts.doubts(each, f"of {chosen.each[at].title}")]
+    return trial.model_copy(update={"pairs": len(made), "disturbed": len(disturbed), "doubts": doubts})

@@ -5,9 +5,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 
+from common.machine.interference import DISTURBED_FROM
 from compare.core.statistics import VERDICT_PAIRS
 from compare.core.wording import count
 from compare.judgement.measurements import METRICS, Measured, Subject
+from compare.judgement.run_figures import DISTURBED
 from compare.judgement.summary import FAILURES, UNFINISHED
 from compare.regression.records import ACCURACY, Criteria, Fact, Verdict
 from compare.regression.samples import Pair, usable
@@ -30,7 +32,7 @@ def facts(pair: Pair, criteria: Criteria) -> Iterator[Fact]:
         for metric in criteria.judged:
             was, is_ = (_availability(each, metric) for each in (before, now))
             wanted = metric in criteria.needed or (was, is_) != ("not measured", "not measured")
-            if wanted and not all(pair.samples(metric)):
+            if wanted and not all(pair.samples(metric, in_doubt=True)):
                 yield fact(METRICS[metric].heading, was, is_, "cannot tell")
         if (before.tests or now.tests) and not pair.tests_accuracy:
             yield fact(METRICS[ACCURACY].heading, *_accuracies(pair, criteria))
@@ -46,7 +48,7 @@ def facts(pair: Pair, criteria: Criteria) -> Iterator[Fact]:
 def _availability(subject: Subject, metric: str) -> str:
     if not subject.samples.get(metric):
         return "not measured"
-    return "measured" if usable(subject, metric) else "measured in no run that can be relied on"
+    return "measured" if usable(subject, metric, in_doubt=True) else "measured in no run that can be relied on"
 
 
 def _accuracies(pair: Pair, criteria: Criteria) -> tuple[str, str, Verdict]:
@@ -88,6 +90,18 @@ def _agreement_verdict(before: bool | None, now: bool) -> Verdict:
     return "no change shown" if before == now else "better" if now else "regression"
 
 
+def doubts(subject: Subject, whose: str) -> Iterator[str]:
+    """How many runs have no reliable times, one sentence for each reason."""
+    reasons = list(subject.in_doubt.values())
+    for why in dict.fromkeys(reasons):
+        words = f"{reasons.count(why)} of {count(len(subject.seeds), 'run')} {whose} {why}"
+        if why == DISTURBED:
+            taken = dict.fromkeys(f"{end(subject.cores_taken.values()):.2f}" for end in (min, max))
+            budget = f" of a budget of {subject.spec.cores}" if subject.spec else ""
+            words += f": other work or the hypervisor took {' to '.join(taken)} cores{budget}, more than {DISTURBED_FROM}"
+        yield f"{words}."
+
+
 def cautions(baseline: Measured, candidate: Measured, pairs: Sequence[Pair]) -> list[str]:
     """Sentences on what differs between the two measurements besides the code, and on what was left out."""
     sides = ((baseline, "baseline"), (candidate, "candidate"))
@@ -106,10 +120,9 @@ def cautions(baseline: Measured, candidate: Measured, pairs: Sequence[Pair]) -> 
             if hashes and now.hashes.get(what) and hashes != now.hashes[what]
         ]
         lines += [
-            f"{now.name}: {len(each.in_doubt)} of {len(each.seeds)} runs of the {what} were disturbed by other work, or too "
-            "short to tell. Their times do not count."
+            f"{now.name}: {words} Their times do not count."
             for each, what in ((before, "baseline"), (now, "candidate"))
-            if each.in_doubt
+            for words in doubts(each, f"of the {what}")
         ]
     if {each.parity for pair in pairs for each in (pair.before, pair.now)} == {"not examined"}:
         lines.append(UNPROVED)

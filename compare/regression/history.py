@@ -18,7 +18,6 @@ import typer
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from common.frozen import Frozen
 from common.machine import machine
 from compare.core import exits
 from compare.core.errors import FolderError
@@ -29,7 +28,7 @@ from compare.execution import options, store
 from compare.judgement import measurements
 from compare.judgement.measurements import METRICS, SECONDS, TIMES, Measured, Subject
 from compare.regression import revisions
-from compare.regression.records import heading
+from compare.regression.records import Point, heading
 from compare.regression.revisions import RevisionError
 from compare.reporting import document
 from compare.reporting.document import Report
@@ -41,31 +40,6 @@ _DEFAULT = ("epoch_seconds", SECONDS)
 _LOG_FROM = 10.0
 """A plot's axis is logarithmic if its largest value is at least this many times the smallest."""
 _LEGEND_AT_MOST = 24
-
-
-class Point(Frozen):
-    """One figure of one row or benchmark at one commit."""
-
-    machine: str
-    name: str
-    """What the row or benchmark did."""
-    metric: str
-    commit: str | None
-    dirty: bool
-    committed_at: datetime | None
-    """None if neither the file nor git knows."""
-    measured_at: datetime
-    value: Spread
-    source: str
-
-    @property
-    def when(self) -> tuple[datetime, datetime]:
-        """Its place in time: the commit's time, then its own among those of one commit."""
-        return self.committed_at or self.measured_at, self.measured_at
-
-    @property
-    def commit_name(self) -> str:
-        return f"{self.commit[:8]}{'*' if self.dirty else ''}" if self.commit else "no commit"
 
 
 def command(
@@ -102,6 +76,8 @@ def command(
 
 
 _DISTURBED = ": other work disturbed all of its runs, or may have"
+_OF_A_SIDE = "for base and head, the command that made them, in another --out"
+_UNWATCHED = " Files of pytest-benchmark do not say whether other work disturbed a benchmark."
 
 
 def points(folder: Path, metrics: Sequence[str], only: str | None = None) -> tuple[list[Point], list[str]]:
@@ -130,6 +106,7 @@ def points(folder: Path, metrics: Sequence[str], only: str | None = None) -> tup
     known = _commit_times({each.commit for each in measured if each.commit})
     names, machines = _names(measured), _machines(measured)
     made: dict[object, Point] = {}
+    again = set[str]()
     for each, on in zip(measured, machines, strict=True):
         for subject in each.subjects.values():
             if only is not None and not fnmatch.fnmatchcase(subject.id, only):
@@ -151,16 +128,17 @@ def points(folder: Path, metrics: Sequence[str], only: str | None = None) -> tup
                 elif metric in subject.spreads:
                     what = f"{subject.name} of {each.source}: {heading(metric)}"
                     left_out.append(f"{what}{_DISTURBED}")
+                    again.add(_OF_A_SIDE if revisions.is_side(each.source) else "run --resume DIR --again disturbed")
     if not read:
         raise FolderError(
             f"{folder} holds no results folder and no file of pytest-benchmark. Name a folder that holds some, e.g. results."
         )
     if not made:
         found = "; ".join(left_out) or f"{len(measured)} measurements were read"
-        if any(each.endswith(_DISTURBED) for each in left_out):
+        if again:
             raise FolderError(
                 f"{folder} holds no measurement of {', '.join(metrics)} that is surely undisturbed. Received: {found}. "
-                "Make the runs again on an idle machine: run --resume DIR --again disturbed. "
+                f"Make the runs again on an idle machine: {'; '.join(sorted(again))}. "
                 "Or ask for another figure, such as --metric test_accuracy."
             )
         raise FolderError(
@@ -278,6 +256,7 @@ def history_table(points: Sequence[Point], name: str) -> Table:
         for point in points
     ]
     note = "Median (25 % to 75 % quantile) of n repeats or rounds, in the order of the commits. *: with uncommitted changes."
+    note += _UNWATCHED if points[0].metric == SECONDS else ""
     return Table(name, one_line(f"{title} on {points[0].machine}"), columns, rows, note=note)
 
 

@@ -85,6 +85,7 @@ def _side(measured: Measured) -> Side:
     return Side(
         source=str(measured.source),
         commit=measured.commit_name,
+        repository=measured.repository,
         measured_at=measured.measured_at.isoformat(timespec="seconds"),
         versions=measured.versions,
     )
@@ -168,7 +169,8 @@ def _changes(pairs: Sequence[Pair], criteria: Criteria, *, one_look: bool) -> li
 def _compared(pair: Pair, criteria: Criteria, *, one_look: bool) -> Iterator[Change]:
     """The changes of one row or benchmark, not yet judged. Seconds and MiB are compared as logarithms, so as ratios."""
     for metric in [SECONDS] if pair.before.spec is None else criteria.judged:
-        before, now = pair.samples(metric)
+        is_judged = all(pair.samples(metric))
+        before, now = pair.samples(metric, in_doubt=not is_judged)
         if not before or not now:
             continue
         first, second = ([math.log(value) for value in values] for values in (before, now))
@@ -177,7 +179,10 @@ def _compared(pair: Pair, criteria: Criteria, *, one_look: bool) -> Iterator[Cha
         inert = len({*before, *now}) == 1 and min(len(before), len(now)) >= VERDICT_PAIRS
         method = "paired" if pair.paired else "Welch"
         change = _change(pair, metric, method, before, now, estimate, exp, one_look=one_look)
-        yield change.model_copy(update={"method": "none", "verdict": "no change shown"}) if inert else change
+        if not is_judged:
+            shown = change.change.model_copy(update={"low": None, "high": None, "p": None})
+            change = change.model_copy(update={"method": "none", "verdict": "not judged", "change": shown})
+        yield change.model_copy(update={"method": "none", "verdict": "no change shown"}) if is_judged and inert else change
     if pair.tests_accuracy:
         before, now = map(list, zip(*pair.by_seed.values(), strict=True))
         image = 1.0 / next(iter(pair.now.tests.values())).num_examples

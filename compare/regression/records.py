@@ -1,8 +1,9 @@
-"""The request of a regression check, its rules, and its findings."""
+"""The request of a regression check, its rules, and its findings. And the points of a history."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Literal
 
 from common.frozen import Frozen
@@ -11,10 +12,12 @@ from compare.core.statistics import Ratio, Spread
 from compare.judgement.measurements import METRICS, MORE_IS_BETTER, SECONDS, Kind
 
 Verdict = Literal[
-    "regression", "worse, within the threshold", "no change shown", "better", "not tested", "too few to tell", "cannot tell"
-]
-"""`not tested`: there is no test, and nothing beyond a threshold needs one."""
-UNDECIDED = ("too few to tell", "cannot tell")
+    "regression", "worse, within the threshold", "no change shown", "better", "not tested", "too few to tell", "cannot tell",
+    "not judged",
+]  # fmt: skip
+"""`not tested`: there is no test, and nothing beyond a threshold needs one. `not judged`: no such time is reliable; the figures
+are shown as they were measured."""
+UNDECIDED = ("too few to tell", "cannot tell", "not judged")
 
 ACCURACY = "test_accuracy"
 JUDGED = ("epoch_seconds", "first_step_seconds", "peak_memory_mib")
@@ -69,7 +72,7 @@ class Change(Frozen):
     name: str
     metric: str
     method: str
-    """paired, paired by seed, Welch, or none. `none`: the figure is the same number in every run."""
+    """paired, paired by seed, Welch, or none. `none`: the figure is the same number in every run, or is not judged."""
     baseline: Spread
     candidate: Spread
     change: Ratio
@@ -117,6 +120,8 @@ class Side(Frozen):
 
     source: str
     commit: str
+    repository: str | None = None
+    """That the commit is of: of a user's own model. None: the suite's."""
     measured_at: str
     versions: dict[str, str]
 
@@ -164,3 +169,28 @@ class Judgement(Frozen):
             return EXIT_REGRESSION
         undecided = self.missing or not self.changes or self.num_not_ruled_out or not {*UNDECIDED}.isdisjoint(self.verdicts)
         return EXIT_UNDECIDED if undecided else EXIT_OK
+
+
+class Point(Frozen):
+    """One figure of one row or benchmark at one commit."""
+
+    machine: str
+    name: str
+    """What the row or benchmark did."""
+    metric: str
+    commit: str | None
+    dirty: bool
+    committed_at: datetime | None
+    """None if neither the file nor git knows."""
+    measured_at: datetime
+    value: Spread
+    source: str
+
+    @property
+    def when(self) -> tuple[datetime, datetime]:
+        """Its place in time: the commit's time, then its own among those of one commit."""
+        return self.committed_at or self.measured_at, self.measured_at
+
+    @property
+    def commit_name(self) -> str:
+        return f"{self.commit[:8]}{'*' if self.dirty else ''}" if self.commit else "no commit"

@@ -78,7 +78,8 @@ def command(
 ) -> None:
     """Compare stored results, two revisions, or two environments. Exit code 3: a regression, 5: cannot tell.
 
-    The options of runs, from --repeats to --out, need --interleaved or --environments.
+    The options of runs, from --repeats to --out, need --interleaved or --environments. The same command with the same --out
+    continues what was interrupted.
     """
     with exits.reported(), _errors_in(markdown):
         criteria = Criteria(
@@ -152,7 +153,7 @@ def judge_stored(baseline: Path, candidate: Path | None, criteria: Criteria) -> 
 def _are_interleaved(before: Measured, now: Measured) -> bool:
     """Whether the two are the sides of one interleaved measurement."""
     base, head = (measured.source.resolve() for measured in (before, now))
-    return (base.name, head.name) == (BASE, HEAD) and base.parent == head.parent and (base.parent / MARK_FILE).exists()
+    return (base.name, head.name) == (BASE, HEAD) and base.parent == head.parent and revisions.is_side(base)
 
 
 def threshold_of(option: str, text: str) -> float:
@@ -183,7 +184,7 @@ def _interleaved(
 ) -> Judgement:
     request = requests.request(settings, frameworks, folder, criteria.only, prove=prove)
     removed = "The other checkout is removed. " if checks_out else ""
-    words = f"Interrupted. {removed}Finished runs are in {folder}."
+    words = f"Interrupted. {removed}Finished runs are in {folder}. The same command with --out {folder} continues."
     with interruptible(words), display(Console(stderr=True)) as shown:
         measure(request, folder, shown)
     return judge_stored(folder, None, criteria)

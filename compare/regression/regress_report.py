@@ -30,7 +30,10 @@ def report(judged: Judgement) -> Report:
         json_file="regress.json",
         overline="Did a change make it slower?",
         facts=[
-            *(f"{name}: {side.source}, {side.commit}, {side.measured_at}" for name, side in sides),
+            *(
+                f"{name}: {side.source}, {side.commit}{f' of {side.repository}' if side.repository else ''}, {side.measured_at}"
+                for name, side in sides
+            ),
             f"Machine: {judged.machine}",
         ],
         marks=[
@@ -59,7 +62,9 @@ def headline(judged: Judgement) -> str:
             f"the threshold {thresholds}."
         )
     if judged.exit_code != EXIT_OK:
-        return "CANNOT TELL whether there is a regression."
+        unjudged = judged.verdicts.count("not judged")
+        why = f": {unjudged} of {len(judged.verdicts)} figures are times of which none is reliable" if unjudged else ""
+        return f"CANNOT TELL whether there is a regression{why}."
     return f"No regression: none of {len(judged.verdicts)} figures is worse by more than its threshold {thresholds}."
 
 
@@ -81,11 +86,13 @@ def sentences(judged: Judgement) -> list[tuple[str, list[str]]]:
         return figures + [sentence for each, sentence in facts if each == verdict]
 
     samples = "benchmark files" if judged.kind == "benchmarks" else "samples"
+    needed = f"{VERDICT_PAIRS} {samples} that a verdict needs"
     undecided = [
-        f"{change_words(change)}: {change.change.n} of the {VERDICT_PAIRS} {samples} that a verdict needs."
+        f"{change_words(change)}: {_unjudged(change) or f'{change.change.n} of the {needed}'}."
         for change in judged.changes
         if change.verdict in UNDECIDED
     ]
+    undecided += ["Longer runs (--epochs) on an idle machine would tell."] * ("not judged" in judged.verdicts)
     undecided += [sentence for verdict, sentence in facts if verdict in UNDECIDED]
     undecided += [f"{name}: in the baseline, and not measured now." for name in judged.missing]
     undecided += ["Nothing was measured on both sides."] * (not judged.changes)
@@ -109,6 +116,14 @@ def sentences(judged: Judgement) -> list[tuple[str, list[str]]]:
         ("How it was judged", _method(judged)),
     ]
     return [(title, lines) for title, lines in found if lines]
+
+
+def _unjudged(change: Change) -> str:
+    """That a figure is shown and not judged, with its medians. Empty of others."""
+    if change.verdict != "not judged":
+        return ""
+    medians = [_spread_words(each).partition(" ")[0] for each in (change.baseline, change.candidate)]
+    return f"not judged, because none of these times is reliable. Medians: {medians[0]} before, {medians[1]} now"
 
 
 def change_words(change: Change) -> str:

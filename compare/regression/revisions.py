@@ -26,12 +26,13 @@ from compare.comparison import comparison_plan, run
 from compare.comparison.run import Request
 from compare.core.errors import LaunchError
 from compare.core.progress import Display
-from compare.execution import code_digest, contestants, executor, launch, store
+from compare.execution import code_digest, contestants, executor, launch, results_folder, store
 from compare.execution.contestants import Contestant
 from compare.execution.executor import Code
 from compare.execution.interleaving import turn
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison, ProofRecord
+from compare.judgement import run_figures
 
 BASE, HEAD = "base", "head"
 MARK_FILE = "interleaved.json"
@@ -39,6 +40,8 @@ MARK_FILE = "interleaved.json"
 
 LOCK_FILES = ("requirements.lock", "locks/cpu.lock")
 """`make setup` installs one of them."""
+
+PREPARING = "asking the frameworks and reading the data; then each side runs once as a warm-up, which may take minutes"
 
 _PRINT_DEFAULTS = "from common import spec; print(spec.Spec().to_json())"
 _PRINT_FILES = (
@@ -187,7 +190,7 @@ def measure(revision: str, request: Request, out: Path, shown: Display) -> None:
     Args:
         revision: the base, as git names it.
         request: what to run. Its repeats are the pairs.
-        out: absolute path of the folder for both, empty or missing.
+        out: absolute path of the folder for both. It may hold a part of the same measurement, which is continued.
         shown: where progress is shown.
 
     Raises:
@@ -195,10 +198,11 @@ def measure(revision: str, request: Request, out: Path, shown: Display) -> None:
         FolderError, SpecError, DataRefused, LaunchError: nothing was measured.
         Interrupted: some runs were made; the folder holds them.
     """
-    store.refuse_others(out, None, None, "measurement")
+    store.refuse_others(out, MARK_FILE, None, "measurement")
+    shown.stage(PREPARING)
     repository = repository_of(request.settings.values.get("model"))
     with checked_out(revision, repository) as base, store.locked(out):
-        store.refuse_others(out, None, None, "measurement")  # another command may have worked there since
+        store.refuse_others(out, MARK_FILE, None, "measurement")  # another command may have worked there since
         head = comparison_plan.judged(with_absolute_path(request), shown)
         rows = runnable(head)
         if repository == machine.PROJECT_ROOT:
@@ -206,10 +210,12 @@ def measure(revision: str, request: Request, out: Path, shown: Display) -> None:
             now = OneSide(head, Code(machine.PROJECT_ROOT, lambda row: row.spec.to_json()))
         else:
             before, now = sides_of_model(base, revision, repository, head, request.frameworks)
+        sides = {BASE: before, HEAD: now}
+        claim(out, sides, {"revision": revision, "repeats": head.repeats, "proof": request.prove})
         if request.prove:
-            now = replace(now, plan=head.model_copy(update={"proof": run.proof(head, request, out / HEAD, shown)}))
-            now.refuse_changed()
-        in_turn(revision, rows, {BASE: before, HEAD: now}, out, {"revision": revision}, shown)
+            sides[HEAD] = replace(now, plan=now.plan.model_copy(update={"proof": run.proof(head, request, out / HEAD, shown)}))
+            sides[HEAD].refuse_changed()
+        in_turn(revision, rows, sides, out, shown)
 
 
 def repository_of(model: str | None) -> Path:
@@ -276,7 +282,8 @@ def sides_of_model(
     code = Code(None, lambda row: row.spec.to_json(), _environment_of_base(files, moved, folder), folder)
     _prove_imports(code, checkout, revision, list(files), head)
     # The commit names what differs. Changes in this suite, which trains both, still show as such.
-    now = {**head.machine, "commit": commit_of("HEAD", repository), "dirty": bool(head.machine.get("dirty"))}
+    of_head = {"commit": commit_of("HEAD", repository), "repository": str(repository)}
+    now = {**head.machine, **of_head, "dirty": bool(head.machine.get("dirty"))}
     own = {"machine": {**now, "commit": checkout.commit}, "code_hash": code_digest.of(names, model, moved), "proof": None}
     return OneSide(head.model_copy(update=own), code), OneSide(head.model_copy(update={"machine": now}))
 
@@ -348,7 +355,7 @@ def measure_environments(pythons: tuple[str, str], request: Request, out: Path, 
     Args:
         pythons: of each: an interpreter, the folder of a virtual environment, or a name, see `contestants.interpreter`.
         request: what to run. Its repeats are the pairs. A proof compares the head's contestants with the base's.
-        out: absolute path of the folder for both, empty or missing.
+        out: absolute path of the folder for both. It may hold a part of the same measurement, which is continued.
         shown: where progress is shown.
 
     Raises:
@@ -356,16 +363,19 @@ def measure_environments(pythons: tuple[str, str], request: Request, out: Path, 
         FolderError, SpecError, DataRefused, LaunchError: nothing was measured.
         Interrupted: some runs were made; the folder holds them.
     """
-    store.refuse_others(out, None, None, "measurement")
+    store.refuse_others(out, MARK_FILE, None, "measurement")
+    shown.stage(PREPARING)
     with store.locked(out):
-        store.refuse_others(out, None, None, "measurement")  # another command may have worked there since
+        store.refuse_others(out, MARK_FILE, None, "measurement")  # another command may have worked there since
         sides: dict[str, OneSide] = dict(zip((BASE, HEAD), sides_of_environments(pythons, request, shown), strict=True))
+        mark = {"environments": list(pythons), "repeats": sides[HEAD].plan.repeats, "proof": request.prove}
+        claim(out, sides, mark)
         if request.prove:
             proof = _proof_between(sides, request, out / HEAD, shown)
             sides[HEAD] = replace(sides[HEAD], plan=sides[HEAD].plan.model_copy(update={"proof": proof}))
             for side in sides.values():
                 side.refuse_changed()
-        in_turn(pythons[0], runnable(sides[HEAD].plan), sides, out, {"environments": list(pythons)}, shown)
+        in_turn(pythons[0], runnable(sides[HEAD].plan), sides, out, shown)
 
 
 def _proof_between(sides: Mapping[str, OneSide], request: Request, out: Path, shown: Display) -> ProofRecord:
@@ -431,15 +441,43 @@ def runnable(plan: Comparison) -> list[Row]:
     return rows
 
 
+def claim(out: Path, sides: Mapping[str, OneSide], mark: Mapping[str, Any]) -> None:
+    """Take a locked folder for a measurement, new or the same again, and mark it.
+
+    Args:
+        out: the folder.
+        sides: `base` and `head`.
+        mark: what identifies the measurement besides the two plans. `revision`, a name of the base, does not.
+
+    Raises:
+        FolderError: the folder holds runs of another measurement.
+    """
+    wanted = {**mark, "commits": {side: each.plan.machine["commit"] for side, each in sides.items()}}
+    path = out / MARK_FILE
+    if path.exists() and _has_runs(out):
+        there, asked = ({**store.flat(each), "revision": None} for each in (atomic_files.parsed(path.read_bytes()), wanted))
+        results_folder.refuse_other(out, "measurement", store.differing(there, asked))
+    atomic_files.write_atomically(path, json.dumps(wanted, indent=1) + "\n")
+
+
+def is_side(folder: Path) -> bool:
+    """Whether a results folder is a side of a measurement in turn, so that its runs have partners."""
+    return folder.resolve().name in (BASE, HEAD) and (folder.resolve().parent / MARK_FILE).exists()
+
+
+def _has_runs(out: Path) -> bool:
+    return any(out.glob(f"*/{store.RUNS_FOLDER}/*"))
+
+
 def in_turn(
     what: str,
     rows: Sequence[Row],
     sides: Mapping[str, OneSide],
     out: Path,
-    mark: Mapping[str, Any],
     shown: Display,
     enough: Callable[[], bool] | None = None,
     warm: Collection[str] = (),
+    again: Callable[[RunResult], bool] = lambda run: False,
 ) -> None:
     """Warm up both sides, then run them in turn. Pairs that the folder holds already are not repeated.
 
@@ -447,37 +485,48 @@ def in_turn(
         what: names the base.
         rows: to run.
         sides: `base` and `head`.
-        out: gets a folder of each side.
-        mark: what the folder's mark says of the sides.
+        out: gets a folder of each side. See `claim`.
         shown: where progress is shown.
         enough: asked after each pair whether more are needed. Then the runs of both sides must succeed. None: all pairs of
             the plan are made.
         warm: sides that need no warm-up.
+        again: whether a run that the folder holds does not count, so that its pair is made again.
 
     Raises:
         RevisionError: a side cannot do a row.
-        LaunchError: an environment has changed, or, with `enough`, a run of the base fails.
+        LaunchError: an environment has changed, the head fails in its warm-up, or, with `enough`, a run of the base fails.
         FolderError: the folder holds other runs.
+        OSError: a result could not be stored.
     """
-    _warm_up(rows, {side: each for side, each in sides.items() if side not in warm}, what, shown, strict=enough is not None)
-    for side, each in sides.items():
-        held = (out / side / store.PLAN_FILE).exists()
-        store.write_plan(out / side, store.claim(out / side, each.plan) if held else each.plan)
-    commits = {side: each.plan.machine["commit"] for side, each in sides.items()}
-    atomic_files.write_atomically(out / MARK_FILE, json.dumps({**mark, "commits": commits}, indent=1) + "\n")
     head = sides[HEAD].plan
-    jobs: list[tuple[Row, int, str]] = []
-    for row, pair, side in order(rows, head.repeats):
-        if not all(comparison_plan.is_done(out / each, head.of_repeat(row, pair), pair) for each in sides):
-            # A pair that was cut short is made again: its two runs must meet the same state of the machine.
-            shutil.rmtree(store.run_folder(out / side, row.id, pair), ignore_errors=True)
-            jobs.append((row, pair, side))
+    plans = {side: store.claim(out / side, each.plan) if _has_runs(out) else each.plan for side, each in sides.items()}
+
+    def is_kept(row: Row, pair: int) -> bool:
+        """Whether both of its runs are there. Else both are made: they must meet the same state of the machine."""
+        row = head.of_repeat(row, pair)
+        runs = [store.finished(out / side, row, pair) for side in sides if comparison_plan.is_done(out / side, row, pair)]
+        return len(runs) == len(sides) and not any(run and again(run) for run in runs)
+
+    all_jobs = order(rows, head.repeats)
+    jobs = [(row, pair, side) for row, pair, side in all_jobs if not is_kept(row, pair)]
+    if len(jobs) < len(all_jobs):
+        shown.stage(f"{(len(all_jobs) - len(jobs)) // 2} of {len(all_jobs) // 2} pairs are in {out}")
+    if not jobs:
+        return
+    _warm_up(rows, {side: each for side, each in sides.items() if side not in warm}, what, shown, strict=enough is not None)
+    for side, plan in plans.items():
+        store.write_plan(out / side, plan)
     shown.plan([row.id for row, _, _ in jobs])
     for place, (row, pair, side) in enumerate(jobs):
-        most = "at most " if enough is not None else ""
-        shown.begin(row.id, f"{row.id}, {side} ({pair + 1} of {most}{head.repeats})")
+        is_first_of_pair = place == 0 or jobs[place - 1][:2] != (row, pair)
+        for each in sides if is_first_of_pair else ():
+            shutil.rmtree(store.run_folder(out / each, row.id, pair), ignore_errors=True)
+        label = f"{row.id}, {side} ({pair + 1} of {'at most ' if enough is not None else ''}{head.repeats})"
+        shown.begin(row.id, label)
         made = sides[side].execute(head.of_repeat(row, pair), pair, out / side, shown.watch)
-        shown.end()
+        if made.status not in store.FINISHED and not executor.has_room(store.run_folder(out / side, row.id, pair)):
+            raise OSError(f"{label}: {made.reason}. The measurement stops here; regress {out} judges its runs")
+        shown.end(made, run_figures.disturbed_words(made))
         if enough is None:
             continue
         if made.status not in store.FINISHED:
@@ -494,7 +543,7 @@ def _warm_up(rows: Sequence[Row], sides: Mapping[str, OneSide], what: str, shown
     with PrivateFolder() as temporary:
         for row in rows:
             for side, each in sides.items():
-                shown.say(f"{row.id}, {side}: warm-up")
+                shown.stage(f"{row.id}, {side}: warm-up")
                 made = each.execute(row, 0, temporary.path / side, lambda events: None)
                 if made.status in store.FINISHED:
                     continue
@@ -503,8 +552,12 @@ def _warm_up(rows: Sequence[Row], sides: Mapping[str, OneSide], what: str, shown
                         f"{what} cannot do {row.id} ({made.status}: {made.reason}), so there is nothing to compare with. "
                         "Choose another base, or rows that it can do with --only."
                     )
+                words = f"{row.id} did not end well ({made.status}: {made.reason})."
                 if strict:
-                    raise RevisionError(f"{row.id} did not end well ({made.status}: {made.reason}).")
+                    raise RevisionError(words)
+                raise LaunchError(
+                    f"The head's warm-up of {words} {what} can do it. Repair it, or choose other rows with --only."
+                )
 
 
 def _plan_of(base: Checkout, head: Comparison) -> Comparison:

@@ -10,9 +10,9 @@ from compare.core.statistics import VERDICT_PAIRS
 from compare.judgement.measurements import TIMES, Subject
 
 
-def usable(subject: Subject, metric: str) -> dict[int, float]:
-    """Figures by repeat, without times of disturbed runs and without zeros, which mean that the system reports nothing."""
-    doubtful = subject.in_doubt if metric in TIMES else ()
+def usable(subject: Subject, metric: str, *, in_doubt: bool = False) -> dict[int, float]:
+    """Figures by repeat, without zeros, which mean that the system reports nothing. Unreliable times only if `in_doubt`."""
+    doubtful = subject.in_doubt if metric in TIMES and not in_doubt else ()
     samples = subject.samples.get(metric, {})
     return {repeat: value for repeat, value in samples.items() if value > 0 and repeat not in doubtful}
 
@@ -34,9 +34,9 @@ class Pair:
     paired: bool
     """Whether repeats of the same number were run next to each other."""
 
-    def samples(self, metric: str) -> tuple[list[float], list[float]]:
-        """The samples of both sides. If they are paired, only complete pairs."""
-        first, second = (usable(each, metric) for each in (self.before, self.now))
+    def samples(self, metric: str, *, in_doubt: bool = False) -> tuple[list[float], list[float]]:
+        """The samples of both sides, see `usable`. If they are paired, only complete pairs."""
+        first, second = (usable(each, metric, in_doubt=in_doubt) for each in (self.before, self.now))
         if self.paired:
             both = sorted(first.keys() & second.keys())
             return [first[repeat] for repeat in both], [second[repeat] for repeat in both]

@@ -82,8 +82,8 @@ class Live(Display):
         self._runs[-1].epochs = [event for event in events if event.get("event") == "epoch"]
         self._draw()
 
-    def end(self, result: RunResult | None = None) -> None:
-        super().end(result)
+    def end(self, result: RunResult | None = None, note: str = "") -> None:
+        super().end(result, note)
         run = self._runs[-1]
         run.seconds = self._seconds[run.name][-1]
         if result is not None:  # some of its epochs may not have been watched

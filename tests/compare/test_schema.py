@@ -14,6 +14,14 @@ from compare.schema import schemas
 from tests.compare import made
 
 
+def faults(which: str, values: Any) -> list[str]:
+    """Fields that the schema lacks, or that it requires and the values lack."""
+    schema = schemas()[which]
+    first = values[0] if "items" in schema else values
+    required = (schema["$defs"]["Point"] if "items" in schema else schema)["required"]
+    return unknown(values, schema, schema) + sorted(set(required) - first.keys())
+
+
 def unknown(value: Any, schema: dict[str, Any], root: dict[str, Any], path: str = "") -> list[str]:
     """Fields that a closed object of the schema does not know."""
     options = [schema, *schema.get("anyOf", [])]

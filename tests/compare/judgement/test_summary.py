@@ -321,6 +321,9 @@ def test_work_of_others_counts_where_it_takes_from_the_budget(cores: int, others
         name = f"pytorch serial, {cores} core{'s' if cores > 1 else ''}"
         expected = [f"{name}: other work took {lost:.2f} cores of its budget of {cores}: rely on no time of it. {AGAIN}"]
     assert findings(stored, [summary]).troubles == expected
+    of_a_side = stored.comparison.model_copy(update={"argv": ["regress", "--interleaved", "main"]})
+    alone = [each.removesuffix(f" {AGAIN}") for each in expected]
+    assert findings(stored.model_copy(update={"comparison": of_a_side}), [summary]).troubles == alone
 
 
 def test_near_equal_cautions_of_many_rows_are_one_with_their_number_and_their_names() -> None:

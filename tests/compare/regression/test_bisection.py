@@ -17,7 +17,7 @@ from scipy import special
 from typer.testing import CliRunner
 
 from common.artifacts import results
-from common.artifacts.schema import RunResult
+from common.artifacts.schema import Noise, RunResult
 from common.machine import machine
 from compare.__main__ import app
 from compare.comparison import comparison_plan, run
@@ -27,9 +27,9 @@ from compare.core.statistics import Ratio
 from compare.execution import contestants, executor, launch, store
 from compare.execution.executor import Code
 from compare.execution.matrix import Row
-from compare.regression import bisection
+from compare.regression import bisection, candidates
 from compare.regression.bisection import Enough, Found, Unmeasurable
-from tests.compare import made
+from tests.compare import made, test_schema
 from tests.compare.regression.conftest import upgrade
 from tests.compare.regression.repository import git
 from tests.compare.regression.test_regress_for_real import PARTS, PLANTED
@@ -243,6 +243,7 @@ def test_the_first_slow_commit_of_a_repository_is_found(
     slow = commit_of(repository, 5)
     assert done.stdout.startswith(f"First bad: {slow[:8]} change 5. It made seconds per epoch 1.5")
     kept = json.loads((out / "bisect.json").read_text())
+    assert test_schema.faults("bisect", kept) == []
     assert kept["first_bad"] == slow and kept["suspects"] == [slow] and len(kept["candidates"]) == 7
     assert kept["candidates"][-1]["title"].endswith("change 6")  # what no run uses is no candidate
     assert worktrees(repository) == 1
@@ -281,6 +282,64 @@ def test_an_interrupted_search_goes_on_where_it_was(
     assert fresh.stdout.splitlines()[0] == done.stdout.splitlines()[0]
     # The second start warms up two sides again, and repeats one half of a pair.
     assert before + resumed <= len(stand_in) - before - resumed + 3
+
+
+def test_a_search_on_a_busy_machine_stops_early_names_the_disturbance_and_goes_on_later(
+    repository: Path, stand_in: list[tuple[str, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = executor.execute
+
+    def disturbed(row: Row, repeat: int, folder: Path, watch: Any, code: Code) -> RunResult:
+        taken = 0.97 if folder.name == "head" else 0.1
+        made_up = whole(row, repeat, folder, watch, code).model_copy(update={"noise": Noise(cores_taken=taken)})
+        results.save(made_up, store.run_folder(folder, row.id, repeat))
+        return made_up
+
+    words = ("--good", commit_of(repository, 0), *ONE_ROW, "--most-repeats", "5", "--out", tmp_path / "out")
+    with monkeypatch.context() as patch:
+        patch.setattr(executor, "execute", disturbed)
+        done = bisect(*words)
+    last = f"{commit_of(repository, 6)[:8]} change 6"
+    assert done.exit_code == 5 and len(stand_in) == 2 + 2 * candidates.WASTED_PAIRS
+    said = " ".join(done.stdout.split())
+    assert said.startswith(f"CANNOT TELL about {last}: other work disturbed 3 of 3 pairs.")
+    assert f"3 of 3 runs of {last} were disturbed: other work or the hypervisor took 0.97 cores of a budget of 2" in said
+    assert "Search on an idle machine: the same command with the same --out goes on" in said and "unknown" not in said
+    assert "6 candidates after" in said
+    del stand_in[:]
+    done = bisect(*words)
+    assert done.exit_code == 0 and "change 5" in done.stdout, done.output
+    assert stand_in[2:4] == [("0", 0), ("6", 0)]  # the pairs that did not count are made again
+    done = bisect(*words)
+    assert done.exit_code == 0
+    trials = json.loads((tmp_path / "out" / "bisect.json").read_text())["search"]["trials"]
+    assert done.stderr.count("decide already") == len(trials) > 1
+
+
+def test_pairs_that_a_disturbance_does_not_spoil_count_on(
+    repository: Path, stand_in: list[tuple[str, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory does not depend on other work."""
+    whole = executor.execute
+
+    def disturbed(row: Row, repeat: int, folder: Path, watch: Any, code: Code) -> RunResult:
+        made_up = whole(row, repeat, folder, watch, code)
+        larger = {"peak_memory_mib": 256.0 * made_up.epochs[0].timed_seconds, "noise": Noise(cores_taken=0.97)}
+        made_up = made_up.model_copy(update=larger)
+        results.save(made_up, store.run_folder(folder, row.id, repeat))
+        return made_up
+
+    monkeypatch.setattr(executor, "execute", disturbed)
+    words = ("--frameworks", "pytorch", "--metric", "peak_memory_mib", "--out", tmp_path / "out")
+    done = bisect("--good", commit_of(repository, 0), *words)
+    assert done.exit_code == 0 and "change 5" in done.stdout and "disturbed" not in done.stdout, done.output
+
+
+def test_the_subject_of_a_commit_is_cut_in_a_report(repository: Path, stand_in: list[tuple[str, int]], tmp_path: Path) -> None:
+    commit(repository, f"a long subject {'of many words ' * 9}that ends", {"common/state": "7"})
+    done = bisect("--good", commit_of(repository, 4), *ONE_ROW, "--out", tmp_path / "out", "--json")
+    title = json.loads(done.stdout)["candidates"][-1]["title"]
+    assert len(title) == 8 + 1 + 48 and "a long subject of many" in title and title.endswith("that ends")
 
 
 def test_commits_that_cannot_be_measured_are_named_and_left_out(

@@ -15,7 +15,7 @@ from common.machine import machine
 from compare.__main__ import app
 from compare.core.errors import FolderError
 from compare.regression import history
-from tests.compare import kept, made
+from tests.compare import kept, made, test_schema
 
 FIRST, SECOND = "1" * 40, "2" * 40
 
@@ -176,6 +176,7 @@ def test_what_cannot_be_read_is_told_and_nothing_at_all_is_an_error(tmp_path: Pa
     assert done.exit_code == 0
     assert done.stderr.startswith(f"Left out: {tmp_path / 'bad' / 'compare.json'} is not a whole comparison")
     (point,) = json.loads(done.stdout)
+    assert test_schema.faults("history", [point]) == [] != test_schema.faults("history", [{**point, "more": 1}])
     assert point["source"] == str(tmp_path / "good") and point["value"]["n"] == 5
     assert compare(tmp_path, "--metric", "seconds").exit_code == 2
     assert compare(tmp_path, "--only", "tensorflow*").exit_code == 2
@@ -188,3 +189,15 @@ def test_where_all_runs_were_disturbed_the_refusal_says_so_and_what_helps(tmp_pa
     kept.folder(tmp_path / "a", {"pytorch": 9.0}, changed=disturbed, created_at="2026-01-02T00:00:00+00:00")
     with pytest.raises(FolderError, match=r"surely undisturbed.*--again disturbed.*--metric test_accuracy"):
         history.points(tmp_path, ["epoch_seconds"])
+    (tmp_path / "a").rename(tmp_path / "base")
+    (tmp_path / "interleaved.json").write_text("{}")
+    with pytest.raises(FolderError, match=r"for base and head, the command that made them") as refused:
+        history.points(tmp_path, ["epoch_seconds"])
+    assert "--again" not in str(refused.value)  # the runs of the other side are their partners
+
+
+def test_a_table_of_benchmarks_says_that_nobody_knows_of_other_work(tmp_path: Path) -> None:
+    kept.benchmark_file(tmp_path / "a.json", {"test_step": [1.0] * 5})
+    kept.folder(tmp_path / "b", {"pytorch": 2.0})
+    done = " ".join(compare(tmp_path).stdout.split())
+    assert done.count("Files of pytest-benchmark do not say whether other work disturbed a benchmark.") == 1

@@ -132,10 +132,17 @@ def test_operations_whose_time_changed_are_shown_with_the_largest_change_first(t
 DISTURBED = {"cores_of_others": 1.5, "machine": {"logical_cores": 2}}
 
 
-@pytest.mark.parametrize("changed", [DISTURBED, {"cores_used": None}])
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        (DISTURBED, "were disturbed: other work or the hypervisor took 1.50 cores of a budget of 2, more than 0.15."),
+        ({"cores_used": None}, "were too short to tell whether other work disturbed them."),
+        ({"clock_caution": "after 1 s"}, "got their losses late (after 1 s)."),
+    ],
+)
 @pytest.mark.parametrize("side", [0, 1])
-def test_times_of_disturbed_runs_are_neither_a_pass_nor_a_regression(
-    tmp_path: Path, side: int, changed: dict[str, Any]
+def test_times_of_disturbed_runs_are_shown_and_are_neither_a_pass_nor_a_regression(
+    tmp_path: Path, side: int, changed: dict[str, Any], why: str
 ) -> None:
     """A baseline that was measured beside another job would let every later slowdown pass."""
     folders = [
@@ -143,11 +150,18 @@ def test_times_of_disturbed_runs_are_neither_a_pass_nor_a_regression(
         for number in (0, 1)
     ]
     judged = judge(*folders)
-    assert verdicts(judged) == [] and judged.exit_code == 5
-    assert {fact.what for fact in judged.facts if fact.verdict == "cannot tell"} == {"seconds per epoch", "first step seconds"}
+    assert verdicts(judged) == verdicts(judged, "first_step_seconds") == ["not judged"] and judged.exit_code == 5
     assert verdicts(judged, "peak_memory_mib") == ["no change shown"]
+    change = judged.changes[0]
+    assert (change.baseline.median, change.candidate.median) == (6.0, 4.0)
+    assert (change.change.low, change.change.p, change.adjusted_p, judged.tested) == (None, None, None, 0)
     said, _ = judged.cautions
-    assert said.startswith(f"pytorch serial, 2 cores: 5 of 5 runs of the {('baseline', 'candidate')[side]} were disturbed")
+    of = ("baseline", "candidate")[side]
+    assert said == f"pytorch serial, 2 cores: 5 of 5 runs of the {of} {why} Their times do not count."
+    assert "2 of 4 figures are times of which none is reliable" in regress_report.headline(judged)
+    told = dict(regress_report.sentences(judged))["Cannot tell"]
+    assert told[0].endswith("not judged, because none of these times is reliable. Medians: 6 before, 4 now.")
+    assert told[0].startswith("pytorch serial, 2 cores, seconds per epoch: candidate 0.667 times the baseline: ")
 
 
 def test_a_disturbed_run_among_enough_others_is_left_out(tmp_path: Path) -> None:
@@ -409,6 +423,13 @@ def test_other_initial_weights_are_told(tmp_path: Path) -> None:
         "pytorch serial, 2 cores: the initial weights changed, so the runs compute something else than before.",
         facts.UNPROVED,
     ]
+
+
+def test_the_repository_of_ones_own_model_is_named_beside_the_commit(tmp_path: Path) -> None:
+    folders = [kept.folder(tmp_path / name, BOTH, machine={"repository": "/of/a/team"}) for name in ("before", "now")]
+    done = compare(*folders)
+    assert done.stdout.count("aaaaaaaa of /of/a/team,") == 2
+    assert judge(*folders).baseline.repository == "/of/a/team"
 
 
 def test_results_that_are_left_out_are_named(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from common import spec
 from common.artifacts import atomic_files, results
-from common.artifacts.schema import RunResult
+from common.artifacts.schema import Noise, RunResult
 from common.machine import code_version, machine
 from compare.__main__ import app
 from compare.comparison import comparison_plan, run
@@ -29,7 +29,7 @@ from compare.proof import ladder, timed_rows
 from compare.proof.certificate import Proof, Rung
 from compare.regression import revisions
 from compare.regression.revisions import RevisionError
-from tests.compare import made
+from tests.compare import made, test_schema
 from tests.compare.regression.conftest import upgrade
 from tests.compare.regression.repository import git
 
@@ -204,6 +204,7 @@ def test_a_slowdown_between_two_revisions_is_a_regression(
     assert [state for state, row, _ in measured if row == pytorch] == ["before", "now", "now", "before"] * 3
     assert len(measured) == 2 * 2 * 6
     kept = json.loads((out / "regress.json").read_text())
+    assert test_schema.faults("regress", kept) == []
     assert kept["paired"] and kept["exit_code"] == 3
     assert [kept[side]["commit"] for side in ("baseline", "candidate")] == [
         git(repository, "rev-parse", revision)[:8] for revision in ("before", "HEAD")
@@ -219,8 +220,8 @@ def test_a_slowdown_between_two_revisions_is_a_regression(
     assert store.read_plan(out / "base").machine["commit"] == git(repository, "rev-parse", "before")
     assert regress(out).exit_code == 3  # judged again from what is stored
     assert worktrees(repository) == 1
-    again = regress("--interleaved", "before", "--out", out)
-    assert again.exit_code == 2 and "is not empty" in again.stderr
+    again = regress("--interleaved", "before", "--set", "seed=7", "--out", out)
+    assert again.stdout == done.stdout and "12 of 12 pairs are in" in again.stderr and len(stand_in) == 4 + 2 * 2 * 6
 
 
 OWN_MODEL = """
@@ -283,6 +284,7 @@ def test_the_revision_of_ones_own_model_is_that_of_its_own_repository(team: Path
     before, now = sides("before", team)
     assert before.code is not None and now.code is None
     assert [each.plan.machine["commit"] for each in (before, now)] == [git(team, "rev-parse", at) for at in ("before", "main")]
+    assert {each.plan.machine["repository"] for each in (before, now)} == {str(team)}
     with pytest.raises(RevisionError, match=r"before~1 has no nets_of_a_team.net.py\. nets_of_a_team.net needs it"):
         sides("before~1", team)
     shutil.rmtree(team / ".git")
@@ -491,6 +493,113 @@ def test_an_interruption_keeps_what_was_measured_and_says_where(
     assert worktrees(repository) == 1
     judged = regress(tmp_path / "out")
     assert judged.exit_code == 5 and judged.stdout.startswith("CANNOT TELL")
+
+
+def test_the_same_command_goes_on_where_it_was_interrupted_and_makes_a_broken_pair_again(
+    repository: Path, stand_in: list[tuple[str, str, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, whole = tmp_path / "out", executor.execute
+
+    def interrupted(row: Row, repeat: int, *rest: Any) -> RunResult:
+        if len(stand_in) == 4 + 8 + 1:  # the warm-up, two pairs of both rows, and a half
+            raise Interrupted(signal.SIGINT)
+        return whole(row, repeat, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(executor, "execute", interrupted)
+        done = regress("--interleaved", "before", "--out", out)
+    assert done.exit_code == 130 and f"The same command with --out {out} continues." in done.stderr
+    del stand_in[:]
+    git(repository, "tag", "another-name", "before")
+    done = regress("--interleaved", "another-name", "--out", out)
+    assert done.exit_code == 3 and "4 of 12 pairs are in" in done.stderr, done.output
+    assert len(stand_in) == 4 + 16 and {repeat for _, _, repeat in stand_in[4:]} == {2, 3, 4, 5}
+    assert len([each for each in stand_in[4:] if each[1:] == ("pytorch-serial-2", 2)]) == 2
+
+
+def test_a_side_is_not_gone_on_with_alone(tmp_path: Path) -> None:
+    plan = made.comparison([made.row("pytorch")]).model_copy(update={"argv": ["regress", "--interleaved", "before"]})
+    store.write_plan(tmp_path / "head", plan)
+    done = CliRunner().invoke(app, ["run", "--resume", str(tmp_path / "head")])
+    said = f"whose runs are pairs. Received: --resume. Give the command regress again, with --out {tmp_path}."
+    assert done.exit_code == 2 and said in done.stderr, done.output
+
+
+def test_another_measurement_is_not_gone_on_with_and_the_refusal_names_the_difference(
+    repository: Path, stand_in: list[tuple[str, str, int]], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    regress("--interleaved", "before", "--out", out)
+    runs = len(stand_in)
+    for words, said in (
+        (("--repeats", "7"), "holds another measurement (repeats is 6 there, asked for: 7)"),
+        (("--proof",), "holds another measurement (proof is false there, asked for: true)"),
+        (("--seed", "7"), "(its seeds are 0, 1, 2, 3, 4, 5; asked for: 7, 8, 9, 10, 11, 12)"),
+    ):
+        done = regress("--interleaved", "before", *words, "--out", out)
+        assert done.exit_code == 2 and said in done.stderr, done.output
+    commit(repository, "later", {"state": "later"})
+    done = regress("--interleaved", "HEAD", "--out", out)
+    assert done.exit_code == 2 and "holds another measurement (commits.base is" in done.stderr, done.output
+    assert len(stand_in) == runs
+
+
+def test_a_head_that_fails_in_its_warm_up_ends_the_measurement_with_its_reason(
+    repository: Path, stand_in: list[tuple[str, str, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = executor.execute
+
+    def broken(row: Row, repeat: int, folder: Path, watch: Any, code: Code) -> RunResult:
+        made_up = whole(row, repeat, folder, watch, code)
+        return made.bad(row, "failed", "exit code 1: ImportError: gone", epochs=0) if folder.name == "head" else made_up
+
+    with monkeypatch.context() as patch:
+        patch.setattr(executor, "execute", broken)
+        done = regress("--interleaved", "before", "--out", tmp_path / "out", "--markdown", tmp_path / "summary.md")
+    assert done.exit_code == 1 and done.stdout == "" and len(stand_in) == 2
+    reason = "The head's warm-up of pytorch-serial-2 did not end well (failed: exit code 1: ImportError: gone)."
+    assert reason in done.stderr and (tmp_path / "summary.md").read_text().startswith("# No verdict\n\nThe head's warm-up")
+    commit(repository, "mended", {"state": "mended"})  # nothing was measured, so the folder is free for it
+    assert regress("--interleaved", "before", "--out", tmp_path / "out").exit_code == 3
+
+
+def test_a_full_disk_ends_the_measurement_at_once_and_keeps_what_was_measured(
+    stand_in: list[tuple[str, str, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, whole = tmp_path / "out", executor.execute
+
+    def full(row: Row, repeat: int, *rest: Any) -> RunResult:
+        made_up = whole(row, repeat, *rest)
+        if repeat < 2:
+            return made_up
+        shutil.rmtree(store.run_folder(rest[0], row.id, repeat))
+        return made.bad(row, "failed", "it cannot be started: [Errno 28] No space left on device", epochs=0)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(executor, "execute", full)
+        done = regress("--interleaved", "before", "--out", out, "--markdown", tmp_path / "summary.md")
+    assert done.exit_code == 1 and done.stdout == "" and len(stand_in) == 4 + 8 + 1
+    said = "No space left on device. The measurement stops here; regress"
+    assert f"base (3 of 6): it cannot be started: [Errno 28] {said} {out} judges its runs. Free space" in done.stderr
+    assert said in (tmp_path / "summary.md").read_text()
+    assert regress("--interleaved", "before", "--out", out).exit_code == 3
+
+
+def test_without_a_terminal_the_first_line_comes_at_once_and_a_disturbed_run_says_so(
+    stand_in: list[tuple[str, str, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = executor.execute
+
+    def disturbed(row: Row, repeat: int, folder: Path, *rest: Any) -> RunResult:
+        made_up = whole(row, repeat, folder, *rest).model_copy(update={"noise": Noise(cores_taken=0.97)})
+        results.save(made_up, store.run_folder(folder, row.id, repeat))
+        return made_up
+
+    monkeypatch.setattr(executor, "execute", disturbed)
+    done = regress("--interleaved", "before", "--repeats", "1", "--out", tmp_path / "out", "--only", "pytorch*")
+    lines = done.stderr.splitlines()
+    assert lines[:3] == [f"{revisions.PREPARING} ...", *(f"pytorch-serial-2, {side}: warm-up ..." for side in ("base", "head"))]
+    assert lines[-1].startswith("tensorflow-serial-2, head (1 of 1): 0:00; none left; disturbed: 0.97 cores taken.")
 
 
 def test_data_named_by_a_relative_path_is_found_from_every_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
