@@ -148,18 +148,17 @@ def _importable(model: str | type) -> str:
 
 
 def _find(name: str) -> None:
-    """Refuse a name whose module no process would find. Nothing is imported: it may import a framework.
+    """Refuse a name whose package no process would find. Nothing is imported: it may import a framework.
 
     Raises:
-        SpecError: there is no such module.
+        SpecError: there is no such package or module.
     """
-    top, *rest = name.partition(":")[0].split(".")
-    found = PathFinder.find_spec(top, [str(Path.cwd()), *sys.path])
-    folders = [Path(each, *rest[:-1]) for each in (found and found.submodule_search_locations) or ()]
-    if found is None or (rest and not any(True for folder in folders for _ in folder.glob(f"{rest[-1]}*"))):
+    top = name.partition(":")[0].partition(".")[0]
+    here = PathFinder.find_spec(top, [str(Path.cwd()), *sys.path])
+    # Packages that are installed in editable form have a finder of their own.
+    if here is None and all(finder.find_spec(top, None) is None for finder in sys.meta_path):
         raise SpecError(
-            f"There is no module {name.partition(':')[0]} here. Received: {name!r}. Start where it lies, or put its folder on "
-            "PYTHONPATH."
+            f"There is no module {top} here. Received: {name!r}. Start where it lies, or put its folder on PYTHONPATH."
         )
 
 
