@@ -3,8 +3,9 @@
 Ratios, not times: each pair is measured in turn, in fresh processes of this checkout and of one of the revision. The processor
 time counts, so other work on the machine hardly disturbs it.
 
-Exit codes: 0 where nothing has become slower, 1 where something has, 2 where it cannot be told: the pairs are too few for so
-small a difference, or the revision is not here or has no such measure. An error ends in 1.
+Exit codes: 0 where nothing has become slower, 1 where something has, 5 where it cannot be told: the pairs are too few for so
+small a difference, the revision has no such measure, or the clone is shallow and does not hold it. Wrong usage ends in 2, any
+other error in 1: a revision that is nowhere, or a measure that fails or has no cost.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
+import os
 import resource
 import subprocess
 import sys
@@ -29,7 +32,7 @@ MOST = 1.15
 """How many times as much it may cost."""
 PAIRS = 5
 FINE, SLOWER, UNKNOWN = "not slower", "SLOWER", "cannot be told"
-_EXITS = {FINE: 0, UNKNOWN: 2, SLOWER: 1}
+_EXITS = {FINE: 0, UNKNOWN: 5, SLOWER: 1}
 
 
 class Measure(NamedTuple):
@@ -58,14 +61,29 @@ MEASURES = (
 )
 
 
-def main() -> int:
+def main(words: Sequence[str] | None = None) -> int:
+    """Judge all measures, and return the exit code.
+
+    Args:
+        words: of the command line. None: those of this process.
+
+    Raises:
+        SystemExit: wrong usage, a revision that is nowhere, or a measure that fails or has no cost.
+    """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("revision")
     parser.add_argument("--pairs", type=int, default=PAIRS)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
+    if not arguments.revision.strip():
+        parser.error(f"revision must name a commit. Received: {arguments.revision!r}. Name the last release's.")
+    if arguments.pairs < 2:
+        parser.error(f"--pairs must be at least 2: fewer have no interval. Received: {arguments.pairs}.")
     git = ["git", "-C", str(PROJECT_ROOT)]
     if subprocess.run([*git, "cat-file", "-e", f"{arguments.revision}^{{commit}}"], check=False).returncode:
-        print(f"There is no revision {arguments.revision} here, so nothing is compared.", file=sys.stderr)
+        is_shallow = [*git, "rev-parse", "--is-shallow-repository"]
+        if subprocess.run(is_shallow, check=False, stdout=subprocess.PIPE, text=True).stdout.strip() != "true":
+            sys.exit(f"There is no revision {arguments.revision} in {PROJECT_ROOT}. Name a commit of its history.")
+        print(f"This clone is shallow and has no revision {arguments.revision}, so nothing is compared.", file=sys.stderr)
         return _EXITS[UNKNOWN]
     with contextlib.ExitStack() as undo:
         sides: list[Path] = []
@@ -83,7 +101,7 @@ def judge(measures: Sequence[Measure], base: Path, head: Path, pairs: int = PAIR
     """Measure each in both checkouts, tell each ratio, and return the exit code.
 
     Raises:
-        SystemExit: a measure fails.
+        SystemExit: a measure fails, or has no cost.
     """
     found: list[str] = []
     for measure in measures:
@@ -96,13 +114,14 @@ def judge(measures: Sequence[Measure], base: Path, head: Path, pairs: int = PAIR
         found.append(_verdict(ratio))
         said = "no ratio" if ratio is None else f"{interval_words(ratio)} times as much"
         print(f"{measure.what}: {said}, {found[-1]}", flush=True)
-    return max((_EXITS[each] for each in found), key=[0, 2, 1].index)
+    return max((_EXITS[each] for each in found), key=[0, 5, 1].index)
 
 
 def refuse_other_code(checkout: Path) -> None:
     """End where Python in a checkout takes the suite from elsewhere: both sides would be the same code."""
-    command = [sys.executable, "-c", "import sys; sys.path.insert(0, ''); import common, compare; print(*common.__path__)"]
-    said = subprocess.run(command, cwd=checkout, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+    command = [sys.executable, "-c", "import common, compare; print(*common.__path__)"]
+    found = subprocess.run(command, cwd=checkout, env=_environment(), check=True, stdout=subprocess.PIPE, text=True)
+    said = found.stdout.strip()
     if Path(said).resolve() != (checkout / "common").resolve():
         sys.exit(f"Python in {checkout} imports {said}, and not the code of the checkout.")
 
@@ -113,15 +132,24 @@ def _verdict(ratio: Ratio | None) -> str:
     return FINE if ratio.high < MOST else SLOWER if ratio.low > MOST else UNKNOWN
 
 
+def _environment() -> dict[str, str]:
+    """Of a child: with PYTHONSAFEPATH, it would not import from the checkout that it is started in."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
+
+
 def _measured(measure: Measure, checkout: Path) -> float:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run([sys.executable, *measure.words], cwd=checkout, check=False, capture_output=True, text=True)
+    command = [sys.executable, *measure.words]
+    done = subprocess.run(command, cwd=checkout, env=_environment(), check=False, capture_output=True, text=True)
     if done.returncode:
         sys.exit(
             f"{measure.what}: {' '.join(measure.words)} failed in {checkout} with exit code {done.returncode}.\n{done.stderr}"
         )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return measure.cost(done.stdout, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    cost = measure.cost(done.stdout, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    if not 0.0 < cost < math.inf:
+        sys.exit(f"{measure.what}: a cost must be positive and finite. Received: {cost} in {checkout}. Mend the measure.")
+    return cost
 
 
 if __name__ == "__main__":

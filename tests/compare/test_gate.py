@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from common.machine import machine
+from tests.benchmarks import gate
 from tests.benchmarks.gate import Measure, judge, refuse_other_code
+from tests.compare.regression.repository import git
 
 PRINTED = Measure("planted", "cost.py", ("cost.py",), lambda printed, _: float(printed))
 SPENT = Measure("processor time", "cost.py", ("cost.py",))
@@ -27,8 +29,8 @@ def sides(folder: Path, base: str | None, head: str) -> tuple[Path, Path]:
         ("print(10)", "print(13)", 1, "planted: 1.30 (1.30 to 1.30) times as much, SLOWER"),
         ("print(10)", "print(11)", 0, "planted: 1.10 (1.10 to 1.10) times as much, not slower"),
         ("print(13)", "print(10)", 0, "not slower"),
-        ("print(10)", "import random; print(random.choice([2, 100]))", 2, "cannot be told"),
-        (None, "print(10)", 2, "planted: cannot be told, the revision has no cost.py"),
+        ("print(10)", "import random; print(random.choice([2, 100]))", 5, "cannot be told"),
+        (None, "print(10)", 5, "planted: cannot be told, the revision has no cost.py"),
     ],
 )
 def test_a_ratio_is_judged_by_its_whole_interval(
@@ -52,3 +54,56 @@ def test_a_checkout_whose_code_is_not_the_one_that_runs_is_refused(tmp_path: Pat
     monkeypatch.setenv("PYTHONPATH", str(machine.PROJECT_ROOT))
     with pytest.raises(SystemExit, match="not the code of the checkout"):
         refuse_other_code(tmp_path)
+
+
+def test_the_code_of_a_checkout_is_measured_though_python_keeps_folders_off_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
+    made = sides(tmp_path, "print(10)", "print(13)")
+    assert judge([PRINTED._replace(words=("-m", "cost"))], *made) == 1
+    for package in ("common", "compare"):
+        (made[0] / package).mkdir()
+        (made[0] / package / "__init__.py").touch()
+    refuse_other_code(made[0])
+
+
+@pytest.mark.parametrize("cost", ["0", "-1", "nan", "inf"])
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_measure_without_a_cost_is_no_answer(tmp_path: Path, side: int, cost: str) -> None:
+    base, head = (f"print('{cost}')" if number == side else "print(10)" for number in (0, 1))
+    with pytest.raises(SystemExit, match=r"planted: a cost must be positive and finite\. Received: "):
+        judge([PRINTED], *sides(tmp_path, base, head))
+
+
+def test_a_revision_that_is_nowhere_is_an_error_and_one_that_a_shallow_clone_lacks_cannot_be_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, shallow = tmp_path / "whole", tmp_path / "shallow"
+    git(tmp_path, "init", "--quiet", str(whole))
+    for message in ("first", "second"):
+        git(whole, "commit", "--quiet", "--allow-empty", "--message", message)
+    first = git(whole, "rev-parse", "HEAD~1")
+    git(tmp_path, "clone", "--quiet", "--depth", "1", whole.as_uri(), str(shallow))
+    monkeypatch.setattr(gate, "PROJECT_ROOT", whole)
+    with pytest.raises(SystemExit, match=f"There is no revision {'0' * 40} in "):
+        gate.main(["0" * 40])
+    monkeypatch.setattr(gate, "PROJECT_ROOT", shallow)
+    assert gate.main([first]) == 5
+    assert f"This clone is shallow and has no revision {first}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([""], "revision must name a commit. Received: ''."),
+        (["HEAD", "--pairs", "1"], "--pairs must be at least 2: fewer have no interval. Received: 1."),
+        (["HEAD", "--pair", "5", "--quick"], "unrecognized arguments: --quick"),
+    ],
+)
+def test_wrong_usage_is_not_told_as_what_cannot_be_told(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        gate.main(words)
+    assert ended.value.code == 2 and said in capsys.readouterr().err

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).parents[2]
+RELEASE = (PROJECT / ".ci" / "release").read_text()
 CREATE = """
 mkdir -p .environments/jax/bin
 cp .venv/bin/python .environments/jax/bin/python
@@ -15,9 +16,14 @@ exit 1"""
 """As `env create` does it: exit code 1, because no twin runs there yet."""
 
 
-def ran(folder: Path, create: str, install: str, gate: int = 0) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+def ran(
+    folder: Path, create: str, install: str, gate: int = 0, release: str | None = RELEASE
+) -> tuple[subprocess.CompletedProcess[str], list[str]]:
     """What `.ci/run` does with programs in place of make, the command and Python, and the calls of these."""
     shutil.copytree(PROJECT / ".ci", folder / ".ci")
+    (folder / ".ci" / "release").unlink()
+    if release is not None:
+        (folder / ".ci" / "release").write_text(release)
     python = f'case "$*" in *tests.benchmarks.gate*) exit {gate};; esac\n{install}'
     programs = {"bin/make": "", "bin/chromium": "", ".venv/bin/convtwins": create, ".venv/bin/python": python}
     for name, text in programs.items():
@@ -45,10 +51,17 @@ def test_jax_is_installed_and_its_tests_are_skipped_by_name_where_it_cannot_be(
     assert "convtwins env create jax --lock plugins/jax_twin/requirements.lock" in calls
 
 
-@pytest.mark.parametrize(("gate", "code"), [(0, 0), (1, 1), (2, 0)])
-def test_the_gate_fails_it_where_something_is_slower_and_not_where_it_cannot_be_told(
+@pytest.mark.parametrize(("gate", "code"), [(0, 0), (1, 1), (2, 1), (5, 0)])
+def test_the_gate_fails_it_where_something_is_slower_or_wrong_and_not_where_it_cannot_be_told(
     gate: int, code: int, tmp_path: Path
 ) -> None:
     done, calls = ran(tmp_path, CREATE, "exit 0", gate)
     assert done.returncode == code
-    assert calls[-1] == f"python -m tests.benchmarks.gate {(PROJECT / '.ci' / 'release').read_text().strip()}"
+    assert calls[-1] == f"python -m tests.benchmarks.gate {RELEASE.strip()}"
+
+
+@pytest.mark.parametrize("release", [None, "", "\n"])
+def test_it_fails_without_the_commit_of_the_last_release(release: str | None, tmp_path: Path) -> None:
+    done, calls = ran(tmp_path, CREATE, "exit 0", 0, release)
+    assert done.returncode == 1 and calls[-1] == "make test"
+    assert ".ci/release must name the commit of the last release." in done.stderr
