@@ -13,7 +13,7 @@ from typing import Any, Generic, Self, TypeVar
 
 import typer
 
-from common.artifacts import records
+from common.artifacts import records, results
 from common.data.sources import DataRefused, synthetic_leaves
 from common.frozen import Exact
 from common.machine import machine
@@ -113,8 +113,9 @@ class Done(Exact):
     """What it passes to later steps."""
     seconds: float
     exit_code: int
-    plans: dict[str, str] = {}
-    """SHA-256 of the plan of each comparison of the step, by its path. `run --resume` with more repeats changes it."""
+    made_from: dict[str, str] = {}
+    """SHA-256 of the plan and the results of each comparison of the step, by their paths. `run --resume` changes them: with more
+    repeats, or where a run was removed or torn."""
 
 
 def refuse_used(folder: Path, kind: str, settings: dict[str, Any]) -> None:
@@ -237,7 +238,7 @@ def _do(step: Step[Subject], directory: Path, subject: Subject, before: list[Pas
         passed=made.passed,
         seconds=time.monotonic() - began,
         exit_code=made.exit_code,
-        plans=_plans(directory),
+        made_from=_made_from(directory),
     )
     records.write(directory / STEP_FILE, done)
     return done
@@ -261,11 +262,12 @@ def _stored(path: Path) -> Done | None:
     except FolderError as error:
         typer.echo(f"{error} The step is done again.", err=True)
         return None
-    return None if done.exit_code or done.plans != _plans(path.parent) else done
+    return None if done.exit_code or done.made_from != _made_from(path.parent) else done
 
 
-def _plans(step: Path) -> dict[str, str]:
-    return {str(plan.relative_to(step)): signing.sha256(plan) for plan in sorted(step.rglob(store.PLAN_FILE))}
+def _made_from(step: Path) -> dict[str, str]:
+    files = [*step.rglob(store.PLAN_FILE), *step.rglob(f"{store.RUNS_FOLDER}/*/{results.RESULT_FILE}")]
+    return {str(file.relative_to(step)): signing.sha256(file) for file in sorted(files)}
 
 
 def marks(done: Sequence[Done], steps: int) -> list[Mark]:

@@ -152,6 +152,21 @@ def test_a_step_is_done_again_if_its_comparison_was_continued_alone(file: Path, 
     assert steps.done == ["one", "two", "three", "two"]
 
 
+def test_a_step_is_done_again_if_a_run_of_its_comparison_was_removed_or_made_again(file: Path, steps: Steps) -> None:
+    folder = made.stored_in(made.repeated(1), file.parent / "out" / "2-two" / "deeper")
+    (file.parent / "out" / "study.json").write_text('{"kind": "study"}')  # a study in which nothing was done yet
+    assert run_study(file).exit_code == run_study(file).exit_code == 0
+    assert steps.done == ["one", "two", "three"]
+    plan = (folder / store.PLAN_FILE).read_bytes()
+    result = min(folder.glob("runs/*/result.json"))
+    for change in (lambda: result.write_text("{}", encoding="utf-8"), result.unlink):  # neither touches the plan
+        change()
+        steps.done.clear()
+        assert run_study(file).exit_code == run_study(file).exit_code == 0
+        assert steps.done == ["two"]
+    assert (folder / store.PLAN_FILE).read_bytes() == plan
+
+
 def test_advice_on_disturbed_runs_names_the_folder_of_their_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored = made.repeated()
     for runs in stored.runs.values():
