@@ -27,7 +27,7 @@ from compare.judgement import environments
 from compare.judgement.measurements import SECONDS, Measured
 from compare.regression import facts
 from compare.regression.records import ACCURACY, Change, Criteria, Judgement, OperationChange, Side, Verdict
-from compare.regression.samples import Pair
+from compare.regression.samples import Pair, usable
 
 
 def judge(baseline: Measured, candidate: Measured, criteria: Criteria, *, paired: bool) -> Judgement:
@@ -170,18 +170,21 @@ def _compared(pair: Pair, criteria: Criteria, *, one_look: bool) -> Iterator[Cha
     """The changes of one row or benchmark, not yet judged. Seconds and MiB are compared as logarithms, so as ratios."""
     for metric in [SECONDS] if pair.before.spec is None else criteria.judged:
         is_judged = all(pair.samples(metric))
-        before, now = pair.samples(metric, in_doubt=not is_judged)
-        if not before or not now:
+        if not is_judged and not all(pair.samples(metric, in_doubt=True)):
             continue
+        before, now = pair.samples(metric) if is_judged else pair.shown(metric)
         first, second = ([math.log(value) for value in values] for values in (before, now))
-        paired = [b - a for a, b in zip(first, second, strict=True)] if pair.paired else []
-        estimate = of_differences(paired) if pair.paired else of_samples(first, second)
+        paired = [b - a for a, b in zip(first, second, strict=True)] if pair.paired and is_judged else []
+        estimate = of_differences(paired) if paired else of_samples(first, second)
         inert = len({*before, *now}) == 1 and min(len(before), len(now)) >= VERDICT_PAIRS
         method = "paired" if pair.paired else "Welch"
         change = _change(pair, metric, method, before, now, estimate, exp, one_look=one_look)
         if not is_judged:
             shown = change.change.model_copy(update={"low": None, "high": None, "p": None})
-            change = change.model_copy(update={"method": "none", "verdict": "not judged", "change": shown})
+            sides = {"baseline": pair.before, "candidate": pair.now}
+            unreliable = [name for name, side in sides.items() if not usable(side, metric)]
+            update = {"method": "none", "verdict": "not judged", "change": shown, "unreliable": unreliable}
+            change = change.model_copy(update=update)
         yield change.model_copy(update={"method": "none", "verdict": "no change shown"}) if is_judged and inert else change
     if pair.tests_accuracy:
         before, now = map(list, zip(*pair.by_seed.values(), strict=True))

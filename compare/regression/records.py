@@ -15,8 +15,8 @@ Verdict = Literal[
     "regression", "worse, within the threshold", "no change shown", "better", "not tested", "too few to tell", "cannot tell",
     "not judged",
 ]  # fmt: skip
-"""`not tested`: there is no test, and nothing beyond a threshold needs one. `not judged`: no such time is reliable; the figures
-are shown as they were measured."""
+"""`not tested`: there is no test, and nothing beyond a threshold needs one. `not judged`: no times are reliable on both
+sides, in pairs of one pair; the figures are only shown."""
 UNDECIDED = ("too few to tell", "cannot tell", "not judged")
 
 ACCURACY = "test_accuracy"
@@ -80,6 +80,8 @@ class Change(Frozen):
     adjusted_p: float | None = None
     """Holm-corrected p over all tested figures. None if there are too few samples, or nothing to test."""
     verdict: Verdict = "too few to tell"
+    unreliable: list[Literal["baseline", "candidate"]] = []
+    """Of times that are not judged: the sides without a reliable one. None: of pairs, each has some, and no pair on both."""
     not_ruled_out: bool = False
     """No regression was shown, but the interval reaches beyond the threshold: the noise may hide one."""
 

@@ -63,7 +63,8 @@ def headline(judged: Judgement) -> str:
         )
     if judged.exit_code != EXIT_OK:
         unjudged = judged.verdicts.count("not judged")
-        why = f": {unjudged} of {len(judged.verdicts)} figures are times of which none is reliable" if unjudged else ""
+        reliable = f"no {'pair with ' if judged.paired else ''}reliable times on both sides"
+        why = f": {unjudged} of {len(judged.verdicts)} figures have {reliable}" if unjudged else ""
         return f"CANNOT TELL whether there is a regression{why}."
     return f"No regression: none of {len(judged.verdicts)} figures is worse by more than its threshold {thresholds}."
 
@@ -123,7 +124,14 @@ def _unjudged(change: Change) -> str:
     if change.verdict != "not judged":
         return ""
     medians = [_spread_words(each).partition(" ")[0] for each in (change.baseline, change.candidate)]
-    return f"not judged, because none of these times is reliable. Medians: {medians[0]} before, {medians[1]} now"
+    match change.unreliable:
+        case []:
+            why, of = "no pair has reliable times on both sides", " of the reliable ones"
+        case [side]:
+            why, of = f"no time of the {side} is reliable", ""
+        case _:
+            why, of = "none of these times is reliable", ""
+    return f"not judged, because {why}. Medians{of}: {medians[0]} before, {medians[1]} now"
 
 
 def change_words(change: Change) -> str:

@@ -42,6 +42,14 @@ class Pair:
             return [first[repeat] for repeat in both], [second[repeat] for repeat in both]
         return list(first.values()), list(second.values())
 
+    def shown(self, metric: str) -> tuple[list[float], list[float]]:
+        """The samples of both sides where none can be judged, each side for itself.
+
+        Unreliable times are among them only if the side has no reliable one.
+        """
+        first, second = (usable(each, metric) or usable(each, metric, in_doubt=True) for each in (self.before, self.now))
+        return list(first.values()), list(second.values())
+
     @cached_property
     def by_seed(self) -> dict[int, tuple[float, float]]:
         """Accuracy of each common seed, before and now."""

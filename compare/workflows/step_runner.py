@@ -114,8 +114,8 @@ class Done(Exact):
     seconds: float
     exit_code: int
     made_from: dict[str, str] = {}
-    """SHA-256 of the plan and the results of each comparison of the step, by their paths. `run --resume` changes them: with more
-    repeats, or where a run was removed or torn."""
+    """SHA-256 of the plan and the results of each comparison of the step, by their paths. `run --resume` changes them: with
+    more repeats, or where a run was removed or torn."""
 
 
 def refuse_used(folder: Path, kind: str, settings: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,8 @@ from compare.__main__ import app
 from compare.core import errors, statistics
 from compare.execution import store
 from compare.judgement import measurements
-from compare.regression import facts, regress, regress_report
-from compare.regression.records import Criteria, Judgement
+from compare.regression import facts, judging, regress, regress_report
+from compare.regression.records import Change, Criteria, Judgement
 from tests.compare import kept, made
 
 EPOCH = made.epoch(1, 4.0).model_copy(update={"epoch_images": 639})
@@ -158,10 +159,52 @@ def test_times_of_disturbed_runs_are_shown_and_are_neither_a_pass_nor_a_regressi
     said, _ = judged.cautions
     of = ("baseline", "candidate")[side]
     assert said == f"pytorch serial, 2 cores: 5 of 5 runs of the {of} {why} Their times do not count."
-    assert "2 of 4 figures are times of which none is reliable" in regress_report.headline(judged)
+    assert "2 of 4 figures have no reliable times on both sides." in regress_report.headline(judged)
     told = dict(regress_report.sentences(judged))["Cannot tell"]
-    assert told[0].endswith("not judged, because none of these times is reliable. Medians: 6 before, 4 now.")
+    assert told[0].endswith(f"not judged, because no time of the {of} is reliable. Medians: 6 before, 4 now.")
     assert told[0].startswith("pytorch serial, 2 cores, seconds per epoch: candidate 0.667 times the baseline: ")
+
+
+def spoil(folder: Path, repeats: Iterable[int], seconds: float = 9.0) -> None:
+    """Disturb runs, so that their epochs take longer."""
+    for repeat in repeats:
+        spoilt = store.run_folder(folder, "pytorch-serial-2", repeat)
+        epochs = {"epochs": [made.epoch(1, seconds)]}
+        results.save(results.load(spoilt / results.RESULT_FILE).model_copy(update=DISTURBED | epochs), spoilt)
+
+
+def unjudged(before: Path, now: Path, *, paired: bool) -> tuple[str, Change, str]:
+    """The headline, the seconds of an epoch, and the first sentence on what cannot be told."""
+    judged = judging.judge(*map(measurements.read, (before, now)), Criteria(), paired=paired)
+    assert verdicts(judged) == ["not judged"] and judged.exit_code == 5
+    return regress_report.headline(judged), judged.changes[0], dict(regress_report.sentences(judged))["Cannot tell"][0]
+
+
+def test_pairs_without_reliable_times_on_both_sides_show_the_reliable_ones_of_each(tmp_path: Path) -> None:
+    noise = (1.0,) * 6
+    before, now = (kept.folder(tmp_path / name, {"pytorch": size}, noise=noise) for name, size in (("a", 4.0), ("b", 5.0)))
+    spoil(before, range(3))
+    spoil(now, range(3, 6))
+    headline, change, said = unjudged(before, now, paired=True)
+    assert "figures have no pair with reliable times on both sides." in headline
+    assert (change.baseline.median, change.baseline.high, change.candidate.median) == (4.0, 4.0, 5.0)
+    assert (change.baseline.n, change.candidate.n) == (3, 3) and change.change.value == pytest.approx(1.25)
+    assert said.endswith("no pair has reliable times on both sides. Medians of the reliable ones: 4 before, 5 now.")
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_reliable_times_of_one_side_are_shown_without_its_disturbed_ones(tmp_path: Path, paired: bool) -> None:
+    noise = (1.0,) * 6
+    before, now = (kept.folder(tmp_path / name, {"pytorch": size}, noise=noise) for name, size in (("a", 4.0), ("b", 5.0)))
+    spoil(before, range(4))
+    spoil(now, range(6), 5.0)
+    _, change, said = unjudged(before, now, paired=paired)
+    assert (change.baseline.median, change.baseline.n, change.candidate.n) == (4.0, 2, 6)
+    assert said.endswith("not judged, because no time of the candidate is reliable. Medians: 4 before, 5 now.")
+    spoil(before, range(6))
+    _, change, said = unjudged(before, now, paired=paired)
+    assert (change.baseline.median, change.baseline.n) == (9.0, 6)
+    assert said.endswith("not judged, because none of these times is reliable. Medians: 9 before, 5 now.")
 
 
 def test_a_disturbed_run_among_enough_others_is_left_out(tmp_path: Path) -> None:
