@@ -1,10 +1,11 @@
-"""Recordings of what the ranks of healthy, slow and stuck runs use of the machine, and which judge of them is the better one.
+"""Recordings of what the ranks of healthy, slow and stuck runs use of the machine, and of what the rules of `watch` say of them.
 
     python -m tests.benchmarks.footprints record DIR --framework pytorch
     python -m tests.benchmarks.footprints record DIR --framework tensorflow
 
-Each recording is a run of one mode in which one thing is planted, see `tests.planted.hanging`, looked at from its start. It
-needs root for control groups and network namespaces. Recordings that DIR has already are not made again.
+Each recording is a run of one mode in which one thing is planted, see `tests.planted.hanging`, looked at from its start. At
+each look it holds what the rules say, with each of `PATIENCES`. Control groups and network namespaces need root. Recordings that
+DIR has already are not made again.
 """
 
 from __future__ import annotations
