@@ -52,6 +52,11 @@ class Rung(Frozen):
     """Of the losses of single steps: that of the first step."""
 
 
+def _may_round(rung: Rung) -> bool:
+    """Whether a constant that is rounded to float32 may explain what failed. In float32 it is rounded in both frameworks."""
+    return rung.precision == "float64" and rung.max_relative_difference < _ROUNDS
+
+
 class Proof(Frozen):
     """All rungs of one or more ladders."""
 
@@ -114,8 +119,8 @@ class Proof(Frozen):
             return (
                 f"not proved: {len(failed)} of {len(self.rungs)} rungs failed, first {first.name} "
                 f"({first.max_relative_difference:.1e}, tolerance {first.tolerance:.0e}{'; ' * bool(where)}{' '.join(where)})"
-                + f". `match` found a cause: {self.rounded}"
-                * bool(self.rounded and first.max_relative_difference < _ROUNDS)
+                + f". This may come from what `match` found: {self.rounded}"
+                * bool(self.rounded and all(map(_may_round, failed)))
             )
         passed = sum(rung.status == "passed" for rung in self.rungs)
         if not passed:

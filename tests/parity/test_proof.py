@@ -58,6 +58,27 @@ def rung(status: str, **fields: Any) -> Rung:
     return Rung(**{**values, **fields})
 
 
+ROUNDED = "rounded-constants: tensorflow computes its GELU (erf) in float32."
+SMALL, LARGE = rung("failed", max_relative_difference=9e-5), rung("failed", max_relative_difference=0.7)
+
+
+@pytest.mark.parametrize(
+    ("rungs", "told"),
+    [
+        ([SMALL], True),
+        ([SMALL, SMALL, rung("passed", precision="float32")], True),
+        ([SMALL, LARGE], False),
+        ([LARGE, SMALL], False),
+        ([SMALL.model_copy(update={"precision": "float32"})], False),
+        ([SMALL, SMALL.model_copy(update={"precision": "float32"})], False),
+    ],
+)
+def test_rounded_constants_are_named_only_where_they_may_explain_all_that_failed(rungs: list[Rung], told: bool) -> None:
+    sentence = Proof(rungs=rungs, seconds=1.0, rounded=ROUNDED).sentence
+    assert sentence.endswith(f". This may come from what `match` found: {ROUNDED}") == told
+    assert told or "rounded" not in sentence
+
+
 def test_a_whole_proof_climbs_every_rung_for_every_mode_and_framework(twins: FakeTwins, tmp_path: Path) -> None:
     proof = prove(tmp_path, timed(), MODES)
     assert proof.verdict == "proved"
