@@ -190,6 +190,7 @@ def _summary(row: Row, stored: Stored) -> Summary:
         test=_scores(good, lambda result: result.test),
         epoch_seconds=spread([epoch_seconds(result) for result in good]),
         images_per_second=spread(rates),
+        training_seconds=spread([result.phases.training_seconds for result in good if result.phases]),
         wall_seconds=spread([result.phases.wall_seconds for result in good if result.phases]),
         phases=_phases(good),
         bytes_per_step=_first(good, lambda result: result.bytes_per_step),

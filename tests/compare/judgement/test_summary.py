@@ -16,7 +16,7 @@ from compare.judgement.findings import findings
 from compare.judgement.row_figures import Summary
 from compare.judgement.run_figures import epoch_seconds, images_per_second, limit, until_accuracy
 from compare.judgement.summary import pairs_of_seconds, summarize
-from compare.reporting import comparison_tables, step_tables, tables
+from compare.reporting import comparison_tables, latex, step_tables, tables
 from compare.reporting.epoch_tables import target_table
 from compare.reporting.step_tables import limit_table
 from tests.compare import made
@@ -812,10 +812,11 @@ def test_a_run_too_short_to_know_of_other_work_says_so() -> None:
     ("accuracies", "losses", "said"),
     [
         ((0.5, 0.9, 0.85), (1.0, 0.3, 0.4), None),  # wavers
-        ((0.5, 0.9, 0.1), (1.0, 0.3, 9.0), "validation accuracy 0.9000 at epoch 2, 0.1000 at the last, 3"),
+        ((0.5, 0.9, 0.1), (1.0, 0.3, 9.0), "validation accuracy 0.9000 at epoch 2, 0.1000 at epoch 3, the last"),
         ((0.1, 0.1, 0.1), (2.3, 2.2, 2.4), None),  # has never learnt
-        ((0.1, 0.1, 0.1), (2.3, 2.2, 50.0), "training loss 2.2000 at epoch 2, 50.0000 at the last, 3"),
+        ((0.1, 0.1, 0.1), (2.3, 2.2, 50.0), "training loss 2.2000 at epoch 2, 50.0000 at epoch 3, the last"),
         ((0.5, 0.9, 0.9), (1.0, 0.01, 0.1), None),  # ten times nothing
+        ((0.3, 0.48, 0.36), (1.0, 0.9, 1.0), None),  # 48 and then 36 of 100 right: that may be chance
     ],
 )
 def test_a_training_that_breaks_down_in_the_end_gets_a_caution(
@@ -827,7 +828,7 @@ def test_a_training_that_breaks_down_in_the_end_gets_a_caution(
     epochs = [made.epoch(number, 1.0, accuracy, loss) for number, (accuracy, loss) in enumerate(scores, start=1)]
     for repeat in (0, 2):
         stored.runs[row.id][repeat] = stored.runs[row.id][repeat].model_copy(update={"epochs": epochs})
-    expected = f"pytorch serial, 2 cores: broke down in 2 of 3 repeats: {said}. Its scores are those of the end. "
+    expected = f"pytorch serial, 2 cores: broke down: {said}, in 2 of 3 repeats. Its scores are those of the end. "
     troubles = findings(stored, summarize(stored)).troubles
     assert troubles == ([] if said is None else [f"{expected}Try a smaller learning rate."])
 
@@ -839,7 +840,41 @@ def test_a_run_without_a_validation_split_that_breaks_down_gets_a_caution_too() 
     epochs = [epoch.model_copy(update={"validation": None}) for epoch in epochs]
     stored.runs[row.id][0] = stored.runs[row.id][0].model_copy(update={"epochs": epochs})
     (caution,) = findings(stored, summarize(stored)).troubles
-    assert "broke down: training accuracy 0.9000 at epoch 1, 0.2000 at the last, 2." in caution
+    assert "broke down: training accuracy 0.9000 at epoch 1, 0.2000 at epoch 2, the last." in caution
+
+
+@pytest.mark.parametrize(("largest", "broke"), [(90, False), (50, True)])
+def test_a_training_that_was_never_better_than_guessing_cannot_break_down(largest: int, broke: bool) -> None:
+    stored = made.repeated(1)
+    row = stored.comparison.rows[0]
+    epochs = [made.epoch(number, 1.0, accuracy) for number, accuracy in ((1, 0.9), (2, 0.2))]
+    confusion = [[largest, 0], [100 - largest, 0]]
+    stored.runs[row.id][0] = stored.runs[row.id][0].model_copy(update={"epochs": epochs, "confusion": confusion})
+    assert any("broke down" in each for each in findings(stored, summarize(stored)).troubles) == broke
+
+
+def test_training_seconds_are_the_median_over_repeats_and_not_of_the_repeat_with_the_median_wall_time() -> None:
+    stored = made.repeated(3)
+    row = stored.comparison.rows[0]
+    for repeat, (training, wall) in enumerate([(1.0, 20.0), (2.0, 30.0), (9.0, 25.0)]):
+        run = stored.runs[row.id][repeat]
+        assert run.phases is not None
+        phases = run.phases.model_copy(update={"training_seconds": training, "wall_seconds": wall})
+        stored.runs[row.id][repeat] = run.model_copy(update={"phases": phases})
+    table = comparison_tables.seconds_table(summarize(stored))
+    assert "2.00 (1.50 to 5.50)" in tables.to_markdown(table)
+
+
+def test_captions_of_times_name_the_rows_in_doubt_and_how_many_repeats_they_are_of() -> None:
+    stored = made.repeated(3)
+    row = stored.comparison.rows[0]
+    busy = {"cores_of_others": 1.5, "machine": {"logical_cores": 2}}
+    stored.runs[row.id][0] = stored.runs[row.id][0].model_copy(update=busy)
+    del stored.runs[row.id][2]
+    for table in comparison_tables.documents(summarize(stored)):
+        if table.name in ("seconds", "epoch_seconds", "phases", "epochs"):
+            said = "Repeats: 2 to 3 of each row. Rely on no time of pytorch serial, 2 cores: disturbed by other work."
+            assert said in latex.to_latex(table).replace("~", " ").replace("\allowbreak", "") and said in tables.to_markdown(table)
 
 
 def test_a_single_verdict_names_all_its_conditions_and_the_switches_that_decide() -> None:
