@@ -874,7 +874,9 @@ def test_captions_of_times_name_the_rows_in_doubt_and_how_many_repeats_they_are_
     for table in comparison_tables.documents(summarize(stored)):
         if table.name in ("seconds", "epoch_seconds", "phases", "epochs"):
             said = "Repeats: 2 to 3 of each row. Rely on no time of pytorch serial, 2 cores: disturbed by other work."
-            assert said in latex.to_latex(table).replace("~", " ").replace("\allowbreak", "") and said in tables.to_markdown(table)
+            assert said in latex.to_latex(table).replace("~", " ").replace("\allowbreak", "") and said in tables.to_markdown(
+                table
+            )
 
 
 def test_a_single_verdict_names_all_its_conditions_and_the_switches_that_decide() -> None:
