@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from common.artifacts.schema import RunResult
 from common.data.dataset import listed
+from common.data.sources.splits import IN_TWO_CLASSES
 from compare.core import wording
 from compare.core.statistics import fell, is_no_better_than
 from compare.execution import matrix, store
@@ -47,6 +48,7 @@ def sentences(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
         *signature(stored),
         *(f"Set aside: {reason}" for reason in stored.set_aside),
         *unchecked(stored),
+        *_of_the_labels(stored),
         *_shared_cores(stored),
         *_not_in_turn(stored),
         *_made_again(stored),
@@ -238,6 +240,12 @@ def _breakdown(run: RunResult, chance: float | None) -> str | None:
             if split == "train" and end.loss > max(scores[0][1].loss, RISEN_FROM * least.loss):
                 return f"{name} loss {least.loss:.4f} at epoch {at}, {end.loss:.4f} at epoch {last}, the last"
     return None
+
+
+def _of_the_labels(stored: Stored) -> list[str]:
+    notes = [note for note in stored.comparison.data_notes if note.startswith(IN_TWO_CLASSES)]
+    rest = "some of them have a wrong label, or the classes overlap. convtwins data FOLDER names them."
+    return [f"The data: {note}. So {rest}" for note in notes]
 
 
 def _shared_cores(stored: Stored) -> list[str]:

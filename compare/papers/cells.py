@@ -173,6 +173,7 @@ def compared(
         made.append(cells | {"open": reason if is_open else None})
     if any(row["open"] for row in made):
         columns["open"] = Column("open", "open because", fold=40)
+    title = f"The report's {title}" if title.startswith("Table ") else title  # LaTeX numbers its own tables
     return Table(name, title, tuple(columns.values()), made, note=note)
 
 

@@ -116,6 +116,7 @@ def test_what_is_broken_is_shown_with_its_reason_and_ends_with_exit_code_4(tmp_p
     assert found["files"]["empty_class_folders"] == ["train/Potato_healthy"]
     assert found["splits"] == {"train": 22, "validation": 24, "test": 2}  # shown without the broken ones
     assert "leave them out with `--on-bad skip`" in found["refusal"] and found["content_hash"] is None
+    assert found["refusal"].count("--on-bad skip") == 1  # and no second time for commands without the option
     done = explore(folder)
     assert done.exit_code == 4 and "is not clean" in done.stderr
     assert "4 of 52 files are no usable images" in done.stdout

@@ -6,6 +6,7 @@ import pytest
 
 from common import spec
 from common.artifacts.schema import Noise, Restart, RunResult, StepParts
+from common.data.sources.splits import IN_TWO_CLASSES
 from common.machine.rates import DeviceRates, Rates
 from common.models.work import Work
 from compare.execution import store
@@ -16,7 +17,8 @@ from compare.judgement.findings import findings
 from compare.judgement.row_figures import Summary
 from compare.judgement.run_figures import epoch_seconds, images_per_second, limit, until_accuracy
 from compare.judgement.summary import pairs_of_seconds, summarize
-from compare.reporting import comparison_tables, latex, step_tables, tables
+from compare.reporting import comparison_report, comparison_tables, latex, step_tables, tables
+from compare.reporting.comparison_report import Compared
 from compare.reporting.epoch_tables import target_table
 from compare.reporting.step_tables import limit_table
 from tests.compare import made
@@ -189,6 +191,29 @@ def test_the_headline_is_no_stronger_than_the_rows(verdicts: list[str], headline
     assert first.startswith(f"Identical training: {headline}: 9 rungs passed.") and ("the table" in first) == (
         headline != "proved"
     )
+
+
+def test_where_no_row_is_proved_as_it_is_timed_no_table_is_said_to_tell_which_are() -> None:
+    stored = made.repeated()
+    record = store.ProofRecord(
+        verdict="proved", sentence="proved: 9 rungs", row_verdicts={row.id: "not claimed" for row in stored.comparison.rows}
+    )
+    stored = stored.model_copy(update={"comparison": stored.comparison.model_copy(update={"proof": record})})
+    first = findings(stored, summarize(stored)).sameness[0]
+    assert first.endswith("No row is proved as it is timed.")
+
+
+def test_a_row_that_was_interrupted_names_its_repeats_without_a_result_too() -> None:
+    stored = made.repeated()
+    row = stored.comparison.rows[0]
+    killed = made.bad(row, "killed", "interrupted", epochs=1)
+    stored.runs[row.id] = {**{repeat: stored.runs[row.id][repeat] for repeat in (0, 1)}, 2: killed}
+    summaries = summarize(stored)
+    assert summaries[0].reason == "1 of 5 repeats: interrupted; 2 without a result"
+    compared = Compared(stored, summaries, findings(stored, summaries))
+    assert "repeats: 5 planned, 3 to 5 made" in comparison_report.facts(compared)[0]
+    whole = made.repeated()
+    assert "5 repeats" in comparison_report.facts(Compared(whole, summarize(whole), compared.findings))[0]
 
 
 def test_a_framework_alone_has_no_first_step_difference() -> None:
@@ -841,6 +866,17 @@ def test_a_run_without_a_validation_split_that_breaks_down_gets_a_caution_too() 
     stored.runs[row.id][0] = stored.runs[row.id][0].model_copy(update={"epochs": epochs})
     (caution,) = findings(stored, summarize(stored)).troubles
     assert "broke down: training accuracy 0.9000 at epoch 1, 0.2000 at epoch 2, the last." in caution
+
+
+def test_images_that_stand_in_two_classes_are_a_caution() -> None:
+    stored = made.repeated(1)
+    assert not any("wrong label" in each for each in findings(stored, summarize(stored)).troubles)
+    plan = stored.comparison.model_copy(update={"data_notes": [f"{IN_TWO_CLASSES}: 1"]})
+    stored = stored.model_copy(update={"comparison": plan})
+    assert findings(stored, summarize(stored)).troubles == [
+        "The data: images that stand in more than one class, equal pixel for pixel: 1. So some of them have a wrong label, or "
+        "the classes overlap. convtwins data FOLDER names them."
+    ]
 
 
 @pytest.mark.parametrize(("largest", "broke"), [(90, False), (50, True)])
