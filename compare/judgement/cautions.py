@@ -177,7 +177,10 @@ def _short(summary: Summary, row: Row, train_examples: int) -> Iterator[_Caution
         yield _Caution(summary.name, said.format("it"), said.format("them"))
     if (late := summary.clock_caution) is not None:
         yield _Caution(
-            summary.name, f"{late}: rely on no time of it.", "their losses came late: rely on no time of them.", late
+            summary.name,
+            f"{late}. Some work may not be timed: rely on no time of it.",
+            "their losses came late, so some work may not be timed: rely on no time of them.",
+            late,
         )
 
 

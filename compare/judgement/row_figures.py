@@ -232,7 +232,7 @@ class Summary(Frozen):
         """Why no time of it is reliable. None if it is."""
         reasons = {
             "disturbed by other work": self.disturbed,
-            "losses that came late": self.clock_caution is not None,
+            "losses that came after the clock had stopped": self.clock_caution is not None,
             "too few timed batches": self.too_short,
             "too short to tell whether other work disturbed it": self.unwatched,
         }

@@ -406,8 +406,8 @@ def test_a_clock_that_a_busy_machine_may_have_disturbed_is_a_caution_on_the_row_
     summaries = summarize(stored)
     assert [summary.in_doubt for summary in summaries].count(True) == 1 and summaries[0].status == "ok"
     found = findings(stored, summaries)
-    assert f"{summaries[0].name}: {late}: rely on no time of it." in found.troubles
-    assert _verdicts(found.contestants)[0].endswith("Its losses came late: do not rely on this.")
+    assert f"{summaries[0].name}: {late}. Some work may not be timed: rely on no time of it." in found.troubles
+    assert _verdicts(found.contestants)[0].endswith("so some work may not be timed: do not rely on this.")
     assert not _verdicts(found.contestants)[1].endswith("do not rely on this.")
 
 
