@@ -246,9 +246,12 @@ class Summary(Frozen):
 def unreliable(rows: Iterable[tuple[str, Summary]]) -> str:
     """Names the rows of which no time is reliable, for the caption of a table. Empty if there are none."""
     named: dict[str, list[str]] = {}
+    rows = list(rows)
     for name, summary in rows:
         if summary.doubt:
             named.setdefault(summary.doubt, []).append(name)
+    if 1 < len(rows) == sum(map(len, named.values())) and len(named) == 1:
+        return f"Rely on no time of any row: {next(iter(named))}."
     return " ".join(f"Rely on no time of {'; '.join(names)}: {why}." for why, names in named.items())
 
 

@@ -14,7 +14,7 @@ from compare.execution.matrix import Row
 from compare.execution.store import Stored
 from compare.judgement import cautions
 from compare.judgement.findings import findings
-from compare.judgement.row_figures import Summary
+from compare.judgement.row_figures import Summary, unreliable
 from compare.judgement.run_figures import epoch_seconds, images_per_second, limit, until_accuracy
 from compare.judgement.summary import pairs_of_seconds, summarize
 from compare.reporting import comparison_report, comparison_tables, latex, step_tables, tables
@@ -866,6 +866,15 @@ def test_a_run_without_a_validation_split_that_breaks_down_gets_a_caution_too() 
     stored.runs[row.id][0] = stored.runs[row.id][0].model_copy(update={"epochs": epochs})
     (caution,) = findings(stored, summarize(stored)).troubles
     assert "broke down: training accuracy 0.9000 at epoch 1, 0.2000 at epoch 2, the last." in caution
+
+
+def test_where_no_time_of_any_row_is_reliable_for_one_reason_no_row_is_named() -> None:
+    first, second, *_ = summarize(made.repeated())
+    one, other = (each.model_copy(update={"cores_lost": 1.0}) for each in (first, second))
+    assert unreliable([("a", one), ("b", other)]) == "Rely on no time of any row: disturbed by other work."
+    assert unreliable([("a", one), ("b", second)]) == "Rely on no time of a: disturbed by other work."
+    late = second.model_copy(update={"clock_caution": "late"})
+    assert unreliable([("a", one), ("b", late)]).count("Rely on no time of") == 2
 
 
 def test_images_that_stand_in_two_classes_are_a_caution() -> None:
