@@ -149,7 +149,7 @@ class Match:
             let_pass = {ACCEPTED: ", accepted", ROUNDS: ", by rounded constants alone"}.get(rung.status, "")
             said.append(f"{rung.name}: differs{size}{at}{let_pass}.")
             if rung.first is not None:
-                behind = "" if rung.at_the_end or rung.status in (ACCEPTED, ROUNDS) else " What is behind it was not compared."
+                behind = "" if rung.at_the_end or rung.status in (ACCEPTED, ROUNDS) else " What is behind it was not judged."
                 said.append(f" It begins at {rung.where}, by {rung.first:.1e}.{behind}")
             said += [f" {cause.in_words}" for cause in rung.causes]
             if rung.status == FAILED and not rung.causes:

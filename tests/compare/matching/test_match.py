@@ -299,9 +299,7 @@ def test_a_difference_says_where_it_begins_and_what_was_not_compared(both: Both)
     assert found.sentences[0] == "No: they part first at: logits, inference."
     whole, begins, cause = found.sentences[1:4]
     assert re.fullmatch(r"logits, inference: differs by \d\.\de[+-]\d+\.", whole)
-    assert re.fullmatch(r" It begins at norm, batch_norm\S*, by 4\.\de-04\. What is behind it was not compared\.", begins), (
-        begins
-    )
+    assert re.fullmatch(r" It begins at norm, batch_norm\S*, by 4\.\de-04\. What is behind it was not judged\.", begins), begins
     assert "epsilon" in cause and cause.count("differ by") == 1 and " there." in cause
 
 
