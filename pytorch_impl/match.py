@@ -148,7 +148,7 @@ class Model:
             # Twin: torch's images are NCHW.
             given = self._prepare(images) if self._prepare else torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()
             given = torch.as_tensor(given).double()
-        recorder.takes(given.numpy(), channels_first=True)
+        recorder.takes(given.numpy(), self._ask.image, channels_first=True)
         self._net.train(training)
         functions = _Functions(recorder)
         hooks: list[Any] = []

@@ -181,7 +181,7 @@ class Model:
                 # Twin: Keras's images are NHWC, unless the model says otherwise.
                 given = tf.constant(images.transpose(0, 3, 1, 2) if self._takes_channels_first() else images)
         if recorder:
-            recorder.takes(given.numpy(), channels_first=self._takes_channels_first())
+            recorder.takes(given.numpy(), self._ask.image, channels_first=self._takes_channels_first())
         self._recorder = recorder
         try:
             with user_code.running(self._ask.model, self._ask.hint):

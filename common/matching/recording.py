@@ -30,12 +30,24 @@ class Recorder:
         self._image: Array | None = None
         self._order: Array | None = None
         self._flattened: str | None = None
+        self._is_input = False
+        """Whether the image is the model's own input. What is done to it before any layer runs is not recorded."""
+        self._ordered: Array | None = None
+        """The last flattened image that got an order. Several dense layers may take it."""
+        self._last: str | None = None
+        """Its order."""
         self._masks = 0
 
-    def takes(self, images: Array, *, channels_first: bool) -> None:
-        """The model's own input is the first image: a model may flatten it before any layer runs."""
-        if images.ndim == 4:
-            self._image = images.transpose(0, 2, 3, 1) if channels_first else images
+    def takes(self, given: Array, image: Sequence[int], *, channels_first: bool) -> None:
+        """The model's own input is the first image: a model may flatten it before any layer runs.
+
+        Args:
+            given: in the framework's own layout. In another one, as a user's function may prepare it, it is left alone.
+            image: (height, width, channels).
+        """
+        layouts = tuple(image), (image[2], *image[:2])
+        if given.shape[1:] == layouts[channels_first] and layouts[0] != layouts[1]:
+            self._image, self._is_input = given.transpose(0, 2, 3, 1) if channels_first else given, True
 
     def add(self, layer: Layer, given: Array, made: Array, *, channels_first: bool) -> None:
         """Record one call, with values in the framework's own layout."""
@@ -46,7 +58,9 @@ class Recorder:
         if order is not None:
             self.orders.setdefault(layer.name, order)
         if layer.kind == "dense":
-            self._image = self._order = self._flattened = None
+            self._order = self._flattened = None
+            if not (self._is_input or self._ordered is not None):
+                self._image = None
         only_exchanges = not layer.parameters and _exchanges_axes(given, made)
         if only_exchanges and (self._turns(given, made, channels_first) or self.is_turned(made, channels_first)):
             return  # who reads its output gets the image as it was
@@ -54,6 +68,7 @@ class Recorder:
         flattened = self._flattened if layer.kind == "flatten" else flattened
         if given_out.ndim == 4 and not only_exchanges:  # else a later one may put the channels first
             self._image, self._order, self._flattened = given_out, None, None
+            self._is_input, self._ordered, self._last = False, None, None
         if not self.keep:
             return
         known = {each.name for each in self.layers}
@@ -117,11 +132,29 @@ class Recorder:
                 "chw": self._image.transpose(0, 3, 1, 2).reshape(len(array), -1),
             }
             same = [name for name, flat in by.items() if np.array_equal(flat, array)]
-            self._flattened = same[0] if len(same) == 1 else "chw" if channels_first else "hwc"
+            default = "chw" if channels_first else "hwc"
+            if len(same) != 1 and self._ordered is not None:  # behind a dense layer, another array may have as many values
+                if not np.array_equal(self._ordered, array):
+                    return array
+            elif not same and self._is_input:
+                same = [name for name, flat in by.items() if _scaled(flat, array)]
+                if len(same) != 1:
+                    return array
+            self._flattened = same[0] if len(same) == 1 else self._last or default
+            self._last, self._ordered = self._flattened, array
             places = np.arange(math.prod((height, width, channels)))
             chw = places.reshape(channels, height, width).transpose(1, 2, 0).reshape(-1)
             self._order = chw if self._flattened == "chw" else places
         return array[:, self._order]
+
+
+def _scaled(image: Array, array: Array) -> bool:
+    """Whether each value of some images was only scaled and shifted, by the same in each of them."""
+    if len(image) < 4:
+        return False
+    left, right = (each - each.mean(0) for each in (image, array))
+    products = (left * right).sum(0) ** 2, (left * left).sum(0) * (right * right).sum(0)
+    return bool(np.allclose(*products, rtol=1e-6, atol=0))
 
 
 def _exchanges_axes(given: Array, made: Array) -> bool:

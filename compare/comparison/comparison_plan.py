@@ -240,7 +240,7 @@ def judged(request: Request, shown: Display) -> Comparison:
         repeats=settings.repeats,
         data_name=dataset.name,
         data_hash=dataset.content_hash,
-        data_notes=list(dataset.notes),
+        data_notes=[f"images in training: {dataset.image_size} x {dataset.image_size} pixels", *dataset.notes],
         class_names=list(dataset.class_names),
         trainable_values=sum(parameter.size for parameter in architecture.parameters() if parameter.trainable),
         code_hash=code_digest.of(request.frameworks, run_spec.model),

@@ -402,6 +402,14 @@ def is_no_better_than(chance: float, accuracy: float, num_examples: int) -> bool
     return float(special.bdtrc(correct - 1, num_examples, chance)) > SIGNIFICANCE
 
 
+def fell(before: float, after: float, num_examples: int) -> bool:
+    """Whether an accuracy on so many examples fell by more than chance shows: two exact binomial intervals do not meet."""
+    tail, counts = (1.0 - CONFIDENCE) / 2.0, [round(accuracy * num_examples) for accuracy in (before, after)]
+    low = float(special.bdtri(counts[0] - 1, num_examples, 1.0 - tail)) if counts[0] else 0.0
+    high = float(special.bdtri(counts[1], num_examples, tail)) if counts[1] < num_examples else 1.0
+    return high < low
+
+
 def resolution(ratios: Sequence[Ratio], comparisons: int, *, one_look: bool = False) -> float | None:
     """The relative difference that the median of these ratios would have shown. None if none has an interval.
 

@@ -204,7 +204,7 @@ def _duplicates(exploration: Exploration, name: Callable[[str], str], max_named:
     else:
         sentences = ["No two images are equal pixel for pixel."]
     if near is None:
-        return [*sentences, "Near twins were not counted: the data cannot be divided into splits of images of one size."]
+        return [*sentences, "Near twins were not counted: the data cannot be divided into splits. The refusal says why."]
     if near.pairs:
         sentences.append(
             f"Near twins: {near.images:,} images in {count(near.pairs, 'pair')}, {near.pairs_across_splits:,} of them across "

@@ -148,6 +148,7 @@ def explore(data: spec.Data, *, seed: int, cache_dir: str | None = None) -> tupl
         dataset = sources.load(data, seed=seed, cache_dir=cache_dir)
     except DataRefused as error:
         refusal = str(error)
+        refusal = refusal.replace(", or `--set data.on_bad=skip` in commands without it", "")
         for assignment, option in _OPTIONS.items():  # this command's options instead of spec fields
             refusal = refusal.replace(f"--set data.{assignment}", option)
         data = _lenient(data, manifest)

@@ -8,7 +8,9 @@ from typing import NamedTuple
 
 from common.artifacts.schema import RunResult
 from common.data.dataset import listed
+from common.data.sources.splits import IN_TWO_CLASSES
 from compare.core import wording
+from compare.core.statistics import fell, is_no_better_than
 from compare.execution import matrix, store
 from compare.execution.matrix import Row
 from compare.execution.store import Replaced, Stored
@@ -23,7 +25,7 @@ SLOWED_BELOW = 0.9
 """Clock over that of the fastest row with as many cores, below which a row was slowed."""
 
 FALLEN_FROM = 0.1
-"""A run broke down if its accuracy fell by more than this from its best epoch. Small splits waver by less."""
+"""A run broke down if its accuracy fell by more than this from its best epoch, and by more than chance (`fell`)."""
 
 RISEN_FROM = 2.0
 """A run broke down if its last training loss exceeds the first one, and that of the best epoch this many times."""
@@ -46,6 +48,7 @@ def sentences(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
         *signature(stored),
         *(f"Set aside: {reason}" for reason in stored.set_aside),
         *unchecked(stored),
+        *_of_the_labels(stored),
         *_shared_cores(stored),
         *_not_in_turn(stored),
         *_made_again(stored),
@@ -113,12 +116,12 @@ def _ended(summary: Summary, good: Sequence[RunResult]) -> Iterator[_Caution]:
         )
     elif summary.status != "ok":
         yield _Caution(summary.name, *[f"{summary.status}: {summary.reason}."] * 2)
-    if found := [words for run in good if (words := _breakdown(run))]:
-        which = f" in {len(found)} of {len(good)} repeats" if len(good) > 1 else ""
+    if found := [words for run in good if (words := _breakdown(run, summary.chance_accuracy))]:
+        which = f", in {len(found)} of {len(good)} repeats" if len(good) > 1 else ""
         rest = "scores are those of the end. Try a smaller learning rate."
         yield _Caution(
             summary.name,
-            f"broke down{which}: {found[0]}. Its {rest}",
+            f"broke down: {found[0]}{which}. Its {rest}",
             f"broke down. Their {rest}",
             f"{found[0]}{which}",
         )
@@ -174,7 +177,10 @@ def _short(summary: Summary, row: Row, train_examples: int) -> Iterator[_Caution
         yield _Caution(summary.name, said.format("it"), said.format("them"))
     if (late := summary.clock_caution) is not None:
         yield _Caution(
-            summary.name, f"{late}: rely on no time of it.", "their losses came late: rely on no time of them.", late
+            summary.name,
+            f"{late}. Some work may not be timed: rely on no time of it.",
+            "their losses came late, so some work may not be timed: rely on no time of them.",
+            late,
         )
 
 
@@ -219,19 +225,30 @@ def _noise(stored: Stored, summary: Summary, alike: Sequence[Summary]) -> Iterat
         )
 
 
-def _breakdown(run: RunResult) -> str | None:
-    """How far a run ended from its best epoch, in words. None if it did not break down."""
+def _breakdown(run: RunResult, chance: float | None) -> str | None:
+    """How far a run ended from its best epoch, in words. None if it did not break down.
+
+    Args:
+        chance: accuracy of guessing. None if it is unknown.
+    """
     for split, name in (("validation", "validation"), ("train", "training")):
         scores = [(record.epoch, found) for record in run.epochs if (found := getattr(record, split)) is not None]
         if scores:
             last, end = scores[-1]
             at, best = max(scores, key=lambda each: each[1].accuracy)
-            if best.accuracy - end.accuracy > FALLEN_FROM:
-                return f"{name} accuracy {best.accuracy:.4f} at epoch {at}, {end.accuracy:.4f} at the last, {last}"
+            learned = chance is None or not is_no_better_than(chance, best.accuracy, best.num_examples)
+            if learned and best.accuracy - end.accuracy > FALLEN_FROM and fell(best.accuracy, end.accuracy, end.num_examples):
+                return f"{name} accuracy {best.accuracy:.4f} at epoch {at}, {end.accuracy:.4f} at epoch {last}, the last"
             at, least = min(scores, key=lambda each: each[1].loss)
             if split == "train" and end.loss > max(scores[0][1].loss, RISEN_FROM * least.loss):
-                return f"{name} loss {least.loss:.4f} at epoch {at}, {end.loss:.4f} at the last, {last}"
+                return f"{name} loss {least.loss:.4f} at epoch {at}, {end.loss:.4f} at epoch {last}, the last"
     return None
+
+
+def _of_the_labels(stored: Stored) -> list[str]:
+    notes = [note for note in stored.comparison.data_notes if note.startswith(IN_TWO_CLASSES)]
+    rest = "some of them have a wrong label, or the classes overlap. convtwins data FOLDER names them."
+    return [f"The data: {note}. So {rest}" for note in notes]
 
 
 def _shared_cores(stored: Stored) -> list[str]:

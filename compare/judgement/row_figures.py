@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from common.artifacts.schema import Noise, Phases, StepParts, TopOperations
 from common.frozen import Frozen
 from common.machine.interference import DISTURBED_FROM
@@ -110,6 +112,7 @@ class Summary(Frozen):
     epoch_seconds: Spread | None
     """Over repeats, of `epoch_seconds`: steps without the run's first, evaluation apart."""
     images_per_second: Spread | None
+    training_seconds: Spread | None
     wall_seconds: Spread | None
     phases: Phases | None
     """Of the repeat with the median wall time, so that they add up."""
@@ -225,9 +228,31 @@ class Summary(Frozen):
         return bool(self.repeats_done) and self.part == "training" and self.cores_used is None
 
     @property
+    def doubt(self) -> str | None:
+        """Why no time of it is reliable. None if it is."""
+        reasons = {
+            "disturbed by other work": self.disturbed,
+            "losses that came after the clock had stopped": self.clock_caution is not None,
+            "too few timed batches": self.too_short,
+            "too short to tell whether other work disturbed it": self.unwatched,
+        }
+        return next((why for why, is_so in reasons.items() if is_so), None)
+
+    @property
     def in_doubt(self) -> bool:
-        """Whether no time of it is reliable, for any of these reasons."""
-        return self.disturbed or self.too_short or self.unwatched or self.clock_caution is not None
+        return self.doubt is not None
+
+
+def unreliable(rows: Iterable[tuple[str, Summary]]) -> str:
+    """Names the rows of which no time is reliable, for the caption of a table. Empty if there are none."""
+    named: dict[str, list[str]] = {}
+    rows = list(rows)
+    for name, summary in rows:
+        if summary.doubt:
+            named.setdefault(summary.doubt, []).append(name)
+    if 1 < len(rows) == sum(map(len, named.values())) and len(named) == 1:
+        return f"Rely on no time of any row: {next(iter(named))}."
+    return " ".join(f"Rely on no time of {'; '.join(names)}: {why}." for why, names in named.items())
 
 
 def oversubscribed(replicas: int, cores: int, device: str | None) -> bool:

@@ -108,7 +108,9 @@ def sentences(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
         headline = stored.comparison.headline
         said = f"{headline}: {proof.sentence.removeprefix(f'{proof.verdict}: ')}".replace("the frameworks", who)
         if headline != proof.verdict:
-            said = f"{said.removesuffix('.')}. Not every row is proved as it is timed: the table says which"
+            some = any(summary.parity == "proved" for summary in summaries)
+            rows = "Not every row is proved as it is timed: the table says which" if some else "No row is proved as it is timed"
+            said = f"{said.removesuffix('.')}. {rows}"
     found = [f"Identical training: {said.removesuffix('.')}."]
     found += [f"{mode}: not claimed: {reason}." for mode, reason in (proof.not_claimed if proof else {}).items()]
     found += [

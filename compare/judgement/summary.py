@@ -190,6 +190,7 @@ def _summary(row: Row, stored: Stored) -> Summary:
         test=_scores(good, lambda result: result.test),
         epoch_seconds=spread([epoch_seconds(result) for result in good]),
         images_per_second=spread(rates),
+        training_seconds=spread([result.phases.training_seconds for result in good if result.phases]),
         wall_seconds=spread([result.phases.wall_seconds for result in good if result.phases]),
         phases=_phases(good),
         bytes_per_step=_first(good, lambda result: result.bytes_per_step),
@@ -235,7 +236,8 @@ def _status(row: Row, results: Sequence[RunResult], repeats: int, torn: int) -> 
         found = [result for result in bad if result.status == status]
         if found:
             which = f"{len(found)} of {repeats} repeats: " if repeats > 1 else ""
-            return status, f"{which}{found[0].reason or 'no reason given'}"
+            missing = f"; {absent} without a result" if (absent := repeats - len(results)) > 0 else ""
+            return status, f"{which}{found[0].reason or 'no reason given'}{missing}"
     if (absent := repeats - len(results)) > 0:
         found = (("without a result", absent - torn), ("with a torn result", torn))
         reason = ", ".join(f"{number} of {repeats} repeats {what}" for what, number in found if number)

@@ -22,7 +22,7 @@ MAKE_MORE = f"{MAKE_AGAIN.removesuffix('.')} --repeats {VERDICT_PAIRS}. A verdic
 """The same of one with fewer repeats than a verdict needs."""
 _ADVICE = (MAKE_AGAIN, MAKE_MORE)
 UNWATCHED = " Too short to tell whether other work disturbed it: do not rely on this."
-LATE = " Its losses came late: do not rely on this."
+LATE = " Its losses came after the clock had stopped, so some work may not be timed: do not rely on this."
 
 _TELLING = ("graph", "memory_format")
 """Switches whose values stand in every verdict, whether the spec names them or not: they decide most of the time."""

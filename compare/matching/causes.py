@@ -353,6 +353,8 @@ def _activation(split: Split) -> Iterator[Cause]:
             if apart(both[0], both[1]) > formulas.ROUNDED or math.isinf(fits[0][common[0]].rounded):
                 continue
             fit = max((each[common[0]] for each in fits), key=lambda each: each.exact)
+            if fit.rounded >= fit.exact:  # no constant is rounded: what it takes differs already, or it is another function
+                continue
             rounded = split.names()[fit is fits[1][common[0]]]
             said = f"{rounded} computes its {common[0]} with constants that are rounded to float32."
             yield Cause(ROUNDED, said, split.where, fit.residual)
@@ -644,6 +646,7 @@ def seeing_the_same(left: Side, right: Side, alignment: Alignment) -> dict[str, 
     return {
         name: other
         for name, other in alignment.names.items()
+        if name in left.layers["training"] and other in right.layers["training"]  # else it runs in inference alone
         if apart(left.values("training", name)[0], right.values("training", other)[0]) <= ALIKE
     }
 
@@ -658,6 +661,8 @@ def of_statistics(left: Side, right: Side, names: Mapping[str, str], alike: Cont
     """
     found: dict[str, list[Cause]] = {}
     for name, other in names.items():
+        if name not in left.layers["training"] or other not in right.layers["training"]:
+            continue
         if left.layers["training"][name].kind != "batch_norm" or "mean" not in left.layers["training"][name].parameters:
             continue
         laws: list[tuple[float, float, float]] = []
@@ -715,7 +720,7 @@ def of_loss(left: Side, right: Side, names: Sequence[tuple[str, str]], labels: A
     mine, other = (
         [words for words, value in known.items() if math.isclose(value, loss, rel_tol=1e-9)] for loss in (ours, theirs)
     )
-    if not mine or not other:
+    if not mine or not other or not set(mine).isdisjoint(other):  # the same loss, of outputs that are not quite the same
         return []
     name = "label-encoding" if "labels" in mine[0] + other[0] and "smoothing" not in mine[0] + other[0] else "loss"
     residual = abs(known[other[0]] - theirs) / abs(theirs)

@@ -131,7 +131,8 @@ class Match:
         unjudged = [rung.name for rung in self.rungs if rung.status == UNJUDGED]
         if failed:
             said = [f"No: they part first at: {failed[0].name}."]
-            if all({cause.name for cause in rung.causes} == {BIASED} for rung in failed):
+            others = [rung for rung in self.rungs if rung.status == FOLLOWS]
+            if not others and all({cause.name for cause in rung.causes} == {BIASED} for rung in failed):
                 said = [
                     f"No: they part at {_STATISTICS} alone. There Keras has a convention of its own: add --accept {BIASED}."
                 ]
@@ -148,7 +149,7 @@ class Match:
             let_pass = {ACCEPTED: ", accepted", ROUNDS: ", by rounded constants alone"}.get(rung.status, "")
             said.append(f"{rung.name}: differs{size}{at}{let_pass}.")
             if rung.first is not None:
-                behind = "" if rung.at_the_end or rung.status in (ACCEPTED, ROUNDS) else " What is behind it was not compared."
+                behind = "" if rung.at_the_end or rung.status in (ACCEPTED, ROUNDS) else " What is behind it was not judged."
                 said.append(f" It begins at {rung.where}, by {rung.first:.1e}.{behind}")
             said += [f" {cause.in_words}" for cause in rung.causes]
             if rung.status == FAILED and not rung.causes:
@@ -379,9 +380,12 @@ def _parted(rung: Rung, mode: str, sides: tuple[Side, Side], alignment: Alignmen
     split = causes.first_split(mode, sides, alignment, pixels, _SEEN)
     found = [] if split is None else causes.of_split(split)
     if split is not None and {each.name for each in found} == {ROUNDED}:
-        behind = min(max(formulas.CLOSE, _GROWTH * split.difference), causes.ALIKE)
-        later = None if rung.status == PASSED else causes.first_split(mode, sides, alignment, pixels, behind)
-        if later is not None:
+        behind = 0.0
+        while rung.status != PASSED and {each.name for each in found} == {ROUNDED}:
+            before, behind = behind, min(max(formulas.CLOSE, _GROWTH * split.difference), causes.ALIKE)
+            later = causes.first_split(mode, sides, alignment, pixels, behind) if behind > before else None
+            if later is None:
+                break
             split, found = later, causes.of_split(later)
     elif rung.status == PASSED:
         return rung
@@ -392,7 +396,8 @@ def _parted(rung: Rung, mode: str, sides: tuple[Side, Side], alignment: Alignmen
         return rung
     where = "the output" if split.layers is None else f"{split.layers[0].name}, {split.layers[1].name}"
     between = ""
-    if not any(each.residual is not None and math.isfinite(each.residual) for each in found):
+    is_rounded = {each.name for each in found} == {ROUNDED}
+    if not is_rounded and not any(each.residual is not None and math.isfinite(each.residual) for each in found):
         within = split.layers is not None and split.close(*split.inputs)
         between = (
             "in these layers, which take the same" if within else f"between {split.after}, the last that agree, and {where}"
@@ -499,7 +504,7 @@ def _accept(rungs: Sequence[Rung], accepted: Sequence[str]) -> list[Rung]:
     for rung in rungs:
         names = {cause.name for cause in rung.causes}
         explained = all(each.residual is None or each.residual <= rung.tolerance for each in rung.causes)
-        if rung.status == FAILED and names == {ROUNDED}:
+        if rung.status == FAILED and names == {ROUNDED} and rung.difference <= (causes.ALIKE if rung.first else _FLOAT32):
             rung = replace(rung, status=ROUNDS)
             rounded, behind, rule = max(rounded, rung.difference), True, ""
         elif rung.status == FAILED and names and explained and names <= {*accepted, ROUNDED}:
@@ -507,7 +512,7 @@ def _accept(rungs: Sequence[Rung], accepted: Sequence[str]) -> list[Rung]:
             behind = True
             rule = rung.name.removeprefix(_UPDATE_NAME) if rung.name.startswith(_UPDATE_NAME) else ""
         elif rung.status == FAILED:
-            behind, rounded = False, 0.0
+            behind, rounded = False, rounded if rung.name == _STATISTICS else 0.0
         elif rung.status == FOLLOWS and behind and rule and rung.name.endswith(rule):
             pass  # a consequence of the update that was accepted
         elif rung.status == FOLLOWS and rounded:
@@ -570,8 +575,8 @@ def _same_behind_padding(sides: tuple[Side, Side], left: Layer, right: Layer) ->
     bare: list[Array] = []
     for side, layer in zip(sides, (left, right), strict=True):
         x = side.values("inference", layer.name)[0]
-        if "padding" not in layer.settings or x.ndim != 4 or (layer.kind == "max_pool" and x.min(initial=0.0) < 0):
-            return False  # a maximum of negative values tells zeros from padding
+        if "padding" not in layer.settings or x.ndim != 4 or layer.kind == "max_pool":
+            return False  # a maximum of negative values, of other images perhaps, tells zeros from padding
         around = ((0, 0), *map(tuple, layer.settings["padding"]), (0, 0))
         padded.append(np.pad(x, around))
         bare.append(np.pad(np.zeros_like(x), around, constant_values=1))

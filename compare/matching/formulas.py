@@ -98,7 +98,10 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 
 _ROUNDED_FORMS: dict[str, list[Callable[[Array], Array]]] = {
-    "GELU (erf)": [lambda x: _gelu(x, _float32(math.sqrt(2)))],
+    "GELU (erf)": [
+        lambda x: _gelu(x, _float32(math.sqrt(2))),
+        lambda x: 0.5 * x * special.erfc(-x * _float32(math.sqrt(0.5))),
+    ],
     "GELU (tanh)": [
         lambda x: _gelu_tanh(x, cubic=_float32(0.044715)),
         lambda x: _gelu_tanh(x, _float32(math.sqrt(2 / math.pi)), _float32(0.044715)),

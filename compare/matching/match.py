@@ -154,6 +154,8 @@ def _find(name: str) -> None:
         SpecError: there is no such package or module.
     """
     top = name.partition(":")[0].partition(".")[0]
+    if not top:
+        raise SpecError(f"A model is package.module:name. Received: {name!r}.")
     here = PathFinder.find_spec(top, [str(Path.cwd()), *sys.path])
     # Packages that are installed in editable form have a finder of their own.
     if here is None and all(finder.find_spec(top, None) is None for finder in sys.meta_path):

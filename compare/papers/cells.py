@@ -9,15 +9,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from common.data import sources
+from common.data.sources import synthetic_leaves
 from compare.core.wording import count
-from compare.judgement.verdict_sentences import doubt_of
+from compare.judgement.row_figures import unreliable
 from compare.papers import judging
 from compare.papers.here import Here, beyond, not_at
 from compare.papers.schema import LABELS, MEASURES, Key, Paper, PublishedTable, SideBySide, run_name
 from compare.reporting.tables import Cell, Column, Table, value_at
+from compare.tuning import tuning_findings
 
 _SHOWN = 10
 """Classes that a note names."""
+_SCORES = ("accuracy", "loss", "precision", "recall", "f1")
+"""Ends of the measures that nobody expects to be a paper's on other data."""
 _NO_CLASS = "not a class of the data here"
 _UNSCORED = "the final training failed here"
 
@@ -55,8 +59,10 @@ def found(here: Here, table: PublishedTable) -> dict[Key, Found]:
 
 def _cell(here: Here, table: PublishedTable, key: Key, column: str, values: Mapping[str, float | None]) -> Compared:
     kind, paper = table.columns[column], table.rows[key][column]
-    ratio = kind.ratio and (column != "seconds" or here.plan.same_image_size)
-    value = values[kind.measure or column] if paper is not None else None
+    measure = kind.measure or column
+    ratio = kind.ratio and (measure != "seconds" or here.plan.same_image_size)
+    ratio = ratio and not (measure.endswith(_SCORES) and here.other_data)
+    value = values[measure] if paper is not None else None
     return Compared(column, kind.heading, kind.digits, paper, value, ratio)
 
 
@@ -73,19 +79,46 @@ def _table(here: Here, name: str, table: PublishedTable) -> Table:
 
 
 def _notes(here: Here, table: PublishedTable) -> Iterable[str]:
-    if "seconds" in table.columns and table.rows_are != "searches" and not here.plan.same_image_size:
+    measures = [kind.measure or column for column, kind in table.columns.items()]
+    yield from _measured_on(here, measures, "" if table.rows_are in ("scans", "searches") else table.rows_are)
+    if "seconds" in measures and table.rows_are != "searches" and not here.plan.same_image_size:
         here_px, paper_px = here.plan.base.data.image_size, here.paper.data.image_size
         yield f"Images here have {here_px} px, the paper's {paper_px} px: their seconds have no ratio."
-    if "seconds" in table.columns and table.rows_are == "runs":
-        summaries = [here.summary(here.training_of(name), name) for name in map(run_name, table.rows)]
-        if doubt := doubt_of(*filter(None, summaries)).strip():
-            yield f"Of some of these runs: {doubt[:1].lower()}{doubt[1:]}"
+    if {"seconds", "speedup"} & {*measures} and table.rows_are in ("runs", "epochs"):
+        yield from _doubt(here, [table.run] if table.rows_are == "epochs" else [run_name(key) for key in table.rows])
+    if table.rows_are == "searches" and here.tuned and (disturbed := tuning_findings.disturbed(here.tuned)):
+        jobs = ", ".join(str(each) for each in sorted({search.jobs for search in disturbed}))
+        yield f"Other work disturbed {count(len(disturbed), 'search', 'searches')} (jobs: {jobs}): rely on no time of them."
     if table.rows_are == "classes" and "images" in table.columns:
         names = class_counts(here)
         known = {class_here(str(name), names) for (name,) in table.rows}
         if others := [name for name in names if name not in known]:
             shown = ", ".join(others[:_SHOWN]) + (", ..." if len(others) > _SHOWN else "")
             yield f"{count(len(others), 'class', 'classes')} here that the paper does not have: {shown}."
+
+
+def _measured_on(here: Here, measures: Iterable[str], rows_are: str) -> Iterable[str]:
+    """What the figures here are of. Nothing if nothing was trained."""
+    of = next((each.stored.comparison for each in here.trainings.values()), None)
+    if of is None:
+        return
+    plan, name = here.plan, of.data_name
+    name += " (drawn leaves, not photographs)" if synthetic_leaves.is_source(plan.setting.source) else ""
+    said = [f"scale {plan.setting.scale}", name]
+    if rows_are:
+        epochs = max(row.spec.epochs or 0 for each in plan.faithful for row in each.rows)
+        if rows_are in ("splits", "classes"):
+            epochs = here.paper.scales[plan.setting.scale].final_epochs or epochs
+        said += [f"{count(of.train_examples, 'training image')} of {plan.base.data.image_size} px", count(epochs, "epoch")]
+    yield f"Here: {', '.join(said)}."
+    if here.other_data and any(each.endswith(_SCORES) for each in measures):
+        yield "These are other data than the paper's: their accuracies and losses have no ratio to its."
+
+
+def _doubt(here: Here, runs: Iterable[str]) -> Iterable[str]:
+    found = ((here.paper.runs[name].title, here.summary(here.training_of(name), name)) for name in runs)
+    if said := unreliable((title, summary) for title, summary in found if summary):
+        yield said
 
 
 def _side_by_side(here: Here, name: str, wanted: SideBySide) -> Table:
@@ -106,7 +139,11 @@ def _side_by_side(here: Here, name: str, wanted: SideBySide) -> Table:
         if [len(titles) for titles in reasons.values()] == [len(figures)]:
             said = next(iter(reasons))
         rows.append((dict(zip(LABELS["epochs"], key, strict=True)), figures, said))
-    return compared(name, wanted.title, LABELS["epochs"], rows)
+    measures = {table.columns[wanted.column].measure or wanted.column for table, _ in parts.values()}
+    notes = [*_measured_on(here, measures, "epochs")]
+    if "seconds" in measures:
+        notes += _doubt(here, [table.run for table, _ in parts.values()])
+    return compared(name, wanted.title, LABELS["epochs"], rows, " ".join(notes))
 
 
 def compared(
@@ -136,6 +173,7 @@ def compared(
         made.append(cells | {"open": reason if is_open else None})
     if any(row["open"] for row in made):
         columns["open"] = Column("open", "open because", fold=40)
+    title = f"The report's {title}" if title.startswith("Table ") else title  # LaTeX numbers its own tables
     return Table(name, title, tuple(columns.values()), made, note=note)
 
 

@@ -47,6 +47,11 @@ class Here:
     def setting(self) -> Setting:
         return self.plan.setting
 
+    @property
+    def other_data(self) -> bool:
+        """Whether the runs had other data than the paper's, so that no score of it can be expected of them."""
+        return any(not self.paper.is_of(each.stored.comparison.class_names) for each in self.trainings.values())
+
     def training_of(self, run: str) -> str:
         """The comparison of a published run."""
         return AS_IT_WAS if self.paper.as_it_was.together else run

@@ -11,7 +11,7 @@ from compare.core import statistics, verdict_words
 from compare.core.statistics import SIGNIFICANCE, VERDICT_PAIRS, Judged, Ratio
 from compare.core.wording import count
 from compare.judgement.summary import family, ratio_of_seconds
-from compare.judgement.verdict_sentences import doubt_of
+from compare.judgement.verdict_sentences import DISTURBED, NO_FINDING, doubt_of
 from compare.papers.here import Here
 from compare.papers.plan import CORRECTED
 
@@ -24,6 +24,9 @@ Judgement = tuple[Verdict, list[str]]
 
 EQUIVALENT = 0.01
 """Accuracy, 0..1. A smaller loss counts as none: one point."""
+
+NO_RATIO = NO_FINDING.strip()
+"""Said in place of a ratio of times that other work disturbed."""
 
 SURELY = 10.0
 """A difference counts only if it is this many times that of two runs that differ by rounding alone."""
@@ -214,9 +217,17 @@ def paired(here: Here, training: str, slow: str, fast: str) -> Ratio | None:
     return ratio_of_seconds(report.stored, slow=rows[slow], fast=rows[fast])
 
 
-def undisturbed(here: Here, training: str, rows: Sequence[str], judged: tuple[Verdict, str]) -> tuple[Verdict, str]:
-    """A verdict on times of these rows. There is none if other work disturbed a row, or may have."""
-    return (CANNOT_TELL, f"{judged[1]}. {said.removesuffix('.')}") if (said := doubt(here, training, rows)) else judged
+def undisturbed(
+    here: Here, training: str, rows: Sequence[str], judged: tuple[Verdict, str], who: str = ""
+) -> tuple[Verdict, str]:
+    """A verdict on times of these rows. There is none if other work disturbed a row, or may have.
+
+    Args:
+        who: what is said before "no finding" where other work disturbed a row. Its ratio is not said then.
+    """
+    said = doubt(here, training, rows)
+    words = f"{who}no finding" if said == NO_RATIO else judged[1]
+    return (CANNOT_TELL, f"{words}. {said.removesuffix('.')}") if said else judged
 
 
 def sound(here: Here, judged: tuple[Verdict, str]) -> tuple[Verdict, str]:
@@ -228,7 +239,8 @@ def doubt(here: Here, training: str, rows: Sequence[str]) -> str:
     """Why the times of these rows are not reliable. Empty if nothing disturbed them."""
     if training == CORRECTED and (said := unsound(here)):
         return said
-    return doubt_of(*(summary for row in rows if (summary := here.summary(training, row)))).strip()
+    said = doubt_of(*(summary for row in rows if (summary := here.summary(training, row))))
+    return NO_RATIO if said == DISTURBED else said.strip()
 
 
 def unsound(here: Here) -> str:

@@ -39,7 +39,7 @@ class Setting:
     values: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Spec fields for all runs. They override the paper's."""
     synthetic: bool = False
-    """Whether the data are the paper's synthetic ones, by default."""
+    """Whether the data are those that stand for the paper's at smoke scale, by default."""
 
     def overlaid(self, *fields: Fields) -> dict[str, Any]:
         """Nested values of dotted fields, with the data's source and the caller's settings. Later fields win."""

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -427,6 +427,10 @@ class Paper(Frozen):
 
     def images_of(self, run: str) -> int:
         return self.runs[run].images or self.data.images
+
+    def is_of(self, class_names: Sequence[str]) -> bool:
+        """Whether data with these classes are its own, as far as names tell."""
+        return len(class_names) == self.data.classes and all(map(self.knows, class_names))
 
     def knows(self, class_name: str) -> bool:
         """Whether its data have a class of this name."""

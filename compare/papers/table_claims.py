@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from compare.judgement.row_figures import unreliable
 from compare.papers import judging, schema
 from compare.papers.cells import found
 from compare.papers.here import Here
@@ -18,11 +19,14 @@ def not_judged(here: Here, claim: schema.NotJudged) -> Judgement:
     fast = [seconds for run in claim.fast for seconds in paper.epochs_of(run).column("seconds")]
     images = paper.images_of(claim.slow)
     seconds = {run: here.epoch_seconds(run, images) for run in (claim.slow, *claim.fast)}
+    summaries = {paper.runs[run].title: here.summary(here.training_of(run), run) for run in seconds}
+    doubt = unreliable((title, summary) for title, summary in summaries.items() if summary)
     known = [f"{paper.runs[run].title}: {each:.1f} s" for run, each in seconds.items() if each is not None]
     pace = f"An epoch of {images:,} images here, at the pace of {here.setting.scale}: {', '.join(known)}."
     return CANNOT_TELL, [
         f"Its tables give {slow / max(fast):.1f} to {slow / min(fast):.1f} times.",
         *([pace] if known else []),
+        *([doubt] if known and doubt else []),
         *([] if here.setting.gpus else ["Here is no GPU beside the CPU either."]),
     ]
 

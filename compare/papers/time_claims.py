@@ -24,8 +24,8 @@ def faster_than(here: Here, claim: schema.FasterThan) -> Judgement:
         ratio = judging.framework_times(here, CORRECTED, run, than)
     made = here.summary(CORRECTED, run)
     where = f"on {made.device or 'an unknown device'}, {made.cores} cores" if made else "not run"
-    judged = judging.above(ratio, f"epoch seconds of {than} over those of {run}, {where}")
-    verdict, words = judging.undisturbed(here, CORRECTED, (run, than), judged)
+    what = f"epoch seconds of {than} over those of {run}, {where}"
+    verdict, words = judging.undisturbed(here, CORRECTED, (run, than), judging.above(ratio, what), f"{what}: ")
     evidence = [judging.sentence(words)]
     if here.setting.gpus < claim.gpus:
         return CANNOT_TELL, [_needs_gpus(claim.gpus), *evidence]
@@ -46,19 +46,22 @@ def gains_more(here: Here, claim: schema.GainsMore) -> Judgement:
             rows[name] = name, _serial_of(here, name)
     ratios = {name: judging.paired(here, training, alone, row) for name, (row, alone) in rows.items()}
     known = {name: ratio for name, ratio in ratios.items() if ratio}
-    evidence = [f"{name}: {verdict_words.interval_words(ratio)} times as fast as serial." for name, ratio in known.items()]
+    doubt = judging.doubt(here, training, list(dict.fromkeys(row for pair in rows.values() for row in pair)))
+    shown = {} if doubt == judging.NO_RATIO else known
+    evidence = [f"{name}: {verdict_words.interval_words(ratio)} times as fast as serial." for name, ratio in shown.items()]
     if claim.table:
         table, column = claim.table
         seconds = {schema.run_name(key): row[column] for key, row in here.paper.table(table).rows.items()}
         gains = [f"{name} {(seconds[_serial_of(here, name)] or 0) / (seconds[name] or 1):.2f}" for name in rows]
         evidence.append(f"By the paper's own seconds: {', '.join(gains)} times.")
-    if doubt := judging.doubt(here, training, list(dict.fromkeys(row for pair in rows.values() for row in pair))):
+    if doubt:
         evidence.append(doubt)
     if here.setting.gpus < claim.gpus:
         if not claim.corrected:
-            row = judging.pair(here, here.paper.runs[claim.than].framework)[0]
+            pair = judging.pair(here, here.paper.runs[claim.than].framework)
             words = "replicas on CPU cores over serial on as many"
-            evidence.append(judging.sentence(judging.above(judging.speedup(here, CORRECTED, row), words)[1]))
+            judged = judging.above(judging.speedup(here, CORRECTED, pair[0]), words)
+            evidence.append(judging.sentence(judging.undisturbed(here, CORRECTED, pair, judged, f"{words}: ")[1]))
         return CANNOT_TELL, [_needs_gpus(claim.gpus), *evidence]
     if claim.than not in known:
         return CANNOT_TELL, [f"{claim.than} was not run, or failed.", *evidence]
@@ -97,19 +100,21 @@ def scans_scale_more(here: Here, claim: schema.ScansScaleMore) -> Judgement:
     lost = max(
         cores_lost(scan["cores_of_others"], min(row["workers"], cores), known) for row in made.values() for scan in row["scans"]
     )
+    disturbed = lost > DISTURBED_FROM
     tasks = min(row["tasks"] for row in made.values())
     unclear = [
         *([f"It needs the {claim.cores} cores of the paper: here are {cores}."] if cores < claim.cores else []),
         *([f"No more than {tasks} of the {most} workers had work: there are no more tasks."] if tasks < most else []),
-        *([f"Other work took up to {lost:.2f} cores from a scan."] if lost > DISTURBED_FROM else []),
+        *([f"Other work took up to {lost:.2f} cores from a scan."] if disturbed else []),
         *([f"What {claim.engine} gains by itself is not shown."] if verdict == "reproduced" and not _surely_gains(own) else []),
     ]
     medians = ", ".join(f"{engine} {python_statistics.median(each):.2f} times" for engine, each in gains.items())
     paces = ", ".join(f"{engine} x1 {python_statistics.median(seconds[engine, 1]):.2f} s" for engine in engines)
     return CANNOT_TELL if unclear else verdict, [
         *unclear,
-        f"With {most} workers on {wording.count(cores, 'core')}: {medians}; the paper had {claim.cores} cores.",
-        judging.sentence(words),
+        f"With {most} workers on {wording.count(cores, 'core')}: {'no finding' if disturbed else medians}; the paper had "
+        f"{claim.cores} cores.",
+        *([] if disturbed else [judging.sentence(words)]),
         f"What scales from a slower start gains more: {paces}.",
     ]
 
@@ -134,7 +139,9 @@ def no_gain_beyond_cores(here: Here, claim: schema.NoGainBeyondCores) -> Judgeme
     evidence: list[str] = []
     within_gains = judging.paired(here, training, claim.base, most)
     if within_gains:
-        evidence.append(f"{within[-1]} workers: {verdict_words.interval_words(within_gains)} times as fast as {claim.base}.")
+        said = f"{verdict_words.interval_words(within_gains)} times as fast as {claim.base}"
+        said = judging.undisturbed(here, training, (claim.base, most), ("reproduced", said))[1]
+        evidence.append(f"{within[-1]} workers: {said}.")
     for count in beyond:
         gain = no_gain(ratios.get(count), judged.get(count), claim.gain)
         verdict, words = judging.undisturbed(here, training, (most, by_workers[count]), gain)
@@ -185,18 +192,22 @@ def search_gain(here: Here, claim: schema.SearchGain) -> Judgement:
     stated = here.paper.table(claim.table).figure("speedup", claim.jobs)
     cores = machine.available_cores()
     gains = {gain.jobs: gain.seconds for gain in tuning_findings.find(here.tuned).gains if gain.seconds}
+    disturbed = tuning_findings.disturbed(here.tuned)
     evidence = [
         f"{jobs} jobs: {verdict_words.interval_words(each.ratio)} times as fast as 1{verdict_words.surety(each)}."
         for jobs, each in gains.items()
+        if not disturbed
     ]
+    if disturbed:
+        evidence = [f"Other work disturbed {wording.count(len(disturbed), 'search', 'searches')}: no finding."]
     if cores < claim.jobs and not here.setting.gpus:
         needed = f"{claim.jobs} jobs need {claim.jobs} cores, or a GPU that is idle otherwise: here are {cores}."
         return CANNOT_TELL, [needed, *evidence]
+    if disturbed:
+        return CANNOT_TELL, evidence
     gain = gains.get(claim.jobs)
     if gain is None or not gain.ratio.decided or gain.ratio.low is None or gain.ratio.high is None:
         return CANNOT_TELL, [*evidence, "There are too few repeats to tell."]
-    if disturbed := tuning_findings.disturbed(here.tuned):
-        return CANNOT_TELL, [*evidence, f"Other work disturbed {wording.count(len(disturbed), 'search', 'searches')}."]
     if gain.verdict == "above" and gain.ratio.low <= stated <= gain.ratio.high:
         return "reproduced", [*evidence, f"That holds the {stated:g} times."]
     if gain.verdict == "below":

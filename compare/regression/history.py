@@ -8,6 +8,7 @@ import json
 import math
 import re
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
@@ -57,8 +58,8 @@ def command(
         if out is not None and out.resolve() != folder.resolve():
             store.refuse_others(out, None, None, "history", own=document.files_of(NAME))
         found, left_out = points(folder, metrics, only)
-        for reason in left_out:
-            typer.echo(f"Left out: {reason}", err=True)
+        for reason, times in Counter(left_out).items():
+            typer.echo(f"Left out{f' ({times} times)' if times > 1 else ''}: {reason}", err=True)
         words = [] if metrics == list(_DEFAULT) else ["--metric", ",".join(metrics)]
         for option, value in (("--only", only), ("--out", out)):
             words += [] if value is None else [option, str(value)]
@@ -94,6 +95,8 @@ def points(folder: Path, metrics: Sequence[str], only: str | None = None) -> tup
     Raises:
         FolderError: there is no figure.
     """
+    if folder.is_file():
+        raise FolderError(f"{folder} is a file. Name a folder that holds results folders or pytest-benchmark's files.")
     if not folder.is_dir():
         raise FolderError(f"There is no folder {folder}. Name one that holds results folders or pytest-benchmark's files.")
     read = list(measurements.read_all(folder))
@@ -134,7 +137,7 @@ def points(folder: Path, metrics: Sequence[str], only: str | None = None) -> tup
             f"{folder} holds no results folder and no file of pytest-benchmark. Name a folder that holds some, e.g. results."
         )
     if not made:
-        found = "; ".join(left_out) or f"{len(measured)} measurements were read"
+        found = "; ".join(dict.fromkeys(left_out)) or f"{len(measured)} measurements were read"
         if again:
             raise FolderError(
                 f"{folder} holds no measurement of {', '.join(metrics)} that is surely undisturbed. Received: {found}. "

@@ -211,7 +211,8 @@ def _marks(compared: Compared) -> list[Mark]:
     comparison, summaries = compared.stored.comparison, compared.summaries
     verdict = comparison.headline
     whole = sum(summary.status == "ok" for summary in summaries)
-    enough = comparison.repeats >= VERDICT_PAIRS
+    least, repeats = _repeats(compared)
+    enough = least >= VERDICT_PAIRS
     timed, tone = ("comparable", "good") if compared.findings.comparable else ("not comparable", "bad")
     doubtful = sum(summary.in_doubt for summary in summaries)
     if doubtful and compared.findings.comparable:
@@ -226,10 +227,20 @@ def _marks(compared: Compared) -> list[Mark]:
         ),
         Mark(
             "Repeats",
-            f"{comparison.repeats}" if enough else f"{comparison.repeats}, a verdict needs {VERDICT_PAIRS}",
+            repeats if enough else f"{repeats}, a verdict needs {VERDICT_PAIRS}",
             "good" if enough else "warn",
         ),
     ]
+
+
+def _repeats(compared: Compared) -> tuple[int, str]:
+    """The fewest results of a row that can run, and in words how many repeats were made."""
+    comparison = compared.stored.comparison
+    rows = [row for row in comparison.rows if row.unavailable is None]
+    made = sorted(len(compared.stored.runs[row.id]) for row in rows) or [0]
+    if comparison.repeats == 1 or all(len(compared.stored.runs[row.id]) >= len(comparison.repeats_of(row.id)) for row in rows):
+        return comparison.repeats, f"{comparison.repeats}"
+    return made[0], f"{comparison.repeats} planned, {' to '.join(map(str, dict.fromkeys((made[0], made[-1]))))} made"
 
 
 def _contents(pictures: Mapping[str, str], heats: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
@@ -287,10 +298,12 @@ def facts(compared: Compared) -> list[str]:
     spec = comparison.rows[0].spec
     length = wording.count(spec.epochs, "epoch") if spec.epochs is not None else wording.count(spec.steps or 0, "step")
     seeds = f"seeds {', '.join(map(str, comparison.seeds))}" if comparison.seeds else f"seed {spec.seed}"
+    made = _repeats(compared)[1]
+    repeats = f"repeats: {made}" if "planned" in made else wording.count(comparison.repeats, "repeat")
     part = {"training": "", "input": "; the input path alone", "compute": "; the model alone, on one batch"}[spec.part]
     return [
         f"{spec.model_words} on {comparison.data_name}, {spec.optimizer.name}, global batch {spec.global_batch_size}, "
-        f"{length}, {spec.precision}, {seeds}, {wording.count(comparison.repeats, 'repeat')}{part}",
+        f"{length}, {spec.precision}, {seeds}, {repeats}{part}",
         document.ground(comparison.machine, comparison.versions, cores=max(row.spec.cores for row in comparison.rows)),
         *([signature.sentence] if (signature := compared.stored.signature) is not None else []),
     ]

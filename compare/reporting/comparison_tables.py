@@ -9,7 +9,7 @@ from typing import Any
 from common.artifacts.schema import Phases
 from compare.core import wording
 from compare.judgement.conditions import CONDITIONS, NOT_RECORDED, OF_SWITCHES
-from compare.judgement.row_figures import GUESSING, Summary
+from compare.judgement.row_figures import GUESSING, Summary, unreliable
 from compare.reporting import epoch_tables
 from compare.reporting.epoch_tables import epochs_across, epochs_down, epochs_table, target_table
 from compare.reporting.step_tables import MIB_PER_STEP, limit_table, operation_tables, step_table
@@ -19,6 +19,8 @@ ENVIRONMENTS = "In what do the environments differ?"
 """Heading of the sentences on `environment_table`."""
 OTHER_DATA = "other data"
 """Stands for a figure that compares rows of different data."""
+_TIMED = ("seconds", "phases", "epoch_seconds", "epochs", "time_to_accuracy", "limit")
+"""Tables of times, whose captions in files name the rows in doubt."""
 _SPEEDUPS = ("speedup_one_core", "speedup_same_cores")
 _SCORES = [(split, score) for split in ("train", "validation", "test") for score in ("accuracy", "loss")]
 _SHORT = {"train": "train", "validation": "valid.", "test": "test", "accuracy": "acc.", "loss": "loss"}
@@ -41,7 +43,15 @@ def documents(summaries: Sequence[Summary]) -> list[Table]:
         *limit_table(summaries),
         *noise_table(summaries),
     ]
+    made = [_captioned(table, summaries) if table.name in _TIMED else table for table in made]
     return made if _trained(summaries) else _filled(made)
+
+
+def _captioned(table: Table, summaries: Sequence[Summary]) -> Table:
+    done = sorted({summary.repeats_done for summary in summaries if summary.repeats_done})
+    n = f"{' to '.join(map(str, dict.fromkeys((done[0], done[-1]))))} of each row." if done else ""
+    doubt = unreliable((summary.name, summary) for summary in summaries)
+    return replace(table, files_note=" ".join(filter(None, (table.files_note, n and f"Repeats: {n}", doubt))))
 
 
 def on_terminal(summaries: Sequence[Summary]) -> list[Table]:
@@ -235,7 +245,7 @@ def seconds_table(summaries: Sequence[Summary]) -> Table:
     columns = (
         *RUN,
         Column("epoch_seconds", "seconds per epoch", 3, interval=True),
-        Column("training_seconds", "training seconds", 2, pick="phases.training_seconds"),
+        Column("training_seconds", "training seconds", 2, interval=True),
         Column("wall_seconds", "wall seconds", 1, interval=True),
         Column("images_per_second", "images/s", 1, interval=True),
     )

@@ -29,6 +29,7 @@ from compare.execution.matrix import Row
 from compare.execution.store import Comparison
 from compare.papers import cells, claims, curves, schema
 from compare.papers.here import Here
+from compare.papers.here import command as command_of
 from compare.papers.plan import AS_IT_WAS, CORRECTED, REPLICAS, Plan, Setting, Training, plan
 from compare.papers.schema import SCALES, SMOKE, Paper
 from compare.reporting import comparison_report, plots
@@ -41,6 +42,7 @@ from compare.workflows.step_runner import Done, Made, Passed, Record, Step
 KIND = "reproduction"
 SUFFIXES = ("", ".tar", ".tar.gz", ".tar.xz", ".zip")
 _CURVES = "curves"
+_OTHER_DATA = "These are other data: no accuracy and no loss of the report can be expected of them."
 _FEW_NAMES = 3
 """Class names that the plan shows."""
 _FEW_IMAGES = 256
@@ -59,7 +61,7 @@ def command(
     ] = "quick",
     data: Annotated[
         str | None,
-        typer.Option(help=f"{options.DATA} Default: the report's own, from the cache; at smoke made up."),
+        typer.Option(help=f"{options.DATA} Default: the report's own, from the cache; at smoke small ones in their place."),
     ] = None,
     assignments: Annotated[list[str] | None, typer.Option("--set", help=f"{options.SET} Of every run.")] = None,
     out: Annotated[
@@ -247,8 +249,8 @@ def _departures(plan: Plan, made: Comparison) -> list[str]:
         f"{made.train_examples:,} training images; the report's: {paper.data.name}, {paper.data.classes} classes, "
         f"{paper.data.images:,} training images."
     ]
-    if len(made.class_names) != paper.data.classes or not all(map(paper.knows, made.class_names)):
-        said.append("These are other data: no accuracy and no loss of the report can be expected of them.")
+    if not paper.is_of(made.class_names):
+        said.append(_OTHER_DATA)
     said += [
         f"Set by the caller, in all runs: {field} = {value}, over whatever is said of it here."
         for field, value in store.flat(dict(plan.setting.values)).items()
@@ -382,14 +384,20 @@ def _kept(evaluated: Evaluated, folder: Path) -> EpochRecord | None:
 def _report(plan: Plan, record: Record, done: list[Done], steps: int) -> Report:
     paper, setting = plan.paper, plan.setting
     parts = sorted((each.part for each in done), key=lambda each: each.name != _VERDICTS)
+    commit = record.machine.get("commit")
+    changed = ", with changes that were not committed" if record.machine.get("dirty") else ""
+    larger = command_of(paper, setting, "quick")
     return Report(
         title=f"Reproduction of: {paper.title}",
         overline=f"Published report {paper.name}, scale {setting.scale}",
         facts=[
-            f"{paper.model} on {setting.source}; begun {record.created_at}",
+            f"{paper.model} on {setting.source}, scale {setting.scale}; begun {record.created_at}",
             f"{record.machine.get('processor') or 'unknown processor'}, {setting.devices}",
             f"The report: {paper.hardware}",
             *step_runner.on_the_data(setting.source),
+            *([_OTHER_DATA] if any(_OTHER_DATA in said for part in parts for _, said in part.findings) else []),
+            *([f"Scale smoke shows that everything runs here. For figures: {larger}"] if setting.scale == SMOKE else []),
+            *([f"Code: commit {commit}{changed}"] if commit else []),
         ],
         marks=[*_counts(parts), *step_runner.marks(done, steps)],
         findings=[(each.title, each.conclusions) for each in parts if each.conclusions],

@@ -276,7 +276,7 @@ def marks(done: Sequence[Done], steps: int) -> list[Mark]:
     minutes = sum(each.seconds for each in done) / 60
     return [
         Mark("Steps", f"{len(done)} of {steps}", "good" if len(done) == steps else "warn"),
-        Mark("Not as they should be", ", ".join(failed) or "none", "bad" if failed else "good"),
+        Mark("Steps with a failure", ", ".join(failed) or "none", "bad" if failed else "good"),
         Mark("Time", f"{minutes:.1f} minutes"),
     ]
 

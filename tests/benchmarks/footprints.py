@@ -1,11 +1,11 @@
-"""Recordings of what the ranks of healthy, slow and stuck runs use of the machine, and of what the rules of `watch` say of them.
+"""Recordings of what the ranks of healthy, slow and stuck runs use of the machine, and what the rules of `watch` say of them.
 
     python -m tests.benchmarks.footprints record DIR --framework pytorch
     python -m tests.benchmarks.footprints record DIR --framework tensorflow
 
 Each recording is a run of one mode in which one thing is planted, see `tests.planted.hanging`, looked at from its start. At
-each look it holds what the rules say, with each of `PATIENCES`. Control groups and network namespaces need root. Recordings that
-DIR has already are not made again.
+each look it holds what the rules say, with each of `PATIENCES`. Control groups and network namespaces need root. Recordings
+that DIR has already are not made again.
 """
 
 from __future__ import annotations

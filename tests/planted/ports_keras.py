@@ -508,3 +508,45 @@ def prepare(images: Any) -> Any:
 
 def prepare_without_scale(images: Any) -> Any:
     return images.astype("float64")
+
+
+class ScaledPerceptron(keras.Model):
+    """The right port of `ports_torch.ScaledPerceptron`, which keeps torch's order of the flattened image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dropout, self.hidden = layers.Dropout(0.2), layers.Dense(7, activation="relu")
+        self.dense = layers.Dense(CLASSES)
+
+    def call(self, x: Any) -> Any:
+        x = keras.ops.transpose(x / 2 - 0.125, (0, 3, 1, 2))
+        return self.dense(self.hidden(self.dropout(keras.ops.reshape(x, (-1, 8 * 8 * 3)))))
+
+
+def heads(*, channels_first: bool = False) -> keras.Model:
+    """The right port of `ports_torch.Heads`."""
+    images = keras.Input((8, 8, 3))
+    flat = layers.Flatten()(layers.Permute((3, 1, 2))(images) if channels_first else images)
+    both = [layers.Dense(7, activation="relu")(flat), layers.Dense(6, activation="tanh")(flat)]
+    return keras.Model(images, layers.Dense(CLASSES)(layers.Concatenate()(both)))
+
+
+def heads_channels_first() -> keras.Model:
+    return heads(channels_first=True)
+
+
+def two_rounded(epsilon: float = 1e-5) -> keras.Model:
+    """The right port of `ports_torch.TwoRounded`, but for an epsilon."""
+    images = keras.Input((8, 8, 3))
+    x = layers.LeakyReLU(negative_slope=0.01)(layers.Conv2D(8, 3)(images))
+    x = layers.GlobalAveragePooling2D()(layers.Activation("gelu")(layers.Conv2D(8, 3)(x)))
+    x = layers.LayerNormalization(epsilon=epsilon)(layers.Dense(16)(x))
+    return keras.Model(images, layers.Dense(CLASSES)(x))
+
+
+def two_rounded_with_another_epsilon() -> keras.Model:
+    return two_rounded(3e-4)
+
+
+def scaled_only(images: Any) -> Any:
+    return images / 255

@@ -375,3 +375,46 @@ def sgd(parameters: Iterable[Any]) -> Any:
 
 def prepare(images: Any) -> Any:
     return torch.from_numpy(images).permute(0, 3, 1, 2).double() / 255
+
+
+class ScaledPerceptron(Perceptron):
+    """Scales the pixels itself, and flattens them before any layer has run."""
+
+    def forward(self, x: Any) -> Any:
+        return super().forward(x / 2 - 0.125)
+
+
+class Heads(nn.Module):
+    """Two dense layers take one flattened image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(8 * 8 * 3, 7), nn.Linear(8 * 8 * 3, 6)
+        self.dense = nn.Linear(13, CLASSES)
+
+    def forward(self, x: Any) -> Any:
+        x = x.flatten(1)
+        return self.dense(torch.cat([torch.relu(self.one(x)), torch.tanh(self.other(x))], 1))
+
+
+class TwoRounded(nn.Module):
+    """A leaky ReLU and, behind it, an exact GELU. TensorFlow rounds constants of both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.leaky = nn.Conv2d(3, 8, 3), nn.LeakyReLU(0.01)
+        self.conv2, self.gelu = nn.Conv2d(8, 8, 3), nn.GELU()
+        self.hidden, self.norm = nn.Linear(8, 16), nn.LayerNorm(16)
+        self.dense = nn.Linear(16, CLASSES)
+        with torch.no_grad():
+            self.conv1.bias.fill_(0.7)  # so that few values of the leaky ReLU are negative
+            self.hidden.weight.mul_(20)
+
+    def forward(self, x: Any) -> Any:
+        x = self.gelu(self.conv2(self.leaky(self.conv1(x)))).mean((2, 3))
+        return self.dense(self.norm(self.hidden(x)))
+
+
+def channels_last(images: Any) -> torch.Tensor:
+    """Keeps the order height, width, channels, for a model that flattens them."""
+    return torch.from_numpy(images / 255)

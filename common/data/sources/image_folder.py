@@ -108,6 +108,16 @@ def examples(manifest: Manifest, tree: Path, *, skip_bad: bool) -> tuple[NDArray
     )
 
 
+def resized(manifest: Manifest, rows: NDArray[np.int64], size_px: int) -> list[str]:
+    """Notes on what resizing to `size_px` does to the examples."""
+    widths, heights = manifest.widths_px[rows], manifest.heights_px[rows]
+    kinds = {
+        "images that are not square, resized to a square without keeping their proportions": widths != heights,
+        f"images of less than a quarter of {size_px} px, enlarged": 4 * np.minimum(widths, heights) < size_px,
+    }
+    return [f"{what}: {np.sum(those):,}" for what, those in kinds.items() if np.any(those)]
+
+
 def common_size(manifest: Manifest, rows: NDArray[np.int64], tree: Path) -> int:
     """Height and width in pixels of all examples.
 

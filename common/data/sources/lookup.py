@@ -233,6 +233,7 @@ def _open(data: Data, seed: int, cache_folder: Path) -> _Source:
             manifest = found.manifest()
             rows, examples, notes = image_folder.examples(manifest, tree.path, skip_bad=data.on_bad == "skip")
             size_px = data.image_size or image_folder.common_size(manifest, rows, tree.path)
+            notes += image_folder.resized(manifest, rows, size_px)
             del manifest
         else:
             examples = found.examples()

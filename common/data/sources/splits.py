@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from common.data.dataset import MAX_NAMED, DataRefused, Examples, listed, listed_below
 
 SPLITS = ("train", "validation", "test")
-VERSION = 2
+VERSION = 3
 """Raise it when a source is divided, hashed, refused or noted differently, here or in `image_folder.examples`. Divisions are
 stored."""
 Ids = NDArray[np.int64]
@@ -106,6 +106,10 @@ def divide(
     return Division(ids, _content_hash(examples, ids, image_size), notes)
 
 
+IN_TWO_CLASSES = "images that stand in more than one class, equal pixel for pixel"
+"""Begins the note on labels that contradict each other."""
+
+
 def _first_equal(pixel_sha256: NDArray[np.uint8]) -> Ids:
     """For each example, the first one with the same pixels: itself if no earlier one is a copy."""
     rows = np.ascontiguousarray(pixel_sha256).view(f"V{pixel_sha256.shape[1]}").ravel()
@@ -163,6 +167,10 @@ def _duplicates(examples: Examples, first_equal: Ids, ids: Mapping[str, Ids], na
     if any(repeated.values()):
         counts = ", ".join(f"{count:,} of {split}" for split, count in repeated.items() if count)
         notes.append(f"examples whose pixels equal those of an earlier one of their split: {counts}")
+    every = np.unique(np.concatenate([ids[split] for split in SPLITS]))
+    labels = np.unique(np.stack([first_equal[every], examples.labels[every]]), axis=1)[0]
+    if conflicts := int(np.sum(np.unique(labels, return_counts=True)[1] > 1)):
+        notes.append(f"{IN_TWO_CLASSES}: {conflicts:,}")
     group, num_splits = np.unique(np.concatenate(list(groups.values())), return_counts=True)
     shared = group[num_splits > 1]
     if len(shared):

@@ -59,6 +59,15 @@ def test_a_comparison_runs_every_row_and_writes_everything(fake_twins: pytest.Mo
     assert "Identical training: not claimed" in done.stdout
 
 
+@pytest.mark.parametrize(("batch", "larger"), [(64, False), (5000, True)])
+def test_a_batch_that_is_larger_than_the_training_split_is_told_before_anything_is_trained(
+    batch: int, larger: bool, fake_twins: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    done = compare_quick(tmp_path / "out", "--batch-size", str(batch))
+    said = "is larger than the training split of 1,258: an epoch is a single step on all its images."
+    assert (said in " ".join(done.stderr.split())) == larger, done.stderr
+
+
 def test_json_on_stdout_is_one_object_and_equals_results_json(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     done = compare_quick(tmp_path / "out", "--json")
     printed = json.loads(done.stdout)

@@ -116,6 +116,7 @@ def test_what_is_broken_is_shown_with_its_reason_and_ends_with_exit_code_4(tmp_p
     assert found["files"]["empty_class_folders"] == ["train/Potato_healthy"]
     assert found["splits"] == {"train": 22, "validation": 24, "test": 2}  # shown without the broken ones
     assert "leave them out with `--on-bad skip`" in found["refusal"] and found["content_hash"] is None
+    assert found["refusal"].count("--on-bad skip") == 1  # and no second time for commands without the option
     done = explore(folder)
     assert done.exit_code == 4 and "is not clean" in done.stderr
     assert "4 of 52 files are no usable images" in done.stdout
@@ -479,3 +480,11 @@ def test_the_tomato_leaves_are_described_as_they_are(test_data: Callable[[str], 
     assert found["files"]["kinds"] == [{"format": "JPEG", "mode": "RGB", "width_px": 256, "height_px": 256, "files": 3500}]
     assert (found["exact"]["groups"], found["exact"]["groups_across_splits"]) == (17, 0)
     assert (found["near"]["pairs"], found["near"]["pairs_across_splits"]) == (5, 1)
+
+
+def test_near_twins_that_were_not_counted_send_to_the_refusal_whatever_its_cause_is(tmp_path: Path) -> None:
+    """A class with too few images, where all images have one size."""
+    done = explore(write_folder(tmp_path / "leaves", tree("cat", "dog", images=2)))
+    said = " ".join(done.stdout.split())
+    assert "Near twins were not counted: the data cannot be divided into splits. The refusal says why." in said
+    assert "at least 3 different training images" in said + done.stderr and "of one size" not in said

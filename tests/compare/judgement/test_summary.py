@@ -6,6 +6,7 @@ import pytest
 
 from common import spec
 from common.artifacts.schema import Noise, Restart, RunResult, StepParts
+from common.data.sources.splits import IN_TWO_CLASSES
 from common.machine.rates import DeviceRates, Rates
 from common.models.work import Work
 from compare.execution import store
@@ -13,10 +14,11 @@ from compare.execution.matrix import Row
 from compare.execution.store import Stored
 from compare.judgement import cautions
 from compare.judgement.findings import findings
-from compare.judgement.row_figures import Summary
+from compare.judgement.row_figures import Summary, unreliable
 from compare.judgement.run_figures import epoch_seconds, images_per_second, limit, until_accuracy
 from compare.judgement.summary import pairs_of_seconds, summarize
-from compare.reporting import comparison_tables, step_tables, tables
+from compare.reporting import comparison_report, comparison_tables, latex, step_tables, tables
+from compare.reporting.comparison_report import Compared
 from compare.reporting.epoch_tables import target_table
 from compare.reporting.step_tables import limit_table
 from tests.compare import made
@@ -189,6 +191,29 @@ def test_the_headline_is_no_stronger_than_the_rows(verdicts: list[str], headline
     assert first.startswith(f"Identical training: {headline}: 9 rungs passed.") and ("the table" in first) == (
         headline != "proved"
     )
+
+
+def test_where_no_row_is_proved_as_it_is_timed_no_table_is_said_to_tell_which_are() -> None:
+    stored = made.repeated()
+    record = store.ProofRecord(
+        verdict="proved", sentence="proved: 9 rungs", row_verdicts={row.id: "not claimed" for row in stored.comparison.rows}
+    )
+    stored = stored.model_copy(update={"comparison": stored.comparison.model_copy(update={"proof": record})})
+    first = findings(stored, summarize(stored)).sameness[0]
+    assert first.endswith("No row is proved as it is timed.")
+
+
+def test_a_row_that_was_interrupted_names_its_repeats_without_a_result_too() -> None:
+    stored = made.repeated()
+    row = stored.comparison.rows[0]
+    killed = made.bad(row, "killed", "interrupted", epochs=1)
+    stored.runs[row.id] = {**{repeat: stored.runs[row.id][repeat] for repeat in (0, 1)}, 2: killed}
+    summaries = summarize(stored)
+    assert summaries[0].reason == "1 of 5 repeats: interrupted; 2 without a result"
+    compared = Compared(stored, summaries, findings(stored, summaries))
+    assert "repeats: 5 planned, 3 to 5 made" in comparison_report.facts(compared)[0]
+    whole = made.repeated()
+    assert "5 repeats" in comparison_report.facts(Compared(whole, summarize(whole), compared.findings))[0]
 
 
 def test_a_framework_alone_has_no_first_step_difference() -> None:
@@ -381,8 +406,8 @@ def test_a_clock_that_a_busy_machine_may_have_disturbed_is_a_caution_on_the_row_
     summaries = summarize(stored)
     assert [summary.in_doubt for summary in summaries].count(True) == 1 and summaries[0].status == "ok"
     found = findings(stored, summaries)
-    assert f"{summaries[0].name}: {late}: rely on no time of it." in found.troubles
-    assert _verdicts(found.contestants)[0].endswith("Its losses came late: do not rely on this.")
+    assert f"{summaries[0].name}: {late}. Some work may not be timed: rely on no time of it." in found.troubles
+    assert _verdicts(found.contestants)[0].endswith("so some work may not be timed: do not rely on this.")
     assert not _verdicts(found.contestants)[1].endswith("do not rely on this.")
 
 
@@ -812,10 +837,11 @@ def test_a_run_too_short_to_know_of_other_work_says_so() -> None:
     ("accuracies", "losses", "said"),
     [
         ((0.5, 0.9, 0.85), (1.0, 0.3, 0.4), None),  # wavers
-        ((0.5, 0.9, 0.1), (1.0, 0.3, 9.0), "validation accuracy 0.9000 at epoch 2, 0.1000 at the last, 3"),
+        ((0.5, 0.9, 0.1), (1.0, 0.3, 9.0), "validation accuracy 0.9000 at epoch 2, 0.1000 at epoch 3, the last"),
         ((0.1, 0.1, 0.1), (2.3, 2.2, 2.4), None),  # has never learnt
-        ((0.1, 0.1, 0.1), (2.3, 2.2, 50.0), "training loss 2.2000 at epoch 2, 50.0000 at the last, 3"),
+        ((0.1, 0.1, 0.1), (2.3, 2.2, 50.0), "training loss 2.2000 at epoch 2, 50.0000 at epoch 3, the last"),
         ((0.5, 0.9, 0.9), (1.0, 0.01, 0.1), None),  # ten times nothing
+        ((0.3, 0.48, 0.36), (1.0, 0.9, 1.0), None),  # 48 and then 36 of 100 right: that may be chance
     ],
 )
 def test_a_training_that_breaks_down_in_the_end_gets_a_caution(
@@ -827,7 +853,7 @@ def test_a_training_that_breaks_down_in_the_end_gets_a_caution(
     epochs = [made.epoch(number, 1.0, accuracy, loss) for number, (accuracy, loss) in enumerate(scores, start=1)]
     for repeat in (0, 2):
         stored.runs[row.id][repeat] = stored.runs[row.id][repeat].model_copy(update={"epochs": epochs})
-    expected = f"pytorch serial, 2 cores: broke down in 2 of 3 repeats: {said}. Its scores are those of the end. "
+    expected = f"pytorch serial, 2 cores: broke down: {said}, in 2 of 3 repeats. Its scores are those of the end. "
     troubles = findings(stored, summarize(stored)).troubles
     assert troubles == ([] if said is None else [f"{expected}Try a smaller learning rate."])
 
@@ -839,7 +865,63 @@ def test_a_run_without_a_validation_split_that_breaks_down_gets_a_caution_too() 
     epochs = [epoch.model_copy(update={"validation": None}) for epoch in epochs]
     stored.runs[row.id][0] = stored.runs[row.id][0].model_copy(update={"epochs": epochs})
     (caution,) = findings(stored, summarize(stored)).troubles
-    assert "broke down: training accuracy 0.9000 at epoch 1, 0.2000 at the last, 2." in caution
+    assert "broke down: training accuracy 0.9000 at epoch 1, 0.2000 at epoch 2, the last." in caution
+
+
+def test_where_no_time_of_any_row_is_reliable_for_one_reason_no_row_is_named() -> None:
+    first, second, *_ = summarize(made.repeated())
+    one, other = (each.model_copy(update={"cores_lost": 1.0}) for each in (first, second))
+    assert unreliable([("a", one), ("b", other)]) == "Rely on no time of any row: disturbed by other work."
+    assert unreliable([("a", one), ("b", second)]) == "Rely on no time of a: disturbed by other work."
+    late = second.model_copy(update={"clock_caution": "late"})
+    assert unreliable([("a", one), ("b", late)]).count("Rely on no time of") == 2
+
+
+def test_images_that_stand_in_two_classes_are_a_caution() -> None:
+    stored = made.repeated(1)
+    assert not any("wrong label" in each for each in findings(stored, summarize(stored)).troubles)
+    plan = stored.comparison.model_copy(update={"data_notes": [f"{IN_TWO_CLASSES}: 1"]})
+    stored = stored.model_copy(update={"comparison": plan})
+    assert findings(stored, summarize(stored)).troubles == [
+        "The data: images that stand in more than one class, equal pixel for pixel: 1. So some of them have a wrong label, or "
+        "the classes overlap. convtwins data FOLDER names them."
+    ]
+
+
+@pytest.mark.parametrize(("largest", "broke"), [(90, False), (50, True)])
+def test_a_training_that_was_never_better_than_guessing_cannot_break_down(largest: int, broke: bool) -> None:
+    stored = made.repeated(1)
+    row = stored.comparison.rows[0]
+    epochs = [made.epoch(number, 1.0, accuracy) for number, accuracy in ((1, 0.9), (2, 0.2))]
+    confusion = [[largest, 0], [100 - largest, 0]]
+    stored.runs[row.id][0] = stored.runs[row.id][0].model_copy(update={"epochs": epochs, "confusion": confusion})
+    assert any("broke down" in each for each in findings(stored, summarize(stored)).troubles) == broke
+
+
+def test_training_seconds_are_the_median_over_repeats_and_not_of_the_repeat_with_the_median_wall_time() -> None:
+    stored = made.repeated(3)
+    row = stored.comparison.rows[0]
+    for repeat, (training, wall) in enumerate([(1.0, 20.0), (2.0, 30.0), (9.0, 25.0)]):
+        run = stored.runs[row.id][repeat]
+        assert run.phases is not None
+        phases = run.phases.model_copy(update={"training_seconds": training, "wall_seconds": wall})
+        stored.runs[row.id][repeat] = run.model_copy(update={"phases": phases})
+    table = comparison_tables.seconds_table(summarize(stored))
+    assert "2.00 (1.50 to 5.50)" in tables.to_markdown(table)
+
+
+def test_captions_of_times_name_the_rows_in_doubt_and_how_many_repeats_they_are_of() -> None:
+    stored = made.repeated(3)
+    row = stored.comparison.rows[0]
+    busy = {"cores_of_others": 1.5, "machine": {"logical_cores": 2}}
+    stored.runs[row.id][0] = stored.runs[row.id][0].model_copy(update=busy)
+    del stored.runs[row.id][2]
+    for table in comparison_tables.documents(summarize(stored)):
+        if table.name in ("seconds", "epoch_seconds", "phases", "epochs"):
+            said = "Repeats: 2 to 3 of each row. Rely on no time of pytorch serial, 2 cores: disturbed by other work."
+            assert said in latex.to_latex(table).replace("~", " ").replace("\allowbreak", "") and said in tables.to_markdown(
+                table
+            )
 
 
 def test_a_single_verdict_names_all_its_conditions_and_the_switches_that_decide() -> None:

@@ -69,6 +69,10 @@ def matched(both: Both, net: str, model: str, **options: Any) -> Match:
         ("InTurn", "in_turn", {}),
         ("Perceptron", "perceptron", {}),
         ("Perceptron", "perceptron_channels_first", {}),
+        ("Perceptron", "perceptron", {"prepare": ("channels_last", "scaled_only")}),
+        ("ScaledPerceptron", "ScaledPerceptron", {}),
+        ("Heads", "heads", {}),
+        ("Heads", "heads_channels_first", {}),
     ],
 )
 def test_a_right_port_is_the_same_model(both: Both, net: str, model: str, options: dict[str, Any]) -> None:
@@ -254,6 +258,8 @@ def test_what_keras_cannot_do_otherwise_is_said_first_with_how_to_let_it_pass(bo
 def test_wrong_usage_names_the_option(both: Both) -> None:
     with pytest.raises(SpecError, match=r"There is no module nosuch here\."):
         matching.match("nosuch.net:Net", f"{KERAS}:port", image=IMAGE, classes=CLASSES)  # before any process starts
+    with pytest.raises(SpecError, match=r"A model is package\.module:name\. Received: '\.net:Net'"):
+        matching.match(".net:Net", f"{KERAS}:port", image=IMAGE, classes=CLASSES)
     with pytest.raises(SpecError, match=r"--classes must be the number of outputs\. Received: 7; both models give 5\."):
         matching.match(f"{TORCH}:InTurn", f"{KERAS}:in_turn", image=IMAGE, classes=7, both=both)
     with pytest.raises(SpecError, match=r"was given images of --input 16x16x3: does it take these\?"):
@@ -270,6 +276,16 @@ def test_what_tensorflow_rounds_is_accepted_alone_and_hides_nothing(both: Both) 
         assert [cause.name for cause in split.causes] == ["epsilon"] and split.difference < 1e-4
 
 
+def test_all_rounded_constants_are_looked_behind_and_each_is_tried_out(both: Both) -> None:
+    right = matched(both, "TwoRounded", "two_rounded")
+    assert right.holds and right.but_for == "constants that TensorFlow rounds to float32", right.sentences
+    (gelu,) = (cause for rung in matched(both, "with_gelu", "gelu").rungs[1:2] for cause in rung.causes)
+    assert gelu.residual is not None and gelu.residual < 1e-14, gelu
+    wrong = matched(both, "TwoRounded", "two_rounded_with_another_epsilon")
+    assert not wrong.holds, wrong.sentences
+    assert [cause.name for cause in wrong.rungs[1].causes] == ["epsilon"], wrong.sentences
+
+
 def test_an_optimizer_is_judged_behind_a_rounded_constant_too(both: Both) -> None:
     decays = matched(both, "with_leaky", "right_leaky", optimizer=("sgd_with_a_little_decay", "sgd"))
     causes = {cause.name for rung in decays.rungs for cause in rung.causes if rung.status == climbing.FAILED}
@@ -283,9 +299,7 @@ def test_a_difference_says_where_it_begins_and_what_was_not_compared(both: Both)
     assert found.sentences[0] == "No: they part first at: logits, inference."
     whole, begins, cause = found.sentences[1:4]
     assert re.fullmatch(r"logits, inference: differs by \d\.\de[+-]\d+\.", whole)
-    assert re.fullmatch(r" It begins at norm, batch_norm\S*, by 4\.\de-04\. What is behind it was not compared\.", begins), (
-        begins
-    )
+    assert re.fullmatch(r" It begins at norm, batch_norm\S*, by 4\.\de-04\. What is behind it was not judged\.", begins), begins
     assert "epsilon" in cause and cause.count("differ by") == 1 and " there." in cause
 
 

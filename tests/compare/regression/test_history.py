@@ -201,3 +201,19 @@ def test_a_table_of_benchmarks_says_that_nobody_knows_of_other_work(tmp_path: Pa
     kept.folder(tmp_path / "b", {"pytorch": 2.0})
     done = " ".join(compare(tmp_path).stdout.split())
     assert done.count("Files of pytest-benchmark do not say whether other work disturbed a benchmark.") == 1
+
+
+def test_a_file_in_place_of_a_folder_is_called_a_file(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("x")
+    with pytest.raises(FolderError, match=r"README\.md is a file\. Name a folder"):
+        history.points(tmp_path / "README.md", ["epoch_seconds"])
+
+
+def test_a_reason_that_several_results_share_is_told_once_with_its_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept.folder(tmp_path / "a", {"pytorch": 4.0})
+    points, _ = history.points(tmp_path, ["epoch_seconds"])
+    monkeypatch.setattr(history, "points", lambda *_: (points, ["too old", "too old", "torn"]))
+    told = compare(tmp_path).stderr
+    assert told.count("too old") == 1 and "Left out (2 times): too old" in told and "Left out: torn" in told

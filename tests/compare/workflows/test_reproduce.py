@@ -25,6 +25,7 @@ from common.training import scores
 from compare.__main__ import app
 from compare.core.statistics import Judged, Ratio, paired_ratio, relative_to, verdicts
 from compare.execution import launch, store
+from compare.judgement.row_figures import Summary
 from compare.papers import cells, claims, curves, here, judging, schema, time_claims
 from compare.papers.cells import Compared
 from compare.papers.here import FAILED, Here
@@ -244,7 +245,7 @@ def test_a_report_is_made_again_with_tables_curves_and_a_verdict_for_each_claim(
     page = (out / "report.html").read_text()
     assert page.count("<svg") >= 1 and "cannot be told here" in page
     first = _table(parts, "table_1" if name.startswith("cifar") else "table_I")["rows"][0]
-    assert first["accuracy_paper"] and first["accuracy_here"] and first["accuracy_ratio"]
+    assert first["accuracy_paper"] and first["accuracy_here"] and first["accuracy_ratio"] is None  # the digits are other data
     again = invoke(name, "--scale", "smoke", "--out", out, "--set", "data.image_size=32", "--json")
     assert again.stdout == done.stdout and "1 of 4" not in again.stderr
     assert "4 of 4" in again.stderr  # verdicts are judged anew: what they are of may have been gone on with
@@ -679,9 +680,11 @@ def test_no_verdict_is_given_on_times_that_other_work_disturbed_or_may_have(
     monkeypatch.setattr(
         Here, "summary", lambda *_: SimpleNamespace(disturbed=disturbed, unwatched=unwatched, clock_caution=None)
     )
-    verdict, words = judging.undisturbed(nothing(PLANT, "smoke"), "corrected", ("a", "b"), ("reproduced", "2 times"))
-    doubted = disturbed or unwatched
-    assert (verdict, "do not rely on this" in words) == (("cannot be told here", True) if doubted else ("reproduced", False))
+    verdict, words = judging.undisturbed(nothing(PLANT, "smoke"), "corrected", ("a", "b"), ("reproduced", "2 times"), "a: ")
+    assert verdict == ("cannot be told here" if disturbed or unwatched else "reproduced")
+    assert ("do not rely on this" in words) == unwatched
+    # Other work makes a ratio anything, so none is said.
+    assert ("2 times" in words, words.startswith("a: no finding. Other work disturbed")) == (not disturbed, disturbed)
 
 
 def _classes() -> list[str]:
@@ -829,6 +832,27 @@ FOURTH = (launch.PROJECT_ROOT / "docs" / "reproduce.md").read_text().split("```y
 """The paper of the docs page."""
 
 
+def test_scores_on_other_data_have_no_ratio_and_captions_say_what_was_measured_and_which_times_are_in_doubt(
+    tmp_path: Path, fakes: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "fourth.yaml"
+    file.write_text(FOURTH.replace('class_pattern: "[0-9]"', 'class_pattern: "[a-j]"'))
+    fakes.setattr(Summary, "doubt", "disturbed by other work")
+    done = invoke(file, "--scale", "smoke", "--out", tmp_path / "out", "--json")
+    assert done.exit_code == 0, done.stderr
+    parts = {part["name"]: part for part in json.loads(done.stdout)["parts"]}
+    table = next(table for table in parts["verdicts"]["tables"] if table["name"] == "runs")
+    first = table["rows"][0]
+    assert first["accuracy_here"] and first["accuracy_paper"] and first["accuracy_ratio"] is None and first["seconds_ratio"]
+    assert "Here: scale smoke, digits, 1,258 training images of 32 px, 1 epoch." in table["note"]
+    assert "These are other data than the paper's: their accuracies and losses have no ratio to its." in table["note"]
+    assert "Rely on no time of any row: disturbed by other work." in table["note"]
+    head = (tmp_path / "out" / "report.md").read_text().split("## ")[0]
+    assert all(
+        said in head for said in ("scale smoke; begun", "These are other data", "For figures: ", "scale quick", "Code: commit")
+    )
+
+
 def test_a_fourth_paper_is_a_file(tmp_path: Path, fakes: pytest.MonkeyPatch) -> None:
     file = tmp_path / "fourth.yaml"
     file.write_text(FOURTH)
@@ -840,6 +864,7 @@ def test_a_fourth_paper_is_a_file(tmp_path: Path, fakes: pytest.MonkeyPatch) -> 
     first, second, third = next(table for table in parts["verdicts"]["tables"] if table["name"] == "runs")["rows"]
     assert first["accuracy_here"] and first["seconds_ratio"] and first["speedup_here"] == 1.0
     assert second["speedup_here"] is None and second["open"] is None
+    assert first["accuracy_ratio"]  # the digits are its own data
     assert third["accuracy_here"] is None and f"reproduce {file} --scale smoke" in third["open"]
     assert [row["agrees"] for row in _table(parts, "arithmetic_fourth")["rows"]] == ["NO"]  # 100 / 50 is not 3
     report = (tmp_path / "out" / "report.md").read_text()

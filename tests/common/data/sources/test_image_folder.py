@@ -213,6 +213,16 @@ def test_images_of_any_shape_are_accepted_if_a_size_is_set(tmp_path, cache):
     files = tree("cat", "dog") | {"dog/9.png": image("9", 20, 10)}
     dataset = loaded(write_folder(tmp_path / "pets", files), cache, image_size=16)
     assert dataset.image_size == 16 and dataset.train.images.shape[1:] == (16, 16, 3)
+    assert "images that are not square, resized to a square without keeping their proportions: 1" in dataset.notes
+    assert not any("enlarged" in note for note in dataset.notes)
+
+
+def test_the_notes_name_tiny_images_that_are_enlarged_and_images_that_stand_in_two_classes(tmp_path, cache):
+    files = tree("cat", "dog") | {"dog/9.png": image("9", 1, 1), "cat/8.png": image("8"), "dog/8.png": image("8")}
+    notes = loaded(write_folder(tmp_path / "pets", files), cache, image_size=16).notes
+    assert "images of less than a quarter of 16 px, enlarged: 1" in notes
+    assert "images that stand in more than one class, equal pixel for pixel: 1" in notes
+    assert not any("two classes" in note or "not square" in note for note in notes)
 
 
 @pytest.mark.parametrize("pack", [write_folder, write_tar, write_zip])
