@@ -219,7 +219,7 @@ def trials_table(tuned: Tuned) -> Table:
     )
     rows: list[dict[str, Cell]] = [
         {
-            **trial.model_dump(),
+            **trial.model_dump(exclude={"fields"}),
             **{field: _plain(trial.fields.get(field)) for field in drawn},
             "contestant": search.contestant,
             "jobs": search.jobs,
