@@ -379,9 +379,9 @@ def _parted(rung: Rung, mode: str, sides: tuple[Side, Side], alignment: Alignmen
         return rung
     split = causes.first_split(mode, sides, alignment, pixels, _SEEN)
     found = [] if split is None else causes.of_split(split)
-    if split is not None and {each.name for each in found} == {ROUNDED}:
+    if split is not None and _rounds_alone(found):
         behind = 0.0
-        while rung.status != PASSED and {each.name for each in found} == {ROUNDED}:
+        while rung.status != PASSED and _rounds_alone(found):
             before, behind = behind, min(max(formulas.CLOSE, _GROWTH * split.difference), causes.ALIKE)
             later = causes.first_split(mode, sides, alignment, pixels, behind) if behind > before else None
             if later is None:
@@ -396,16 +396,17 @@ def _parted(rung: Rung, mode: str, sides: tuple[Side, Side], alignment: Alignmen
         return rung
     where = "the output" if split.layers is None else f"{split.layers[0].name}, {split.layers[1].name}"
     between = ""
-    is_rounded = {each.name for each in found} == {ROUNDED}
-    if not is_rounded and not any(each.residual is not None and math.isfinite(each.residual) for each in found):
+    if not _rounds_alone(found) and not any(each.residual is not None and math.isfinite(each.residual) for each in found):
         within = split.layers is not None and split.close(*split.inputs)
         between = (
             "in these layers, which take the same" if within else f"between {split.after}, the last that agree, and {where}"
         )
-    return replace(
-        *(rung,), status=FAILED, where=where, first=split.difference, at_the_end=split.at_the_end, causes=tuple(found),
-        between=between,
-    )  # fmt: skip
+    said = {"where": where, "between": between, "causes": tuple(found)}
+    return replace(rung, status=FAILED, first=split.difference, at_the_end=split.at_the_end, **said)
+
+
+def _rounds_alone(found: Sequence[Cause]) -> bool:
+    return {each.name for each in found} == {ROUNDED}
 
 
 def _change(side: Side, rule: str, name: str) -> Array:

@@ -72,7 +72,7 @@ def on_terminal(summaries: Sequence[Summary]) -> list[Table]:
 
 
 def without_empty_speedups(table: Table) -> Table:
-    """Where serial did not run, or not on one core, or nothing ran in parallel, the columns that compare the two are empty."""
+    """Leave out columns of speed-ups that nothing fills: serial did not run, or not on one core, or nothing ran in parallel."""
     known = {key for row in table.rows for key, cell in row.items() if cell is not None}
     empty = {*_SPEEDUPS, "parallel_efficiency"} - known
     return replace(table, columns=tuple(column for column in table.columns if column.key not in empty))

@@ -20,9 +20,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +32,7 @@ from common import spec
 from compare.watching.member import Member
 from compare.watching.verdict import judge
 from compare.watching.watcher import Watcher
+from tests.control_groups import control_group
 from tests.namespaces import joined_hosts
 from tests.twins.runs import PROJECT, SETTINGS, Run
 
@@ -42,7 +43,6 @@ START_SECONDS = 120.0
 """Until what is planted has begun."""
 HOGS = 6
 PATIENCES = (4.0, 10.0)
-GROUPS = Path("/sys/fs/cgroup/memory")
 GROUP_BYTES, FILE_BYTES = 48 * 2**20, 256 * 2**20
 
 FAULTS = {
@@ -170,29 +170,12 @@ def _end(run: Run) -> None:
     run.kill()
 
 
-@contextmanager
-def _group(one: Wanted) -> Generator[Path | None]:
-    """A control group of the first version with little memory, where one is needed."""
-    if one.fault != "swapping":
-        yield None
-        return
-    folder = GROUPS / f"convtwins-{os.getpid()}-{one.name}"
-    folder.mkdir()
-    (folder / "memory.limit_in_bytes").write_text(str(GROUP_BYTES), encoding="utf-8")
-    yield folder
-    for _ in range(200):
-        try:
-            folder.rmdir()
-            return
-        except OSError:  # its last process is still ending
-            time.sleep(0.05)
-
-
 def _in_a_process(one: Wanted, out: Path) -> None:
     """Each recording has its own: a look counts all that its process has started, and a host is a namespace."""
     with ExitStack() as undo:
         hosts = [each.address for each in undo.enter_context(joined_hosts(2))] if one.fault == "network_cut" else []
-        group = undo.enter_context(_group(one))
+        limit = {"memory.limit_in_bytes": str(GROUP_BYTES)}
+        group = undo.enter_context(control_group("memory", limit, one.name)) if one.fault == "swapping" else None
         prefix = ["ip", "netns", "exec", hosts[0]] if hosts else []
         words = [*prefix, sys.executable, "-m", "tests.benchmarks.footprints", "one", str(out), *map(str, one)]
         subprocess.run([*words, *hosts, f"--group={group or ''}"], cwd=PROJECT, check=False)

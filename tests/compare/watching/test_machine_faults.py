@@ -7,9 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import time
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,35 +15,14 @@ from common.machine import machine
 from compare.watching.verdict import SLOW, STUCK
 from tests.compare.watching.jobs import started, watched
 from tests.compare.watching.test_watch import TRAINING
+from tests.control_groups import control_group
 from tests.namespaces import joined_hosts
-
-GROUPS = Path("/sys/fs/cgroup")
-
-
-@contextmanager
-def control_group(controller: str, settings: dict[str, str]) -> Generator[Path]:
-    """A control group of the first version; its file of processes."""
-    folder = GROUPS / controller / f"convtwins-test-{os.getpid()}"
-    if not (GROUPS / controller).is_dir() or not os.access(GROUPS / controller, os.W_OK):
-        pytest.skip(f"the control groups of {controller} cannot be written here")
-    folder.mkdir()
-    try:
-        for name, value in settings.items():
-            (folder / name).write_text(value)
-        yield folder / "cgroup.procs"
-    finally:
-        for _ in range(100):
-            try:
-                folder.rmdir()
-                break
-            except OSError:  # its last process is still ending
-                time.sleep(0.05)
 
 
 def test_a_job_that_its_quota_stops_is_slow_and_the_quota_is_named(tmp_path: Path) -> None:
     settings = {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "10000"}
     with control_group("cpu", settings) as group, started(TRAINING, tmp_path) as pid:
-        group.write_text(str(pid))
+        (group / "cgroup.procs").write_text(str(pid))
         found = watched(pid, lambda found: found.state == SLOW and "quota" in found.because)
     assert found.state == SLOW
     gets = rf"process {pid} gets 0\.[01]\d of the .* cores that it wants"
@@ -74,7 +50,7 @@ MAPPED = """
 def test_a_job_whose_memory_comes_from_the_disk_again_and_again_is_slow_and_says_so(tmp_path: Path) -> None:
     settings = {"memory.limit_in_bytes": str(64 * 2**20)}
     with control_group("memory", settings) as group, started(MAPPED, tmp_path) as pid:
-        group.write_text(str(pid))
+        (group / "cgroup.procs").write_text(str(pid))
         # What it wrote is in the memory of the machine, and is dropped from there.
         with (tmp_path / "data.bin").open("rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
