@@ -520,10 +520,10 @@ def _tied(python: str, words: Sequence[str]) -> list[str]:
     return [python, "-I", "-S", "-c", _TIED_TO_PARENT, str(os.getpid()), *words]
 
 
-def of_suite(name: str) -> subprocess.Popen[str]:
+def of_suite(name: str, *words: str, stderr: int | None = None) -> subprocess.Popen[str]:
     """Start a module of the suite. Its stdin and stdout are pipes, and it ends with this process."""
-    command = _tied(sys.executable, ["-m", name])
-    return subprocess.Popen(command, env=_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    command, pipe = _tied(sys.executable, ["-m", name, *words]), subprocess.PIPE
+    return subprocess.Popen(command, env=_environment(), stdin=pipe, stdout=pipe, stderr=stderr, text=True, errors="replace")
 
 
 def _shown(name: str) -> str:
