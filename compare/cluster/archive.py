@@ -46,7 +46,8 @@ def unpack(content: bytes, folder: Path) -> None:
         atomic_files.write_atomically(packed, content)
         tar = archives.Tar(packed)
         for name, file in tar.read(tar.listing().files):
-            if name != store.PLAN_FILE and name.split("/")[0] not in _FOLDERS:
+            top, _, rest = name.partition("/")
+            if name != store.PLAN_FILE and (top not in _FOLDERS or not rest):
                 raise FolderError(f"A worker sent a file that is no part of a comparison. Received: {name!r}. Nothing is kept.")
             if (total := total + file.num_bytes) > MOST_BYTES:
                 raise _too_large(total)

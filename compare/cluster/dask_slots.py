@@ -16,7 +16,6 @@ from common.machine import machine
 from common.machine.private_folder import PrivateFolder
 from compare.cluster import archive, jobs
 from compare.cluster.jobs import Answer, Ended, Ends, Say
-from compare.core import wording
 from compare.core.errors import FolderError, LaunchError
 from compare.execution import cells, contestants, store
 from compare.execution.cells import Cell, MatrixPlan
@@ -145,7 +144,7 @@ def run(address: str, folder: Path, plan: MatrixPlan, wanted: Sequence[Cell], co
         connection = cast(Any, client)
 
         def tell(event: tuple[float, Any]) -> None:
-            say(wording.one_line(str(event[1])))
+            say(str(event[1]))
 
         connection.subscribe_topic(topic, tell)
         left, running = list(wanted), dict[str, tuple[Any, Cell]]()

@@ -193,7 +193,7 @@ def _follow(log: Path, read: int | None, cell: str, say: Say) -> int:
         return read or 0
     whole = new[: new.rfind(b"\n") + 1]
     for line in whole.decode(errors="replace").splitlines():
-        say(f"{cell}: {wording.one_line(line)}")
+        say(f"{cell}: {line}")
     return read + len(whole)
 
 

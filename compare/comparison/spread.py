@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +22,13 @@ from compare.execution import cells, store
 from compare.execution.cells import Cell, MatrixPlan
 from compare.reporting.document import Report
 
-_say = partial(typer.echo, err=True)
+
+def _say(line: str) -> None:
+    """Progress. Part of it comes from other machines."""
+    typer.echo(wording.one_line(line), err=True)
 
 
-def check(on: str) -> str:
+def check(on: str) -> None:
     """Check what `--on` names.
 
     Raises:
@@ -34,7 +36,6 @@ def check(on: str) -> str:
     """
     if on != slurm.NAME and not on.startswith(dask_slots.SCHEMES):
         raise SpecError(f"--on must be slurm or the address of a Dask scheduler. Received: {on!r}. Use e.g. tcp://HOST:8786.")
-    return on
 
 
 def check_rows(requests: Sequence[Request]) -> None:
@@ -89,16 +90,21 @@ def run_cells(plan: MatrixPlan, folder: Path, received: Callable[[Path], object]
         plan = plan.model_copy(update={"cells": known})
         records.write(folder / cells.PLAN_FILE, plan)
 
-    record(failure=dict.fromkeys(done))
+    def taken(name: str) -> str | None:
+        """Check a comparison that has come back, and make its report. Returns why it is refused."""
+        cell = next(cell for cell in plan.cells if cell.name == name)
+        try:
+            archive.refuse_other(folder / name, plan, cell)
+            received(folder / name)
+        except (SpecError, DataRefused, FolderError) as error:
+            return str(error)
+        return None
+
+    record(failure={name: taken(name) for name in done})
     with closing(_ends(plan, folder, left, code, lambda known: record(job=known))) if left else nullcontext(()) as ends:
         for number, (name, failure) in enumerate(ends, 1):
-            cell = next(cell for cell in plan.cells if cell.name == name)
-            try:
-                if (folder / name / store.PLAN_FILE).exists():
-                    archive.refuse_other(folder / name, plan, cell)
-                    received(folder / name)
-            except (SpecError, DataRefused, FolderError) as error:
-                failure = failure or str(error)
+            if (folder / name / store.PLAN_FILE).exists():
+                failure = failure or taken(name)
             record(failure={name: failure})
             node = answer.node if (answer := jobs.answered(folder, name)) else "an unknown machine"
             end = f"has failed: {failure}" if failure else f"has come back from {node}"
@@ -146,5 +152,5 @@ def rehearse(plan: MatrixPlan, folder: Path, *, as_json: bool) -> int:
         assert plan.on is not None
         with dask_slots.slots(plan.on, plan) as (_, machines):
             values = {"jobs": names, "machines": machines}
-    said = [f"{wording.count(len(names), 'job')}: {', '.join(names)}.", f"Machines: {', '.join(values.get('machines', ()))}."]
+    said = [f"{wording.count(len(names), 'job')} on {plan.on}: {', '.join(names)}. Nothing was submitted."]
     return Report(title="Dry run", findings=[("Jobs", said)], values=values).deliver(None, as_json=as_json)
