@@ -10,6 +10,7 @@ from pathlib import Path
 from common.artifacts import atomic_files
 from common.data.sources import archives
 from common.machine import machine
+from common.processes import signals
 from compare.core.errors import FolderError
 from compare.execution import code_digest, store
 from compare.execution.cells import Cell, MatrixPlan
@@ -21,8 +22,10 @@ _WORKS = ".{}.received"
 """Names beside a comparison's folder: what is not checked yet."""
 
 
-def pack(folder: Path) -> bytes:
-    """The plan, the runs and the proof of a comparison. Its reports are made again where they are read."""
+def pack(folder: Path) -> bytes | None:
+    """The plan, the runs and the proof of a comparison. None: it has not begun. Reports are made again where they are read."""
+    if not (folder / store.PLAN_FILE).exists():
+        return None
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w:gz", compresslevel=1) as tar:
         for name in (store.PLAN_FILE, *_FOLDERS):
@@ -69,8 +72,9 @@ def join(content: bytes, plan: MatrixPlan, cell: Cell, folder: Path) -> None:
     try:
         unpack(content, received)
         refuse_other(received, plan, cell)
-        shutil.rmtree(place, ignore_errors=True)
-        received.rename(place)
+        with signals.deferred():
+            shutil.rmtree(place, ignore_errors=True)
+            received.rename(place)
     finally:
         shutil.rmtree(received, ignore_errors=True)
 

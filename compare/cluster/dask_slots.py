@@ -99,7 +99,7 @@ def work(plan: bytes, cell: str, code: str, before: bytes | None, topic: str) ->
         topic: of the events that tell its progress.
 
     Returns:
-        (answer, the comparison). None: there is none.
+        (answer, the comparison).
     """
     import distributed
     from dask.context import thread_state
@@ -126,8 +126,7 @@ def work(plan: bytes, cell: str, code: str, before: bytes | None, topic: str) ->
         answer = jobs.answered(folder, cell)
         if answer is None or answer.code is None:
             raise RuntimeError(f"its process died. Its last line: {said[0]}")
-        place = folder / cell
-        return answer.model_dump_json(), archive.pack(place) if (place / store.PLAN_FILE).exists() else None
+        return answer.model_dump_json(), archive.pack(folder / cell)
 
 
 def run(address: str, folder: Path, plan: MatrixPlan, wanted: Sequence[Cell], code: str, *, say: Say) -> Ends:
@@ -155,7 +154,13 @@ def run(address: str, folder: Path, plan: MatrixPlan, wanted: Sequence[Cell], co
                     if (cell := next((each for each in left if _fits(folder, each, machines[worker])), None)) is not None:
                         left.remove(cell)
                         say(f"{cell.name}: sent to {worker}")
-                        sent = (_plan_file(folder), cell.name, code, _before(folder, cell), topic)
+                        sent = (
+                            (folder / cells.PLAN_FILE).read_bytes(),
+                            cell.name,
+                            code,
+                            archive.pack(folder / cell.name),
+                            topic,
+                        )
                         where = {"workers": [worker], "allow_other_workers": False, "resources": {RESOURCE: 1}}
                         running[worker] = connection.submit(work, *sent, pure=False, retries=0, **where), cell
                 if left and not running:
@@ -193,14 +198,6 @@ def _fits(folder: Path, cell: Cell, facts: Mapping[str, Any]) -> bool:
     """Whether a comparison can run on a machine: its pairs stay on the one that it was begun on."""
     begun = (folder / cell.name / store.PLAN_FILE).exists()
     return not begun or not machine.differences(store.read_plan(folder / cell.name).machine, facts)
-
-
-def _before(folder: Path, cell: Cell) -> bytes | None:
-    return archive.pack(folder / cell.name) if (folder / cell.name / store.PLAN_FILE).exists() else None
-
-
-def _plan_file(folder: Path) -> bytes:
-    return (folder / cells.PLAN_FILE).read_bytes()
 
 
 def _workers(client: distributed.Client) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from common.machine.machine import PROJECT_ROOT
+from common.processes import signals
 from compare.cluster import jobs
 from compare.cluster.jobs import Ended, Ends, Say
 from compare.core import wording
@@ -127,7 +128,8 @@ def run(
             if cell not in waiting:
                 groups[nodes.get(cell)].append(cell)
         for node, group in groups.items():
-            waiting |= _submit(folder, group, code, node)
+            with signals.deferred():  # else an interruption could leave jobs that nobody knows
+                waiting |= _submit(folder, group, code, node)
         submitted(waiting)
     except BaseException:
         _cancel(folder, waiting)
@@ -161,7 +163,7 @@ def _submit(folder: Path, cells: Sequence[str], code: str, node: str | None) -> 
 def _ends(folder: Path, waiting: dict[str, str], say: Say) -> Ends:
     """Wait for jobs, and take each out of `waiting` when it is over."""
     shown: dict[str, str] = {}
-    read: dict[str, int] = {}
+    read = {cell: log.stat().st_size if (log := _log(folder, cell)).exists() else 0 for cell in waiting}
     gone_since: dict[str, float] = {}
     while waiting:
         time.sleep(_POLL_SECONDS)
@@ -171,7 +173,7 @@ def _ends(folder: Path, waiting: dict[str, str], say: Say) -> Ends:
             if shown.get(cell) != state and state in _ALIVE:
                 shown[cell] = state
                 say(f"{cell}: job {job} is {state.lower()}")
-            read[cell] = _follow(_log(folder, cell), read.get(cell), cell, say)
+            read[cell] = _follow(_log(folder, cell), read[cell], cell, say)
             answer = jobs.answered(folder, cell, job)
             is_alive = state in _ALIVE or time.monotonic() - gone_since.setdefault(cell, time.monotonic()) < _ANSWER_SECONDS
             if is_alive and (answer is None or answer.code is None):
@@ -181,16 +183,9 @@ def _ends(folder: Path, waiting: dict[str, str], say: Say) -> Ends:
             yield Ended(cell, jobs.outcome(answer, f"job {job}, {state.lower()}{f': {last}' if last else ''}"))
 
 
-def _follow(log: Path, read: int | None, cell: str, say: Say) -> int:
-    """Say what is new in the log of a job. Returns how much of it is known."""
-    try:
-        if read is None:  # what an earlier job wrote is known
-            return 0 if not log.exists() else log.stat().st_size
-        with log.open("rb") as file:
-            file.seek(read)
-            new = file.read()
-    except OSError:
-        return read or 0
+def _follow(log: Path, read: int, cell: str, say: Say) -> int:
+    """Say what is new in the log of a job. Returns how much of it has been read."""
+    new = log.read_bytes()[read:] if log.exists() else b""
     whole = new[: new.rfind(b"\n") + 1]
     for line in whole.decode(errors="replace").splitlines():
         say(f"{cell}: {line}")
@@ -218,12 +213,13 @@ def _states(ids: Sequence[str]) -> dict[str, str]:
 
 def _cancel(folder: Path, waiting: Mapping[str, str]) -> None:
     """Cancel jobs, and wait until those that run have stored what they have."""
-    if not waiting:
-        return
-    running = [cell for cell, job in waiting.items() if (answer := jobs.answered(folder, cell, job)) and answer.code is None]
-    subprocess.run(["scancel", *waiting.values()], capture_output=True, check=False)
+
+    def is_running(cell: str) -> bool:
+        answer = jobs.answered(folder, cell, waiting[cell])
+        return answer is not None and answer.code is None
+
+    if waiting:
+        subprocess.run(["scancel", *waiting.values()], capture_output=True, check=False)
     until = time.monotonic() + _ANSWER_SECONDS
-    while time.monotonic() < until and any(
-        (answer := jobs.answered(folder, cell, waiting[cell])) and answer.code is None for cell in running
-    ):
+    while time.monotonic() < until and any(map(is_running, waiting)):
         time.sleep(0.2)

@@ -28,7 +28,7 @@ def main(folder: Path, name: str, code: str, job: str) -> None:
         with interruptible(to_the_end=True):
             ended = _run(folder, name, code)
     except Interrupted as interruption:
-        ended, failure = interruption.exit_code, "its job was cancelled."
+        ended, failure = interruption.exit_code, "its job was cancelled, or its time was over."
     except (SpecError, FolderError, WeightsError, DataRefused, LaunchError, OSError) as error:
         ended, failure = exits.USAGE, str(error)
     records.write(path, answer.model_copy(update={"code": ended, "failure": failure}))

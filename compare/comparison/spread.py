@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +101,7 @@ def run_cells(plan: MatrixPlan, folder: Path, received: Callable[[Path], object]
         return None
 
     record(failure={name: taken(name) for name in done})
-    with closing(_ends(plan, folder, left, code, lambda known: record(job=known))) if left else nullcontext(()) as ends:
+    with closing(_ends(plan, folder, left, code, lambda known: record(job=known))) as ends:
         for number, (name, failure) in enumerate(ends, 1):
             if (folder / name / store.PLAN_FILE).exists():
                 failure = failure or taken(name)
@@ -114,8 +114,9 @@ def run_cells(plan: MatrixPlan, folder: Path, received: Callable[[Path], object]
 def _ends(
     plan: MatrixPlan, folder: Path, left: Sequence[Cell], code: str, submitted: Callable[[Mapping[str, str]], None]
 ) -> Ends:
-    if plan.on is None or plan.on != slurm.NAME:
-        return dask_slots.run(plan.on or "", folder, plan, left, code, say=_say)
+    assert plan.on is not None
+    if plan.on != slurm.NAME:
+        return dask_slots.run(plan.on, folder, plan, left, code, say=_say)
     names = [cell.name for cell in left]
     begun = [name for name in names if (folder / name / store.PLAN_FILE).exists()]
     nodes = {name: answer.node for name in begun if (answer := jobs.answered(folder, name))}
