@@ -154,13 +154,8 @@ def run(address: str, folder: Path, plan: MatrixPlan, wanted: Sequence[Cell], co
                     if (cell := next((each for each in left if _fits(folder, each, machines[worker])), None)) is not None:
                         left.remove(cell)
                         say(f"{cell.name}: sent to {worker}")
-                        sent = (
-                            (folder / cells.PLAN_FILE).read_bytes(),
-                            cell.name,
-                            code,
-                            archive.pack(folder / cell.name),
-                            topic,
-                        )
+                        made, begun = (folder / cells.PLAN_FILE).read_bytes(), archive.pack(folder / cell.name)
+                        sent = made, cell.name, code, begun, topic
                         where = {"workers": [worker], "allow_other_workers": False, "resources": {RESOURCE: 1}}
                         running[worker] = connection.submit(work, *sent, pure=False, retries=0, **where), cell
                 if left and not running:
