@@ -286,6 +286,30 @@ def test_all_rounded_constants_are_looked_behind_and_each_is_tried_out(both: Bot
     assert [cause.name for cause in wrong.rungs[1].causes] == ["epsilon"], wrong.sentences
 
 
+@pytest.mark.parametrize(
+    ("net", "model"), [("Scaled", "rescaled"), ("Scaled", "rescaled_and_padded"), ("Standardised", "standardised")]
+)
+def test_a_scaling_whose_constants_tensorflow_rounds_is_accepted(both: Both, net: str, model: str) -> None:
+    found = matched(both, net, model)
+    assert found.holds and found.but_for == "constants that TensorFlow rounds to float32", found.sentences
+    (cause,) = found.rungs[1].causes
+    assert cause.residual is not None and cause.residual < 1e-14 < 1e-10 < found.rungs[1].difference
+    assert "scales and shifts by constants that are rounded to float32" in cause.sentence
+
+
+@pytest.mark.parametrize(
+    ("model", "names"),
+    [
+        ("rescaled_a_little_wrongly", ["input-scaling"]),
+        ("rescaled_with_padding_on_other_sides", ["padding"]),
+        ("rescaled_and_dilated", []),
+    ],
+)
+def test_a_scaling_that_tensorflow_rounds_hides_no_fault(both: Both, model: str, names: list[str]) -> None:
+    found = matched(both, "Scaled", model)
+    assert not found.holds and [cause.name for cause in found.rungs[1].causes] == names, found.sentences
+
+
 def test_an_optimizer_is_judged_behind_a_rounded_constant_too(both: Both) -> None:
     decays = matched(both, "with_leaky", "right_leaky", optimizer=("sgd_with_a_little_decay", "sgd"))
     causes = {cause.name for rung in decays.rungs for cause in rung.causes if rung.status == climbing.FAILED}
