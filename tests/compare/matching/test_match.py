@@ -260,6 +260,8 @@ def test_wrong_usage_names_the_option(both: Both) -> None:
         matching.match("nosuch.net:Net", f"{KERAS}:port", image=IMAGE, classes=CLASSES)  # before any process starts
     with pytest.raises(SpecError, match=r"A model is package\.module:name\. Received: '\.net:Net'"):
         matching.match(".net:Net", f"{KERAS}:port", image=IMAGE, classes=CLASSES)
+    with pytest.raises(SpecError, match=r"ports_keras has no prot\. Received: .* Did you mean port\?"):
+        matching.match(f"{TORCH}:Net", f"{KERAS}:prot", image=IMAGE, classes=CLASSES)  # before any process starts
     with pytest.raises(SpecError, match=r"--classes must be the number of outputs\. Received: 7; both models give 5\."):
         matching.match(f"{TORCH}:InTurn", f"{KERAS}:in_turn", image=IMAGE, classes=7, both=both)
     with pytest.raises(SpecError, match=r"was given images of --input 16x16x3: does it take these\?"):
@@ -376,7 +378,7 @@ def test_layers_that_run_in_another_order_need_a_name(both: Both) -> None:
     [
         ("Unsupported", "port", r"conv \(Conv3d, tests/planted/ports_torch\.py:\d+\) has parameters of its own and is not sup"),
         ("Broken", "port", r"Broken failed: RuntimeError: .*\(tests/planted/ports_torch\.py:\d+\)"),
-        ("Absent", "port", r"pytorch: tests\.planted\.ports_torch has no Absent"),
+        ("Absent", "port", r"tests\.planted\.ports_torch has no Absent"),
         ("CLASSES", "port", r"must be a Module, its class, or a function\. Received: int"),
         (
             "Net",
