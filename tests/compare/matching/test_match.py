@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from common import spec
 from common.models import architectures, user_code, work
 from common.spec import SpecError
 from compare import api
@@ -20,6 +21,7 @@ from compare.matching import climbing, pair_file
 from compare.matching import match as matching
 from compare.matching.causes import KNOWN
 from compare.matching.climbing import Match, Process
+from compare.proof import ladder
 from compare.proof.certificate import Proof, Rung
 from tests.planted import pair_for_run
 
@@ -455,6 +457,22 @@ def test_a_written_pair_carries_what_is_rounded_and_a_proof_that_fails_by_it_nam
         in sentences[0]
     )
     assert "rounded" not in sentences[1]
+
+
+@pytest.mark.slow
+def test_a_proof_of_a_written_pair_fails_by_what_tensorflow_rounds_and_names_it(
+    both: Both, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair_file.write(matched(both, "Scaled", "rescaled"), tmp_path / "scaled_pair" / "net.py")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", f"{launch.PROJECT_ROOT}{os.pathsep}{tmp_path}")  # of the twins
+    said = "This may come from what `match` found: rounded-constants: tensorflow's rescaling scales and shifts"
+    data = {"source": "leaves:classes=5,images=60,size=16", "image_size": 8}
+    what = spec.build({"model": "scaled_pair.net", "data": data, "global_batch_size": 8})
+    proof = ladder.prove(
+        what, launch.FRAMEWORKS, ("serial",), replicas=2, steps=2, out=tmp_path / "proof", remember=False, progress=print
+    )
+    assert proof.verdict == "not proved" and said in proof.sentence, proof.sentence
 
 
 def test_a_shared_layer_keeps_its_name_in_a_written_pair(both: Both, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
