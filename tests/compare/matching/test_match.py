@@ -622,6 +622,7 @@ def test_the_right_port_of_the_example_is_the_same_model(tmp_path: Path) -> None
 def test_the_first_try_of_the_example_is_explained_with_the_users_line_and_a_report(tmp_path: Path) -> None:
     done = example(tmp_path, "keras_net:first_try", "--out", str(tmp_path / "report"))
     assert done.returncode == 1, done.stderr
+    assert "Comparing net:Net with keras_net:first_try. This may take minutes.\n" in done.stderr
     assert "padding: pytorch pads 1 above and 1 below" in " ".join(done.stdout.split()) and "net.py:12" in done.stdout
     stored = json.loads((tmp_path / "report" / "match.json").read_text())
     assert stored["verdict"] == "not the same" and stored["rungs"][1]["causes"][0]["name"] == "padding"
