@@ -38,7 +38,7 @@ _OTHERS = tuple(
 )
 
 _MAKES_NAMES = ("*", "__getattr__", "sys.modules", "globals", "locals", "vars", "setattr", "exec", "eval")
-"""What a module must have in its text to make names that the text does not show."""
+"""A module with none of these words defines no names but those in its text."""
 
 
 def module(model: str) -> ModuleType:

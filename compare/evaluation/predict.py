@@ -159,7 +159,7 @@ def _table(made: Predictions, images: Sequence[dict[str, Any]], top: int) -> Tab
 def is_guessing(card: Card) -> bool | None:
     """Whether the validation accuracy is not shown to be better than guessing. None: the card has none.
 
-    Without the share of the most frequent class, all classes count as equally frequent, as in a comparison.
+    All classes count as equally frequent if the card lacks the share of the most frequent one.
     """
     if (found := card.validation) is None or not found.num_examples:
         return None
