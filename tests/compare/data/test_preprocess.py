@@ -287,8 +287,7 @@ def test_an_interrupt_ends_all_that_was_started(data: Path, tmp_path: Path, numb
     pids = tmp_path / "pids"
     script = textwrap.dedent(
         f"""
-        from compare.data import preprocess_report
-from compare.execution import launch
+        from compare.execution import launch
         from compare.__main__ import app
         launch.FRAMEWORKS = {TWINS!r}
         app(["preprocess", {str(data)!r}, "--engines", "left", "--workers", "1"])
