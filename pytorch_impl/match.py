@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import random
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -68,11 +69,11 @@ class Model:
             net = user_code.build(ask.model, nn.Module, classes=ask.classes, image=ask.image)
         # Twin: torch makes layers before it converts them; Keras takes the type where they are made.
         self._net: nn.Module = net.double()
-        if ask.weights is not None:
-            self._read(ask.weights)
         self._prepare = user_code.find(ask.prepare) if ask.prepare else None
         self._loss = user_code.find(ask.loss) if ask.loss else functional.cross_entropy
         self._leaves = {id(layer): (name, layer) for name, layer in net.named_modules() if _is_leaf(layer)}
+        if ask.weights is not None:
+            self._read(ask.weights)
         self._refuse_unsupported()
         self._orders: dict[str, Array] = {}
         layers, _, logits = self.forward(records.images(ask)[0], training=False)
@@ -93,9 +94,14 @@ class Model:
     def forward(self, images: Array, *, training: bool) -> tuple[list[Layer], list[tuple[Array, Array]], Array]:
         """Layers in order of execution, (input, output) of each, and the model's output."""
         recorder = Recorder()
+        constants = {name: buffer.clone() for name, buffer in self._constants.items()}
         with torch.no_grad():
             logits = self._run(images, recorder, training=training)
-        self._orders |= recorder.orders
+        for name, before in constants.items():
+            if not torch.equal(before, now := self._net.get_buffer(name)):
+                now.copy_(before)
+                raise SpecError(f"The buffer {name} of {self._ask.model} changes while the model runs. Only constants are supported.")
+        self._orders = recorder.orders | self._orders  # ordinary images tell orders best, and are the first
         return recorder.layers, recorder.values, logits.numpy()
 
     def gradients(self, images: Array, labels: Array) -> tuple[float, dict[str, Array]]:
@@ -194,19 +200,37 @@ class Model:
     def _read(self, path: str) -> None:
         try:
             state = torch.load(path, map_location="cpu", weights_only=True)
+        except Exception as error:
+            found = re.search(r"Unsupported global: GLOBAL (\S+)", str(error))
+            what = f"an object of {found[1]}" if found else "no file of torch.save"
+            raise SpecError(
+                f"{path} is no state_dict. Received: {what}. Save one with torch.save(model.state_dict(), FILE)."
+            ) from error
+        try:
+            built = {name: buffer.clone() for name, buffer in self._constants.items()}
             self._net.load_state_dict(state.get("state_dict", state) if isinstance(state, dict) else state)
+            for name, before in built.items():  # a file of float32 rounds a constant; then the model's own is the exact one
+                if torch.equal(before.float(), (now := self._net.get_buffer(name)).float()):
+                    now.copy_(before)
         except Exception as error:
             words = " ".join(str(error).split())[:400]
             raise SpecError(f"{path} does not fit {self._ask.model}: {words}. Give the state_dict of this model.") from error
 
+    @property
+    def _constants(self) -> dict[str, torch.Tensor]:
+        """Buffers by name that are no running statistics: numbers that the model computes with."""
+        known = [f"{name}." for name, layer in self._leaves.values() if _described(layer)[0] in _WITH_PARAMETERS]
+        return {name: buffer for name, buffer in self._net.named_buffers() if not name.startswith(tuple(known))}
+
     def _refuse_unsupported(self) -> None:
         for name, layer in self._net.named_modules():
-            own = [*layer.parameters(recurse=False), *layer.buffers(recurse=False)]
+            own = [each for each, _ in layer.named_parameters(recurse=False)]
             known = id(layer) in self._leaves and _described(layer)[0] in _WITH_PARAMETERS
             if (own and not known) or hasattr(layer, "parametrizations"):
+                named = f" ({', '.join(own)})" if own else ""
                 raise SpecError(
                     f"{name or 'The model itself'} ({type(layer).__name__}, {self._lines.get(id(layer)) or 'line unknown'}) "
-                    "has parameters of its own and is not supported. Use layers of the list in docs/match.md."
+                    f"has parameters of its own{named} and is not supported. Use layers of the list in docs/match.md."
                 )
 
 

@@ -108,7 +108,7 @@ class Model:
         """Layers in order of execution, (input, output) of each, and the model's output."""
         recorder = Recorder()
         logits = self._run(images, recorder, training=training)
-        self._orders |= recorder.orders
+        self._orders = recorder.orders | self._orders  # ordinary images tell orders best, and are the first
         return recorder.layers, recorder.values, logits.numpy()
 
     def gradients(self, images: Array, labels: Array) -> tuple[float, dict[str, Array]]:

@@ -17,6 +17,12 @@ OWN_RULE = "own"
 LEARNING_RATE, MOMENTUM = {"sgd": 0.05, "adam": 1e-3}, 0.9
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
 SEED = 0
+FEW = 4
+"""Images of a pass with values that reach far."""
+FAR_WEIGHTS, FAR_IMAGES = 8.0, (0.01, 0.0, 255.0, -255.0)
+"""Factors of weights, and of images in 0..1: dark, black, of raw pixels, and negative."""
+JITTERS = {"float64": 1e-14, "float32": 2.0**-24}
+"""By type: a relative change of weights and images that is as large as its rounding. Of float64 a hundred times."""
 
 
 class Ask(Frozen):
@@ -119,3 +125,19 @@ def images(ask: Ask, step: int = 0) -> tuple[Array, Array]:
     shape = (ask.batch, *ask.image)
     pixels = generator.integers(0, 256, shape, np.uint8) if ask.prepare else generator.random(shape)
     return pixels, generator.integers(0, ask.classes, ask.batch)
+
+
+def far(ask: Ask) -> dict[str, tuple[float, Array]]:
+    """By words: (factor of the weights, a few images), so that values reach where functions saturate and conditions turn.
+
+    Running statistics are no weights. Images that the user prepares stay uint8, so they only become dark, black and white.
+    """
+    pixels = images(ask)[0][:FEW]
+    forms = {"images as they are": pixels}
+    if ask.prepare:
+        forms |= {"dark images": pixels // 100, "black images": pixels * 0, "white images": pixels * 0 + 255}
+    else:
+        forms |= {f"images times {factor:g}": pixels * factor for factor in FAR_IMAGES}
+    weights = {"weights as they are": 1.0, f"weights times {FAR_WEIGHTS:g}": FAR_WEIGHTS}
+    pairs = {f"{what}, {words}": (factor, each) for what, factor in weights.items() for words, each in forms.items()}
+    return dict([*pairs.items()][1:])  # the first is the ordinary rung

@@ -11,7 +11,7 @@ import numpy as np
 import safetensors.numpy
 
 from common.machine import heartbeat
-from common.matching.records import Array, Ask, Model, images
+from common.matching.records import JITTERS, SEED, Array, Ask, Model, far, images
 from common.models import weights
 from common.spec import SpecError
 
@@ -21,7 +21,8 @@ def serve(build: Callable[[Ask], Model], lines: Iterable[str], answers: TextIO) 
 
     `{"open": Ask, "out": FILE}` builds a model, runs it, and writes its parameters. `{"measure": FILE or null, "out": FILE}`
     loads parameters into it and writes all that the ladder compares. The answer is `{"opened": ...}`, `{"measured": layers by
-    mode, "optimizers": settings by rule}`, or `{"refused": why}`.
+    mode, "optimizers": settings by rule, "far": why a model fails there}`, or `{"refused": why}`. `{"far": WORDS, "out": FILE}`
+    looks closer at one of `records.far`, see `look`. It follows a measurement.
     """
     model: Model | None = None
     ask: Ask | None = None
@@ -34,6 +35,10 @@ def serve(build: Callable[[Ask], Model], lines: Iterable[str], answers: TextIO) 
                 model = build(ask)
                 weights.save(model.parameters(), Path(request["out"]))
                 answer = {"opened": model.opened.model_dump()}
+            elif "far" in request:
+                assert model is not None and ask is not None
+                answer, arrays = look(model, ask, request["far"], record=request["record"])
+                weights.save(arrays, Path(request["out"]))
             else:
                 assert model is not None and ask is not None
                 given = request["measure"] and safetensors.numpy.load_file(request["measure"])
@@ -49,7 +54,7 @@ def measure(model: Model, ask: Ask, given: dict[str, Array] | None) -> tuple[dic
 
     `MODE/PLACE/in` and `MODE/PLACE/out` are values of layers, `MODE/logits` the output. `statistics/NAME` are running
     statistics after one pass in training mode. `RULE/first/NAME` and `RULE/last/NAME` are parameters after the first and
-    last step.
+    last step. `far/WORDS` is the output of a pass of `records.far`.
     """
     if given is not None:
         model.load(given)
@@ -66,8 +71,16 @@ def measure(model: Model, ask: Ask, given: dict[str, Array] | None) -> tuple[dic
             arrays |= {f"{mode}/{place}/in": taken, f"{mode}/{place}/out": made}
         arrays[f"{mode}/logits"] = logits
         heartbeat.heartbeat()
+    refused: dict[str, str] = {}
     moved = model.parameters()
     arrays |= {f"statistics/{name}": moved[name] for name in moved if name.endswith((".mean", ".variance"))}
+    for words, (factor, few) in far(ask).items():
+        model.load(_multiplied(start, factor))
+        try:  # a model may check the range of its images
+            arrays[f"far/{words}"] = model.forward(few, training=False)[2]
+        except SpecError as error:
+            refused[words] = str(error)
+        heartbeat.heartbeat()
     model.load(start)
     loss, gradients = model.gradients(pixels, labels)
     arrays |= {"loss": np.asarray(loss), **{f"gradients/{name}": value for name, value in gradients.items()}}
@@ -83,6 +96,47 @@ def measure(model: Model, ask: Ask, given: dict[str, Array] | None) -> tuple[dic
         arrays |= {f"{rule}/last/{name}": value for name, value in model.parameters().items()}
         arrays[f"{rule}/losses"] = np.asarray(losses)
     model.load(start)
-    return {"measured": layers, "optimizers": optimizers}, {
-        name: np.asarray(array, np.float64) for name, array in arrays.items()
-    }
+    return {"measured": layers, "optimizers": optimizers, "far": refused}, _in_float64(arrays)
+
+
+def look(model: Model, ask: Ask, words: str, *, record: bool) -> tuple[dict[str, Any], dict[str, Array]]:
+    """(the answer, arrays by name) of one pass of `records.far`.
+
+    `record`: layers and values as `measure` gives them, in the place of its inference. Else `TYPE` is the output after weights
+    and images have changed by as much as rounding to a type of `JITTERS` makes.
+    """
+    factor, few = far(ask)[words]
+    start = model.parameters()
+    parameters = _multiplied(start, factor)
+    arrays: dict[str, Array] = {}
+    layers: list[Any] = []
+    try:
+        if record:
+            model.load(parameters)
+            ran, values, arrays["inference/logits"] = model.forward(few, training=False)
+            layers = [each.model_dump() for each in ran]
+            for place, (taken, made) in enumerate(values):
+                arrays |= {f"inference/{place}/in": taken, f"inference/{place}/out": made}
+            arrays |= {f"start/{name}": value for name, value in parameters.items()}
+        for name, size in {} if record else JITTERS.items():
+            model.load({key: _jittered(value, size) for key, value in parameters.items()})
+            arrays[name] = model.forward(few if ask.prepare else _jittered(few, size, 1.0), training=False)[2]
+            heartbeat.heartbeat()
+    finally:
+        model.load(start)
+    return {"measured": {"inference": layers}, "optimizers": {}}, _in_float64(arrays)
+
+
+def _multiplied(parameters: dict[str, Array], factor: float) -> dict[str, Array]:
+    statistics = (".mean", ".variance")
+    return {name: value if name.endswith(statistics) else value * factor for name, value in parameters.items()}
+
+
+def _jittered(array: Array, size: float, least: float = 0.0) -> Array:
+    """Each value moved by this part of itself, or of `least`, up or down."""
+    signs = np.random.default_rng([SEED, 2]).integers(0, 2, array.shape) * 2 - 1
+    return array + signs * size * np.maximum(np.abs(array), least)
+
+
+def _in_float64(arrays: dict[str, Array]) -> dict[str, Array]:
+    return {name: np.asarray(array, np.float64) for name, array in arrays.items()}

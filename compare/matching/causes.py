@@ -98,6 +98,8 @@ class Side:
     """By mode and name."""
     arrays: Mapping[str, Array]
     optimizers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    refused: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Why it fails in passes of `records.far`, by their words."""
 
     def values(self, mode: str, name: str) -> tuple[Array, Array]:
         """(input, output) of a layer."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import queue
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +15,7 @@ import numpy as np
 import safetensors.numpy
 
 from common.machine import heartbeat
-from common.matching.records import Array, Ask, Layer, Opened, images
+from common.matching.records import JITTERS, Array, Ask, Layer, Opened, far, images
 from common.models import weights
 from common.spec import SpecError
 from compare.core import wording
@@ -37,13 +37,20 @@ _SEEN = 1e-12
 """Difference of outputs from which on a rounded constant is looked for. Rounding of float64 is smaller."""
 _GROWTH = 100.0
 """Outputs behind a rounded constant may differ by so many times what it makes itself, and by no more than the second."""
+_REACH = 10.0
+"""Outputs far from the usual values may differ by so many times what rounding of weights and images changes them by."""
+_CHAOS = {"float64": 1e-6, "float32": 1e-2}
+"""Where that is larger, a pass proves nothing. By what is rounded."""
 _CONSEQUENCE = 1e3
 """Training may make so many times as much of it as the outputs differ by, and no more than `_FLOAT32`."""
 
 _LAYERS, _STATISTICS, _UPDATE_NAME = "layers and parameters", "running statistics", "one update"
-_IN_TRAINING, _GRADIENTS = "logits, training", "gradients"
+_IN_TRAINING, _GRADIENTS, _FAR = "logits, training", "gradients", "logits, far from the usual values"
 PASSED, FAILED, FOLLOWS, UNJUDGED = "passed", "failed", "follows", "not judged"
 ACCEPTED, ROUNDS = "accepted", "rounded"
+
+_Look = Callable[..., tuple[Side, Side]]
+"""What `serving.look` gives of both models, for a pass and `record`."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +73,10 @@ class Rung:
     """Whether nothing can differ behind these layers. The causes explain no more than them."""
     between: str = ""
     """Where a fault lies at most that no correction explains."""
+    under: str = ""
+    """The pass that `difference` is of, where a rung has several."""
+    left_out: tuple[str, ...] = ()
+    """Passes that prove nothing here, and why."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +108,11 @@ class Match:
 
     @property
     def same(self) -> bool:
+        """Whether all rungs agree, and no setting that was recorded says that other values may differ."""
+        return self._agrees and not self._unlike
+
+    @property
+    def _agrees(self) -> bool:
         return all(rung.status == PASSED for rung in self.rungs)
 
     @property
@@ -113,15 +129,20 @@ class Match:
     @property
     def sentences(self) -> list[str]:
         """The answer: same or not, where the models part first, and why."""
+        models = f"{self.asks[0].model} and {self.asks[1].model}"
+        rungs = (
+            f"In float64 all {len(self.rungs)} rungs agree: outputs, gradients, updates, and "
+            f"{wording.count(self.asks[0].steps, 'step')} of training."
+        )
         if self.same:
-            said = [
-                f"Yes: {self.asks[0].model} and {self.asks[1].model} are the same model. In float64 all {len(self.rungs)} "
-                f"rungs agree: outputs, gradients, updates, and {wording.count(self.asks[0].steps, 'step')} of training."
+            return [f"Yes: {models} are the same model. {rungs}", *self._reservations]
+        if self._agrees:
+            others = ", ".join(self._unlike)
+            return [
+                f"Yes, but for {self.but_for}: {models}. {rungs}",
+                f"Other settings, which agree on all values that were compared and may part on others: {others}.",
+                *self._reservations,
             ]
-            if self._unlike:
-                others = ", ".join(self._unlike)
-                said.append(f"Other settings, which agree on these images and may part on others: {others}.")
-            return said
         told = [
             rung
             for rung in self.rungs
@@ -147,7 +168,8 @@ class Match:
             size = f" by {rung.difference:.1e}" if math.isfinite(rung.difference) else ""
             at = f" at {rung.where}" if rung.where and rung.first is None else ""
             let_pass = {ACCEPTED: ", accepted", ROUNDS: ", by rounded constants alone"}.get(rung.status, "")
-            said.append(f"{rung.name}: differs{size}{at}{let_pass}.")
+            under = f", with {rung.under}" if rung.under else ""
+            said.append(f"{rung.name}: differs{size}{at}{let_pass}{under}.")
             if rung.first is not None:
                 behind = "" if rung.at_the_end or rung.status in (ACCEPTED, ROUNDS) else " What is behind it was not judged."
                 said.append(f" It begins at {rung.where}, by {rung.first:.1e}.{behind}")
@@ -162,11 +184,24 @@ class Match:
             )
         if self._unlike:
             said.append(f"Other settings, which other layers may even out: {wording.listed(self._unlike, 6)}.")
-        return said
+        return said + self._reservations
+
+    @property
+    def _reservations(self) -> list[str]:
+        """What was not compared."""
+        found = [f"{rung.name}: nothing is proved by {'; '.join(rung.left_out)}." for rung in self.rungs if rung.left_out]
+        if self.holds and any(each.unrecorded for each in self.opened):
+            found.append(
+                "Functions that a subclassed Keras model calls are not recorded. What they gave was compared, their settings "
+                "were not."
+            )
+        return found
 
     @property
     def but_for(self) -> str:
         """What models that hold differ in all the same."""
+        if self._agrees:
+            return "settings that differ"
         accepted = any(rung.status == ACCEPTED for rung in self.rungs)
         return "what was accepted" if accepted else "constants that TensorFlow rounds to float32"
 
@@ -274,11 +309,19 @@ def match(
     left, right = (_side(process, *answer) for process, answer in zip(both, _answers(both), strict=True))
     alike = functools.partial(causes.alike, left, right)
     alignment = replace(alignment, pairs=paired(opened[0].layers, opened[1].layers, alignment.names, alike))
-    rungs = [*found.rungs, *([_own_weights(left, right, alignment)] if own else []), *_climb(asks[0], left, right, alignment)]
+    first = [*found.rungs, *([_own_weights(left, right, alignment)] if own else [])]
+    rungs = [*first, *_climb(asks[0], left, right, alignment, functools.partial(_look, both))]
     notes = [] if own else causes.of_initialisation(names, starts, alignment)
     notes += _flattened(names, alignment, by_name)
     lines = _lines(by_name, alignment, (left, right))
     return Match(names, asks, _accept(_settled(rungs), accepted), lines, notes, tuple(opened))
+
+
+def _look(both: Sequence[Process], words: str, *, record: bool) -> tuple[Side, Side]:
+    for process in both:
+        process.send({"far": words, "record": record})
+    left, right = (_side(process, *answer) for process, answer in zip(both, _answers(both), strict=True))
+    return left, right
 
 
 def _answers(both: Sequence[Process]) -> list[tuple[dict[str, Any], dict[str, Array]]]:
@@ -297,7 +340,7 @@ def _answers(both: Sequence[Process]) -> list[tuple[dict[str, Any], dict[str, Ar
 
 def _side(process: Process, answer: dict[str, Any], arrays: dict[str, Array]) -> Side:
     layers = {mode: {each["name"]: Layer.model_validate(each) for each in ran} for mode, ran in answer["measured"].items()}
-    return Side(process.framework, layers, arrays, answer["optimizers"])
+    return Side(process.framework, layers, arrays, answer["optimizers"], answer.get("far", {}))
 
 
 def _shapes(
@@ -317,12 +360,15 @@ def _own_weights(left: Side, right: Side, alignment: Alignment) -> Rung:
     return rung if rung.status == PASSED else replace(rung, causes=tuple(causes.of_weights(left, right, alignment)))
 
 
-def _climb(ask: Ask, left: Side, right: Side, alignment: Alignment) -> Generator[Rung]:
+def _climb(ask: Ask, left: Side, right: Side, alignment: Alignment, look: _Look) -> Generator[Rung]:
     pixels, labels = images(ask)
     sides = (left, right)
     for mode in ("inference", "training"):
         rung = _rung(f"logits, {mode}", [("logits", left.arrays[f"{mode}/logits"], right.arrays[f"{mode}/logits"])], _FORWARD)
-        yield _parted(rung, mode, sides, alignment, np.asarray(pixels, np.float64))
+        rung = _parted(rung, mode, sides, alignment, np.asarray(pixels, np.float64))
+        yield rung
+        if mode == "inference":
+            yield _far(ask, sides, alignment, rung, look)
     yield _statistics(left, right, alignment, follow=rung.status != PASSED)
     trained = [(mine, other) for mine, other, _ in _names(left, right, alignment, "gradients/")]
     rung = _rung("loss", [("loss", left.arrays["loss"], right.arrays["loss"])], _FORWARD)
@@ -355,6 +401,86 @@ def _climb(ask: Ask, left: Side, right: Side, alignment: Alignment) -> Generator
             _STEPS,
             [0.0, *(scales[name] if name in rounding else 0.0 for name, *_ in last)],
         )
+
+
+def _far(ask: Ask, sides: tuple[Side, Side], alignment: Alignment, ordinary: Rung, look: _Look) -> Rung:
+    """The outputs where weights and images are large, dark or negative: there functions saturate, and conditions turn.
+
+    A difference counts if it is larger than what rounding makes of these values, which is measured. What TensorFlow rounds to
+    float32 is held to the same with float32's rounding.
+
+    Args:
+        ask: of both models.
+        sides: the models.
+        alignment: their layers.
+        ordinary: the rung of usual values. What fails there fails here.
+        look: see `_Look`.
+    """
+    passes, left_out, sizes = far(ask), list[str](), dict[str, float]()
+    for words in passes:
+        if refusing := [side.name for side in sides if words in side.refused]:
+            left_out.append(f"{words} ({' and '.join(refusing)} {'refuse' if len(refusing) > 1 else 'refuses'} them)")
+            continue
+        size = _apart_where_finite(*(side.arrays[f"far/{words}"] for side in sides))
+        if size is None:
+            left_out.append(f"{words} (values overflow)")
+        else:
+            sizes[words] = size
+    failed = [words for words, size in sizes.items() if size > _FORWARD]
+    only_rounded = ordinary.status == FAILED and _rounds_alone(ordinary.causes)
+    rung = Rung(_FAR, max(sizes.values(), default=0.0), _FORWARD, FAILED if failed else PASSED)
+    if not failed or (ordinary.status == FAILED and not only_rounded):
+        return replace(rung, left_out=tuple(left_out))
+    rounded: dict[str, float] = {}
+    for words in list(failed):
+        bounds = _bounds(words, sides, look)
+        if bounds is not None and sizes[words] > bounds["float32"]:
+            continue
+        failed.remove(words)
+        kind = "float64" if bounds is None or sizes[words] <= bounds["float64"] else "float32"
+        if bounds is None or bounds[kind] > _CHAOS[kind]:
+            left_out.append(f"{words} (the models make too much of rounding)")
+            del sizes[words]
+        elif kind == "float32":
+            rounded[words] = bounds[kind]
+    candidates = failed or ([] if only_rounded else list(rounded))
+    for words in candidates[:3]:
+        one = replace(rung, difference=sizes[words], under=words, left_out=tuple(left_out))
+        with np.errstate(all="ignore"):  # values may overflow
+            recorded = look(words, record=True)
+            parted = _parted(one, "inference", recorded, alignment, np.asarray(passes[words][1], np.float64))
+        if words in rounded and _rounds_alone(parted.causes):
+            return replace(parted, status=ROUNDS, tolerance=rounded[words])
+        if parted.causes and not _rounds_alone(parted.causes):
+            return parted
+        rung = rung if rung.under else parted
+    if candidates:
+        return replace(rung, causes=()) if _rounds_alone(rung.causes) else rung
+    size = max(sizes.values(), default=0.0)
+    rung = replace(rung, difference=size, left_out=tuple(left_out), status=PASSED)
+    return replace(rung, status=ROUNDS, tolerance=max(rounded.values())) if rounded else rung
+
+
+def _apart_where_finite(left: Array, right: Array) -> float | None:
+    """As `apart`. Values that are not finite in both at the same places do not count. None: they tell nothing."""
+    finite = np.isfinite(left), np.isfinite(right)
+    if np.array_equal(*finite):
+        return apart(left[finite[0]], right[finite[1]]) if finite[0].any() else None
+    return math.inf if any(each.all() for each in finite) else None
+
+
+def _bounds(words: str, sides: tuple[Side, Side], look: _Look) -> dict[str, float] | None:
+    """What rounding may make of the outputs of a pass, by type. None: a model fails, so that cannot be told."""
+    try:
+        moved = look(words, record=False)
+    except SpecError:
+        return None
+    found: dict[str, float] = {}
+    for kind in JITTERS:
+        pairs = ((side.arrays[f"far/{words}"], other.arrays[kind]) for side, other in zip(sides, moved, strict=True))
+        changes = [_apart_where_finite(*pair) for pair in pairs]
+        found[kind] = max(_FORWARD, _REACH * max(math.inf if each is None else each for each in changes))
+    return found
 
 
 def _statistics(left: Side, right: Side, alignment: Alignment, *, follow: bool) -> Rung:
@@ -481,9 +607,10 @@ def _settled(rungs: Sequence[Rung]) -> list[Rung]:
     for rung in rungs:
         only_rounded = {cause.name for cause in rung.causes} == {ROUNDED}
         own = bool(rung.causes) and (rung.name == _STATISTICS or (rounded and not only_rounded))
+        own = own or (rung.name == _FAR and rounded)  # measured against what rounding makes there
         if rung.status == FAILED and broken and not own:
             rung = replace(rung, status=FOLLOWS, causes=())
-        if rung.status == FAILED and rung.name not in (_LAYERS, _STATISTICS):
+        if rung.status == FAILED and rung.name not in (_LAYERS, _STATISTICS, _FAR):
             broken, rounded = rung.name, only_rounded
         elif rung.status == PASSED and rung.name in (_IN_TRAINING, _GRADIENTS):
             broken = ""  # what comes next depends on these alone
@@ -513,7 +640,7 @@ def _accept(rungs: Sequence[Rung], accepted: Sequence[str]) -> list[Rung]:
             behind = True
             rule = rung.name.removeprefix(_UPDATE_NAME) if rung.name.startswith(_UPDATE_NAME) else ""
         elif rung.status == FAILED:
-            behind, rounded = False, rounded if rung.name == _STATISTICS else 0.0
+            behind, rounded = False, rounded if rung.name in (_STATISTICS, _FAR) else 0.0
         elif rung.status == FOLLOWS and behind and rule and rung.name.endswith(rule):
             pass  # a consequence of the update that was accepted
         elif rung.status == FOLLOWS and rounded:

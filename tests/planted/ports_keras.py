@@ -106,17 +106,45 @@ def relu_then_norm() -> keras.Model:
 class Subclassed(keras.Model):
     """The right port of `Net` as a class, with functions of Keras and of TensorFlow."""
 
-    def __init__(self) -> None:
+    def __init__(self, activation: Any = tf.nn.relu) -> None:
         super().__init__()
+        self.activation = activation
         self.conv1 = layers.Conv2D(4, 3, padding="same")
         self.conv2 = layers.Conv2D(6, 3, strides=2)
         self.dropout = layers.Dropout(0.3)
         self.dense = layers.Dense(CLASSES)
 
     def call(self, x: Any) -> Any:
-        x = tf.nn.max_pool2d(keras.ops.relu(self.conv1(x)), 2, 2, "VALID")
-        x = tf.nn.relu(self.conv2(tf.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]])))
+        x = tf.nn.max_pool2d(self.activation(self.conv1(x)), 2, 2, "VALID")
+        x = self.activation(self.conv2(tf.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]])))
         return self.dense(self.dropout(keras.ops.reshape(x, (-1, 24))))
+
+
+def subclassed_with_relu6() -> keras.Model:
+    return Subclassed(keras.ops.relu6)
+
+
+def with_relu6() -> keras.Model:
+    return port(activation=lambda x: layers.ReLU(max_value=6)(x))
+
+
+def with_hardswish() -> keras.Model:
+    return port(activation="hard_silu")
+
+
+def with_softmax_inside() -> keras.Model:
+    return port(activation="softmax")
+
+
+def with_relu_behind_sigmoid() -> keras.Model:
+    return port(activation=lambda x: layers.ReLU()(layers.Activation("sigmoid")(x)))
+
+
+class Overflows(Subclassed):
+    """The right port of `ports_torch.Overflows`."""
+
+    def call(self, x: Any) -> Any:
+        return super().call(x) * 1e154 * 1e154
 
 
 def sequential() -> keras.Model:
@@ -571,6 +599,11 @@ def rescaled_and_dilated() -> keras.Model:
     return port(first=[layers.Rescaling(0.3, [-0.485, -0.456, -0.406])], dilation_rate=2)
 
 
+def centred() -> keras.Model:
+    """The right port of `ports_torch.Centred`."""
+    return port(first=[lambda x: x - np.array([0.485, 0.456, 0.406])])
+
+
 def standardised() -> keras.Model:
     """The right port of `ports_torch.Standardised`."""
     return port(first=[layers.Normalization(mean=[0.485], variance=[0.23**2])])
@@ -578,3 +611,7 @@ def standardised() -> keras.Model:
 
 def scaled_only(images: Any) -> Any:
     return images / 255
+
+
+def tiny(labels: Any, outputs: Any) -> Any:
+    return keras.ops.mean(keras.ops.square(outputs / 1e154 / 1e154))

@@ -89,6 +89,58 @@ def with_tanh() -> nn.Module:
     return net
 
 
+def with_relu6() -> nn.Module:
+    return Net(functional.relu6)
+
+
+def with_hardswish() -> nn.Module:
+    return Net(functional.hardswish)
+
+
+def with_softmax_inside() -> nn.Module:
+    return Net(lambda x: torch.softmax(x, 1))
+
+
+def with_relu6_behind_sigmoid() -> nn.Module:
+    """What saturates can never see values that are large enough."""
+    return Net(lambda x: functional.relu6(torch.sigmoid(x)))
+
+
+def with_clamped_leaky() -> nn.Module:
+    return Net(lambda x: functional.leaky_relu(x).clamp(max=6.0))
+
+
+class ClampedLogits(Net):
+    """Clamps its outputs in inference alone."""
+
+    def forward(self, x: Any) -> Any:
+        outputs = super().forward(x)
+        return outputs if self.training else outputs.clamp(-3, 3)
+
+
+class Brightens(Net):
+    """Makes dark images brighter."""
+
+    def forward(self, x: Any) -> Any:
+        return super().forward(x * 20 if x.max() < 0.05 else x)
+
+
+class ChecksItsImages(Net):
+    """Takes values in 0..1 alone."""
+
+    def forward(self, x: Any) -> Any:
+        if x.min() < 0 or x.max() > 1:
+            raise ValueError("Images must lie in 0..1.")
+        return super().forward(x)
+
+
+class Overflows(Net):
+    """Its values are so large that weights times 8 overflow."""
+
+    def forward(self, x: Any) -> Any:
+        return super().forward(x) * 1e154 * 1e154
+
+
 def with_leaky() -> nn.Module:
     draw_others()
     return Net(nn.LeakyReLU())
@@ -429,6 +481,40 @@ class Standardised(Net):
         return super().forward((x - 0.485) / 0.23)
 
 
+class Centred(Net):
+    """Keeps what it takes from the pixels as a buffer."""
+
+    def __init__(self, *, persistent: bool = True) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1), persistent=persistent)
+
+    def forward(self, x: Any) -> Any:
+        return super().forward(x - self.mean)
+
+
+def with_buffers() -> nn.Module:
+    return Centred()
+
+
+def with_buffers_that_are_not_saved() -> nn.Module:
+    return Centred(persistent=False)
+
+
+class Counting(Centred):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Any) -> Any:
+        self.calls += 1
+        return super().forward(x)
+
+
 def channels_last(images: Any) -> torch.Tensor:
     """Keeps the order height, width, channels, for a model that flattens them."""
     return torch.from_numpy(images / 255)
+
+
+def tiny(outputs: Any, labels: Any) -> Any:
+    """A loss of outputs that are too large for any other."""
+    return (outputs / 1e154 / 1e154).square().mean()

@@ -75,17 +75,23 @@ def matched(both: Both, net: str, model: str, **options: Any) -> Match:
         ("ScaledPerceptron", "ScaledPerceptron", {}),
         ("Heads", "heads", {}),
         ("Heads", "heads_channels_first", {}),
+        ("with_relu6", "with_relu6", {}),
+        ("with_relu6", "subclassed_with_relu6", {}),
+        ("with_softmax_inside", "with_softmax_inside", {}),
+        ("with_hardswish", "with_hardswish", {}),
     ],
 )
 def test_a_right_port_is_the_same_model(both: Both, net: str, model: str, options: dict[str, Any]) -> None:
     found = matched(both, net, model, **options)
     assert found.same, found.sentences
-    (said,) = found.sentences  # no settings are told that zeros in front even out
+    said, *others = found.sentences  # no settings are told that zeros in front even out
     assert said.startswith(f"Yes: {TORCH}:{net} and {KERAS}:{model} are the same model.")
+    assert [each[:46] for each in others] == ["Functions that a subclassed Keras model calls "] * bool(found.opened[1].unrecorded)
     rules = 1 if "optimizer" in options else 2
-    assert len(found.rungs) == 6 + 2 * rules + bool(options.get("as_built"))
+    assert len(found.rungs) == 7 + 2 * rules + bool(options.get("as_built"))
 
 
+FAR = "logits, far from the usual values"
 CASES: list[tuple[str, str, str, str, dict[str, Any], str]] = [
     ("layer-missing", "layers and parameters", "Net", "other_width", {}, "conv2 (conv 3x3x4x6"),
     ("pairing", "logits, inference", "TwoPaths", "TwoPaths", {}, "By order alone left, right were paired with two, one."),
@@ -112,6 +118,9 @@ CASES: list[tuple[str, str, str, str, dict[str, Any], str]] = [
     ("activation", "logits, inference", "with_leaky", "leaky", {}, "leaky ReLU, slope 0.01, tensorflow leaky ReLU, slope 0.3"),
     ("activation", "logits, inference", "with_small_gelu_tanh", "gelu", {}, "GELU (tanh), tensorflow GELU (erf)"),
     ("activation", "logits, inference", "with_tanh", "hard_tanh", {}, "pytorch applies tanh, tensorflow hard tanh."),
+    ("activation", FAR, "with_relu6", "port", {}, "pytorch applies ReLU6, tensorflow ReLU."),
+    ("activation", FAR, "Net", "with_relu6", {}, "pytorch applies ReLU, tensorflow ReLU6."),
+    ("input-scaling", FAR, "Brightens", "port", {}, "pixels times 0.05, plus 0"),
     ("activation", "logits, inference", "Net", "no_activation", {}, "ReLU, tensorflow no activation"),
     ("pooling", "logits, inference", "Net", "average_pool", {}, "the maximum of 2x2, tensorflow the average of 2x2"),
     ("pooling", "logits, inference", "padded_pool", "pool_padded_with_zeros", {}, "1 left and 1 right, with zeros."),
@@ -170,6 +179,45 @@ def test_every_cause_has_a_planted_case_and_stands_in_the_docs() -> None:
 def test_a_port_that_exchanges_height_and_width_too_before_it_flattens_is_another_model(both: Both) -> None:
     found = matched(both, "Net", "transposed_wrongly")
     assert not found.same and "flatten" in found.sentences[2]
+
+
+@pytest.mark.parametrize(
+    ("net", "model", "between"),
+    [
+        ("with_clamped_leaky", "right_leaky", "leaky_relu at "),
+        ("ClampedLogits", "port", "between dense, dense, the last that agree, and the output"),
+        ("Brightens", "Subclassed", ""),
+        ("with_relu6", "Subclassed", "the last that agree, and conv2, conv2d_1"),
+    ],
+)
+def test_what_differs_at_large_or_dark_values_alone_is_no_yes(both: Both, net: str, model: str, between: str) -> None:
+    found = matched(both, net, model)
+    assert not found.holds and found.sentences[0] == f"No: they part first at: {FAR}.", found.sentences
+    (far,) = (rung for rung in found.rungs if rung.name == FAR)
+    assert far.difference > 1e-3 and between in far.between, far
+
+
+@pytest.mark.parametrize(("net", "model"), [("Scaled", "rescaled"), ("TwoRounded", "two_rounded"), ("with_gelu", "gelu")])
+def test_what_tensorflow_rounds_is_held_to_what_rounding_makes_of_large_values(both: Both, net: str, model: str) -> None:
+    found = matched(both, net, model)
+    assert found.holds and not found.same, found.sentences
+    (far,) = (rung for rung in found.rungs if rung.name == FAR)
+    assert far.difference <= far.tolerance < 1e-3, far
+
+
+def test_settings_that_differ_where_all_values_agree_are_no_plain_yes(both: Both) -> None:
+    found = matched(both, "with_relu6_behind_sigmoid", "with_relu_behind_sigmoid")
+    assert found.holds and not found.same and found.sentences[0].startswith("Yes, but for settings that differ: "), found.sentences
+    assert "(function relu6, relu)" in found.sentences[1]
+
+
+def test_a_pass_that_proves_nothing_is_left_out_and_said(both: Both) -> None:
+    checked = matched(both, "ChecksItsImages", "port")
+    assert checked.same, checked.sentences
+    assert "weights as they are, images times 255 (pytorch refuses them)" in checked.sentences[1]
+    large = matched(both, "Overflows", "Overflows", loss=("tiny", "tiny"))
+    (far,) = (rung for rung in large.rungs if rung.name == FAR)
+    assert far.status == climbing.PASSED and "weights times 8, images as they are (values overflow)" in far.left_out
 
 
 def test_what_is_accepted_does_not_fail_the_match(both: Both) -> None:
@@ -370,6 +418,21 @@ def test_a_flatten_order_is_evened_out_and_said(both: Both) -> None:
     assert notes == ["initialisation", "flatten-order"]
 
 
+@pytest.mark.parametrize("net", ["with_buffers", "with_buffers_that_are_not_saved"])
+def test_buffers_that_do_not_change_are_constants(both: Both, net: str) -> None:
+    found = matched(both, net, "centred")
+    assert found.same, found.sentences
+    with pytest.raises(SpecError, match=r"The buffer calls of .*:Counting changes while the model runs\."):
+        matched(both, "Counting", "centred")
+
+
+def test_a_file_that_is_no_state_dict_is_refused_in_a_few_words(both: Both, tmp_path: Path) -> None:
+    (tmp_path / "nonsense.pt").write_bytes(bytes(range(200)))
+    with pytest.raises(SpecError, match=r"nonsense\.pt is no state_dict\. Received: no file of torch\.save\. Save one") as refused:
+        matched(both, "Net", "port", weights=[str(tmp_path / "nonsense.pt")])
+    assert "weights_only" not in str(refused.value)
+
+
 def test_layers_that_run_in_another_order_need_a_name(both: Both) -> None:
     with pytest.raises(SpecError, match=r"another order: left, right with two, one\. Name the pairs: --map"):
         matched(both, "Twice", "Twice")
@@ -542,6 +605,12 @@ def test_what_cannot_become_a_model_of_a_run_is_refused_first(path: str, options
         pair_file.check(Path(path), **{"own_input": False, "own_loss": False, **options})
 
 
+def test_a_file_in_the_place_of_a_folder_is_refused_first(tmp_path: Path) -> None:
+    (tmp_path / "pairs").write_text("")
+    with pytest.raises(SpecError, match=r"--write names a folder that is a file\."):
+        pair_file.check(tmp_path / "pairs" / "net.py", own_input=False, own_loss=False)
+
+
 def test_a_users_own_file_is_not_overwritten(tmp_path: Path) -> None:
     own = tmp_path / "pairs" / "net.py"
     own.parent.mkdir()
@@ -587,6 +656,9 @@ def test_weights_of_files_are_copied_or_compared(both: Both, tmp_path: Path) -> 
     for program, file in zip((torch, keras), files, strict=True):
         subprocess.run([sys.executable, "-c", program, file], cwd=launch.PROJECT_ROOT, check=True, capture_output=True)
     assert matched(both, "Net", "port", weights=files[:1]).same
+    subprocess.run([sys.executable, "-c", torch.replace("Net()", "with_buffers()"), files[0]], cwd=launch.PROJECT_ROOT, check=True)
+    assert matched(both, "with_buffers", "centred", weights=files[:1]).same
+    subprocess.run([sys.executable, "-c", torch, files[0]], cwd=launch.PROJECT_ROOT, check=True)
     first = next(rung for rung in matched(both, "Net", "port", weights=files).rungs if rung.status == climbing.FAILED)
     assert first.name == "weights as given" and [cause.name for cause in first.causes] == ["initialisation"]
     with pytest.raises(SpecError, match=r"net\.pt does not fit .*with_norm.* Give the state_dict of this model"):
