@@ -100,7 +100,9 @@ class Model:
         for name, before in constants.items():
             if not torch.equal(before, now := self._net.get_buffer(name)):
                 now.copy_(before)
-                raise SpecError(f"The buffer {name} of {self._ask.model} changes while the model runs. Only constants are supported.")
+                raise SpecError(
+                    f"The buffer {name} of {self._ask.model} changes while the model runs. Only constants are supported."
+                )
         self._orders = recorder.orders | self._orders  # ordinary images tell orders best, and are the first
         return recorder.layers, recorder.values, logits.numpy()
 
@@ -132,6 +134,9 @@ class Model:
         found |= {"weight_decay": given.get("weight_decay", 0), "coupled": kind != "adamw", "rounding": 1.0}
         found |= dict(zip(("beta_1", "beta_2"), given.get("betas", (0, 0)), strict=True))
         found |= {"epsilon_before_correction": False}
+        # Twin: torch clips, averages and schedules outside of the optimizer.
+        more = ("amsgrad", "centered", "maximize", "lr_decay", "initial_accumulator_value")
+        found["more"] = {key: str(given[key]) for key in more if given.get(key)}
         return {**found, **{key: given.get(key, 0) for key in ("momentum", "nesterov")}}
 
     def step(self, images: Array, labels: Array) -> float:

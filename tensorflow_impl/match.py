@@ -147,6 +147,16 @@ class Model:
             )
             found["rounding"] = float(exact[0] / rounded[0] * np.sqrt(rounded[1] / exact[1]))
         found |= {"epsilon_before_correction": self._rule != "adam"}
+        # Twin: Keras clips, averages and schedules in the optimizer.
+        more = ["amsgrad", "centered", "initial_accumulator_value", "clipnorm", "clipvalue", "global_clipnorm"]
+        more += ["use_ema", "gradient_accumulation_steps", "loss_scale_factor"]
+        found["more"] = {key: str(given[key]) for key in more if given.get(key)}
+        if given.get("use_ema"):
+            found["more"]["use_ema"] += f" (every {given['ema_overwrite_frequency']} steps)"
+        schedule = self._optimizer._learning_rate
+        if isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
+            words = ", ".join(f"{key} {value}" for key, value in schedule.get_config().items() if key != "name")
+            found["more"]["schedule"] = f"{type(schedule).__name__} ({words})"
         return {**found, **{key: given.get(key) or 0 for key in ("beta_1", "beta_2", "momentum", "nesterov")}}
 
     def step(self, images: Array, labels: Array) -> float:

@@ -16,6 +16,9 @@ from common.spec import SpecError
 _FAMILIES = {"average_pool": "max_pool", "global_max_pool": "global_average_pool"}
 """Kinds that may stand for each other: a porter may have taken the wrong one."""
 
+_ALIKE = 0.7
+"""Of two names, from which on one may stand for the other."""
+
 Alike = Callable[[str, str], tuple[bool, bool]]
 """Whether two layers, by name, take and give the same."""
 
@@ -95,6 +98,7 @@ def _fitting(left: Sequence[Layer], right: Sequence[Layer]) -> dict[str, str]:
     same_order = [*map(signature, left)] == [*map(signature, right)]
     names: dict[str, str] = {}
     ambiguous: list[str] = []
+    unclear: list[tuple[list[Layer], list[Layer]]] = []
     for each in dict.fromkeys(map(signature, left)):
         ours, theirs = ([layer for layer in side if signature(layer) == each] for side in (left, right))
         by_name = {plain(layer.name): layer.name for layer in theirs}
@@ -104,12 +108,52 @@ def _fitting(left: Sequence[Layer], right: Sequence[Layer]) -> dict[str, str]:
             names |= {one.name: other.name for one, other in zip(ours, theirs, strict=True)}
         else:
             ambiguous.append(f"{', '.join(layer.name for layer in ours)} with {', '.join(layer.name for layer in theirs)}")
+            unclear.append((ours, theirs))
     if ambiguous:
+        guessed = [pair for ours, theirs in unclear for pair in _guess(ours, theirs, left, right, names)]
+        line = f" Perhaps {' '.join(f'--map {one}={other}' for one, other in guessed)}." if guessed else ""
         raise SpecError(
             f"Several layers have the same kind and shapes and run in another order: {'; '.join(ambiguous)}. Name the pairs: "
-            "--map torch.name=keras.name, once for each."
+            f"--map torch.name=keras.name, once for each.{line}"
         )
     return names
+
+
+def _guess(
+    ours: Sequence[Layer], theirs: Sequence[Layer], left: Sequence[Layer], right: Sequence[Layer], names: Mapping[str, str]
+) -> list[tuple[str, str]]:
+    """Pairs of layers that order does not tell: by the known layer in front of each, else by names that are alike. Maybe none."""
+    known = {name: name for name in names.values()}
+    in_front = [_in_front(side, every, of) for side, every, of in ((ours, left, names), (theirs, right, known))]
+    if None not in in_front[0].values() and {*in_front[0].values()} == {*in_front[1].values()}:
+        by_front = {front: name for name, front in in_front[1].items()}
+        if len(by_front) == len(theirs):
+            return [(name, by_front[front]) for name, front in in_front[0].items()]
+    scored = sorted(
+        (
+            (SequenceMatcher(None, plain(one.name), plain(other.name)).ratio(), one.name, other.name)
+            for one in ours
+            for other in theirs
+        ),
+        reverse=True,
+    )
+    found: dict[str, str] = {}
+    for score, one, other in scored:
+        last = len(found) == len(ours) - 1
+        if one not in found and other not in found.values() and (score > _ALIKE or (last and found)):
+            found[one] = other
+    return [(one.name, found[one.name]) for one in ours] if len(found) == len(ours) else []
+
+
+def _in_front(side: Sequence[Layer], every: Sequence[Layer], known: Mapping[str, str]) -> dict[str, str | None]:
+    """By layer: the right model's name of the last known layer that ran before it."""
+    found: dict[str, str | None] = {}
+    last: str | None = None
+    for layer in every:
+        last = known.get(layer.name, last)
+        if layer in side:
+            found[layer.name] = last
+    return found
 
 
 def paired(

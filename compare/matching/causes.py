@@ -26,7 +26,7 @@ KNOWN = {
     "bias-missing": "A bias (or a scale or shift) is in one model only.",
     "flatten-order": "An image is flattened in the order height, width, channels in one model, channels first in the other.",
     "kernel-layout": "A kernel was copied with its axes in another order.",
-    "initialisation": "As built, parameters are drawn from other distributions.",
+    "initialisation": "As built, parameters are drawn from other distributions, or are other draws.",
     "input-scaling": "Pixels are scaled or shifted in one model.",
     "data-format": "Axes of the image are mixed up: reshaped instead of transposed, or normalised along the wrong one.",
     "order": "Layers run in another order, or channels are joined in another one.",
@@ -47,7 +47,7 @@ KNOWN = {
     "loss": "Another loss: sum for mean, probabilities for logits, label smoothing, a regularizer.",
     "adam-epsilon": "Adam adds another epsilon, or adds it before the bias is corrected, as Keras does.",
     "weight-decay": "Weight decay is another, or part of the gradient (coupled) in one optimizer only.",
-    "learning-rate": "Another learning rate, rule or momentum.",
+    "learning-rate": "Another learning rate, schedule, rule or momentum, or another setting of an optimizer.",
 }
 """Every cause by name."""
 
@@ -601,8 +601,8 @@ def of_layers(sides: tuple[str, str], alignment: Alignment, layers: Sequence[Map
     return found
 
 
-def of_weights(left: Side, right: Side, alignment: Alignment) -> list[Cause]:
-    """Causes why parameters that both bring differ."""
+def of_weights(left: Side, right: Side, alignment: Alignment, *, drawn: bool) -> list[Cause]:
+    """Causes why parameters that both bring differ. `drawn`: they are as the models were built."""
     found: list[Cause] = []
     for name, other in alignment.names.items():
         ours, theirs = left.layers["inference"][name], right.layers["inference"][other]
@@ -617,7 +617,14 @@ def of_weights(left: Side, right: Side, alignment: Alignment) -> list[Cause]:
                     found.append(Cause(cause, said, where, apart(form, copied)))
                     break
     starts = [{key.removeprefix("start/"): value for key, value in side.arrays.items()} for side in (left, right)]
-    return found[:3] or of_initialisation((left.name, right.name), starts, alignment)
+    found = found[:3] or of_initialisation((left.name, right.name), starts, alignment)
+    if not found and drawn:
+        said = (
+            "As built, both draw parameters of the same size (root mean square). Only the draws differ. Leave --as-built out: then "
+            "weights are copied."
+        )
+        found = [Cause("initialisation", said, "")]
+    return found
 
 
 def _other_forms(side: Side, ours: Layer, theirs: Layer, array: Array, role: str) -> Generator[tuple[str, str, Array]]:
@@ -812,8 +819,15 @@ def of_update(
     corrected = formulas.first_update(settings[1], weights[0], gradients[0]) if known else None
     residual = None if corrected is None else apart(corrected, changes[1])
     (ours, theirs), (one, other) = settings, (left.name, right.name)
-    if ours["rule"] != theirs["rule"] or any(ours[key] != theirs[key] for key in ("learning_rate", "momentum", "nesterov")):
-        said = "rule {rule}, learning rate {learning_rate:g}, momentum {momentum:g}"
+    more = optimizer_settings((one, other), settings)
+    keys = ("learning_rate", "momentum", "nesterov")
+    if ours["rule"] == theirs["rule"] and "schedule" in ours["more"] | theirs["more"]:
+        said = (
+            f"The optimizers start at the learning rates {ours['learning_rate']:.9g} and {theirs['learning_rate']:.9g}. {more}"
+        )
+        found.append(Cause("learning-rate", said, "", residual))
+    elif ours["rule"] != theirs["rule"] or any(ours[key] != theirs[key] for key in keys):
+        said = "rule {rule}, learning rate {learning_rate:.9g}, momentum {momentum:.9g}"
         found.append(
             Cause("learning-rate", f"{one} takes {said.format(**ours)}; {other} {said.format(**theirs)}.", "", residual)
         )
@@ -825,7 +839,17 @@ def of_update(
         words = {True: "as part of the gradient (coupled)", False: "beside it (decoupled)"}
         said = [f"{each['weight_decay']:g} {words[each['coupled']]}" for each in settings]
         found.insert(0, Cause("weight-decay", f"{one} decays weights by {said[0]}, {other} by {said[1]}.", "", residual))
+    if not found and more:
+        found.append(Cause("learning-rate", more, ""))
     return found
+
+
+def optimizer_settings(names: tuple[str, str], settings: Sequence[Mapping[str, Any]]) -> str:
+    """Settings that one optimizer has, and the other lacks or has otherwise: in words, empty if there are none."""
+    more = [each["more"] for each in settings]
+    keys = [key for key in {**more[0], **more[1]} if more[0].get(key) != more[1].get(key)]
+    told = [f"{key}: {names[0]} {more[0].get(key, 'none')}, {names[1]} {more[1].get(key, 'none')}" for key in keys]
+    return f"The optimizers have other settings: {'; '.join(told)}." if told else ""
 
 
 def _start(side: Side, name: str) -> Array:

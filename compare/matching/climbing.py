@@ -15,7 +15,7 @@ import numpy as np
 import safetensors.numpy
 
 from common.machine import heartbeat
-from common.matching.records import JITTERS, Array, Ask, Layer, Opened, far, images
+from common.matching.records import JITTERS, OWN_RULE, Array, Ask, Layer, Opened, far, images
 from common.models import weights
 from common.spec import SpecError
 from compare.core import wording
@@ -105,11 +105,13 @@ class Match:
     """Differences that this match removed."""
     opened: tuple[Opened, ...] = ()
     """What each framework knows of its model."""
+    optimizers: str = ""
+    """Settings of the user's optimizers that differ, in words."""
 
     @property
     def same(self) -> bool:
         """Whether all rungs agree, and no setting that was recorded says that other values may differ."""
-        return self._agrees and not self._unlike
+        return self._agrees and not self._unlike and not self.optimizers
 
     @property
     def _agrees(self) -> bool:
@@ -137,12 +139,11 @@ class Match:
         if self.same:
             return [f"Yes: {models} are the same model. {rungs}", *self._reservations]
         if self._agrees:
-            others = ", ".join(self._unlike)
-            return [
-                f"Yes, but for {self.but_for}: {models}. {rungs}",
-                f"Other settings, which agree on all values that were compared and may part on others: {others}.",
-                *self._reservations,
-            ]
+            said = [f"Yes, but for {self.but_for}: {models}. {rungs}"]
+            if self._unlike:
+                others = ", ".join(self._unlike)
+                said.append(f"Other settings, which agree on all values that were compared and may part on others: {others}.")
+            return said + self._reservations
         told = [
             rung
             for rung in self.rungs
@@ -175,7 +176,8 @@ class Match:
                 said.append(f" It begins at {rung.where}, by {rung.first:.1e}.{behind}")
             said += [f" {cause.in_words}" for cause in rung.causes]
             if rung.status == FAILED and not rung.causes:
-                said.append(" None of the known causes explains it. The table of layers shows where the difference begins.")
+                shown = " The table of layers shows where the difference begins." if self._shows(rung) else ""
+                said.append(f" None of the known causes explains it.{shown}")
             if rung.between:
                 said.append(f" The fault lies {rung.between}.")
         if any(rung.between for rung in told) and any(each.unrecorded for each in self.opened):
@@ -186,10 +188,17 @@ class Match:
             said.append(f"Other settings, which other layers may even out: {wording.listed(self._unlike, 6)}.")
         return said + self._reservations
 
+    def _shows(self, rung: Rung) -> bool:
+        """Whether the table of layers has the difference of a rung."""
+        mode = rung.name.removeprefix("logits, ")
+        return mode in ("inference", "training") and any((getattr(line, mode) or 0.0) > rung.tolerance for line in self.lines)
+
     @property
     def _reservations(self) -> list[str]:
         """What was not compared."""
         found = [f"{rung.name}: nothing is proved by {'; '.join(rung.left_out)}." for rung in self.rungs if rung.left_out]
+        if self.optimizers and not any(self.optimizers in cause.sentence for rung in self.rungs for cause in rung.causes):
+            found.append(f"{self.optimizers} They may act later than in these steps.")
         if self.holds and any(each.unrecorded for each in self.opened):
             found.append(
                 "Functions that a subclassed Keras model calls are not recorded. What they gave was compared, their settings "
@@ -309,12 +318,15 @@ def match(
     left, right = (_side(process, *answer) for process, answer in zip(both, _answers(both), strict=True))
     alike = functools.partial(causes.alike, left, right)
     alignment = replace(alignment, pairs=paired(opened[0].layers, opened[1].layers, alignment.names, alike))
-    first = [*found.rungs, *([_own_weights(left, right, alignment)] if own else [])]
+    first = [*found.rungs, *([_own_weights(left, right, alignment, drawn=as_built)] if own else [])]
     rungs = [*first, *_climb(asks[0], left, right, alignment, functools.partial(_look, both))]
     notes = [] if own else causes.of_initialisation(names, starts, alignment)
-    notes += _flattened(names, alignment, by_name)
+    notes += _flattened(names, alignment, by_name, copied=not own)
     lines = _lines(by_name, alignment, (left, right))
-    return Match(names, asks, _accept(_settled(rungs), accepted), lines, notes, tuple(opened))
+    rungs = _accept(_settled(rungs), accepted)
+    own_rule = [side.optimizers[OWN_RULE] for side in (left, right) if OWN_RULE in side.optimizers]
+    others = causes.optimizer_settings(names, own_rule) if own_rule else ""
+    return Match(names, asks, rungs, lines, notes, tuple(opened), others)
 
 
 def _look(both: Sequence[Process], words: str, *, record: bool) -> tuple[Side, Side]:
@@ -355,9 +367,11 @@ def _shapes(
     return Rung(_LAYERS, math.inf if found else 0.0, _EXACT, FAILED if found else PASSED, causes=tuple(found))
 
 
-def _own_weights(left: Side, right: Side, alignment: Alignment) -> Rung:
+def _own_weights(left: Side, right: Side, alignment: Alignment, *, drawn: bool) -> Rung:
     rung = _rung("weights as given", _parameters(left, right, alignment, "start/"), _EXACT + 1e-7)
-    return rung if rung.status == PASSED else replace(rung, causes=tuple(causes.of_weights(left, right, alignment)))
+    return (
+        rung if rung.status == PASSED else replace(rung, causes=tuple(causes.of_weights(left, right, alignment, drawn=drawn)))
+    )
 
 
 def _climb(ask: Ask, left: Side, right: Side, alignment: Alignment, look: _Look) -> Generator[Rung]:
@@ -653,8 +667,12 @@ def _accept(rungs: Sequence[Rung], accepted: Sequence[str]) -> list[Rung]:
     return found
 
 
-def _flattened(names: tuple[str, str], alignment: Alignment, by_name: Sequence[Mapping[str, Layer]]) -> list[Cause]:
+def _flattened(
+    names: tuple[str, str], alignment: Alignment, by_name: Sequence[Mapping[str, Layer]], *, copied: bool
+) -> list[Cause]:
     found: list[Cause] = []
+    rows = "The rows of its kernel were reordered. " if copied else ""
+    who = "Whoever copies these weights must do so too." if copied else "Whoever copies these weights must reorder its rows."
     words = {"chw": "channels, height, width", "hwc": "height, width, channels"}
     for one, other in alignment.names.items():
         ours, theirs = by_name[0][one], by_name[1][other]
@@ -662,7 +680,7 @@ def _flattened(names: tuple[str, str], alignment: Alignment, by_name: Sequence[M
         if ours.kind == "dense" and None not in orders and orders[0] != orders[1]:
             said = (
                 f"{one} takes an image flattened as {orders[0]} in {names[0]}, {other} as {orders[1]} in {names[1]}. "
-                "The rows of its kernel were reordered. Whoever copies these weights must do so too."
+                f"{rows}{who}"
             )
             found.append(Cause("flatten-order", said, ", ".join(filter(None, (ours.where, theirs.where)))))
     return found
@@ -692,8 +710,12 @@ _CONVENTIONS = ("data_format", "biased_variance", "count_padding")
 
 def _settings(left: Layer, right: Layer, without: Sequence[str] = ()) -> str:
     keys = [key for key in left.settings if key in right.settings and key not in (*_CONVENTIONS, *without)]
+    # A user's own function has a name of its own, which says nothing.
+    known = all(formulas.is_known(each.settings) for each in (left, right))
     return "; ".join(
-        f"{key} {left.settings[key]}, {right.settings[key]}" for key in keys if left.settings[key] != right.settings[key]
+        f"{key} {left.settings[key]}, {right.settings[key]}"
+        for key in keys
+        if left.settings[key] != right.settings[key] and (key != "function" or known)
     )
 
 

@@ -130,6 +130,11 @@ class Fit(NamedTuple):
         return min(self)
 
 
+def is_known(settings: Mapping[str, Any]) -> bool:
+    """Whether the function that a layer states is one of `activations`. A layer that states none has no other."""
+    return "function" not in settings or "slope" in settings or stated_activation(settings) in ACTIVATIONS
+
+
 def activations(x: Array, y: Array, slopes: Sequence[float]) -> dict[str, Fit]:
     """The functions that turn x into y, by name. Small values may not tell functions apart.
 

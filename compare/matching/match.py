@@ -27,6 +27,7 @@ from compare.reporting.tables import Column, Table
 
 NAME, RESULTS_FILE = "match", "match.json"
 _TORCH_SUFFIXES = (".pt", ".pth", ".bin")
+_LARGEST = 4096
 _IN_ORDER = "PyTorch's, then Keras's"
 
 
@@ -112,9 +113,10 @@ def match(
         `same` and `holds` are the answer, `sentences` explain it, `rungs` and `lines` are its tables.
 
     Raises:
-        SpecError: a word is wrong, or a model cannot be found or is not supported.
+        SpecError: a word or a number is wrong, or a model cannot be found or is not supported.
         LaunchError: a framework's process ends.
     """
+    _check_numbers(image, classes, steps)
     models = _importable(net), _importable(model)
     accepted = chosen("--accept", accept, tuple(KNOWN)) if accept else []
     for name in (*models, *(prepare or ()), *(loss or ()), *(optimizer or ())):
@@ -176,10 +178,25 @@ def image_shape(text: str) -> tuple[int, int, int]:
         SpecError: the text is another.
     """
     sizes = text.lower().split("x")
-    if len(sizes) != 3 or not all(size.isdecimal() and 0 < int(size) <= 4096 for size in sizes):
+    if len(sizes) != 3 or not all(size.isdecimal() and 0 < int(size) <= _LARGEST for size in sizes):
         raise SpecError(f"--input must be height x width x channels. Received: {text!r}. Use e.g. 28x28x1.")
     height, width, channels = map(int, sizes)
     return height, width, channels
+
+
+def _check_numbers(image: object, classes: object, steps: object) -> None:
+    """Refuse what the command line cannot give.
+
+    Raises:
+        SpecError: a number is wrong.
+    """
+    sizes = [*image] if isinstance(image, (tuple, list)) else []
+    if len(sizes) != 3 or not all(type(size) is int and 0 < size <= _LARGEST for size in sizes):
+        raise SpecError(f"image must be (height, width, channels). Received: {image!r}. Use e.g. (28, 28, 1).")
+    if type(classes) is not int or classes < 2:
+        raise SpecError(f"classes must be the number of outputs, 2 or more. Received: {classes!r}.")
+    if type(steps) is not int or steps < 1:
+        raise SpecError(f"steps must be 1 or more. Received: {steps!r}.")
 
 
 def _weights(files: Sequence[str]) -> tuple[str | None, str | None]:
@@ -264,6 +281,8 @@ def report(found: Match, words: Sequence[str], written: Sequence[str] = ()) -> R
         commands=[("This report:", f"{document.COMPARE} {document.shell(words)}")] if words else [],
         values={
             "verdict": verdict,
+            "same": found.same,
+            "holds": found.holds,
             "rungs": [{**_plain(rung), "causes": [cause._asdict() for cause in rung.causes]} for rung in found.rungs],
             "notes": [cause._asdict() for cause in found.notes],
         },

@@ -449,26 +449,30 @@ def frozen() -> keras.Model:
     return model
 
 
-def _seeded(order: tuple[int, ...] = (2, 3, 1, 0), *, rows: bool = True) -> keras.Model:
+def _seeded(order: tuple[int, ...] = (2, 3, 1, 0), *, rows: bool = True, seed: int = 0) -> keras.Model:
     """The weights of `ports_torch.seeded`, copied by hand."""
     model = port()
     for layer in model.layers:
         if layer.weights:
             kernel, bias = layer.kernel, layer.bias
             shape = (*kernel.shape[:1:-1], *kernel.shape[:2]) if len(kernel.shape) == 4 else tuple(kernel.shape[::-1])
-            drawn = np.random.default_rng(int(np.prod(shape))).normal(0, 0.3, shape)
+            drawn = np.random.default_rng(int(np.prod(shape)) + seed).normal(0, 0.3, shape)
             if drawn.ndim == 4:
                 kernel.assign(drawn.transpose(order))
             elif rows:
                 kernel.assign(drawn.reshape(-1, 6, 2, 2).transpose(2, 3, 1, 0).reshape(24, -1))
             else:
                 kernel.assign(drawn.T)
-            bias.assign(np.random.default_rng(bias.shape[0]).normal(0, 0.3, tuple(bias.shape)))
+            bias.assign(np.random.default_rng(bias.shape[0] + seed).normal(0, 0.3, tuple(bias.shape)))
     return model
 
 
 def seeded() -> keras.Model:
     return _seeded()
+
+
+def drawn_again() -> keras.Model:
+    return _seeded(seed=1)
 
 
 def seeded_without_order() -> keras.Model:
@@ -528,6 +532,18 @@ def sgd() -> Any:
 
 def slower_sgd() -> Any:
     return keras.optimizers.SGD(0.01, momentum=0.9)
+
+
+def sgd_that_averages_and_clips() -> Any:
+    return keras.optimizers.SGD(0.1, momentum=0.9, use_ema=True, ema_overwrite_frequency=100, clipnorm=1000.0)
+
+
+def sgd_that_decays() -> Any:
+    return keras.optimizers.SGD(keras.optimizers.schedules.ExponentialDecay(0.1, 100, 0.1, staircase=True), momentum=0.9)
+
+
+def adagrad() -> Any:
+    return keras.optimizers.Adagrad(0.01)
 
 
 def prepare(images: Any) -> Any:

@@ -421,6 +421,10 @@ def adam_with_decay(parameters: Iterable[Any]) -> Any:
     return torch.optim.Adam(parameters, 1e-3, weight_decay=0.01)
 
 
+def adagrad(parameters: Iterable[Any]) -> Any:
+    return torch.optim.Adagrad(parameters, 0.01)
+
+
 def sgd(parameters: Iterable[Any]) -> Any:
     return torch.optim.SGD(parameters, 0.1, momentum=0.9)
 

@@ -44,6 +44,16 @@ def test_equal_layers_in_another_order_are_told_apart_by_names_of_the_user() -> 
     assert align(left, right, {"a": "y"}).names == {"a": "y", "m": "n", "b": "x"}
 
 
+def test_pairs_are_proposed_by_the_layers_in_front_or_by_names() -> None:
+    left = [conv("a", 5), conv("m"), conv("b", 6), conv("n")]
+    right = [conv("x", 6), conv("y"), conv("z", 5), conv("v")]
+    with pytest.raises(SpecError, match=r"Perhaps --map m=v --map n=y\."):
+        align(left, right, {})
+    named = [conv("x", 6), conv("r2nm"), conv("r2nn"), conv("z", 5)]
+    with pytest.raises(SpecError, match=r"Perhaps --map r2\.nm=r2nm --map skip=r2nn\."):
+        align([conv("a", 5), conv("r2.nm"), conv("b", 6), conv("skip")], named, {})
+
+
 @pytest.mark.parametrize(
     ("given", "said"), [({"q": "x"}, "names no layer"), ({"a": "q"}, "names no layer"), ({"a": "n"}, "other shapes")]
 )

@@ -86,7 +86,9 @@ def test_a_right_port_is_the_same_model(both: Both, net: str, model: str, option
     assert found.same, found.sentences
     said, *others = found.sentences  # no settings are told that zeros in front even out
     assert said.startswith(f"Yes: {TORCH}:{net} and {KERAS}:{model} are the same model.")
-    assert [each[:46] for each in others] == ["Functions that a subclassed Keras model calls "] * bool(found.opened[1].unrecorded)
+    assert [each[:46] for each in others] == ["Functions that a subclassed Keras model calls "] * bool(
+        found.opened[1].unrecorded
+    )
     rules = 1 if "optimizer" in options else 2
     assert len(found.rungs) == 7 + 2 * rules + bool(options.get("as_built"))
 
@@ -207,8 +209,58 @@ def test_what_tensorflow_rounds_is_held_to_what_rounding_makes_of_large_values(b
 
 def test_settings_that_differ_where_all_values_agree_are_no_plain_yes(both: Both) -> None:
     found = matched(both, "with_relu6_behind_sigmoid", "with_relu_behind_sigmoid")
-    assert found.holds and not found.same and found.sentences[0].startswith("Yes, but for settings that differ: "), found.sentences
+    assert found.holds and not found.same and found.sentences[0].startswith("Yes, but for settings that differ: "), (
+        found.sentences
+    )
     assert "(function relu6, relu)" in found.sentences[1]
+
+
+def test_weights_that_are_not_copied_are_not_said_to_be_reordered_and_other_draws_are_told(both: Both) -> None:
+    assert "were reordered" in " ".join(note.sentence for note in matched(both, "Net", "port").notes)
+    built = matched(both, "seeded", "seeded", as_built=True)
+    assert [note.sentence.endswith("must reorder its rows.") for note in built.notes] == [True]
+    (weights,) = (
+        rung for rung in matched(both, "seeded", "drawn_again", as_built=True).rungs if rung.name == "weights as given"
+    )
+    assert [cause.name for cause in weights.causes] == ["initialisation"]
+    assert "Only the draws differ." in weights.causes[0].sentence
+
+
+def test_the_table_of_layers_is_named_only_where_it_shows_the_difference(both: Both) -> None:
+    said = " ".join(matched(both, "ClampedLogits", "port").sentences)
+    assert "None of the known causes explains it." in said and "The table of layers" not in said
+    assert "The table of layers shows" in " ".join(matched(both, "Scaled", "rescaled_and_dilated").sentences)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"classes": 1}, {"classes": "7"}, {"image": (8, 8)}, {"image": "8x8x3"}, {"image": (8, 8, 0)}, {"steps": 0}]
+)
+def test_from_python_a_wrong_number_is_refused_as_on_the_command_line(wrong: dict[str, Any]) -> None:
+    (name,) = wrong
+    with pytest.raises(SpecError, match=f"{name} must be"):
+        api.match("a:b", "c:d", **{"image": IMAGE, "classes": 5, **wrong})
+
+
+def test_settings_of_an_optimizer_that_act_later_are_no_plain_yes(both: Both) -> None:
+    found = matched(both, "Net", "port", optimizer=("sgd", "sgd_that_averages_and_clips"))
+    assert found.holds and not found.same and found.sentences[0].startswith("Yes, but for settings that differ: ")
+    said = found.sentences[1]
+    assert "clipnorm: pytorch none, tensorflow 1000.0" in said and "use_ema: pytorch none, tensorflow True (every 100" in said
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "said"),
+    [
+        (
+            ("sgd", "sgd_that_decays"),
+            "schedule: pytorch none, tensorflow ExponentialDecay (initial_learning_rate 0.1, decay_steps 100",
+        ),
+        (("adagrad", "adagrad"), "initial_accumulator_value: pytorch none, tensorflow 0.1"),
+    ],
+)
+def test_a_schedule_and_another_setting_of_an_optimizer_are_named(both: Both, optimizer: tuple[str, str], said: str) -> None:
+    found = matched(both, "Net", "port", optimizer=optimizer)
+    assert not found.same and said in " ".join(found.sentences), found.sentences
 
 
 def test_a_pass_that_proves_nothing_is_left_out_and_said(both: Both) -> None:
@@ -428,7 +480,9 @@ def test_buffers_that_do_not_change_are_constants(both: Both, net: str) -> None:
 
 def test_a_file_that_is_no_state_dict_is_refused_in_a_few_words(both: Both, tmp_path: Path) -> None:
     (tmp_path / "nonsense.pt").write_bytes(bytes(range(200)))
-    with pytest.raises(SpecError, match=r"nonsense\.pt is no state_dict\. Received: no file of torch\.save\. Save one") as refused:
+    with pytest.raises(
+        SpecError, match=r"nonsense\.pt is no state_dict\. Received: no file of torch\.save\. Save one"
+    ) as refused:
         matched(both, "Net", "port", weights=[str(tmp_path / "nonsense.pt")])
     assert "weights_only" not in str(refused.value)
 
@@ -656,7 +710,9 @@ def test_weights_of_files_are_copied_or_compared(both: Both, tmp_path: Path) -> 
     for program, file in zip((torch, keras), files, strict=True):
         subprocess.run([sys.executable, "-c", program, file], cwd=launch.PROJECT_ROOT, check=True, capture_output=True)
     assert matched(both, "Net", "port", weights=files[:1]).same
-    subprocess.run([sys.executable, "-c", torch.replace("Net()", "with_buffers()"), files[0]], cwd=launch.PROJECT_ROOT, check=True)
+    subprocess.run(
+        [sys.executable, "-c", torch.replace("Net()", "with_buffers()"), files[0]], cwd=launch.PROJECT_ROOT, check=True
+    )
     assert matched(both, "with_buffers", "centred", weights=files[:1]).same
     subprocess.run([sys.executable, "-c", torch, files[0]], cwd=launch.PROJECT_ROOT, check=True)
     first = next(rung for rung in matched(both, "Net", "port", weights=files).rungs if rung.status == climbing.FAILED)
@@ -697,5 +753,6 @@ def test_the_first_try_of_the_example_is_explained_with_the_users_line_and_a_rep
     assert "Comparing net:Net with keras_net:first_try. This may take minutes.\n" in done.stderr
     assert "padding: pytorch pads 1 above and 1 below" in " ".join(done.stdout.split()) and "net.py:12" in done.stdout
     stored = json.loads((tmp_path / "report" / "match.json").read_text())
+    assert not stored["same"] and not stored["holds"]
     assert stored["verdict"] == "not the same" and stored["rungs"][1]["causes"][0]["name"] == "padding"
     assert (tmp_path / "report" / "match.html").is_file()
