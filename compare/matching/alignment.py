@@ -122,7 +122,7 @@ def _fitting(left: Sequence[Layer], right: Sequence[Layer]) -> dict[str, str]:
 def _guess(
     ours: Sequence[Layer], theirs: Sequence[Layer], left: Sequence[Layer], right: Sequence[Layer], names: Mapping[str, str]
 ) -> list[tuple[str, str]]:
-    """Pairs of layers that order does not tell: by the known layer in front of each, else by names that are alike. Maybe none."""
+    """Pairs that order does not tell: by the known layer in front of each, else by names that are alike. May be none."""
     known = {name: name for name in names.values()}
     in_front = [_in_front(side, every, of) for side, every, of in ((ours, left, names), (theirs, right, known))]
     if None not in in_front[0].values() and {*in_front[0].values()} == {*in_front[1].values()}:

@@ -620,8 +620,8 @@ def of_weights(left: Side, right: Side, alignment: Alignment, *, drawn: bool) ->
     found = found[:3] or of_initialisation((left.name, right.name), starts, alignment)
     if not found and drawn:
         said = (
-            "As built, both draw parameters of the same size (root mean square). Only the draws differ. Leave --as-built out: then "
-            "weights are copied."
+            "As built, both draw parameters of the same size (root mean square). Only the draws differ. Leave --as-built out: "
+            "then weights are copied."
         )
         found = [Cause("initialisation", said, "")]
     return found
