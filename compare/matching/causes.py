@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -392,6 +393,46 @@ def _activation(split: Split) -> Iterator[Cause]:
         return
 
 
+def _behind_functions(split: Split) -> Iterator[Cause]:
+    """Another activation among functions that one model does not record: the other's functions, with it in their place."""
+    for place, side in enumerate(split.sides):
+        functions = split.alone[place]
+        places = [at for at, layer in enumerate(functions) if layer.kind == "activation"]
+        if len(places) != 1 or any(layer.kind == "activation" for layer in split.alone[1 - place]):
+            continue
+        own, later = functions[places[0]], functions[places[0] + 1 :]
+        x = side.values(split.mode, own.name)[0]
+        if not any(split.close(x, each) for each in split.before):
+            continue
+        stated, target = formulas.stated_activation(own.settings), split.inputs[1 - place]
+        fits: dict[str, float] = {}
+        for name, function in formulas.ACTIVATIONS.items():
+            made = functools.reduce(_applied, later, function(x))
+            around = split.layers[place].settings.get("padding") if split.layers is not None else None
+            forms = [made] if around is None or made.ndim != 4 else [made, np.pad(made, ((0, 0), *map(tuple, around), (0, 0)))]
+            residual = min(apart(form, target) for form in forms)
+            if residual <= split.tolerance:
+                fits[name] = residual
+        if fits and stated not in fits:
+            words = [_any_of(fits), _any_of(fits)]
+            words[place] = stated
+            said = f"{split.names()[0]} applies {words[0]}, {split.names()[1]} {words[1]}."
+            yield Cause("activation", said, split.where, max(fits.values()))
+            return
+
+
+def _applied(x: Array, layer: Layer) -> Array:
+    """What a layer without parameters makes of x. Empty, if it is none of those that are known here."""
+    settings = layer.settings
+    if layer.kind in ("max_pool", "average_pool") and "window" in settings and x.ndim == 4:
+        average = "average" if settings.get("count_padding") else "average without padding"
+        how = "maximum" if layer.kind == "max_pool" else average
+        return formulas.pooling(x, settings["window"], settings["stride"], settings["padding"], how)
+    if layer.kind == "global_average_pool" and x.ndim == 4:
+        return x.mean((1, 2), keepdims=len(layer.output) == 3)
+    return x.reshape(len(x), -1) if layer.kind == "flatten" and x.size else np.empty(0)
+
+
 def _any_of(fits: Iterable[str]) -> str:
     """Forms that fit, where no layer states which one it is."""
     first, *others = fits
@@ -573,7 +614,20 @@ def _bias(split: Split) -> Iterator[Cause]:
 
 
 _OF_SPLIT: tuple[Callable[[Split], Iterator[Cause]], ...] = (
-    *(_float32, _input, _scaling, _order, _softmax, _dropout, _bias, _normalisation, _padding, _pooling, _activation),
+    *(
+        _float32,
+        _input,
+        _scaling,
+        _order,
+        _softmax,
+        _dropout,
+        _bias,
+        _normalisation,
+        _padding,
+        _pooling,
+        _activation,
+        _behind_functions,
+    ),
 )
 
 
