@@ -108,7 +108,9 @@ def record(one: Wanted, out: Path, hosts: list[str], group: Path | None) -> None
         ranks = len(importlib.import_module(f"{one.framework}_impl.rendezvous").environments(spec.build(SETTINGS | fields)))
         found = _watched(one, run, begun, hosts, undo)
         if found is None:
-            print(f"{one.name}: nothing began in {START_SECONDS:g} s, or the run ended: {run.log[-LOG_CHARACTERS:]}", flush=True)
+            print(
+                f"{one.name}: nothing began in {START_SECONDS:g} s, or the run ended: {run.log[-LOG_CHARACTERS:]}", flush=True
+            )
             return
     # There may be one process; and both ends of a connection that is cut may be named.
     culprit = f"rank {ranks - 1}" if ranks and one.fault != "network_cut" else None

@@ -1,10 +1,10 @@
-"""Learn from recordings whether a rank is stuck, and compare what was learned with the rules of `watch` on runs it has not seen.
+"""Learn from recordings whether a rank is stuck, and compare what was learned with the rules of `watch` on other runs.
 
     python -m tests.benchmarks.learn_watch DIR --write
 
-DIR holds recordings of `tests.benchmarks.footprints`. The tree of `compare.watching.learned` is fitted, and judged on recordings
-that it was not fitted to: of other modes, of other loads, and of kinds of fault that it has never seen. Its threshold is chosen
-on the recordings that it is fitted to. `--write` stores the tree that is fitted to all of them.
+DIR holds recordings of `tests.benchmarks.footprints`. The tree of `compare.watching.learned` is fitted, and judged on
+recordings that it was not fitted to: of other modes, of other loads, and of kinds of fault that it has never seen. Its
+threshold is chosen on the recordings that it is fitted to. `--write` stores the tree that is fitted to all of them.
 """
 
 from __future__ import annotations
