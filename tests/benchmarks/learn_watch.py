@@ -13,6 +13,7 @@ import argparse
 import gzip
 import itertools
 import json
+import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -84,7 +85,7 @@ def read(path: Path) -> Recording:
         for name, each in look["ranks"].items():
             if "seconds" not in each:  # it has ended, or was just found
                 continue
-            kept.setdefault(name, []).append(Look(**{field: each[field] or 0 for field in Look._fields}))
+            kept.setdefault(name, []).append(Look(*(each[field] or 0 for field in Look._fields)))
             quiet = None
             if each["marks"] is not None:
                 if name not in changed or changed[name][0] != each["marks"]:
@@ -115,7 +116,7 @@ def fitted(recordings: Sequence[Recording]) -> DecisionTreeClassifier:
     # Each kind weighs as much as any other on its side, and both sides weigh the same.
     sides = {side: sum((kind in STUCK_FAULTS) == side for kind in counts) for side in (True, False)}
     weights = np.array([1.0 / counts[kind] / sides[kind in STUCK_FAULTS] for kind in kinds])
-    tree = DecisionTreeClassifier(max_depth=DEPTH, min_samples_leaf=LEAF, random_state=0)
+    tree = DecisionTreeClassifier(max_depth=DEPTH, min_samples_leaf=math.ceil(LEAF * 2 * len(rows)), random_state=0)
     return tree.fit(np.vstack([seen, blind]), np.concatenate([stuck, stuck]), np.concatenate([weights, weights]))
 
 

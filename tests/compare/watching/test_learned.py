@@ -71,7 +71,7 @@ def recorded(folder: Path, mode: str, fault: str, *, alarm_at: float | None) -> 
         at = 0.25 * number
         idle = fault in learn_watch.STUCK_FAULTS and at >= 5.0
         ranks = {
-            name: {**Look(**(QUIET if idle and name == "rank 1" else BUSY))._asdict(), "seconds": 0.25, "stopped": False}
+            name: {**(QUIET if idle and name == "rank 1" else BUSY), "seconds": 0.25, "stopped": False}
             for name in ("rank 0", "rank 1")
         }
         done = min(number, 20) if idle else number
