@@ -85,7 +85,7 @@ def read(path: Path) -> Recording:
         for name, each in look["ranks"].items():
             if "seconds" not in each:  # it has ended, or was just found
                 continue
-            kept.setdefault(name, []).append(Look(*(each[field] or 0 for field in Look._fields)))
+            kept.setdefault(name, []).append(Look._make(each[field] or 0 for field in Look._fields))
             quiet = None
             if each["marks"] is not None:
                 if name not in changed or changed[name][0] != each["marks"]:
