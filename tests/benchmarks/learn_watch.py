@@ -16,7 +16,7 @@ import json
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,6 +60,14 @@ class Recording(NamedTuple):
     @property
     def is_stuck(self) -> bool:
         return self.fault in STUCK_FAULTS
+
+    def without_progress(self) -> Recording:
+        """The same as of a job of others, which leaves no marks of progress."""
+        unknown = {"seconds without progress": learned.NOT_KNOWN}
+        moments = [
+            each._replace(values={rank: found | unknown for rank, found in each.values.items()}) for each in self.moments
+        ]
+        return self._replace(moments=moments)
 
     @property
     def healthy_seconds(self) -> float:
@@ -197,14 +205,11 @@ def score(alarms: Sequence[tuple[Recording, Alarm | None]]) -> Score:
     return Score(stuck, len(seconds), right, seconds, false, hours, missed)
 
 
-def held_out(recordings: Sequence[Recording], groups: Sequence[int]) -> list[tuple[Recording, Alarm | None]]:
-    """The alarms of each recording by a tree that was fitted to those of other groups."""
-    found: list[tuple[Recording, Alarm | None]] = []
+def held_out(recordings: Sequence[Recording], groups: Sequence[int]) -> Iterator[tuple[Recording, learned.Tree]]:
+    """Each recording with a tree that was fitted to those of other groups."""
     for group in sorted(set(groups)):
-        others = [each for each, own in zip(recordings, groups, strict=True) if own != group]
-        tree = chosen(others)
-        found += [(each, first_alarm(tree, each)) for each, own in zip(recordings, groups, strict=True) if own == group]
-    return found
+        tree = chosen([each for each, own in zip(recordings, groups, strict=True) if own != group])
+        yield from ((each, tree) for each, own in zip(recordings, groups, strict=True) if own == group)
 
 
 def chosen(recordings: Sequence[Recording]) -> learned.Tree:
@@ -249,7 +254,10 @@ def learn(folder: Path, *, write: bool) -> None:
         "kinds of fault": [faults.index(each.fault) for each in recordings],
     }
     for name, groups in splits.items():
-        print(score(held_out(recordings, groups)).row("tree", name), flush=True)
+        judged = list(held_out(recordings, groups))
+        print(score([(each, first_alarm(tree, each)) for each, tree in judged]).row("tree", name))
+        blind = [(each, first_alarm(tree, each.without_progress())) for each, tree in judged]
+        print(score(blind).row("tree, steps not known", name), flush=True)
     tree = chosen(recordings)
     print(f"\nThe tree: {len(tree.nodes)} nodes, threshold {tree.threshold:g}, lasting {tree.lasting_seconds:g} s")
     if write:
