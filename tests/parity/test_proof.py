@@ -24,7 +24,8 @@ MODES = ("serial", "data_parallel", "multi_process")
 
 
 def timed(**fields: Any) -> Spec:
-    return spec.build({"model": "simple_cnn", "augmentation": {"horizontal_flip": True}, **fields})
+    """Of small images: the referee takes its time."""
+    return spec.build({"model": "simple_cnn", "augmentation": {"horizontal_flip": True}, "data": {"image_size": 16}, **fields})
 
 
 def prove(
@@ -361,7 +362,7 @@ def test_modes_that_are_another_function_as_timed_are_not_claimed(
     assert {proof.mode_verdict("pytorch", mode) for mode in set(MODES) - modes} <= {"proved"}
 
 
-@pytest.mark.parametrize("last", [0, 2])
+@pytest.mark.parametrize("last", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_owned_parts_are_proved_for_three_replicas_with_equal_parts_in_small_batches(
     twins: FakeTwins, tmp_path: Path, last: int
 ) -> None:
@@ -453,7 +454,7 @@ def test_a_large_model_is_followed_for_fewer_steps(twins: FakeTwins, tmp_path: P
     assert ladder.LEAST_FOLLOWED <= found.steps < 20
 
 
-@pytest.mark.parametrize("first", [2, 4, 12])
+@pytest.mark.parametrize("first", [2, *(pytest.param(step, marks=pytest.mark.slow) for step in (4, 12))])
 def test_losses_of_one_framework_made_wrong_from_a_step_on_refute_the_proof(
     twins: FakeTwins, tmp_path: Path, first: int
 ) -> None:
