@@ -418,7 +418,19 @@ def _settings(leaf: Any, given: Any, *, active: bool) -> dict[str, Any]:
         return {"rate": leaf.rate, "active": active, "whole_channels": channels}
     if kind == "activation":
         return _of_activation(leaf.activation if isinstance(leaf, layers.Activation) else leaf)
-    return {}
+    return _of_scaling(leaf)
+
+
+def _of_scaling(leaf: Any) -> dict[str, Any]:
+    """Factor and summand of a layer that scales and shifts, as it states them: it computes with them in float32."""
+    if isinstance(leaf, layers.Rescaling):
+        scale, offset = np.float64(leaf.scale), np.float64(leaf.offset)
+    elif isinstance(leaf, layers.Normalization) and leaf.input_mean is not None and not leaf.invert:
+        scale = 1 / np.maximum(np.sqrt(np.float64(leaf.input_variance)), keras.config.epsilon())
+        offset = -np.float64(leaf.input_mean) * scale
+    else:
+        return {}
+    return {"scale": scale.tolist(), "offset": offset.tolist()}
 
 
 def _of_activation(activation: Any) -> dict[str, Any]:

@@ -51,6 +51,8 @@ class Card(Finite):
     epoch: int
     """From 1. The weights are those at its end."""
     validation: Metrics | None
+    chance_accuracy: float | None = Field(None, ge=0, le=1)
+    """Accuracy of always naming the most frequent class of the validation split. None: an earlier version wrote the card."""
 
     @property
     def scaling(self) -> Scaling:

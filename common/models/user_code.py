@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import importlib
 import importlib.util
@@ -11,8 +12,10 @@ import signal
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Generator
+import warnings
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -20,6 +23,7 @@ from typing import Any, NoReturn
 from common.machine import machine
 from common.models import name_clashes
 from common.spec import MODELS, SpecError
+from common.spec.errors import did_you_mean
 
 _EXIT = os._exit
 _TERMINATED = 128 + signal.SIGTERM
@@ -32,6 +36,9 @@ _OTHERS = tuple(
         *(machine.PROJECT_ROOT / package for package in name_clashes.SUITE),
     )
 )
+
+_MAKES_NAMES = ("*", "__getattr__", "sys.modules", "globals", "locals", "vars", "setattr", "exec", "eval")
+"""A module with none of these words defines no names but those in its text."""
 
 
 def module(model: str) -> ModuleType:
@@ -80,10 +87,14 @@ def modules(model: str) -> dict[str, Path | None]:
     return {name: file_of(name) for name in names}
 
 
-def file_of(name: str) -> Path | None:
-    """The file that importing a module would run. Nothing is imported: its packages may import a framework. None: not found."""
+def file_of(name: str, found: ModuleSpec | None = None) -> Path | None:
+    """The file that importing a module would run. Nothing is imported: its packages may import a framework. None: not found.
+
+    Args:
+        found: of the module's top package, if it is looked for elsewhere than on this process's path.
+    """
     top, *rest = name.split(".")
-    if (found := importlib.util.find_spec(top)) is None:
+    if (found := found or importlib.util.find_spec(top)) is None:
         return None
     places = [Path(folder, *rest) for folder in found.submodule_search_locations or ()]
     files = [file for place in places for file in (place / "__init__.py", place.with_suffix(".py"))] if rest else []
@@ -139,8 +150,43 @@ def find(name: str) -> Any:
     with running(name):
         found = importlib.import_module(place)
     if not hasattr(found, attribute):
-        raise SpecError(f"{place} has no {attribute}. Received: {name}. Name a class or function of {found.__file__}.")
+        own = [key for key, value in vars(found).items() if getattr(value, "__module__", None) == found.__name__]
+        raise _absent(name, found.__file__, own)
     return getattr(found, attribute)
+
+
+def refuse_absent(name: str, file: Path) -> None:
+    """Refuse `package.module:name` if the module's text shows that it defines no such name. Nothing is imported.
+
+    Raises:
+        SpecError: it does not. A module that may make names as it runs is left to `find`.
+    """
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            tree = ast.parse(file.read_bytes())
+    except (OSError, ValueError, SyntaxError):
+        return  # importing it says what is wrong
+    known: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=own) | ast.AsyncFunctionDef(name=own) | ast.ClassDef(name=own) | ast.Name(id=own):
+                known.add(own)
+            case ast.alias():
+                known.add(node.asname or node.name.partition(".")[0])
+            case ast.MatchAs(name=str(own)):
+                known.add(own)
+            case ast.Attribute(value=ast.Name(id="sys"), attr="modules"):
+                known.add("sys.modules")
+            case _:
+                pass
+    if known.isdisjoint({name.partition(":")[2], *_MAKES_NAMES}):
+        raise _absent(name, file, [each.name for each in tree.body if isinstance(each, (ast.ClassDef, ast.FunctionDef))])
+
+
+def _absent(name: str, file: object, near: Sequence[str]) -> SpecError:
+    place, _, attribute = name.partition(":")
+    hint = did_you_mean(attribute, tuple(near), sentence=True)
+    return SpecError(f"{place} has no {attribute}. Received: {name}. Name a class or function of {file}.{hint}")
 
 
 def build(name: str, kind: type, *, classes: int, image: tuple[int, int, int]) -> Any:

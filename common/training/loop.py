@@ -224,7 +224,7 @@ class Run:
         return decided[1]
 
     def _keep_best(self, plan: Plan, dataset: Dataset) -> None:
-        record = self._epochs[self._facts["best_epoch"] - 1]
+        record, labels = self._epochs[self._facts["best_epoch"] - 1], dataset.validation.labels
         card = Card(
             framework=self._facts["framework"],
             versions=self._facts["versions"],
@@ -242,6 +242,7 @@ class Run:
             seed=self._spec.seed,
             epoch=record.epoch,
             validation=record.validation,
+            chance_accuracy=float(np.bincount(labels).max() / len(labels)) if len(labels) else None,
         )
         trained.save(card, self._best, self._out / results.BEST_FILE)
 

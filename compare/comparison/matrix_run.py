@@ -15,7 +15,8 @@ from common.artifacts import records
 from common.data.sources import DataRefused
 from common.machine import machine
 from common.spec import SpecError
-from compare.comparison import comparison_plan, estimate
+from compare.cluster import jobs
+from compare.comparison import comparison_plan, estimate, spread
 from compare.comparison.comparison_plan import Request
 from compare.core import exits, wording
 from compare.core.errors import FolderError, LaunchError
@@ -30,24 +31,31 @@ Within = Callable[[Request, Path], object]
 _REFUSALS = (SpecError, DataRefused, LaunchError, FolderError)
 
 
-def planned(requests: Sequence[tuple[dict[str, str], Request]]) -> MatrixPlan:
+def planned(requests: Sequence[tuple[dict[str, str], Request]], on: str | None = None) -> MatrixPlan:
     """The plan of these comparisons, by the labels of their cells.
+
+    Args:
+        on: see `MatrixPlan.on`. Then a single comparison makes a matrix too, of one cell.
 
     Raises:
         SpecError: a row of one is refused.
     """
+    if on is not None:
+        spread.check_rows([request for _, request in requests])
     first = requests[0][1]
     comparison_plan.check_repeats(first.settings)
     laid_out = [request.lay_out(request.settings, request.frameworks) for _, request in requests]
-    names = cells.names([labels for labels, _ in requests])
+    labelled = [
+        labels or {cells.AXES["model"]: rows[0].spec.model} for (labels, _), rows in zip(requests, laid_out, strict=True)
+    ]
+    names = cells.names(labelled)
     return MatrixPlan(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         argv=list(first.argv),
         code_hash=code_digest.of(first.frameworks, laid_out[0][0].spec.model),
-        machine=machine.describe(),
-        cells=[
-            Cell(name=name, labels=labels, rows=rows) for name, (labels, _), rows in zip(names, requests, laid_out, strict=True)
-        ],
+        # Whichever machine waits for the jobs makes no run.
+        machine=machine.describe() if on is None else {},
+        cells=[Cell(name=name, labels=own, rows=rows) for name, own, rows in zip(names, labelled, laid_out, strict=True)],
         repeats=first.settings.repeats,
         seeds=list(first.settings.seeds),
         until=first.settings.until,
@@ -56,17 +64,25 @@ def planned(requests: Sequence[tuple[dict[str, str], Request]]) -> MatrixPlan:
         oversubscribe=first.oversubscribe,
         restarts=first.restarts,
         target_accuracy=first.target_accuracy,
+        on=on,
     )
 
 
 def run_all(
-    wanted: MatrixPlan, folder: Path, within: Within, deliver: Callable[[Report, Path], int], *, live: bool = False
+    wanted: MatrixPlan,
+    folder: Path,
+    within: Within,
+    deliver: Callable[[Report, Path], int],
+    *,
+    live: bool = False,
+    received: Callable[[Path], object] = lambda folder: None,
 ) -> int:
     """Run every comparison of a matrix that has not ended yet, and make one report. A refused one does not stop the others.
 
     Args:
         within: runs one comparison in its folder, see `run.within`.
         deliver: writes the report to the folder. Returns the exit code.
+        received: called with the folder of each comparison that other machines have run.
 
     Returns:
         The exit code: 0; 1 if a run failed or a comparison was refused; 130 or 143 if it was interrupted.
@@ -75,6 +91,8 @@ def run_all(
         SpecError, DataRefused, LaunchError, FolderError: no comparison could begin.
     """
     code = 0
+    if wanted.on is not None:
+        spread.refuse_unready(wanted)
     with (
         interruptible(),
         results_folder.claimed(
@@ -88,7 +106,10 @@ def run_all(
         ) as plan,
     ):
         try:
-            plan = _run_cells(plan, folder, within, live=live)
+            if plan.on is None:
+                _run_cells(plan, folder, within, live=live)
+            else:
+                spread.run_cells(plan, folder, received)
         except Interrupted as interruption:
             code = interruption.exit_code
         report = matrix_report.report(matrix_report.read(folder), folder)
@@ -97,7 +118,7 @@ def run_all(
     return code or done
 
 
-def _run_cells(plan: MatrixPlan, folder: Path, within: Within, *, live: bool) -> MatrixPlan:
+def _run_cells(plan: MatrixPlan, folder: Path, within: Within, *, live: bool) -> None:
     """Run the cells one after the other, and record which were refused.
 
     Raises:
@@ -121,7 +142,6 @@ def _run_cells(plan: MatrixPlan, folder: Path, within: Within, *, live: bool) ->
     if refusal is not None and not begun:
         (folder / cells.PLAN_FILE).unlink()
         raise refusal
-    return plan
 
 
 def stored(folder: Path, repeats: int | None) -> MatrixPlan:
@@ -144,6 +164,8 @@ def rehearse(plan: MatrixPlan, out: Path | None, *, as_json: bool, like: Path | 
             kind=cells.KIND,
             is_begun=partial(_is_begun, out),
         )
+    if plan.on is not None:
+        return spread.rehearse(plan, out or store.new_folder(cells.KIND), as_json=as_json)
     estimate.say_what_is_measured(like)
     made: dict[str, Report] = {}
     refused: dict[str, str] = {}
@@ -192,16 +214,18 @@ def rehearse(plan: MatrixPlan, out: Path | None, *, as_json: bool, like: Path | 
 
 
 def _is_begun(folder: Path) -> bool:
-    return any(folder.glob(f"*/{store.PLAN_FILE}"))
+    return any(folder.glob(f"*/{store.PLAN_FILE}")) or any(folder.glob(f"{jobs.FOLDER}/*"))
 
 
 def _identity(plan: MatrixPlan) -> dict[str, Any]:
     shared = plan.model_dump(mode="json", include={"contestants", "prove", "oversubscribe", "seeds"})
     rows = {cell.name: {row.id: row.model_dump(mode="json") for row in cell.rows} for cell in plan.cells}
-    return {"cells": rows, **shared}
+    return {"cells": rows, "on other machines": plan.on is not None, **shared}
 
 
 def _merged(stored: MatrixPlan, wanted: MatrixPlan) -> MatrixPlan:
     """The stored plan with the larger number of repeats, and when to stop and restart as asked for now."""
     repeats = max(stored.repeats, wanted.repeats)
-    return stored.model_copy(update={"repeats": repeats, "until": wanted.until or stored.until, "restarts": wanted.restarts})
+    return stored.model_copy(
+        update={"repeats": repeats, "until": wanted.until or stored.until, "restarts": wanted.restarts, "on": wanted.on}
+    )

@@ -15,7 +15,7 @@ from common.artifacts import results
 from common.artifacts.schema import RunResult
 from common.machine import rates
 from common.spec import SpecError
-from compare.comparison import comparison_plan, estimate, made_again, matrix_run
+from compare.comparison import comparison_plan, estimate, made_again, matrix_run, spread
 from compare.comparison.comparison_plan import Request
 from compare.core import exits
 from compare.core.errors import FolderError, LaunchError
@@ -41,7 +41,7 @@ from compare.reporting.live import Live
 PROFILE_STEPS = 20
 """Profiled steps of the segment that `--profile` adds to a run."""
 
-_WITH_RESUME = ("resume", "again", "repeats", "restarts", *UNTIL_FIELDS, "as_json", "dry_run", "like", "live", "sign")
+_WITH_RESUME = ("resume", "again", "repeats", "restarts", *UNTIL_FIELDS, "as_json", "dry_run", "like", "live", "sign", "on")
 """Command parameters that do not change what is compared."""
 
 
@@ -108,6 +108,10 @@ def command(
     profile: Annotated[bool, typer.Option("--profile", help=f"{options.PROFILE} A trace is written too.")] = False,
     proof: Annotated[bool, typer.Option(help=options.PROOF)] = True,
     live: Annotated[bool, typer.Option("--live", help="Keep live.html in the results folder up to date meanwhile.")] = False,
+    on: Annotated[
+        str | None,
+        typer.Option(metavar="slurm|tcp://HOST:PORT", help="Run each comparison as a job of Slurm or of a Dask cluster."),
+    ] = None,
     sign: options.Sign = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -117,12 +121,16 @@ def command(
             raise SpecError(f"--from goes with --dry-run. Received: {like} without it. Add --dry-run, or leave it out.")
         if again is not None and resume is None:
             raise SpecError(f"--again goes with --resume. Received: {again} without it. Name the results folder with --resume.")
+        if on is not None:
+            spread.check(on)
+            if like is not None or again is not None or live:
+                raise SpecError("--on goes without --from, --again and --live. Received: one of them. Leave it out.")
         signing.check(sign)
         until_of = partial(asked_for, until_decided, most_repeats, smallest_effect)
         request: Request | MatrixPlan
         if resume is not None:
             _only_with_resume(context)
-            request, out = _stored(resume, repeats, restarts, until_of, live=live), resume
+            request, out = _stored(resume, repeats, restarts, until_of, live=live, on=on), resume
         else:
             own = of_spec.asked(
                 replicas=replicas, input=input_, part=_part(input_only, compute_only), on_bad=on_bad, duplicates=duplicates,
@@ -152,7 +160,7 @@ def command(
                 )  # fmt: skip
 
             requests = [(labels, requested(asked)) for labels, asked in asked_cells]
-            request = matrix_run.planned(requests) if requests[0][0] else requests[0][1]
+            request = matrix_run.planned(requests, on) if requests[0][0] or on else requests[0][1]
         if isinstance(request, MatrixPlan) and dry_run:
             code = matrix_run.rehearse(request, out, as_json=as_json, like=like, again=again is not None)
         elif isinstance(request, MatrixPlan):
@@ -162,7 +170,11 @@ def command(
             def signed(asked: Request, cell: Path) -> None:
                 codes.append(within(replace(asked, sign=sign, again=again is not None), cell)[1])
 
-            code = matrix_run.run_all(request, folder, signed, partial(Report.deliver, as_json=as_json), live=live)
+            def received(cell: Path) -> None:
+                codes.append(_received(cell, sign))
+
+            deliver = partial(Report.deliver, as_json=as_json)
+            code = matrix_run.run_all(request, folder, signed, deliver, live=live, received=received)
             code = code or max(codes, default=0)
             if code > SIGNALLED:
                 typer.echo(f"Interrupted. {_goes_on(folder)}", err=True)
@@ -257,6 +269,17 @@ def within(request: Request, folder: Path) -> tuple[Compared, int]:
     if made.unwritten:
         typer.echo(made.unwritten, err=True)
     return made.compared, exits.RUN_FAILED if made.unwritten else made.compared.exit_code
+
+
+def _received(folder: Path, sign: Path | None) -> int:
+    """Sign a comparison that another machine has run, and write its report. Returns the exit code, as `within`."""
+    with store.locked(folder):
+        unsigned = signing.sign(folder, store.read(folder).made_from, sign) if sign else None
+        made = comparison_report.read(folder)
+        unwritten = " ".join(filter(None, (comparison_report.report(made, folder).write(folder), unsigned)))
+    if unwritten:
+        typer.echo(unwritten, err=True)
+    return exits.RUN_FAILED if unwritten else made.exit_code
 
 
 class _Done(NamedTuple):
@@ -461,17 +484,22 @@ def _stored(
     until_of: Callable[[UntilDecided | None], UntilDecided | None],
     *,
     live: bool,
+    on: str | None,
 ) -> Request | MatrixPlan:
     """What made a results folder, with the options that `--resume` takes. None of a number: the stored one."""
     if cells.holds(folder):
         plan = matrix_run.stored(folder, repeats)
         restarts = plan.restarts if restarts is None else restarts
-        return plan.model_copy(update={"until": until_of(plan.until), "restarts": restarts})
+        return plan.model_copy(update={"until": until_of(plan.until), "restarts": restarts, "on": on or plan.on})
     request = comparison_plan.stored_request(folder, repeats)
     if list(request.argv[:1]) in (["regress"], ["bisect"]):
         raise FolderError(
             f"{folder} is one side of a measurement in turn, whose runs are pairs. Received: --resume. Give the command "
             f"{request.argv[0]} again, with --out {folder.parent}."
+        )
+    if on is not None:
+        raise FolderError(
+            f"{folder} was begun on this machine. Received: --on {on}. Leave it out, or start another comparison."
         )
     settings = replace(request.settings, until=until_of(request.settings.until))
     return replace(request, settings=settings, restarts=request.restarts if restarts is None else restarts, live=live)
@@ -496,7 +524,7 @@ def _only_with_resume(context: typer.Context) -> None:
     others = given_besides(context, _WITH_RESUME)
     if others:
         raise SpecError(
-            "--resume takes all settings but --repeats, --restarts and --until-decided from its folder. "
+            "--resume takes all settings but --repeats, --restarts, --until-decided and --on from its folder. "
             f"Received also: {', '.join(others)}. Leave them out, or start another comparison."
         )
 

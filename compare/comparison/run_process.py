@@ -20,11 +20,12 @@ from common.spec import Spec, SpecError, plain_values
 from compare.comparison import matrix_run, run
 from compare.comparison.comparison_plan import Request
 from compare.core import until_decided
-from compare.core.errors import FolderError, LaunchError
+from compare.core.errors import FolderError, LaunchError, UnfitError
 from compare.core.interrupt import Interrupted, interruptible
 from compare.execution import launch, options, run_settings, signing
 
-_ERRORS = {each.__name__: each for each in (SpecError, FolderError, WeightsError, DataRefused, LaunchError, OSError)}
+_KNOWN = (SpecError, FolderError, WeightsError, DataRefused, UnfitError, LaunchError, OSError)
+_ERRORS = {each.__name__: each for each in _KNOWN}
 _INTERRUPTED = Interrupted.__name__
 
 

@@ -7,5 +7,9 @@ class LaunchError(RuntimeError):
     """A twin cannot be started, or its answer is malformed."""
 
 
+class UnfitError(LaunchError):
+    """An interpreter is missing or broken, or has no version of Python or of a framework that the suite supports."""
+
+
 class FolderError(ValueError):
     """A results folder cannot be used. The message says why and what to do."""

@@ -10,7 +10,7 @@ import typer
 from common.data.sources import DataRefused
 from common.models.weights import WeightsError
 from common.spec import SpecError
-from compare.core.errors import FolderError, LaunchError
+from compare.core.errors import FolderError, LaunchError, UnfitError
 from compare.core.interrupt import Interrupted
 
 RUN_FAILED, USAGE, DATA_REFUSED, UNKNOWN, FINDINGS = 1, 2, 4, 5, 6
@@ -27,7 +27,7 @@ def reported() -> Generator[None]:
         yield
     except Interrupted as interruption:
         code, words = interruption.exit_code, interruption.words
-    except (SpecError, FolderError, WeightsError) as error:
+    except (SpecError, FolderError, UnfitError, WeightsError) as error:
         code, words = USAGE, str(error)
     except DataRefused as error:
         code, words = DATA_REFUSED, str(error)

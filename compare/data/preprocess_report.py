@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import statistics as python_statistics
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 
+from common import spec
 from common.data.preprocessing import scan, statistics
 from common.data.preprocessing.sums import Sums
 from common.machine import machine
+from common.machine.interference import DISTURBED_FROM, cores_lost
+from compare.core import wording
 from compare.data.engine_scans import Outcome, Row
+from compare.execution import launch
 from compare.reporting import plots
 from compare.reporting.document import Report
 from compare.reporting.tables import Cell, Column, Table
@@ -21,6 +26,19 @@ from compare.reporting.tables import Cell, Column, Table
 SCHEMA_VERSION = 1
 KIND = "preprocess"
 NAME, RESULTS_FILE = "preprocess", "preprocess.json"
+
+
+def cores_taken(row: Mapping[str, Any]) -> float:
+    """Cores that other work took from a row's scans, at most. The row is one of `to_rows`, of this machine."""
+    cores, known = machine.available_cores(), machine.describe()
+    return max((cores_lost(scan["cores_of_others"], min(row["workers"], cores), known) for scan in row["scans"]), default=0.0)
+
+
+def doubt(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Names the rows that other work disturbed, for the caption of a table. Empty if there are none."""
+    named = [f"{row['engine']} x{row['workers']}" for row in rows if cores_taken(row) > DISTURBED_FROM]
+    scans = wording.count(len(named), "scan")
+    return f"Other work disturbed {scans} ({', '.join(named)}): rely on no time of them." if named else ""
 
 
 def table(outcome: Outcome) -> Table:
@@ -40,10 +58,14 @@ def table(outcome: Outcome) -> Table:
         Column("reason", "reason", terminal=False),
     )
     rows: list[dict[str, Cell]] = []
-    for made in to_rows(outcome):
+    plain = to_rows(outcome)
+    for made in plain:
         cells = {column.key: made[column.key] for column in columns}
         rows.append(cells | {"oversubscribed": "yes" if made["oversubscribed"] else "no"})
     request = outcome.request
+    # The workers of a cluster count as other work.
+    on_a_cluster = request.scheduler not in spec.SCHEDULERS
+    alone = [made for made in plain if not (on_a_cluster and made["engine"] in launch.OWN)]
     repeats = f"median of {request.repeats} scans" if request.repeats > 1 else "one scan"
     return Table(
         NAME,
@@ -52,7 +74,7 @@ def table(outcome: Outcome) -> Table:
         rows,
         note=f"Seconds: {repeats}, each in a fresh process, without its import and the start of its workers. Speed-up: "
         f"relative to the same engine with 1 worker. Efficiency: speed-up / workers. Oversubscribed: more workers than cores "
-        f"({outcome.cores} here). Dask: {request.scheduler}.",
+        f"({outcome.cores} here). Dask: {request.scheduler}. {doubt(alone)}".strip(),
     )
 
 

@@ -12,16 +12,17 @@ import numpy.typing as npt
 import typer
 
 from common.artifacts import trained
-from common.artifacts.trained import Trained
+from common.artifacts.trained import Card, Trained
 from common.data.dataset import BadFile, listed_below
 from common.data.decoding import decode
 from common.data.sources import DataRefused
 from common.spec import SpecError
 from common.training import scores
-from compare.core import exits, wording
+from compare.core import exits, statistics, wording
 from compare.core.interrupt import interruptible
 from compare.execution import contestants, launch, options, twin_client
 from compare.execution.twin_client import OwnModel
+from compare.judgement.row_figures import GUESSING
 from compare.reporting.document import Report
 from compare.reporting.tables import Column, Table
 
@@ -128,6 +129,7 @@ def report(made: Predictions, checkpoint: Path, top: int) -> Report:
             "checkpoint": str(checkpoint),
             "framework": made.framework,
             "card": card.model_dump(mode="json"),
+            "no_better_than_guessing": is_guessing(card),
             "images": images,
         },
     )
@@ -148,7 +150,21 @@ def _table(made: Predictions, images: Sequence[dict[str, Any]], top: int) -> Tab
     )
     title = f"{card.model}, trained in {card.framework} (epoch {card.epoch}), used in {made.framework}"
     note = f"Images are stretched to {card.image_size} x {card.image_size} pixels. A probability is the model's own word."
+    if (found := card.validation) is not None and is_guessing(card):
+        reached = f"Its validation accuracy of {found.accuracy:.4f} on {wording.count(found.num_examples, 'image')}"
+        note += f" {reached} is {GUESSING}: rely on no label."
     return Table.of("predictions", title, columns, images, note)
+
+
+def is_guessing(card: Card) -> bool | None:
+    """Whether the validation accuracy is not shown to be better than guessing. None: the card has none.
+
+    All classes count as equally frequent if the card lacks the share of the most frequent one.
+    """
+    if (found := card.validation) is None or not found.num_examples:
+        return None
+    chance = card.chance_accuracy or 1.0 / len(card.class_names)
+    return statistics.is_no_better_than(chance, found.num_correct / found.num_examples, found.num_examples)
 
 
 def _content(path: Path) -> bytes:

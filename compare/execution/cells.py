@@ -44,6 +44,8 @@ class Cell(Exact):
     """As they are laid out, not judged yet."""
     failure: str | None = None
     """Why it was refused, last time."""
+    job: str | None = None
+    """The last one that Slurm ran it as."""
 
 
 class MatrixPlan(Exact):
@@ -63,6 +65,8 @@ class MatrixPlan(Exact):
     oversubscribe: bool = False
     restarts: Count = 0
     target_accuracy: float | None = None
+    on: str | None = None
+    """What runs the comparisons on other machines: `slurm`, or the address of a Dask scheduler. None: this machine does."""
 
     @property
     def axes(self) -> list[str]:

@@ -29,7 +29,7 @@ from common.machine.machine import PROJECT_ROOT
 from common.machine.private_folder import PrivateFolder
 from common.processes import signals, watchdog
 from compare.core import wording
-from compare.core.errors import LaunchError
+from compare.core.errors import LaunchError, UnfitError
 from compare.execution import contestants
 
 FRAMEWORKS = {"pytorch": "pytorch_impl", "tensorflow": "tensorflow_impl"}
@@ -93,7 +93,7 @@ def asked(names: Sequence[str], *, each_apart: bool = False) -> Generator[Callab
         A function that returns the answer of one of them, as `describe` does.
 
     Raises:
-        LaunchError: an interpreter or its framework cannot be used. No framework was imported.
+        UnfitError: an interpreter or its framework cannot be used. No framework was imported.
     """
     refused: dict[str, LaunchError] = {}
     missing = {_described_as(name): name for name in reversed(names) if _described_as(name) not in DESCRIPTIONS}
@@ -131,14 +131,14 @@ def _refuse(name: str) -> None:
     """Look whether a contestant can run, as far as versions say. The suite's own twins here are looked at without a process.
 
     Raises:
-        LaunchError: it cannot.
+        UnfitError: it cannot.
     """
     contestant = contestants.named(name)
     if contestant.python is not None or contestant.twin not in FRAMEWORKS:
         probe(name)
         return
     if (refusal := environment.refused_here(FRAMEWORKS[contestant.twin])) is not None:
-        raise LaunchError(
+        raise UnfitError(
             f"{name} cannot run here: {refusal} Received: {sys.executable}. Install convtwins[{contestant.twin}], or choose "
             "others with --frameworks."
         )
@@ -148,11 +148,11 @@ def probe(name: str) -> dict[str, Any]:
     """Look at a contestant's interpreter without importing its framework: see `common.machine.environment`.
 
     Raises:
-        LaunchError: the interpreter is missing, broken, of another Python, or without a version that the twin supports.
+        UnfitError: the interpreter is missing, broken, of another Python, or without a version that the twin supports.
     """
     found = inspect(name)
     if found["refusal"] is not None:
-        raise LaunchError(f"The interpreter of {name} cannot run it: {found['refusal']} Received: {interpreter(name)}.")
+        raise UnfitError(f"The interpreter of {name} cannot run it: {found['refusal']} Received: {interpreter(name)}.")
     return found
 
 
@@ -160,7 +160,7 @@ def inspect(name: str, *options: str) -> dict[str, Any]:
     """The same. `refusal` says why the interpreter cannot run the twin. None: it can, as far as versions say.
 
     Raises:
-        LaunchError: the interpreter is missing, broken or of another Python.
+        UnfitError: the interpreter is missing, broken or of another Python.
     """
     python = interpreter(name)
     version, said, code = platform.python_version(), "", 0
@@ -169,19 +169,19 @@ def inspect(name: str, *options: str) -> dict[str, Any]:
         version, said, code = _output(name, [python, "-I", "-S", "-c", ask])
     if code != 0 or not re.match(r"\d+\.\d+", version):
         received = _last_lines(said) or version[:200].strip() or "nothing"
-        raise LaunchError(
+        raise UnfitError(
             f"The interpreter of {name} does not work ({exit_words(code)}): {python}. Received: {received}. "
             "Name the python of an environment."
         )
     if (refusal := environment.unsupported({"Python": environment.PYTHONS}, {"Python": version.strip()})) is not None:
-        raise LaunchError(f"The interpreter of {name} cannot run it: {refusal} Received: {python}.")
+        raise UnfitError(f"The interpreter of {name} cannot run it: {refusal} Received: {python}.")
     twin = contestants.named(name).twin
     package = FRAMEWORKS.get(twin, f"{plugins.TWINS}:{twin}")
     printed, said, code = _output(name, [python, "-m", environment.__name__, package, *options])
     try:
         found = dict(json.loads(printed))
     except (ValueError, TypeError):
-        raise LaunchError(
+        raise UnfitError(
             f"The interpreter of {name} cannot list what is installed ({exit_words(code)}): {python}.\n{_last_lines(said)}"
         ) from None
     if twin not in FRAMEWORKS and twin not in found["brought"]:
@@ -232,7 +232,7 @@ def _output(
             "environment."
         ) from None
     except OSError as error:
-        raise LaunchError(
+        raise UnfitError(
             f"The interpreter of {name} cannot be started: {error.strerror}. Received: {command[0]}. Name the python of an "
             "environment, or make one with `env create`."
         ) from None
@@ -283,7 +283,7 @@ def _description(name: str, process: _Short) -> dict[str, Any]:
         )
     found: dict[str, Any] = description
     if (refusal := environment.unsupported(found.get("supported", {}), found.get("versions", {}))) is not None:
-        raise LaunchError(f"The interpreter of {name} cannot run it: {refusal} Received: {interpreter(name)}.")
+        raise UnfitError(f"The interpreter of {name} cannot run it: {refusal} Received: {interpreter(name)}.")
     return found
 
 
@@ -520,10 +520,10 @@ def _tied(python: str, words: Sequence[str]) -> list[str]:
     return [python, "-I", "-S", "-c", _TIED_TO_PARENT, str(os.getpid()), *words]
 
 
-def of_suite(name: str) -> subprocess.Popen[str]:
+def of_suite(name: str, *words: str, stderr: int | None = None) -> subprocess.Popen[str]:
     """Start a module of the suite. Its stdin and stdout are pipes, and it ends with this process."""
-    command = _tied(sys.executable, ["-m", name])
-    return subprocess.Popen(command, env=_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    command, pipe = _tied(sys.executable, ["-m", name, *words]), subprocess.PIPE
+    return subprocess.Popen(command, env=_environment(), stdin=pipe, stdout=pipe, stderr=stderr, text=True, errors="replace")
 
 
 def _shown(name: str) -> str:

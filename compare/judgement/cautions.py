@@ -60,9 +60,9 @@ def sentences(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
         alike = [other for other in summaries if other.cores == summary.cores]
         for caution in (
             *_cut_short(summary, list(stored.runs[summary.id].values())),
-            *_ended(summary, good),
+            *_ended(stored, summary, good),
             *_as_asked(summary, row),
-            *_short(summary, row, stored.comparison.train_examples),
+            *_short(stored, summary, row),
             *_other_work(summary, is_side=stored.comparison.argv[:1] in (["regress"], ["bisect"])),
             *_noise(stored, summary, alike),
         ):
@@ -107,7 +107,19 @@ def _lost(seconds: float) -> str:
     return f"{seconds:.1f} s of work were lost" if seconds < 9.95 else f"{seconds:.0f} s of work were lost"
 
 
-def _ended(summary: Summary, good: Sequence[RunResult]) -> Iterator[_Caution]:
+def is_reproduction(stored: Stored) -> bool:
+    """Whether `reproduce` made it. Then the published report and the scale set repeats, lengths and data."""
+    return stored.comparison.argv[:1] == ["reproduce"]
+
+
+def advice(stored: Stored, usual: str) -> str:
+    """What helps: the usual, or the larger scale of a reproduction, if there is one."""
+    if not is_reproduction(stored):
+        return f" {usual}"
+    return "" if {"full", "--scale=full"} & {*stored.comparison.argv} else " A larger --scale helps."
+
+
+def _ended(stored: Stored, summary: Summary, good: Sequence[RunResult]) -> Iterator[_Caution]:
     """How a row ended, and what it learned."""
     if summary.status in FAILURES:
         after = f"after {wording.count(summary.epochs_done, 'epoch')}"
@@ -118,7 +130,9 @@ def _ended(summary: Summary, good: Sequence[RunResult]) -> Iterator[_Caution]:
         yield _Caution(summary.name, *[f"{summary.status}: {summary.reason}."] * 2)
     if found := [words for run in good if (words := _breakdown(run, summary.chance_accuracy))]:
         which = f", in {len(found)} of {len(good)} repeats" if len(good) > 1 else ""
-        rest = "scores are those of the end. Try a smaller learning rate."
+        rest = "scores are those of the end."
+        if not is_reproduction(stored):
+            rest += " Try a smaller learning rate."
         yield _Caution(
             summary.name,
             f"broke down: {found[0]}{which}. Its {rest}",
@@ -128,8 +142,8 @@ def _ended(summary: Summary, good: Sequence[RunResult]) -> Iterator[_Caution]:
     if summary.guesses and summary.test.accuracy is not None and summary.chance_accuracy is not None:
         reached, chance = f"{summary.test.accuracy.median:.4f}", f"{summary.chance_accuracy:.4f}"
         rest = (
-            f"not shown to be better than guessing, which is right on {chance} of {summary.test_examples} test images. Train "
-            "for longer, or test on more images."
+            f"not shown to be better than guessing, which is right on {chance} of {summary.test_examples} test images."
+            f"{advice(stored, 'Train for longer, or test on more images.')}"
         )
         yield _Caution(summary.name, f"its test accuracy of {reached} is {rest}", f"their test accuracy is {rest}", reached)
 
@@ -156,20 +170,23 @@ def _as_asked(summary: Summary, row: Row) -> Iterator[_Caution]:
         )
 
 
-def _short(summary: Summary, row: Row, train_examples: int) -> Iterator[_Caution]:
+def _short(stored: Stored, summary: Summary, row: Row) -> Iterator[_Caution]:
     """Whether a row was too short for its times to count."""
+    train_examples = stored.comparison.train_examples
     if summary.timed_steps == 0 and row.spec.part == "training":
         why = "the first step of a run is not timed, and there was no other"
         if row.spec.global_batch_size > train_examples > 0:
             why = f"a batch of {row.spec.global_batch_size} is larger than the training split of {train_examples}, and {why}"
-        rest = f"no epoch time can be told: {why}. Use a smaller --batch-size, or more images or --epochs."
+        usual = "Use a smaller --batch-size, or more images or --epochs."
+        rest = f"no epoch time can be told: {why}.{advice(stored, usual)}"
         yield _Caution(summary.name, rest, rest)
     if summary.too_short:
         yield _Caution(
             summary.name,
-            f"{summary.timed_steps} timed batches, of {summary.steps_needed} that show a steady pace: rely on no rate of it, "
-            "and make it longer with --epochs.",
-            "too few timed batches to show a steady pace: rely on no rate of them, and make them longer with --epochs.",
+            f"{summary.timed_steps} timed batches, of {summary.steps_needed} that show a steady pace: rely on no rate of it."
+            f"{advice(stored, 'Make it longer with --epochs.')}",
+            "too few timed batches to show a steady pace: rely on no rate of them."
+            f"{advice(stored, 'Make them longer with --epochs.')}",
             f"{summary.timed_steps} of {summary.steps_needed}",
         )
     if summary.unwatched:

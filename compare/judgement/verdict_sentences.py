@@ -9,6 +9,7 @@ from compare.core import verdict_words, wording
 from compare.core.statistics import VERDICT_PAIRS, Judged
 from compare.execution.matrix import Row
 from compare.execution.store import Stored
+from compare.judgement.cautions import advice, is_reproduction
 from compare.judgement.conditions import OF_THE_MODE, Division, division
 from compare.judgement.row_figures import Summary
 from compare.judgement.summary import Family, measured, serial_of
@@ -18,9 +19,9 @@ NO_FINDING = " Other work disturbed these runs. Make them again on an idle machi
 """Behind a sentence that gives no ratio."""
 MAKE_AGAIN = f"{NO_FINDING.removesuffix('.')}: run --resume DIR --again disturbed."
 """The same of a stored comparison, which can make them again."""
-MAKE_MORE = f"{MAKE_AGAIN.removesuffix('.')} --repeats {VERDICT_PAIRS}. A verdict needs {VERDICT_PAIRS} repeats."
+_NEEDED = f"A verdict needs {VERDICT_PAIRS} repeats."
+MAKE_MORE = f"{MAKE_AGAIN.removesuffix('.')} --repeats {VERDICT_PAIRS}. {_NEEDED}"
 """The same of one with fewer repeats than a verdict needs."""
-_ADVICE = (MAKE_AGAIN, MAKE_MORE)
 UNWATCHED = " Too short to tell whether other work disturbed it: do not rely on this."
 LATE = " Its losses came after the clock had stopped, so some work may not be timed: do not rely on this."
 
@@ -34,6 +35,8 @@ class _Verdict(NamedTuple):
     conditions: dict[str, str]
     """What decides the times, by name, in the order of reading."""
     doubt: str
+    advised: bool = False
+    """Whether the doubt says how to make the runs again."""
 
 
 def doubt_of(*compared: Summary) -> str:
@@ -45,11 +48,13 @@ def doubt_of(*compared: Summary) -> str:
     return UNWATCHED if any(summary.unwatched for summary in compared) else ""
 
 
-def _verdict(said: str, who: str, conditions: dict[str, str], *compared: Summary) -> _Verdict:
+def _verdict(stored: Stored, said: str, who: str, conditions: dict[str, str], *compared: Summary) -> _Verdict:
     """The verdict on the times of these rows. If other work disturbed one, no ratio is said."""
     if any(summary.disturbed for summary in compared):
-        too_few = min(summary.repeats for summary in compared) < VERDICT_PAIRS
-        return _Verdict(f"{who}: no finding", conditions, MAKE_MORE if too_few else MAKE_AGAIN)
+        doubt = MAKE_AGAIN
+        if min(summary.repeats for summary in compared) < VERDICT_PAIRS:
+            doubt = f"{MAKE_AGAIN} {_NEEDED}{advice(stored, '')}" if is_reproduction(stored) else MAKE_MORE
+        return _Verdict(f"{who}: no finding", conditions, doubt, advised=True)
     return _Verdict(said, conditions, doubt_of(*compared))
 
 
@@ -66,7 +71,7 @@ def _of_contestants(stored: Stored, judged: Family) -> list[_Verdict]:
         # The line of the division says why, see `conditions.lines`.
         conditions = _conditions(stored, first, switches, Division(kind, ""), mode=_mode(stored, first))
         said = verdict_words.faster(seconds, first.contestant, second.contestant)
-        verdicts.append(_verdict(said, f"{first.contestant} against {second.contestant}", conditions, first, second))
+        verdicts.append(_verdict(stored, said, f"{first.contestant} against {second.contestant}", conditions, first, second))
     return verdicts
 
 
@@ -82,7 +87,8 @@ def of_modes(stored: Stored, summaries: Sequence[Summary], judged: Family) -> li
     for (summary, serial), switches in zip(pairs, _settings(stored, [(summary,) for summary, _ in pairs]), strict=True):
         kind = division(stored, _row(stored, serial), _row(stored, summary), OF_THE_MODE)
         conditions = _conditions(stored, summary, switches, kind)
-        verdicts.append(_verdict(_pays(summary, judged.modes[summary.id]), summary.name, conditions, summary, serial))
+        said = _pays(summary, judged.modes[summary.id])
+        verdicts.append(_verdict(stored, said, summary.name, conditions, summary, serial))
     return _sentences(verdicts, "; ", _of_contestants(stored, judged))
 
 
@@ -115,14 +121,14 @@ def _sentences(verdicts: Sequence[_Verdict], separator: str, above: Sequence[_Ve
     if (before := _shared(above)) and before.keys() <= shared.keys():
         new = [words for name, words in shared.items() if before.get(name) != words]
         said = [f"All {', '.join(['as above', *new])}."]
-    advised = [[verdict.doubt for verdict in each if verdict.doubt in _ADVICE] for each in (verdicts, above)]
+    advised = [[verdict.doubt for verdict in each if verdict.advised] for each in (verdicts, above)]
     at_the_end = max(map(len, advised)) > 1
     for verdict in verdicts:
         own = ", ".join(words for name, words in verdict.conditions.items() if name not in shared)
-        doubt = "" if verdict.doubt in _ADVICE and at_the_end else verdict.doubt
+        doubt = "" if verdict.advised and at_the_end else verdict.doubt
         said.append(f"{verdict.said}{separator if own else ''}{own}.{doubt}")
     if at_the_end and len(advised[1]) < 2:
-        said.append(f"No finding:{MAKE_MORE if MAKE_MORE in advised[0] else MAKE_AGAIN}")
+        said.append(f"No finding:{max(advised[0], key=len, default=MAKE_AGAIN)}")
     return said
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import typer
 
 from common.artifacts import atomic_files
+from common.artifacts.schema import Environment
 from compare.core import exits, wording
 from compare.core.errors import FolderError
 from compare.execution import cells, options, store
@@ -67,7 +69,7 @@ def command(
         store.refuse_others(out, RESULTS_FILE, KIND, "gallery", own=own)
         before = _names_in(out)
         for each in shown:
-            of_one = comparison_report.report(each.compared, Path(each.name))
+            of_one = comparison_report.report(_published(each.compared), Path(each.name))
             if unwritten := of_one.write(out / each.name):
                 raise OSError(unwritten)
         code = _report(shown, others, out).deliver(out, as_json=as_json)
@@ -107,6 +109,26 @@ def _named(compared: Sequence[Compared]) -> list[Shown]:
         names = {other.name for other in shown}
         shown.append(Shown(next(name for n in range(1, len(names) + 2) if (name := f"{stem}-{n}") not in names), each))
     return shown
+
+
+def _published(compared: Compared) -> Compared:
+    """The same, with the names of interpreters alone. Their folders tell of whoever made it."""
+
+    def named(environment: Environment) -> Environment:
+        return environment.model_copy(update={"interpreter": Path(environment.interpreter).name})
+
+    stored, plan = compared.stored, compared.stored.comparison
+    environments = {name: named(each) for name, each in plan.environments.items()}
+    contestants = [each.model_copy(update={"python": each.python and Path(each.python).name}) for each in plan.contestants]
+    comparison = plan.model_copy(update={"environments": environments, "contestants": contestants})
+    runs = {
+        row: {
+            repeat: run.model_copy(update={"environment": run.environment and named(run.environment)})
+            for repeat, run in repeats.items()
+        }
+        for row, repeats in stored.runs.items()
+    }
+    return replace(compared, stored=stored.model_copy(update={"comparison": comparison, "runs": runs}))
 
 
 def _names_in(out: Path) -> set[str]:

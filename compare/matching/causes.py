@@ -31,7 +31,7 @@ KNOWN = {
     "data-format": "Axes of the image are mixed up: reshaped instead of transposed, or normalised along the wrong one.",
     "order": "Layers run in another order, or channels are joined in another one.",
     "float32": "One model computes in float32 where float64 was asked for.",
-    ROUNDED: "TensorFlow keeps a constant of a function (GELU, a slope) in float32. Accepted if nothing larger is behind it.",
+    ROUNDED: "TensorFlow keeps a constant (of GELU, a slope, a scaling) in float32. Accepted if nothing larger is behind it.",
     "padding": "Padding lies on other sides, as TensorFlow's `same` with a stride.",
     "activation": "Another activation, another variant of it (GELU), another slope, or none.",
     "pooling": "Another pooling, window or padding.",
@@ -267,7 +267,7 @@ def _float32(split: Split) -> Iterator[Cause]:
 
 
 def _input(split: Split) -> Iterator[Cause]:
-    if len(split.before) > 1 or split.layers is None or split.close(*split.inputs):
+    if len(split.before) > 1 or split.layers is None or split.close(*split.inputs) or any(_scaling(split)):
         return
     left, right = split.inputs
     if left.shape != right.shape:
@@ -302,6 +302,29 @@ def _input(split: Split) -> Iterator[Cause]:
         plus = f"{np.where(np.abs(shift) < 1e-9, 0, shift)[0]:.6g}"
         said = f"{split.names()[1]}'s first layer sees {split.names()[0]}'s pixels times {factor}, plus {plus}."
         yield Cause("input-scaling", said, split.where, apart(corrected, flat[1]))
+
+
+def _scaling(split: Split) -> Iterator[Cause]:
+    """A layer that scales and shifts, with constants that are rounded: what it states must give what the other model has."""
+    for place, side in enumerate(split.sides):
+        for layer in split.between[place]:
+            if "offset" not in layer.settings:
+                continue
+            x, y = side.values(split.mode, layer.name)
+            scale, offset = (np.asarray(layer.settings[key]) for key in ("scale", "offset"))
+            if not {scale.size, offset.size} <= {1, x.shape[-1]}:
+                continue
+            stated = x * scale + offset
+            for pair in (split.inputs, split.outputs):
+                if split.close(*pair):
+                    continue  # else it would explain what another fault of this layer makes
+                mine, other = pair[place], pair[1 - place]
+                # Zeros that pad and a flattened image leave the values and their order as they are.
+                own = np.array_equal(mine[mine != 0], y[y != 0])
+                if own and close(stated, other) and apart(stated, other) < apart(y, stated) <= formulas.ROUNDED:
+                    said = f"{side.name}'s {layer.name} scales and shifts by constants that are rounded to float32."
+                    yield Cause(ROUNDED, said, split.where, apart(stated, other))
+                    return
 
 
 def _order(split: Split) -> Iterator[Cause]:
@@ -548,7 +571,7 @@ def _bias(split: Split) -> Iterator[Cause]:
 
 
 _OF_SPLIT: tuple[Callable[[Split], Iterator[Cause]], ...] = (
-    *(_float32, _input, _order, _softmax, _dropout, _bias, _normalisation, _padding, _pooling, _activation),
+    *(_float32, _input, _scaling, _order, _softmax, _dropout, _bias, _normalisation, _padding, _pooling, _activation),
 )
 
 

@@ -12,6 +12,7 @@ import typer
 
 from common.machine.private_folder import PrivateFolder
 from common.matching.records import Ask
+from common.models import user_code
 from common.spec import SpecError
 from compare.core import exits
 from compare.core.interrupt import interruptible
@@ -148,20 +149,24 @@ def _importable(model: str | type) -> str:
 
 
 def _find(name: str) -> None:
-    """Refuse a name whose package no process would find. Nothing is imported: it may import a framework.
+    """Refuse a name that no process would find. Nothing is imported: it may import a framework.
 
     Raises:
-        SpecError: there is no such package or module.
+        SpecError: there is no such package or module, or its text defines no such name.
     """
-    top = name.partition(":")[0].partition(".")[0]
+    place = name.partition(":")[0]
+    top = place.partition(".")[0]
     if not top:
         raise SpecError(f"A model is package.module:name. Received: {name!r}.")
     here = PathFinder.find_spec(top, [str(Path.cwd()), *sys.path])
     # Packages that are installed in editable form have a finder of their own.
-    if here is None and all(finder.find_spec(top, None) is None for finder in sys.meta_path):
+    here = here or next(filter(None, (finder.find_spec(top, None) for finder in sys.meta_path)), None)
+    if here is None:
         raise SpecError(
             f"There is no module {top} here. Received: {name!r}. Start where it lies, or put its folder on PYTHONPATH."
         )
+    if (file := user_code.file_of(place, here)) is not None and file.suffix == ".py":
+        user_code.refuse_absent(name, file)
 
 
 def image_shape(text: str) -> tuple[int, int, int]:

@@ -11,6 +11,7 @@ import numpy as np
 from common.data import sources
 from common.data.sources import synthetic_leaves
 from compare.core.wording import count
+from compare.data import preprocess_report
 from compare.judgement.row_figures import unreliable
 from compare.papers import judging
 from compare.papers.here import Here, beyond, not_at
@@ -86,6 +87,10 @@ def _notes(here: Here, table: PublishedTable) -> Iterable[str]:
         yield f"Images here have {here_px} px, the paper's {paper_px} px: their seconds have no ratio."
     if {"seconds", "speedup"} & {*measures} and table.rows_are in ("runs", "epochs"):
         yield from _doubt(here, [table.run] if table.rows_are == "epochs" else [run_name(key) for key in table.rows])
+    if table.rows_are == "scans":
+        made = (here.scan(str(engine), int(workers)) for engine, workers in table.rows)
+        if said := preprocess_report.doubt(filter(None, made)):
+            yield said
     if table.rows_are == "searches" and here.tuned and (disturbed := tuning_findings.disturbed(here.tuned)):
         jobs = ", ".join(str(each) for each in sorted({search.jobs for search in disturbed}))
         yield f"Other work disturbed {count(len(disturbed), 'search', 'searches')} (jobs: {jobs}): rely on no time of them."

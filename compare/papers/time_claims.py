@@ -5,9 +5,10 @@ from __future__ import annotations
 import statistics as python_statistics
 
 from common.machine import machine
-from common.machine.interference import DISTURBED_FROM, cores_lost
+from common.machine.interference import DISTURBED_FROM
 from compare.core import statistics, verdict_words, wording
 from compare.core.statistics import Judged, Ratio
+from compare.data import preprocess_report
 from compare.execution import store
 from compare.papers import judging, schema
 from compare.papers.here import Here
@@ -96,10 +97,8 @@ def scans_scale_more(here: Here, claim: schema.ScansScaleMore) -> Judgement:
     what = f"the gain of {claim.engine} over the gain of {claim.than_engine}, {most} workers against 1"
     verdict, words = judging.above(judged, what)
     own = statistics.paired_ratio(list(zip(seconds[claim.engine, 1], seconds[claim.engine, most], strict=True)))
-    cores, known = machine.available_cores(), machine.describe()
-    lost = max(
-        cores_lost(scan["cores_of_others"], min(row["workers"], cores), known) for row in made.values() for scan in row["scans"]
-    )
+    cores = machine.available_cores()
+    lost = max(map(preprocess_report.cores_taken, made.values()))
     disturbed = lost > DISTURBED_FROM
     tasks = min(row["tasks"] for row in made.values())
     unclear = [

@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from common.machine import machine
 from common.machine.machine import COMMAND
 from compare.core import exits, wording
 from compare.core.statistics import Judged, Ratio, inverse, verdicts
@@ -97,7 +98,7 @@ def report(made: Read, folder: Path, out: Path | None = None) -> Report:
         out: where `report` writes it. None: to `folder`.
     """
     plan, found = made.plan, wins(made)
-    failed = [f"{cell.name}: {cell.failure}" for cell in plan.cells if cell.failure and cell.name not in made.compared]
+    failed = [f"{cell.name}: {cell.failure}" for cell in plan.cells if cell.failure]
     bad = [f"{name}: {', and '.join(each.failures)}" for name, each in made.compared.items() if each.failures]
     troubles = [f"{name}: {each}" for name, compared in made.compared.items() for each in compared.findings.troubles]
     again = ["report", str(folder), *(["--out", str(out)] if out else [])]
@@ -115,7 +116,7 @@ def report(made: Read, folder: Path, out: Path | None = None) -> Report:
             Mark("Repeats", str(plan.repeats), "good" if any(each.is_decided for each in found) else ""),
         ],
         findings=[
-            ("Who wins where?", _sentences(found)),
+            ("Who wins where?", [*_sentences(found), *_of_machines(made)]),
             ("Cautions", [*failed, *troubles]),
         ],
         tables=[wins_table(plan, found), _cells_table(made)],
@@ -161,10 +162,33 @@ def wins_table(plan: MatrixPlan, found: Sequence[Win]) -> Table:
     return Table.of("who_wins_where", "Who wins where", columns, found, note)
 
 
+def _machines(made: Read) -> dict[str, str]:
+    """What made each cell, by the cell's name: `M1: Some CPU, 8 cores`. Hosts that are not known are one."""
+    known: list[dict[str, Any]] = []
+    named: dict[str, str] = {}
+    for name, compared in made.compared.items():
+        facts = compared.stored.comparison.machine
+        if (number := next((place for place, each in enumerate(known) if not machine.differences(each, facts)), None)) is None:
+            known.append(facts)
+            number = len(known) - 1
+        cores = wording.count(facts.get("logical_cores") or 0, "core")
+        named[name] = f"M{number + 1}: {facts.get('processor') or 'unknown processor'}, {cores}"
+    return named
+
+
+def _of_machines(made: Read) -> list[str]:
+    """That no ratio goes from one machine to another, where there are several."""
+    if (number := len({name.split(":")[0] for name in _machines(made).values()})) < 2:
+        return []
+    return [f"The comparisons were made on {number} machines, each on one. No time is compared with a time of another machine."]
+
+
 def _cells_table(made: Read) -> Table:
+    names = _machines(made)
+
     def state(cell: Cell) -> str:
         compared = made.compared.get(cell.name)
-        if compared is None:
+        if cell.failure or compared is None:
             return cell.failure or _NOT_RUN
         worst = [summary.status for summary in compared.summaries if summary.status != "ok"]
         return ", ".join(f"{number} {status}" for status, number in Counter(worst).items()) or "ok"
@@ -175,6 +199,7 @@ def _cells_table(made: Read) -> Table:
     columns = (
         Column("cell", "folder", pick="name"),
         Column("rows", "rows", pick=lambda cell: len(cell.rows)),
+        Column("machine", "machine", pick=lambda cell: names.get(cell.name), fold=40),
         Column("proof", "same training", pick=proof),
         Column("state", "status", pick=state, fold=40),
     )

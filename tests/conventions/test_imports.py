@@ -16,7 +16,7 @@ PROJECT = Path(__file__).parents[2]
 
 GENERAL = frozenset(
     {"numpy", "pandas", "PIL", "pooch", "platformdirs", "filelock", "safetensors"}
-    | {"dask", "distributed", "simplejpeg"}
+    | {"dask", "distributed", "simplejpeg", "submitit"}
     | {"sklearn", "scipy", "threadpoolctl", "psutil", "optuna", "sqlalchemy"}
     | {"pydantic", "yaml", "typer", "rich", "matplotlib", "jinja2"}
 )
@@ -54,6 +54,7 @@ FOLDERS: dict[str, tuple[str, ...]] = {
         "planning",
         "switches",
         "comparison",
+        "cluster",
         "data",
         "environments",
         "conformance",

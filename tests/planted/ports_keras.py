@@ -12,14 +12,14 @@ CLASSES = 5
 
 def port(
     *, activation: Any = "relu", norm: dict[str, Any] | None = None, first: Any = (), pool: Any = None, conv2: Any = None,
-    rate: float = 0.3, dense: dict[str, Any] | None = None, classes: int = CLASSES,
+    rate: float = 0.3, dense: dict[str, Any] | None = None, classes: int = CLASSES, **conv1: Any,
 ) -> keras.Model:  # fmt: skip
     """The right port of `Net`, but for what the arguments say."""
     images = keras.Input((8, 8, 3))
     x = images
     for layer in first:
         x = layer(x)
-    x = layers.Conv2D(4, 3, padding="same")(x)
+    x = layers.Conv2D(4, 3, **{"padding": "same", **conv1})(x)
     if norm is not None:
         x = layers.BatchNormalization(**norm)(x)
     x = layers.Activation(activation)(x) if isinstance(activation, str) else activation(x)
@@ -546,6 +546,34 @@ def two_rounded(epsilon: float = 1e-5) -> keras.Model:
 
 def two_rounded_with_another_epsilon() -> keras.Model:
     return two_rounded(3e-4)
+
+
+def rescaled(red: float = -0.485, **options: Any) -> keras.Model:
+    """The right port of `ports_torch.Scaled`, but for what the arguments say."""
+    return port(first=[layers.Rescaling(0.3, [red, -0.456, -0.406])], **options)
+
+
+def rescaled_and_padded() -> keras.Model:
+    """The right port of `ports_torch.Scaled`, with zeros around what it scales."""
+    return port(first=[layers.Rescaling(0.3, [-0.485, -0.456, -0.406]), layers.ZeroPadding2D(1)], padding="valid")
+
+
+def rescaled_a_little_wrongly() -> keras.Model:
+    return rescaled(-0.485 + 2e-8)
+
+
+def rescaled_with_padding_on_other_sides() -> keras.Model:
+    return rescaled(conv2={"padding": "same"})
+
+
+def rescaled_and_dilated() -> keras.Model:
+    """Its first layer has a fault without a name."""
+    return port(first=[layers.Rescaling(0.3, [-0.485, -0.456, -0.406])], dilation_rate=2)
+
+
+def standardised() -> keras.Model:
+    """The right port of `ports_torch.Standardised`."""
+    return port(first=[layers.Normalization(mean=[0.485], variance=[0.23**2])])
 
 
 def scaled_only(images: Any) -> Any:

@@ -52,6 +52,8 @@ def test_the_kept_weights_are_those_after_the_best_epoch(twin: Twin, tmp_path: P
     found = best(tmp_path / "a")
     assert (found.card.epoch, found.card.validation) == (number, result.epochs[number - 1].validation)
     assert found.card.spec_hash == result.spec.digest
+    labels = list(DATA.validation.labels)
+    assert found.card.chance_accuracy == max(map(labels.count, labels)) / len(labels)
     _, until_then = run(twin, tmp_path / "b", epochs=number)
     expected = until_then.weights()
     assert found.weights.keys() == expected.keys()

@@ -58,7 +58,7 @@ def scanning(encoded: Encoded, image_size: int, workers: int, scheduler: str) ->
         yield lambda: compute(total)
         return
     with client(workers, scheduler) as connection:
-        all_workers = list(_workers(connection))
+        all_workers = list(workers_of(connection))
         # If all may work, none is named: a killed worker comes back under another address. If only some may work, they are
         # named: else idle workers would steal tasks, and the row would have more workers than it says.
         chosen: dict[str, Any] = {"workers": all_workers[:workers]} if workers < len(all_workers) else {}
@@ -72,8 +72,11 @@ def scanning(encoded: Encoded, image_size: int, workers: int, scheduler: str) ->
 
 
 @contextmanager
-def connected(address: str) -> Generator[distributed.Client]:
+def connected(address: str, otherwise: str = f"use {' or '.join(SCHEDULERS)}") -> Generator[distributed.Client]:
     """A client of the cluster at this address.
+
+    Args:
+        otherwise: what to do without a cluster.
 
     Raises:
         SchedulerError: nothing answers at the address.
@@ -83,8 +86,7 @@ def connected(address: str) -> Generator[distributed.Client]:
         client = distributed.Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
     except (OSError, ValueError) as error:
         raise SchedulerError(
-            f"scheduler cannot be reached. Received: {address} ({error}). Start one with `dask scheduler`, or use "
-            f"{' or '.join(SCHEDULERS)}."
+            f"scheduler cannot be reached. Received: {address} ({error}). Start one with `dask scheduler`, or {otherwise}."
         ) from None
     with client:
         yield client
@@ -108,7 +110,7 @@ def workers_and_cores(address: str) -> tuple[int, int]:
         SchedulerError: nothing answers at the address, or the cluster cannot import this project.
     """
     with connected(address) as client:
-        found = _workers(client)
+        found = workers_of(client)
         try:
             client.run_on_scheduler(available_cores)
             cores: Any = client.run(available_cores)
@@ -123,11 +125,18 @@ def workers_and_cores(address: str) -> tuple[int, int]:
 
 def num_workers(client: distributed.Client) -> int:
     """Number of workers of a client's cluster."""
-    return len(_workers(client))
+    return len(workers_of(client))
 
 
-def _workers(client: distributed.Client) -> dict[str, Any]:
-    return client.scheduler_info(n_workers=-1)["workers"]
+def workers_of(client: distributed.Client) -> dict[str, Any]:
+    """Facts of the workers of a client's cluster, by their addresses.
+
+    Raises:
+        OSError: the scheduler does not answer.
+    """
+    # `scheduler_info` sometimes shows no worker: its answer is overwritten by another that the client asks for by itself.
+    found: Any = client.sync(client.scheduler.identity, n_workers=-1)  # pyright: ignore[reportOptionalMemberAccess]
+    return found["workers"]
 
 
 def _total(stretches: list[Encoded], image_size: int) -> Delayed:
@@ -156,7 +165,7 @@ def client(workers: int, scheduler: str) -> Generator[distributed.Client]:
     """
     if scheduler != "processes":
         with connected(scheduler) as connection:
-            found = len(_workers(connection))
+            found = len(workers_of(connection))
             if found < workers:
                 raise SchedulerError(
                     f"the cluster must have {workers} workers. Received: {found}. Start more, or ask for fewer."

@@ -57,3 +57,36 @@ def test_a_process_that_a_module_forks_may_end(own_module: Callable[[str], str])
 def test_a_signal_ends_a_twin_also_while_it_imports_a_module(own_module: Callable[[str], str]) -> None:
     with pytest.raises(SystemExit):
         user_code.module(own_module(f"sys.exit({128 + signal.SIGTERM})"))
+
+
+@pytest.mark.parametrize(
+    ("source", "refused"),
+    [
+        ("class Near:\n    def forward(self): ...", True),
+        ("class Near: ...\ndef build(self): return self.modules()", True),
+        ("if os.environ:\n    Nearly = 3", False),
+        ("from os import path as Nearly", False),
+        ("match 3:\n    case Nearly: ...", False),
+        ("for name in ['Nearly']:\n    globals()[name] = 3", False),
+        ("setattr(sys.modules[__name__], 'Near' + 'ly', 3)", False),
+        ("sys.modules[__name__].__dict__['Near' + 'ly'] = 3", False),
+        ("def __getattr__(name): return 3", False),
+        ("from tests.common.models.all_names import *", False),
+        ("class Nearly(:", False),  # importing it says where it is torn
+    ],
+)
+def test_a_name_that_the_text_of_a_module_cannot_define_is_refused_without_importing_it(
+    own_module: Callable[[str], str], source: str, refused: bool
+) -> None:
+    name = f"{own_module(source)}:Nearly"
+    file = user_code.file_of("ending.net")
+    assert file is not None
+    if not refused:
+        user_code.refuse_absent(name, file)
+        return
+    said = r"ending\.net has no Nearly\. Received: ending\.net:Nearly\. Name a class .*net\.py\. Did you mean Near\?"
+    with pytest.raises(SpecError, match=said):
+        user_code.refuse_absent(name, file)
+    assert "ending.net" not in sys.modules
+    with pytest.raises(SpecError, match=said):
+        user_code.find(name)

@@ -428,6 +428,7 @@ def test_the_verdict_of_the_proof_stands_with_the_table(
     arguments = [argument for argument in QUICK if argument != "--no-proof"]
     done = compare("run", *arguments, "--out", tmp_path / "out")
     assert done.exit_code == code
+    assert done.stderr.startswith("proof that the training is the same, which may take minutes ...\n")
     assert f"Identical training: {headline}: losses agree within 3e-15." in done.stdout
     assert "data_parallel: not claimed: why not." in done.stdout
     assert "pipeline: compared with serial in parts." in done.stdout

@@ -21,7 +21,7 @@ from common.data.sources import DataRefused
 from common.spec import Spec, SpecError
 from compare import api
 from compare.comparison import run_process
-from compare.core.errors import FolderError, LaunchError
+from compare.core.errors import FolderError, LaunchError, UnfitError
 from compare.execution import launch, run_settings
 from compare.schema import SPEC_FILE
 from tests.compare.command_line import compare
@@ -129,7 +129,7 @@ def _file(folder: Path, values: Any) -> Path:
         ({"contestants": {"a": {"twin": "left"}, "b": {"twin": "lift"}}}, SpecError, 2),
         ({"data": {"source": "/nowhere"}}, DataRefused, 4),
         (QUICK, FolderError, 2),
-        (QUICK | {"contestants": {"a": {"twin": "left", "python": "/nowhere/python"}}}, LaunchError, 1),
+        (QUICK | {"contestants": {"a": {"twin": "left", "python": "/nowhere/python"}}}, UnfitError, 2),
     ],
 )
 def test_errors_are_those_of_the_command_in_its_sentences(
@@ -143,7 +143,7 @@ def test_errors_are_those_of_the_command_in_its_sentences(
     assert done.exit_code == code and told == {"error": error.__name__, "words": done.stderr.rstrip("\n")}
 
 
-@pytest.mark.parametrize("error", [SpecError, FolderError, DataRefused, LaunchError, OSError, KeyboardInterrupt])
+@pytest.mark.parametrize("error", [SpecError, FolderError, DataRefused, LaunchError, UnfitError, OSError, KeyboardInterrupt])
 def test_an_answer_becomes_the_error_of_its_name(monkeypatch: pytest.MonkeyPatch, error: type[BaseException]) -> None:
     name = "Interrupted" if error is KeyboardInterrupt else error.__name__
     _answers(monkeypatch, json.dumps({"error": name, "words": "It is late."}))

@@ -25,6 +25,7 @@ from common.data.sources import load
 from common.machine import machine
 from common.spec import Data
 from compare.__main__ import app
+from compare.data import preprocess_report
 from compare.execution import launch
 from tests.common.data.preprocessing.made_up_scan import jpeg
 from tests.common.made_up_data import write_folder
@@ -137,7 +138,8 @@ def test_sums_that_differ_in_one_unit_are_named_and_nothing_is_stored(
     assert "NOT THE SAME: right x2 found other integer sums than the others." in preprocess(*arguments).stdout
 
 
-def test_table_and_plot_are_written(data: Path, tmp_path: Path) -> None:
+def test_table_and_plot_are_written(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preprocess_report, "DISTURBED_FROM", -1.0)  # so that other work disturbs every scan
     out = tmp_path / "out"
     done = preprocess(data, "--engines", "dask,left", "--workers", "1,4", "--repeats", "1", "--out", out)
     assert done.exit_code == 0, done.output
@@ -159,6 +161,8 @@ def test_table_and_plot_are_written(data: Path, tmp_path: Path) -> None:
     assert [row[:2] for row in csv.reader((out / "tables" / "preprocess.csv").read_text().splitlines())] == [
         ["engine", "workers"], ["dask", "1"], ["dask", "4"], ["left", "1"], ["left", "4"],
     ]  # fmt: skip
+    disturbed = "Other work disturbed 4 scans (dask x1, dask x4, left x1, left x4): rely on no time of them."
+    assert disturbed in (out / "preprocess.md").read_text()
     for row in json.loads((out / "preprocess.json").read_text())["rows"]:
         assert {"engine", "workers", "seconds", "images", "images_per_second", "speedup", "efficiency"} <= row.keys()
         assert {"oversubscribed", "mean", "std", "status", "reason"} <= row.keys()

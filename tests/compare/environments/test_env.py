@@ -150,7 +150,7 @@ def test_wrong_words_are_refused_and_make_nothing(tmp_path: Path, words: list[st
 def test_an_interpreter_that_cannot_make_it_is_refused(tmp_path: Path) -> None:
     (tmp_path / "my.lock").write_text("")
     done = compare("env", "create", "mine", "--lock", "my.lock", "--python", "gone/python")
-    assert done.exit_code == 1 and "The interpreter of mine cannot be started" in done.output
+    assert done.exit_code == 2 and "The interpreter of mine cannot be started" in done.output
     assert not (tmp_path / ".environments").exists()
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from common.artifacts.schema import Metrics
 from common.artifacts.trained import Card, Trained
 from common.models import weights
 from compare.core import wording
@@ -23,17 +24,24 @@ def test_a_name_is_shown_character_by_character() -> None:
     assert tuple(map(wording.visible, NAMES)) == SHOWN
 
 
-def predictions() -> tables.Table:
+def predictions(correct: int = 50, chance: float | None = None) -> tables.Table:
     network = linear.architecture(len(NAMES), 8)
     card = Card(
         framework="left", versions={}, model="a.b", class_names=NAMES, image_size=8, pixel_mean=(0, 0, 0), pixel_std=(1, 1, 1),
-        precision="float64", spec_hash="", data_hash="", seed=0, epoch=1, validation=None,
+        precision="float64", spec_hash="", data_hash="", seed=0, epoch=1, chance_accuracy=chance,
+        validation=Metrics(loss=1.0, accuracy=correct / 100, num_correct=correct, num_examples=100),
     )  # fmt: skip
     model = Trained(card, network, weights.initial(network, 0))
     found = predict.Predictions("left", model, [predict.Path(f"{name}.png") for name in NAMES], np.eye(len(NAMES)))
     report = predict.report(found, predict.Path("model"), len(NAMES))
     assert [image["label"] for image in report.values["images"]] == list(NAMES)
     return report.terminal_tables[0]
+
+
+def test_predictions_of_a_model_that_guesses_say_so() -> None:
+    said = "Its validation accuracy of 0.1700 on 100 images is no better than guessing"
+    assert said in predictions(17).note  # by chance 0.125, of 8 classes
+    assert "guessing" not in predictions(50).note and "no better than guessing" in predictions(50, chance=0.5).note
 
 
 def compared() -> list[tables.Table]:

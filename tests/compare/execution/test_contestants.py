@@ -317,7 +317,7 @@ def test_a_framework_that_is_missing_here_is_refused_before_anything_is_imported
     fake_twins.setattr(environment, "distributions", lambda: there)
     done = compare("run", "--out", tmp_path / "out")
     said = " ".join(done.output.split())
-    assert done.exit_code == 1 and "tensorflow cannot run here: tensorflow is not installed." in said
+    assert done.exit_code == 2 and "tensorflow cannot run here: tensorflow is not installed." in said
     assert "Install convtwins[tensorflow], or choose others with --frameworks." in said
     with launch.asked(["tensorflow", "left"], each_apart=True) as answer:
         assert answer("left")["framework"] == "left"
@@ -351,7 +351,7 @@ def test_a_framework_that_dies_on_import_is_refused(linked: Path, tmp_path: Path
 def test_a_run_with_such_an_interpreter_trains_nothing(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     broken = script(tmp_path / "python", "exit 3")
     done = compare("run", "--contestant", "fine=left", "--contestant", f"broken=left@{broken}", "--out", tmp_path / "out")
-    assert done.exit_code == 1 and "The interpreter of broken does not work" in done.output
+    assert done.exit_code == 2 and "The interpreter of broken does not work" in done.output
     assert not (tmp_path / "out").exists()
 
 

@@ -252,7 +252,7 @@ def test_an_input_of_too_few_timed_batches_gets_a_caution_and_no_verdict(timed: 
     ]
     which = "All 6 rows" if len(rows) == 6 else f"{len(rows)} of 6 rows"
     assert found.troubles == [
-        f"{which}: too few timed batches to show a steady pace: rely on no rate of them, and make them longer with --epochs. "
+        f"{which}: too few timed batches to show a steady pace: rely on no rate of them. Make them longer with --epochs. "
         f"These are: {'; '.join(rows)}."
     ] * bool(rows)
 
@@ -349,6 +349,29 @@ def test_work_of_others_counts_where_it_takes_from_the_budget(cores: int, others
     of_a_side = stored.comparison.model_copy(update={"argv": ["regress", "--interleaved", "main"]})
     alone = [each.removesuffix(f" {AGAIN}") for each in expected]
     assert findings(stored.model_copy(update={"comparison": of_a_side}), [summary]).troubles == alone
+
+
+@pytest.mark.parametrize(
+    ("argv", "advised"),
+    [
+        (["run"], ["--repeats 5. A verdict needs 5 repeats.", "or more images or --epochs."]),
+        (["reproduce", "x", "--scale", "smoke"], ["--again disturbed. A verdict needs 5 repeats. A larger --scale helps."]),
+        (["reproduce", "x", "--scale=full"], ["--again disturbed. A verdict needs 5 repeats."]),
+    ],
+)
+def test_a_reproduction_is_not_advised_what_its_scale_fixes(argv: list[str], advised: list[str]) -> None:
+    stored = made.repeated(1)
+    for runs in stored.runs.values():
+        short = [epoch.model_copy(update={"timed_steps": 0}) for epoch in runs[0].epochs]
+        update = {"cores_of_others": 1.5, "machine": {"logical_cores": 2}, "epochs": short}
+        runs[0] = runs[0].model_copy(update=update)
+    stored = stored.model_copy(update={"comparison": stored.comparison.model_copy(update={"argv": argv})})
+    found = findings(stored, summarize(stored))
+    said = " ".join([*found.contestants, *found.modes, *found.troubles])
+    assert all(each in said for each in advised), said
+    usual = ("--repeats", "--epochs")
+    assert all((each in said) == (argv == ["run"]) for each in usual)
+    assert ("A larger --scale helps." in said) == (argv[-1] == "smoke")
 
 
 def test_near_equal_cautions_of_many_rows_are_one_with_their_number_and_their_names() -> None:

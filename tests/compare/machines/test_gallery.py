@@ -2,7 +2,9 @@ import json
 import re
 from pathlib import Path
 
+from common.artifacts.schema import Environment
 from compare.execution import store
+from compare.execution.contestants import Contestant
 from tests.compare.command_line import compare
 from tests.compare.machines.test_merge import folders, of_machine
 
@@ -12,7 +14,12 @@ def links(site: Path) -> list[str]:
 
 
 def test_the_page_links_to_the_report_of_each_comparison(tmp_path: Path) -> None:
-    there, site = folders(tmp_path / "in", of_machine(1, 1.3), of_machine(2, 0.8)), tmp_path / "site"
+    own = Environment(interpreter=f"{tmp_path}/bin/python3", python="3.12", distributions=(), distributions_hash="0")
+    entered = Contestant(name="pytorch", twin="pytorch", python=own.interpreter)
+    first = of_machine(1, 1.3, environments={"pytorch": own}, contestants=[entered])
+    for runs in first.runs.values():
+        runs[0] = runs[0].model_copy(update={"environment": own})
+    there, site = folders(tmp_path / "in", first, of_machine(2, 0.8)), tmp_path / "site"
     done = compare("gallery", *there, "--out", site, "--json")
     assert done.exit_code == 0, done.output
     found = links(site)
@@ -21,6 +28,7 @@ def test_the_page_links_to_the_report_of_each_comparison(tmp_path: Path) -> None
     assert "CPU 1" in page and "CPU 2" in page and "tensorflow is 1.2" in page
     written = [path for path in site.rglob("*") if path.suffix in (".html", ".md", ".json", ".csv", ".tex")]
     assert len(written) > 10 and not [path for path in written if str(tmp_path) in path.read_text()]  # of whoever made it
+    assert any("python3, Python 3.12" in path.read_text() for path in written)
     assert json.loads(done.stdout)["folders"] == [Path(each).parent.name for each in found]
 
 

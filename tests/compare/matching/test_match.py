@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from common import spec
 from common.models import architectures, user_code, work
 from common.spec import SpecError
 from compare import api
@@ -20,6 +21,7 @@ from compare.matching import climbing, pair_file
 from compare.matching import match as matching
 from compare.matching.causes import KNOWN
 from compare.matching.climbing import Match, Process
+from compare.proof import ladder
 from compare.proof.certificate import Proof, Rung
 from tests.planted import pair_for_run
 
@@ -260,6 +262,8 @@ def test_wrong_usage_names_the_option(both: Both) -> None:
         matching.match("nosuch.net:Net", f"{KERAS}:port", image=IMAGE, classes=CLASSES)  # before any process starts
     with pytest.raises(SpecError, match=r"A model is package\.module:name\. Received: '\.net:Net'"):
         matching.match(".net:Net", f"{KERAS}:port", image=IMAGE, classes=CLASSES)
+    with pytest.raises(SpecError, match=r"ports_keras has no prot\. Received: .* Did you mean port\?"):
+        matching.match(f"{TORCH}:Net", f"{KERAS}:prot", image=IMAGE, classes=CLASSES)  # before any process starts
     with pytest.raises(SpecError, match=r"--classes must be the number of outputs\. Received: 7; both models give 5\."):
         matching.match(f"{TORCH}:InTurn", f"{KERAS}:in_turn", image=IMAGE, classes=7, both=both)
     with pytest.raises(SpecError, match=r"was given images of --input 16x16x3: does it take these\?"):
@@ -284,6 +288,30 @@ def test_all_rounded_constants_are_looked_behind_and_each_is_tried_out(both: Bot
     wrong = matched(both, "TwoRounded", "two_rounded_with_another_epsilon")
     assert not wrong.holds, wrong.sentences
     assert [cause.name for cause in wrong.rungs[1].causes] == ["epsilon"], wrong.sentences
+
+
+@pytest.mark.parametrize(
+    ("net", "model"), [("Scaled", "rescaled"), ("Scaled", "rescaled_and_padded"), ("Standardised", "standardised")]
+)
+def test_a_scaling_whose_constants_tensorflow_rounds_is_accepted(both: Both, net: str, model: str) -> None:
+    found = matched(both, net, model)
+    assert found.holds and found.but_for == "constants that TensorFlow rounds to float32", found.sentences
+    (cause,) = found.rungs[1].causes
+    assert cause.residual is not None and cause.residual < 1e-14 < 1e-10 < found.rungs[1].difference
+    assert "scales and shifts by constants that are rounded to float32" in cause.sentence
+
+
+@pytest.mark.parametrize(
+    ("model", "names"),
+    [
+        ("rescaled_a_little_wrongly", ["input-scaling"]),
+        ("rescaled_with_padding_on_other_sides", ["padding"]),
+        ("rescaled_and_dilated", []),
+    ],
+)
+def test_a_scaling_that_tensorflow_rounds_hides_no_fault(both: Both, model: str, names: list[str]) -> None:
+    found = matched(both, "Scaled", model)
+    assert not found.holds and [cause.name for cause in found.rungs[1].causes] == names, found.sentences
 
 
 def test_an_optimizer_is_judged_behind_a_rounded_constant_too(both: Both) -> None:
@@ -352,7 +380,7 @@ def test_layers_that_run_in_another_order_need_a_name(both: Both) -> None:
     [
         ("Unsupported", "port", r"conv \(Conv3d, tests/planted/ports_torch\.py:\d+\) has parameters of its own and is not sup"),
         ("Broken", "port", r"Broken failed: RuntimeError: .*\(tests/planted/ports_torch\.py:\d+\)"),
-        ("Absent", "port", r"pytorch: tests\.planted\.ports_torch has no Absent"),
+        ("Absent", "port", r"tests\.planted\.ports_torch has no Absent"),
         ("CLASSES", "port", r"must be a Module, its class, or a function\. Received: int"),
         (
             "Net",
@@ -429,6 +457,22 @@ def test_a_written_pair_carries_what_is_rounded_and_a_proof_that_fails_by_it_nam
         in sentences[0]
     )
     assert "rounded" not in sentences[1]
+
+
+@pytest.mark.slow
+def test_a_proof_of_a_written_pair_fails_by_what_tensorflow_rounds_and_names_it(
+    both: Both, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair_file.write(matched(both, "Scaled", "rescaled"), tmp_path / "scaled_pair" / "net.py")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", f"{launch.PROJECT_ROOT}{os.pathsep}{tmp_path}")  # of the twins
+    said = "This may come from what `match` found: rounded-constants: tensorflow's rescaling scales and shifts"
+    data = {"source": "leaves:classes=5,images=60,size=16", "image_size": 8}
+    what = spec.build({"model": "scaled_pair.net", "data": data, "global_batch_size": 8})
+    proof = ladder.prove(
+        what, launch.FRAMEWORKS, ("serial",), replicas=2, steps=2, out=tmp_path / "proof", remember=False, progress=print
+    )
+    assert proof.verdict == "not proved" and said in proof.sentence, proof.sentence
 
 
 def test_a_shared_layer_keeps_its_name_in_a_written_pair(both: Both, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -578,6 +622,7 @@ def test_the_right_port_of_the_example_is_the_same_model(tmp_path: Path) -> None
 def test_the_first_try_of_the_example_is_explained_with_the_users_line_and_a_report(tmp_path: Path) -> None:
     done = example(tmp_path, "keras_net:first_try", "--out", str(tmp_path / "report"))
     assert done.returncode == 1, done.stderr
+    assert "Comparing net:Net with keras_net:first_try. This may take minutes.\n" in done.stderr
     assert "padding: pytorch pads 1 above and 1 below" in " ".join(done.stdout.split()) and "net.py:12" in done.stdout
     stored = json.loads((tmp_path / "report" / "match.json").read_text())
     assert stored["verdict"] == "not the same" and stored["rungs"][1]["causes"][0]["name"] == "padding"

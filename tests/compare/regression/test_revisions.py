@@ -739,7 +739,7 @@ def test_a_twin_that_only_the_two_environments_have_is_looked_up_there(
     pythons = interpreters(2)
     run_it = ["regress", "--environments", *pythons, *words, "--repeats", "1", "--out", tmp_path / "out"]
     done = CliRunner().invoke(app, [str(word) for word in run_it])
-    assert done.exit_code == 1 and "It has no twin third. Install a package with an entry point third" in done.output
+    assert done.exit_code == 2 and "It has no twin third. Install a package with an entry point third" in done.output
     for python in pythons:
         (site,) = python.parents[1].glob("lib/python*/site-packages")
         (site / "third_impl").mkdir()

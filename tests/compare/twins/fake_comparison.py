@@ -8,10 +8,16 @@ from compare.execution import launch
 from compare.reporting import plots
 from tests.compare import conftest
 
-if __name__ == "__main__":
+
+def pretend() -> None:
+    """Fake what the fixture `fake_twins` fakes, in this process."""
     patch = pytest.MonkeyPatch()
     patch.setattr(plots, "save", conftest.save_nothing)
     patch.setattr(launch, "FRAMEWORKS", conftest.FAKES)
     patch.setattr(machine, "available_cores", lambda: 4)
     patch.setattr(rates, "measured", conftest.measured_rates)
+
+
+if __name__ == "__main__":
+    pretend()
     run_process.main()

@@ -595,7 +595,12 @@ def test_engines_scale_by_their_own_pace_alone(
 
     scans = [row("dask", 1, 2.0), row("dask", 2, 1.5 * slower), row("pytorch", 1, 8.0), row("pytorch", 2, 4.0)]
     # Repeats are alike to the last digit but for a common drift: any difference is sure.
-    assert verdict_of(replace(nothing(PLANT, "smoke"), scans=scans), "loaders_scale_better") == verdict
+    here = replace(nothing(PLANT, "smoke"), scans=scans)
+    assert verdict_of(here, "loaders_scale_better") == verdict
+    (published,) = [each for each in here.paper.tables.values() if each.rows_are == "scans"]
+    (caption,) = [each.note for each in cells.tables(here) if each.title == published.title]
+    said = "Other work disturbed 4 scans (dask x1, dask x2, pytorch x1, pytorch x2): rely on no time of them."
+    assert (said in caption) == ("disturbed" in caption) == (others == 3.5)
 
 
 _SAME = [2.0, 1.5]

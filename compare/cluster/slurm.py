@@ -1,0 +1,225 @@
+"""Jobs of Slurm: each comparison is one job, alone on its machine. The results folder is on a disk that all machines share."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from common.machine.machine import PROJECT_ROOT
+from common.processes import signals
+from compare.cluster import jobs
+from compare.cluster.jobs import Ended, Ends, Say
+from compare.core import wording
+from compare.core.errors import LaunchError
+from compare.execution import launch
+
+NAME = "slurm"
+_PROGRAMS = ("sbatch", "squeue", "scancel", "srun")
+_ALIVE = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT"}
+_UNKNOWN_JOB = "Invalid job id"
+_POLL_SECONDS = 1.0
+_ANSWER_SECONDS = 20.0
+"""How long an answer may take after its job has gone. A shared disk shows files late, and a cancelled run stores its part."""
+_ASKED, _ASK_SECONDS = 30, 10.0
+"""How often Slurm is asked, and the time between, while its controller does not answer."""
+
+
+def refuse_missing() -> None:
+    """Check that this machine can submit jobs.
+
+    Raises:
+        LaunchError: it cannot.
+    """
+    if missing := [name for name in _PROGRAMS if shutil.which(name) is None]:
+        raise LaunchError(
+            f"--on slurm needs Slurm's commands. Received: a machine without {', '.join(missing)}. Run it where you submit "
+            "jobs, e.g. on the login node of the cluster."
+        )
+
+
+def script(folder: Path, num_jobs: int, node: str | None = None) -> str:
+    """What sbatch is given.
+
+    Args:
+        folder: of the matrix.
+        node: the machine that these jobs must run on. None: any.
+    """
+    from submitit.slurm import slurm  # here: only this mode needs it
+
+    # What submitit does with `map_count` when it submits several jobs.
+    array: dict[str, Any] = {"map_count": num_jobs} if num_jobs > 1 else {}
+    place = _place(folder)
+    command = f"{shlex.quote(sys.executable)} -u -m submitit.core._submit {shlex.quote(str(place))}"
+    make = slurm._make_sbatch_string  # pyright: ignore[reportPrivateUsage]  what submitit itself calls; no public name has it
+    return make(command, place, **_parameters(node), **array)
+
+
+def _place(folder: Path) -> Path:
+    return folder.absolute() / jobs.FOLDER
+
+
+def _parameters(node: str | None) -> dict[str, Any]:
+    """Of submitit. What a site asks for besides, sbatch takes from its variables: SBATCH_PARTITION, SBATCH_ACCOUNT ..."""
+    path = os.pathsep.join([str(PROJECT_ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
+    return {
+        "job_name": "convtwins",
+        "time": None,  # submitit's default is five minutes
+        "wckey": None,
+        "nodes": 1,
+        "exclusive": True,
+        "mem": "0",  # all of it
+        "nodelist": node,
+        "use_srun": False,  # a step of srun would have one core
+        "stderr_to_stdout": True,
+        # Slurm would start a job again on another machine, which has no pair for its runs.
+        "additional_parameters": {"no-requeue": True},
+        "setup": [f"export PYTHONPATH={shlex.quote(path)} PYTHONSAFEPATH=1"],
+    }
+
+
+def work(folder: Path, cell: str, code: str) -> None:
+    """What a job runs, on its machine."""
+    job = "_".join(filter(None, [os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")]))
+    with _log(folder, cell).open("a", encoding="utf-8") as log:
+        jobs.do(folder, cell, code, job or os.environ["SLURM_JOB_ID"], lambda line: print(line, file=log, flush=True))
+
+
+def _log(folder: Path, cell: str) -> Path:
+    return folder / jobs.FOLDER / f"{cell}.txt"
+
+
+def run(
+    folder: Path,
+    cells: Sequence[str],
+    code: str,
+    *,
+    known: Mapping[str, str],
+    nodes: Mapping[str, str],
+    submitted: Callable[[Mapping[str, str]], object],
+    say: Say,
+) -> Ends:
+    """Submit these comparisons, and wait for them.
+
+    Args:
+        code: see `jobs.code_of`.
+        known: jobs that an earlier command submitted, by their comparison. One that Slurm still has is waited for.
+        nodes: the machines that comparisons were begun on.
+        submitted: called with all jobs that are waited for, once.
+
+    Yields:
+        Each comparison when its job is over.
+
+    Raises:
+        LaunchError: Slurm takes no jobs, or cannot be asked.
+    """
+    states = _states(list(known.values()))
+    waiting = {cell: job for cell, job in known.items() if cell in cells and states.get(job) in _ALIVE}
+    try:
+        groups: dict[str | None, list[str]] = defaultdict(list)
+        for cell in cells:
+            if cell not in waiting:
+                groups[nodes.get(cell)].append(cell)
+        for node, group in groups.items():
+            with signals.deferred():  # else an interruption could leave jobs that nobody knows
+                waiting |= _submit(folder, group, code, node)
+        submitted(waiting)
+    except BaseException:
+        _cancel(folder, waiting)
+        raise
+    try:
+        yield from _ends(folder, waiting, say)
+    except LaunchError:
+        raise  # Slurm does not answer: the jobs go on, and are known
+    except BaseException:
+        _cancel(folder, waiting)
+        raise
+
+
+def _submit(folder: Path, cells: Sequence[str], code: str, node: str | None) -> dict[str, str]:
+    """Jobs by their comparison."""
+    import submitit
+    from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+    executor = submitit.SlurmExecutor(_place(folder))
+    executor.update_parameters(**_parameters(node))
+    try:
+        made = executor.map_array(work, *zip(*[(folder.absolute(), cell, code) for cell in cells], strict=True))
+    except (FailedJobError, FailedSubmissionError, OSError) as error:
+        raise LaunchError(
+            f"sbatch took no job. Received: {wording.one_line(str(error))}. What your cluster asks for, such as a partition or "
+            "an account, is set by sbatch's variables: SBATCH_PARTITION, SBATCH_ACCOUNT, SBATCH_TIMELIMIT."
+        ) from None
+    return {cell: job.job_id for cell, job in zip(cells, made, strict=True)}
+
+
+def _ends(folder: Path, waiting: dict[str, str], say: Say) -> Ends:
+    """Wait for jobs, and take each out of `waiting` when it is over."""
+    shown: dict[str, str] = {}
+    read = {cell: log.stat().st_size if (log := _log(folder, cell)).exists() else 0 for cell in waiting}
+    gone_since: dict[str, float] = {}
+    while waiting:
+        time.sleep(_POLL_SECONDS)
+        states = _states(list(waiting.values()))
+        for cell, job in list(waiting.items()):
+            state = states.get(job, "gone")
+            if shown.get(cell) != state and state in _ALIVE:
+                shown[cell] = state
+                say(f"{cell}: job {job} is {state.lower()}")
+            read[cell] = _follow(_log(folder, cell), read[cell], cell, say)
+            answer = jobs.answered(folder, cell, job)
+            is_alive = state in _ALIVE or time.monotonic() - gone_since.setdefault(cell, time.monotonic()) < _ANSWER_SECONDS
+            if is_alive and (answer is None or answer.code is None):
+                continue
+            del waiting[cell]
+            last = launch.last_line(next((folder / jobs.FOLDER).glob(f"{job}_*log.out"), Path()))
+            yield Ended(cell, jobs.outcome(answer, f"job {job}, {state.lower()}{f': {last}' if last else ''}"))
+
+
+def _follow(log: Path, read: int, cell: str, say: Say) -> int:
+    """Say what is new in the log of a job. Returns how much of it has been read."""
+    new = log.read_bytes()[read:] if log.exists() else b""
+    whole = new[: new.rfind(b"\n") + 1]
+    for line in whole.decode(errors="replace").splitlines():
+        say(f"{cell}: {line}")
+    return read + len(whole)
+
+
+def _states(ids: Sequence[str]) -> dict[str, str]:
+    """State of each job that Slurm still knows.
+
+    Raises:
+        LaunchError: it cannot be asked.
+    """
+    if not ids:
+        return {}
+    command = ["squeue", "--noheader", "--array", "--states=all", "--format=%i|%T", f"--jobs={','.join(ids)}"]
+    why = ""
+    for _ in range(_ASKED):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode == 0 or _UNKNOWN_JOB in done.stderr:
+            return dict(line.strip().split("|") for line in done.stdout.splitlines() if "|" in line)
+        why = wording.one_line(done.stderr)
+        time.sleep(_ASK_SECONDS)
+    raise LaunchError(f"Slurm does not answer. Received from squeue: {why}. The same command goes on when it does.")
+
+
+def _cancel(folder: Path, waiting: Mapping[str, str]) -> None:
+    """Cancel jobs, and wait until those that run have stored what they have."""
+
+    def is_running(cell: str) -> bool:
+        answer = jobs.answered(folder, cell, waiting[cell])
+        return answer is not None and answer.code is None
+
+    if waiting:
+        subprocess.run(["scancel", *waiting.values()], capture_output=True, check=False)
+    until = time.monotonic() + _ANSWER_SECONDS
+    while time.monotonic() < until and any(map(is_running, waiting)):
+        time.sleep(0.2)

@@ -1,0 +1,240 @@
+"""`run --on tcp://...`: a Dask cluster whose workers have a slot each."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import dask.config
+import distributed
+import psutil
+import pytest
+
+from common.machine import machine
+from common.processes import supervisor
+from compare.cluster import dask_slots, jobs
+from compare.comparison import spread
+from compare.execution import cells, store
+from tests.compare.command_line import compare
+from tests.compare.conftest import behave
+
+QUICK = ("--frameworks", "left,right", "--cores", 1, "--no-proof", "--modes", "serial", "--no-one-core")
+TWO = ("--model", "simple_cnn,resnet18")
+REAL = (
+    *("--model", "simple_cnn", "--data", "digits", "--batch-size", "32,64", "--modes", "serial", "--no-one-core"),
+    *("--cores", 1, "--no-proof", "--set", "steps=2", "--limit", 200),
+)
+
+
+@contextmanager
+def cluster(*hosts: str, slots: int = 1) -> Generator[str]:
+    """The address of a scheduler in this process, with a worker at each of these addresses of this machine."""
+    options = {"nthreads": 1, "dashboard": False, "resources": {dask_slots.RESOURCE: slots} if slots else {}}
+    workers = {number: {"cls": distributed.Worker, "options": {"host": host, **options}} for number, host in enumerate(hosts)}
+    scheduler = {"cls": distributed.Scheduler, "options": {"host": "127.0.0.1", "dashboard": False}}
+    routes = {"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []}
+    with dask.config.set(routes), distributed.SpecCluster(workers=workers, scheduler=scheduler, silence_logs=50) as made:
+        yield made.scheduler_address
+
+
+@pytest.fixture
+def fakes(fake_twins: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """The fake twins, in the processes of jobs too."""
+    fake_twins.setattr(jobs, "PROCESS", "tests.compare.twins.fake_cell")
+    fake_twins.setattr(dask_slots, "_POLL_SECONDS", 0.02)
+    return fake_twins
+
+
+def states(printed: str) -> dict[str, tuple[str, str]]:
+    table = next(each for each in json.loads(printed)["tables"] if each["name"] == "cells")
+    return {row["cell"]: (row["state"], row["machine"] or "") for row in table["rows"]}
+
+
+@pytest.mark.slow
+def test_two_comparisons_run_on_two_machines_join_one_folder_and_only_what_is_missing_runs_again(
+    fakes: pytest.MonkeyPatch, ssh_key: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    with cluster("127.0.0.2", "127.0.0.3") as address:
+        dry = compare("run", *QUICK, *TWO, "--on", address, "--out", out, "--dry-run", "--json")
+        assert json.loads(dry.stdout)["jobs"] == ["simple_cnn", "resnet18"] and not out.exists()
+        behave(fakes, right__serial__1="crash")
+        done = compare("run", *QUICK, *TWO, "--on", address, "--out", out, "--json", "--sign", ssh_key)
+        assert done.exit_code == 1, done.output
+        assert [state for state, _ in states(done.stdout).values()] == ["1 failed"] * 2
+        assert "simple_cnn: right-serial-1core, failed" in done.stderr and "resnet18 has come back from" in done.stderr
+        assert {"127.0.0.2" in done.stderr, "127.0.0.3" in done.stderr} == {True}
+        for name in ("simple_cnn", "resnet18"):
+            assert (out / name / "report.html").exists() and store.read(out / name).signature is not None
+        behave(fakes)
+        left = {
+            name: (out / name / store.result_path("left-serial-1core", 0)).stat().st_mtime_ns for name in states(done.stdout)
+        }
+        again = compare("run", "--resume", out, "--json")
+        assert again.exit_code == 0, again.output
+        assert all(state == "ok" and "M1: " in made_on for state, made_on in states(again.stdout).values())
+        for name, before in left.items():
+            stored = store.read(out / name)
+            assert store.attempts(store.run_folder(out / name, "right-serial-1core", 0))
+            assert stored.runs["left-serial-1core"][0].status == stored.runs["right-serial-1core"][0].status == "ok"
+            assert before and not (out / f".{name}.received").exists()
+        third = compare("run", *QUICK, *TWO, "--on", address, "--out", out)
+        assert third.exit_code == 0 and "0 comparisons to run" in third.stderr and "sent to" not in third.stderr
+    assert compare("run", *QUICK, *TWO, "--out", out).exit_code == 2  # it would mix machines
+
+
+@pytest.mark.slow
+def test_an_interrupted_command_cancels_its_jobs_and_keeps_what_has_come_back(
+    fakes: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    out, said = tmp_path / "out", list[str]()
+
+    def interrupting(line: str) -> None:
+        said.append(line)
+        if sum("sent to" in each for each in said) == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with cluster("127.0.0.2") as address:
+        with fakes.context() as patch:
+            patch.setattr(spread, "_say", interrupting)
+            done = compare("run", *QUICK, *TWO, "--on", address, "--out", out)
+        assert done.exit_code == 130 and f"run --resume {out}" in done.stderr
+        assert (out / "simple_cnn" / store.PLAN_FILE).exists() and not (out / "resnet18").exists()
+        until = time.monotonic() + 20
+        while (others := psutil.Process().children()) and time.monotonic() < until:
+            time.sleep(0.1)
+        assert not others
+        done = compare("run", "--resume", out)
+        assert done.exit_code == 0 and "1 comparison to run" in done.stderr and "simple_cnn: sent" not in done.stderr
+
+
+@pytest.mark.slow
+def test_a_refused_comparison_fails_alone_and_one_begun_elsewhere_is_not_gone_on_with(
+    fakes: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    with cluster("127.0.0.2") as address:
+        behave(fakes, left__serial__1="crash")
+        done = compare("run", *QUICK, "--data", f"{tmp_path / 'nowhere'},digits", "--on", address, "--out", out, "--json")
+        assert done.exit_code == 1 and "nowhere has failed: " in done.stderr
+        assert states(done.stdout)["digits"][0] == "1 failed" and "nowhere" in states(done.stdout)["nowhere"][0]
+        plan = store.read_plan(out / "digits")
+        store.write_plan(out / "digits", plan.model_copy(update={"machine": {**plan.machine, "processor": "Another"}}))
+        done = compare("run", "--resume", out, "--json")
+    assert done.exit_code == 1 and "digits has failed: no machine of the cluster can run it" in done.stderr
+    assert "digits: sent" not in done.stderr and (out / "digits" / store.PLAN_FILE).exists()
+
+
+@pytest.mark.parametrize(
+    ("hosts", "slots", "said"),
+    [
+        ((), 1, "No worker at tcp://127.0.0.1"),
+        (("127.0.0.2",), 0, "has a slot for comparisons. Start one on each machine: `dask worker ADDRESS --nworkers 1"),
+        (("127.0.0.2", "127.0.0.2"), 1, "Received: 2 workers with a slot on 127.0.0.2."),
+    ],
+)
+def test_a_cluster_without_a_slot_on_each_machine_is_refused_before_anything_is_written(
+    fakes: pytest.MonkeyPatch, tmp_path: Path, hosts: Sequence[str], slots: int, said: str
+) -> None:
+    with cluster(*hosts, slots=slots) as address:
+        done = compare("run", *QUICK, "--on", address, "--out", tmp_path / "out")
+    assert done.exit_code == 1 and said in done.stderr and not (tmp_path / "out").exists(), done.output
+
+
+def test_a_worker_with_other_code_is_refused(fakes: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fakes.setattr(dask_slots, "probe", other_code)
+    with cluster("127.0.0.2") as address:
+        done = compare("run", *QUICK, "--on", address, "--out", tmp_path / "out")
+    assert done.exit_code == 1 and "has other code than this machine. Received: 0000" in done.stderr
+    assert "Start its scheduler and its workers from the same environment" in done.stderr
+
+
+def other_code(plan: str) -> dict[str, Any]:
+    return {"failure": None, "code": "0" * 64, "machine": {}}
+
+
+@pytest.mark.slow
+def test_a_job_whose_code_was_changed_after_the_check_is_refused_on_its_machine(
+    fakes: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    code_of = jobs.code_of
+    with cluster("127.0.0.2") as address, fakes.context() as patch:
+        patch.setattr(jobs, "code_of", lambda plan: code_of(plan)[::-1])
+        done = compare("run", *QUICK, "--on", address, "--out", tmp_path / "out", "--json")
+    assert done.exit_code == 1 and "is another than where the job was submitted" in done.stderr
+    assert "Install the same version there" in states(done.stdout)["simple_cnn"][0]
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[Any]:
+    """Starts programs of Dask as a user does. Those that still run are ended."""
+    running = list[subprocess.Popen[bytes]]()
+
+    def start(*words: object, pythonpath: str = os.environ.get("PYTHONPATH", "")) -> subprocess.Popen[bytes]:
+        environment = os.environ | {"PYTHONPATH": pythonpath}
+        command = [sys.executable, "-m", "dask", *map(str, words)]
+        running.append(subprocess.Popen(command, cwd=tmp_path, env=environment, start_new_session=True))
+        return running[-1]
+
+    yield start
+    for each in running:
+        kill(each)
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """A program of Dask with its worker, as when a machine goes. A second call does nothing."""
+    if process.poll() is None:
+        for each in (*psutil.Process(process.pid).children(recursive=True), process):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()
+        process.wait()
+
+
+@pytest.mark.slow
+def test_real_workers_run_real_comparisons_one_of_them_dies_and_a_stranger_is_refused(started: Any, tmp_path: Path) -> None:
+    (port,) = supervisor.free_ports(1, "127.0.0.1")
+    address, out = f"tcp://127.0.0.1:{port}", tmp_path / "out"
+    path = os.pathsep.join([str(machine.PROJECT_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    slot = ("--nworkers", 1, "--nthreads", 1, "--resources", "convtwins=1", "--no-dashboard")
+    started("scheduler", "--host", "127.0.0.1", "--port", port, "--no-dashboard", pythonpath=path)
+    stranger = started("worker", address, "--host", "127.0.0.4", *slot, pythonpath="")
+    done = wait_for(1, address, out)
+    assert done.exit_code == 1 and "cannot run this suite. Received: " in done.stderr and "No module named" in done.stderr
+    kill(stranger)
+    first = started("worker", address, "--host", "127.0.0.2", *slot, pythonpath=path)
+    started("worker", address, "--host", "127.0.0.3", *slot, pythonpath=path)
+
+    def killing(line: str) -> None:
+        if "sent to tcp://127.0.0.2" in line:
+            kill(first)
+
+    with distributed.Client(address, set_as_default=False) as client:
+        client.wait_for_workers(2, timeout=60)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spread, "_say", killing)
+        done = compare("run", *REAL, "--on", address, "--out", out, "--json")
+    assert done.exit_code == 1, done.output
+    found = sorted(state for state, _ in states(done.stdout).values())
+    assert found[1] == "ok" and found[0].startswith("its job was lost: the worker tcp://127.0.0.2:"), found
+    done = compare("run", "--resume", out, "--json")
+    assert done.exit_code == 0, done.output
+    assert [state for state, _ in states(done.stdout).values()] == ["ok", "ok"]
+    assert {
+        run.framework
+        for cell in cells.read(out).cells
+        for runs in store.read(out / cell.name).runs.values()
+        for run in runs.values()
+    } == {"pytorch", "tensorflow"}
+
+
+def wait_for(workers: int, address: str, out: Path) -> Any:
+    with distributed.Client(address, timeout=60, set_as_default=False) as client:
+        client.wait_for_workers(workers, timeout=60)
+    return compare("run", *REAL, "--on", address, "--out", out)

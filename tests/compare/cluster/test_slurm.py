@@ -1,0 +1,209 @@
+"""`run --on slurm`: the script on any machine, jobs on a real Slurm of one node where Debian's packages are there."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from common.machine import machine
+from common.processes import supervisor
+from compare.cluster import jobs, slurm
+from compare.comparison import spread
+from compare.execution import cells, store
+from tests.compare.cluster.test_dask_slots import QUICK, REAL, TWO, states
+from tests.compare.command_line import compare
+
+DAEMONS = ("munged", "slurmctld", "slurmd")
+CONFIGURATION = """\
+ClusterName=one
+SlurmctldHost={host}(127.0.0.1)
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+SlurmctldPort={controller}
+SlurmdPort={node}
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+ReturnToService=2
+KillWait=10
+MpiDefault=none
+MailProg=/bin/true
+AccountingStorageType=accounting_storage/none
+JobAcctGatherType=jobacct_gather/none
+NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory=1000 State=UNKNOWN
+PartitionName=all Nodes=ALL Default=YES MaxTime=20 State=UP
+"""
+
+
+@pytest.fixture
+def programs(tmp_path: Path, fake_twins: pytest.MonkeyPatch) -> Path:
+    """A folder of PATH with programs that only say that they ran."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("sbatch", "squeue", "scancel", "srun"):
+        (folder / name).write_text(f'#!/bin/sh\necho "$0 $*" >> {tmp_path}/ran\necho "{name}: no cluster here" >&2\nexit 1\n')
+        (folder / name).chmod(0o755)
+    fake_twins.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    return folder
+
+
+def test_a_dry_run_prints_what_sbatch_would_be_given_and_submits_nothing(programs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "a b"
+    done = compare("run", *QUICK, *TWO, "--on", "slurm", "--out", out, "--dry-run")
+    assert done.exit_code == 0, done.output
+    flags = {line.removeprefix("#SBATCH --") for line in done.stdout.splitlines() if line.startswith("#SBATCH")}
+    assert {"exclusive", "mem=0", "nodes=1", "no-requeue", "array=0-1%2", "job-name=convtwins"} <= flags
+    assert not any(flag.startswith(("time", "partition", "wckey", "nodelist")) for flag in flags)  # those of sbatch's variables
+    assert done.stdout.startswith("#!/bin/bash\n") and "srun" not in done.stdout
+    assert done.stdout.rstrip().endswith(f"{sys.executable} -u -m submitit.core._submit '{out}/jobs'")
+    assert f"export PYTHONPATH={machine.PROJECT_ROOT}" in done.stdout
+    assert "2 jobs (simple_cnn, resnet18). Nothing was." in done.stderr
+    assert not out.exists() and not (tmp_path / "ran").exists()
+    assert "array" not in compare("run", *QUICK, "--on", "slurm", "--dry-run").stdout
+    printed = json.loads(compare("run", *QUICK, *TWO, "--on", "slurm", "--out", out, "--dry-run", "--json").stdout)
+    assert printed["jobs"] == ["simple_cnn", "resnet18"] and printed["script"] == done.stdout.rstrip("\n") + "\n"
+
+
+def test_what_sbatch_says_against_a_job_is_said(programs: Path, tmp_path: Path) -> None:
+    done = compare("run", *QUICK, *TWO, "--on", "slurm", "--out", tmp_path / "out")
+    assert done.exit_code == 1 and "sbatch took no job. Received: sbatch: no cluster here" in done.stderr
+    assert "SBATCH_PARTITION" in done.stderr and len((tmp_path / "ran").read_text().splitlines()) == 1
+
+
+def test_a_machine_without_slurm_is_refused_before_anything_is_written(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fake_twins.setenv("PATH", str(tmp_path))
+    done = compare("run", *QUICK, "--on", "slurm", "--out", tmp_path / "out")
+    assert done.exit_code == 1 and "a machine without sbatch, squeue, scancel, srun. Run it where you submit" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_states_are_read_and_a_job_that_slurm_has_forgotten_is_gone(programs: Path, fake_twins: pytest.MonkeyPatch) -> None:
+    (programs / "squeue").write_text("#!/bin/sh\necho '7_0|RUNNING'\necho '7_1|NODE_FAIL'\n")
+    assert slurm._states(["7_0", "7_1", "7_2"]) == {"7_0": "RUNNING", "7_1": "NODE_FAIL"}
+    (programs / "squeue").write_text("#!/bin/sh\necho 'slurm_load_jobs error: Invalid job id specified' >&2\nexit 1\n")
+    assert slurm._states(["7_0"]) == {}
+    fake_twins.setattr(slurm, "_ASK_SECONDS", 0.0)
+    (programs / "squeue").write_text("#!/bin/sh\necho 'Unable to contact slurm controller' >&2\nexit 1\n")
+    with pytest.raises(slurm.LaunchError, match="Received from squeue: Unable to contact slurm controller"):
+        slurm._states(["7_0"])
+
+
+@pytest.fixture
+def real_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Slurm on this machine, with its files in a temporary folder."""
+    places = f"{os.environ['PATH']}{os.pathsep}/usr/sbin"
+    if missing := [name for name in (*DAEMONS, "sbatch") if shutil.which(name, path=places) is None]:
+        pytest.skip(f"Slurm is not here: {', '.join(missing)} missing (Debian: apt-get install slurm-wlm munge)")
+    if os.geteuid() != 0:
+        pytest.skip("Slurm of one's own is started as root")
+    folder = tmp_path / "slurm"
+    for each in ("state", "spool"):
+        (folder / each).mkdir(parents=True)
+    (folder / "key").write_bytes(os.urandom(1024))
+    (folder / "key").chmod(0o400)
+    controller, node = supervisor.free_ports(2, "127.0.0.1")
+    facts = {"host": os.uname().nodename.split(".")[0], "folder": folder, "controller": controller, "node": node}
+    (folder / "slurm.conf").write_text(CONFIGURATION.format(**facts, cpus=os.cpu_count()))
+    monkeypatch.setenv("SLURM_CONF", str(folder / "slurm.conf"))
+    monkeypatch.setenv("PATH", places)
+    munge = [
+        f"--{name}={folder}/munge.{name.removesuffix('-file')}" for name in ("socket", "pid-file", "log-file", "seed-file")
+    ]
+    commands = (
+        ["munged", "--force", "--foreground", f"--key-file={folder}/key", *munge],
+        ["slurmctld", "-D"],
+        ["slurmd", "-D"],
+    )
+    with contextlib.ExitStack() as started:
+        for command in commands:
+            log = started.enter_context((folder / f"{command[0]}.txt").open("wb"))
+            process = started.enter_context(subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True))
+            started.callback(process.terminate)
+            time.sleep(1.0)
+        until = time.monotonic() + 30
+        while "idle" not in (seen := subprocess.run(["sinfo", "-h", "-o", "%T"], capture_output=True, text=True).stdout):
+            assert time.monotonic() < until, f"{seen}\n{(folder / 'slurmctld.txt').read_text()}"
+            time.sleep(0.5)
+        yield
+
+
+@pytest.mark.slow
+def test_a_real_slurm_runs_comparisons_one_at_a_time_and_an_interrupted_command_goes_on(
+    real_slurm: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    out, said = tmp_path / "out", list[str]()
+
+    def interrupting(line: str) -> None:
+        said.append(line)
+        if ": pytorch-serial-1core (1 of 2): " in line:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(spread, "_say", interrupting)
+        done = compare("run", *REAL, "--repeats", 2, "--on", "slurm", "--out", out)
+    assert done.exit_code == 130 and f"run --resume {out}" in done.stderr, "\n".join([*said, done.output])
+    assert any("is pending" in line for line in said)  # the node is not shared
+    begun = {cell.name for cell in cells.read(out).cells if (out / cell.name / store.PLAN_FILE).exists()}
+    assert len(begun) == 1
+    (name,) = begun
+    answer = jobs.answered(out, name)
+    assert (
+        answer is not None
+        and answer.failure == "its job was cancelled, or its time was over."
+        and answer.node == os.uname().nodename
+    )
+    assert subprocess.run(["squeue", "-h"], capture_output=True, text=True).stdout == ""
+    before = (out / name / store.result_path("pytorch-serial-1core", 0)).stat().st_mtime_ns
+
+    done = compare("run", "--resume", out, "--json")
+    assert done.exit_code == 0, done.output
+    assert [state for state, _ in states(done.stdout).values()] == ["ok", "ok"]
+    assert (out / name / store.result_path("pytorch-serial-1core", 0)).stat().st_mtime_ns == before
+    assert any(f"#SBATCH --nodelist={answer.node}" in path.read_text() for path in (out / "jobs").glob("*.sh"))
+    third = compare("run", "--resume", out)
+    assert third.exit_code == 0 and "0 comparisons to run on slurm, 2 there already." in third.stderr
+
+
+@pytest.mark.slow
+def test_a_job_that_is_lost_fails_with_its_reason_and_one_that_still_runs_is_waited_for(
+    real_slurm: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    out, ran = tmp_path / "out", (*REAL[:4], "--batch-size", 32, *REAL[6:], "--on", "slurm", "--out", tmp_path / "out")
+    monkeypatch.setattr(slurm, "_ANSWER_SECONDS", 2.0)
+
+    def killing(line: str) -> None:
+        if "is running" in line:
+            subprocess.run(["scancel", "--signal=KILL", "--full", line.split("job ")[1].split()[0]], check=True)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(spread, "_say", killing)
+        done = compare("run", *ran, "--json")
+    assert done.exit_code == 1 and "its job was lost" in states(done.stdout)["simple_cnn"][0], done.output
+
+    def deserting(line: str) -> None:
+        if "is running" in line:
+            raise slurm.LaunchError("as if Slurm did not answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(spread, "_say", deserting)
+        assert compare("run", *ran).exit_code == 1
+    (job,) = (cell.job for cell in cells.read(out).cells)
+    done = compare("run", "--resume", out)
+    assert done.exit_code == 0, done.output
+    assert [cell.job for cell in cells.read(out).cells] == [job]
+    assert f"job {job} is running" in done.stderr or "has come back" in done.stderr

@@ -1,0 +1,135 @@
+"""`run --on`: what is left to run, what comes back, and the report of several machines. Jobs run in this process."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.artifacts import records
+from compare.cluster import jobs, slurm
+from compare.cluster.jobs import Answer, Ended
+from compare.comparison import cell_process
+from compare.execution import cells, store
+from compare.reporting import matrix_report
+from tests.compare.cluster.test_dask_slots import QUICK, TWO, states
+from tests.compare.command_line import compare
+from tests.compare.conftest import behave
+
+
+@pytest.fixture
+def submitted(fake_twins: pytest.MonkeyPatch) -> list[str]:
+    """Comparisons that Slurm was given. It runs them in this process, one after the other."""
+    given: list[str] = []
+
+    def run(folder: Path, names: list[str], code: str, *, nodes: Any, **rest: Any) -> Any:
+        for name in names:
+            given.append(f"{name} on {nodes[name]}" if name in nodes else name)
+            cell_process.main(folder, name, code, "7")
+            yield Ended(name, jobs.outcome(jobs.answered(folder, name, "7"), "gone"))
+
+    fake_twins.setattr(slurm, "run", run)
+    fake_twins.setattr(slurm, "refuse_missing", lambda: None)
+    return given
+
+
+def test_only_what_is_missing_is_submitted_where_it_was_begun(
+    submitted: list[str], fake_twins: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    behave(fake_twins, left__serial__1="crash")
+    assert compare("run", *QUICK, *TWO, "--on", "slurm", "--out", out).exit_code == 1
+    assert submitted == ["simple_cnn", "resnet18"]
+    behave(fake_twins)
+    answer = jobs.answered(out, "resnet18")
+    assert answer is not None
+    records.write(jobs.answer_file(out, "resnet18"), answer.model_copy(update={"node": "n2"}))
+    for changed, expected in (((), ["n2"]), ((), []), (("--repeats", 2), ["n"]), (("--restarts", 1), [])):
+        submitted.clear()
+        done = compare("run", "--resume", out, *changed, "--json")
+        assert done.exit_code == 0 and len(submitted) == 2 * len(expected), done.output
+    assert [state for state, _ in states(done.stdout).values()] == ["ok", "ok"]
+    assert cells.read(out).on == "slurm" and store.read_plan(out / "resnet18").repeats == 2
+
+
+def test_a_single_comparison_is_a_matrix_of_one_job(submitted: list[str], tmp_path: Path) -> None:
+    done = compare("run", *QUICK, "--on", "slurm", "--out", tmp_path / "out", "--json")
+    assert done.exit_code == 0 and submitted == ["simple_cnn"], done.output
+    assert json.loads(done.stdout)["cells"]["simple_cnn"]["labels"] == {"model": "simple_cnn"}
+
+
+def test_no_time_is_compared_with_a_time_of_another_machine(submitted: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = compare("run", *QUICK, *TWO, "--repeats", 5, "--on", "slurm", "--out", out, "--json")
+    assert done.exit_code == 0 and "machines" not in json.loads(done.stdout)["findings"]["Who wins where?"][-1]
+    plan = store.read_plan(out / "resnet18")
+    store.write_plan(out / "resnet18", plan.model_copy(update={"machine": {**plan.machine, "processor": "Another"}}))
+    found = matrix_report.read(out)
+    for win in matrix_report.wins(found):
+        assert {win.first.id, win.second.id} <= found.compared[win.cell.name].stored.runs.keys()
+        machines = {found.compared[win.cell.name].stored.comparison.machine["processor"]}
+        assert len(machines) == 1 and win.winner == "left"
+    printed = json.loads(compare("report", out, "--json").stdout)
+    assert printed["findings"]["Who wins where?"][-1] == (
+        "The comparisons were made on 2 machines, each on one. No time is compared with a time of another machine."
+    )
+    assert [row["machine"].split(",")[0] for row in printed["tables"][1]["rows"]][1] == "M2: Another"
+
+
+def test_what_comes_back_from_another_machine_is_checked(
+    submitted: list[str], fake_twins: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    main = cell_process.main
+
+    def changing(folder: Path, name: str, *rest: str) -> None:
+        main(folder, name, *rest)
+        if name == "resnet18":
+            plan = store.read_plan(folder / name)
+            store.write_plan(folder / name, plan.model_copy(update={"rows": plan.rows[:1]}))
+
+    fake_twins.setattr(cell_process, "main", changing)
+    done = compare("run", *QUICK, *TWO, "--on", "slurm", "--out", tmp_path / "out", "--json")
+    assert (
+        done.exit_code == 1
+        and "resnet18 has failed: " in done.stderr
+        and "its rows are left-serial-1core; asked" in done.stderr
+    )
+    assert states(done.stdout)["simple_cnn"][0] == "ok"
+
+
+def test_a_job_says_why_it_ran_nothing(fake_twins: pytest.MonkeyPatch, submitted: list[str], tmp_path: Path) -> None:
+    codes = iter("ab")
+    fake_twins.setattr(jobs, "code_of", lambda plan: next(codes) * 64)
+    done = compare("run", *QUICK, "--on", "slurm", "--out", tmp_path / "out")
+    assert done.exit_code == 1 and "Received: bbbbbbbbbbbb, needed: aaaaaaaaaaaa. Install the same version there" in done.stderr
+    assert jobs.outcome(None, "job 7, node_fail") == "its job was lost: job 7, node_fail"
+    assert jobs.outcome(Answer(job="7", node="n1"), "gone") == "its job was lost on n1: gone"
+    assert jobs.outcome(Answer(job="7", node="n1", code=1), "gone") is None
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--on", "ssh://host"), "--on must be slurm or the address of a Dask scheduler. Received: 'ssh://host'."),
+        (("--on", "slurm", "--live"), "--on goes without --from, --again and --live."),
+        (("--on", "slurm", "--hosts", "a,b"), "--on runs each comparison on one machine. Received also: --hosts."),
+        (("--on", "tcp://127.0.0.1:1"), "--on: the scheduler cannot be reached. Received: tcp://127.0.0.1:1"),
+        (("--on", "tcp://nowhere"), "an address is tcp://host:port"),
+    ],
+)
+def test_what_other_machines_cannot_do_is_refused_in_a_sentence(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path, words: tuple[str, ...], said: str
+) -> None:
+    done = compare("run", *QUICK, *words, "--out", tmp_path / "out")
+    assert done.exit_code in (1, 2) and said in done.stderr and not (tmp_path / "out").exists(), done.output
+
+
+def test_the_number_of_cores_must_be_named(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    done = compare("run", "--frameworks", "left,right", "--on", "slurm")
+    assert done.exit_code == 2 and "--on needs --cores: other machines may have more or fewer." in done.stderr
+
+
+def test_a_comparison_that_was_begun_here_does_not_go_on_elsewhere(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert compare("run", *QUICK, "--out", tmp_path / "out").exit_code == 0
+    done = compare("run", "--resume", tmp_path / "out", "--on", "slurm")
+    assert done.exit_code == 2 and "was begun on this machine. Received: --on slurm." in done.stderr
