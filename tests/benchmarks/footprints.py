@@ -99,6 +99,7 @@ def record(one: Wanted, out: Path, hosts: list[str], group: Path | None) -> None
             "CONVTWINS_PLANTED_AFTER": str(AFTER_SECONDS),
             "CONVTWINS_PLANTED_GROUP": str(group),
             "CONVTWINS_PLANTED_PAGES": str(out / "pages.bin"),
+            "TMPDIR": folder,  # it is killed, and would leave files
         }
         fields = one.fields | ({"hosts": hosts} if hosts else {})
         if hosts:
