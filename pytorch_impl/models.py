@@ -209,8 +209,10 @@ def num_values(model: nn.Module) -> tuple[int, int]:
 
 
 def _arrays(module: nn.Module) -> list[torch.Tensor]:
-    """Parameters and statistics; not the count of batches, which nothing uses."""
-    return [*module.parameters(), *(buffer for buffer in module.buffers() if buffer.is_floating_point())]
+    """Parameters and statistics; not the count of batches, which nothing uses, nor constants of a user's model."""
+    constants = {id(each) for own in module.modules() if isinstance(own, native.UserModel) for each in own.constants()}
+    statistics = (each for each in module.buffers() if each.is_floating_point() and id(each) not in constants)
+    return [*module.parameters(), *statistics]
 
 
 def _module(layer: Layer, group: ReplicaGroup | None) -> nn.Module:

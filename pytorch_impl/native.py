@@ -34,7 +34,13 @@ def build(side: Side, architecture: Architecture, precision: str, group: Replica
     if isinstance(user_code.find(side.model), nn.Module):
         raise SpecError(f"{side.model} is one model, and a run needs several. Name its class, or a function that makes it.")
     height, width, channels = model.shape
-    net = user_code.build(side.model, nn.Module, classes=model.num_outputs, image=(height, width, channels))
+    # Constants that a model keeps as buffers have the type that new tensors have.
+    usual = torch.get_default_dtype()
+    torch.set_default_dtype(getattr(torch, precision))
+    try:
+        net = user_code.build(side.model, nn.Module, classes=model.num_outputs, image=(height, width, channels))
+    finally:
+        torch.set_default_dtype(usual)
     own = UserModel(side, model, net, group)
     trained = sum(parameter.numel() for parameter in own.parameters() if parameter.requires_grad)
     pair.check_trained(side, architecture, trained)
@@ -62,6 +68,11 @@ class UserModel(nn.Module):
     def find(self, name: str) -> Any:
         """What holds the arrays of a layer of the architecture."""
         return self.net.get_submodule(self._names[name])
+
+    def constants(self) -> list[torch.Tensor]:
+        """Buffers that belong to no layer of the architecture: numbers that the model computes with."""
+        layers = tuple(f"{name}." for name in self._names.values())
+        return [buffer for name, buffer in self.net.named_buffers() if not name.startswith(layers)]
 
     def forward(self, images: torch.Tensor, *masks: torch.Tensor) -> torch.Tensor:
         """Logits [N, classes] of images, and of a mask bool [N, units] for each dropout."""

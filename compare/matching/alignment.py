@@ -17,7 +17,7 @@ _FAMILIES = {"average_pool": "max_pool", "global_max_pool": "global_average_pool
 """Kinds that may stand for each other: a porter may have taken the wrong one."""
 
 _ALIKE = 0.7
-"""Of two names, from which on one may stand for the other."""
+"""Two names that are so much alike may stand for each other."""
 
 Alike = Callable[[str, str], tuple[bool, bool]]
 """Whether two layers, by name, take and give the same."""

@@ -421,7 +421,7 @@ def _far(ask: Ask, sides: tuple[Side, Side], alignment: Alignment, ordinary: Run
     """The outputs where weights and images are large, dark or negative: there functions saturate, and conditions turn.
 
     A difference counts if it is larger than what rounding makes of these values, which is measured. What TensorFlow rounds to
-    float32 is held to the same with float32's rounding.
+    float32 may differ by what float32's rounding makes.
 
     Args:
         ask: of both models.
@@ -479,21 +479,22 @@ def _apart_where_finite(left: Array, right: Array) -> float | None:
     """As `apart`. Values that are not finite in both at the same places do not count. None: they tell nothing."""
     finite = np.isfinite(left), np.isfinite(right)
     if np.array_equal(*finite):
-        return apart(left[finite[0]], right[finite[1]]) if finite[0].any() else None
+        with np.errstate(over="ignore"):
+            return apart(left[finite[0]], right[finite[1]]) if finite[0].any() else None
     return math.inf if any(each.all() for each in finite) else None
 
 
 def _bounds(words: str, sides: tuple[Side, Side], look: _Look) -> dict[str, float]:
     """What rounding may make of the outputs of a pass, by type. Where a model refuses images that were moved by it: little."""
+    found = {"float64": _FORWARD, "float32": causes.ALIKE}
     try:
         moved = look(words, record=False)
     except SpecError:
-        return {"float64": _FORWARD, "float32": causes.ALIKE}
-    found: dict[str, float] = {}
+        return found
     for kind in JITTERS:
         pairs = ((side.arrays[f"far/{words}"], other.arrays[kind]) for side, other in zip(sides, moved, strict=True))
         changes = [_apart_where_finite(*pair) for pair in pairs]
-        found[kind] = max(_FORWARD, _REACH * max(math.inf if each is None else each for each in changes))
+        found[kind] = max(found[kind], _REACH * max(math.inf if each is None else each for each in changes))
     return found
 
 

@@ -39,6 +39,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     **{("weights.py", name): _FLATTENED for name in ("orders", "flattened", "restored")},
     ("slots.py", ""): "Torch's input workers are processes, which share memory; TensorFlow's are threads.",
     ("native.py", "UserModel.forward"): "Keras takes a model's inputs as one list, and the training mode with each call.",
+    ("native.py", "UserModel.constants"): "Torch counts a model's constants (buffers) with its statistics. Keras has none.",
     **{
         ("decisions.py", f"Decisions{method}"): _WATCHED
         for method in ("", ".__init__", ".__torch_function__", ".seen", ".found")

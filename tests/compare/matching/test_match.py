@@ -595,6 +595,19 @@ def test_a_proof_of_a_written_pair_fails_by_what_tensorflow_rounds_and_names_it(
     assert proof.verdict == "not proved" and said in proof.sentence, proof.sentence
 
 
+@pytest.mark.slow
+def test_a_written_pair_with_buffers_is_proved(both: Both, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair_file.write(matched(both, "with_buffers", "centred"), tmp_path / "buffers_pair" / "net.py")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", f"{launch.PROJECT_ROOT}{os.pathsep}{tmp_path}")  # of the twins
+    data = {"source": "leaves:classes=5,images=60,size=16", "image_size": 8}
+    what = spec.build({"model": "buffers_pair.net", "data": data, "global_batch_size": 8})
+    proof = ladder.prove(
+        what, launch.FRAMEWORKS, ("serial",), replicas=2, steps=2, out=tmp_path / "proof", remember=False, progress=print
+    )
+    assert proof.verdict == "proved", proof.sentence
+
+
 def test_a_shared_layer_keeps_its_name_in_a_written_pair(both: Both, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pair_file.write(matched(both, "Shared", "shared"), tmp_path / "shared_pair" / "net.py")
     monkeypatch.syspath_prepend(tmp_path)
