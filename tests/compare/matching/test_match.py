@@ -498,7 +498,11 @@ def test_layers_that_run_in_another_order_need_a_name(both: Both) -> None:
 @pytest.mark.parametrize(
     ("net", "model", "said"),
     [
-        ("Unsupported", "port", r"conv \(Conv3d, tests/planted/ports_torch\.py:\d+\) has parameters of its own and is not sup"),
+        (
+            "Unsupported",
+            "port",
+            r"conv \(Conv3d, tests/planted/ports_torch\.py:\d+\) has parameters of its own \(weight, bias\) and is not sup",
+        ),
         ("Broken", "port", r"Broken failed: RuntimeError: .*\(tests/planted/ports_torch\.py:\d+\)"),
         ("Absent", "port", r"tests\.planted\.ports_torch has no Absent"),
         ("CLASSES", "port", r"must be a Module, its class, or a function\. Received: int"),
