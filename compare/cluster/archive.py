@@ -17,7 +17,9 @@ from compare.execution.cells import Cell, MatrixPlan
 
 _FOLDERS = (store.RUNS_FOLDER, "proof")
 MOST_BYTES = 2**30
-"""Of an archive as it comes, and of all its files."""
+"""Of an archive as it comes, and of all its files on disk."""
+_BLOCK_BYTES = 4096
+"""That a file takes on disk besides its content, at most. Else many empty ones would fill it."""
 _RECEIVED, _BEFORE = ".{}.received", ".{}.before"
 """Names beside a comparison's folder: what is not checked yet, and what is replaced."""
 
@@ -52,7 +54,7 @@ def unpack(content: bytes, folder: Path) -> None:
             top, _, rest = name.partition("/")
             if name != store.PLAN_FILE and (top not in _FOLDERS or not rest):
                 raise FolderError(f"A worker sent a file that is no part of a comparison. Received: {name!r}. Nothing is kept.")
-            if (total := total + file.num_bytes) > MOST_BYTES:
+            if (total := total + file.num_bytes + _BLOCK_BYTES) > MOST_BYTES:
                 raise _too_large(total)
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -69,6 +69,7 @@ def member(name: str, content: bytes = b"", kind: bytes = tarfile.REGTYPE, link:
         ([member("report.html", b"<script>")], "no part of a comparison. Received: 'report.html'"),
         ([member("runs", b"1")], "no part of a comparison"),
         ([member("runs/x", bytes(2**20)), member("runs/y", bytes(2**20))], "too large to be sent"),
+        ([member(f"runs/{number}") for number in range(400)], "too large to be sent"),
         ([member("runs/x", b"1")], "holds no comparison"),
         ([], "There is no folder"),
     ],
