@@ -17,9 +17,11 @@ from compare.execution.cells import Cell, MatrixPlan
 
 _FOLDERS = (store.RUNS_FOLDER, "proof")
 MOST_BYTES = 2**30
-"""Of an archive as it comes, and of all its files."""
-_WORKS = ".{}.received"
-"""Names beside a comparison's folder: what is not checked yet."""
+"""Of an archive as it comes, and of all its files on disk."""
+_BLOCK_BYTES = 4096
+"""That a file takes on disk besides its content, at most. Else many empty ones would fill it."""
+_RECEIVED, _BEFORE = ".{}.received", ".{}.before"
+"""Names beside a comparison's folder: what is not checked yet, and what is replaced."""
 
 
 def pack(folder: Path) -> bytes | None:
@@ -52,7 +54,7 @@ def unpack(content: bytes, folder: Path) -> None:
             top, _, rest = name.partition("/")
             if name != store.PLAN_FILE and (top not in _FOLDERS or not rest):
                 raise FolderError(f"A worker sent a file that is no part of a comparison. Received: {name!r}. Nothing is kept.")
-            if (total := total + file.num_bytes) > MOST_BYTES:
+            if (total := total + file.num_bytes + _BLOCK_BYTES) > MOST_BYTES:
                 raise _too_large(total)
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -67,16 +69,27 @@ def join(content: bytes, plan: MatrixPlan, cell: Cell, folder: Path) -> None:
     Raises:
         DataRefused, FolderError: it is refused, see `unpack`, or is not the comparison that was asked for. Nothing is changed.
     """
-    place, received = folder / cell.name, folder / _WORKS.format(cell.name)
+    place, received, before = (folder / name.format(cell.name) for name in ("{}", _RECEIVED, _BEFORE))
     shutil.rmtree(received, ignore_errors=True)
     try:
         unpack(content, received)
         refuse_other(received, plan, cell)
         with signals.deferred():
-            shutil.rmtree(place, ignore_errors=True)
+            if place.exists():
+                store.refuse_busy(place)
+                place.rename(before)
             received.rename(place)
     finally:
         shutil.rmtree(received, ignore_errors=True)
+        restore(folder, cell)
+
+
+def restore(folder: Path, cell: Cell) -> None:
+    """Put back what a comparison was begun with, if `join` was killed while it replaced it."""
+    place, before = folder / cell.name, folder / _BEFORE.format(cell.name)
+    if before.exists() and not place.exists():
+        before.rename(place)
+    shutil.rmtree(before, ignore_errors=True)
 
 
 def refuse_other(folder: Path, plan: MatrixPlan, cell: Cell) -> None:

@@ -163,8 +163,9 @@ def run(address: str, folder: Path, plan: MatrixPlan, wanted: Sequence[Cell], co
                     yield from (Ended(cell.name, why) for cell in left)
                     return
                 time.sleep(_POLL_SECONDS)
+                present = _workers(client)
                 for worker, (future, cell) in list(running.items()):
-                    if future.done() or worker not in _workers(client):
+                    if future.done() or worker not in present:
                         del running[worker]
                         yield Ended(cell.name, _outcome(future, worker, plan, cell, folder))
         finally:
@@ -175,7 +176,7 @@ def _outcome(future: Any, worker: str, plan: MatrixPlan, cell: Cell, folder: Pat
     """Take what a job has sent. Returns why it has failed; None: it has not."""
     if not future.done():
         future.cancel()
-        return f"its job was lost: the worker {worker} has left the cluster."
+        return f"its job was lost: the worker {worker} has left the cluster, or its scheduler does not answer."
     try:
         text, content = future.result()
         answer = Answer.model_validate_json(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shlex
 import shutil
@@ -24,12 +25,16 @@ from compare.execution import launch
 NAME = "slurm"
 _PROGRAMS = ("sbatch", "squeue", "scancel", "srun")
 _ALIVE = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT"}
-_UNKNOWN_JOB = "Invalid job id"
+# sbatch prefers some of these variables to its script. The others are of an array that this command is a task of.
+_OVERRULING = (
+    *("SBATCH_ARRAY_INX", "SBATCH_EXCLUSIVE", "SBATCH_JOB_NAME", "SBATCH_REQUEUE"),
+    *("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"),
+)
 _POLL_SECONDS = 1.0
 _ANSWER_SECONDS = 20.0
 """How long an answer may take after its job has gone. A shared disk shows files late, and a cancelled run stores its part."""
 _ASKED, _ASK_SECONDS = 30, 10.0
-"""How often Slurm is asked, and the time between, while its controller does not answer."""
+"""How often Slurm is asked while jobs run, and the time between, if its controller does not answer."""
 
 
 def refuse_missing() -> None:
@@ -59,18 +64,26 @@ def script(folder: Path, num_jobs: int, node: str | None = None) -> str:
     place = _place(folder)
     command = f"{shlex.quote(sys.executable)} -u -m submitit.core._submit {shlex.quote(str(place))}"
     make = slurm._make_sbatch_string  # pyright: ignore[reportPrivateUsage]  what submitit itself calls; no public name has it
-    return make(command, place, **_parameters(node), **array)
+    return make(command, place, **_parameters(folder, node), **array)
 
 
 def _place(folder: Path) -> Path:
-    return folder.absolute() / jobs.FOLDER
+    place = folder.absolute() / jobs.FOLDER
+    if "%" in str(place):  # sbatch would put a job's id there
+        raise LaunchError(f"Slurm writes to no folder with % in its path. Received: {folder}. Choose another --out.")
+    return place
 
 
-def _parameters(node: str | None) -> dict[str, Any]:
+def _name(folder: Path) -> str:
+    """Of the jobs of a folder, by which Slurm finds them. No other folder's have it."""
+    return f"convtwins-{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]}"
+
+
+def _parameters(folder: Path, node: str | None) -> dict[str, Any]:
     """Of submitit. What a site asks for besides, sbatch takes from its variables: SBATCH_PARTITION, SBATCH_ACCOUNT ..."""
     path = os.pathsep.join([str(PROJECT_ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
     return {
-        "job_name": "convtwins",
+        "job_name": _name(folder),
         "time": None,  # submitit's default is five minutes
         "wckey": None,
         "nodes": 1,
@@ -120,8 +133,10 @@ def run(
     Raises:
         LaunchError: Slurm takes no jobs, or cannot be asked.
     """
-    states = _states(list(known.values()))
-    waiting = {cell: job for cell, job in known.items() if cell in cells and states.get(job) in _ALIVE}
+    alive = {job for job, state in _states(folder).items() if state in _ALIVE}
+    waiting = {cell: job for cell, job in known.items() if cell in cells and job in alive and not _has_ended(folder, cell, job)}
+    if others := alive.difference(waiting.values()):  # of a command that was killed before it knew them
+        subprocess.run(["scancel", *others], capture_output=True, check=False)
     try:
         groups: dict[str | None, list[str]] = defaultdict(list)
         for cell in cells:
@@ -132,14 +147,14 @@ def run(
                 waiting |= _submit(folder, group, code, node)
         submitted(waiting)
     except BaseException:
-        _cancel(folder, waiting)
+        _cancel(folder, waiting, say)
         raise
     try:
         yield from _ends(folder, waiting, say)
     except LaunchError:
         raise  # Slurm does not answer: the jobs go on, and are known
     except BaseException:
-        _cancel(folder, waiting)
+        _cancel(folder, waiting, say)
         raise
 
 
@@ -149,7 +164,9 @@ def _submit(folder: Path, cells: Sequence[str], code: str, node: str | None) -> 
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
     executor = submitit.SlurmExecutor(_place(folder))
-    executor.update_parameters(**_parameters(node))
+    executor.update_parameters(**_parameters(folder, node))
+    for name in _OVERRULING:
+        os.environ.pop(name, None)
     try:
         made = executor.map_array(work, *zip(*[(folder.absolute(), cell, code) for cell in cells], strict=True))
     except (FailedJobError, FailedSubmissionError, OSError) as error:
@@ -167,20 +184,25 @@ def _ends(folder: Path, waiting: dict[str, str], say: Say) -> Ends:
     gone_since: dict[str, float] = {}
     while waiting:
         time.sleep(_POLL_SECONDS)
-        states = _states(list(waiting.values()))
+        states = _states(folder, _ASKED)
         for cell, job in list(waiting.items()):
             state = states.get(job, "gone")
             if shown.get(cell) != state and state in _ALIVE:
                 shown[cell] = state
                 say(f"{cell}: job {job} is {state.lower()}")
             read[cell] = _follow(_log(folder, cell), read[cell], cell, say)
-            answer = jobs.answered(folder, cell, job)
             is_alive = state in _ALIVE or time.monotonic() - gone_since.setdefault(cell, time.monotonic()) < _ANSWER_SECONDS
-            if is_alive and (answer is None or answer.code is None):
+            if is_alive and not _has_ended(folder, cell, job):
                 continue
             del waiting[cell]
+            answer = jobs.answered(folder, cell, job)
             last = launch.last_line(next((folder / jobs.FOLDER).glob(f"{job}_*log.out"), Path()))
             yield Ended(cell, jobs.outcome(answer, f"job {job}, {state.lower()}{f': {last}' if last else ''}"))
+
+
+def _has_ended(folder: Path, cell: str, job: str) -> bool:
+    answer = jobs.answered(folder, cell, job)
+    return answer is not None and answer.code is not None
 
 
 def _follow(log: Path, read: int, cell: str, say: Say) -> int:
@@ -192,34 +214,38 @@ def _follow(log: Path, read: int, cell: str, say: Say) -> int:
     return read + len(whole)
 
 
-def _states(ids: Sequence[str]) -> dict[str, str]:
-    """State of each job that Slurm still knows.
+def _states(folder: Path, times: int = 1) -> dict[str, str]:
+    """State of each job of a folder that Slurm still knows.
+
+    Args:
+        times: how often it is asked, at most.
 
     Raises:
         LaunchError: it cannot be asked.
     """
-    if not ids:
-        return {}
-    command = ["squeue", "--noheader", "--array", "--states=all", "--format=%i|%T", f"--jobs={','.join(ids)}"]
+    command = ["squeue", "--noheader", "--array", "--states=all", "--format=%i|%T", f"--name={_name(folder)}"]
     why = ""
-    for _ in range(_ASKED):
+    for number in range(times):
+        time.sleep(_ASK_SECONDS if number else 0.0)
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode == 0 or _UNKNOWN_JOB in done.stderr:
+        if done.returncode == 0:
             return dict(line.strip().split("|") for line in done.stdout.splitlines() if "|" in line)
         why = wording.one_line(done.stderr)
-        time.sleep(_ASK_SECONDS)
     raise LaunchError(f"Slurm does not answer. Received from squeue: {why}. The same command goes on when it does.")
 
 
-def _cancel(folder: Path, waiting: Mapping[str, str]) -> None:
-    """Cancel jobs, and wait until those that run have stored what they have."""
+def _cancel(folder: Path, waiting: Mapping[str, str], say: Say) -> None:
+    """Cancel all jobs of a folder, and wait until those that run have stored what they have."""
 
     def is_running(cell: str) -> bool:
         answer = jobs.answered(folder, cell, waiting[cell])
         return answer is not None and answer.code is None
 
-    if waiting:
-        subprocess.run(["scancel", *waiting.values()], capture_output=True, check=False)
+    command = ["scancel", f"--name={_name(folder)}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        say(f"The jobs are not cancelled. Received from scancel: {wording.one_line(done.stderr)}. Run: {' '.join(command)}")
+        return
     until = time.monotonic() + _ANSWER_SECONDS
     while time.monotonic() < until and any(map(is_running, waiting)):
         time.sleep(0.2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
 from pathlib import Path
@@ -21,7 +22,7 @@ from compare.execution import cells
 
 def main(folder: Path, name: str, code: str, job: str) -> None:
     """Run the comparison, and write its answer."""
-    answer, path = Answer(job=job, node=platform.node()), jobs.answer_file(folder, name)
+    answer, path = Answer(job=job, node=os.environ.get("SLURMD_NODENAME", platform.node())), jobs.answer_file(folder, name)
     records.write(path, answer)
     failure: str | None = None
     try:

@@ -75,6 +75,8 @@ def run_cells(plan: MatrixPlan, folder: Path, received: Callable[[Path], object]
         LaunchError: no job can be submitted.
         Interrupted: the jobs are cancelled. What has come back stays.
     """
+    for cell in plan.cells:
+        archive.restore(folder, cell)
     done = [cell.name for cell in plan.cells if _is_done(plan, cell, folder)]
     left = [cell for cell in plan.cells if cell.name not in done]
     _say(f"{wording.count(len(left), 'comparison')} to run on {plan.on}, {len(done)} there already.")
@@ -98,13 +100,15 @@ def run_cells(plan: MatrixPlan, folder: Path, received: Callable[[Path], object]
             received(folder / name)
         except (SpecError, DataRefused, FolderError) as error:
             return str(error)
+        answer = jobs.answered(folder, name)
+        if answer is not None and answer.code == 0 and not _is_done(plan, cell, folder):  # it was submitted for fewer
+            return "its job has not made all runs that are asked for now. Run the same command again."
         return None
 
     record(failure={name: taken(name) for name in done})
     with closing(_ends(plan, folder, left, code, lambda known: record(job=known))) as ends:
         for number, (name, failure) in enumerate(ends, 1):
-            if (folder / name / store.PLAN_FILE).exists():
-                failure = failure or taken(name)
+            failure = failure or taken(name)
             record(failure={name: failure})
             node = answer.node if (answer := jobs.answered(folder, name)) else "an unknown machine"
             end = f"has failed: {failure}" if failure else f"has come back from {node}"

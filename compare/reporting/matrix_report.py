@@ -34,7 +34,7 @@ class Read(NamedTuple):
 
     plan: MatrixPlan
     compared: dict[str, Compared]
-    """By the name of the cell. Cells without a run are not in it."""
+    """By the name of the cell. Cells without a run are not in it, nor are jobs that have failed."""
 
 
 class Win(NamedTuple):
@@ -72,7 +72,8 @@ def read(folder: Path, signers: Path | None = None) -> Read:
         FolderError: the folder holds no matrix, or one of its records or `signers` cannot be read.
     """
     plan = cells.read(folder)
-    begun = [cell.name for cell in plan.cells if (folder / cell.name / store.PLAN_FILE).exists()]
+    kept = [cell.name for cell in plan.cells if plan.on is None or not cell.failure]
+    begun = [name for name in kept if (folder / name / store.PLAN_FILE).exists()]
     return Read(plan, {name: comparison_report.read(folder / name, signers=signers) for name in begun})
 
 

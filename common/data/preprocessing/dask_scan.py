@@ -26,6 +26,8 @@ ALLOWED_FAILURES = 1000
 """How many workers may die during one task before Dask gives it up. Dask's default is 3."""
 
 CONNECT_SECONDS = 10.0
+_ANSWER_SECONDS = 60.0
+"""Within which a scheduler names its workers."""
 _FAN_IN = 16
 
 
@@ -135,7 +137,8 @@ def workers_of(client: distributed.Client) -> dict[str, Any]:
         OSError: the scheduler does not answer.
     """
     # `scheduler_info` sometimes shows no worker: its answer is overwritten by another that the client asks for by itself.
-    found: Any = client.sync(client.scheduler.identity, n_workers=-1)  # pyright: ignore[reportOptionalMemberAccess]
+    identity = client.scheduler.identity  # pyright: ignore[reportOptionalMemberAccess]
+    found: Any = client.sync(identity, n_workers=-1, callback_timeout=_ANSWER_SECONDS)
     return found["workers"]
 
 

@@ -69,6 +69,7 @@ def member(name: str, content: bytes = b"", kind: bytes = tarfile.REGTYPE, link:
         ([member("report.html", b"<script>")], "no part of a comparison. Received: 'report.html'"),
         ([member("runs", b"1")], "no part of a comparison"),
         ([member("runs/x", bytes(2**20)), member("runs/y", bytes(2**20))], "too large to be sent"),
+        ([member(f"runs/{number}") for number in range(400)], "too large to be sent"),
         ([member("runs/x", b"1")], "holds no comparison"),
         ([], "There is no folder"),
     ],
@@ -114,3 +115,29 @@ def test_another_comparison_other_code_and_runs_of_two_machines_are_refused(plan
     with pytest.raises(FolderError, match=r"runs of several machines, which cannot be compared\. Received: another processor"):
         join(folder)
     assert not (tmp_path / "one").exists()
+
+
+def test_a_comparison_whose_replacement_was_killed_is_put_back(plan: MatrixPlan, tmp_path: Path) -> None:
+    (tmp_path / ".one.before" / "runs").mkdir(parents=True)
+    archive.restore(tmp_path, plan.cells[0])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one"] and (tmp_path / "one" / "runs").exists()
+    (tmp_path / ".one.before").mkdir()
+    archive.restore(tmp_path, plan.cells[0])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one"] and (tmp_path / "one" / "runs").exists()
+
+
+def test_a_comparison_that_cannot_be_replaced_stays(plan: MatrixPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, content = tmp_path / "one" / "kept", archive.pack(sent(tmp_path / "there"))
+    kept.mkdir(parents=True)
+    assert content is not None
+    rename = Path.rename
+
+    def refusing(path: Path, to: Path) -> Path:
+        if path.name == ".one.received":
+            raise OSError("no space")
+        return rename(path, to)
+
+    monkeypatch.setattr(Path, "rename", refusing)
+    with pytest.raises(OSError, match="no space"):
+        archive.join(content, plan, plan.cells[0], tmp_path)
+    assert kept.exists() and sorted(path.name for path in tmp_path.iterdir()) == ["one", "there"]

@@ -17,6 +17,7 @@ import distributed
 import psutil
 import pytest
 
+from common.data.preprocessing import dask_scan
 from common.machine import machine
 from common.processes import supervisor
 from compare.cluster import dask_slots, jobs
@@ -203,7 +204,7 @@ def test_real_workers_run_real_comparisons_one_of_them_dies_and_a_stranger_is_re
     address, out = f"tcp://127.0.0.1:{port}", tmp_path / "out"
     path = os.pathsep.join([str(machine.PROJECT_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     slot = ("--nworkers", 1, "--nthreads", 1, "--resources", "convtwins=1", "--no-dashboard")
-    started("scheduler", "--host", "127.0.0.1", "--port", port, "--no-dashboard", pythonpath=path)
+    scheduler = started("scheduler", "--host", "127.0.0.1", "--port", port, "--no-dashboard", pythonpath=path)
     stranger = started("worker", address, "--host", "127.0.0.4", *slot, pythonpath="")
     done = wait_for(1, address, out)
     assert done.exit_code == 1 and "cannot run this suite. Received: " in done.stderr and "No module named" in done.stderr
@@ -232,6 +233,12 @@ def test_real_workers_run_real_comparisons_one_of_them_dies_and_a_stranger_is_re
         for runs in store.read(out / cell.name).runs.values()
         for run in runs.values()
     } == {"pytorch", "tensorflow"}
+    with distributed.Client(address, set_as_default=False) as client, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dask_scan, "_ANSWER_SECONDS", 1.0)
+        assert dask_slots._workers(client)
+        scheduler.send_signal(signal.SIGSTOP)
+        assert not dask_slots._workers(client)
+        scheduler.send_signal(signal.SIGCONT)
 
 
 def wait_for(workers: int, address: str, out: Path) -> Any:

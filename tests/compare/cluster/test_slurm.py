@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from common.artifacts import records
 from common.machine import machine
 from common.processes import supervisor
 from compare.cluster import jobs, slurm
+from compare.cluster.jobs import Answer
 from compare.comparison import spread
 from compare.execution import cells, store
 from tests.compare.cluster.test_dask_slots import QUICK, REAL, TWO, states
@@ -67,7 +69,7 @@ def test_a_dry_run_prints_what_sbatch_would_be_given_and_submits_nothing(program
     done = compare("run", *QUICK, *TWO, "--on", "slurm", "--out", out, "--dry-run")
     assert done.exit_code == 0, done.output
     flags = {line.removeprefix("#SBATCH --") for line in done.stdout.splitlines() if line.startswith("#SBATCH")}
-    assert {"exclusive", "mem=0", "nodes=1", "no-requeue", "array=0-1%2", "job-name=convtwins"} <= flags
+    assert {"exclusive", "mem=0", "nodes=1", "no-requeue", "array=0-1%2", f"job-name={slurm._name(out)}"} <= flags
     assert not any(flag.startswith(("time", "partition", "wckey", "nodelist")) for flag in flags)  # those of sbatch's variables
     assert done.stdout.startswith("#!/bin/bash\n") and "srun" not in done.stdout
     assert done.stdout.rstrip().endswith(f"{sys.executable} -u -m submitit.core._submit '{out}/jobs'")
@@ -81,8 +83,16 @@ def test_a_dry_run_prints_what_sbatch_would_be_given_and_submits_nothing(program
 
 def test_what_sbatch_says_against_a_job_is_said(programs: Path, tmp_path: Path) -> None:
     done = compare("run", *QUICK, *TWO, "--on", "slurm", "--out", tmp_path / "out")
+    assert done.exit_code == 1 and "Slurm does not answer. Received from squeue: squeue: no cluster here" in done.stderr
+    (programs / "squeue").write_text("#!/bin/sh\n")
+    done = compare("run", *QUICK, *TWO, "--on", "slurm", "--out", tmp_path / "out")
     assert done.exit_code == 1 and "sbatch took no job. Received: sbatch: no cluster here" in done.stderr
-    assert "SBATCH_PARTITION" in done.stderr and len((tmp_path / "ran").read_text().splitlines()) == 1
+    assert "SBATCH_PARTITION" in done.stderr
+    assert [Path(line.split()[0]).name for line in (tmp_path / "ran").read_text().splitlines()] == [
+        "squeue",
+        "sbatch",
+        "scancel",
+    ]
 
 
 def test_a_machine_without_slurm_is_refused_before_anything_is_written(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -92,15 +102,51 @@ def test_a_machine_without_slurm_is_refused_before_anything_is_written(fake_twin
     assert not (tmp_path / "out").exists()
 
 
-def test_states_are_read_and_a_job_that_slurm_has_forgotten_is_gone(programs: Path, fake_twins: pytest.MonkeyPatch) -> None:
+def test_states_of_the_jobs_of_a_folder_are_read(programs: Path, fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (programs / "squeue").write_text("#!/bin/sh\necho '7_0|RUNNING'\necho '7_1|NODE_FAIL'\n")
-    assert slurm._states(["7_0", "7_1", "7_2"]) == {"7_0": "RUNNING", "7_1": "NODE_FAIL"}
-    (programs / "squeue").write_text("#!/bin/sh\necho 'slurm_load_jobs error: Invalid job id specified' >&2\nexit 1\n")
-    assert slurm._states(["7_0"]) == {}
+    assert slurm._states(tmp_path) == {"7_0": "RUNNING", "7_1": "NODE_FAIL"}
     fake_twins.setattr(slurm, "_ASK_SECONDS", 0.0)
     (programs / "squeue").write_text("#!/bin/sh\necho 'Unable to contact slurm controller' >&2\nexit 1\n")
     with pytest.raises(slurm.LaunchError, match="Received from squeue: Unable to contact slurm controller"):
-        slurm._states(["7_0"])
+        slurm._states(tmp_path, 2)
+
+
+def test_jobs_that_a_killed_command_left_are_cancelled_where_it_did_not_note_them_and_those_that_have_ended_run_again(
+    programs: Path, fake_twins: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    log = f"{tmp_path}/ran"
+    (programs / "squeue").write_text("#!/bin/sh\nprintf '7_0|COMPLETING\\n7_1|RUNNING\\n7_2|PENDING\\n'\n")
+    (programs / "scancel").write_text(f'#!/bin/sh\necho "scancel $*" >> {log}\n')
+    (programs / "sbatch").write_text(
+        f'#!/bin/sh\necho "sbatch $SBATCH_JOB_NAME $SLURM_ARRAY_JOB_ID" >> {log}\necho "Submitted batch job 9"\n'
+    )
+    fake_twins.setenv("SBATCH_JOB_NAME", "mine")
+    fake_twins.setenv("SLURM_ARRAY_JOB_ID", "3")
+    (tmp_path / jobs.FOLDER).mkdir()
+    records.write(jobs.answer_file(tmp_path, "a"), Answer(job="7_0", node="n", code=130, failure="its job was cancelled"))
+    records.write(jobs.answer_file(tmp_path, "b"), Answer(job="7_1", node="n"))
+    submitted, rest = dict[str, str](), {"nodes": dict[str, str](), "submitted": lambda made: submitted.update(made)}
+    ends = slurm.run(tmp_path, ["a", "b"], "c", known={"a": "7_0", "b": "7_1"}, say=lambda line: ends.throw(KeyError), **rest)
+    with pytest.raises(ValueError, match="already executing"):
+        next(ends)
+    first, *others = Path(log).read_text().splitlines()
+    assert set(first.split()) == {"scancel", "7_0", "7_2"}
+    assert submitted == {"a": "9", "b": "7_1"}
+    assert others == ["sbatch  ", f"scancel --name={slurm._name(tmp_path)}"]
+
+
+def test_jobs_that_cannot_be_cancelled_are_named(programs: Path, tmp_path: Path) -> None:
+    said = list[str]()
+    slurm._cancel(tmp_path, {"a": "7"}, said.append)
+    assert said == [
+        "The jobs are not cancelled. Received from scancel: scancel: no cluster here. "
+        f"Run: scancel --name={slurm._name(tmp_path)}"
+    ]
+
+
+def test_a_folder_that_slurm_cannot_write_to_is_refused(programs: Path, tmp_path: Path) -> None:
+    done = compare("run", *QUICK, "--on", "slurm", "--out", tmp_path / "50%", "--dry-run")
+    assert done.exit_code == 1 and "Slurm writes to no folder with % in its path." in done.stderr
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from common.artifacts import records
+from common.artifacts import records, results
 from compare.cluster import jobs, slurm
 from compare.cluster.jobs import Answer, Ended
 from compare.comparison import cell_process
@@ -95,6 +95,42 @@ def test_what_comes_back_from_another_machine_is_checked(
         and "its rows are left-serial-1core; asked" in done.stderr
     )
     assert states(done.stdout)["simple_cnn"][0] == "ok"
+
+
+def test_a_refused_comparison_gives_no_ratio(submitted: list[str], fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    main = cell_process.main
+
+    def changing(folder: Path, name: str, *rest: str) -> None:
+        main(folder, name, *rest)
+        if name == "resnet18":
+            path = folder / name / store.result_path("left-serial-1core", 0)
+            run = results.load(path)
+            results.save(run.model_copy(update={"machine": {**run.machine, "processor": "Another"}}), path.parent)
+
+    fake_twins.setattr(cell_process, "main", changing)
+    done = compare("run", *QUICK, *TWO, "--repeats", 5, "--on", "slurm", "--out", tmp_path / "out", "--json")
+    assert done.exit_code == 1 and "resnet18 has runs of several machines" in states(done.stdout)["resnet18"][0]
+    assert [row["model"] for row in json.loads(done.stdout)["tables"][0]["rows"]] == ["simple_cnn"]
+
+
+def test_a_job_that_has_made_nothing_or_less_than_is_asked_for_has_failed(
+    submitted: list[str], fake_twins: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    main, out = cell_process.main, tmp_path / "out"
+
+    def doing_nothing(folder: Path, name: str, code: str, job: str) -> None:
+        records.write(jobs.answer_file(folder, name), Answer(job=job, node="n", code=0))
+
+    fake_twins.setattr(cell_process, "main", doing_nothing)
+    done = compare("run", *QUICK, "--on", "slurm", "--out", out)
+    assert done.exit_code == 1 and "simple_cnn has failed: There is no folder" in done.stderr, done.output
+    fake_twins.setattr(cell_process, "main", main)
+    assert compare("run", "--resume", out).exit_code == 0
+    fake_twins.setattr(cell_process, "main", doing_nothing)  # as a job that was submitted for one repeat
+    done = compare("run", "--resume", out, "--repeats", 2)
+    assert done.exit_code == 1 and "its job has not made all runs that are asked for now." in done.stderr
+    fake_twins.setattr(cell_process, "main", main)
+    assert compare("run", "--resume", out).exit_code == 0 and len(submitted) == 4
 
 
 def test_a_job_says_why_it_ran_nothing(fake_twins: pytest.MonkeyPatch, submitted: list[str], tmp_path: Path) -> None:
