@@ -117,7 +117,7 @@ def report(compared: Compared, folder: Path, out: Path | None = None) -> Report:
         findings=sections(compared),
         tables=made,
         detail_tables=class_tables.confusion_table(summaries, comparison.class_names),
-        terminal_tables=comparison_tables.on_terminal(summaries),
+        terminal_tables=comparison_tables.on_terminal(summaries, cautions.of_the_scores(stored.comparison.data_notes)),
         drawings=comparison_plots.drawings(summaries, comparison.class_names),
         files=frames,
         notes=["", f"Left out of the plots: {tables.escaped(absent)}."] if absent else [],
@@ -314,7 +314,7 @@ def documents(compared: Compared) -> list[Table]:
     comparison = compared.stored.comparison
     differing = environments.differences(environments.counted(comparison.environments, comparison.machine))
     return [
-        *comparison_tables.documents(compared.summaries),
+        *comparison_tables.documents(compared.summaries, cautions.of_the_scores(comparison.data_notes)),
         *class_tables.class_table(compared.summaries, comparison.class_names),
         *(proof_tables.proof_tables(comparison.proof.model_dump()) if comparison.proof else []),
         *comparison_tables.environment_table(differing),
