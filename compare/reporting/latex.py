@@ -107,13 +107,30 @@ def _short_names(table: Table, columns: Sequence[Column]) -> dict[str, str]:
 
 def _column_sets(table: Table, columns: Sequence[Column], short: Mapping[str, str]) -> list[list[Column]]:
     """The columns in sets that fit the page. Each set begins with the columns that name a row."""
-    names = [column for column in columns if column.key in {each.key for each in RUN}] or list(columns[:1])
+    names = _naming(table, columns)
+    while len(names) > 1 and _width(table, names, short) > WIDTH_PT / 2:
+        names.pop()
     sets = [[*names]]
     for column in (each for each in columns if each not in names):
         if len(sets[-1]) > len(names) and _width(table, [*sets[-1], column], short) > WIDTH_PT:
             sets.append([*names])
         sets[-1].append(column)
     return sets
+
+
+def _naming(table: Table, columns: Sequence[Column]) -> list[Column]:
+    """The columns of a run, or the first, and what tells rows apart of the words and counts before the first figure."""
+
+    def different(names: Sequence[Column]) -> int:
+        return len({tuple(_text(row, column) for column in names) for row in table.rows})
+
+    names = [column for column in columns if column.key in {each.key for each in RUN}] or list(columns[:1])
+    for column in (each for each in columns if each not in names):
+        if column.interval or not (is_text(table, column) or column.digits is None):
+            break
+        if different([*names, column]) > different(names):
+            names.append(column)
+    return names
 
 
 def _float(table: Table, columns: Sequence[Column], short: Mapping[str, str], number: int) -> str:

@@ -177,18 +177,16 @@ def _duplicates(examples: Examples, first_equal: Ids, ids: Mapping[str, Ids], na
         notes.append(f"{IN_TWO_CLASSES}: {conflicts:,}")
     group, num_splits = np.unique(np.concatenate(list(groups.values())), return_counts=True)
     shared = group[num_splits > 1]
-    if len(shared):
-        if not allow:
-            pairs = [
-                " = ".join(_named(examples, int(row)) for row in np.flatnonzero(first_equal == each))
-                for each in shared[:MAX_NAMED]
-            ]
-            images = "images that are" if len(shared) > 1 else "image that is"
-            raise DataRefused(
-                f"{name} has {len(shared):,} {images} in more than one split, equal pixel for pixel. "
-                + listed_below(pairs, len(shared))
-                + "\nKeep each in one split, or allow them with `--set data.duplicates=allow`."
-            )
+    if len(shared) and not allow:
+        pairs = [
+            " = ".join(_named(examples, int(row)) for row in np.flatnonzero(first_equal == each)) for each in shared[:MAX_NAMED]
+        ]
+        images = "images that are" if len(shared) > 1 else "image that is"
+        raise DataRefused(
+            f"{name} has {len(shared):,} {images} in more than one split, equal pixel for pixel. "
+            + listed_below(pairs, len(shared))
+            + "\nKeep each in one split, or allow them with `--set data.duplicates=allow`."
+        )
     return notes
 
 
