@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -145,18 +146,16 @@ def main_table(summaries: Sequence[Summary], of_scores: str = "") -> Table:
     note += "Median over repeats." * several
     files_note = "Peak memory: the largest of the repeats." * several
     note = note.strip()
-    note += _rows(" Test accuracy no better than guessing: {}.", [summary.guesses for summary in summaries])
-    note += _rows(" Other work disturbed {}: rely on no time of them.", [summary.disturbed for summary in summaries])
+    if guessing := sum(summary.guesses for summary in summaries):
+        note += f" Test accuracy no better than guessing: {guessing} of {wording.count(len(summaries), 'row')}."
+    if doubts := Counter(summary.doubt for summary in summaries if summary.doubt):
+        why = ", ".join(f"{doubt} ({rows})" for doubt, rows in doubts.items())
+        note += f" Times in doubt in {doubts.total()} of {wording.count(len(summaries), 'row')}, rely on none of them: {why}."
     return Table.of("comparison", "Comparison", columns, summaries, note, files_note=files_note, spreads_on_terminal=False)
 
 
 def _score(split: str, score: str, **options: Any) -> Column:
     return Column(f"{split}_{score}", f"{split} {score}", 4, interval=True, pick=f"{split}.{score}", **options)
-
-
-def _rows(sentence: str, those: Sequence[bool]) -> str:
-    """A sentence about so many rows. Empty if there is none."""
-    return sentence.format(f"{sum(those)} of {wording.count(len(those), 'row')}") if any(those) else ""
 
 
 def _guessing(summaries: Sequence[Summary]) -> list[Column]:
