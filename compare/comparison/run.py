@@ -17,7 +17,7 @@ from common.machine import rates
 from common.spec import SpecError
 from compare.comparison import comparison_plan, estimate, made_again, matrix_run, spread
 from compare.comparison.comparison_plan import Request
-from compare.core import exits
+from compare.core import exits, wording
 from compare.core.errors import FolderError, LaunchError
 from compare.core.interrupt import SIGNALLED, Interrupted, interruptible
 from compare.core.option_parsing import given_besides, levels, names, numbers, variants
@@ -495,7 +495,7 @@ def _stored(
     if list(request.argv[:1]) in (["regress"], ["bisect"]):
         raise FolderError(
             f"{folder} is one side of a measurement in turn, whose runs are pairs. Received: --resume. Give the command "
-            f"{request.argv[0]} again, with --out {folder.parent}."
+            f"{request.argv[0]} again, with {wording.shell(['--out', str(folder.parent)])}."
         )
     if on is not None:
         raise FolderError(
@@ -512,7 +512,8 @@ def _judged_target(accuracy: float | None) -> float | None:
 
 
 def _goes_on(folder: Path) -> str:
-    return f"To continue, run the same command with --out {folder}, or run --resume {folder}."
+    again = wording.command("run", "--resume", str(folder))
+    return f"To continue, run the same command with {wording.shell(['--out', str(folder)])}, or {again}"
 
 
 def _only_with_resume(context: typer.Context) -> None:

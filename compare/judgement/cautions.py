@@ -21,6 +21,9 @@ from compare.judgement.summary import FAILURES, measured, replaced_ratio, second
 CROWDED_FROM = 2.0
 """Load average over logical cores above which a run began on a busy machine. Earlier runs leave less."""
 
+RESUME = "run --resume DIR"
+"""Stands for the command with the folder, which only a report knows."""
+
 SLOWED_BELOW = 0.9
 """Clock over that of the fastest row with as many cores, below which a row was slowed."""
 
@@ -209,7 +212,7 @@ def _other_work(summary: Summary, *, is_side: bool) -> Iterator[_Caution]:
         lost, who = summary.cores_lost or 0.0, "other work"
     else:
         return
-    again = "" if is_side else " run --resume DIR --again disturbed makes {} repeats again."
+    again = "" if is_side else f" {RESUME} --again disturbed makes {{}} repeats again."
     yield _Caution(
         summary.name,
         f"{who} took {lost:.2f} cores of its budget of {summary.cores}: rely on no time of it.{again.format('its')}",
@@ -325,7 +328,7 @@ def _made_again(stored: Stored) -> list[str]:
             f"figure has them. They are kept in runs/*.replaced*.{_replaced_ratios(stored)}"
         )
     if waiting:
-        said.append(f"{_repeats(waiting)} set apart (--again disturbed), not yet made again. run --resume DIR makes the runs.")
+        said.append(f"{_repeats(waiting)} set apart (--again disturbed), not yet made again. {RESUME} makes the runs.")
     return said
 
 
