@@ -32,7 +32,6 @@ from compare.execution.matrix import Row
 from compare.execution.store import Comparison, ProofRecord
 from compare.judgement import decision, run_figures, sameness, summary
 from compare.proof import claims, ladder, timed_rows
-from compare.proof.certificate import ONE_UPDATE
 from compare.reporting import comparison_report
 from compare.reporting.comparison_report import Compared
 from compare.reporting.document import Report
@@ -389,7 +388,7 @@ def proof(comparison: Comparison, request: Request, folder: Path, shown: Display
         if rows[row.id] == "not claimed" and verdicts[row.contestant].get(row.spec.variant) == "proved"
     }
     others |= {
-        row.id: ONE_UPDATE
+        row.id: proof.one_update(row.contestant, row.spec.variant)
         for row in comparison.rows
         if proof.verdict == "proved"
         and rows[row.id] == "not claimed"
