@@ -139,12 +139,13 @@ def _float(table: Table, columns: Sequence[Column], short: Mapping[str, str], nu
     used = dict.fromkeys(text for text in itertools.chain(headings, *texts) if text in short)
     legend = "; ".join(f"{name}: {text}" for text in used if (name := " ".join(short[text].split())) != text)
     sides = ["l" if is_text(table, column) else "r" for column in columns]
+    title = table.title if table.title.endswith("?") else f"{table.title}."
     note = "Notes: as in the first part." if number and table.whole_note else table.whole_note
     lines = [
         r"\begin{table}",
         r"\centering\sloppy\footnotesize",
         rf"\setlength{{\tabcolsep}}{{{_SEPARATION_PT / 2:g}pt}}",
-        rf"\caption{{{_breakable(f'{table.title}. {note}'.rstrip())}}}",
+        rf"\caption{{{_breakable(f'{title} {note}'.rstrip())}}}",
         rf"\label{{tab:{table.name.replace('_', '-')}{f'-{number + 1}' if number else ''}}}",
         rf"\begin{{tabular}}{{{''.join(sides)}}}",
         r"\toprule",

@@ -221,8 +221,16 @@ def test_an_empty_class_folder_that_comes_later_is_seen_though_no_file_changed(t
 def test_a_class_that_skipping_empties_in_only_one_split_is_refused(tmp_path, cache):
     files = tree("train/cat", "train/dog", "val/cat") | {"val/dog/0.png": b"x"}
     data = Data(source=str(write_folder(tmp_path / "pets", files)), on_bad="skip")
-    with pytest.raises(DataRefused, match="validation lacks 'dog'"):
+    with pytest.raises(DataRefused, match=r"validation lacks 'dog'.*Add images, or remove the class"):
         load(data, seed=0, cache_dir=cache)
+
+
+def test_a_class_that_is_spelt_differently_in_unicode_is_named(tmp_path, cache):
+    files = tree("train/cat", "train/Schl\u00fcssel", "val/cat", "val/Schlu\u0308ssel")
+    with pytest.raises(DataRefused) as refusal:
+        load(Data(source=str(write_folder(tmp_path / "pets", files))), seed=0, cache_dir=cache)
+    twice = r"'Schlu\u0308ssel' and 'Schl\xfcssel'"
+    assert f"spelt differently in Unicode: {twice}. Rename a folder." in str(refusal.value)
 
 
 @pytest.mark.parametrize("bad", [{"cat/0.png": b"x", "dog/0.png": b""}, {"dog/0.png": b"x"} | tree("cat")])

@@ -51,6 +51,7 @@ def test_each_row_has_a_confusion_table_of_its_own_with_short_names_and_a_legend
 
 
 def test_each_part_of_a_wide_table_has_the_columns_that_tell_its_rows_apart() -> None:
+    assert r"\caption{Where?}" in latex.to_latex(tables.Table("t", "Where?", (tables.Column("a", "a"),), [{"a": 1}]))
     names = [("pytorch", "serial", 1), ("pytorch", "x2", 1), ("pytorch", "x2", 2), ("tensorflow", "x2", 2)]
     heads = (tables.Column("one", "one"), tables.Column("same", "same"), tables.Column("two", "two"), tables.Column("n", "n"))
     columns = (*heads, *(tables.Column(f"figure {at}", f"figure {at}", 9) for at in range(12)))
