@@ -28,11 +28,19 @@ class Rank(NamedTuple):
     has_ended: bool = False
 
 
-def sentence(ranks: Sequence[Rank]) -> str | None:
-    """Name the first exchange that does not match, or the one that all ranks wait in. None: no rank is in one.
+class Mismatch(NamedTuple):
+    """The exchange that explains why ranks stand still."""
+
+    words: str
+    missing: list[int]
+    """Ranks that have not come to it."""
+
+
+def mismatch(ranks: Sequence[Rank]) -> Mismatch | None:
+    """The first exchange that does not match, or the one that all ranks wait in. None: no rank is in one.
 
     An exchange that differs between ranks comes first. The next is an exchange that one rank waits in and another has not
-    begun. Of several such, the sentence names the one whose missing rank does not wait itself, else the one begun first.
+    begun. Of several such, it is the one whose missing rank does not wait itself, else the one begun first.
     """
     exchanges = [each for each in _lined_up(ranks) if each.differs or each.waiting]
     # Who sends goes on meanwhile.
@@ -42,7 +50,14 @@ def sentence(ranks: Sequence[Rank]) -> str | None:
         is_free = any(rank not in blocked for rank in each.missing)
         return not each.differs, not each.missing, not is_free, -each.age_seconds
 
-    return min(exchanges, key=order).words(ranks) if exchanges else None
+    first = min(exchanges, key=order, default=None)
+    return None if first is None else Mismatch(first.words(ranks), first.missing)
+
+
+def sentence(ranks: Sequence[Rank]) -> str | None:
+    """See `mismatch`."""
+    found = mismatch(ranks)
+    return None if found is None else found.words
 
 
 def save(ranks: Sequence[Rank], folder: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 import time
@@ -177,12 +178,14 @@ class Member:
         while len(self._loops) > _LEAST_SAMPLES and sum(each for each, _ in self._loops) - self._loops[0][0] >= keep:
             self._loops.popleft()
 
-    def over(self, field: str, seconds: float = float("inf")) -> float:
+    @property
+    def quiet_seconds(self) -> float | None:
+        """Since its last mark of progress. None: it leaves none."""
+        return None if self.marks is None else self._quiet_seconds
+
+    def over(self, field: str, seconds: float = math.inf) -> float:
         """Of a field of the last looks: how much of it a second. Of what was seen or not: in which part of the time."""
-        looks = self._last(seconds)
-        past = sum(look.seconds for look in looks)
-        values = (getattr(look, field) * (look.seconds if field in _SEEN else 1.0) for look in looks)
-        return sum(values) / past if past else 0.0
+        return rate(self.looks, field, seconds)
 
     def watched_seconds(self) -> float:
         return sum(look.seconds for look in self.looks)
@@ -281,18 +284,23 @@ class Member:
         now = [thread for thread in self.footprints[first].threads if thread.number not in known]
         return sum(thread.cpu_seconds - earlier.get(thread.number, thread.cpu_seconds) for thread in now)
 
-    def _last(self, seconds: float) -> list[Look]:
-        found: list[Look] = []
-        past = 0.0
-        for look in reversed(self.looks):
-            if past >= seconds:
-                break
-            found.append(look)
-            past += look.seconds
-        return found
-
     def _read_marks(self) -> Marks | None:
         return watchdog.read_marks(self._shared) if self._shared is not None else None
+
+
+def rate(looks: Sequence[Look], field: str, seconds: float = math.inf) -> float:
+    """See `Member.over`.
+
+    Args:
+        looks: the last one last.
+    """
+    total = past = 0.0
+    for look in reversed(looks):
+        if past >= seconds:
+            break
+        past += look.seconds
+        total += getattr(look, field) * (look.seconds if field in _SEEN else 1.0)
+    return total / past if past else 0.0
 
 
 def _read(pids: Sequence[int]) -> dict[int, Footprint]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from common.processes import flight_report
-from common.processes.flight_report import Rank
+from common.processes.flight_report import Mismatch, Rank
 from compare.core import wording
 from compare.watching import waits
 from compare.watching.job import is_number
@@ -88,23 +88,31 @@ def judge(members: Sequence[Member], patience: float, stacks_age: float = 0.0) -
 def _nobody_works(members: Sequence[Member], standing: dict[str, Standing]) -> Verdict:
     """Judge a job in which nobody does anything."""
     gone = [each for each in members if each.ended]
+    found = _mismatch(members)
+    exchange, numbers = (f". {found.words}", found.missing) if found is not None else ("", [])
+    absent = {f"rank {number}" for number in numbers}
     waiting = {name: each for name, each in standing.items() if each.kind in waits.FOR_OTHERS}
-    to_blame = {name: each for name, each in standing.items() if name not in waiting}
-    if to_blame:
-        words = _chain(waiting, to_blame) if waiting else _grouped(to_blame)
-        return Verdict(_state(to_blame), words + _exchange(members), tuple(to_blame))
+    if alone := {name: each for name, each in standing.items() if name not in waiting}:
+        to_blame = {name: each for name, each in alone.items() if name in absent} or alone
+        others = waiting | {name: each for name, each in alone.items() if name not in to_blame}
+        words = _chain(others, to_blame) if others else _grouped(to_blame)
+        return Verdict(_state(to_blame), words + exchange, tuple(to_blame))
     words = _grouped(waiting)
     if gone:
         return Verdict(STUCK, f"{words}, and {_names(gone)} {_have(gone)} ended", tuple(each.name for each in gone))
     if cut := [(each.name, peer) for each in members if (peer := _unanswered(each))]:
         words += f"; {wording.joined([f'{name} gets no answer from {peer}' for name, peer in cut])}: "
         return Verdict(STUCK, f"{words}the network is cut, or the other host is gone", tuple(name for name, _ in cut))
+    late = {name: each for name, each in waiting.items() if name in absent}
+    if late and (others := {name: each for name, each in waiting.items() if name not in late}):
+        # They wait for a message too, but for one of another exchange.
+        return Verdict(STUCK, _chain(others, late) + exchange, tuple(late))
     where = {(each.exchange, each.where) for each in waiting.values()}
     if len(waiting) > 1 and len(where) > 1:
         words += ": they do not meet"
     if missing := _missing(members):
         words += f"; {missing}"
-    return Verdict(STUCK, words + _exchange(members), tuple(waiting))
+    return Verdict(STUCK, words + exchange, tuple(waiting))
 
 
 def _some_wait(working: Sequence[Member], standing: dict[str, Standing], patience: float) -> Verdict | None:
@@ -229,17 +237,16 @@ def _missing(members: Sequence[Member]) -> str:
     return f"{wording.count(left, 'rank')} of {size} {'is' if left == 1 else 'are'} not watched" if left > 0 else ""
 
 
-def _exchange(members: Sequence[Member]) -> str:
+def _mismatch(members: Sequence[Member]) -> Mismatch | None:
     """Which exchange does not match, of a run of this suite."""
     flights = {each.group.number: each.flight() for each in members if each.group.number is not None and not each.ended}
     if not any(flights.values()):
-        return ""
+        return None
     ended = {each.group.number for each in members if each.ended}
     ranks = [
         Rank(f"rank {number}", flights.get(number), number in ended) for number in range(min(max(flights) + 1, _MOST_RANKS))
     ]
-    sentence = flight_report.sentence(ranks)
-    return f". {sentence}" if sentence else ""
+    return flight_report.mismatch(ranks)
 
 
 def _names(members: Sequence[Member]) -> str:

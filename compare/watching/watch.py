@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import nullcontext
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console, Group
@@ -15,7 +15,7 @@ from compare.core import exits, wording
 from compare.core.interrupt import interruptible
 from compare.execution import options
 from compare.reporting import tables
-from compare.watching import report
+from compare.watching import learned, report
 from compare.watching.verdict import ENDED, STUCK, Verdict
 from compare.watching.watcher import Watcher
 
@@ -31,11 +31,15 @@ def command(
     patience: Annotated[
         float, typer.Option(min=1.0, help="Seconds without work after which a job is called slow or stuck.")
     ] = 10.0,
+    judge: Annotated[
+        Literal["rules", "tree"],
+        typer.Option(help="Who says that a job is stuck: fixed rules, or a tree that was fitted to recordings."),
+    ] = "rules",
     as_json: options.AsJson = False,
 ) -> None:
     """Say whether a running job is healthy, slow or stuck, and which rank is to blame; exit code 6 where it is stuck."""
     with exits.reported(), interruptible():
-        watcher = Watcher(pids, patience)
+        watcher = Watcher(pids, patience, learned.stored() if judge == "tree" else None)
         try:
             found = _watched(watcher, seconds, interval)
             code = report.report(watcher, found).deliver(None, as_json=as_json)

@@ -6,7 +6,7 @@ import resource
 import time
 from collections.abc import Sequence
 
-from compare.watching import connections
+from compare.watching import connections, learned
 from compare.watching.job import Job
 from compare.watching.member import Member
 from compare.watching.verdict import STUCK, Verdict, judge
@@ -20,14 +20,16 @@ class Watcher:
 
     Args:
         pids: its processes, or one that started the others.
-        patience: the job is called slow or stuck after so many seconds.
+        patience: the rules call the job slow or stuck after so many seconds.
+        tree: says whether the job is stuck, in place of the rules.
 
     Raises:
         SpecError: there is no such process.
     """
 
-    def __init__(self, pids: Sequence[int], patience: float) -> None:
+    def __init__(self, pids: Sequence[int], patience: float, tree: learned.Tree | None = None) -> None:
         self._job = Job(pids)
+        self._learned = None if tree is None else learned.Judge(tree)
         self._patience = patience
         self._members: dict[int, Member] = {}
         """By their first process."""
@@ -72,6 +74,8 @@ class Watcher:
         found = judge(self.ranks, self._patience, self._patience / 2)
         if found.state == STUCK:  # it is the last word, so it stands on what the ranks do now
             found = judge(self.ranks, self._patience)
+        if self._learned is not None:
+            found = self._learned.verdict(self.ranks, found, self._looked)
         self.cost_seconds += _cpu_seconds() - before
         return found
 

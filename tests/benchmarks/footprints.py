@@ -42,6 +42,7 @@ AFTER_SECONDS, FAULT_SECONDS, HEALTHY_SECONDS = 3.0, 15.0, 60.0
 START_SECONDS = 120.0
 """Until what is planted has begun."""
 HOGS = 6
+LOG_CHARACTERS = 2000
 PATIENCES = (4.0, 10.0)
 GROUP_BYTES, FILE_BYTES = 48 * 2**20, 256 * 2**20
 
@@ -98,6 +99,7 @@ def record(one: Wanted, out: Path, hosts: list[str], group: Path | None) -> None
             "CONVTWINS_PLANTED_AFTER": str(AFTER_SECONDS),
             "CONVTWINS_PLANTED_GROUP": str(group),
             "CONVTWINS_PLANTED_PAGES": str(out / "pages.bin"),
+            "TMPDIR": folder,  # it is killed, and would leave files
         }
         fields = one.fields | ({"hosts": hosts} if hosts else {})
         if hosts:
@@ -106,9 +108,11 @@ def record(one: Wanted, out: Path, hosts: list[str], group: Path | None) -> None
         undo.callback(_end, run)
         ranks = len(importlib.import_module(f"{one.framework}_impl.rendezvous").environments(spec.build(SETTINGS | fields)))
         found = _watched(one, run, begun, hosts, undo)
-    if found is None:
-        print(f"{one.name}: nothing began in {START_SECONDS:g} s, or the run ended", flush=True)
-        return
+        if found is None:
+            print(
+                f"{one.name}: nothing began in {START_SECONDS:g} s, or the run ended: {run.log[-LOG_CHARACTERS:]}", flush=True
+            )
+            return
     # There may be one process; and both ends of a connection that is cut may be named.
     culprit = f"rank {ranks - 1}" if ranks and one.fault != "network_cut" else None
     document = one._asdict() | found | {"culprit": culprit, "load": psutil.getloadavg()[0], "cores": psutil.cpu_count()}
@@ -145,7 +149,8 @@ def _watched(one: Wanted, run: Run, begun: Path, hosts: list[str], undo: ExitSta
         if fault is not None and now - fault > (HEALTHY_SECONDS if one.fault == "normal" else FAULT_SECONDS):
             return {"looks": looks, "begun": fault}
         time.sleep(max(0.0, started + now + INTERVAL - time.monotonic()))
-    return None
+    # A framework may notice it too, and end the run: TensorFlow does so, eight seconds after a rank was stopped.
+    return None if fault is None else {"looks": looks, "begun": fault}
 
 
 def _seen(member: Member) -> dict[str, Any]:

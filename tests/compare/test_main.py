@@ -122,7 +122,14 @@ def test_a_number_out_of_range_is_refused_by_its_name_with_what_was_received(
 
 
 @pytest.mark.parametrize(
-    "words", [["report", "DIR"], ["report", "DIR", "--json"], ["history", "DIR"], ["cache", "--json"], ["--help"]]
+    "words",
+    [
+        ["report", "DIR"],
+        pytest.param(["report", "DIR", "--json"], marks=pytest.mark.slow),
+        ["history", "DIR"],
+        ["cache", "--json"],
+        ["--help"],
+    ],
 )
 def test_a_reader_that_has_seen_enough_ends_the_command_quietly(words: list[str], tmp_path: Path) -> None:
     made.stored_in(made.repeated(), tmp_path / "results")

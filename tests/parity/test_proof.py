@@ -367,7 +367,7 @@ def test_modes_that_are_another_function_as_timed_are_not_claimed(
     assert {proof.mode_verdict("pytorch", mode) for mode in set(MODES) - modes} <= {"proved"}
 
 
-@pytest.mark.parametrize("last", [0, 2])
+@pytest.mark.parametrize("last", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_owned_parts_are_proved_for_three_replicas_with_equal_parts_in_small_batches(
     twins: FakeTwins, tmp_path: Path, last: int
 ) -> None:
@@ -422,6 +422,7 @@ def test_the_timed_kernels_are_held_against_each_other_in_their_own_precision(tw
     assert "in float32" in refuted.sentence
 
 
+@pytest.mark.slow
 def test_a_timed_mode_accumulation_and_workers_are_those_of_its_single_steps(twins: FakeTwins, tmp_path: Path) -> None:
     raced = {
         name: timed(global_batch_size=16, accumulation=2, input="workers", workers=2) for name in ("pytorch", "tensorflow")
@@ -459,7 +460,7 @@ def test_a_large_model_is_followed_for_fewer_steps(twins: FakeTwins, tmp_path: P
     assert ladder.LEAST_FOLLOWED <= found.steps < 20
 
 
-@pytest.mark.parametrize("first", [2, 4, 12])
+@pytest.mark.parametrize("first", [2, *(pytest.param(step, marks=pytest.mark.slow) for step in (4, 12))])
 def test_losses_of_one_framework_made_wrong_from_a_step_on_refute_the_proof(
     twins: FakeTwins, tmp_path: Path, first: int
 ) -> None:
@@ -512,12 +513,14 @@ def test_a_switch_takes_the_claim_from_its_framework_alone(twins: FakeTwins, tmp
     assert {mode: proof.mode_verdict("pytorch", mode) for mode in MODES} == dict.fromkeys(MODES, "proved")
 
 
+@pytest.mark.slow
 def test_the_level_of_switches_takes_the_claim_too(twins: FakeTwins, tmp_path: Path) -> None:
     proof = prove(tmp_path, timed(), MODES, timed_runs={**both(), "pytorch": both(switches="plain")["pytorch"]})
     assert [proof.mode_verdict(name, "serial") for name in ("pytorch", "tensorflow")] == ["not claimed", "proved"]
     assert {what.switches for _, what in twins.calls if what.precision == "float64"} == {"usual"}
 
 
+@pytest.mark.slow
 def test_closed_switches_keep_the_mathematics_and_are_proved_with_them_in_float64(twins: FakeTwins, tmp_path: Path) -> None:
     """They were not claimed, as if a layout or a graph were another function."""
     twins.described["options"] = {"order": {"values": ["rows", "columns"], "default": "rows", "closed": "columns"}}
@@ -547,7 +550,10 @@ def row_verdicts(tmp_path: Path, rows: Sequence[Row]) -> dict[str, str]:
     return timed_rows.row_verdicts(ladder.prove_rows(rows, ("pytorch", "tensorflow"), replicas=2, **options), rows)
 
 
-@pytest.mark.parametrize("options", [{}, {"workers": (0, 2)}, {"levels": ("usual", "closed")}])
+@pytest.mark.parametrize(
+    "options",
+    [{"workers": (0, 2)}, *(pytest.param(each, marks=pytest.mark.slow) for each in ({}, {"levels": ("usual", "closed")}))],
+)
 def test_every_row_is_proved_by_single_steps_of_its_very_run(
     twins: FakeTwins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:

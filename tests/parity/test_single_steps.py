@@ -261,7 +261,7 @@ def test_an_array_is_judged_on_its_own_scale_however_small_it_is(recorded: Recor
     assert (rung.name, rung.where, rung.step) == ("8 one step in float32: gradients", "conv_bn.gamma, buffer", 3)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("optimizer", ["sgd", pytest.param("adam", marks=pytest.mark.slow)])
 def test_a_lenet_with_batch_norm_is_not_failed_for_rounding(recorded: Recordings, optimizer: str) -> None:
     """Over images with a black border, whose float32 sums are far off."""
     what = _lenet(optimizer)

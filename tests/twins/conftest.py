@@ -17,6 +17,14 @@ from tests.twins.split_model import settings
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What both twins do by the same code is shown quickly with one of them."""
+    for item in items:
+        if config.getoption("--framework") == "tensorflow" and item.get_closest_marker("shared"):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session")
 def twin(framework: str) -> Twin:
     """The framework's twin in a process with all the replicas of the tests: they must stand before the first tensor."""

@@ -68,6 +68,7 @@ def test_training_ends_when_no_epoch_gets_better_for_so_long(twin: Twin, tmp_pat
     assert not (tmp_path / "a" / results.BEST_FILE).exists()
 
 
+@pytest.mark.shared
 def test_a_run_that_went_on_has_the_best_weights_of_before(twin: Twin, tmp_path: Path) -> None:
     settings = {"best_epoch": {"keep": True, "by": "loss", "patience": 3}, "checkpoint_seconds": 0}
     whole, _ = run(twin, tmp_path / "a", **settings)

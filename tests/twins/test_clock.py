@@ -186,6 +186,7 @@ def test_a_rank_that_is_late_at_the_end_shows_in_an_asynchronous_pipeline(framew
         assert record.timed_seconds >= record.timed_steps * clock.SLOW_SECONDS
 
 
+@pytest.mark.shared
 def test_ranks_that_are_not_waited_for_and_averages_made_in_evaluation_are_named(framework: str, tmp_path: Path) -> None:
     result = planted(framework, tmp_path, "evaluation_waits", ASYNCHRONOUS[1])
     assert result.status == "failed"

@@ -449,6 +449,7 @@ def test_a_profiled_run_reports_its_breakdown_and_its_operations_and_leaves_a_tr
 
 
 @pytest.mark.parametrize("part", [pytest.param("input", marks=pytest.mark.slow), "compute"])
+@pytest.mark.shared
 def test_a_part_alone_is_timed_and_scores_nothing(start: Any, part: str) -> None:
     # Waiting is half of the time or more: so many epochs that a moment without the core does not make it less.
     epochs = {"input": 30, "compute": 3}[part]
@@ -486,6 +487,7 @@ def test_data_that_all_ranks_refuse_ends_with_exit_code_4_and_its_reason(start: 
     assert_refused(result)
 
 
+@pytest.mark.shared
 def test_a_killed_rank_ends_the_run_as_killed_and_is_named(start: Any, tmp_path: Path) -> None:
     run = start(**ENDLESS)
     ranks = run.ranks()
@@ -620,6 +622,7 @@ def test_the_clock_starts_with_the_process() -> None:
 
 
 @pytest.mark.parametrize("fields", [{"cores": 1}, pytest.param(MODES["multi_process"], marks=pytest.mark.slow)])
+@pytest.mark.shared
 def test_a_users_model_that_ends_the_process_fails_the_run(start: Any, fields: dict[str, Any]) -> None:
     code, result = start(**{"model": "tests.twins.ending_model", **fields}).end()
     assert (code, result.status, result.epochs) == (1, "failed", [])

@@ -139,6 +139,7 @@ def test_a_rank_that_never_comes_to_an_exchange_ends_the_run_and_is_named(start:
     "planted",
     ["two_locks", pytest.param("full_queue", marks=pytest.mark.slow), pytest.param("stopped", marks=pytest.mark.slow)],
 )
+@pytest.mark.shared
 def test_a_run_of_one_process_that_hangs_is_ended_by_the_comparison(
     framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planted: str
 ) -> None:

@@ -97,7 +97,11 @@ ADAM = {"name": "adam", "learning_rate": 1e-3, "epsilon": EPSILON}
 OWN_EPSILON = {"name": "adam", "learning_rate": 1e-3}
 
 
-@pytest.mark.parametrize("optimizer", [SGD, ADAM, OWN_EPSILON], ids=["sgd", "adam", "adam with its own epsilon"])
+@pytest.mark.parametrize(
+    "optimizer",
+    [SGD, pytest.param(ADAM, marks=pytest.mark.slow), OWN_EPSILON],
+    ids=["sgd", "adam", "adam with its own epsilon"],
+)
 def test_ten_steps_of_simple_cnn_are_the_referees(twin: Twin, optimizer: dict[str, Any]) -> None:
     lines = _against_the_referee(twin, made.resolve("simple_cnn"), optimizer=optimizer)
     assert _failed(lines) == []

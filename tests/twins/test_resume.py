@@ -47,7 +47,8 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 SHARDED = {"mode": "sharded_data_parallel", "replicas": 2}
-QUICK = ("adam, scheduled and augmented", "data_parallel")
+MARKS = {"adam, scheduled and augmented": (), "data_parallel": (pytest.mark.shared,)}
+"""Of quick cases."""
 
 
 class CutShortError(Exception):
@@ -89,7 +90,7 @@ def learned(result: RunResult) -> list[Any]:
     return [scores, result.test, result.predictions_hash, result.order_hash, result.first_step_loss]
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, marks=() if case in QUICK else pytest.mark.slow) for case in CASES])
+@pytest.mark.parametrize("case", [pytest.param(case, marks=MARKS.get(case, (pytest.mark.slow,))) for case in CASES])
 def test_a_run_that_went_on_from_a_checkpoint_is_bit_for_bit_the_run_left_alone(twin: Twin, tmp_path: Path, case: str) -> None:
     alone = run(twin, tmp_path / "alone", CASES[case])
     run(twin, tmp_path / "first", CASES[case], until=2)
@@ -107,6 +108,7 @@ def cut_short(twin: Twin, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.shared
 def test_a_run_may_be_cut_short_again_and_its_times_are_those_of_its_epochs(
     twin: Twin, tmp_path: Path, cut_short: Path
 ) -> None:
@@ -125,6 +127,7 @@ def test_a_run_may_be_cut_short_again_and_its_times_are_those_of_its_epochs(
     assert sum(getattr(phases, f"{name}_seconds") for name in named) == pytest.approx(phases.wall_seconds)
 
 
+@pytest.mark.shared
 def test_what_disturbed_the_attempts_before_is_told_of_the_whole_run(
     twin: Twin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,6 +54,9 @@ class Serving:
         return events
 
 
+pytestmark = pytest.mark.shared
+
+
 @pytest.fixture(scope="module")
 def serving(framework: str) -> Iterator[Serving]:
     made = Serving(framework)

@@ -182,6 +182,7 @@ def test_a_users_script_at_work_is_healthy(script: Any, framework: str) -> None:
     [
         ("two_locks", r"which waits for a lock in take \(hanging\.py:\d+: with other:\)"),
         ("full_queue", r"which waits in Queue\.put in full_queue \(hanging\.py:\d+: full\.put\(1\)\)"),
+        ("message", r"which waits for a socket or pipe in message \(hanging\.py:\d+: here\.recv\(1\)\)"),
     ],
 )
 def test_a_run_of_this_suite_is_told_with_its_exchange(start: Any, planted: str, words: str) -> None:

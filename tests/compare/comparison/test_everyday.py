@@ -50,6 +50,7 @@ def test_doctor_says_what_is_here_and_what_each_mode_needs(fake_twins: pytest.Mo
     assert "threads: 4 in a run" in said and "not available:" in said and "MiB free" in said and found["allocator"] in said
 
 
+@pytest.mark.slow
 def test_doctor_fails_in_the_words_of_a_framework_that_cannot_start(fake_twins: pytest.MonkeyPatch) -> None:
     launch.FRAMEWORKS["left"] = "no_such_module"
     del launch.DESCRIPTIONS["left"]
@@ -63,6 +64,7 @@ def test_doctor_has_a_word_for_every_mode() -> None:
     assert tuple(doctor.NEEDS) == spec.MODES
 
 
+@pytest.mark.slow
 def test_doctor_warns_of_little_room(fake_twins: pytest.MonkeyPatch) -> None:
     fake_twins.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=2**20))
     warnings = json.loads(compare("doctor", "--json").stdout)["warnings"]

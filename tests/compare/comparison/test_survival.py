@@ -203,6 +203,7 @@ def test_sigkill_at_50_random_moments_loses_no_run_and_no_epoch_and_doubles_none
     assert resumes > 0
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_run_deaf_to_sigterm_in_5_seconds_with_a_partial_report_and_no_orphan(tmp_path: Path) -> None:
     out = tmp_path / "out ü"
     told = {"FAKE_TWIN_BEHAVIOUR": json.dumps({"right-serial-1": "deaf"})}

@@ -197,6 +197,7 @@ def tried(trial: Trial, check: str) -> list[str]:
     return made.faults
 
 
+@pytest.mark.slow
 def test_a_twin_of_a_package_is_described_and_trains_as_the_referee_does(plant: Callable[[str], Trial]) -> None:
     trial = plant("")
     assert contestants.choose(["pytorch", "planted"], [], {}, launch.FRAMEWORKS) == ["pytorch", "planted"]

@@ -473,6 +473,7 @@ def test_synthetic_leaves_name_plants_and_conditions_and_have_no_duplicates() ->
     assert found["exact"]["groups"] == 0 and found["files"]["kinds"][0]["format"] == "JPEG"
 
 
+@pytest.mark.slow
 def test_the_tomato_leaves_are_described_as_they_are(test_data: Callable[[str], Path]) -> None:
     found = explored(test_data("tomato-leaf-subset.tar"))
     assert found["splits"] == {"train": 2700, "validation": 500, "test": 300} and len(found["classes"]) == 10

@@ -135,6 +135,7 @@ def test_an_evaluation_trains_scores_and_writes_everything_and_does_nothing_twic
     assert full.exit_code == 1 and full.stderr.endswith("No space left. Free some.\n")
 
 
+@pytest.mark.slow
 def test_the_validation_split_is_scored_by_class_where_that_is_asked_for(
     in_process: list[tuple[str, ...]], tmp_path: Path
 ) -> None:

@@ -46,6 +46,7 @@ def storage(tmp_path: Path) -> Path:
     return tmp_path / "kept"
 
 
+@pytest.mark.slow
 def test_saved_benchmarks_are_read_by_both_tools(storage: Path) -> None:
     first, _ = sorted(storage.rglob("*.json"))
     found = measurements.read(first)

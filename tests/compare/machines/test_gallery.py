@@ -2,6 +2,8 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from common.artifacts.schema import Environment
 from compare.execution import store
 from compare.execution.contestants import Contestant
@@ -13,6 +15,7 @@ def links(site: Path) -> list[str]:
     return re.findall(r'href="([^"]+/report.html)"', (site / "index.html").read_text())
 
 
+@pytest.mark.slow
 def test_the_page_links_to_the_report_of_each_comparison(tmp_path: Path) -> None:
     own = Environment(interpreter=f"{tmp_path}/bin/python3", python="3.12", distributions=(), distributions_hash="0")
     entered = Contestant(name="pytorch", twin="pytorch", python=own.interpreter)
@@ -54,6 +57,7 @@ def test_a_crafted_list_of_an_earlier_gallery_removes_nothing_outside_it(tmp_pat
     assert (other / "report.html").read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_what_is_no_gallery_is_left_alone(tmp_path: Path) -> None:
     (there,) = folders(tmp_path / "in", of_machine(1))
     done = compare("gallery", there, "--out", there)

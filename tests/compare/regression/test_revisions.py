@@ -732,7 +732,13 @@ def test_an_upgrade_during_the_proof_is_refused_before_anything_is_measured(
     contestants.leave()
 
 
-@pytest.mark.parametrize("words", [("--frameworks", "third"), ("--contestant", "third=third")], ids=["name", "contestant"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(("--frameworks", "third"), id="name"),
+        pytest.param(("--contestant", "third=third"), id="contestant", marks=pytest.mark.slow),
+    ],
+)
 def test_a_twin_that_only_the_two_environments_have_is_looked_up_there(
     fake_twins: pytest.MonkeyPatch, interpreters: Callable[[int], list[Path]], tmp_path: Path, words: tuple[str, str]
 ) -> None:

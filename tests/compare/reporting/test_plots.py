@@ -151,7 +151,7 @@ def test_a_comparison_of_failures_alone_has_no_plots(tmp_path: Path) -> None:
     assert write(summarize(stored), tmp_path) == []
 
 
-@pytest.mark.parametrize("num_classes", [3, len(made.HOSTILE), 120])
+@pytest.mark.parametrize("num_classes", [3, pytest.param(len(made.HOSTILE), marks=pytest.mark.slow), 120])
 def test_a_confusion_matrix_of_each_row_is_drawn_under_the_names_of_its_classes(tmp_path: Path, num_classes: int) -> None:
     stored = made.hostile(num_classes)
     files = write(summarize(stored), tmp_path, stored.comparison.class_names)

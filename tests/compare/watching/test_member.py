@@ -16,8 +16,9 @@ from common.machine import heartbeat
 from compare.watching import member, stacks, waits
 from compare.watching.job import Group
 from compare.watching.member import Look, Member, Standing
-from compare.watching.verdict import ENDED, HEALTHY, UNKNOWN, judge
+from compare.watching.verdict import ENDED, HEALTHY, STUCK, UNKNOWN, judge
 from compare.watching.watcher import Watcher
+from tests.common.processes.test_flight_report import Recorder
 from tests.compare.watching.jobs import started, watched
 from tests.compare.watching.test_watch import launched
 
@@ -97,17 +98,37 @@ def test_what_a_job_says_to_share_is_opened_only_if_it_is_that(passed: str, tmp_
             os.close(reading)
 
 
-def idle(kind: str) -> Any:
-    standing = Standing(kind, "waits for tasks", "", "", "")
+def idle(kind: str, number: int = 0, recorder: Recorder | None = None) -> Any:
+    standing = Standing(kind, f"waits in {kind}", "", "", "")
+    taken = recorder.rank(number).flight if recorder is not None else None
     return SimpleNamespace(
-        name="rank 0", ended=False, stopped=False, is_idle=lambda seconds: True, is_asking=lambda seconds: False,
-        take_stacks=lambda age: None, standing=lambda: standing,
+        name=f"rank {number}", ended=False, stopped=False, is_idle=lambda seconds: True, is_asking=lambda seconds: False,
+        take_stacks=lambda age: None, standing=lambda: standing, group=of(1)._replace(number=number), flight=lambda: taken,
+        connections=[],
     )  # fmt: skip
 
 
 def test_a_job_that_waits_for_tasks_is_healthy_and_one_that_is_gone_has_ended() -> None:
     assert judge(cast(Any, [idle(waits.TASK)]), 1.0).state == HEALTHY
     assert judge([], 1.0).state == ENDED
+
+
+@pytest.mark.parametrize(
+    ("kinds", "blamed"),
+    [
+        ((waits.EXCHANGE, waits.MESSAGE, waits.EXCHANGE), ("rank 1",)),
+        ((waits.CALL, waits.CALL, waits.EXCHANGE), ("rank 1",)),
+        ((waits.LOCK, waits.EXCHANGE, waits.EXCHANGE), ("rank 0",)),
+    ],
+)
+def test_of_ranks_that_all_wait_the_one_that_has_not_come_to_the_exchange_is_named(
+    kinds: tuple[str, ...], blamed: tuple[str, ...]
+) -> None:
+    recorders = [Recorder().does().waits(), Recorder().does(), Recorder().does().waits()]
+    found = judge(cast(Any, [idle(kind, number, recorders[number]) for number, kind in enumerate(kinds)]), 1.0)
+    assert (found.state, found.ranks) == (STUCK, blamed)
+    assert f"for {blamed[0]}, which waits in {kinds[int(blamed[0][-1])]}" in found.because
+    assert "rank 1 has not come to it" in found.because
 
 
 def test_the_first_look_says_that_it_is_the_first(tmp_path: Path) -> None:

@@ -838,6 +838,7 @@ FOURTH = (launch.PROJECT_ROOT / "docs" / "reproduce.md").read_text().split("```y
 """The paper of the docs page."""
 
 
+@pytest.mark.slow
 def test_scores_on_other_data_have_no_ratio_and_captions_say_what_was_measured_and_which_times_are_in_doubt(
     tmp_path: Path, fakes: pytest.MonkeyPatch
 ) -> None:
