@@ -101,5 +101,5 @@ sbom: setup .venv-sbom/.installed ## The software bill of materials of all locks
 	touch $@
 
 clean: ## Remove caches and build leftovers; results, .benchmarks and .venv stay
-	rm -rf .pytest_cache .ruff_cache .hypothesis .coverage build dist *.egg-info
+	rm -rf .pytest_cache .ruff_cache .hypothesis .coverage build/lib build/bdist.* dist *.egg-info # build has links of .venv
 	find . -path ./.venv -prune -o -path ./results -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

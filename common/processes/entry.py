@@ -70,6 +70,8 @@ def main(
     """
     words = sys.argv[1:] if argv is None else list(argv)
     arguments = command_line.parse(framework, words)
+    if "RANK" in os.environ:
+        sys.excepthook = ranks.print_exception
     try:
         return _do(framework, lambda: _loaded(load_twin), rendezvous, switches, arguments, words)
     except SystemExit as ending:

@@ -6,7 +6,9 @@ import contextlib
 import hashlib
 import os
 import sys
+import traceback
 from pathlib import Path
+from types import TracebackType
 
 import numpy as np
 
@@ -66,7 +68,16 @@ def agree(trainer: Trainer, digests: dict[str, str]) -> None:
         sums = trainer.total(sums)
         others = [str(other) for other in range(ranks) if (sums[other] != sums[0]).any()]
         if others:
-            raise RuntimeError(f"rank {', '.join(others)} has other {what} than rank 0. Bring every host the same.")
+            advice = "Bring every host the same."
+            if os.environ.get("LOCAL_WORLD_SIZE") == str(ranks):  # all are on this machine
+                advice = f"A file of the {what} was changed or added while the ranks started. Start again, and leave it alone."
+            raise RuntimeError(f"rank {', '.join(others)} has other {what} than rank 0. {advice}")
+
+
+def print_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print an exception by one call of the system. Ranks share a log, and often fail at the same time."""
+    sys.stderr.flush()
+    os.write(sys.stderr.fileno(), "".join(traceback.format_exception(kind, error, trace)).encode("utf-8", "backslashreplace"))
 
 
 def launch(job: Job, environments: list[dict[str, str]], waiting: str) -> int:

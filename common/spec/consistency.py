@@ -32,7 +32,7 @@ def _check_names(spec: Spec) -> None:
     if spec.model not in MODELS and not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", spec.model):
         raise SpecError(
             f"model is unknown. Received: {spec.model!r}. Use {alternatives(MODELS)}{did_you_mean(spec.model, MODELS)}, or "
-            "`package.module` of your own model."
+            "`package.module` of your own model, a name with a dot: its file lies in a folder."
         )
     if spec.model not in MODELS and spec.own_structure:
         received = ", ".join(f"{name} {value:g}" for name, value in spec.own_structure.items())

@@ -17,7 +17,7 @@ from common.machine import rates
 from common.spec import SpecError
 from compare.comparison import comparison_plan, estimate, made_again, matrix_run, spread
 from compare.comparison.comparison_plan import Request
-from compare.core import exits
+from compare.core import exits, wording
 from compare.core.errors import FolderError, LaunchError
 from compare.core.interrupt import SIGNALLED, Interrupted, interruptible
 from compare.core.option_parsing import given_besides, levels, names, numbers, variants
@@ -32,7 +32,6 @@ from compare.execution.matrix import Row
 from compare.execution.store import Comparison, ProofRecord
 from compare.judgement import decision, run_figures, sameness, summary
 from compare.proof import claims, ladder, timed_rows
-from compare.proof.certificate import ONE_UPDATE
 from compare.reporting import comparison_report
 from compare.reporting.comparison_report import Compared
 from compare.reporting.document import Report
@@ -389,7 +388,7 @@ def proof(comparison: Comparison, request: Request, folder: Path, shown: Display
         if rows[row.id] == "not claimed" and verdicts[row.contestant].get(row.spec.variant) == "proved"
     }
     others |= {
-        row.id: ONE_UPDATE
+        row.id: proof.one_update(row.contestant, row.spec.variant)
         for row in comparison.rows
         if proof.verdict == "proved"
         and rows[row.id] == "not claimed"
@@ -495,7 +494,7 @@ def _stored(
     if list(request.argv[:1]) in (["regress"], ["bisect"]):
         raise FolderError(
             f"{folder} is one side of a measurement in turn, whose runs are pairs. Received: --resume. Give the command "
-            f"{request.argv[0]} again, with --out {folder.parent}."
+            f"{request.argv[0]} again, with {wording.shell(['--out', str(folder.parent)])}."
         )
     if on is not None:
         raise FolderError(
@@ -512,7 +511,8 @@ def _judged_target(accuracy: float | None) -> float | None:
 
 
 def _goes_on(folder: Path) -> str:
-    return f"To continue, run the same command with --out {folder}, or run --resume {folder}."
+    again = wording.command("run", "--resume", str(folder))
+    return f"To continue, run the same command with {wording.shell(['--out', str(folder)])}, or {again}"
 
 
 def _only_with_resume(context: typer.Context) -> None:

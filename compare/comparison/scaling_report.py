@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from compare.comparison.scaling_fit import TOPOLOGIES, Point, Projected, Scaling
 from compare.comparison.scaling_rows import KINDS, Kind
+from compare.core import wording
 from compare.core.statistics import Ratio
 from compare.judgement.row_figures import DISTURBED
 from compare.judgement.scaling_laws import Topology
@@ -34,13 +35,13 @@ def report(compared: Compared, folder: Path, found: Scaling, arguments: Sequence
     """
     made = (points_table(found), laws_table(found), checks_table(found), projected_table(found))
     checks = [{**check.model_dump(), "error": check.error} for check in found.checks]
-    again = document.shell(["scaling", "--stored", str(folder), *arguments])
+    again = wording.shell(["scaling", "--stored", str(folder), *arguments])
     return Report(
         title="Scaling",
         name=NAME,
         json_file=SCALING_FILE,
         facts=comparison_report.facts(compared),
-        findings=[("Cautions", compared.cautions)] if compared.cautions else [],
+        findings=[("Cautions", comparison_report.in_folder(compared.cautions, folder))] if compared.cautions else [],
         tables=[table for table in made if table.rows],
         drawings={NAME: lambda figure: draw(found, figure)},
         environment=comparison_report.environment(compared),

@@ -20,7 +20,7 @@ from common.spec import SpecError
 from compare.comparison import comparison_plan, run
 from compare.comparison import repeats_needed as needed
 from compare.comparison.comparison_plan import Request
-from compare.core import exits, statistics, verdict_words
+from compare.core import exits, statistics, verdict_words, wording
 from compare.core.option_parsing import names
 from compare.core.presets import Preset
 from compare.core.statistics import VERDICT_PAIRS, Judged, Ratio, paired_ratio, verdicts
@@ -395,9 +395,8 @@ def _try_pairs(wanted: Request, seed: int) -> Selftest:
     """
     folder = wanted.out
     assert folder is not None
-    typer.echo(
-        f"Real pairs are kept in {folder}. If this is cut short, the same command with --out {folder} continues.", err=True
-    )
+    same = f"the same command with {wording.shell(['--out', str(folder)])} continues"
+    typer.echo(f"Real pairs are kept in {folder}. If this is cut short, {same}.", err=True)
     compared, _ = run.within(wanted, folder)
     return judge_pairs(compared, wanted.settings.repeats, seed)
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
+
+from common.machine.machine import COMMAND
 
 _CONTROL = re.compile(
     r"(?:\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff])+"
@@ -63,3 +66,21 @@ def clock_words(seconds: float, *, hours: bool = False) -> str:
 def percent(part: float, digits: int = 0) -> str:
     """`95 %` of 0.95."""
     return f"{100 * part:.{digits}f} %"
+
+
+def shell(words: Sequence[str]) -> str:
+    """A command line of these words. A word with letters that are invisible or change direction is written by its bytes."""
+    return " ".join(shlex.quote(word) if word.isprintable() else f"$'{_by_bytes(word)}'" for word in words)
+
+
+def command(*words: str) -> str:
+    """A command of the suite with these words, as a user can paste it."""
+    return f"{COMMAND} {shell(words)}"
+
+
+def _by_bytes(word: str) -> str:
+    kept = (letter if letter.isprintable() and letter not in "'\\" else None for letter in word)
+    return "".join(
+        letter or "".join(f"\\x{byte:02x}" for byte in hidden.encode("utf-8", "surrogateescape"))
+        for letter, hidden in zip(kept, word, strict=True)
+    )

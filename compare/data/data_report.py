@@ -213,7 +213,7 @@ def _duplicates(exploration: Exploration, name: Callable[[str], str], max_named:
         pairs = [f"{name(one)} ~ {name(other)} ({count(bits, 'bit')})" for one, other, bits in near.named]
         sentences += _first(pairs, max_named, near.pairs)
     else:
-        sentences.append("No image has a near twin.")
+        sentences.append("Near twins: none found.")
     return [*sentences, near.rule]
 
 

@@ -37,8 +37,8 @@ def cores_taken(row: Mapping[str, Any]) -> float:
 def doubt(rows: Iterable[Mapping[str, Any]]) -> str:
     """Names the rows that other work disturbed, for the caption of a table. Empty if there are none."""
     named = [f"{row['engine']} x{row['workers']}" for row in rows if cores_taken(row) > DISTURBED_FROM]
-    scans = wording.count(len(named), "scan")
-    return f"Other work disturbed {scans} ({', '.join(named)}): rely on no time of them." if named else ""
+    number = wording.count(len(named), "row")
+    return f"Other work disturbed scans of {number} ({', '.join(named)}): rely on no time of them." if named else ""
 
 
 def table(outcome: Outcome) -> Table:

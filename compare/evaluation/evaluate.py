@@ -10,7 +10,7 @@ import typer
 
 from common import spec
 from compare.comparison import comparison_plan
-from compare.core import exits
+from compare.core import exits, wording
 from compare.core.interrupt import interruptible
 from compare.core.option_parsing import names
 from compare.core.progress import display
@@ -49,7 +49,10 @@ def command(
         fields, tuned_on = final_training.read_tuned(tuned, named) if tuned is not None else ({}, None)
         asked = Evaluation(values=wanted, frameworks=named, tuned=fields, tuned_on=tuned_on, repeats=repeats)
         folder = out or store.new_folder("evaluate", str(wanted.get("model", spec.Spec.model_fields["model"].default)))
-        with interruptible(f"Interrupted. The same command with --out {folder} goes on."), ExitStack() as lock:
+        with (
+            interruptible(f"Interrupted. The same command with {wording.shell(['--out', str(folder)])} goes on."),
+            ExitStack() as lock,
+        ):
             with display() as shown:
                 made = final_training.evaluate(asked, folder, shown, lock)
                 report = evaluation_report.report(made, final_training.data_of(made).test.images)

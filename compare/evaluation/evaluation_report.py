@@ -13,6 +13,7 @@ from compare.core.wording import listed, percent
 from compare.evaluation import evaluation_plots, evaluation_tables
 from compare.evaluation.evaluation_tables import is_guessing
 from compare.evaluation.scoring import Evaluated, Model, Pair
+from compare.judgement.cautions import of_the_data
 from compare.judgement.row_figures import GUESSING
 from compare.reporting import document
 from compare.reporting.document import Report
@@ -171,6 +172,7 @@ def _cautions(made: Evaluated) -> list[str]:
             "The fields were tuned on other data, or other splits of it: where images of this test split were among them, its "
             "scores flatter."
         )
+    said += of_the_data(made.data_notes)
     said += [words for contestant in made.scored if (words := _schedule_words(made, contestant))]
     settings = {contestant: {**spec, "framework_options": None} for contestant, spec in made.specs.items()}
     first = next(iter(settings.values()))

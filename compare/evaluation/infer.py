@@ -11,7 +11,7 @@ import typer
 from common.artifacts import trained
 from common.machine import machine
 from common.training import inference
-from compare.core import exits
+from compare.core import exits, wording
 from compare.core.interrupt import interruptible
 from compare.core.option_parsing import names, numbers
 from compare.core.progress import display
@@ -49,7 +49,10 @@ def command(
             seconds=seconds,
         )
         folder = out or store.new_folder("infer", found.card.model)
-        with interruptible(f"Interrupted. The same command with --out {folder} goes on."), ExitStack() as lock:
+        with (
+            interruptible(f"Interrupted. The same command with {wording.shell(['--out', str(folder)])} goes on."),
+            ExitStack() as lock,
+        ):
             with display() as shown:
                 made = inference_timing.measure(settings, checkpoint, found, folder, shown, lock)
             code = inference_report.report(made).deliver(folder, as_json=as_json)

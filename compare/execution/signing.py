@@ -89,7 +89,7 @@ def sign(folder: Path, digests: Mapping[str, str], key: Path, again: str | None 
         atomic_files.write_atomically(folder / MANIFEST_FILE, content)
         atomic_files.write_atomically(folder / SIGNATURE_FILE, signature)
     except (_Refused, OSError) as error:
-        again = again or f"run --resume {folder}"
+        again = again or wording.command("run", "--resume", str(folder))
         return f"The results are not signed with {key} ({error}). Sign them with {again} --sign {key}."
     return None
 

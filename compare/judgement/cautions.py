@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from common.artifacts.schema import RunResult
 from common.data.dataset import listed
-from common.data.sources.splits import IN_TWO_CLASSES
+from common.data.sources.splits import IN_TWO_CLASSES, IN_TWO_SPLITS
 from compare.core import wording
 from compare.core.statistics import fell, is_no_better_than
 from compare.execution import matrix, store
@@ -20,6 +20,9 @@ from compare.judgement.summary import FAILURES, measured, replaced_ratio, second
 
 CROWDED_FROM = 2.0
 """Load average over logical cores above which a run began on a busy machine. Earlier runs leave less."""
+
+RESUME = "run --resume DIR"
+"""Stands for the command with the folder, which only a report knows."""
 
 SLOWED_BELOW = 0.9
 """Clock over that of the fastest row with as many cores, below which a row was slowed."""
@@ -48,7 +51,7 @@ def sentences(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
         *signature(stored),
         *(f"Set aside: {reason}" for reason in stored.set_aside),
         *unchecked(stored),
-        *_of_the_labels(stored),
+        *of_the_data(stored.comparison.data_notes),
         *_shared_cores(stored),
         *_not_in_turn(stored),
         *_made_again(stored),
@@ -209,7 +212,7 @@ def _other_work(summary: Summary, *, is_side: bool) -> Iterator[_Caution]:
         lost, who = summary.cores_lost or 0.0, "other work"
     else:
         return
-    again = "" if is_side else " run --resume DIR --again disturbed makes {} repeats again."
+    again = "" if is_side else f" {RESUME} --again disturbed makes {{}} repeats again."
     yield _Caution(
         summary.name,
         f"{who} took {lost:.2f} cores of its budget of {summary.cores}: rely on no time of it.{again.format('its')}",
@@ -262,10 +265,19 @@ def _breakdown(run: RunResult, chance: float | None) -> str | None:
     return None
 
 
-def _of_the_labels(stored: Stored) -> list[str]:
-    notes = [note for note in stored.comparison.data_notes if note.startswith(IN_TWO_CLASSES)]
-    rest = "some of them have a wrong label, or the classes overlap. convtwins data FOLDER names them."
-    return [f"The data: {note}. So {rest}" for note in notes]
+def of_the_data(notes: Sequence[str]) -> list[str]:
+    """Labels that contradict each other, and images that are scored though another split has them."""
+    labels = "So some of them have a wrong label, or the classes overlap. convtwins data FOLDER names them."
+    seen = "Accuracy on them is no accuracy on new images. convtwins data FOLDER names them."
+    return [
+        *(f"The data: {note}. {labels}" for note in notes if note.startswith(IN_TWO_CLASSES)),
+        *(f"The data: {note}. {seen}" for note in notes if note.endswith(IN_TWO_SPLITS)),
+    ]
+
+
+def of_the_scores(notes: Sequence[str]) -> str:
+    """The same for the captions of accuracies, in short."""
+    return " ".join(f"{note[0].upper()}{note[1:]}." for note in notes if note.endswith(IN_TWO_SPLITS))
 
 
 def _shared_cores(stored: Stored) -> list[str]:
@@ -316,7 +328,7 @@ def _made_again(stored: Stored) -> list[str]:
             f"figure has them. They are kept in runs/*.replaced*.{_replaced_ratios(stored)}"
         )
     if waiting:
-        said.append(f"{_repeats(waiting)} set apart (--again disturbed), not yet made again. run --resume DIR makes the runs.")
+        said.append(f"{_repeats(waiting)} set apart (--again disturbed), not yet made again. {RESUME} makes the runs.")
     return said
 
 

@@ -233,8 +233,10 @@ def _trajectories(stored: Stored) -> list[str]:
 
 def _single_steps(stored: Stored) -> str:
     """Where it is said whether the kernels compute the same, if the copies do not tell."""
-    if any(str(rung.get("name")).startswith(_SINGLE_STEPS) for rung in _rungs(stored)):
-        return "See the proof of single steps."
+    if states := [rung.get("status") for rung in _rungs(stored) if str(rung.get("name")).startswith(_SINGLE_STEPS)]:
+        counts = [f"{states.count(each)} {each}" for each in ("passed", "failed", "shown") if each in states]
+        which = f"all {len(states)} passed" if {*states} == {"passed"} else f"of {len(states)}, {wording.joined(counts)}"
+        return f"See the proof of single steps from the same weights: {which}."
     return (
         "No single float32 step was compared with the referee, which would tell which. A matched pair has no such steps: the "
         "referee does not know its layers."

@@ -9,7 +9,7 @@ from compare.core import verdict_words, wording
 from compare.core.statistics import VERDICT_PAIRS, Judged
 from compare.execution.matrix import Row
 from compare.execution.store import Stored
-from compare.judgement.cautions import advice, is_reproduction
+from compare.judgement.cautions import RESUME, advice, is_reproduction
 from compare.judgement.conditions import OF_THE_MODE, Division, division
 from compare.judgement.row_figures import Summary
 from compare.judgement.summary import Family, measured, serial_of
@@ -17,7 +17,7 @@ from compare.judgement.summary import Family, measured, serial_of
 DISTURBED = " Other work disturbed it: do not rely on this."
 NO_FINDING = " Other work disturbed these runs. Make them again on an idle machine."
 """Behind a sentence that gives no ratio."""
-MAKE_AGAIN = f"{NO_FINDING.removesuffix('.')}: run --resume DIR --again disturbed."
+MAKE_AGAIN = f"{NO_FINDING.removesuffix('.')}: {RESUME} --again disturbed."
 """The same of a stored comparison, which can make them again."""
 _NEEDED = f"A verdict needs {VERDICT_PAIRS} repeats."
 MAKE_MORE = f"{MAKE_AGAIN.removesuffix('.')} --repeats {VERDICT_PAIRS}. {_NEEDED}"

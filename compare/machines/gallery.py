@@ -20,7 +20,7 @@ from compare.judgement import cautions
 from compare.machines.gathered import refuse_twice
 from compare.reporting import comparison_report, document
 from compare.reporting.comparison_report import Compared
-from compare.reporting.document import Mark, Report, shell
+from compare.reporting.document import Mark, Report
 from compare.reporting.tables import Column, Table
 
 KIND, NAME, RESULTS_FILE = "gallery", "index", "gallery.json"
@@ -158,7 +158,7 @@ def _report(shown: Sequence[Shown], others: Sequence[str], out: Path) -> Report:
         ],
         findings=[("Left out", others)] if others else [],
         tables=[_table(shown)],
-        commands=[("This page:", f"{document.COMPARE} gallery DIR... --out {shell([out.name])}")],
+        commands=[("This page:", f"{document.COMPARE} gallery DIR... --out {wording.shell([out.name])}")],
         values={"kind": KIND, "folders": [each.name for each in shown]},
         exit_code=exits.RUN_FAILED if unsigned else 0,
         failures=unsigned,

@@ -17,7 +17,7 @@ from compare.machines.gathered import Answer, Gathered, Machine, Question
 from compare.machines.random_effects import LEAST_MACHINES
 from compare.reporting import comparison_plots, document, plots
 from compare.reporting.comparison_report import facts
-from compare.reporting.document import Mark, Report, shell
+from compare.reporting.document import Mark, Report
 from compare.reporting.tables import Column, Table
 
 KIND, NAME, RESULTS_FILE = "merge", "merged", "merged.json"
@@ -55,7 +55,7 @@ def report(found: Gathered, out: Path | None) -> Report:
         commands=[
             (
                 "The report on all of them:",
-                f"{document.COMPARE} {shell(['merge', *map(str, folders), *(['--out', str(out)] if out else [])])}",
+                f"{document.COMPARE} {wording.shell(['merge', *map(str, folders), *(['--out', str(out)] if out else [])])}",
             )
         ],
         values={

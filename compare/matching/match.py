@@ -14,7 +14,7 @@ from common.machine.private_folder import PrivateFolder
 from common.matching.records import Ask
 from common.models import user_code
 from common.spec import SpecError
-from compare.core import exits
+from compare.core import exits, wording
 from compare.core.interrupt import interruptible
 from compare.core.option_parsing import chosen, names
 from compare.execution import options, store
@@ -278,7 +278,7 @@ def report(found: Match, words: Sequence[str], written: Sequence[str] = ()) -> R
             Table.of("layers", "Layers, side by side", _layer_columns(found.names), found.lines),
         ],
         detail_tables=[Table.of("causes", "Causes", _CAUSE, causes)],
-        commands=[("This report:", f"{document.COMPARE} {document.shell(words)}")] if words else [],
+        commands=[("This report:", f"{document.COMPARE} {wording.shell(words)}")] if words else [],
         values={
             "verdict": verdict,
             "same": found.same,

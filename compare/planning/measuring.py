@@ -38,13 +38,16 @@ STEPS, PROFILED_STEPS = 12, 5
 """Of the short serial run."""
 
 
-def this_machine(names: Sequence[str], wanted: Spec, replicas: int, hosts: Sequence[str], shown: Display) -> Machine:
+def this_machine(
+    names: Sequence[str], wanted: Spec, replicas: int, hosts: Sequence[str], shown: Display, *, server: bool = True
+) -> Machine:
     """This machine, measured now or read from the cache folder.
 
     Args:
         wanted: of the run that is planned; its cores, device and cache folder count.
         replicas: that its cores or accelerators are divided among.
         hosts: machines of its kind that the replicas are spread over. The first is this one. Empty: all are here.
+        server: whether messages of a parameter server are timed, too.
 
     Raises:
         SpecError: there are fewer cores than replicas, or a twin refuses.
@@ -65,10 +68,14 @@ def this_machine(names: Sequence[str], wanted: Spec, replicas: int, hosts: Seque
     path = machine_file.cached(wanted.paths.cache_dir, [each.name for each in devices], wanted.cores, replicas, hosts)
     known = machine_file.read(path) if path.exists() else None
     here = known.frameworks if known is not None else {}
-    fresh = {name: here[name] for name in names if name in here and here[name].versions == described[name]["versions"]}
+    fresh = {
+        name: own
+        for name, own in here.items()
+        if name in names and own.versions == described[name]["versions"] and (own.links.server or not server or replicas < 2)
+    }
     for name in names:
         if name not in fresh:
-            fresh[name] = _of_framework(name, described[name]["versions"], wanted, replicas, hosts, cores, shown)
+            fresh[name] = _of_framework(name, described[name]["versions"], wanted, replicas, hosts, cores, shown, server=server)
     facts = machine.describe()
     made = Machine(
         name=f"{facts.get('processor') or 'unknown processor'}, {wanted.cores} cores"
@@ -93,6 +100,8 @@ def _of_framework(
     hosts: Sequence[str],
     cores: int,
     shown: Display,
+    *,
+    server: bool,
 ) -> OfFramework:
     others = Meter()
     copied = rates.measured(cores)
@@ -110,16 +119,16 @@ def _of_framework(
         "paths": {"cache_dir": wanted.paths.cache_dir},
     }  # fmt: skip
     found: list[Exchanged] = []
-    for mode in ("multi_process", "parameter_server"):
+    for mode in ("multi_process", "parameter_server")[: 1 + server]:
         shown.stage(f"{name}: what {replicas} processes send each other, {mode}")
         answer = twin_client.answer(name, "exchanges", spec.build({**values, "mode": mode}))
         found.append(Exchanged.model_validate_json(answer))
-    ranks, server = found
+    ranks = found[0]
     crowding = ranks.together_seconds / ranks.alone_seconds if ranks.alone_seconds and ranks.together_seconds else 1.0
     links = Links(
         all_reduce=fitted("all_reduce", ranks.all_reduce, lambda size: exchange_terms("ring", replicas, size)),
         send=fitted("send", ranks.send, lambda size: (1.0, size)),
-        server=fitted("server", server.server, lambda size: exchange_terms("server", replicas, size)),
+        server=fitted("server", found[-1].server, lambda size: exchange_terms("server", replicas, size)),
         memory=memory,
     )
     disturbed = _disturbed(others, wanted)

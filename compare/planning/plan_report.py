@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from compare.core.wording import clock_words, percent
+from compare.judgement.row_figures import DISTURBED
 from compare.planning import accuracy, machine_file, verdicts
 from compare.planning.accuracy import Accuracy, Pair
 from compare.planning.planner import Plan
@@ -33,7 +35,7 @@ def report(plan: Plan, limit_mib: float | None) -> Report:
         ("How good the predictions were", accuracy_sentences(found)),
     ]
     made = [
-        predicted_table(plan.predicted, limit_mib),
+        predicted_table(plan.predicted, limit_mib, plan.disturbed),
         cuts_table(plan.cuts),
         measured_table(plan.pairs),
         projected_table(plan.projected, found),
@@ -65,7 +67,7 @@ def report(plan: Plan, limit_mib: float | None) -> Report:
     )
 
 
-def predicted_table(found: list[Predicted], limit_mib: float | None) -> Table:
+def predicted_table(found: list[Predicted], limit_mib: float | None, disturbed: Collection[str]) -> Table:
     limit = f" Memory limit of each device: {limit_mib:.0f} MiB." if limit_mib else ""
     columns = (
         _CONTESTANT,
@@ -83,7 +85,7 @@ def predicted_table(found: list[Predicted], limit_mib: float | None) -> Table:
         ),
         Column("memory", "peak memory of the fullest device, MiB", 0, short="MiB", pick=_fullest),
         Column("efficiency", "efficiency", 2, short="eff."),
-        Column("why", "status", fold=30, pick=lambda each: each.why or "ok"),
+        Column("why", "status", fold=30, pick=lambda each: each.why or (DISTURBED if each.contestant in disturbed else "ok")),
     )  # fmt: skip
     return Table.of(
         "predicted",

@@ -97,7 +97,8 @@ def predict(asked: Asked, shown: Display) -> Plan:
     with launch.asked(names) as answer:
         described = {name: spec.of_device(wanted, answer(name)) for name in names}
     hosts = asked.settings.values.get("hosts") or ()
-    planned_for = given or measuring.this_machine(names, wanted, replicas, hosts, shown)
+    server = any(each.startswith("parameter_server") for each in asked.settings.modes)
+    planned_for = given or measuring.this_machine(names, wanted, replicas, hosts, shown, server=server)
     dataset = sources.describe(wanted.data, seed=wanted.split_seed, cache_dir=wanted.paths.cache_dir)
     architecture = architectures.of(wanted, len(dataset.class_names), dataset.image_size)
     architectures.refuse_opaque(architecture, "plan")
@@ -191,7 +192,8 @@ def _predict_framework(
         if (better := prediction.with_best_cut(case)) is not None:
             plan.cuts.append(_cut(name, layout, *better))
     plan.predicted += own
-    plan.changes += _changes(name, [each for each in prediction.ranked(own) if each.rankable], kept)
+    if name not in plan.disturbed:
+        plan.changes += _changes(name, [each for each in prediction.ranked(own) if each.rankable], kept)
     share = min(each.run.per_replica_batch_size for each in found)
     alone = Layout("serial", found[0].run.with_fields(global_batch_size=share))
     case = prediction.case_of(alone, architecture, costs, plan.machine, name, examples, one_process=False)

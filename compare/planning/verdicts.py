@@ -19,8 +19,11 @@ def lines(plan: Plan) -> list[str]:
     for name in dict.fromkeys(each.contestant for each in plan.predicted):
         own = [each for each in plan.predicted if each.contestant == name]
         pairs = [each for each in plan.pairs if each.contestant == name]
-        disturbed = " Other work disturbed the timing, see the cautions." if name in plan.disturbed else ""
-        found.append(f"{name}: {winner(own)} {_certainty(pairs, may_measure=plan.here)}{disturbed}")
+        if name in plan.disturbed:
+            said = "no finding. Other work disturbed the timing of layers or messages. Plan again on an idle machine."
+            found.append(f"{name}: {said}{f' {_certainty(pairs, may_measure=False)}' if pairs else ''}")
+        else:
+            found.append(f"{name}: {winner(own)} {_certainty(pairs, may_measure=plan.here)}")
     return found
 
 

@@ -11,11 +11,8 @@ Verdict = Literal["proved", "not proved", "not claimed"]
 TRAJECTORY = "5 free-running losses"
 """The rung of the timed run. It may refute, and is never judged to pass."""
 LOSSES = "5 losses"
-ONE_UPDATE = (
-    "later losses are only shown and no gradients of single steps passed, so one update alone was judged (parity "
-    "--single-steps judges more)"
-)
-"""Why nothing is claimed, though some rungs passed."""
+RISES = "the loss rises at every learning rate that was tried"
+"""Begins the reason of losses that are shown for it."""
 _ROUNDS = 1e-4
 """Constants that are rounded to float32 explain no larger difference."""
 
@@ -96,11 +93,28 @@ class Proof(Frozen):
             framework: None: any.
             mode: None: the serial runs of the frameworks against each other.
         """
+        losses, steps = self._later(framework, mode)
+        return any(rung.status == "shown" for rung in losses) and all(rung.status != "passed" for rung in steps)
+
+    def _later(self, framework: str | None, mode: str | None) -> tuple[list[Rung], list[Rung]]:
+        """The rungs that judge what follows the first update: losses, and gradients of single steps."""
         own = [rung for rung in self.rungs if rung.mode == mode and framework in (None, rung.framework)]
         twins = [rung for rung in self.rungs if rung.name == LOSSES]
         losses = twins if mode is None else [rung for rung in own if rung.name == f"6 {mode} against serial"]
-        steps = [rung for rung in own if rung.name.startswith("8 ") and ": gradients" in rung.name]
-        return any(rung.status == "shown" for rung in losses) and all(rung.status != "passed" for rung in steps)
+        return losses, [rung for rung in own if rung.name.startswith("8 ") and ": gradients" in rung.name]
+
+    def one_update(self, framework: str | None = None, mode: str | None = None) -> str:
+        """Why nothing is claimed, though some rungs passed: one update alone was judged."""
+        serial = self._with_own_steps(framework)
+        of_serial = mode in (None, "serial") or self._is_one_update(serial)
+        losses, steps = self._later(serial, None) if of_serial else self._later(framework, mode)
+        why = f"{RISES}, so later losses are" if any(RISES in rung.reason for rung in losses) else "later losses are"
+        if steps:
+            return f"{why} only shown, and so are gradients of single steps: one update alone was judged"
+        return (
+            f"{why} only shown, and single steps were not compared: one update alone was judged (parity --single-steps judges "
+            "more)"
+        )
 
     @property
     def headline(self) -> str:
@@ -136,7 +150,7 @@ class Proof(Frozen):
             of = f"the first {worst.judged_steps} of " if few else ""
             grown = f"differ by up to {worst.max_relative_difference:.1e} in {of}{worst.steps} steps"
             if self.verdict == "not claimed":
-                return f"not claimed: {judged}; {ONE_UPDATE}; free-running losses {grown}{when}"
+                return f"not claimed: {judged}; {self.one_update()}; free-running losses {grown}{when}"
             return f"proved: {judged}; free-running losses {grown}, which is shown and proves nothing{when}"
         if not losses:
             return f"proved: each mode trains as serial does in the same framework; {judged}{when}"
@@ -165,7 +179,14 @@ class Proof(Frozen):
 
     def is_one_update(self, framework: str, mode: str) -> bool:
         """Whether nothing but the first update of a mode, or of the serial runs that it rests on, is judged."""
-        # In float64 the first framework's serial run is what all others are compared with. It has no single steps of its own.
-        has_own = any(rung.name.startswith("8 ") and rung.mode is None and rung.framework == framework for rung in self.rungs)
-        of_serial = self._is_one_update(framework if has_own else None)
-        return of_serial or (mode != "serial" and self._is_one_update(framework, mode))
+        return self._is_one_update(self._with_own_steps(framework)) or (
+            mode != "serial" and self._is_one_update(framework, mode)
+        )
+
+    def _with_own_steps(self, framework: str | None) -> str | None:
+        """The framework if its serial run has single steps of its own. Else None.
+
+        In float64 the first framework's serial run is what all others are compared with. It has none.
+        """
+        own = {rung.framework for rung in self.rungs if rung.name.startswith("8 ") and rung.mode is None}
+        return framework if framework in own else None

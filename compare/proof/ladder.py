@@ -33,7 +33,7 @@ from compare.execution.matrix import Row
 from compare.execution.store import Trajectories
 from compare.judgement import growth
 from compare.proof import claims, remembered, rungs, single_steps, timed_rows, tolerances
-from compare.proof.certificate import Proof, Rung
+from compare.proof.certificate import RISES, Proof, Rung
 from compare.proof.differences import Arrays
 from compare.proof.recordings import Recorder, Recording
 from compare.proof.timed_rows import Timed
@@ -422,7 +422,7 @@ class _Ladder:
         if rung.name != "5 losses" or rung.status != "passed":
             return rung
         if self._rises:
-            shown = f"shown: the loss rises at every learning rate that was tried, and such a run proves nothing; {rung.reason}"
+            shown = f"shown: {RISES}, and such a run proves nothing; {rung.reason}"
             return rung.model_copy(update={"status": "shown", "reason": shown})
         if self.base.optimizer.learning_rate == self._first_rate:
             return rung

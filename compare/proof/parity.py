@@ -14,7 +14,7 @@ from rich.console import Console
 from common import spec
 from common.machine.private_folder import PrivateFolder
 from common.spec import Spec, SpecError
-from compare.core import exits
+from compare.core import exits, wording
 from compare.core.interrupt import interruptible
 from compare.core.option_parsing import each_once, given_besides, names, variants
 from compare.core.presets import Preset
@@ -294,7 +294,7 @@ def referee_report(lines: Sequence[Line]) -> Report:
 
 
 def _again() -> tuple[str, str]:
-    return "This report:", f"{document.COMPARE} {document.shell(sys.argv[1:])}"
+    return "This report:", f"{document.COMPARE} {wording.shell(sys.argv[1:])}"
 
 
 def _spec(

@@ -11,7 +11,7 @@ from rich.console import Console
 from common.spec import SpecError
 from compare.comparison import comparison_plan
 from compare.comparison.comparison_plan import Request
-from compare.core import exits
+from compare.core import exits, wording
 from compare.core.interrupt import interruptible
 from compare.core.progress import display
 from compare.core.statistics import VERDICT_PAIRS
@@ -80,7 +80,9 @@ def bisect(request: Request, asked: Asked, folder: Path) -> tuple[Found, Candida
         SpecError, DataRefused, LaunchError, FolderError: nothing was measured, or an end cannot be.
         Interrupted: finished runs are in the folder.
     """
-    words = f"Interrupted. Finished runs are in {folder}. The same command with --out {folder} continues."
+    words = (
+        f"Interrupted. Finished runs are in {folder}. The same command with {wording.shell(['--out', str(folder)])} continues."
+    )
     with interruptible(words), display(Console(stderr=True)) as shown:
         candidates.refuse_used(request, asked, folder)
         shown.stage(revisions.PREPARING)

@@ -20,7 +20,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from common.machine import machine
-from compare.core import exits
+from compare.core import exits, wording
 from compare.core.errors import FolderError
 from compare.core.option_parsing import chosen, names
 from compare.core.statistics import Spread, spread
@@ -230,7 +230,7 @@ def report(points: Sequence[Point], folder: Path, words: Sequence[str] = ()) -> 
         facts=[f"{len(points)} measurements in {folder}"],
         tables=made,
         drawings=drawings,
-        commands=[("This report:", f"{document.COMPARE} {document.shell(['history', str(folder), *words])}")],
+        commands=[("This report:", f"{document.COMPARE} {wording.shell(['history', str(folder), *words])}")],
     )
 
 

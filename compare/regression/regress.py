@@ -15,7 +15,7 @@ from rich.console import Console
 from common.data.sources import DataRefused
 from common.spec import SpecError
 from compare.comparison import run
-from compare.core import exits
+from compare.core import exits, wording
 from compare.core.errors import FolderError, LaunchError
 from compare.core.interrupt import interruptible
 from compare.core.option_parsing import fraction, given_besides
@@ -184,7 +184,8 @@ def _interleaved(
 ) -> Judgement:
     request = requests.request(settings, frameworks, folder, criteria.only, prove=prove)
     removed = "The other checkout is removed. " if checks_out else ""
-    words = f"Interrupted. {removed}Finished runs are in {folder}. The same command with --out {folder} continues."
+    again = f"The same command with {wording.shell(['--out', str(folder)])} continues."
+    words = f"Interrupted. {removed}Finished runs are in {folder}. {again}"
     with interruptible(words), display(Console(stderr=True)) as shown:
         measure(request, folder, shown)
     return judge_stored(folder, None, criteria)

@@ -23,9 +23,9 @@ from compare.reporting.plots import COLOURS, LINE_STYLES, MARKERS, Drawing
 Drawn = bool | Literal["x", "y"]
 """What a `Drawing` returns."""
 
-CONFUSION = "confusion"
 _HATCH: dict[str, Any] = {"hatch": "////", "edgecolor": "white", "linewidth": 0}
-"""Of a bar whose time is disturbed."""
+"""Of a bar whose time is in doubt."""
+CONFUSION = "confusion"
 """The plot that also shows class names."""
 
 _CLASS_SIDE, _LEAST_SIDE, _MOST_SIDE = 0.24, 2.4, 6.0
@@ -99,14 +99,14 @@ def _seconds(figure: Figure, summaries: Sequence[Summary]) -> Drawn:
     for place, (summary, seconds) in enumerate(timed):
         ends = (seconds.low, seconds.high) if seconds.n > 1 else None
         colour = _colour(summary, [each for each, _ in timed])
-        hatch = _HATCH if summary.disturbed else {}
+        hatch = _HATCH if summary.in_doubt else {}
         said = f"{summary.name}: {{}} s per epoch"
         _bar(axis, place, seconds.median, summary.contestant, said, ends, color=colour, **hatch)
     name_rows(axis, [summary.name for summary, _ in timed])
-    disturbed = "; hatched: other work disturbed it" if any(summary.disturbed for summary, _ in timed) else ""
+    doubt = "; hatched: in doubt" if any(summary.in_doubt for summary, _ in timed) else ""
     several = any(seconds.n > 1 for _, seconds in timed)
     said = "median; whiskers: 25 % to 75 % quantile" if several else "one repeat"
-    axis.set(title=f"Seconds per epoch ({said}{disturbed})", xlabel="seconds")
+    axis.set(title=f"Seconds per epoch ({said}{doubt})", xlabel="seconds")
     return timed != [] and "x"
 
 

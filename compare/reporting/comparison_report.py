@@ -17,6 +17,7 @@ from compare.core.statistics import VERDICT_PAIRS
 from compare.execution import launch, signing, store
 from compare.execution.store import SPEC_FILE, Stored
 from compare.judgement import cautions, environments
+from compare.judgement.cautions import RESUME
 from compare.judgement.findings import Findings, findings
 from compare.judgement.row_figures import Summary
 from compare.judgement.summary import FAILURES, UNFINISHED, summarize
@@ -30,7 +31,7 @@ from compare.reporting import (
     proof_tables,
     tables,
 )
-from compare.reporting.document import COMPARE, PYTHON, SET_UP, SUITE_ON_PATH, TABLES_FOLDER, Mark, Report, anew, shell
+from compare.reporting.document import COMPARE, PYTHON, SET_UP, SUITE_ON_PATH, TABLES_FOLDER, Mark, Report, anew
 from compare.reporting.tables import Table
 
 RESULTS_FILE = "results.json"
@@ -103,6 +104,8 @@ def report(compared: Compared, folder: Path, out: Path | None = None) -> Report:
         folder: its results, for the commands that repeat it.
         out: where `report` writes it. None: to `folder`.
     """
+    values = _values(compared)
+    compared = _placed(compared, folder)
     stored, summaries = compared.stored, compared.summaries
     comparison = stored.comparison
     absent = comparison_plots.left_out(summaries)
@@ -117,18 +120,29 @@ def report(compared: Compared, folder: Path, out: Path | None = None) -> Report:
         findings=sections(compared),
         tables=made,
         detail_tables=class_tables.confusion_table(summaries, comparison.class_names),
-        terminal_tables=comparison_tables.on_terminal(summaries),
+        terminal_tables=comparison_tables.on_terminal(summaries, cautions.of_the_scores(stored.comparison.data_notes)),
         drawings=comparison_plots.drawings(summaries, comparison.class_names),
         files=frames,
         notes=["", f"Left out of the plots: {tables.escaped(absent)}."] if absent else [],
         environment=[*environment(compared), *_made_from(stored), *_unsigned(stored)],
         commands=commands(compared, folder, out),
-        values=_values(compared),
+        values=values,
         template="report.html.jinja",
         page_values=lambda drawn: _page_values(compared, folder, made, drawn),
         exit_code=compared.exit_code,
         failures=compared.failures,
     )
+
+
+def in_folder(sentences: Sequence[str], folder: Path | str) -> list[str]:
+    """Sentences of a comparison whose commands name its folder."""
+    return [each.replace(RESUME, wording.command("run", "--resume", str(folder))) for each in sentences]
+
+
+def _placed(compared: Compared, folder: Path) -> Compared:
+    """The same, with findings that name its folder."""
+    found = {name: in_folder(getattr(compared.findings, name), folder) for name in ("contestants", "modes", "troubles")}
+    return replace(compared, findings=compared.findings.model_copy(update=found))
 
 
 def _values(compared: Compared) -> dict[str, Any]:
@@ -314,7 +328,7 @@ def documents(compared: Compared) -> list[Table]:
     comparison = compared.stored.comparison
     differing = environments.differences(environments.counted(comparison.environments, comparison.machine))
     return [
-        *comparison_tables.documents(compared.summaries),
+        *comparison_tables.documents(compared.summaries, cautions.of_the_scores(comparison.data_notes)),
         *class_tables.class_table(compared.summaries, comparison.class_names),
         *(proof_tables.proof_tables(comparison.proof.model_dump()) if comparison.proof else []),
         *comparison_tables.environment_table(differing),
@@ -356,12 +370,12 @@ def commands(compared: Compared, folder: Path, out: Path | None = None) -> list[
     if isinstance(commit, str) and not INSTALLED:
         changed = "The last commit of its code. It lacks changes that were not committed:"
         purpose = changed if comparison.machine.get("dirty") else "The code that made it:"
-        made.append((purpose, shell(["git", "checkout", commit])))
+        made.append((purpose, wording.shell(["git", "checkout", commit])))
     return [
         *made,
         *SET_UP,
-        ("The comparison:", f"{COMPARE} {shell(anew(comparison.argv))}"),
-        ("This report, from the stored results:", f"{COMPARE} {shell(again)}"),
+        ("The comparison:", f"{COMPARE} {wording.shell(anew(comparison.argv))}"),
+        ("This report, from the stored results:", f"{COMPARE} {wording.shell(again)}"),
     ]
 
 
@@ -374,7 +388,7 @@ def run_commands(compared: Compared, folder: Path) -> list[str]:
         if (spec_file := next(filter(Path.exists, specs), None)) is not None:
             python = next((each.python for each in comparison.contestants if each.name == row.contestant), None)
             words = [python or PYTHON, "-m", *launch.module(row.framework), "run", str(spec_file), "--out", f"again/{row.id}"]
-            lines.append(shell([*SUITE_ON_PATH, *words]))
+            lines.append(wording.shell([*SUITE_ON_PATH, *words]))
     return lines
 
 

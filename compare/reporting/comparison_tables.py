@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -26,12 +27,16 @@ _SCORES = [(split, score) for split in ("train", "validation", "test") for score
 _SHORT = {"train": "train", "validation": "valid.", "test": "test", "accuracy": "acc.", "loss": "loss"}
 
 
-def documents(summaries: Sequence[Summary]) -> list[Table]:
-    """Every table that is written to the results folder."""
+def documents(summaries: Sequence[Summary], of_scores: str = "") -> list[Table]:
+    """Every table that is written to the results folder.
+
+    Args:
+        of_scores: what captions of accuracies say of the data.
+    """
     made = [
-        main_table(summaries),
+        main_table(summaries, of_scores),
         *conditions_table(summaries),
-        accuracy_table(summaries),
+        accuracy_table(summaries, of_scores),
         seconds_table(summaries),
         speedup_table(summaries),
         phases_table(summaries),
@@ -54,12 +59,12 @@ def _captioned(table: Table, summaries: Sequence[Summary]) -> Table:
     return replace(table, files_note=" ".join(filter(None, (table.files_note, n and f"Repeats: {n}", doubt))))
 
 
-def on_terminal(summaries: Sequence[Summary]) -> list[Table]:
-    """The tables that are printed. They are narrower, and epochs run across."""
+def on_terminal(summaries: Sequence[Summary], of_scores: str = "") -> list[Table]:
+    """The tables that are printed. They are narrower, and epochs run across. `of_scores` as in `documents`."""
     made = [
-        without_empty_speedups(main_table(summaries)),
+        without_empty_speedups(main_table(summaries, of_scores)),
         *conditions_table(summaries),
-        accuracy_table(summaries),
+        accuracy_table(summaries, of_scores),
         *_shown_speedups(summaries),
         phases_table(summaries),
         *target_table(summaries),
@@ -100,7 +105,7 @@ def _filled(made: Sequence[Table]) -> list[Table]:
     return kept
 
 
-def main_table(summaries: Sequence[Summary]) -> Table:
+def main_table(summaries: Sequence[Summary], of_scores: str = "") -> Table:
     def written(key: str, heading: str = "", digits: int | None = None, **options: Any) -> Column:
         return Column(key, heading or key, digits, terminal=False, **options)
 
@@ -132,25 +137,25 @@ def main_table(summaries: Sequence[Summary]) -> Table:
     )
     sizes = sorted({summary.test_examples for summary in summaries if summary.test_examples})
     of = f" of {' or '.join(f'{size:,}' for size in sizes)} images" if sizes else ""
-    note = f"Accuracy and loss: test split{of}, after the last epoch. " * _trained(summaries)
+    note = f"Accuracy and loss: test split{of}, after the last epoch. {f'{of_scores} ' if of_scores else ''}" * _trained(
+        summaries
+    )
     if any(summary.shown_ratio(key) is not None for summary in summaries for key in _SPEEDUPS):
         note += "Speed-up: against the same framework's serial run, by seconds per epoch. "
     several = max(summary.repeats for summary in summaries) > 1
     note += "Median over repeats." * several
     files_note = "Peak memory: the largest of the repeats." * several
     note = note.strip()
-    note += _rows(" Test accuracy no better than guessing: {}.", [summary.guesses for summary in summaries])
-    note += _rows(" Other work disturbed {}: rely on no time of them.", [summary.disturbed for summary in summaries])
+    if guessing := sum(summary.guesses for summary in summaries):
+        note += f" Test accuracy no better than guessing: {guessing} of {wording.count(len(summaries), 'row')}."
+    if doubts := Counter(summary.doubt for summary in summaries if summary.doubt):
+        why = ", ".join(f"{doubt} ({rows})" for doubt, rows in doubts.items())
+        note += f" Times in doubt in {doubts.total()} of {wording.count(len(summaries), 'row')}, rely on none of them: {why}."
     return Table.of("comparison", "Comparison", columns, summaries, note, files_note=files_note, spreads_on_terminal=False)
 
 
 def _score(split: str, score: str, **options: Any) -> Column:
     return Column(f"{split}_{score}", f"{split} {score}", 4, interval=True, pick=f"{split}.{score}", **options)
-
-
-def _rows(sentence: str, those: Sequence[bool]) -> str:
-    """A sentence about so many rows. Empty if there is none."""
-    return sentence.format(f"{sum(those)} of {wording.count(len(those), 'row')}") if any(those) else ""
 
 
 def _guessing(summaries: Sequence[Summary]) -> list[Column]:
@@ -177,7 +182,7 @@ def _pays(summary: Summary) -> str | None:
     return OTHER_DATA if summary.other_data and summary.mode != "serial" else summary.pays
 
 
-def accuracy_table(summaries: Sequence[Summary]) -> Table:
+def accuracy_table(summaries: Sequence[Summary], of_scores: str = "") -> Table:
     seeded = any(summary.test_accuracy_over_seeds for summary in summaries)
     over_seeds = (
         Column("seeds", "seeds"),
@@ -194,6 +199,7 @@ def accuracy_table(summaries: Sequence[Summary]) -> Table:
         "After the last epoch."
         + " Median over repeats; in all files with the 25 % and 75 % quantiles." * repeated
         + " Over seeds: of each seed's median." * seeded
+        + f" {of_scores}" * bool(of_scores)
     )
     return Table.of("accuracy", "Accuracy and loss by mode", columns, summaries, note, spreads_on_terminal=False)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -346,11 +345,6 @@ def findings_to_markdown(findings: Findings, *, level: int) -> list[str]:
     return lines
 
 
-def shell(words: Sequence[str]) -> str:
-    """A command line of these words. A word with letters that are invisible or change direction is written by its bytes."""
-    return " ".join(shlex.quote(word) if word.isprintable() else f"$'{_by_bytes(word)}'" for word in words)
-
-
 def anew(words: Sequence[str]) -> list[str]:
     """The words of a command without its folder, which holds what the command made, and without the key of who signed it."""
     return without(words, "--out", "--sign")
@@ -360,14 +354,6 @@ def without(words: Sequence[str], *options: str) -> list[str]:
     """The words of a command without these options and their values."""
     kept = [word for before, word in pairwise(["", *words]) if not {*options} & {before, word}]
     return [word for word in kept if not word.startswith(tuple(f"{option}=" for option in options))]
-
-
-def _by_bytes(word: str) -> str:
-    kept = (letter if letter.isprintable() and letter not in "'\\" else None for letter in word)
-    return "".join(
-        letter or "".join(f"\\x{byte:02x}" for byte in hidden.encode("utf-8", "surrogateescape"))
-        for letter, hidden in zip(kept, word, strict=True)
-    )
 
 
 def _part(section: Section, folder: Path) -> dict[str, Any]:

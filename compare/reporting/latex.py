@@ -107,7 +107,9 @@ def _short_names(table: Table, columns: Sequence[Column]) -> dict[str, str]:
 
 def _column_sets(table: Table, columns: Sequence[Column], short: Mapping[str, str]) -> list[list[Column]]:
     """The columns in sets that fit the page. Each set begins with the columns that name a row."""
-    names = [column for column in columns if column.key in {each.key for each in RUN}] or list(columns[:1])
+    names = _naming(table, columns)
+    while len(names) > 1 and _width(table, names, short) > WIDTH_PT / 2:
+        names.pop()
     sets = [[*names]]
     for column in (each for each in columns if each not in names):
         if len(sets[-1]) > len(names) and _width(table, [*sets[-1], column], short) > WIDTH_PT:
@@ -116,18 +118,34 @@ def _column_sets(table: Table, columns: Sequence[Column], short: Mapping[str, st
     return sets
 
 
+def _naming(table: Table, columns: Sequence[Column]) -> list[Column]:
+    """The columns of a run, or the first, and what tells rows apart of the words and counts before the first figure."""
+
+    def different(names: Sequence[Column]) -> int:
+        return len({tuple(_text(row, column) for column in names) for row in table.rows})
+
+    names = [column for column in columns if column.key in {each.key for each in RUN}] or list(columns[:1])
+    for column in (each for each in columns if each not in names):
+        if column.interval or not (is_text(table, column) or column.digits is None):
+            break
+        if different([*names, column]) > different(names):
+            names.append(column)
+    return names
+
+
 def _float(table: Table, columns: Sequence[Column], short: Mapping[str, str], number: int) -> str:
     headings = [one_line(column.heading) for column in columns]
     texts = [[_text(row, column) for column in columns] for row in table.rows]
     used = dict.fromkeys(text for text in itertools.chain(headings, *texts) if text in short)
     legend = "; ".join(f"{name}: {text}" for text in used if (name := " ".join(short[text].split())) != text)
     sides = ["l" if is_text(table, column) else "r" for column in columns]
+    title = table.title if table.title.endswith("?") else f"{table.title}."
     note = "Notes: as in the first part." if number and table.whole_note else table.whole_note
     lines = [
         r"\begin{table}",
         r"\centering\sloppy\footnotesize",
         rf"\setlength{{\tabcolsep}}{{{_SEPARATION_PT / 2:g}pt}}",
-        rf"\caption{{{_breakable(f'{table.title}. {note}'.rstrip())}}}",
+        rf"\caption{{{_breakable(f'{title} {note}'.rstrip())}}}",
         rf"\label{{tab:{table.name.replace('_', '-')}{f'-{number + 1}' if number else ''}}}",
         rf"\begin{{tabular}}{{{''.join(sides)}}}",
         r"\toprule",

@@ -22,7 +22,7 @@ from compare.judgement.row_figures import Summary
 from compare.judgement.summary import family
 from compare.reporting import comparison_plots, comparison_report, document
 from compare.reporting.comparison_report import Compared
-from compare.reporting.document import Mark, Report, Section, anew, shell
+from compare.reporting.document import Mark, Report, Section, anew
 from compare.reporting.tables import Column, Table
 
 RESULTS_FILE = "results.json"
@@ -118,15 +118,15 @@ def report(made: Read, folder: Path, out: Path | None = None) -> Report:
         ],
         findings=[
             ("Who wins where?", [*_sentences(found), *_of_machines(made)]),
-            ("Cautions", [*failed, *troubles]),
+            ("Cautions", comparison_report.in_folder([*failed, *troubles], folder)),
         ],
         tables=[wins_table(plan, found), _cells_table(made)],
         drawings={"wins": lambda figure: _draw(figure, found)},
         sections=[_section(cell, made.compared[cell.name], folder, out) for cell in plan.cells if cell.name in made.compared],
         commands=[
             *document.SET_UP,
-            ("The matrix:", f"{COMMAND} {shell(anew(plan.argv))}"),
-            ("This report, from the stored results:", f"{COMMAND} {shell(again)}"),
+            ("The matrix:", f"{COMMAND} {wording.shell(anew(plan.argv))}"),
+            ("This report, from the stored results:", f"{COMMAND} {wording.shell(again)}"),
         ],
         values={
             "kind": cells.KIND,

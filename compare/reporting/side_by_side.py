@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from common.machine import machine
-from compare.core import exits
+from compare.core import exits, wording
 from compare.core.differences import relative_difference
 from compare.core.errors import FolderError
 from compare.core.statistics import VERDICT_PAIRS, Judged, Ratio, unpaired_ratio, verdicts
@@ -108,7 +108,7 @@ def report(folders: tuple[Path, Path], compared: _Two, out: Path | None) -> Repo
         ],
         findings=sentences,
         tables=[*made, _differences(differences)],
-        commands=[("The two side by side:", f"{document.COMPARE} {document.shell(again)}")],
+        commands=[("The two side by side:", f"{document.COMPARE} {wording.shell(again)}")],
         values={
             "kind": KIND,
             "folders": list(map(str, folders)),

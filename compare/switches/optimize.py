@@ -21,7 +21,7 @@ from common.machine.rates import Rates
 from common.models import architectures, work
 from common.spec import Spec, SpecError
 from compare.comparison import comparison_plan
-from compare.core import exits
+from compare.core import exits, wording
 from compare.core.interrupt import interruptible
 from compare.core.option_parsing import chosen, names
 from compare.core.progress import Display, display
@@ -86,7 +86,7 @@ def command(
         folder = out or store.new_folder("optimize", base.model)
         switches = None if only is None else names(only)
         request = Request(spec=base, switches=switches, rounds=repeats, steps=steps, max_loss_drift=max_loss_drift)
-        words = f"Interrupted. To continue, run the same command with --out {folder}."
+        words = f"Interrupted. To continue, run the same command with {wording.shell(['--out', str(folder)])}."
         with interruptible(words), ExitStack() as lock:
             with display() as shown:
                 outcomes = _search(request, named, folder, shown, lock)

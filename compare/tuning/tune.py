@@ -10,7 +10,7 @@ import typer
 
 from common.spec import SpecError
 from compare.comparison import comparison_plan
-from compare.core import exits
+from compare.core import exits, wording
 from compare.core.interrupt import Interrupted, interruptible
 from compare.core.option_parsing import chosen, given_besides, names, numbers
 from compare.execution import contestants, launch, options, signing, store
@@ -86,7 +86,7 @@ def command(
                 **choices,
             )
         folder = out or store.new_folder("tune", settings.model)
-        words = f"Interrupted. Finished trials are saved. Resume with: tune --resume {folder}"
+        words = f"Interrupted. Finished trials are saved. Resume with: {wording.command('tune', '--resume', str(folder))}"
         with interruptible(words), ExitStack() as lock:
             try:
                 tuned = tuner.tune(settings, folder, lock)

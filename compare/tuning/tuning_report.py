@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from compare.core import wording
 from compare.core.statistics import VERDICT_PAIRS, paired_ratio, spread
 from compare.core.wording import count
 from compare.judgement.row_figures import DISTURBED
@@ -25,7 +26,7 @@ def report(tuned: Tuned, folder: Path) -> Report:
     plan, found = tuned.plan, tuning_findings.find(tuned)
     sentences = tuning_sentences.sentences(tuned, found)
     summary = [jobs_table(tuned), *quality_table(tuned, found), best_table(tuned)]
-    again = document.shell(["tune", "--resume", str(folder)])
+    again = wording.shell(["tune", "--resume", str(folder)])
     return Report(
         title=f"Tuning of {plan.settings.model} on {plan.data_name}",
         overline="Search for the best settings",

@@ -319,7 +319,7 @@ def _faithful(plan: Plan, folder: Path, passed: Passed) -> Made:
     said = [
         sentence
         for name, (found, _) in made.items()
-        for sentence in study_steps.in_folder(found.findings.troubles, folder / name)
+        for sentence in comparison_report.in_folder(found.findings.troubles, folder / name)
     ]
     part = Section(
         name=AS_IT_WAS,

@@ -18,12 +18,12 @@ from common.data.sources import DataRefused, synthetic_leaves
 from common.frozen import Exact
 from common.machine import machine
 from common.machine.machine import Facts
-from compare.core import exits
+from compare.core import exits, wording
 from compare.core.errors import FolderError, LaunchError
 from compare.core.interrupt import Interrupted
 from compare.execution import code_digest, results_folder, signing, store
 from compare.reporting import document, tables
-from compare.reporting.document import COMPARE, SET_UP, Mark, Report, Section, shell
+from compare.reporting.document import COMPARE, SET_UP, Mark, Report, Section
 from compare.reporting.tables import Column, Table
 
 SCHEMA_VERSION = 1
@@ -315,7 +315,7 @@ def commands(record: Record) -> list[tuple[str, str]]:
     again = [word for word in document.without(record.argv, "--sign") if word != "--json"]
     return [
         *SET_UP,
-        (f"The {record.kind}, or what of it is not done:", f"{COMPARE} {shell(again)}"),
+        (f"The {record.kind}, or what of it is not done:", f"{COMPARE} {wording.shell(again)}"),
     ]
 
 

@@ -145,15 +145,9 @@ def compared(request: run.Request, folder: Path, *, name: str, title: str) -> Ma
     made, code = run.within(request, folder)
     found = made.findings
     report = comparison_report.report(made, folder)
-    conclusions = [*found.contestants, *found.modes, *found.scores]
+    conclusions = comparison_report.in_folder([*found.contestants, *found.modes, *found.scores], folder)
     part = _section(report, folder, name, title, conclusions, only=_OF_RUNS)
-    findings = [(heading, in_folder(said, folder)) for heading, said in part.findings]
-    return Made(replace(part, findings=findings, conclusions=in_folder(part.conclusions, folder)), exit_code=code)
-
-
-def in_folder(sentences: Sequence[str], folder: Path) -> list[str]:
-    """A comparison's sentences for a report on several steps: commands name its own folder, which is not the report's."""
-    return [each.replace("--resume DIR", f"--resume {document.shell([str(folder)])}") for each in sentences]
+    return Made(part, exit_code=code)
 
 
 _OF_RUNS = ("comparison", "accuracy", "speedup", "phases", "time_to_accuracy")

@@ -192,6 +192,8 @@ def test_a_checkout_installed_in_place_runs_its_own_code_and_shows_no_other_name
     python = made.folder / "bin" / "python"
     where = "import importlib.util as i; print([n for n in ('common', 'compare', 'tests') if i.find_spec(n)])"
     assert done(python, "-c", where, cwd=tmp_path) == "[]\n"
+    (tmp_path / LAUNCHER).mkdir()  # as the folder of a clone beside a script
+    assert done(python, "-c", "import convtwins; print(convtwins.APP)", cwd=tmp_path) == f"{checkout.root}\n"
     assert "convtwins" in done(python, "-m", "compare", "--version", cwd=checkout.root)
 
 

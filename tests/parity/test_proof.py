@@ -16,7 +16,7 @@ from compare.core.errors import LaunchError
 from compare.execution import launch, matrix
 from compare.execution.matrix import Row
 from compare.proof import ladder, timed_rows, tolerances
-from compare.proof.certificate import Proof, Rung
+from compare.proof.certificate import RISES, Proof, Rung
 from compare.proof.differences import Arrays
 from tests.parity.made_up import Change, FakeTwins
 
@@ -192,6 +192,9 @@ def test_a_mode_whose_losses_are_only_shown_is_claimed_by_its_single_steps_alone
     expected = "proved" if status == "passed" else "not claimed"
     assert (proof.verdict, proof.mode_verdict("pytorch", "data_parallel")) == ("proved", expected)
     assert proof.is_one_update("pytorch", "data_parallel") is (status == "shown")
+    if status == "shown":
+        why = "later losses are only shown, and so are gradients of single steps: one update alone was judged"
+        assert proof.one_update("pytorch", "data_parallel") == why
 
 
 def rises(twins: FakeTwins, below: float) -> Change:
@@ -224,6 +227,9 @@ def test_a_loss_that_rises_at_every_learning_rate_is_called_no_proof(twins: Fake
     proof = prove(tmp_path, timed(), steps=50)
     (losses,) = [rung for rung in proof.rungs if rung.name == "5 losses"]
     assert losses.status == "shown" and "the loss rises at every learning rate" in losses.reason
+    without_steps = proof.model_copy(update={"rungs": [each for each in proof.rungs if not each.name.startswith("8 ")]})
+    why = f"{RISES}, so later losses are only shown, and single steps were not compared: one update alone was judged"
+    assert f"; {why} (parity --single-steps judges more); " in without_steps.sentence
     assert "losses of the frameworks agree" not in proof.sentence
 
 

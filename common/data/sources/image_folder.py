@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path, PurePosixPath
@@ -215,6 +216,11 @@ def _refuse_other_classes(
         f"{split} lacks {class_name!r}" for split in splits for class_name in class_names if (split, class_name) not in filled
     ]
     if missing:
-        raise DataRefused(
-            f"{tree} must hold the same classes in every split. Received: {listed(missing)}. Add images, or remove the class."
-        )
+        alike: dict[str, list[str]] = {}
+        for name in class_names:
+            alike.setdefault(unicodedata.normalize("NFC", name), []).append(name)
+        twice = [" and ".join(map(ascii, names)) for names in alike.values() if len(names) > 1]
+        advice = "Add images, or remove the class."
+        if twice:
+            advice = f"These look alike, but are spelt differently in Unicode: {listed(twice)}. Rename a folder."
+        raise DataRefused(f"{tree} must hold the same classes in every split. Received: {listed(missing)}. {advice}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from common.data.dataset import MAX_NAMED, DataRefused, Examples, listed, listed_below
 
 SPLITS = ("train", "validation", "test")
-VERSION = 3
+VERSION = 4
 """Raise it when a source is divided, hashed, refused or noted differently, here or in `image_folder.examples`. Divisions are
 stored."""
 Ids = NDArray[np.int64]
@@ -102,12 +103,15 @@ def divide(
     if limit is not None:
         ids, note = _limited(examples.labels, ids, seed, limit)
         notes.append(note)
+    notes += _in_two_splits(first_equal, ids)
     notes += _absent(examples, whole, ids, limit)
     return Division(ids, _content_hash(examples, ids, image_size), notes)
 
 
 IN_TWO_CLASSES = "images that stand in more than one class, equal pixel for pixel"
 """Begins the note on labels that contradict each other."""
+IN_TWO_SPLITS = "images too, equal pixel for pixel"
+"""Ends the notes on images of one split that stand in another too."""
 
 
 def _first_equal(pixel_sha256: NDArray[np.uint8]) -> Ids:
@@ -173,19 +177,26 @@ def _duplicates(examples: Examples, first_equal: Ids, ids: Mapping[str, Ids], na
         notes.append(f"{IN_TWO_CLASSES}: {conflicts:,}")
     group, num_splits = np.unique(np.concatenate(list(groups.values())), return_counts=True)
     shared = group[num_splits > 1]
-    if len(shared):
-        if not allow:
-            pairs = [
-                " = ".join(_named(examples, int(row)) for row in np.flatnonzero(first_equal == each))
-                for each in shared[:MAX_NAMED]
-            ]
-            images = "images that are" if len(shared) > 1 else "image that is"
-            raise DataRefused(
-                f"{name} has {len(shared):,} {images} in more than one split, equal pixel for pixel. "
-                + listed_below(pairs, len(shared))
-                + "\nKeep each in one split, or allow them with `--set data.duplicates=allow`."
-            )
-        notes.append(f"images that stand in more than one split, equal pixel for pixel: {len(shared):,}")
+    if len(shared) and not allow:
+        pairs = [
+            " = ".join(_named(examples, int(row)) for row in np.flatnonzero(first_equal == each)) for each in shared[:MAX_NAMED]
+        ]
+        images = "images that are" if len(shared) > 1 else "image that is"
+        raise DataRefused(
+            f"{name} has {len(shared):,} {images} in more than one split, equal pixel for pixel. "
+            + listed_below(pairs, len(shared))
+            + "\nKeep each in one split, or allow them with `--set data.duplicates=allow`."
+        )
+    return notes
+
+
+def _in_two_splits(first_equal: Ids, ids: Mapping[str, Ids]) -> list[str]:
+    """A note for each two splits that share images, of the examples that are kept."""
+    notes: list[str] = []
+    for other, split in itertools.combinations(SPLITS, 2):
+        if seen := int(np.isin(first_equal[ids[split]], first_equal[ids[other]]).sum()):
+            images = "training" if other == "train" else other
+            notes.append(f"{seen:,} of {len(ids[split]):,} {split} images are {images} {IN_TWO_SPLITS}")
     return notes
 
 

@@ -22,6 +22,7 @@ from common.data.decoding import decode
 from common.data.sources import DataRefused, describe, image_folder, load, load_files, load_manifest
 from common.data.sources.archives import Tar
 from common.data.sources.file_source import Folder
+from common.data.sources.splits import IN_TWO_SPLITS
 from common.spec import Data
 from tests.common.made_up_data import image, pixels, saved, tree, write_folder, write_tar, write_zip
 
@@ -220,8 +221,16 @@ def test_an_empty_class_folder_that_comes_later_is_seen_though_no_file_changed(t
 def test_a_class_that_skipping_empties_in_only_one_split_is_refused(tmp_path, cache):
     files = tree("train/cat", "train/dog", "val/cat") | {"val/dog/0.png": b"x"}
     data = Data(source=str(write_folder(tmp_path / "pets", files)), on_bad="skip")
-    with pytest.raises(DataRefused, match="validation lacks 'dog'"):
+    with pytest.raises(DataRefused, match=r"validation lacks 'dog'.*Add images, or remove the class"):
         load(data, seed=0, cache_dir=cache)
+
+
+def test_a_class_that_is_spelt_differently_in_unicode_is_named(tmp_path, cache):
+    files = tree("train/cat", "train/Schl\u00fcssel", "val/cat", "val/Schlu\u0308ssel")
+    with pytest.raises(DataRefused) as refusal:
+        load(Data(source=str(write_folder(tmp_path / "pets", files))), seed=0, cache_dir=cache)
+    twice = r"'Schlu\u0308ssel' and 'Schl\xfcssel'"
+    assert f"spelt differently in Unicode: {twice}. Rename a folder." in str(refusal.value)
 
 
 @pytest.mark.parametrize("bad", [{"cat/0.png": b"x", "dog/0.png": b""}, {"dog/0.png": b"x"} | tree("cat")])
@@ -249,7 +258,10 @@ def test_equal_pixels_in_two_splits_are_refused_by_name_whatever_the_files_bytes
         assert "'train/cat/copy.png' = 'test/cat/copy.bmp'" in str(refusal.value)
         assert "'train/dog/again.png' = 'val/dog/1.png'" in str(refusal.value)
         allowed = read(Data(source=path, duplicates="allow"), seed=0, cache_dir=cache)
-        assert allowed.notes == ("images that stand in more than one split, equal pixel for pixel: 2",)
+        assert [note for note in allowed.notes if note.endswith(IN_TWO_SPLITS)] == [
+            f"1 of {len(allowed.validation)} validation images are training {IN_TWO_SPLITS}",
+            f"1 of {len(allowed.test)} test images are training {IN_TWO_SPLITS}",
+        ]
 
 
 @pytest.mark.parametrize("left", ["bad", "wide", "copies"])

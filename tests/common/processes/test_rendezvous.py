@@ -1,6 +1,7 @@
 import contextlib
 import ipaddress
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -205,8 +206,17 @@ def test_cores_are_those_of_all_hosts_and_serial_runs_on_one(monkeypatch: pytest
         spec.build(spec.with_variant({**values, "cores": 9}, "multi_process", 2))
 
 
-@pytest.mark.parametrize("what", ["data", "code"])
-def test_ranks_that_have_other_data_or_code_are_named(what: str, place: int) -> None:
+@pytest.mark.parametrize(
+    ("what", "here", "advice"),
+    [
+        ("data", "1", "Bring every host the same."),
+        ("code", "3", "A file of the code was changed or added while the ranks started."),
+    ],
+)
+def test_ranks_that_have_other_data_or_code_are_named(
+    what: str, here: str, advice: str, place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", here)
     mine = {"data": "the same", "code": "the same"}
 
     def of_rank_2(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -218,8 +228,20 @@ def test_ranks_that_have_other_data_or_code_are_named(what: str, place: int) -> 
         return told
 
     asked = list(mine)
-    with pytest.raises(RuntimeError, match=f"rank 2 has other {what} than rank 0"):
+    with pytest.raises(RuntimeError, match=f"rank 2 has other {what} than rank 0. {advice}"):
         ranks.agree(SimpleNamespace(total=of_rank_2), mine)  # pyright: ignore[reportArgumentType]
+
+
+def test_ranks_that_fail_together_do_not_mix_their_lines() -> None:
+    """Each prints its exception by one call of the system, into the log that they share."""
+    script = (
+        "import os, sys; from common.processes import ranks; write = os.write\n"
+        "os.write = lambda file, text: write(file, str(text.count(b'\\n')).encode() + b' lines: ' + text)\n"
+        "sys.excepthook = ranks.print_exception; raise RuntimeError('a reason')"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=machine.PROJECT_ROOT, check=False)
+    assert done.returncode == 1 and done.stderr.count(" lines: ") == 1
+    assert done.stderr.startswith("3 lines: Traceback") and done.stderr.endswith("\nRuntimeError: a reason\n")
 
 
 def test_ranks_that_have_the_same_go_on(place: int) -> None:

@@ -220,6 +220,10 @@ def test_a_right_value_is_accepted(values: dict[str, Any]) -> None:
     [
         ({"model": "simple_cn"}, "model is unknown. Received: 'simple_cn'. Use .*did you mean simple_cnn.*package.module"),
         ({"model": "../net"}, "model is unknown"),
+        (
+            {"model": "wide"},
+            "model is unknown. Received: 'wide'.* of your own model, a name with a dot: its file lies in a folder",
+        ),
         ({"mode": "seriel"}, r"mode is unknown. Received: 'seriel'. Use .* \(did you mean serial\?\)"),
         ({"input": "worker"}, r"input is unknown. Received: 'worker'. .*did you mean workers"),
         ({"model": 3}, "model is refused: .*string. Received: 3. Change model."),

@@ -8,6 +8,7 @@ import pytest
 from common.artifacts import results
 from common.artifacts.schema import Noise
 from compare.comparison import comparison_plan, made_again
+from compare.core import wording
 from compare.core.statistics import SIGNIFICANCE, Ratio
 from compare.execution import store
 from compare.execution.matrix import Row
@@ -258,6 +259,8 @@ def test_runs_are_set_apart_after_the_proof_and_not_called_made_again_before_the
     with monkeypatch.context() as patch:
         patch.setattr(comparison_plan, "jobs", killed)
         assert compare("run", "--resume", folder, "--again", "disturbed").exit_code != 0
-    said = " ".join(compare("report", folder).stdout.split())
-    assert "Repeat 2 was set apart (--again disturbed), not yet made again. run --resume DIR makes the runs." in said
+    compare("report", folder)
+    said = (folder / "report.md").read_text().replace("\\", "")
+    resume = wording.command("run", "--resume", str(folder))
+    assert f"Repeat 2 was set apart (--again disturbed), not yet made again. {resume} makes the runs." in said
     assert "made again with all rows" not in said

@@ -205,9 +205,10 @@ def test_sigkill_at_50_random_moments_loses_no_run_and_no_epoch_and_doubles_none
 
 @pytest.mark.slow
 def test_ctrl_c_ends_a_run_deaf_to_sigterm_in_5_seconds_with_a_partial_report_and_no_orphan(tmp_path: Path) -> None:
+    out = tmp_path / "out ü"
     told = {"FAKE_TWIN_BEHAVIOUR": json.dumps({"right-serial-1": "deaf"})}
-    process = started("", "run", "--frameworks", "left,right", *SETTINGS, "--out", tmp_path / "out", **told)
-    pids = tmp_path / "out" / "runs" / "right-serial-1core-r0" / "pids"
+    process = started("", "run", "--frameworks", "left,right", *SETTINGS, "--out", out, **told)
+    pids = out / "runs" / "right-serial-1core-r0" / "pids"
     deadline = time.monotonic() + SECONDS
     while not (pids.exists() and len(pids.read_text().split()) == 2):
         assert process.poll() is None and time.monotonic() < deadline
@@ -219,10 +220,10 @@ def test_ctrl_c_ends_a_run_deaf_to_sigterm_in_5_seconds_with_a_partial_report_an
     assert process.returncode == 130, stderr
     left = [psutil.Process(int(pid)) for pid in pids.read_text().split() if psutil.pid_exists(int(pid))]
     assert all(each.status() == psutil.STATUS_ZOMBIE for each in left), "an orphan"
-    assert f"run --resume {tmp_path / 'out'}" in stderr
+    assert f"{machine.COMMAND} run --resume '{out}'" in stderr and f"with --out '{out}', or" in stderr
     assert re.search(r"right serial, 1 core: killed after 1 epoch: interrupted", stdout)
-    assert {path.name for path in (tmp_path / "out").iterdir()} >= {"report.md", "results.json", "tables", "plots"}
-    statuses = {row: [result.status for result in runs.values()] for row, runs in store.read(tmp_path / "out").runs.items()}
+    assert {path.name for path in (out).iterdir()} >= {"report.md", "results.json", "tables", "plots"}
+    statuses = {row: [result.status for result in runs.values()] for row, runs in store.read(out).runs.items()}
     assert statuses == {"left-serial-1core": ["ok"], "right-serial-1core": ["killed"]}
 
 

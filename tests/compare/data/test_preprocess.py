@@ -161,7 +161,7 @@ def test_table_and_plot_are_written(data: Path, tmp_path: Path, monkeypatch: pyt
     assert [row[:2] for row in csv.reader((out / "tables" / "preprocess.csv").read_text().splitlines())] == [
         ["engine", "workers"], ["dask", "1"], ["dask", "4"], ["left", "1"], ["left", "4"],
     ]  # fmt: skip
-    disturbed = "Other work disturbed 4 scans (dask x1, dask x4, left x1, left x4): rely on no time of them."
+    disturbed = "Other work disturbed scans of 4 rows (dask x1, dask x4, left x1, left x4): rely on no time of them."
     assert disturbed in (out / "preprocess.md").read_text()
     for row in json.loads((out / "preprocess.json").read_text())["rows"]:
         assert {"engine", "workers", "seconds", "images", "images_per_second", "speedup", "efficiency"} <= row.keys()

@@ -141,9 +141,11 @@ def test_what_copies_do_not_explain_is_sent_to_single_steps_only_where_there_are
     assert apart.comparison.proof is not None
     assert "No single float32 step was compared with the referee" in said(apart)[0]
     assert "See the proof" not in said(apart)[0]
-    rungs = [{"name": "8 one step in float32: weights", "status": "passed"}]
-    with_steps = apart.comparison.model_copy(update={"proof": apart.comparison.proof.model_copy(update={"rungs": rungs})})
-    assert said(apart.model_copy(update={"comparison": with_steps}))[0].endswith("See the proof of single steps.")
+    for states, which in ((["passed"] * 2, "all 2 passed"), (["passed", "shown", "shown"], "of 3, 1 passed and 2 shown")):
+        rungs = [{"name": "8 one step in float32: weights", "status": each} for each in states]
+        with_steps = apart.comparison.model_copy(update={"proof": apart.comparison.proof.model_copy(update={"rungs": rungs})})
+        last = said(apart.model_copy(update={"comparison": with_steps}))[0]
+        assert last.endswith(f"See the proof of single steps from the same weights: {which}.")
 
 
 def test_scores_that_a_single_step_refutes_are_not_explained_by_rounding() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from common import spec
 from common.artifacts.schema import Noise, Restart, RunResult, StepParts
-from common.data.sources.splits import IN_TWO_CLASSES
+from common.data.sources.splits import IN_TWO_CLASSES, IN_TWO_SPLITS
 from common.machine.rates import DeviceRates, Rates
 from common.models.work import Work
 from compare.execution import store
@@ -900,15 +900,23 @@ def test_where_no_time_of_any_row_is_reliable_for_one_reason_no_row_is_named() -
     assert unreliable([("a", one), ("b", late)]).count("Rely on no time of") == 2
 
 
-def test_images_that_stand_in_two_classes_are_a_caution() -> None:
+def test_images_that_stand_in_two_classes_or_splits_are_a_caution() -> None:
     stored = made.repeated(1)
     assert not any("wrong label" in each for each in findings(stored, summarize(stored)).troubles)
-    plan = stored.comparison.model_copy(update={"data_notes": [f"{IN_TWO_CLASSES}: 1"]})
+    plan = stored.comparison.model_copy(
+        update={"data_notes": [f"{IN_TWO_CLASSES}: 1", f"48 of 48 test images are training {IN_TWO_SPLITS}"]}
+    )
     stored = stored.model_copy(update={"comparison": plan})
     assert findings(stored, summarize(stored)).troubles == [
         "The data: images that stand in more than one class, equal pixel for pixel: 1. So some of them have a wrong label, or "
-        "the classes overlap. convtwins data FOLDER names them."
+        "the classes overlap. convtwins data FOLDER names them.",
+        "The data: 48 of 48 test images are training images too, equal pixel for pixel. Accuracy on them is no accuracy on new "
+        "images. convtwins data FOLDER names them.",
     ]
+    summaries = summarize(stored)
+    of_it = Compared(stored, summaries, findings(stored, summaries))
+    captions = {table.name: table.note for table in comparison_report.documents(of_it)}
+    assert all("48 of 48 test images are training images too" in captions[name] for name in ("comparison", "accuracy"))
 
 
 @pytest.mark.parametrize(("largest", "broke"), [(90, False), (50, True)])

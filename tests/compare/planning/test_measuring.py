@@ -13,7 +13,7 @@ from compare.core.progress import display
 from compare.judgement.scaling_laws import exchange_terms
 from compare.planning import accuracy, measuring
 from compare.planning.accuracy import Pair
-from compare.planning.costs import Costs, OfFramework, Times
+from compare.planning.costs import Costs, Links, Network, OfFramework, Times
 from tests.compare.planning import made
 
 
@@ -113,9 +113,12 @@ def test_a_measurement_is_kept_unless_other_work_disturbed_it(
 ) -> None:
     asked: list[tuple[int, int]] = []
 
-    def one(name: str, versions: Any, wanted: Any, replicas: int, hosts: Any, cores: int, shown: Any) -> OfFramework:
+    def one(
+        name: str, versions: Any, wanted: Any, replicas: int, hosts: Any, cores: int, shown: Any, *, server: bool
+    ) -> OfFramework:
         asked.append((replicas, cores))
-        return OfFramework(versions=versions, disturbed=disturbed)
+        links = Links(server=Network(name="server", alpha_seconds=0.0, beta_seconds_per_byte=0.0) if server else None)
+        return OfFramework(versions=versions, links=links, disturbed=disturbed)
 
     fake_twins.setattr(measuring, "_of_framework", one)
     wanted = spec.build({"paths": {"cache_dir": str(tmp_path)}})
@@ -124,3 +127,8 @@ def test_a_measurement_is_kept_unless_other_work_disturbed_it(
         with pytest.raises(ValueError, match=r"gives each replica a core\. Received: 5 replicas for 4 cores"):
             measuring.this_machine(["left"], wanted, 5, [], shown)
     assert asked == [(2, 2)] * measured and found[0].frameworks == found[1].frameworks
+    with display() as shown:
+        for server in (False, True, False):  # what lacks the messages of a server serves a plan without one, and no other
+            wanted = spec.build({"paths": {"cache_dir": str(tmp_path / "other")}})
+            measuring.this_machine(["left"], wanted, 2, [], shown, server=server)
+    assert len(asked) == measured + (3 if disturbed else 2)

@@ -28,9 +28,13 @@ class Times:
         self.disturbed = False
         self.links = made.links(made.link(1e-3, 1e-9))
         self.batches: list[set[tuple[int, int]]] = []
+        self.servers: list[bool] = []
 
-    def this_machine(self, names: list[str], wanted: Spec, replicas: int, hosts: list[str], shown: Any) -> Machine:
+    def this_machine(
+        self, names: list[str], wanted: Spec, replicas: int, hosts: list[str], shown: Any, server: bool
+    ) -> Machine:
         own = {name: OfFramework(versions={name: "1.0"}, links=self.links, disturbed=self.disturbed) for name in names}
+        self.servers.append(server)
         devices = [Device(name=f"cpu {index}") for index in range(replicas)]
         facts = this_machine.describe()
         return Machine(name="made up", facts=facts, devices=devices, cores_of_device=4 // replicas, frameworks=own)
@@ -99,11 +103,15 @@ def test_the_first_lines_say_which_mode_pays_why_and_how_sure(times: Times) -> N
     assert "What would have to change" not in done.stdout  # a tie has no order
     (said,) = plan(*words, "--memory-limit", "1MiB")["verdicts"]
     assert said.startswith("left: no layout can be predicted and fits.")
-    times.links, times.disturbed = made.links(SLOW), True
-    (said,) = plan(*words, "--measure", "--repeats", "1")["verdicts"]
+    times.links = made.links(SLOW)
+    (said,) = plan("--frameworks", "left", "--modes", "multi_process", "--measure", "--repeats", "1")["verdicts"]
+    assert times.servers == [True, True, False]
     assert "is predicted to be the fastest" in said and "it adds exposed communication" in said
-    assert "Of 4 layouts that were measured, " in said
-    assert "Predicted times were off by up to " in said and said.endswith("Other work disturbed the timing, see the cautions.")
+    assert "layouts that were measured, " in said and "Predicted times were off by up to " in said
+    times.disturbed = True
+    report = ask("--frameworks", "left", "--modes", "multi_process").stdout
+    assert "left: no finding. Other work disturbed the timing" in report and " disturbed\n" in report
+    assert "predicted to be the fastest" not in report and "What would have to change" not in report
 
 
 def test_layouts_that_are_equal_may_have_different_reasons() -> None:
@@ -183,7 +191,7 @@ def test_a_machine_file_that_is_refused_says_what_to_do_before_anything_is_asked
         raise AssertionError
 
     fake_twins.setattr(planner.launch, "asked", asked)
-    whole = times.this_machine(["left"], made.run("serial", 1), 2, [], None)
+    whole = times.this_machine(["left"], made.run("serial", 1), 2, [], None, server=True)
     path = tmp_path / "machine.yaml"
     path.write_text(yaml.safe_dump(whole.model_dump(mode="json") | change), "utf-8")
     done = ask("--frameworks", "left", "--machine", str(path))

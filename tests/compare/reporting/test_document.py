@@ -11,9 +11,8 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from compare.core import exits
+from compare.core import exits, wording
 from compare.core.statistics import Ratio, Spread
-from compare.reporting import document
 from compare.reporting.document import Mark, Report, Section
 from compare.reporting.tables import Column, Table
 from tests.compare import made
@@ -139,7 +138,7 @@ def test_text_from_outside_means_itself_everywhere(
         findings=[(text, made.HOSTILE)],
         tables=[Table("t", text, (Column("a", "a"),), [{"a": each} for each in made.HOSTILE], note=text)],
         environment=[(text, text)],
-        commands=[(text, document.shell(made.HOSTILE))],
+        commands=[(text, wording.shell(made.HOSTILE))],
         values={"text": made.HOSTILE},
     )
     assert hostile.write(tmp_path) is None

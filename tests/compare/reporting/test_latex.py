@@ -50,6 +50,18 @@ def test_each_row_has_a_confusion_table_of_its_own_with_short_names_and_a_legend
     assert r"37: Class\_\_\_\allowbreak{}number\_3" in written
 
 
+def test_each_part_of_a_wide_table_has_the_columns_that_tell_its_rows_apart() -> None:
+    assert r"\caption{Where?}" in latex.to_latex(tables.Table("t", "Where?", (tables.Column("a", "a"),), [{"a": 1}]))
+    names = [("pytorch", "serial", 1), ("pytorch", "x2", 1), ("pytorch", "x2", 2), ("tensorflow", "x2", 2)]
+    heads = (tables.Column("one", "one"), tables.Column("same", "same"), tables.Column("two", "two"), tables.Column("n", "n"))
+    columns = (*heads, *(tables.Column(f"figure {at}", f"figure {at}", 9) for at in range(12)))
+    rows = [dict(zip(("one", "same", "two", "n"), (one, "a", *rest), strict=True)) for one, *rest in names]
+    for row in rows:
+        row |= {column.key: 0.5 for column in columns[4:]}
+    _, *others = latex.to_latex(tables.Table("t", "T", columns, rows)).split(r"\begin{table}")[1:]
+    assert others and all(re.search(r"toprule\none & two & n & figure", each) for each in others)
+
+
 @pytest.mark.parametrize(
     ("text", "written"),
     [

@@ -64,15 +64,18 @@ def _stolen(cores: float, contestant: str = "") -> list[Summary]:
     return summarize(stored)
 
 
-def test_bars_of_disturbed_rows_are_hatched() -> None:
-    for stolen, hatches in ((0.0, {None}), (0.5, {"////"})):
+def test_bars_of_rows_in_doubt_are_hatched_and_the_caption_counts_as_the_page_does() -> None:
+    short = _stolen(0.5, "pytorch")
+    short[2:] = [each.model_copy(update={"cores_used": None}) for each in short[2:]]
+    why = {"clean": "", "disturbed": "(4)", "short": "(2), too short to tell whether other work disturbed it (2)"}
+    for kind, summaries in (("clean", _stolen(0.0)), ("disturbed", _stolen(0.5)), ("short", short)):
         figure = Figure(figsize=(9, 5), layout="constrained")
-        summaries = _stolen(stolen)
         assert comparison_plots._seconds(figure, summaries)
         (axis,) = figure.axes
-        assert {patch.get_hatch() for patch in axis.patches} == hatches
+        assert {patch.get_hatch() for patch in axis.patches} == {"////" if why[kind] else None}
         note = comparison_tables.main_table(summaries).note
-        assert note.endswith("Other work disturbed 4 of 4 rows: rely on no time of them.") == (stolen > 0)
+        said = f"Times in doubt in 4 of 4 rows, rely on none of them: disturbed by other work {why[kind]}."
+        assert note.endswith(said) == (kind != "clean")
 
 
 def test_a_ratio_of_disturbed_runs_is_not_drawn() -> None:

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from common.artifacts import results
 from common.artifacts.schema import Metrics, Noise
+from common.machine import machine
 from compare.__main__ import app
 from compare.core import errors
 from compare.core.statistics import Ratio
@@ -224,6 +225,13 @@ def test_nothing_long_is_said_twice(stored: Callable[[], Stored], tmp_path: Path
     assert [phrase for phrase, times in seen.items() if times > 1] == []
     page = report.to_html(tmp_path)
     assert page.count("Accuracy and loss: test split of") == 1
+
+
+def test_a_report_names_its_folder_in_commands_that_a_shell_takes(tmp_path: Path) -> None:
+    folder = made.stored_in(disturbed(), tmp_path / "out ü")
+    report = comparison_report.report(comparison_report.read(folder), folder)
+    said = " ".join(sentence for _, sentences in report.findings for sentence in sentences)
+    assert said.count(f"{machine.COMMAND} run --resume '{folder}' --again disturbed") > 1 and "DIR" not in said
 
 
 def test_the_first_screen_says_why_its_verdicts_find_nothing() -> None:

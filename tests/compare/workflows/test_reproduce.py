@@ -599,7 +599,7 @@ def test_engines_scale_by_their_own_pace_alone(
     assert verdict_of(here, "loaders_scale_better") == verdict
     (published,) = [each for each in here.paper.tables.values() if each.rows_are == "scans"]
     (caption,) = [each.note for each in cells.tables(here) if each.title == published.title]
-    said = "Other work disturbed 4 scans (dask x1, dask x2, pytorch x1, pytorch x2): rely on no time of them."
+    said = "Other work disturbed scans of 4 rows (dask x1, dask x2, pytorch x1, pytorch x2): rely on no time of them."
     assert (said in caption) == ("disturbed" in caption) == (others == 3.5)
 
 
