@@ -75,7 +75,7 @@ class Model:
         if ask.weights is not None:
             self._read(ask.weights)
         self._refuse_unsupported()
-        self._orders: dict[str, Array] = {}
+        self._orders: dict[str, Array] | None = None
         layers, _, logits = self.forward(records.images(ask)[0], training=False)
         self._ran = list(dict.fromkeys(layer.name.partition("#")[0] for layer in layers if layer.parameters))
         self.opened = Opened(layers=layers, outputs=list(logits.shape[1:]), where=self._lines.get(id(net)))
@@ -103,7 +103,8 @@ class Model:
                 raise SpecError(
                     f"The buffer {name} of {self._ask.model} changes while the model runs. Only constants are supported."
                 )
-        self._orders = recorder.orders | self._orders  # ordinary images tell orders best, and are the first
+        if self._orders is None:  # ordinary images tell orders, and are the first; black ones fit any order
+            self._orders = recorder.orders
         return recorder.layers, recorder.values, logits.numpy()
 
     def gradients(self, images: Array, labels: Array) -> tuple[float, dict[str, Array]]:
@@ -196,7 +197,7 @@ class Model:
         ]
 
     def _order(self, name: str) -> Array | None:
-        return self._orders.get(name.rpartition(".")[0])
+        return (self._orders or {}).get(name.rpartition(".")[0])
 
     def _canonical(self, name: str, role: str, layer: nn.Module, tensor: torch.Tensor) -> Array:
         array = _to_canonical(tensor.detach().numpy(), role, layer)

@@ -85,7 +85,7 @@ class Model:
         self._refuse_unsupported()
         for leaf in self._leaves:
             self._watch(leaf)
-        self._orders: dict[str, Array] = {}
+        self._orders: dict[str, Array] | None = None
         ran, _, logits = self.forward(records.images(ask)[0], training=False)
         self._ran = list(dict.fromkeys(layer.name.partition("#")[0] for layer in ran if layer.parameters))
         # Twin: functions that a class of Keras calls are not recorded.
@@ -108,7 +108,8 @@ class Model:
         """Layers in order of execution, (input, output) of each, and the model's output."""
         recorder = Recorder()
         logits = self._run(images, recorder, training=training)
-        self._orders = recorder.orders | self._orders  # ordinary images tell orders best, and are the first
+        if self._orders is None:  # ordinary images tell orders, and are the first; black ones fit any order
+            self._orders = recorder.orders
         return recorder.layers, recorder.values, logits.numpy()
 
     def gradients(self, images: Array, labels: Array) -> tuple[float, dict[str, Array]]:
@@ -315,7 +316,7 @@ class Model:
         return self._names.get(id(leaf)) or str(leaf.name)  # a function of a functional model is no layer
 
     def _order(self, name: str) -> Array | None:
-        return self._orders.get(name.rpartition(".")[0])
+        return (self._orders or {}).get(name.rpartition(".")[0])
 
     def _canonical(self, name: str, role: str, layer: Any, variable: Any) -> Array:
         array = _to_canonical(variable.numpy(), role, layer)

@@ -21,6 +21,8 @@ FEW = 4
 """Images of a pass with values that reach far."""
 FAR_WEIGHTS, FAR_IMAGES = 8.0, (0.01, 0.0, 255.0, -255.0)
 """Factors of weights, and of images in 0..1: dark, black, of raw pixels, and negative."""
+DARKER = np.array([1, 3, 100, 255], np.uint8)
+"""By which the images of one pass are divided. The last one is black."""
 JITTERS = {"float64": 1e-14, "float32": 2.0**-24}
 """By type: a relative change of weights and images that is as large as its rounding. Of float64 a hundred times."""
 
@@ -127,13 +129,19 @@ def images(ask: Ask, step: int = 0) -> tuple[Array, Array]:
     return pixels, generator.integers(0, ask.classes, ask.batch)
 
 
+def _mixed(pixels: Array) -> Array:
+    """Each image darker than the one before, the last one black: a model may look at the whole batch."""
+    darker = np.resize(DARKER, len(pixels)).reshape(-1, 1, 1, 1)
+    return pixels // darker if pixels.dtype == np.uint8 else pixels * (255.0 / darker) * (darker < DARKER[-1])
+
+
 def far(ask: Ask) -> dict[str, tuple[float, Array]]:
     """By words: (factor of the weights, a few images), so that values reach where functions saturate and conditions turn.
 
     Running statistics are no weights. Images that the user prepares stay uint8, so they only become dark, black and white.
     """
     pixels = images(ask)[0][:FEW]
-    forms = {"images as they are": pixels}
+    forms = {"images as they are": pixels, "images of mixed brightness": _mixed(pixels)}
     if ask.prepare:
         forms |= {"dark images": pixels // 100, "black images": pixels * 0, "white images": pixels * 0 + 255}
     else:

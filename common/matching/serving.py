@@ -120,7 +120,7 @@ def look(model: Model, ask: Ask, words: str, *, record: bool) -> tuple[dict[str,
             arrays |= {f"start/{name}": value for name, value in parameters.items()}
         for name, size in {} if record else JITTERS.items():
             model.load({key: _jittered(value, size) for key, value in parameters.items()})
-            arrays[name] = model.forward(few if ask.prepare else _jittered(few, size, 1.0), training=False)[2]
+            arrays[name] = model.forward(few if ask.prepare else _jittered(few, size), training=False)[2]
             heartbeat.heartbeat()
     finally:
         model.load(start)
@@ -132,10 +132,10 @@ def _multiplied(parameters: dict[str, Array], factor: float) -> dict[str, Array]
     return {name: value if name.endswith(statistics) else value * factor for name, value in parameters.items()}
 
 
-def _jittered(array: Array, size: float, least: float = 0.0) -> Array:
-    """Each value moved by this part of itself, or of `least`, up or down."""
+def _jittered(array: Array, size: float) -> Array:
+    """Each value moved by this part of itself, up or down. Zeros stay: a condition on them would turn."""
     signs = np.random.default_rng([SEED, 2]).integers(0, 2, array.shape) * 2 - 1
-    return array + signs * size * np.maximum(np.abs(array), least)
+    return array * (1 + signs * size)
 
 
 def _in_float64(arrays: dict[str, Array]) -> dict[str, Array]:

@@ -295,6 +295,8 @@ def _input(split: Split) -> Iterator[Cause]:
                 yield Cause("data-format", said, split.where, apart(form, right))
                 return
     flat = [each.reshape(-1, each.shape[-1]) for each in (left, right)]
+    if not np.isfinite(flat).all() or not np.ptp(flat[0], axis=0).all():
+        return  # no line goes through one point
     scale, shift = np.empty(flat[0].shape[1]), np.empty(flat[0].shape[1])
     for channel in range(len(scale)):
         fitted = np.polynomial.Polynomial.fit(flat[0][:, channel], flat[1][:, channel], 1).convert().coef

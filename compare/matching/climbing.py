@@ -436,8 +436,8 @@ def _far(ask: Ask, sides: tuple[Side, Side], alignment: Alignment, ordinary: Run
             left_out.append(f"{words} ({' and '.join(refusing)} {'refuse' if len(refusing) > 1 else 'refuses'} them)")
             continue
         size = _apart_where_finite(*(side.arrays[f"far/{words}"] for side in sides))
-        if size is None:
-            left_out.append(f"{words} (values overflow)")
+        if size is None or (size == math.inf and all(map(_has_gaps, look(words, record=True)))):
+            left_out.append(f"{words} (values are not finite)")
         else:
             sizes[words] = size
     failed = [words for words, size in sizes.items() if size > _FORWARD]
@@ -448,7 +448,7 @@ def _far(ask: Ask, sides: tuple[Side, Side], alignment: Alignment, ordinary: Run
     rounded: dict[str, float] = {}
     for words in list(failed):
         bounds = _bounds(words, sides, look)
-        if sizes[words] > bounds["float32"]:
+        if sizes[words] > bounds["float32"] or sizes[words] == math.inf:
             continue
         failed.remove(words)
         kind = "float64" if sizes[words] <= bounds["float64"] else "float32"
@@ -484,6 +484,11 @@ def _apart_where_finite(left: Array, right: Array) -> float | None:
     return math.inf if any(each.all() for each in finite) else None
 
 
+def _has_gaps(side: Side) -> bool:
+    """Whether a value is not finite on the way to the output. A later layer may hide it, as TensorFlow's maximum does."""
+    return not all(np.isfinite(array).all() for name, array in side.arrays.items() if name.startswith("inference/"))
+
+
 def _bounds(words: str, sides: tuple[Side, Side], look: _Look) -> dict[str, float]:
     """What rounding may make of the outputs of a pass, by type. Where a model refuses images that were moved by it: little."""
     found = {"float64": _FORWARD, "float32": causes.ALIKE}
@@ -494,7 +499,7 @@ def _bounds(words: str, sides: tuple[Side, Side], look: _Look) -> dict[str, floa
     for kind in JITTERS:
         pairs = ((side.arrays[f"far/{words}"], other.arrays[kind]) for side, other in zip(sides, moved, strict=True))
         changes = [_apart_where_finite(*pair) for pair in pairs]
-        found[kind] = max(found[kind], _REACH * max(math.inf if each is None else each for each in changes))
+        found[kind] = max(found[kind], _REACH * max(each or 0.0 for each in changes))
     return found
 
 

@@ -120,6 +120,25 @@ class Subclassed(keras.Model):
         return self.dense(self.dropout(keras.ops.reshape(x, (-1, 24))))
 
 
+class Standardises(Subclassed):
+    """`ports_torch.GuardsBlack` without the guard."""
+
+    def call(self, x: Any) -> Any:
+        axes: dict[str, Any] = {"axis": (1, 2, 3), "keepdims": True}
+        return super().call((x - tf.reduce_mean(x, **axes)) / tf.math.reduce_std(x, **axes))
+
+
+class Gamma(keras.Model):
+    """The right port of `ports_torch.Gamma`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = layers.Dense(16, activation="relu"), layers.Dense(CLASSES)
+
+    def call(self, x: Any) -> Any:
+        return self.second(self.first(tf.reshape(tf.transpose(x**0.45, (0, 3, 1, 2)), (-1, 192))))
+
+
 def subclassed_with_relu6() -> keras.Model:
     return Subclassed(keras.ops.relu6)
 
