@@ -38,9 +38,10 @@ $(STAMP): $(LOCK) $(shell cmp -s $(LOCK) $(STAMP) || cmp -s requirements.lock $(
 	fi
 
 # The command, which runs the code of this checkout. It is built with the lock's setuptools, and nothing is downloaded.
+# Links to the code stay in build/, see pyproject.toml.
 $(BIN)/convtwins: $(STAMP) pyproject.toml setup.py
 	@$(BIN)/python -m pip install --no-index --no-deps --no-build-isolation --quiet --disable-pip-version-check --editable .
-	@rm -rf build convtwins.egg-info
+	@rm -rf build/lib build/bdist.* convtwins.egg-info
 
 format: setup ## Format the code and mend what ruff can mend
 	$(BIN)/ruff check --fix .
@@ -101,5 +102,5 @@ sbom: setup .venv-sbom/.installed ## The software bill of materials of all locks
 	touch $@
 
 clean: ## Remove caches and build leftovers; results, .benchmarks and .venv stay
-	rm -rf .pytest_cache .ruff_cache .hypothesis .coverage build/lib build/bdist.* dist *.egg-info # build has links of .venv
+	rm -rf .pytest_cache .ruff_cache .hypothesis .coverage build/lib build/bdist.* dist *.egg-info # the rest of build is of .venv
 	find . -path ./.venv -prune -o -path ./results -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -212,3 +212,10 @@ def test_the_digits_comparison_runs_from_the_wheel(
     assert statuses == ["ok"] * 6
     page = (elsewhere / "out" / "report.md").read_text()
     assert "convtwins run --preset digits" in page and ".venv/bin" not in page
+
+
+def test_the_command_that_set_up_has_installed_starts(tmp_path: Path) -> None:
+    command = Path(sys.prefix, "bin", LAUNCHER)
+    if not command.exists():
+        pytest.skip("`make setup` has not installed the command here")
+    assert LAUNCHER in done(command, "--version", cwd=tmp_path)
