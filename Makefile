@@ -15,7 +15,7 @@ PYTEST := $(BIN)/python -m pytest
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: another-lock help setup format check test test-all gate bench compare report docs example sbom clean
+.PHONY: another-lock lost-links help setup format check test test-all gate bench compare report docs example sbom clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,7 +39,7 @@ $(STAMP): $(LOCK) $(shell cmp -s $(LOCK) $(STAMP) || cmp -s requirements.lock $(
 
 # The command, which runs the code of this checkout. It is built with the lock's setuptools, and nothing is downloaded.
 # Links to the code stay in build/, see pyproject.toml.
-$(BIN)/convtwins: $(STAMP) pyproject.toml setup.py
+$(BIN)/convtwins: $(STAMP) pyproject.toml setup.py $(shell ls -d build/__editable__* > /dev/null 2>&1 || echo lost-links)
 	@$(BIN)/python -m pip install --no-index --no-deps --no-build-isolation --quiet --disable-pip-version-check --editable .
 	@rm -rf build/lib build/bdist.* convtwins.egg-info
 
