@@ -111,6 +111,7 @@ def test_states_of_the_jobs_of_a_folder_are_read(programs: Path, fake_twins: pyt
         slurm._states(tmp_path, 2)
 
 
+@pytest.mark.slow
 def test_jobs_that_a_killed_command_left_are_cancelled_where_it_did_not_note_them_and_those_that_have_ended_run_again(
     programs: Path, fake_twins: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -46,7 +46,7 @@ def test_a_folder_of_the_user_is_no_published_set(tmp_path: Path) -> None:
     ("source", "words"),
     [
         ("torchvision:", "a name is missing. Received: ''. Use e.g. torchvision:NAME"),
-        ("tfds:../../etc", "there is no such folder. Received: "),
+        ("tfds:../../no_such_folder", "there is no such folder. Received: "),
         ("tfds:a b", "a name is missing. Received: 'a b'"),
         ("torchvision:MNIST,root", "a setting has the form name=value, and stands once. Received: 'root'"),
         ("torchvision:MNIST,root=a,root=b", "and stands once. Received: 'root=b'"),
