@@ -15,6 +15,9 @@ from common.matching.records import JITTERS, SEED, Array, Ask, Model, far, image
 from common.models import weights
 from common.spec import SpecError
 
+_STATISTICS = (".mean", ".variance")
+"""Ends of the names of running statistics."""
+
 
 def serve(build: Callable[[Ask], Model], lines: Iterable[str], answers: TextIO) -> None:
     """Do one request after another.
@@ -65,15 +68,12 @@ def measure(model: Model, ask: Ask, given: dict[str, Array] | None) -> tuple[dic
     optimizers: dict[str, dict[str, Any]] = {}
     for mode in ("inference", "training"):
         model.load(start)
-        ran, values, logits = model.forward(pixels, training=mode == "training")
-        layers[mode] = [each.model_dump() for each in ran]
-        for place, (taken, made) in enumerate(values):
-            arrays |= {f"{mode}/{place}/in": taken, f"{mode}/{place}/out": made}
-        arrays[f"{mode}/logits"] = logits
+        layers[mode], recorded = _recorded(model, pixels, mode)
+        arrays |= recorded
         heartbeat.heartbeat()
     refused: dict[str, str] = {}
     moved = model.parameters()
-    arrays |= {f"statistics/{name}": moved[name] for name in moved if name.endswith((".mean", ".variance"))}
+    arrays |= {f"statistics/{name}": moved[name] for name in moved if name.endswith(_STATISTICS)}
     for words, (factor, few) in far(ask).items():
         model.load(_multiplied(start, factor))
         try:  # a model may check the range of its images
@@ -113,10 +113,7 @@ def look(model: Model, ask: Ask, words: str, *, record: bool) -> tuple[dict[str,
     try:
         if record:
             model.load(parameters)
-            ran, values, arrays["inference/logits"] = model.forward(few, training=False)
-            layers = [each.model_dump() for each in ran]
-            for place, (taken, made) in enumerate(values):
-                arrays |= {f"inference/{place}/in": taken, f"inference/{place}/out": made}
+            layers, arrays = _recorded(model, few, "inference")
             arrays |= {f"start/{name}": value for name, value in parameters.items()}
         for name, size in {} if record else JITTERS.items():
             model.load({key: _jittered(value, size) for key, value in parameters.items()})
@@ -127,9 +124,17 @@ def look(model: Model, ask: Ask, words: str, *, record: bool) -> tuple[dict[str,
     return {"measured": {"inference": layers}, "optimizers": {}}, _in_float64(arrays)
 
 
+def _recorded(model: Model, pixels: Array, mode: str) -> tuple[list[Any], dict[str, Array]]:
+    """(layers, values of layers and the output) of one pass, by the names of `measure`."""
+    ran, values, logits = model.forward(pixels, training=mode == "training")
+    arrays = {f"{mode}/logits": logits}
+    for place, (taken, made) in enumerate(values):
+        arrays |= {f"{mode}/{place}/in": taken, f"{mode}/{place}/out": made}
+    return [each.model_dump() for each in ran], arrays
+
+
 def _multiplied(parameters: dict[str, Array], factor: float) -> dict[str, Array]:
-    statistics = (".mean", ".variance")
-    return {name: value if name.endswith(statistics) else value * factor for name, value in parameters.items()}
+    return {name: value if name.endswith(_STATISTICS) else value * factor for name, value in parameters.items()}
 
 
 def _jittered(array: Array, size: float) -> Array:

@@ -232,7 +232,7 @@ def _trajectories(stored: Stored) -> list[str]:
 
 
 def _single_steps(stored: Stored) -> str:
-    """Where it is said whether the kernels compute the same, if the copies do not tell."""
+    """A pointer to what says whether the kernels compute the same. The copies do not tell."""
     if states := [rung.get("status") for rung in _rungs(stored) if str(rung.get("name")).startswith(_SINGLE_STEPS)]:
         counts = [f"{states.count(each)} {each}" for each in ("passed", "failed", "shown") if each in states]
         which = f"all {len(states)} passed" if {*states} == {"passed"} else f"of {len(states)}, {wording.joined(counts)}"

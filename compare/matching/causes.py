@@ -730,7 +730,7 @@ def of_initialisation(names: tuple[str, str], starts: Sequence[Mapping[str, Arra
 
 
 def seeing_the_same(left: Side, right: Side, alignment: Alignment) -> dict[str, str]:
-    """Layers with parameters that take the same in training mode, but for constants that are rounded to float32."""
+    """Layers with parameters that take the same in training mode, except for constants that are rounded to float32."""
     return {
         name: other
         for name, other in alignment.names.items()

@@ -85,7 +85,8 @@ def check(path: Path, *, own_input: bool, own_loss: bool) -> None:
             "--write must name FOLDER/FILE.py, as `run --model folder.file` imports it: names of letters, digits and "
             f"underscores, and no keyword of Python. Received: {path}. Use e.g. pairs/a.py."
         )
-    if (folder := next(each for each in path.absolute().parents if each.exists())).is_dir() is False:
+    folder = next(each for each in path.absolute().parents if each.exists())
+    if not folder.is_dir():
         raise SpecError(f"--write names a folder that is a file. Received: {path}; {folder} is a file. Use another folder.")
     if path.exists() and not (path.is_file() and path.read_text(encoding="utf-8", errors="replace").startswith(_FIRST_LINE)):
         raise SpecError(f"--write would overwrite {path}, which `match` has not written. Name a new file.")
