@@ -51,6 +51,15 @@ OF_THE_INPUT = ("threads", "mechanism", "data", "allocator")
 NOT_RECORDED = "not recorded"
 
 
+WORDS = {
+    "closed": "equal conditions (closed division)",
+    "open": "each one's best switches (open division)",
+    "neither": "conditions that differ (neither division)",
+    "not known": "conditions that are not known",
+}
+"""Of a division, after "with"."""
+
+
 class Division(NamedTuple):
     kind: Literal["closed", "open", "neither", "not known"]
     detail: str
@@ -60,8 +69,7 @@ class Division(NamedTuple):
 
     @property
     def words(self) -> str:
-        kind = "division not known" if self.kind == "not known" else f"{self.kind} division"
-        return f"{kind}: {self.detail}" if self.detail else kind
+        return f"{WORDS[self.kind]}: {self.detail}" if self.detail else WORDS[self.kind]
 
 
 def of_row(stored: Stored, row: Row) -> dict[str, str]:
@@ -112,7 +120,7 @@ def division(stored: Stored, one: Row, other: Row, apart: Collection[str] = ()) 
     if not differing:
         return Division("closed", "")
     said = [f"{CONDITIONS[name]} ({ours[name]} against {theirs[name]})" for name in differing]
-    return Division("neither", f"other {', '.join(said)}", tuple(said))
+    return Division("neither", ", ".join(said), tuple(said))
 
 
 def lines(stored: Stored, names: dict[str, str]) -> list[str]:
@@ -145,13 +153,13 @@ def _lines(found: Mapping[Division, Sequence[str]]) -> list[str]:
     said: list[str] = []
     merged = len(neither) > 1 and bool(shared)
     if merged:
-        said.append(f"Division of {'; '.join(chain(*neither.values()))}: neither: other {', '.join(shared)}.")
+        said.append(f"{WORDS['neither'].capitalize()} in {'; '.join(chain(*neither.values()))}: {', '.join(shared)}.")
         for each, rows in neither.items():
             if own := [one for one in each.differing if one not in shared]:
                 said[-1] += f" Of {'; '.join(rows)} also {', '.join(own)}."
     for each, rows in found.items():
         if not (merged and each in neither):
-            said.append(f"Division of {'; '.join(rows)}: {each.kind}{f': {each.detail}' if each.detail else ''}.")
+            said.append(f"{WORDS[each.kind].capitalize()} in {'; '.join(rows)}{f': {each.detail}' if each.detail else ''}.")
     return said
 
 
@@ -178,7 +186,7 @@ def winners(stored: Stored, judged: Sequence[tuple[Row, Row, Judged]], label: st
         if each.verdict in ("above", "below"):
             run, kind = first.spec, division(stored, first, second).kind
             mode = run.mode if run.mode == "serial" else f"{run.variant} x{run.replicas}"
-            where = f"{label}switches {run.switches} ({Division(kind, '').words})"
+            where = f"{label}switches {run.switches}, {WORDS[kind]}"
             faster = first.contestant if each.verdict == "above" else second.contestant
             work = run.model_copy(update={"switches": "plain", "framework_options": {}}).digest
             found.append(Winner(work, f"{mode} on {wording.count(run.cores, 'core')}", where, faster))

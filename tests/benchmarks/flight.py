@@ -3,7 +3,8 @@
 `python -m tests.benchmarks.flight --framework pytorch` trains MiniXception (float32, 32 px) in each mode of several processes,
 one thread a rank, with batches of 32 unless `--batch` says otherwise. Rank 0 counts the records of a step, and times one of
 them in its own process. All is CPU time, so that other work on the machine hardly counts. A step takes at least the CPU time
-of one rank, and larger batches take more. `--pairs N` also runs two modes with the recorder and without it, in turn.
+of one rank, and larger batches take more. `--pairs N` also pairs epochs with the recorder and without it, in turn, in one run
+of each of two modes: two runs differ by more than the recorder could cost.
 
 Exit code 1: in a mode the recorder costs more than LIMIT of a step, or the pairs do not exclude MOST_BY_PAIRS.
 """
@@ -12,7 +13,6 @@ import argparse
 import importlib
 import json
 import os
-import statistics
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -22,14 +22,16 @@ from typing import Any
 from common import spec
 from common.artifacts.schema import RunResult
 from compare.core.statistics import paired_ratio
-from compare.execution.interleaving import turn
 from tests.benchmarks.sealed import Runs
+from tests.planted import recorded
 
 LIMIT = 0.005
 """Of a step."""
 MOST_BY_PAIRS = 0.03
 PAIRED = ("multi_process", "tensor_parallel")
 """The mode with the fewest records of a step, and the one with the most."""
+UNPAIRED = 2
+"""A process's first epochs are slower."""
 SETTINGS: dict[str, Any] = {
     "model": "tests.planted.recorded",
     "data": {"source": "leaves:classes=10,images=800,size=32,seed=1"},
@@ -65,11 +67,11 @@ def main() -> int:
 
 
 def modes(framework: str, batch: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Those of several processes, each as (name, fields of the spec). An epoch has four steps."""
+    """Those of several processes, each as (name, fields of the spec)."""
     environments = importlib.import_module(f"{framework}_impl.rendezvous").environments
     for name in spec.VARIANTS:
         fields = spec.with_variant(
-            SETTINGS | {"global_batch_size": batch, "data": SETTINGS["data"] | {"limit": 4 * batch}}, name, 2
+            SETTINGS | {"global_batch_size": batch, "data": SETTINGS["data"] | {"limit": recorded.STEPS * batch}}, name, 2
         )
         if environments(spec.build(fields)):
             yield name, fields
@@ -87,14 +89,15 @@ def ran(runs: Runs, framework: str, fields: dict[str, Any], recorder: str) -> tu
 
 
 def excluded(runs: Runs, framework: str, name: str, fields: dict[str, Any], pairs: int) -> bool:
-    """Whether pairs of runs exclude that the recorder costs more than MOST_BY_PAIRS."""
-    seconds: dict[str, list[float]] = {"on": [], "off": []}
-    for pair in range(pairs):
-        for recorder in turn(list(seconds), pair):
-            _, result = ran(runs, framework, fields | {"epochs": 8}, recorder)
-            # A process's first epochs are slower.
-            seconds[recorder].append(statistics.median(each.seconds for each in result.epochs[2:]))
-    ratio = paired_ratio(list(zip(seconds["on"], seconds["off"], strict=True)), one_look=True)
+    """Whether pairs of epochs exclude that the recorder costs more than MOST_BY_PAIRS."""
+    _, result = ran(runs, framework, fields | {"epochs": UNPAIRED + 2 * pairs}, "alternating")
+    seconds = [each.seconds for each in result.epochs]
+    by_pairs: list[tuple[float, float]] = []
+    for first in range(UNPAIRED, len(seconds), 2):
+        with_it, without = (first + 1, first) if recorded.rests(first + 1) else (first, first + 1)
+        assert not recorded.rests(with_it + 1) and recorded.rests(without + 1)
+        by_pairs.append((seconds[with_it], seconds[without]))
+    ratio = paired_ratio(by_pairs, one_look=True)
     assert ratio is not None
     print(f"{name}: with the recorder over without it {ratio.value:.4f} ({ratio.low:.4f} to {ratio.high:.4f}), {ratio.n} pairs")
     return ratio.high is not None and ratio.high <= 1 + MOST_BY_PAIRS

@@ -1,8 +1,8 @@
-"""MiniXception in ranks whose flight recorder is measured or does nothing, as CONVTWINS_RECORDER says.
+"""MiniXception in ranks whose flight recorder is measured or rests in half of the epochs, as CONVTWINS_RECORDER says.
 
 `measured`: rank 0 writes to the file CONVTWINS_RECORDED how many records a step of the second epoch makes, the CPU seconds
 that the step takes this process, and the CPU microseconds that one record takes in it.
-`off`: nothing is recorded, and nothing is described for a record. Any other value changes nothing.
+`alternating`: in the epochs of which `rests` is true, nothing is recorded, and nothing is described for a record.
 """
 
 import json
@@ -13,36 +13,53 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from common.machine import flight, heartbeat
 from common.machine.flight import Ranks
 from common.models import architectures
 from common.models.architectures import Architecture
 
-FIRST, LAST = 5, 8
-"""Steps of the second epoch, of 4 each: what lies between their ends is measured."""
+STEPS = 4
+"""Of an epoch."""
+FIRST, LAST = STEPS + 1, 2 * STEPS
+"""Steps of the second epoch: what lies between their ends is measured."""
 ROUNDS, CALLS = 30, 300
 VALUES = (64, 128)
 
 
 def architecture(num_classes: int, image_size: int) -> Architecture:
     how = os.environ.get("CONVTWINS_RECORDER")
-    if how == "off" and "RANK" in os.environ:
-        switch_off()
+    if how == "alternating" and "RANK" in os.environ:
+        alternate()
     if how == "measured" and os.environ.get("RANK") == "0":
         measure(Path(os.environ["CONVTWINS_RECORDED"]))
     return architectures.resolve("mini_xception", num_classes, image_size)
 
 
-def switch_off() -> None:
-    def nothing(*arguments: Any, **options: Any) -> int:
-        return 0
+def rests(epoch: int) -> bool:
+    """Whether the recorder rests in this epoch, the first being 1: in one of each two, and not always in the later one."""
+    return epoch % 4 in (2, 3)
 
+
+def alternate() -> None:
+    """Let the recorder rest as `rests` says, in every rank at the same steps."""
+    resting, steps, stepped = False, 0, heartbeat.stepped
+
+    def planted() -> None:
+        nonlocal resting, steps
+        steps += 1
+        resting = rests(steps // STEPS + 1)
+        stepped()
+
+    def unless_resting(real: Callable[..., int]) -> Callable[..., int]:
+        return lambda *arguments, **options: 0 if resting else real(*arguments, **options)
+
+    heartbeat.stepped = planted
     for name, module in sys.modules.items():
         if name.endswith("_impl.collectives"):
-            module.__dict__.update(begin=nothing, begin_message=nothing)
-    flight.Channel.begin = flight.end = nothing
+            names = {"begin", "begin_message"} & set(module.__dict__)
+            module.__dict__.update({each: unless_resting(module.__dict__[each]) for each in names})
+    flight.Channel.begin, flight.end = unless_resting(flight.Channel.begin), unless_resting(flight.end)
 
 
 def measure(out: Path) -> None:

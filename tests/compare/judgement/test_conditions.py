@@ -38,6 +38,9 @@ def _pair(
     return Stored(comparison=made.comparison(rows, 5), runs=runs, set_aside=[])
 
 
+NEITHER = "Conditions that differ (neither division)"
+
+
 def _with_budgets(stored: Stored, *budgets: Budget | None) -> Stored:
     rows = [row.model_copy(update={"budget": each}) for row, each in zip(stored.comparison.rows, budgets, strict=True)]
     return stored.model_copy(update={"comparison": stored.comparison.model_copy(update={"rows": rows})})
@@ -51,28 +54,25 @@ def _verdict(stored: Stored) -> str:
 def _division(stored: Stored) -> str:
     """The line of the division, which alone says why it is this one."""
     said = findings(stored, summarize(stored)).divisions[0]
-    kind = said.removeprefix("Division of serial, 2 cores: ").rstrip(".")
-    division = kind.partition(":")[0]
-    assert said != kind and _verdict(stored).endswith(
-        "division not known." if division == "not known" else f"{division} division."
-    )
-    return kind
+    kind, rest = said.removesuffix(".").split(" in serial, 2 cores", 1)
+    assert _verdict(stored).lower().endswith(f", {kind.lower()}.")
+    return kind + rest
 
 
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("layout", "NHWC", "other memory layout (NCHW against NHWC)"),
-        ("precision", "float32, layers in bfloat16", "other precision (float32 against float32, layers in bfloat16)"),
-        ("graph", "graph", "other graph class (eager against graph)"),
-        ("mechanism", "MirroredStrategy", "other mechanism (one replica against MirroredStrategy)"),
-        ("allocator", "the system's default", "other allocator (keeps freed pages against the system's default)"),
-        ("deterministic", "enforced", "other determinism (not enforced against enforced)"),
+        ("layout", "NHWC", "memory layout (NCHW against NHWC)"),
+        ("precision", "float32, layers in bfloat16", "precision (float32 against float32, layers in bfloat16)"),
+        ("graph", "graph", "graph class (eager against graph)"),
+        ("mechanism", "MirroredStrategy", "mechanism (one replica against MirroredStrategy)"),
+        ("allocator", "the system's default", "allocator (keeps freed pages against the system's default)"),
+        ("deterministic", "enforced", "determinism (not enforced against enforced)"),
     ],
 )
 def test_a_verdict_names_the_condition_that_differs(name: str, value: str, said: str) -> None:
     stored = _pair(EQUAL, EQUAL | {name: value})
-    assert _division(stored) == f"neither: {said}"
+    assert _division(stored) == f"{NEITHER}: {said}"
 
 
 def test_a_verdict_names_threads_that_differ() -> None:
@@ -80,17 +80,17 @@ def test_a_verdict_names_threads_that_differ() -> None:
     first = stored.runs["tensorflow-serial-2"]
     for repeat, run in first.items():
         first[repeat] = run.model_copy(update={"threads": {"intra_op": 4, "inter_op": 2}})
-    assert _division(stored) == "neither: other threads (2 + 1 against 4 + 2)"
+    assert _division(stored) == f"{NEITHER}: threads (2 + 1 against 4 + 2)"
 
 
 @pytest.mark.parametrize(
     ("switch", "value", "said"),
     [
-        ("onednn", False, "other kernel library (oneDNN against without oneDNN)"),
-        ("optimizer_kernel", "loop", "other kernels of the update (fused against an operation at a time)"),
-        ("optimizer_kernel", "foreach", "other kernels of the update (fused against all variables at once)"),
-        ("data_on", "device", "other place of the data (host against device)"),
-        ("cudnn_autotune", False, "other kernel search (cuDNN tries its algorithms against cuDNN's first choice)"),
+        ("onednn", False, "kernel library (oneDNN against without oneDNN)"),
+        ("optimizer_kernel", "loop", "kernels of the update (fused against an operation at a time)"),
+        ("optimizer_kernel", "foreach", "kernels of the update (fused against all variables at once)"),
+        ("data_on", "device", "place of the data (host against device)"),
+        ("cudnn_autotune", False, "kernel search (cuDNN tries its algorithms against cuDNN's first choice)"),
     ],
 )
 def test_a_verdict_names_the_switch_of_kernels_that_differs(switch: str, value: Any, said: str) -> None:
@@ -99,7 +99,7 @@ def test_a_verdict_names_the_switch_of_kernels_that_differs(switch: str, value: 
         runs |= {repeat: run.model_copy(update={"device": "Some GPU"}) for repeat, run in runs.items()}
     other = stored.runs["tensorflow-serial-2"]
     other |= {repeat: run.model_copy(update={"switches": run.switches | {switch: value}}) for repeat, run in other.items()}
-    assert _division(stored) == f"neither: {said}"
+    assert _division(stored) == f"{NEITHER}: {said}"
 
 
 @pytest.mark.parametrize("named", [{}, {"graph": True}])
@@ -117,20 +117,22 @@ def test_what_a_device_or_a_mode_does_not_use_is_no_condition() -> None:
     other |= {
         repeat: run.model_copy(update={"switches": run.switches | {"cudnn_autotune": False}}) for repeat, run in other.items()
     }
-    assert _verdict(stored).endswith("closed division.")
+    assert _verdict(stored).endswith("equal conditions (closed division).")
     served = _pair(EQUAL, EQUAL, mode="parameter_server", replicas=2)
     for name, kernel in (("pytorch", {"optimizer_kernel": "loop"}), ("tensorflow", {})):
         runs = served.runs[f"{name}-serial-2"]
         runs |= {repeat: run.model_copy(update={"switches": run.switches | kernel}) for repeat, run in runs.items()}
-    assert _verdict(served).endswith("closed division.")
+    assert _verdict(served).endswith("equal conditions (closed division).")
 
 
 def test_equal_conditions_are_the_closed_division_under_any_level() -> None:
-    assert _verdict(_pair(EQUAL, EQUAL)).endswith("serial on 2 cores, switches usual, on Some CPU, closed division.")
+    assert _verdict(_pair(EQUAL, EQUAL)).endswith(
+        "serial on 2 cores, switches usual, on Some CPU, equal conditions (closed division)."
+    )
 
 
 def test_results_without_conditions_are_in_no_division() -> None:
-    assert _division(_pair({}, {})) == "not known: the conditions were not recorded"
+    assert _division(_pair({}, {})) == "Conditions that are not known: the conditions were not recorded"
     (table,) = comparison_tables.conditions_table(summarize(_pair(EQUAL, {})))
     assert table.rows[1]["layout"] == table.rows[1]["mechanism"] == "not recorded"
     assert comparison_tables.conditions_table(summarize(_pair({}, {}))) == []
@@ -138,10 +140,16 @@ def test_results_without_conditions_are_in_no_division() -> None:
 
 def test_the_best_of_both_are_open_if_the_tuning_budget_was_the_same() -> None:
     stored = _pair(EQUAL, EQUAL | {"layout": "NHWC"}, switches="best")
-    assert _division(_with_budgets(stored, BUDGET, BUDGET)) == "open: best of all switches, 5 rounds of 30 steps"
+    assert (
+        _division(_with_budgets(stored, BUDGET, BUDGET))
+        == "Each one's best switches (open division): best of all switches, 5 rounds of 30 steps"
+    )
     fewer = BUDGET.model_copy(update={"configurations": 14})
     tried = "(pytorch 21, tensorflow 14 configurations)"
-    assert _division(_with_budgets(stored, BUDGET, fewer)) == f"open: best of all switches, 5 rounds of 30 steps {tried}"
+    assert (
+        _division(_with_budgets(stored, BUDGET, fewer))
+        == f"Each one's best switches (open division): best of all switches, 5 rounds of 30 steps {tried}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -156,12 +164,12 @@ def test_another_tuning_budget_is_said(field: str, value: Any, said: str) -> Non
     other = BUDGET.model_copy(update={field: value})
     stored = _with_budgets(_pair(EQUAL, EQUAL, switches="best"), BUDGET, other)
     budgets = f"pytorch with all switches, 5 rounds of 30 steps; tensorflow with {said}"
-    assert _division(stored) == f"neither: tuned with different budgets ({budgets})"
+    assert _division(stored) == f"{NEITHER}: tuned with different budgets ({budgets})"
 
 
 def test_a_budget_that_was_not_recorded_makes_no_open_division() -> None:
     stored = _with_budgets(_pair(EQUAL, EQUAL | {"layout": "NHWC"}, switches="best"), BUDGET, None)
-    assert "neither: other memory layout" in _division(stored)
+    assert f"{NEITHER}: memory layout" in _division(stored)
 
 
 def _together(*stored: Stored) -> Stored:
@@ -184,8 +192,8 @@ def test_every_division_has_its_line_beside_others() -> None:
     layout = _pair(EQUAL, EQUAL | {"layout": "NHWC"}, suffix="-layout")
     graph = _pair(EQUAL, EQUAL | {"graph": "another"}, suffix="-graph", seed=1)
     for stored, lines in ((_together(closed, layout), 2), (_together(layout, graph), 2)):
-        said = [line for line in findings(stored, summarize(stored)).divisions if line.startswith("Division of ")]
-        assert len(said) == lines and sum("neither" in line for line in said) == lines - ("closed" in said[0]), said
+        said = [line for line in findings(stored, summarize(stored)).divisions if "division)" in line]
+        assert len(said) == lines and sum("neither" in line for line in said) == lines - ("Equal" in said[0]), said
     assert "memory layout" in said[0] and "another" in said[1]
 
 
@@ -194,8 +202,8 @@ def test_divisions_that_disagree_are_told_in_the_first_lines() -> None:
     summaries = summarize(stored)
     compared = Compared(stored, summaries, findings(stored, summaries))
     said = (
-        "THE DIVISIONS DISAGREE on serial on 2 cores: tensorflow is faster with switches closed (closed division); pytorch is "
-        "faster with switches best (open division)."
+        "THE DIVISIONS DISAGREE on serial on 2 cores: tensorflow is faster with switches closed, equal conditions (closed "
+        "division); pytorch is faster with switches best, each one's best switches (open division)."
     )
     assert compared.findings.divisions[0] == said
     made_report = comparison_report.report(compared, Path("out"))
@@ -209,8 +217,8 @@ def test_two_reports_side_by_side_tell_that_their_divisions_disagree() -> None:
     compared = [Compared(each, summarize(each), findings(each, summarize(each))) for each in (closed, best)]
     (said,) = side_by_side.report((Path("a"), Path("b")), (compared[0], compared[1]), None).first_sentences
     assert said == (
-        "THE DIVISIONS DISAGREE on serial on 2 cores: tensorflow is faster with A, switches closed (closed division); pytorch "
-        "is faster with B, switches best (open division)."
+        "THE DIVISIONS DISAGREE on serial on 2 cores: tensorflow is faster with A, switches closed, equal conditions (closed "
+        "division); pytorch is faster with B, switches best, each one's best switches (open division)."
     )
 
 
@@ -273,4 +281,4 @@ def test_the_way_to_the_divisions_is_told_where_no_row_took_it() -> None:
         stored = _pair(EQUAL, other, switches=level)
         assert (way in findings(stored, summarize(stored)).divisions) == told
     equal = _pair(EQUAL, EQUAL)
-    assert findings(equal, summarize(equal)).divisions == ["Division of serial, 2 cores: closed."]
+    assert findings(equal, summarize(equal)).divisions == ["Equal conditions (closed division) in serial, 2 cores."]

@@ -78,7 +78,10 @@ def test_rows_of_other_batches_are_never_held_against_each_other() -> None:
     ]
     speedups = [each.speedup_same_cores.value for each in summaries if each.speedup_same_cores]
     assert speedups == pytest.approx([2.0, 2.0, 4.01 / 6.0, 4.01 / 6.0], rel=0.03)
-    assert found.contestants[0] == "All with simple_cnn, float32, switches usual, on Some CPU, neither division."
+    assert (
+        found.contestants[0]
+        == "All with simple_cnn, float32, switches usual, on Some CPU, conditions that differ (neither division)."
+    )
     assert found.contestants[2].startswith("no difference shown between")
     assert found.contestants[2].endswith(": batch 128, serial on 2 cores, row serial-2-batch128.")
 
@@ -971,7 +974,7 @@ def test_a_single_verdict_names_all_its_conditions_and_the_switches_that_decide(
     assert said.startswith("tensorflow is ") and "times as fast as pytorch (p < 0.001): simple_cnn, batch 64, float32, " in said
     assert said.endswith(
         f"serial on {rows[0].spec.cores} cores, switches usual (pytorch eager contiguous, tensorflow function), on Some CPU, "
-        "neither division."
+        "conditions that differ (neither division)."
     )
 
 
