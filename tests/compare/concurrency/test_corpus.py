@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -108,6 +109,9 @@ def test_the_deadlock_that_runs_are_planted_with_is_found_in_its_source() -> Non
     ).findings
     lines = (PROJECT / "tests/planted/hanging.py").read_text().splitlines()
     assert found.rule == "lock-order" and lines[found.line - 1].strip() == "with other:"
+    for page in ("deadlock", "hangs"):
+        quoted = re.findall(r"hanging\.py:(\d+)", (PROJECT / f"docs/{page}.md").read_text("utf-8"))
+        assert quoted and set(quoted) == {str(found.line)}, page
 
 
 @pytest.mark.parametrize(
