@@ -131,7 +131,11 @@ def points(folder: Path, metrics: Sequence[str], only: str | None = None) -> tup
                 elif metric in subject.spreads:
                     what = f"{subject.name} of {each.source}: {heading(metric)}"
                     left_out.append(f"{what}{_DISTURBED}")
-                    again.add(_OF_A_SIDE if revisions.is_side(each.source) else "run --resume DIR --again disturbed")
+                    again.add(
+                        _OF_A_SIDE
+                        if revisions.is_side(each.source)
+                        else wording.command("run", "--resume", str(each.source), "--again", "disturbed")
+                    )
     if not read:
         raise FolderError(
             f"{folder} holds no results folder and no file of pytest-benchmark. Name a folder that holds some, e.g. results."

@@ -86,7 +86,7 @@ def report(folders: tuple[Path, Path], compared: _Two, out: Path | None) -> Repo
     matched = [_Matched(ours[row_id], theirs[row_id]) for row_id in both]
     unlike = {row_id: _unlike(compared, ours[row_id], theirs[row_id]) for row_id in both}
     ratios = {row_id: ratio for row_id in both if not unlike[row_id] and (ratio := _ratio(compared, row_id)) is not None}
-    sentences = _sentences(compared, matched, ratios, unlike, same_machine)
+    sentences = _sentences(folders, compared, matched, ratios, unlike, same_machine)
     differences = [*_environments(compared), *_specs(compared, both)]
     made = [_seconds(matched, ratios), _scores(matched), _states(matched)]
     again = ["report", *map(str, folders), *(["--out", str(out)] if out else [])]
@@ -164,6 +164,7 @@ def _ratio(compared: _Two, row_id: str) -> Ratio | None:
 
 
 def _sentences(
+    folders: tuple[Path, Path],
     compared: _Two,
     matched: Sequence[_Matched],
     ratios: dict[str, Ratio],
@@ -175,7 +176,7 @@ def _sentences(
     if same_machine:
         speed = [_no_verdict(*each, unlike[each[0].id]) for each in run_in_both if unlike[each[0].id]]
         judged = {each.name: each for each in verdicts(list(ratios.items()))}
-        speed += [_speed(*each, judged[each[0].id]) for each in run_in_both if each[0].id in judged]
+        speed += [_speed(*each, judged[each[0].id], folders) for each in run_in_both if each[0].id in judged]
         if judged:
             speed += filter(None, [family_words(list(judged.values()), "Welch's t-tests on the logarithms of the seconds")])
             speed.append(
@@ -194,7 +195,11 @@ def _sentences(
         for name, here, there in alone
         if (ids := [row_id for row_id in here if row_id not in there])
     ]
-    cautions = [f"{name}: {trouble}" for name, each in zip("AB", compared, strict=True) for trouble in each.findings.troubles]
+    cautions = [
+        f"{name}: {trouble}"
+        for name, folder, each in zip("AB", folders, compared, strict=True)
+        for trouble in comparison_report.in_folder(each.findings.troubles, folder)
+    ]
     parts = (
         ("Which is faster?", speed),
         ("Is it the same training?", _first_losses(run_in_both)),
@@ -204,11 +209,12 @@ def _sentences(
     return [(title, sentences) for title, sentences in parts if sentences]
 
 
-def _speed(ours: Summary, theirs: Summary, judged: Judged) -> str:
+def _speed(ours: Summary, theirs: Summary, judged: Judged, folders: tuple[Path, Path]) -> str:
     """The verdict on a row's speed. Its ratio is the seconds in A over those in B."""
     times = f"B is {interval_words(judged.ratio)} times as fast as A"
     if ours.disturbed or theirs.disturbed:
-        return f"{ours.name}: no finding.{MAKE_AGAIN}"
+        disturbed = [folder for folder, each in zip(folders, (ours, theirs), strict=True) if each.disturbed]
+        return f"{ours.name}: no finding.{' '.join(comparison_report.in_folder([MAKE_AGAIN], each)[0] for each in disturbed)}"
     doubt = doubt_of(ours, theirs)
     if judged.verdict == "too few repeats to tell":
         return f"{ours.name}: {judged.verdict} ({judged.ratio.n} of {VERDICT_PAIRS}); {times} here.{doubt}"

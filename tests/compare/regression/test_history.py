@@ -187,7 +187,7 @@ def test_what_cannot_be_read_is_told_and_nothing_at_all_is_an_error(tmp_path: Pa
 def test_where_all_runs_were_disturbed_the_refusal_says_so_and_what_helps(tmp_path: Path) -> None:
     disturbed = {"cores_of_others": 1.5, "machine": {"logical_cores": 2}}
     kept.folder(tmp_path / "a", {"pytorch": 9.0}, changed=disturbed, created_at="2026-01-02T00:00:00+00:00")
-    with pytest.raises(FolderError, match=r"surely undisturbed.*--again disturbed.*--metric test_accuracy"):
+    with pytest.raises(FolderError, match=r"surely undisturbed.*run --resume '?/.* --again disturbed.*--metric test_accuracy"):
         history.points(tmp_path, ["epoch_seconds"])
     (tmp_path / "a").rename(tmp_path / "base")
     (tmp_path / "interleaved.json").write_text("{}")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from compare.core import errors, looking
+from compare.core import errors, looking, wording
 from compare.core.statistics import Ratio, unpaired_ratio
 from compare.execution import store
 from compare.execution.store import Stored
@@ -181,7 +181,7 @@ def test_what_disturbed_one_of_them_and_another_first_loss_are_said(tmp_path: Pa
     said = dict(pair_of(a, b).findings)
     assert said["Which is faster?"][0] == (
         "pytorch serial, 2 cores: no finding. Other work disturbed these runs. Make them again on an idle machine: "
-        "run --resume DIR --again disturbed."
+        f"{wording.command('run', '--resume', str(b), '--again', 'disturbed')}."
     )
     assert "no finding" not in said["Which is faster?"][1]
     (times,) = (table for table in pair_of(a, b).tables if table.name == "beside_seconds")
