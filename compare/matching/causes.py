@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ KNOWN = {
     "order": "Layers run in another order, or channels are joined in another one.",
     "float32": "One model computes in float32 where float64 was asked for.",
     ROUNDED: "TensorFlow keeps a constant (of GELU, a slope, a scaling) in float32. Accepted if nothing larger is behind it.",
+    "addition-missing": "An earlier value is added (a residual connection) in one model only.",
     "padding": "Padding lies on other sides, as TensorFlow's `same` with a stride.",
     "activation": "Another activation, another variant of it (GELU), another slope, or none.",
     "pooling": "Another pooling, window or padding.",
@@ -238,6 +240,8 @@ def of_split(split: Split) -> list[Cause]:
         for test in _OF_SPLIT
         for cause in test(split)
     ]
+    if probabilities := [cause for cause in found if cause.name == "softmax-output" and (cause.residual or 0.0) < math.inf]:
+        return probabilities  # no activation is missing beside it
     return sorted(found or list(_pairing(split)), key=lambda cause: cause.residual is None)[:3]
 
 
@@ -522,6 +526,27 @@ def _padding(split: Split) -> Iterator[Cause]:
                 return
 
 
+def _addition(split: Split) -> Iterator[Cause]:
+    """An addition that one model lacks, with or without ReLU behind it."""
+    added = [[each for each in side if each.kind == "add"] for side in split.between]
+    if len(added[0]) == len(added[1]):
+        return
+    place = 0 if len(added[0]) > len(added[1]) else 1
+    names = split.names()
+    where = ", ".join(dict.fromkeys(each.where for each in added[place] if each.where))
+    for pair in (split.inputs, split.outputs):
+        mine, other = pair[place], pair[1 - place]
+        for value, earlier in itertools.permutations(split.before, 2):
+            if not value.shape == earlier.shape == mine.shape == other.shape:
+                continue
+            total = value + earlier
+            for form, bare in ((total, value), (np.maximum(total, 0), np.maximum(value, 0))):
+                if split.close(bare, other) and split.close(form, mine):
+                    said = f"{names[place]} adds an earlier value (a residual connection), {names[1 - place]} does not."
+                    yield Cause("addition-missing", said, where or split.where, apart(form, mine))
+                    return
+
+
 def _in_words(padding: Sequence[Sequence[int]]) -> str:
     (top, bottom), (left, right) = padding
     return f"{top} above and {bottom} below, {left} left and {right} right"
@@ -625,6 +650,7 @@ _OF_SPLIT: tuple[Callable[[Split], Iterator[Cause]], ...] = (
         _dropout,
         _bias,
         _normalisation,
+        _addition,
         _padding,
         _pooling,
         _activation,
@@ -739,6 +765,11 @@ def seeing_the_same(left: Side, right: Side, alignment: Alignment) -> dict[str, 
     }
 
 
+def scale_of_mean(variance: Array) -> float:
+    """What running means of a layer are measured against: its values' spread. A mean may be zero but for rounding."""
+    return math.sqrt(max(float(variance.max(initial=0.0)), 0.0))
+
+
 def of_statistics(left: Side, right: Side, names: Mapping[str, str], alike: Container[str]) -> list[Cause]:
     """Causes why running statistics differ after one pass in training mode. None, if they do not explain every layer.
 
@@ -759,23 +790,25 @@ def of_statistics(left: Side, right: Side, names: Mapping[str, str], alike: Cont
             count = x.size // x.shape[-1]
             before, after = side.parameters(own), side.parameters(own, "statistics")
             mean, variance = x.mean(tuple(range(x.ndim - 1))), x.var(tuple(range(x.ndim - 1)))
-            momentum = _ratio(after["mean"] - before["mean"], mean - before["mean"])
-            law = before["mean"] + momentum * (mean - before["mean"])
-            of_mean = apart(law, after["mean"], math.sqrt(variance.max()))
-            best = min(
-                (
-                    (apart(before["variance"] + momentum * (variance * factor - before["variance"]), after["variance"]), factor)
-                    for factor in (1.0, count / (count - 1))
-                ),
-                default=(math.inf, 1.0),
-            )
-            laws.append((momentum, best[1], max(best[0], of_mean)))
+            moved, spread = mean - before["mean"], math.sqrt(variance.max())
+            fits: list[tuple[float, float, float]] = []
+            for factor in (1.0, count / (count - 1)):
+                grown = variance * factor - before["variance"]
+                # Behind another BatchNorm a mean may be zero but for rounding. Then it tells no weight.
+                told = ("mean", moved) if np.abs(moved).max() > ALIKE * spread else ("variance", grown)
+                momentum = _ratio(after[told[0]] - before[told[0]], told[1])
+                of_mean = apart(before["mean"] + momentum * moved, after["mean"], spread)
+                of_variance = apart(before["variance"] + momentum * grown, after["variance"])
+                fits.append((max(of_mean, of_variance), momentum, factor))
+            residual, momentum, factor = min(fits)
+            laws.append((momentum, factor, residual))
         (ours, factor, residual), (theirs, other_factor, other_residual) = laws
         residual = max(residual, other_residual)
         layers = left.layers["training"][name], right.layers["training"][other]
         where = ", ".join(filter(None, (each.where for each in layers)))
         both = left.parameters(name, "statistics"), right.parameters(other, "statistics")
-        differs = not all(close(both[0][role], both[1][role]) for role in ("mean", "variance"))
+        least = {"mean": scale_of_mean(both[0]["variance"]), "variance": 0.0}
+        differs = any(apart(both[0][role], both[1][role], floor) > formulas.CLOSE for role, floor in least.items())
         if differs and (name not in alike or residual > 1e-9 or (abs(ours - theirs) <= 1e-9 and factor == other_factor)):
             return []
         if abs(ours - theirs) > 1e-9:
@@ -870,11 +903,22 @@ def of_update(
     )
     changes = [first - start for first, start in zip(firsts, weights, strict=True)]
     predicted = [formulas.first_update(each, weights[place], gradients[place]) for place, each in enumerate(settings)]
-    found: list[Cause] = []
     known = all(each is not None and apart(each, changes[place]) < 1e-6 for place, each in enumerate(predicted))
     corrected = formulas.first_update(settings[1], weights[0], gradients[0]) if known else None
     residual = None if corrected is None else apart(corrected, changes[1])
-    (ours, theirs), (one, other) = settings, (left.name, right.name)
+    return of_settings((left.name, right.name), settings, residual)
+
+
+def of_settings(names: tuple[str, str], settings: Sequence[Mapping[str, Any]], residual: float | None = None) -> list[Cause]:
+    """Settings of two optimizers that make them part, at the first update or later.
+
+    Args:
+        names: of the frameworks.
+        settings: of their optimizers.
+        residual: what is left of the difference if both have the second one's. None: it was not tried out.
+    """
+    (ours, theirs), (one, other) = settings, names
+    found: list[Cause] = []
     more = optimizer_settings((one, other), settings)
     keys = ("learning_rate", "momentum", "nesterov")
     if ours["rule"] == theirs["rule"] and "schedule" in ours["more"] | theirs["more"]:

@@ -320,7 +320,7 @@ def match(
     alignment = replace(alignment, pairs=paired(opened[0].layers, opened[1].layers, alignment.names, alike))
     first = [*found.rungs, *([_own_weights(left, right, alignment, drawn=as_built)] if own else [])]
     rungs = [*first, *_climb(asks[0], left, right, alignment, functools.partial(_look, both))]
-    notes = [] if own else causes.of_initialisation(names, starts, alignment)
+    notes = [] if own or asks[0].weights else causes.of_initialisation(names, starts, alignment)
     notes += _flattened(names, alignment, by_name, copied=not own)
     lines = _lines(by_name, alignment, (left, right))
     rungs = _accept(_settled(rungs), accepted)
@@ -407,14 +407,19 @@ def _climb(ask: Ask, left: Side, right: Side, alignment: Alignment, look: _Look)
         if rung.status != PASSED:
             rung = replace(rung, causes=tuple(causes.of_update(rule, left, right, trained, judged)))
         yield rung
+        agreed = rung.status == PASSED
         last = [each for each in _parameters(left, right, alignment, f"{rule}/last/") if not _is_statistic(each[0])]
         scales = _largest_of_layers(last)
-        yield _rung(
+        rung = _rung(
             f"{wording.count(ask.steps, 'step')}, {_rule_words(rule)}",
             [("losses", left.arrays[f"{rule}/losses"], right.arrays[f"{rule}/losses"]), *last],
             _STEPS,
             [0.0, *(scales[name] if name in rounding else 0.0 for name, *_ in last)],
         )
+        if rung.status != PASSED and agreed:  # a momentum, and a decay of another kind, act from the second step on
+            settings = [side.optimizers[rule] for side in sides]
+            rung = replace(rung, causes=tuple(causes.of_settings((left.name, right.name), settings)))
+        yield rung
 
 
 def _far(ask: Ask, sides: tuple[Side, Side], alignment: Alignment, ordinary: Rung, look: _Look) -> Rung:
@@ -505,14 +510,21 @@ def _bounds(words: str, sides: tuple[Side, Side], look: _Look) -> dict[str, floa
 
 def _statistics(left: Side, right: Side, alignment: Alignment, *, follow: bool) -> Rung:
     """`follow`: what layers see may differ already. Then layers that see the same are judged, if any of these differs."""
-    rung = _rung(_STATISTICS, _parameters(left, right, alignment, "statistics/"), _FORWARD)
+    rung = _rung_of_statistics(left, right, alignment)
     if rung.status == PASSED:
         return rung
     names = alike = causes.seeing_the_same(left, right, alignment)
-    judged = _rung(_STATISTICS, _parameters(left, right, replace(alignment, names=alike), "statistics/"), _FORWARD)
+    judged = _rung_of_statistics(left, right, replace(alignment, names=alike))
     if judged.status == PASSED or not follow:
         judged, names = rung, alignment.names
     return replace(judged, causes=tuple(causes.of_statistics(left, right, names, alike)))
+
+
+def _rung_of_statistics(left: Side, right: Side, alignment: Alignment) -> Rung:
+    statistics = _parameters(left, right, alignment, "statistics/")
+    spreads = {name.removesuffix(".variance"): causes.scale_of_mean(array) for name, array, _ in statistics}
+    least = [spreads.get(name.removesuffix(".mean"), 0.0) if name.endswith(".mean") else 0.0 for name, *_ in statistics]
+    return _rung(_STATISTICS, statistics, _FORWARD, least)
 
 
 def _parted(rung: Rung, mode: str, sides: tuple[Side, Side], alignment: Alignment, pixels: Array) -> Rung:

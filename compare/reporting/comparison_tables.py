@@ -288,7 +288,7 @@ def phases_table(summaries: Sequence[Summary]) -> Table:
     ]
     *names, wait = sorted(Phases.model_fields, key="input_wait_seconds".__eq__)
     columns = (*RUN, *map(phase, names), phase(wait), *memory)
-    note = "Of the repeat with the median wall time. The wait for input is part of training."
+    note = "Seconds: the repeat with the median wall time. Memory: the most of all repeats. The input wait is part of training."
     return Table.of("phases", "Wall seconds by phase", columns, summaries, note)
 
 

@@ -180,14 +180,28 @@ def sequential() -> keras.Model:
     )
 
 
-def residual() -> keras.Model:
+def bottleneck(**norm: Any) -> keras.Model:
+    first = [layers.Conv2D(4, 3, padding="same"), layers.BatchNormalization(**RIGHT_NORM), layers.Conv2D(6, 1, use_bias=False)]
+    second = [layers.BatchNormalization(**{**RIGHT_NORM, **norm}), layers.ReLU(), layers.GlobalAveragePooling2D()]
+    return keras.Sequential([keras.Input((8, 8, 3)), *first, *second, layers.Dense(CLASSES)])
+
+
+def bottleneck_of_other_momentum() -> keras.Model:
+    return bottleneck(momentum=0.1)
+
+
+def residual(*, added: bool = True) -> keras.Model:
     images = keras.Input((8, 8, 3))
     x = layers.Conv2D(4, 3, padding="same", use_bias=False, activation="silu")(images)
     y = layers.SeparableConv2D(4, 3, padding="same")(x)
     y = layers.Activation("silu")(layers.GroupNormalization(2, epsilon=1e-5)(y))
-    x = layers.AveragePooling2D(2)(x + y)
+    x = layers.AveragePooling2D(2)(x + y if added else y)
     x = layers.Conv2DTranspose(3, 2, strides=2)(x)
     return keras.Model(images, layers.Dense(CLASSES)(layers.GlobalAveragePooling2D()(x)))
+
+
+def without_addition() -> keras.Model:
+    return residual(added=False)
 
 
 def mixed(dropout: Any = layers.SpatialDropout2D) -> keras.Model:
@@ -547,6 +561,15 @@ def adam_with_decay() -> Any:
 
 def sgd() -> Any:
     return keras.optimizers.SGD(0.1, momentum=0.9)
+
+
+def sgd_with_decay() -> Any:
+    """Beside the gradient."""
+    return keras.optimizers.SGD(0.1, momentum=0.9, weight_decay=5e-4)
+
+
+def sgd_without_momentum() -> Any:
+    return keras.optimizers.SGD(0.1)
 
 
 def slower_sgd() -> Any:

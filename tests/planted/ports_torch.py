@@ -231,6 +231,10 @@ def large_then_layer_norm() -> nn.Module:
     return nn.Sequential(first, nn.LeakyReLU(), *pooled, nn.LayerNorm(16, eps=1e-5), nn.Linear(16, CLASSES))
 
 
+def sgd_with_decay(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9, weight_decay=5e-4)
+
+
 def sgd_with_a_little_decay(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.1, momentum=0.9, weight_decay=1e-5)
 
@@ -314,6 +318,12 @@ class Residual(nn.Module):
         x = x + self.act(self.norm(self.pointwise(self.depthwise(x))))
         x = functional.avg_pool2d(x, 2)
         return self.dense(self.up(x).mean((2, 3)))
+
+
+def bottleneck() -> nn.Module:
+    """The second normalisation sees means that are zero but for rounding: nothing but a kernel stands behind the first."""
+    first = [nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.Conv2d(4, 6, 1, bias=False), nn.BatchNorm2d(6)]
+    return nn.Sequential(*first, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, CLASSES))
 
 
 def mixed() -> nn.Module:

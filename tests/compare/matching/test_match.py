@@ -114,6 +114,7 @@ CASES: list[tuple[str, str, str, str, dict[str, Any], str]] = [
         "pytorch calls one where tensorflow calls two. If only the names are exchanged, add --map one=two.",
     ),
     ("float32", "logits, inference", "Net", "in_float32", {}, "dense computes in float32"),
+    ("addition-missing", "logits, inference", "Residual", "without_addition", {}, "pytorch adds an earlier value"),
     ("padding", "logits, inference", "Net", "same_padding", {}, "tensorflow 0 above and 1 below, 0 left and 1 right"),
     ("padding", "logits, inference", "blocks", "same_padding_in_a_block", {}, "pads 1 above and 1 below, 1 left and 1 right"),
     ("activation", "logits, inference", "with_gelu_tanh", "gelu", {}, "GELU (tanh), tensorflow GELU (erf)"),
@@ -171,6 +172,27 @@ def test_a_planted_mistake_is_found_where_it_is_and_named(
     assert read or any(each.residual is not None and each.residual < 1e-5 for each in causes)
     if rung.startswith("logits"):
         assert any(re.search(r"ports_(torch|keras)\.py:\d+", each.where) for each in causes)
+
+
+@pytest.mark.parametrize(
+    ("optimizers", "cause"),
+    [(("sgd_with_decay", "sgd_with_decay"), "weight-decay"), (("sgd", "sgd_without_momentum"), "learning-rate")],
+)
+def test_settings_that_act_from_the_second_step_on_are_named(both: Both, optimizers: tuple[str, str], cause: str) -> None:
+    found = matched(both, "Net", "port", optimizer=optimizers)
+    update, steps = found.rungs[-2:]
+    assert update.status == climbing.PASSED and steps.status == climbing.FAILED, found.sentences
+    assert [each.name for each in steps.causes] == [cause] and not found.holds
+
+
+def test_running_means_that_are_zero_but_for_rounding_are_no_difference(both: Both) -> None:
+    found = matched(both, "bottleneck", "bottleneck", accept=["biased-variance"])
+    assert found.holds, found.sentences
+    (statistics,) = (rung for rung in found.rungs if rung.name == "running statistics")
+    assert [each.name for each in statistics.causes] == ["biased-variance"]
+    other = matched(both, "bottleneck", "bottleneck_of_other_momentum", accept=["biased-variance"])
+    (statistics,) = (rung for rung in other.rungs if rung.name == "running statistics")
+    assert not other.holds and "batch-norm-momentum" in {each.name for each in statistics.causes}, other.sentences
 
 
 def test_every_cause_has_a_planted_case_and_stands_in_the_docs() -> None:
