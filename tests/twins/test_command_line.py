@@ -69,7 +69,12 @@ SLOW = (
     *("workers", "dask", "sharded_data_parallel", "parameter_server", "tensor_parallel", "hybrid_tensor"),
     *(name for name in WITH_DASK if name != "dask, multi_process"),
 )
-NAMES = [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in MODES]
+SHARED = ("dask, multi_process",)
+"""Quick with PyTorch alone: Dask's server and its chunks are the same code in both twins."""
+NAMES = [
+    pytest.param(name, marks=pytest.mark.slow if name in SLOW else pytest.mark.shared if name in SHARED else ())
+    for name in MODES
+]
 REFUSED = {"data": {"source": "tests/twins"}}  # a folder that holds no image
 ENDLESS = {**MODES["multi_process"], "epochs": 1_000_000}
 
@@ -136,7 +141,7 @@ def start(framework: str, tmp_path: Path) -> Iterator[Any]:
 def ended(framework: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[Started, RunResult]]]:
     """The same training in every mode, and a run that fails, two at a time: each has processes enough for all cores.
 
-    Those of `SLOW` start only if they are asked for.
+    Those of slow tests start only if they are asked for.
     """
     started: list[Started] = []
 
@@ -152,7 +157,8 @@ def ended(framework: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             self[name] = run(name, MODES[name])
             return self[name]
 
-    cases = {**{name: fields for name, fields in MODES.items() if name not in SLOW}, "refused": REFUSED}
+    later = {*SLOW, *(SHARED if framework == "tensorflow" else ())}
+    cases = {**{name: fields for name, fields in MODES.items() if name not in later}, "refused": REFUSED}
     try:
         with ThreadPoolExecutor(2) as pool:
             yield Runs(zip(cases, pool.map(run, cases, cases.values()), strict=True))
