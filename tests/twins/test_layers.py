@@ -94,6 +94,7 @@ def test_layers_in_other_arithmetic_are_refused(twin: Twin) -> None:
         twin.layers.passes(run, unit.architecture, unit.input_shape, False)
 
 
+@pytest.mark.shared
 def test_the_command_times_every_unit(framework: str, tmp_path: Path) -> None:
     path, out = tmp_path / "spec.json", tmp_path / "layers.json"
     command = [sys.executable, "-m", f"{framework}_impl", "layers", str(path), "--out", str(out), "--calls", "2"]

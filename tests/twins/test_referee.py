@@ -128,6 +128,7 @@ def test_ten_steps_of_resnet18_with_adam_are_the_referees(twin: Twin, optimizer:
     assert max(line.tolerance or 0.0 for line in lines) < 1e-5
 
 
+@pytest.mark.shared
 @pytest.mark.parametrize("epsilon", [pytest.param(1e-7, marks=pytest.mark.slow), 1.1e-8])
 def test_another_epsilon_than_adams_own_is_caught(twin: Twin, monkeypatch: pytest.MonkeyPatch, epsilon: float) -> None:
     monkeypatch.setattr(third_opinion, "rule_of", lambda settings: training.Adam(epsilon=epsilon))
@@ -135,6 +136,7 @@ def test_another_epsilon_than_adams_own_is_caught(twin: Twin, monkeypatch: pytes
     assert "weights after one step" in _failed(lines)
 
 
+@pytest.mark.shared
 def test_a_schedule_that_is_wrong_in_both_frameworks_is_caught(twin: Twin, monkeypatch: pytest.MonkeyPatch) -> None:
     right = Spec.learning_rate
 
@@ -145,11 +147,13 @@ def test_a_schedule_that_is_wrong_in_both_frameworks_is_caught(twin: Twin, monke
     assert _failed(_against_the_referee(twin, made.resolve("simple_cnn"), optimizer=SGD)) == ["losses", "last weights"]
 
 
+@pytest.mark.shared
 def test_a_scale_of_pixels_that_is_wrong_in_both_frameworks_is_caught(twin: Twin, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Scaling, "factor", property(lambda self: (1 / 256,) * 3))
     assert "loss of the first step" in _failed(_against_the_referee(twin, made.resolve("simple_cnn"), optimizer=SGD))
 
 
+@pytest.mark.shared
 @pytest.mark.parametrize("constant", [{}, {"epsilon": 1e-3}, {"momentum": 0.01}], ids=["right", "epsilon", "momentum"])
 def test_a_constant_of_batch_norm_that_is_wrong_in_the_shared_description_is_caught(
     twin: Twin, monkeypatch: pytest.MonkeyPatch, constant: dict[str, float]
