@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from common.machine.flight import MOST_RANKS
 from common.processes import flight_report
 from common.processes.flight_report import Mismatch, Rank
 from compare.core import wording
@@ -27,8 +28,6 @@ _THROTTLED_FROM = 0.05
 """A quota is named if it stops a rank in this part of the time."""
 _DOWNLOAD_CORES = 0.1
 """A rank that uses fewer, while bytes move, waits for the network."""
-_MOST_RANKS = 4096
-"""Whose exchanges are lined up. The job says how many it has, and may say anything."""
 _UNANSWERED_TRIES = 3
 """After so many, the other end of a connection is taken for gone."""
 
@@ -244,7 +243,7 @@ def _mismatch(members: Sequence[Member]) -> Mismatch | None:
         return None
     ended = {each.group.number for each in members if each.ended}
     ranks = [
-        Rank(f"rank {number}", flights.get(number), number in ended) for number in range(min(max(flights) + 1, _MOST_RANKS))
+        Rank(f"rank {number}", flights.get(number), number in ended) for number in range(min(max(flights) + 1, MOST_RANKS))
     ]
     return flight_report.mismatch(ranks)
 
