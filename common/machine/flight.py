@@ -85,7 +85,8 @@ class Ranks(NamedTuple):
     def are_valid(self) -> bool:
         if not 0 < self.number <= MOST_RANKS or (self.directed and self.number != 2):
             return False
-        return 0 <= min(self.first, last := self.first + self.step * (self.number - 1)) and max(self.first, last) < MOST_RANKS
+        ends = self.first, self.first + self.step * (self.number - 1)
+        return min(ends) >= 0 and max(ends) < MOST_RANKS
 
 
 _UNEVEN = Ranks(0, 0, 0)

@@ -70,7 +70,7 @@ class Watchable(Protocol):
         ...
 
     def flight(self) -> Flight | None:
-        """Its last exchanges with other ranks, also after its end. None: it recorded none, or another machine did not send them."""
+        """Its last exchanges with other ranks, also after its end. None: it has none, or they were not sent."""
         ...
 
 
