@@ -89,7 +89,7 @@ class Watcher:
         living = [each for each in self.ranks if not each.ended]
         turns = sorted(living, key=lambda each: self._sampled.get(each.group.pids[0], 0.0))
         some_wait = not all(each.is_busy for each in living)
-        suspects = [each for each in turns if each.asked or (some_wait and each.is_busy)]
+        suspects = [each for each in turns[1:] if each.asked or (some_wait and each.is_busy)]
         chosen = turns[:1] + sorted(suspects, key=lambda each: not each.asked)[:1]
         for pid, member in {each.group.pids[0]: each for each in chosen}.items():
             member.sample(now, self._patience)
