@@ -35,7 +35,7 @@ def begin(group: Any, kind: str, tensor: torch.Tensor, shape: tuple[int, ...] | 
         tensor: that this process hands over or receives.
         shape: of what all have in common. None: the tensor's.
     """
-    return channel(group).begin(kind, _DTYPES[tensor.dtype], tuple(shape or tensor.shape), tensor.nbytes)
+    return channel(group).begin(kind, _DTYPES.get(tensor.dtype, ""), tuple(shape or tensor.shape), tensor.nbytes)
 
 
 class Pending:
@@ -115,7 +115,7 @@ def begin_message(tensor: torch.Tensor, peer: int, *, sends: bool) -> int:
     """Record that a message to or from a process of the run begins; its number, for `flight.end`."""
     rank = distributed.get_rank()
     way = flight.way(rank, peer) if sends else flight.way(peer, rank)
-    return way.begin("send" if sends else "receive", _DTYPES[tensor.dtype], tuple(tensor.shape), tensor.nbytes)
+    return way.begin("send" if sends else "receive", _DTYPES.get(tensor.dtype, ""), tuple(tensor.shape), tensor.nbytes)
 
 
 class DataParallel(DistributedDataParallel):
@@ -131,7 +131,7 @@ class DataParallel(DistributedDataParallel):
         flight.end(number)
         own = [parameter for parameter in model.parameters() if parameter.requires_grad]
         count, num_bytes = sum(each.numel() for each in own), sum(each.nbytes for each in own)
-        self._exchange = "gradients", _DTYPES[own[0].dtype], (count,), num_bytes
+        self._exchange = "gradients", _DTYPES.get(own[0].dtype, ""), (count,), num_bytes
         self._begun: list[int] = []
 
     def forward(self, *inputs: Any, **options: Any) -> Any:

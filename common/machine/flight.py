@@ -47,6 +47,8 @@ _KIND_CODES = {name: code for code, name in enumerate(KINDS)}
 _DTYPE_CODES = {name: code for code, name in enumerate(DTYPES)}
 _MOST_KNOWN = 10_000
 """Different exchanges of one channel that are kept packed."""
+MOST_RANKS = 4096
+"""Of a job. A spoilt record may say anything."""
 
 # Bound once: a lookup in a module takes as long as what it finds here.
 _pack, _pack_end, _number_at, _now = _LAYOUT.pack_into, _END.pack_into, _END.unpack_from, time.monotonic_ns
@@ -78,6 +80,17 @@ class Ranks(NamedTuple):
     @property
     def members(self) -> tuple[int, ...]:
         return tuple(self.first + self.step * place for place in range(self.number))
+
+    @property
+    def are_valid(self) -> bool:
+        if not 0 < self.number <= MOST_RANKS or (self.directed and self.number != 2):
+            return False
+        ends = self.first, self.first + self.step * (self.number - 1)
+        return min(ends) >= 0 and max(ends) < MOST_RANKS
+
+
+_UNEVEN = Ranks(0, 0, 0)
+"""Of a group that a record cannot name. `read` leaves its records out."""
 
 
 class Record(NamedTuple):
@@ -135,7 +148,7 @@ class Channel:
 
         Args:
             kind: of KINDS.
-            dtype: of DTYPES.
+            dtype: of DTYPES. Any other is not told.
             shape: of the values. All ranks must have the same, else the report says that they do not match.
             num_bytes: that this rank hands over or receives.
         """
@@ -150,7 +163,7 @@ class Channel:
 
     def _packed(self, kind: str, dtype: str, shape: tuple[int, ...], num_bytes: int) -> bytes:
         sizes = (*shape, *[0] * _DIMENSIONS)[:_DIMENSIONS]
-        codes = _KIND_CODES[kind], _DTYPE_CODES[dtype], min(len(shape), _DIMENSIONS)
+        codes = _KIND_CODES[kind], _DTYPE_CODES.get(dtype, 0), min(len(shape), _DIMENSIONS)
         what = _WHAT.pack(num_bytes, *sizes, *self._ranks, *codes)
         if len(self._known) < _MOST_KNOWN:
             self._known[kind, dtype, tuple(shape), num_bytes] = what
@@ -170,14 +183,11 @@ def end(number: int) -> None:
 def channel(ranks: tuple[int, ...]) -> Channel:
     """The channel of these ranks. All of them must begin the same exchanges in the same order.
 
-    Raises:
-        ValueError: they are no regular sequence such as 0, 2, 4.
+    Exchanges of ranks that are not evenly spaced, such as 0, 1, 3, are not recorded.
     """
     first, second, *_ = *ranks, ranks[0] + 1
     found = Ranks(first, second - first, len(ranks))
-    if found.members != ranks:
-        raise ValueError(f"Ranks of a group must be evenly spaced. Received: {ranks}.")
-    return Channel(found)
+    return Channel(found if found.members == ranks else _UNEVEN)
 
 
 @cache
@@ -206,7 +216,7 @@ def read(ring: bytes, ring_again: bytes, taken_ns: int) -> Flight:
         num_bytes, *sizes, first, step, count, directed, kind, dtype, dimensions = _WHAT.unpack(what)
         is_whole = number == again and (number, sequence, begin, what) == (*before[:3], before[4])
         # A process that writes where it should not may have spoilt it. The report must come all the same.
-        if number and is_whole and count > 0 and kind < len(KINDS) and dtype < len(DTYPES):
-            ranks, shape = Ranks(first, step, count, bool(directed)), tuple(sizes[:dimensions])
+        ranks, shape = Ranks(first, step, count, bool(directed)), tuple(sizes[:dimensions])
+        if number and is_whole and ranks.are_valid and kind < len(KINDS) and dtype < len(DTYPES):
             found.append(Record(number, ranks, sequence, KINDS[kind], DTYPES[dtype], shape, num_bytes, begin, ended))
     return Flight(taken_ns, sorted(found))

@@ -91,6 +91,17 @@ def read_tree(process: psutil.Process) -> list[Footprint]:
     return [found for each in family if (found := read(each.pid)) is not None]
 
 
+def status(pid: int, thread: int | None = None) -> dict[str, str]:
+    """Fields of `/proc/PID/status`, of the process or one of its threads. Empty: it has ended, or there is no such file."""
+    return dict(_fields(_text(f"/proc/{pid}/status" if thread is None else f"/proc/{pid}/task/{thread}/status")))
+
+
+def program(pid: int) -> str:
+    """Where its first stack lies: exec puts it elsewhere. Empty: not known."""
+    fields = _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    return fields[25] if fields else ""
+
+
 def blocked_in(pid: int, thread: int) -> str:
     """The function of the kernel that a thread sleeps in, e.g. `futex_do_wait`. Empty: none, or it may not be read."""
     name = _text(f"/proc/{pid}/task/{thread}/wchan")
@@ -113,7 +124,7 @@ def _read_linux(pid: int) -> Footprint:
     with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:  # noqa: PTH123  many a second: Path takes twice as long
         fields = file.read().rpartition(")")[2].split()
     faults, times = (int(fields[7]), int(fields[9])), sum(map(int, fields[11:15]))
-    memory = dict(_fields(_text(f"/proc/{pid}/status")))
+    memory = status(pid)
     disk = dict(_fields(_text(f"/proc/{pid}/io")))
     return Footprint(
         pid,
@@ -127,12 +138,12 @@ def _read_linux(pid: int) -> Footprint:
 
 def _threads(pid: int) -> Iterator[Thread]:
     for number in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208  as above
-        status = dict(_fields(_text(f"/proc/{pid}/task/{number}/status")))
-        if "State" not in status:  # it has ended since
+        said = status(pid, int(number))
+        if "State" not in said:  # it has ended since
             continue
         ran, waited, *_ = (*map(int, _text(f"/proc/{pid}/task/{number}/schedstat").split()), 0, 0)
-        switches = (int(status.get(f"{kind}voluntary_ctxt_switches", 0)) for kind in ("", "non"))
-        yield Thread(int(number), status.get("Name", ""), status["State"][0], ran / 1e9, waited / 1e9, *switches)
+        switches = (int(said.get(f"{kind}voluntary_ctxt_switches", 0)) for kind in ("", "non"))
+        yield Thread(int(number), said.get("Name", ""), said["State"][0], ran / 1e9, waited / 1e9, *switches)
 
 
 def _fields(text: str) -> Iterator[tuple[str, str]]:

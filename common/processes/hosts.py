@@ -170,7 +170,7 @@ class Distant:
                     marks, *rest = answer["sample"]
                     self._sample = Sample(Marks(*marks), *rest)
                 self._stacks = answer.get("stacks", self._stacks)
-                if "flight" in answer:
+                if answer.get("flight") is not None:
                     self._flight = Flight.from_json(answer["flight"])
                 self._code = answer.get("code", self._code)
 

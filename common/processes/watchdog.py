@@ -70,7 +70,7 @@ class Watchable(Protocol):
         ...
 
     def flight(self) -> Flight | None:
-        """Its last exchanges with other ranks, also after its end. None: of another machine that did not send them."""
+        """Its last exchanges with other ranks, also after its end. None: it has none, or they were not sent."""
         ...
 
 
@@ -138,8 +138,8 @@ class Watched:
         # Its end takes long where it has much memory, and it answers nothing meanwhile.
         return "It has ended.\n" if self._has_ended() else f"It did not answer in {STACKS_SECONDS:g} s: no stacks.\n"
 
-    def flight(self) -> Flight:
-        """Its last exchanges with other ranks, also after its end."""
+    def flight(self) -> Flight | None:
+        """Its last exchanges with other ranks, also after its end. None: it had no room to record them."""
         return read_flight(self._marks.fileno())
 
     def close(self) -> None:
@@ -166,12 +166,15 @@ class Watched:
 
 def read_marks(shared: int) -> Marks:
     """The marks in the file that a process shares with its watcher, by its descriptor."""
-    return Marks(*map(int, np.frombuffer(os.pread(shared, MARKS_BYTES, 0), np.int64)))
+    # The process may have cut it off.
+    return Marks(*map(int, np.frombuffer(os.pread(shared, MARKS_BYTES, 0).ljust(MARKS_BYTES, b"\0"), np.int64)))
 
 
-def read_flight(shared: int) -> Flight:
-    """The last exchanges in the same file. None where the file has no room for them."""
+def read_flight(shared: int) -> Flight | None:
+    """The last exchanges in the same file. None: it has no room for them."""
     once, again = (os.pread(shared, flight.BYTES, MARKS_BYTES) for _ in range(2))
+    if min(len(once), len(again)) < flight.BYTES:
+        return None
     return flight.read(once, again, time.monotonic_ns())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import NamedTuple
 
 import psutil
 
+from common.machine import footprint
 from common.spec import SpecError
 from compare.watching import stacks
 
@@ -52,7 +54,7 @@ class Job:
     """A job, by the processes that a user named and all that they start.
 
     Raises:
-        SpecError: one of them does not exist.
+        SpecError: one of them does not exist, or the system hides it.
     """
 
     def __init__(self, pids: Sequence[int]) -> None:
@@ -61,22 +63,32 @@ class Job:
             try:
                 self._roots.append(psutil.Process(pid))
             except (psutil.NoSuchProcess, ValueError, OverflowError):
-                raise SpecError(f"There is no such process. Received: {pid}. `ps -ef` lists them.") from None
+                raise (
+                    _hidden(pid)
+                    if _exists(pid)
+                    else SpecError(f"There is no such process. Received: {pid}. `ps -ef` lists them.")
+                ) from None
         self._seen: dict[psutil.Process, None] = {}
         """All processes so far. Ranks whose launcher has ended have another parent, and belong to the job still."""
-        self._environments: dict[psutil.Process, dict[str, str]] = {}
+        self._environments: dict[psutil.Process, tuple[str, dict[str, str]]] = {}
+        """With the program that has it: a shell may become another."""
         self._said: dict[psutil.Process, int | None] = {}
         """Ranks that processes have in their variables, asked once."""
 
     def processes(self) -> list[psutil.Process]:
-        """All that live now, parents first."""
+        """All that live now, parents first. Who watches is none of them, with what it has started, unless it was named."""
+        here = psutil.Process()
         found: dict[psutil.Process, None] = {}
         for each in [*self._roots, *self._seen]:
             try:
                 if each not in found and each.is_running():
-                    found |= dict.fromkeys([each, *each.children(recursive=True)])
+                    below = each.children(recursive=True)
+                    own = {here, *here.children(recursive=True)} if here in below else set[psutil.Process]()
+                    found |= dict.fromkeys([each, *(process for process in below if process not in own)])
             except psutil.NoSuchProcess:
                 continue
+            except psutil.AccessDenied:
+                raise _hidden(each.pid) from None
         self._seen = found
         return list(found)
 
@@ -88,6 +100,8 @@ class Job:
                 living[process] = Found(process.pid, process.ppid(), self._environment(process))
             except psutil.NoSuchProcess:
                 continue
+            except psutil.AccessDenied:
+                raise _hidden(process.pid) from None
         found = list(living.values())
         ranks = told(found)
         if len(set(ranks.values())) < 2 and len(found) > 1:  # a batch system tells all processes of a node the same
@@ -96,12 +110,16 @@ class Job:
         return grouped(found, ranks)
 
     def _environment(self, process: psutil.Process) -> dict[str, str]:
-        if process not in self._environments:
+        program = footprint.program(process.pid)
+        known = self._environments.get(process)
+        if known is None or known[0] != program:
+            self._said.pop(process, None)
             try:
-                self._environments[process] = process.environ()
+                known = program, process.environ()
             except (psutil.AccessDenied, psutil.ZombieProcess, OSError):
-                self._environments[process] = {}
-        return self._environments[process]
+                known = program, dict[str, str]()
+            self._environments[process] = known
+        return known[1]
 
     def _said_by_variables(self, living: Mapping[psutil.Process, Found]) -> dict[int, str]:
         """Find the ranks of processes that got theirs as an argument, e.g. by torch.multiprocessing.spawn.
@@ -122,6 +140,24 @@ class Job:
         # Who started the ranks may have a variable of that name too.
         starters = {each.parent for each in living.values() if each.pid in said and said.get(each.parent) != said[each.pid]}
         return {pid: rank for pid, rank in said.items() if pid not in starters}
+
+
+def _exists(pid: int) -> bool:
+    """Whether there is a process that may not be seen: a signal reaches it all the same, or is refused."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return False
+
+
+def _hidden(pid: int) -> SpecError:
+    return SpecError(
+        f"The system hides processes of other users (/proc is mounted with hidepid). Received: {pid}. "
+        "Run the command as root, or, with hidepid=2, as the user of the job."
+    )
 
 
 def _generations(parents: Mapping[int, int]) -> list[list[int]]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from common.frozen import Exact
 from compare.watching.member import Look, Member, rate
-from compare.watching.verdict import STUCK, UNKNOWN, Verdict
+from compare.watching.verdict import STUCK, UNKNOWN, Verdict, with_ended
 
 MODEL = Path(__file__).with_name("learned.json")
 SECONDS = 2.0
@@ -120,6 +120,8 @@ class Judge:
             now: seconds of any clock.
         """
         said: dict[str, str] = {}
+        # A rank that was away may have been started again.
+        self._since = {name: since for name, since in self._since.items() if name in found}
         for name, each in found.items():
             part, conditions = self._tree.way(each)
             if part < self._tree.threshold:
@@ -134,7 +136,7 @@ class Judge:
         seen = {each.name: Seen(each.looks, each.stopped, each.quiet_seconds) for each in living}
         if said := self.stuck(values(seen), now):
             words = "; ".join(f"{name} looks as stuck ones did ({why})" for name, why in said.items())
-            return Verdict(STUCK, words, tuple(said))
+            return with_ended(Verdict(STUCK, words, tuple(said)), members)
         if by_rules.state == STUCK:
             return Verdict(UNKNOWN, f"the rules say that {by_rules.because}, and it does not look as stuck jobs did")
         return by_rules

@@ -44,7 +44,7 @@ class Look(NamedTuple):
     seconds: float
     cpu_seconds: float
     helpers_cpu_seconds: float
-    """Of all its processes but the first, and of the first one's threads that Python does not know."""
+    """Of all its processes but the first Python program, and of that one's threads that Python does not know."""
     core_wait_seconds: float
     throttled_seconds: float
     """Kept from running by a quota."""
@@ -92,7 +92,9 @@ class Member:
         """By process, with the last footprints of those that have ended and that nobody has taken over yet."""
         self._quiet_seconds = 0.0
         self._loops: deque[tuple[float, frozenset[tuple[str, int]]]] = deque()
-        """(seconds since the dump before, loops that all threads that do not wait only asked in), the last ones."""
+        """(when, loops that all threads that do not wait only asked in) of the last samples."""
+        self._main = group.pids[0]
+        """Whose stacks are taken: its first process that is a Python program. A shell may have started that."""
         self._exchanged: dict[int, int] = {}
         self._throttled = 0.0
         self._stopped_looks = 0
@@ -118,15 +120,20 @@ class Member:
             seconds: since the last look. 0: this is the first.
             keep: seconds of looks that are kept.
         """
+        if group.environment != self.group.environment:
+            self.close()
+            self._shared = _shared(group)
         self.group = group
+        if self._main not in group.pids:
+            self._main = group.pids[0]
         before = self._counted
         self.footprints = _read(group.pids)
         ended = [pid for pid in group.pids if pid in before and pid not in self.footprints]
         if not all(map(psutil.pid_exists, ended)):  # who started it has taken over its time, perhaps since it was read
             self.footprints = _read(group.pids)
         self._counted = {pid: before[pid] for pid in ended if psutil.pid_exists(pid)} | self.footprints
-        first = self.footprints.get(group.pids[0])
-        self._stopped_looks = self._stopped_looks + 1 if first is not None and first.is_stopped else 0
+        main = self.footprints.get(self._main)
+        self._stopped_looks = self._stopped_looks + 1 if main is not None and main.is_stopped else 0
         own = {inode: connections[inode] for inode in held if inode in connections}
         self.connections = list(own.values())
         counts = {inode: each.received_bytes + each.acknowledged_bytes for inode, each in own.items()}
@@ -137,7 +144,8 @@ class Member:
                 Look(
                     seconds,
                     self._since(before, "cpu_seconds"),
-                    self._since(before, "cpu_seconds", self.group.pids[1:]) + self._native_since(before),
+                    self._since(before, "cpu_seconds", [pid for pid in group.pids if pid != self._main])
+                    + self._native_since(before),
                     self._since(before, "core_wait_seconds"),
                     max(throttled - self._throttled, 0.0),
                     any(each.wants for each in self.footprints.values()),
@@ -162,21 +170,30 @@ class Member:
         if self.first_marks is None:
             self.first_marks = marks
 
-    def sample(self, seconds: float, keep: float) -> None:
-        """Take the stacks of its first process.
+    def sample(self, now: float, keep: float) -> None:
+        """Take the stacks of its first Python program.
 
         Args:
-            seconds: since they were last taken.
+            now: seconds of any clock.
             keep: seconds of samples that are kept.
         """
-        pid = self.group.pids[0]
-        self.dumps[pid] = stacks.dump(pid)
-        found = self._waits(pid)
+        self.dumps |= self._dump_main()
+        found = self._waits(self._main)
         idle = [wait for _, wait in found if wait.kind in (waits.POLL, waits.INSIDE, waits.LOCK, waits.TASK, waits.MESSAGE)]
         loops = frozenset(wait.loop for wait in idle if wait.loop is not None) if len(idle) == len(found) else frozenset()
-        self._loops.append((seconds, loops))
-        while len(self._loops) > _LEAST_SAMPLES and sum(each for each, _ in self._loops) - self._loops[0][0] >= keep:
+        self._loops.append((now, loops))
+        while len(self._loops) > _LEAST_SAMPLES and now - self._loops[1][0] >= keep:
             self._loops.popleft()
+
+    @property
+    def is_busy(self) -> bool:
+        """In the last look."""
+        return bool(self.looks) and rate(self.looks, "cpu_seconds", 0.001) >= IDLE_CORES
+
+    @property
+    def asked(self) -> bool:
+        """Whether in the last sample its threads only waited, or asked in a loop."""
+        return bool(self._loops) and bool(self._loops[-1][1])
 
     @property
     def quiet_seconds(self) -> float | None:
@@ -204,7 +221,7 @@ class Member:
         """Whether for so long its threads only waited, or asked again and again in the same loop."""
         if self.marks is not None and self._quiet_seconds < seconds:
             return False
-        if sum(each for each, _ in self._loops) < seconds or len(self._loops) < _LEAST_SAMPLES:
+        if len(self._loops) < _LEAST_SAMPLES or self._loops[-1][0] - self._loops[0][0] < seconds:
             return False
         if self.over("helpers_cpu_seconds", seconds) >= IDLE_CORES:
             return False
@@ -213,21 +230,21 @@ class Member:
         return bool(frozenset.intersection(*(loops for _, loops in self._loops)))
 
     def take_stacks(self, age_seconds: float = 0.0) -> None:
-        """Take those of its first process. The others follow if the first one waits in what they may explain.
+        """Take those of its first Python program. Those of what it started follow if it waits in what they may explain.
 
         Stacks of at most that age are good enough, since nothing has happened.
         """
         if time.monotonic() - self._dumped < age_seconds:
             return
         self._dumped = time.monotonic()
-        first, *others = self.group.pids[:_MOST_DUMPED]
-        self.dumps = {first: stacks.dump(first)}
-        if self.dumps[first].stacks and self._waits(first)[0][1].kind in _BLAME:
+        self.dumps = self._dump_main()
+        if self.dumps[self._main].stacks and self._waits(self._main)[0][1].kind in _BLAME:
+            others = self.group.pids[self.group.pids.index(self._main) + 1 :][: _MOST_DUMPED - 1]
             self.dumps |= {pid: stacks.dump(pid) for pid in others}
 
     def standing(self) -> Standing:
         """What it waits in, by the stacks last taken."""
-        first = self.group.pids[0]
+        first = self._main
         dump = self.dumps.get(first, Dump([], "they were not taken"))
         if not dump.stacks:
             return Standing(waits.CALL, "does nothing", "", "", dump.missing)
@@ -251,6 +268,18 @@ class Member:
         if self._shared is not None:
             os.close(self._shared)
 
+    def _dump_main(self) -> dict[int, Dump]:
+        """The stacks of its first process. If that is no Python program, of the first one below it that is."""
+        self._main = self.group.pids[0]
+        found = first = stacks.dump(self._main)
+        for pid in self.group.pids[1:_MOST_DUMPED]:
+            if found.is_python:
+                return {self._main: found}
+            self._main, found = pid, stacks.dump(pid)
+        if not found.is_python:
+            self._main, found = self.group.pids[0], first
+        return {self._main: found}
+
     def _waits(self, pid: int) -> list[tuple[str, Wait]]:
         """(name, wait) of each thread that Python knows, the main thread first."""
         states = {thread.number: thread.state for each in self.footprints.values() for thread in each.threads}
@@ -258,7 +287,7 @@ class Member:
         for stack in self.dumps[pid].stacks:
             sleeps = states.get(stack.thread) == footprint.SLEEPING
             blocked = (footprint.blocked_in(pid, stack.thread) or "not known") if sleeps else ""
-            found.append((stack.name, waits.wait(stack.frames, blocked)))
+            found.append((stack.name, waits.wait(stack.frames, blocked, self.dumps[pid].reader)))
         return found
 
     @staticmethod
@@ -275,8 +304,8 @@ class Member:
         return max(sum(_count(self._counted.get(pid), field) - _count(before.get(pid), field) for pid in counted), 0.0)
 
     def _native_since(self, before: Mapping[int, Footprint]) -> float:
-        """CPU time since the last look of the first process's threads that Python does not know, such as gloo's."""
-        first = self.group.pids[0]
+        """CPU time since the last look of the threads that Python does not know, such as gloo's."""
+        first = self._main
         if first not in before or first not in self.footprints or not self.dumps.get(first, Dump([], "")).stacks:
             return 0.0
         known = {stack.thread for stack in self.dumps[first].stacks}

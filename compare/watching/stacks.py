@@ -12,12 +12,15 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from common.machine import footprint
+
 _SECONDS = 10.0
 """py-spy takes milliseconds, and seconds in a process with very many frames on a busy machine."""
 _RANK_NAMES = ("rank", "local_rank", "global_rank", "proc_id")
 """Of a variable in an outer frame."""
 _SPAWNED = ("_wrap", "i")
 """The function of torch.multiprocessing.spawn that calls the user's, and its variable with the number of the process."""
+_NOBODY = 65534
 YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 """Which processes may read which. Missing: those of one user may read each other."""
 INSTALL = f"{sys.executable} -m pip install py-spy"
@@ -39,6 +42,16 @@ class Stack(NamedTuple):
     """The innermost first."""
 
 
+class Reader(NamedTuple):
+    """With whose rights root reads the sources that a process names: it may name any file."""
+
+    user: int
+    group: int
+    groups: tuple[int, ...]
+    root: str
+    """The root directory of the process, as a path here."""
+
+
 class Dump(NamedTuple):
     """The stacks of one process."""
 
@@ -48,6 +61,10 @@ class Dump(NamedTuple):
     """Why there are none, and what to do."""
     rank: int | None = None
     """That its variables say."""
+    is_python: bool = True
+    """False: it is another program."""
+    reader: Reader | None = None
+    """None: its sources are read with the rights of this process."""
 
 
 def dump(pid: int) -> Dump:
@@ -67,7 +84,11 @@ def dump(pid: int) -> Dump:
     except ValueError:
         threads = None
     if not threads:
-        return Dump([], _why_not(pid, done.stderr.decode(errors="replace")))
+        error = done.stderr.decode(errors="replace")
+        return Dump([], _why_not(pid, error), is_python=not _is_other_program(error))
+    numbers = _numbers(pid)
+    for each in threads:
+        each["os_thread_id"] = numbers.get(each["os_thread_id"], each["os_thread_id"])
     found = [
         Stack(
             each["os_thread_id"] or 0,
@@ -79,12 +100,38 @@ def dump(pid: int) -> Dump:
     return Dump(
         sorted(found, key=lambda stack: stack.thread != pid),
         rank=rank_in([each for each in threads if each["os_thread_id"] == pid]),
+        reader=reader(pid),
     )
 
 
 def program() -> str | None:
     """py-spy of this environment, else of PATH."""
     return shutil.which("py-spy", path=Path(sys.executable).parent) or shutil.which("py-spy")
+
+
+def reader(pid: int) -> Reader | None:
+    """Who may read the sources of a process. None: this one, as it is."""
+    if os.geteuid():
+        return None
+    said = footprint.status(pid)
+    users, groups, more = (tuple(map(int, said.get(name, "").split())) for name in ("Uid", "Gid", "Groups"))
+    try:
+        root = "/" if os.path.samefile(f"/proc/{pid}/root", "/") else f"/proc/{pid}/root"  # noqa: PTH121  a link of the kernel
+    except OSError:
+        users, root = (), "/"
+    user = next(filter(None, users), 0)
+    if users and not user and root == "/":
+        return None
+    # Root in a container is not root here, though it has the same number.
+    return Reader(user, groups[1], more, root) if user else Reader(_NOBODY, _NOBODY, (), root)
+
+
+def _numbers(pid: int) -> dict[int, int]:
+    """Numbers of threads, by those that the process's own PID namespace gives them. Empty: it has none of its own."""
+    if len(footprint.status(pid).get("NSpid", "").split()) < 2:
+        return {}
+    own = {int(number): footprint.status(pid, int(number)) for number in os.listdir(f"/proc/{pid}/task")}  # noqa: PTH208  names alone
+    return {int(said["NSpid"].split()[-1]): number for number, said in own.items() if "NSpid" in said}
 
 
 def rank_in(threads: list[dict[str, Any]]) -> int | None:
@@ -111,10 +158,17 @@ def _why_not(pid: int, error: str) -> str:
         return "it has ended"
     if "permission" in error.lower() or "not permitted" in error.lower():
         return _refused(process, owner)
-    first = next(iter(error.strip().splitlines()), "no message").removeprefix("Error: ")
-    if "python" in first.lower() and ("find" in first.lower() or "version" in first.lower()):
-        return f"it is no Python program that py-spy knows ({first})"
-    return f"py-spy says: {first}"
+    first = _first_line(error)
+    return f"it is no Python program that py-spy knows ({first})" if _is_other_program(error) else f"py-spy says: {first}"
+
+
+def _is_other_program(error: str) -> bool:
+    first = _first_line(error).lower()
+    return "python" in first and ("find" in first or "version" in first)
+
+
+def _first_line(error: str) -> str:
+    return next(iter(error.strip().splitlines()), "no message").removeprefix("Error: ")
 
 
 def _refused(process: psutil.Process, owner: str) -> str:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from common.machine.flight import MOST_RANKS
 from common.processes import flight_report
 from common.processes.flight_report import Mismatch, Rank
 from compare.core import wording
@@ -27,8 +28,6 @@ _THROTTLED_FROM = 0.05
 """A quota is named if it stops a rank in this part of the time."""
 _DOWNLOAD_CORES = 0.1
 """A rank that uses fewer, while bytes move, waits for the network."""
-_MOST_RANKS = 4096
-"""Whose exchanges are lined up. The job says how many it has, and may say anything."""
 _UNANSWERED_TRIES = 3
 """After so many, the other end of a connection is taken for gone."""
 
@@ -59,6 +58,20 @@ def judge(members: Sequence[Member], patience: float, stacks_age: float = 0.0) -
         return Verdict(ENDED, "it has ended")
     if not living:
         return Verdict(ENDED, f"{_names(members)} {_have(members)} ended")
+    return with_ended(_judge_living(members, living, patience, stacks_age), members)
+
+
+def with_ended(found: Verdict, members: Sequence[Member]) -> Verdict:
+    """A verdict that names the ranks that have ended while others go on. At best, such a job is slow."""
+    gone = [each for each in members if each.ended]
+    if {each.name for each in gone} <= {*found.ranks}:
+        return found
+    state = SLOW if found.state == HEALTHY else found.state
+    blamed = (*(each.name for each in gone), *found.ranks)
+    return Verdict(state, f"{_names(gone)} {_have(gone)} ended; {found.because}", blamed)
+
+
+def _judge_living(members: Sequence[Member], living: Sequence[Member], patience: float, stacks_age: float) -> Verdict:
     if stopped := [each for each in living if each.stopped]:
         pids = wording.joined([str(each.group.pids[0]) for each in stopped])
         verb = "is" if len(stopped) == 1 else "are"
@@ -96,7 +109,8 @@ def _nobody_works(members: Sequence[Member], standing: dict[str, Standing]) -> V
         to_blame = {name: each for name, each in alone.items() if name in absent} or alone
         others = waiting | {name: each for name, each in alone.items() if name not in to_blame}
         words = _chain(others, to_blame) if others else _grouped(to_blame)
-        return Verdict(_state(to_blame), words + exchange, tuple(to_blame))
+        state = _state(to_blame)
+        return Verdict(STUCK if state == UNKNOWN and exchange else state, words + exchange, tuple(to_blame))
     words = _grouped(waiting)
     if gone:
         return Verdict(STUCK, f"{words}, and {_names(gone)} {_have(gone)} ended", tuple(each.name for each in gone))
@@ -117,11 +131,10 @@ def _nobody_works(members: Sequence[Member], standing: dict[str, Standing]) -> V
 
 def _some_wait(working: Sequence[Member], standing: dict[str, Standing], patience: float) -> Verdict | None:
     """Judge a job in which some work. None: those that wait do so for good reason, or it is not known."""
-    # What it asks for again and again may be done by one of those that work.
-    waiting = {name: each for name, each in standing.items() if each.kind in (*waits.FOR_OTHERS, waits.POLL)}
-    alone = {
-        name: each for name, each in standing.items() if name not in waiting and each.kind != waits.TASK and not each.missing
-    }
+    known = {name: each for name, each in standing.items() if not each.missing}
+    # What it asks for again and again may be done by one of those that work. C code may wait for one of them too.
+    waiting = {name: each for name, each in known.items() if each.kind in (*waits.FOR_OTHERS, waits.POLL, waits.CALL)}
+    alone = {name: each for name, each in known.items() if name not in waiting and each.kind != waits.TASK}
     if alone:
         words = _chain(waiting, alone) if waiting else _grouped(alone)
         return Verdict(_state(alone), f"{words}; {_names(working)} {'go' if len(working) > 1 else 'goes'} on", tuple(alone))
@@ -198,7 +211,10 @@ def _steps(living: Sequence[Member]) -> int:
 
 
 def _state(to_blame: dict[str, Standing]) -> str:
-    return SLOW if all(each.kind in waits.END_ALONE for each in to_blame.values()) else STUCK
+    lasting = [each for each in to_blame.values() if each.kind not in waits.END_ALONE]
+    if not lasting:
+        return SLOW
+    return UNKNOWN if all(each.missing for each in lasting) else STUCK
 
 
 def _chain(waiting: dict[str, Standing], to_blame: dict[str, Standing]) -> str:
@@ -208,14 +224,18 @@ def _chain(waiting: dict[str, Standing], to_blame: dict[str, Standing]) -> str:
         groups[each.exchange or each.words].append(name)
     told = [f"{wording.joined(names)} {_plural(words, len(names))}" for words, names in groups.items()]
     first, *rest = to_blame.items()
-    words = f"{wording.joined(told)} for {first[0]}, which {first[1].words}"
-    return words + "".join(f", and {name}, which {each.words}" for name, each in rest)
+    words = f"{wording.joined(told)} for {first[0]}, which {_told(first[1])}"
+    return words + "".join(f", and {name}, which {_told(each)}" for name, each in rest)
+
+
+def _told(standing: Standing) -> str:
+    return standing.words + (f" (no stacks: {standing.missing})" if standing.missing else "")
 
 
 def _grouped(standing: dict[str, Standing]) -> str:
     groups: dict[str, list[str]] = defaultdict(list)
     for name, each in standing.items():
-        groups[each.words + (f" (no stacks: {each.missing})" if each.missing else "")].append(name)
+        groups[_told(each)].append(name)
     return ", and ".join(f"{wording.joined(names)} {_plural(words, len(names))}" for words, names in groups.items())
 
 
@@ -244,7 +264,7 @@ def _mismatch(members: Sequence[Member]) -> Mismatch | None:
         return None
     ended = {each.group.number for each in members if each.ended}
     ranks = [
-        Rank(f"rank {number}", flights.get(number), number in ended) for number in range(min(max(flights) + 1, _MOST_RANKS))
+        Rank(f"rank {number}", flights.get(number), number in ended) for number in range(min(max(flights) + 1, MOST_RANKS))
     ]
     return flight_report.mismatch(ranks)
 

@@ -6,12 +6,13 @@ import ast
 import os
 import re
 import stat
+import subprocess
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from compare.watching.stacks import Frame
+from compare.watching.stacks import Frame, Reader
 
 EXCHANGE, MESSAGE, LOCK, POLL, SLEEP, FILE, CALL, INSIDE, TASK, WORK = (
     *("exchange", "message", "lock", "poll", "sleep", "file", "call", "inside", "task", "work"),
@@ -94,6 +95,8 @@ _COLLECTIVES = re.compile(
 """Called in a user's line without Python frames of its own: by mpi4py, or `wait` for what torch sends meanwhile."""
 _MOST_BYTES = 2**22
 """Of a source file."""
+_SECONDS = 2.0
+"""In which another user reads it."""
 _ASKING = frozenset(
     {"sleep", "is_set", "poll", "acquire", "release", "locked", "empty", "full", "qsize", "get_nowait", "put_nowait"}
     | {"exists", "is_file", "isfile", "is_alive", "done", "is_completed", "ready", "test", "monotonic", "time", "perf_counter"}
@@ -101,18 +104,19 @@ _ASKING = frozenset(
 """Calls that a loop may make that does nothing but ask."""
 
 
-def wait(frames: Sequence[Frame], blocked_in: str) -> Wait:
+def wait(frames: Sequence[Frame], blocked_in: str, reader: Reader | None = None) -> Wait:
     """What a thread waits in.
 
     Args:
         frames: its stack, the innermost first.
         blocked_in: the function of the kernel that it sleeps in; empty where that is not known, or where it runs.
+        reader: with whose rights its sources are read. None: of this process.
     """
     own = next((frame for frame in frames if not _LIBRARY.search(frame.file)), None)
     shown = own or next(iter(frames), None)
-    place = _place(shown) if shown is not None else ""
-    line = _source(own) if own is not None and own == frames[0] else ""  # it calls what Python does not show
-    loop = _polling_loop(own.file, own.line) if own is not None else None
+    place = _place(shown, reader) if shown is not None else ""
+    line = _source(own, reader) if own is not None and own == frames[0] else ""  # it calls what Python does not show
+    loop = _polling_loop(own.file, own.line, reader) if own is not None else None
     kind, name = _call(frames)
     if kind in (EXCHANGE, TASK):
         return Wait(kind, f"waits in {name}" if kind == EXCHANGE else "waits for tasks", place)
@@ -157,8 +161,8 @@ def _call(frames: Sequence[Frame]) -> tuple[str, str]:
     return kind, name
 
 
-def _place(frame: Frame) -> str:
-    text = _source(frame)
+def _place(frame: Frame, reader: Reader | None) -> str:
+    text = _source(frame, reader)
     said = f": {text if len(text) <= 60 else text[:59] + '…'}" if text else ""
     return f"in {_shown(frame.function)} ({Path(frame.file).name}:{frame.line}{said})"
 
@@ -168,34 +172,47 @@ def _shown(function: str) -> str:
     return function.rpartition("<locals>.")[2]
 
 
-def _source(frame: Frame) -> str:
-    lines = _lines(frame.file)
+def _source(frame: Frame, reader: Reader | None) -> str:
+    lines = _lines(frame.file, reader)
     return lines[frame.line - 1].strip() if 0 < frame.line <= len(lines) else ""
 
 
 @lru_cache(maxsize=256)
-def _lines(file: str) -> list[str]:
+def _lines(file: str, reader: Reader | None) -> list[str]:
     """Of a source file. None of what is no plain file of a usual size: the name comes from another process.
 
     Files of the kernel, such as /proc/kmsg, say that they are plain and empty. Reading them may take what is there, or wait.
     """
+    inside = file.lstrip("/")
     try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
-    except (OSError, ValueError):
+        # Not opened before that: opening a device may have effects.
+        found = os.stat(file if reader is None else os.path.join(reader.root, inside))  # noqa: PTH116, PTH118  as above: may be any text
+        if not stat.S_ISREG(found.st_mode) or not 0 < found.st_size < _MOST_BYTES:
+            return []
+        if reader is None:
+            with os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb") as opened:
+                text = opened.read(_MOST_BYTES)
+        else:
+            text = subprocess.run(
+                ["head", "-c", str(_MOST_BYTES), f"./{inside}"],
+                cwd=reader.root,
+                user=reader.user,
+                group=reader.group,
+                extra_groups=reader.groups,
+                capture_output=True,
+                timeout=_SECONDS,
+                check=False,
+            ).stdout
+    except (OSError, ValueError, subprocess.SubprocessError):
         return []
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode) or not 0 < found.st_size < _MOST_BYTES:
-        os.close(descriptor)
-        return []
-    with os.fdopen(descriptor, "rb") as opened:
-        return opened.read(_MOST_BYTES).decode("utf-8", "replace").splitlines()
+    return text.decode("utf-8", "replace").splitlines()
 
 
 @lru_cache(maxsize=256)
-def _polling_loop(file: str, line: int) -> tuple[str, int] | None:
+def _polling_loop(file: str, line: int, reader: Reader | None) -> tuple[str, int] | None:
     """File and first line of the innermost `while` around a line, if that does nothing but ask and wait."""
     try:
-        tree = ast.parse("\n".join(_lines(file)))
+        tree = ast.parse("\n".join(_lines(file, reader)))
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return None
     around = [

@@ -11,9 +11,6 @@ from compare.watching.job import Job
 from compare.watching.member import Member
 from compare.watching.verdict import STUCK, Verdict, judge
 
-_DUMPS = 1
-"""Processes whose stacks are taken in a look, in turn. Each takes milliseconds of a core."""
-
 
 class Watcher:
     """A job under watch.
@@ -31,6 +28,7 @@ class Watcher:
         self._job = Job(pids)
         self._learned = None if tree is None else learned.Judge(tree)
         self._patience = patience
+        self._keep = patience if tree is None else max(patience, learned.SECONDS)
         self._members: dict[int, Member] = {}
         """By their first process."""
         self._looked = 0.0
@@ -60,7 +58,7 @@ class Watcher:
         for group in groups:
             known = self._members.get(group.pids[0])
             member = known or self._members.setdefault(group.pids[0], Member(group))
-            member.look(group, seen, connections.inodes(group.pids), seconds if known else 0.0, self._patience)
+            member.look(group, seen, connections.inodes(group.pids), seconds if known else 0.0, self._keep)
         heads = {group.pids[0] for group in groups if self._members[group.pids[0]].footprints}
         for head, member in self._members.items():
             member.ended = head not in heads
@@ -84,12 +82,17 @@ class Watcher:
             member.close()
 
     def _sample(self, now: float) -> None:
-        """Take the stacks of the ranks that have waited for it for the longest time."""
+        """Take the stacks of the rank that has waited for it for the longest time, and of one that may spin.
+
+        Each takes milliseconds of a core. A rank that spins is found by several samples, too late if all take turns.
+        """
         living = [each for each in self.ranks if not each.ended]
         turns = sorted(living, key=lambda each: self._sampled.get(each.group.pids[0], 0.0))
-        for member in turns[:_DUMPS]:
-            pid = member.group.pids[0]
-            member.sample(now - self._sampled.get(pid, now), self._patience)
+        some_wait = not all(each.is_busy for each in living)
+        suspects = [each for each in turns[1:] if each.asked or (some_wait and each.is_busy)]
+        chosen = turns[:1] + sorted(suspects, key=lambda each: not each.asked)[:1]
+        for pid, member in {each.group.pids[0]: each for each in chosen}.items():
+            member.sample(now, self._patience)
             self._sampled[pid] = now
 
 

@@ -1,5 +1,6 @@
 """What the ranks of a machine do to each other, timed in processes."""
 
+import importlib
 import os
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from common import spec
+from common.machine import flight
 from common.processes.exchanges import SIZES, Exchanged
 from tests.namespaces import INTERFACE, joined_hosts
 
@@ -71,3 +73,17 @@ def test_one_replica_sends_nothing(framework: str, tmp_path: Path) -> None:
     # It is refused before the framework is imported.
     code, said, _ = timed(framework, tmp_path, mode="serial", replicas=1)
     assert code == 2 and "exchanges times processes. Received: mode serial." in said
+
+
+@pytest.mark.slow
+def test_an_exchange_of_a_type_without_a_name_is_recorded_and_does_not_end_training(
+    framework: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collectives = importlib.import_module(f"{framework}_impl.collectives")
+    library = importlib.import_module({"pytorch": "torch", "tensorflow": "tensorflow"}[framework])
+    ring = bytearray(flight.BYTES)
+    monkeypatch.setattr(flight, "_ring", ring)
+    monkeypatch.setattr(collectives, "channel", lambda group: flight.Channel(flight.Ranks(0, 1, 2)))
+    collectives.begin(None, "all_reduce", library.zeros([2], dtype=library.complex64))
+    (record,) = flight.read(bytes(ring), bytes(ring), 0).records
+    assert (record.dtype, record.shape, record.num_bytes) == ("", (2,), 16)

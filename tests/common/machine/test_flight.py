@@ -103,9 +103,29 @@ def test_channels_of_the_same_ranks_count_on_and_ways_have_a_direction() -> None
     assert Ranks(1, -1, 2, directed=True).members == (1, 0)
 
 
-def test_ranks_that_are_not_evenly_spaced_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"must be evenly spaced. Received: \(0, 1, 3\)"):
-        flight.channel((0, 1, 3))
+def test_what_a_record_has_no_words_for_does_not_end_training(ring: bytearray) -> None:
+    flight.end(flight.channel((0, 1, 3)).begin("all_reduce", "float32"))
+    flight.end(flight.channel((0, 2, 4)).begin("all_reduce", "complex64", (2,), 16))
+    (record,) = flight.read(bytes(ring), bytes(ring), 0).records
+    assert (record.ranks, record.dtype, record.shape) == (Ranks(0, 2, 3), "", (2,))
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        Ranks(-9, 1, 2),
+        Ranks(0, -1, 2),
+        Ranks(0, 1, 2**31 - 1),
+        Ranks(2**31 - 1, 1, 1),
+        Ranks(0, 2**31 - 1, 2),
+        Ranks(0, 1, 0),
+        Ranks(0, 1, 1, directed=True),
+    ],
+)
+def test_a_record_of_ranks_that_cannot_be_is_left_out(ring: bytearray, spoilt: Ranks) -> None:
+    flight.Channel(spoilt).begin("all_reduce")
+    flight.Channel(Ranks(1, -1, 2, directed=True)).begin("send")
+    assert [each.kind for each in flight.read(bytes(ring), bytes(ring), 0).records] == ["send"]
 
 
 def test_what_goes_through_json_comes_back(ring: bytearray) -> None:

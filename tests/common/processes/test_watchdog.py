@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from common.machine import machine
+from common.machine import heartbeat, machine
 from common.machine.heartbeat import Marks
 from common.processes import supervisor, watchdog
 from common.processes.process_spec import ProcessSpec
@@ -123,6 +123,15 @@ def test_the_first_exchange_that_does_not_match_is_named(tmp_path: Path) -> None
     lines = (tmp_path / "collectives.txt").read_text().splitlines()
     assert lines[0] == "rank 0: 301 exchanges, of which the last 256 are kept"
     assert lines[-1].split() == ["0,", "1", "301", *lines[-1].split()[3:6], "not", "done", "barrier"]
+
+
+@pytest.mark.parametrize("size", [heartbeat.MARKS_BYTES, heartbeat.SHARED_BYTES - 1, 3])
+def test_a_file_without_room_for_records_says_that_there_are_none(tmp_path: Path, size: int) -> None:
+    """A rank with an empty recorder would be blamed: it has come to no exchange."""
+    (tmp_path / "shared").write_bytes(bytes(size))
+    with (tmp_path / "shared").open("rb") as shared:
+        assert watchdog.read_flight(shared.fileno()) is None
+        assert watchdog.read_marks(shared.fileno()) == heartbeat.Marks()
 
 
 def test_where_no_file_may_hold_the_records_a_hang_is_found_all_the_same() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import time
 from pathlib import Path
 
@@ -128,3 +129,46 @@ def test_what_a_rank_has_started_is_not_asked_for_its_rank(tmp_path: Path, monke
         job.groups()
     assert names == ["rank 0", "rank 1"]
     assert {*asked} == {pid, *(each.pid for each in ranks)} and len(asked) == 3
+
+
+def test_a_shell_that_becomes_another_program_is_asked_again_for_its_rank() -> None:
+    command = ["sh", "-c", "read line; export RANK=3; exec sleep 60"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+        job = Job([process.pid])
+        assert [group.name for group in job.groups()] == [f"process {process.pid}"]
+        assert process.stdin is not None
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        deadline = time.monotonic() + 10
+        while (name := job.groups()[0].name) != "rank 3" and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.kill()
+    assert name == "rank 3"
+
+
+def test_who_watches_is_no_part_of_the_job_that_it_runs_in() -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        around = {each.pid for each in Job([os.getppid()]).processes()}
+        named = {each.pid for each in Job([process.pid]).processes()}
+        process.kill()
+    assert os.getppid() in around and not around & {os.getpid(), process.pid}
+    assert named == {process.pid}
+
+
+def refused(*_: object, **__: object) -> None:
+    raise psutil.AccessDenied(1)
+
+
+def test_processes_that_the_system_hides_are_said_to_be_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As psutil and the kernel answer where /proc is mounted with hidepid=1 and hidepid=2."""
+    job = Job([os.getpid()])
+    monkeypatch.setattr(psutil.Process, "children", refused)
+    with pytest.raises(SpecError, match=r"hides .* \(/proc is mounted with hidepid\)"):
+        job.groups()
+
+    def may_not_be_signalled(pid: int, number: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "kill", may_not_be_signalled)
+    with pytest.raises(SpecError, match=r"hides .* \(/proc is mounted with hidepid\). Received: 4194305"):
+        Job([2**22 + 1])

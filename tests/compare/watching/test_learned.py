@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from pydantic import ValidationError
 from compare.watching import learned
 from compare.watching.learned import Judge, Node, Seen, Tree
 from compare.watching.member import Look
+from compare.watching.watcher import Watcher
 from tests.benchmarks import footprints, learn_watch
 from tests.compare.command_line import compare
 from tests.compare.watching.jobs import started
@@ -107,3 +109,20 @@ def test_fitting_finds_what_was_planted_and_the_scores_tell_false_alarms_from_ha
         assert "| 35 of 35 |" in row and "| 35 of 35 | 0 in " in row and row.endswith("| none |"), row
     # Only the cores tell these recordings apart.
     assert learned.stored().nodes[0].field in ("cores", "wants")
+
+
+def test_a_rank_that_was_away_is_judged_anew() -> None:
+    judge, idle = Judge(IDLE_IS_STUCK), {"rank 1": {"cores": 0.0}}
+    assert [judge.stuck(found, now) for found, now in ((idle, 0.0), ({}, 0.5), (idle, 9.0))] == [{}] * 3
+    assert judge.stuck(idle, 10.0)
+
+
+def test_the_tree_has_its_seconds_of_looks_with_any_patience(tmp_path: Path) -> None:
+    with started("import time\nprint('ready')\ntime.sleep(60)", tmp_path) as pid:
+        watcher = Watcher([pid], 1.0, IDLE_IS_STUCK)
+        for _ in range(7):
+            watcher.look()
+            time.sleep(0.4)
+        watched = watcher.ranks[0].watched_seconds()
+        watcher.close()
+    assert watched >= learned.SECONDS

@@ -41,7 +41,7 @@ def of(pid: int, **environment: str) -> Group:
 def test_a_rank_that_asks_again_and_again_is_at_work_if_anything_moves(field: str, amount: float, asks: bool) -> None:
     rank = Member(of(os.getpid()))
     rank.looks.extend([Look(**{**QUIET, field: amount})] * 5)
-    rank._loops.extend([(1.0, frozenset({("train.py", 3)}))] * 5)
+    rank._loops.extend((float(at), frozenset({("train.py", 3)})) for at in range(5))
     assert rank.is_asking(4.0) is asks
     rank.close()
 
@@ -163,3 +163,21 @@ print("ready")
         rank.take_stacks()
         rank.close()
     assert len(rank.dumps) == 1 + helpers, rank.standing()
+
+
+@pytest.mark.parametrize(("busy", "asked"), [({9}, set()), (set(range(16)), {9})], ids=["others wait", "all spin"])
+def test_a_rank_that_may_spin_does_not_wait_until_all_others_were_sampled_again(busy: set[int], asked: set[int]) -> None:
+    sampled: list[int] = []
+    ranks = [
+        SimpleNamespace(
+            name=f"rank {number}", ended=False, group=of(1000 + number)._replace(number=number), is_busy=number in busy,
+            asked=number in asked, sample=lambda now, keep, number=number: sampled.append(number),
+        )
+        for number in range(16)
+    ]  # fmt: skip
+    watcher = Watcher([os.getpid()], 10.0)
+    watcher._members = cast(Any, dict(enumerate(ranks)))
+    for look in range(1, 9):
+        watcher._sample(float(look))
+    assert sampled.count(9) >= 7
+    assert len({*sampled}) >= 7, "the others take turns"

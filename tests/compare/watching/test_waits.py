@@ -1,6 +1,8 @@
 """What a thread waits in, by its frames, its source and the kernel's function."""
 
 import os
+import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -158,3 +160,26 @@ def test_a_rank_is_read_from_variables_of_that_name_alone() -> None:
     assert rank(frame("train", i="2")) is None
     assert rank(frame("train", rank="<Tensor at 0x7f>", password="1")) is None
     assert rank(frame("train", rank=None)) is None
+
+
+def test_a_device_that_a_stack_names_is_not_even_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opening a watchdog starts it."""
+    opened: list[object] = []
+    monkeypatch.setattr(os, "open", lambda *given: opened.append(given))
+    assert waits.wait([Frame("f", "/dev/full", 1)], "futex_do_wait").place == "in f (full:1)"
+    assert not opened
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may read the files of others")
+def test_root_reads_only_sources_that_the_jobs_user_may_read() -> None:
+    with tempfile.TemporaryDirectory() as name, subprocess.Popen(["sleep", "60"], user=65534, group=65534) as process:
+        reader = stacks.reader(process.pid)
+        process.kill()
+        Path(name).chmod(0o755)
+        for mode, shown in ((0o644, ": secret = 1"), (0o600, "")):
+            path = Path(name) / f"{mode}.py"
+            path.write_text("secret = 1")
+            path.chmod(mode)
+            place = waits.wait([Frame("f", str(path), 1)], "futex_do_wait", reader).place
+            assert place == f"in f ({mode}.py:1{shown})"
+            assert "secret" in waits.wait([Frame("f", str(path), 1)], "futex_do_wait", stacks.reader(os.getpid())).place

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from compare.watching.verdict import ENDED, HEALTHY, SLOW, STUCK
+from compare.watching.verdict import ENDED, HEALTHY, SLOW, STUCK, UNKNOWN
 from tests.compare.command_line import compare
 from tests.compare.watching.jobs import PATIENCE, started, verdicts, watched
 
@@ -326,3 +326,63 @@ def test_a_job_that_ends_is_told_and_a_process_that_does_not_exist_is_refused(tm
         assert watched(pid, lambda found: found.state == ENDED).because == f"process {pid} has ended"
     done = compare("watch", 2**22 + 1)
     assert done.exit_code == 2 and f"There is no such process. Received: {2**22 + 1}." in done.output
+
+
+SHELL = ("bash", "-c", '"$@"; true', "bash")
+NAMESPACE = ("unshare", "--pid", "--fork")
+
+
+@pytest.mark.parametrize(
+    ("code", "wrapped", "state", "words"),
+    [
+        (LOCKS, SHELL, STUCK, r"waits for a lock in take \(.*\), and its thread loader waits for a lock in take \(.*\)"),
+        (SLEEPING, SHELL, SLOW, r"sleeps in <module> \(train\.py:4: time\.sleep\(600\)\)"),
+        (LOCKS, NAMESPACE, STUCK, r"waits for a lock in take \(.*\), and its thread loader waits for a lock in take \(.*\)"),
+    ],
+    ids=["locks in a shell", "sleep in a shell", "locks in another PID namespace"],
+)
+def test_a_job_behind_a_shell_or_in_a_container_is_judged_by_its_python_program(
+    tmp_path: Path, code: str, wrapped: tuple[str, ...], state: str, words: str
+) -> None:
+    if wrapped == NAMESPACE and os.geteuid() != 0:
+        pytest.skip("only root can make a PID namespace")
+    with started(code, tmp_path, wrapped=wrapped) as pid:
+        found = watched(pid, lambda found: found.state == state, patience=1.0, longest=8.0)
+    assert found.state == state, found
+    assert re.fullmatch(rf"process {pid} {words}", found.because), found.because
+
+
+def test_an_idle_program_without_stacks_is_not_called_stuck() -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        found = watched(process.pid, lambda found: "does nothing" in found.because, patience=1.0, longest=8.0)
+        process.kill()
+    assert (found.state, "it is no Python program" in found.because) == (UNKNOWN, True), found
+
+
+def test_a_wait_in_a_librarys_c_code_beside_a_rank_that_works_is_slow_and_not_stuck(tmp_path: Path) -> None:
+    body = """
+import ctypes
+while rank == 0:
+    sum(value * value for value in range(20000))
+semaphore = ctypes.create_string_buffer(64)
+library = ctypes.CDLL(None)
+library.sem_init(semaphore, 0, 0)
+library.sem_wait(semaphore)
+"""
+    with launched(body, tmp_path) as pid:
+        found = watched(pid, lambda found: "rank 1 waits" in found.because, patience=1.0, longest=8.0)
+    assert (found.state, found.ranks) == (SLOW, ("rank 0",)), found
+    assert found.because.startswith("rank 1 waits in a call in <module> (rank.py:"), found
+
+
+def test_a_rank_that_has_ended_is_named_while_others_go_on(tmp_path: Path) -> None:
+    body = """
+import time
+time.sleep(1)
+while rank == 0:
+    sum(value * value for value in range(20000))
+"""
+    with launched(body, tmp_path) as pid:
+        found = watched(pid, lambda found: "ended" in found.because, patience=1.0, longest=8.0)
+    assert (found.state, found.ranks[0]) == (SLOW, "rank 1"), found
+    assert found.because.startswith("rank 1 has ended; rank 0 "), found
