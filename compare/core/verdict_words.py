@@ -64,14 +64,14 @@ def surety(judged: Judged) -> str:
     return f" (p {p_words(p)} among {judged.family} comparisons{by_itself})"
 
 
-def resolution_words(ratios: Sequence[Ratio], comparisons: int, *, one_look: bool = False) -> str:
+def resolution_words(ratios: Sequence[Ratio], comparisons: int, *, one_look: bool = False, tested: str = "they") -> str:
     """` At the noise that they met, ...`, the end of a paragraph on what was tested. Empty if that is unknown."""
     least = resolution(ratios, comparisons, one_look=one_look)
     if least is None:
         return ""
     difference = f"{float(f'{100 * least:.2g}'):g} %"
     return (
-        f" At the noise that they met, a difference of {difference} is found in {percent(POWER)} of cases. "
+        f" At the noise that {tested} met, a difference of {difference} is found in {percent(POWER)} of cases. "
         "This is an average over what the noise may truly be."
     )
 

@@ -102,6 +102,11 @@ def doubts(subject: Subject, whose: str) -> Iterator[str]:
         yield f"{words}."
 
 
+def _are_others(hashes: set[str], others: set[str]) -> bool:
+    """Whether two sides have other hashes. One of each repeat's seed, so a side that lacks a repeat lacks one."""
+    return not hashes <= others and not others <= hashes
+
+
 def cautions(baseline: Measured, candidate: Measured, pairs: Sequence[Pair]) -> list[str]:
     """Sentences on what differs between the two measurements besides the code, and on what was left out."""
     sides = ((baseline, "baseline"), (candidate, "candidate"))
@@ -117,7 +122,7 @@ def cautions(baseline: Measured, candidate: Measured, pairs: Sequence[Pair]) -> 
         lines += [
             f"{now.name}: the {what} changed, so the runs compute something else than before."
             for what, hashes in before.hashes.items()
-            if hashes and now.hashes.get(what) and hashes != now.hashes[what]
+            if _are_others(set(hashes), set(now.hashes.get(what, ())))
         ]
         lines += [
             f"{now.name}: {words} Their times do not count."

@@ -127,7 +127,7 @@ def points(folder: Path, metrics: Sequence[str], only: str | None = None) -> tup
                         value=value,
                         source=str(each.source),
                     )
-                    made[point.machine, point.name, point.metric, *point.when, point.value] = point
+                    made[point.machine, point.name, point.metric, point.commit, *point.when, point.value] = point
                 elif metric in subject.spreads:
                     what = f"{subject.name} of {each.source}: {heading(metric)}"
                     left_out.append(f"{what}{_DISTURBED}")

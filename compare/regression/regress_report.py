@@ -93,7 +93,9 @@ def sentences(judged: Judgement) -> list[tuple[str, list[str]]]:
         for change in judged.changes
         if change.verdict in UNDECIDED
     ]
-    undecided += ["Longer runs (--epochs) on an idle machine would tell."] * ("not judged" in judged.verdicts)
+    undecided += ["Longer runs (--epochs) on an idle machine would tell, in another folder (--out)."] * (
+        "not judged" in judged.verdicts
+    )
     undecided += [sentence for verdict, sentence in facts if verdict in UNDECIDED]
     undecided += [f"{name}: in the baseline, and not measured now." for name in judged.missing]
     undecided += ["Nothing was measured on both sides."] * (not judged.changes)
@@ -131,7 +133,7 @@ def _unjudged(change: Change) -> str:
             why, of = f"no time of the {side} is reliable", ""
         case _:
             why, of = "none of these times is reliable", ""
-    return f"not judged, because {why}. Medians{of}: {medians[0]} before, {medians[1]} now"
+    return f"not judged, because {why}. The ratio is of geometric means. Medians{of}: {medians[0]} before, {medians[1]} now"
 
 
 def change_words(change: Change) -> str:
@@ -210,14 +212,16 @@ def _method(judged: Judgement) -> list[str]:
         "changed on the machine meanwhile. --interleaved REV or --environments A B can."
     ]
     if judged.tested:
-        tested = [change.change for change in judged.changes if change.adjusted_p is not None and not change.is_accuracy]
+        tested = [change for change in judged.changes if change.adjusted_p is not None and not change.is_accuracy]
+        figures = " and ".join(dict.fromkeys(heading(change.metric) for change in tested))
+        ratios = [change.change for change in tested]
         lines.append(
             f"A regression is significantly worse, by more than {percent_words(judged.threshold)} of seconds or MiB, or "
             f"{percent_words(judged.accuracy_threshold)} of accuracy. With {percent(CONFIDENCE)} confidence none of the "
             f"{judged.tested} tested figures is called better or worse by chance (Holm). Each interval is that of "
             f"its figure alone. A figure that is the same number in every run is not tested."
             f"{'' if judged.one_look else ' This holds however often repeats are added.'}"
-            f"{resolution_words(tested, judged.tested, one_look=judged.one_look)}"
+            f"{resolution_words(ratios, judged.tested, one_look=judged.one_look, tested=figures)}"
         )
     if judged.kind == "benchmarks":
         lines.append(

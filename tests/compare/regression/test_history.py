@@ -115,6 +115,13 @@ def test_times_of_disturbed_runs_are_left_out_and_a_copy_is_no_second_point(tmp_
     assert str(tmp_path / "b") in said and "other work disturbed all of its runs" in said
 
 
+def test_two_commits_of_equal_accuracy_are_two_points(tmp_path: Path) -> None:
+    for commit in ("a" * 40, "b" * 40):
+        kept.folder(tmp_path / commit, {"pytorch": 2.0}, machine={"commit": commit})
+    found, left_out = history.points(tmp_path, ["test_accuracy"])
+    assert [point.commit for point in found] == ["a" * 40, "b" * 40] and not left_out
+
+
 def test_two_hosts_of_one_kind_are_two_lines(tmp_path: Path) -> None:
     for number, host in enumerate(("a" * 32, "b" * 32, "a" * 32)):
         at = f"2026-01-01T00:00:0{number}+00:00"

@@ -161,7 +161,9 @@ def test_times_of_disturbed_runs_are_shown_and_are_neither_a_pass_nor_a_regressi
     assert said == f"pytorch serial, 2 cores: 5 of 5 runs of the {of} {why} Their times do not count."
     assert "2 of 4 figures have no reliable times on both sides." in regress_report.headline(judged)
     told = dict(regress_report.sentences(judged))["Cannot tell"]
-    assert told[0].endswith(f"not judged, because no time of the {of} is reliable. Medians: 6 before, 4 now.")
+    assert told[0].endswith(
+        f"not judged, because no time of the {of} is reliable. The ratio is of geometric means. Medians: 6 before, 4 now."
+    )
     assert told[0].startswith("pytorch serial, 2 cores, seconds per epoch: candidate 0.667 times the baseline: ")
 
 
@@ -189,7 +191,10 @@ def test_pairs_without_reliable_times_on_both_sides_show_the_reliable_ones_of_ea
     assert "figures have no pair with reliable times on both sides." in headline
     assert (change.baseline.median, change.baseline.high, change.candidate.median) == (4.0, 4.0, 5.0)
     assert (change.baseline.n, change.candidate.n) == (3, 3) and change.change.value == pytest.approx(1.25)
-    assert said.endswith("no pair has reliable times on both sides. Medians of the reliable ones: 4 before, 5 now.")
+    assert said.endswith(
+        "no pair has reliable times on both sides. The ratio is of geometric means. Medians of the reliable ones: 4 before, "
+        "5 now."
+    )
 
 
 @pytest.mark.parametrize("paired", [True, False])
@@ -200,11 +205,15 @@ def test_reliable_times_of_one_side_are_shown_without_its_disturbed_ones(tmp_pat
     spoil(now, range(6), 5.0)
     _, change, said = unjudged(before, now, paired=paired)
     assert (change.baseline.median, change.baseline.n, change.candidate.n) == (4.0, 2, 6)
-    assert said.endswith("not judged, because no time of the candidate is reliable. Medians: 4 before, 5 now.")
+    assert said.endswith(
+        "not judged, because no time of the candidate is reliable. The ratio is of geometric means. Medians: 4 before, 5 now."
+    )
     spoil(before, range(6))
     _, change, said = unjudged(before, now, paired=paired)
     assert (change.baseline.median, change.baseline.n) == (9.0, 6)
-    assert said.endswith("not judged, because none of these times is reliable. Medians: 9 before, 5 now.")
+    assert said.endswith(
+        "not judged, because none of these times is reliable. The ratio is of geometric means. Medians: 9 before, 5 now."
+    )
 
 
 def test_a_disturbed_run_among_enough_others_is_left_out(tmp_path: Path) -> None:
@@ -481,6 +490,19 @@ def test_results_that_are_left_out_are_named(tmp_path: Path) -> None:
     torn.write_text(torn.read_text()[:-100])
     (said,) = (each for each in judge(before, now).cautions if each.startswith("The baseline: "))
     assert torn.relative_to(before).as_posix() in said and "not a whole result" in said
+
+
+def test_a_repeat_that_one_side_lacks_is_no_change_of_its_seeds_hashes() -> None:
+    assert not facts._are_others({"a", "b"}, {"a"}) and not facts._are_others(set(), {"a"})
+    assert facts._are_others({"a", "b"}, {"a", "c"})
+
+
+def test_a_torn_file_among_benchmark_files_is_named(tmp_path: Path) -> None:
+    whole = json.dumps({"machine_info": {"node": "here"}, "benchmarks": [], "datetime": "2026-01-01T00:00:00"})
+    (tmp_path / "whole.json").write_text(whole)
+    (tmp_path / "torn.json").write_text(whole[:-20])
+    with pytest.raises(errors.FolderError, match=r"torn\.json is no whole file of pytest-benchmark"):
+        measurements.read(tmp_path)
 
 
 def test_a_missing_or_unreadable_baseline_is_an_error(tmp_path: Path) -> None:
