@@ -107,8 +107,8 @@ class Subject(Frozen):
     first_step_agrees: bool | None = None
     """Whether the first losses of the frameworks are the same up to rounding. None if unknown."""
     device: str | None = None
-    hashes: dict[str, list[str]] = {}
-    """Hashes of the initial weights and of the order of examples, over the repeats."""
+    hashes: dict[str, dict[int, str]] = {}
+    """Hashes of the initial weights and of the order of examples, by repeat."""
     found: dict[str, list[str]] = {}
     """Content and amount of the data that its runs recorded, over the repeats."""
     operations: dict[str, Spread] = {}
@@ -300,8 +300,8 @@ def _row(stored: Stored, row: Row, summary: Summary) -> Subject:
         first_step_agrees=sameness.agrees(stored, summary),
         device=summary.device,
         hashes={
-            "initial weights": sorted({run.weights_hash for run in runs if run.weights_hash}),
-            "order of examples": sorted({run.order_hash for run in runs if run.order_hash}),
+            "initial weights": {repeat: run.weights_hash for repeat, run in good.items() if run.weights_hash},
+            "order of examples": {repeat: run.order_hash for repeat, run in good.items() if run.order_hash},
         },
         found={
             "content of the data": sorted({run.data_hash for run in runs if run.data_hash}),

@@ -10,7 +10,7 @@ from compare.core.statistics import VERDICT_PAIRS, Judged
 from compare.execution.matrix import Row
 from compare.execution.store import Stored
 from compare.judgement.cautions import RESUME, advice, is_reproduction
-from compare.judgement.conditions import OF_THE_MODE, Division, division
+from compare.judgement.conditions import OF_THE_MODE, WORDS, division
 from compare.judgement.row_figures import Summary
 from compare.judgement.summary import Family, measured, serial_of
 
@@ -69,7 +69,7 @@ def _of_contestants(stored: Stored, judged: Family) -> list[_Verdict]:
     for (first, second, seconds), switches in zip(judged.contestants, _settings(stored, pairs), strict=True):
         kind = division(stored, _row(stored, first), _row(stored, second)).kind
         # The line of the division says why, see `conditions.lines`.
-        conditions = _conditions(stored, first, switches, Division(kind, ""), mode=_mode(stored, first))
+        conditions = _conditions(stored, first, switches, WORDS[kind], mode=_mode(stored, first))
         said = verdict_words.faster(seconds, first.contestant, second.contestant)
         verdicts.append(_verdict(stored, said, f"{first.contestant} against {second.contestant}", conditions, first, second))
     return verdicts
@@ -85,8 +85,9 @@ def of_modes(stored: Stored, summaries: Sequence[Summary], judged: Family) -> li
     ]
     verdicts: list[_Verdict] = []
     for (summary, serial), switches in zip(pairs, _settings(stored, [(summary,) for summary, _ in pairs]), strict=True):
-        kind = division(stored, _row(stored, serial), _row(stored, summary), OF_THE_MODE)
-        conditions = _conditions(stored, summary, switches, kind)
+        found = division(stored, _row(stored, serial), _row(stored, summary), OF_THE_MODE)
+        words = "conditions equal but for the mode (closed division)" if found.kind == "closed" else found.words
+        conditions = _conditions(stored, summary, switches, words)
         said = _pays(summary, judged.modes[summary.id])
         verdicts.append(_verdict(stored, said, summary.name, conditions, summary, serial))
     return _sentences(verdicts, "; ", _of_contestants(stored, judged))
@@ -132,7 +133,7 @@ def _sentences(verdicts: Sequence[_Verdict], separator: str, above: Sequence[_Ve
     return said
 
 
-def _conditions(stored: Stored, summary: Summary, switches: str, division: Division, **mode: str) -> dict[str, str]:
+def _conditions(stored: Stored, summary: Summary, switches: str, division: str, **mode: str) -> dict[str, str]:
     """What decides a row's times."""
     spec, place = _row(stored, summary).spec, summary.device
     if place is None or place.startswith("cpu"):
@@ -144,7 +145,7 @@ def _conditions(stored: Stored, summary: Summary, switches: str, division: Divis
         **mode,
         "switches": switches,
         **({"machine": f"on {place}"} if place else {}),
-        "division": division.words,
+        "division": division,
         **({"row": f"row {summary.configuration}"} if summary.shares_name else {}),
     }
 

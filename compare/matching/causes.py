@@ -765,9 +765,24 @@ def seeing_the_same(left: Side, right: Side, alignment: Alignment) -> dict[str, 
     }
 
 
-def scale_of_mean(variance: Array) -> float:
-    """What running means of a layer are measured against: its values' spread. A mean may be zero but for rounding."""
-    return math.sqrt(max(float(variance.max(initial=0.0)), 0.0))
+def in_spreads(side: Side, name: str, left: Array, right: Array) -> tuple[Array, Array]:
+    """Two running means of a layer in units of what rounding is measured against. Other statistics as they are.
+
+    That is, of each channel, the largest mean of the layer, or the spread of the batch in this channel, if that is more.
+    Behind another BatchNorm a mean may be zero but for rounding.
+
+    Args:
+        side: that `name` is of.
+        name: of the statistic.
+        left, right: float[channels].
+    """
+    layer = name.rpartition(".")[0]
+    if not name.endswith(".mean") or layer not in side.layers["training"]:
+        return left, right
+    x, _ = side.values("training", layer)
+    largest = max(np.abs(left).max(initial=0.0), np.abs(right).max(initial=0.0), 1e-30)
+    scale = np.maximum(x.std(tuple(range(x.ndim - 1))), largest)
+    return left / scale, right / scale
 
 
 def of_statistics(left: Side, right: Side, names: Mapping[str, str], alike: Container[str]) -> list[Cause]:
@@ -784,7 +799,7 @@ def of_statistics(left: Side, right: Side, names: Mapping[str, str], alike: Cont
             continue
         if left.layers["training"][name].kind != "batch_norm" or "mean" not in left.layers["training"][name].parameters:
             continue
-        laws: list[tuple[float, float, float]] = []
+        laws: list[list[tuple[float, float, float]]] = []
         for side, own in ((left, name), (right, other)):
             x, _ = side.values("training", own)
             count = x.size // x.shape[-1]
@@ -800,15 +815,18 @@ def of_statistics(left: Side, right: Side, names: Mapping[str, str], alike: Cont
                 of_mean = apart(before["mean"] + momentum * moved, after["mean"], spread)
                 of_variance = apart(before["variance"] + momentum * grown, after["variance"])
                 fits.append((max(of_mean, of_variance), momentum, factor))
-            residual, momentum, factor = min(fits)
-            laws.append((momentum, factor, residual))
-        (ours, factor, residual), (theirs, other_factor, other_residual) = laws
+            laws.append([fit for fit in fits if fit[0] <= max(1e-9, min(fits)[0])])
+        # One channel alone cannot tell the weight from the factor. Then the two count as alike as they may be.
+        (residual, ours, factor), (other_residual, theirs, other_factor) = min(
+            itertools.product(*laws),
+            key=lambda pair: (abs(pair[0][1] - pair[1][1]) > 1e-9, pair[0][2] != pair[1][2], pair[0][0] + pair[1][0]),
+        )
         residual = max(residual, other_residual)
         layers = left.layers["training"][name], right.layers["training"][other]
         where = ", ".join(filter(None, (each.where for each in layers)))
         both = left.parameters(name, "statistics"), right.parameters(other, "statistics")
-        least = {"mean": scale_of_mean(both[0]["variance"]), "variance": 0.0}
-        differs = any(apart(both[0][role], both[1][role], floor) > formulas.CLOSE for role, floor in least.items())
+        pairs = [(in_spreads(left, f"{name}.{role}", both[0][role], both[1][role]), role) for role in ("mean", "variance")]
+        differs = any(apart(*pair, float(role == "mean")) > formulas.CLOSE for pair, role in pairs)
         if differs and (name not in alike or residual > 1e-9 or (abs(ours - theirs) <= 1e-9 and factor == other_factor)):
             return []
         if abs(ours - theirs) > 1e-9:

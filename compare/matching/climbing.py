@@ -418,7 +418,7 @@ def _climb(ask: Ask, left: Side, right: Side, alignment: Alignment, look: _Look)
         )
         if rung.status != PASSED and agreed:  # a momentum, and a decay of another kind, act from the second step on
             settings = [side.optimizers[rule] for side in sides]
-            rung = replace(rung, causes=tuple(causes.of_settings((left.name, right.name), settings)))
+            rung = replace(rung, causes=tuple(causes.of_settings((left.name, right.name), settings, math.inf)))
         yield rung
 
 
@@ -521,10 +521,10 @@ def _statistics(left: Side, right: Side, alignment: Alignment, *, follow: bool) 
 
 
 def _rung_of_statistics(left: Side, right: Side, alignment: Alignment) -> Rung:
-    statistics = _parameters(left, right, alignment, "statistics/")
-    spreads = {name.removesuffix(".variance"): causes.scale_of_mean(array) for name, array, _ in statistics}
-    least = [spreads.get(name.removesuffix(".mean"), 0.0) if name.endswith(".mean") else 0.0 for name, *_ in statistics]
-    return _rung(_STATISTICS, statistics, _FORWARD, least)
+    statistics = [
+        (name, *causes.in_spreads(left, name, *pair)) for name, *pair in _parameters(left, right, alignment, "statistics/")
+    ]
+    return _rung(_STATISTICS, statistics, _FORWARD, [float(name.endswith(".mean")) for name, *_ in statistics])
 
 
 def _parted(rung: Rung, mode: str, sides: tuple[Side, Side], alignment: Alignment, pixels: Array) -> Rung:

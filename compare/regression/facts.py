@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from common.machine.interference import DISTURBED_FROM
 from compare.core.statistics import VERDICT_PAIRS
@@ -102,9 +102,11 @@ def doubts(subject: Subject, whose: str) -> Iterator[str]:
         yield f"{words}."
 
 
-def _are_others(hashes: set[str], others: set[str]) -> bool:
-    """Whether two sides have other hashes. One of each repeat's seed, so a side that lacks a repeat lacks one."""
-    return not hashes <= others and not others <= hashes
+def _are_others(hashes: Mapping[int, str], others: Mapping[int, str]) -> bool:
+    """Whether a repeat that both sides have has another hash. Without a common one: whether they share none."""
+    if common := hashes.keys() & others.keys():
+        return any(hashes[repeat] != others[repeat] for repeat in common)
+    return bool(hashes and others) and {*hashes.values()}.isdisjoint(others.values())
 
 
 def cautions(baseline: Measured, candidate: Measured, pairs: Sequence[Pair]) -> list[str]:
@@ -122,7 +124,7 @@ def cautions(baseline: Measured, candidate: Measured, pairs: Sequence[Pair]) -> 
         lines += [
             f"{now.name}: the {what} changed, so the runs compute something else than before."
             for what, hashes in before.hashes.items()
-            if _are_others(set(hashes), set(now.hashes.get(what, ())))
+            if _are_others(hashes, now.hashes.get(what, {}))
         ]
         lines += [
             f"{now.name}: {words} Their times do not count."

@@ -40,7 +40,10 @@ def class_table(summaries: Sequence[Summary], class_names: Sequence[str]) -> lis
                 | {"precision": hits / predicted if predicted else None, "recall": hits / examples if examples else None}
                 | {"f1": 2 * hits / (examples + predicted) if examples + predicted else None}
             )
-    note = "Test split, examples of all repeats. Precision: of what was taken for the class. Recall: of what is of the class."
+    note = (
+        "Test split, examples of all repeats: an image counts once in each. Precision: of what was taken for the class. "
+        "Recall: of what is of the class."
+    )
     return [Table("classes", "Precision and recall by class", columns, rows, note=note)] if rows else []
 
 
@@ -59,7 +62,10 @@ def confusion_table(summaries: Sequence[Summary], class_names: Sequence[str]) ->
         for summary in summaries
         for label, counts in enumerate(summary.confusion or [])
     ]
-    note = "Test split, examples of all repeats. Rows are the true class, columns what it was taken for."
+    note = (
+        "Test split, examples of all repeats: an image counts once in each. Rows are the true class, columns what it was "
+        "taken for."
+    )
     return [Table("confusion", "Confusion", columns, rows, note=note, apart=tuple(each.key for each in RUN))] if rows else []
 
 

@@ -112,7 +112,7 @@ class Job:
     def _environment(self, process: psutil.Process) -> dict[str, str]:
         program = footprint.program(process.pid)
         known = self._environments.get(process)
-        if known is None or known[0] != program:
+        if known is None or (known[0] != program and program not in _ENDED):
             self._said.pop(process, None)
             try:
                 known = program, process.environ()
@@ -142,8 +142,12 @@ class Job:
         return {pid: rank for pid, rank in said.items() if pid not in starters}
 
 
+_ENDED = ("", "0")
+"""Programs of processes that have ended, and whose end nobody has asked for. They keep the environment that they had."""
+
+
 def _exists(pid: int) -> bool:
-    """Whether there is a process that may not be seen: a signal reaches it all the same, or is refused."""
+    """Whether there is a process that may not be seen: a signal to it is refused."""
     try:
         os.kill(pid, 0)
     except PermissionError:

@@ -102,6 +102,11 @@ class Member:
         self._shared = _shared(group)
 
     @property
+    def main(self) -> int:
+        """The process that is looked into: the first, or the first Python program behind it."""
+        return self._main
+
+    @property
     def name(self) -> str:
         return self.group.name
 

@@ -130,7 +130,11 @@ def _numbers(pid: int) -> dict[int, int]:
     """Numbers of threads, by those that the process's own PID namespace gives them. Empty: it has none of its own."""
     if len(footprint.status(pid).get("NSpid", "").split()) < 2:
         return {}
-    own = {int(number): footprint.status(pid, int(number)) for number in os.listdir(f"/proc/{pid}/task")}  # noqa: PTH208  names alone
+    try:
+        names = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208  names alone
+    except OSError:  # it has ended meanwhile
+        return {}
+    own = {int(name): footprint.status(pid, int(name)) for name in names}
     return {int(said["NSpid"].split()[-1]): number for number, said in own.items() if "NSpid" in said}
 
 

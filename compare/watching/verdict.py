@@ -73,7 +73,7 @@ def with_ended(found: Verdict, members: Sequence[Member]) -> Verdict:
 
 def _judge_living(members: Sequence[Member], living: Sequence[Member], patience: float, stacks_age: float) -> Verdict:
     if stopped := [each for each in living if each.stopped]:
-        pids = wording.joined([str(each.group.pids[0]) for each in stopped])
+        pids = wording.joined([str(each.main) for each in stopped])
         verb = "is" if len(stopped) == 1 else "are"
         words = f"{_names(stopped)} {verb} stopped by a signal or a debugger (`kill -CONT {pids}` lets go on)"
         return Verdict(STUCK, words, tuple(each.name for each in stopped))
@@ -110,7 +110,8 @@ def _nobody_works(members: Sequence[Member], standing: dict[str, Standing]) -> V
         others = waiting | {name: each for name, each in alone.items() if name not in to_blame}
         words = _chain(others, to_blame) if others else _grouped(to_blame)
         state = _state(to_blame)
-        return Verdict(STUCK if state == UNKNOWN and exchange else state, words + exchange, tuple(to_blame))
+        blamed = tuple(name for name, each in to_blame.items() if not each.missing) or tuple(to_blame)
+        return Verdict(STUCK if state == UNKNOWN and exchange else state, words + exchange, blamed)
     words = _grouped(waiting)
     if gone:
         return Verdict(STUCK, f"{words}, and {_names(gone)} {_have(gone)} ended", tuple(each.name for each in gone))

@@ -131,6 +131,18 @@ def test_what_a_rank_has_started_is_not_asked_for_its_rank(tmp_path: Path, monke
     assert {*asked} == {pid, *(each.pid for each in ranks)} and len(asked) == 3
 
 
+def test_a_rank_that_has_ended_and_is_not_waited_for_keeps_its_name() -> None:
+    with subprocess.Popen(["sleep", "60"], env={**os.environ, "RANK": "3"}) as process:
+        job = Job([process.pid])
+        before = [group.name for group in job.groups()]
+        process.kill()
+        deadline = time.monotonic() + 10
+        while psutil.Process(process.pid).status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
+            time.sleep(0.02)
+        after = [group.name for group in job.groups()]
+    assert before == after == ["rank 3"]
+
+
 def test_a_shell_that_becomes_another_program_is_asked_again_for_its_rank() -> None:
     command = ["sh", "-c", "read line; export RANK=3; exec sleep 60"]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:

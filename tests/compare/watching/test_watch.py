@@ -383,6 +383,6 @@ while rank == 0:
     sum(value * value for value in range(20000))
 """
     with launched(body, tmp_path) as pid:
-        found = watched(pid, lambda found: "ended" in found.because, patience=1.0, longest=8.0)
+        found = watched(pid, lambda found: "ended" in found.because and found.state == SLOW, patience=1.0, longest=20.0)
     assert (found.state, found.ranks[0]) == (SLOW, "rank 1"), found
     assert found.because.startswith("rank 1 has ended; rank 0 "), found
