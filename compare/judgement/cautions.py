@@ -125,7 +125,8 @@ def advice(stored: Stored, usual: str) -> str:
 def _ended(stored: Stored, summary: Summary, good: Sequence[RunResult]) -> Iterator[_Caution]:
     """How a row ended, and what it learned."""
     if summary.status in FAILURES:
-        after = f"after {wording.count(summary.epochs_done, 'epoch')}"
+        epochs = [len(run.epochs) for run in stored.runs[summary.id].values() if run.status == summary.status]
+        after = f"after {wording.count(max(epochs), 'epoch')}" if any(epochs) else "before the end of its first epoch"
         yield _Caution(
             summary.name, f"{summary.status} {after}: {summary.reason}.", f"{summary.status}: {summary.reason}.", after
         )

@@ -998,3 +998,23 @@ def test_what_restarts_have_lost_is_never_said_to_be_nothing(seconds: float, sai
     runs = stored.runs["pytorch-serial-2"]
     runs[0] = runs[0].model_copy(update={"restarts": [death]})
     assert any(each.endswith(f"{said}.") for each in cautions.sentences(stored, summarize(stored)))
+
+
+def test_a_run_that_ended_in_its_first_epoch_is_not_said_to_have_ended_after_those_of_others() -> None:
+    stored = made.repeated(5)
+    row = stored.comparison.rows[0]
+    stored.runs[row.id][4] = made.bad(row, "killed", "interrupted", epochs=0)
+    (said,) = (each for each in findings(stored, summarize(stored)).troubles if "killed" in each)
+    assert "killed before the end of its first epoch" in said
+
+
+def test_verdicts_whose_runs_other_work_disturbed_are_named_for_programs_too() -> None:
+    stored = made.repeated(5)
+    row = stored.comparison.rows[0]
+    assert findings(stored, summarize(stored)).no_finding == []
+    for repeat, run in stored.runs[row.id].items():
+        busy = {"cores_of_others": 1.5, "machine": {"logical_cores": 2}}
+        stored.runs[row.id][repeat] = run.model_copy(update=busy)
+    found = findings(stored, summarize(stored))
+    assert found.no_finding and set(found.no_finding) <= {each.name for each in found.verdicts}
+    assert any(row.id in name for name in found.no_finding)
