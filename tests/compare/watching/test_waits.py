@@ -172,7 +172,8 @@ def test_a_device_that_a_stack_names_is_not_even_opened(monkeypatch: pytest.Monk
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may read the files of others")
 def test_root_reads_only_sources_that_the_jobs_user_may_read() -> None:
-    with tempfile.TemporaryDirectory() as name, subprocess.Popen(["sleep", "60"], user=65534, group=65534) as process:
+    # The folder of a suite's part is private, so nobody else could reach a file in it.
+    with tempfile.TemporaryDirectory(dir="/tmp") as name, subprocess.Popen(["sleep", "60"], user=65534, group=65534) as process:
         reader = stacks.reader(process.pid)
         process.kill()
         Path(name).chmod(0o755)
