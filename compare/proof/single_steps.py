@@ -63,8 +63,8 @@ STEPPED_FLOPS = 6e10
 LEAST_STEPS = 2
 """Of float32 steps, which need the referee's: the first and the last of all. One more where the learning rate changes: at the
 last step it may be so small that no weight moves. More are left out where the budget is spent."""
-SURE = 0.5
-"""Of the tolerance. The effect of told decisions is first found in float32. Its error is some quarter of the tolerance at most:
+SURE = 0.4
+"""Of the tolerance. The effect of told decisions is first found in float32. Its error is some half of the tolerance at most:
 that of two passes, which are about as far from the truth as the copies. Beyond this it is found in float64."""
 OF_TERMS = "on the scale of what each component adds up"
 COPIES = 3
