@@ -203,7 +203,7 @@ def search(chosen: Candidates, request: Request, asked: Asked, folder: Path, sho
     ):
         good: list[OneSide] = []  # once it is checked out
 
-        def is_spoilt(run: RunResult) -> bool:
+        def is_spoilt(row: Row, run: RunResult) -> bool:
             return asked.metric in TIMES and run_figures.disturbed(run) is not None
 
         def measure(earlier: int, later: int, enough: Enough) -> Ratio | None:

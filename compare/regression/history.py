@@ -77,7 +77,7 @@ def command(
 
 
 _DISTURBED = ": other work disturbed all of its runs, or may have"
-_OF_A_SIDE = "for base and head, the command that made them, in another --out"
+_OF_A_SIDE = "for base and head, the command that made them"
 _UNWATCHED = " Files of pytest-benchmark do not say whether other work disturbed a benchmark."
 
 

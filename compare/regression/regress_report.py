@@ -93,9 +93,12 @@ def sentences(judged: Judgement) -> list[tuple[str, list[str]]]:
         for change in judged.changes
         if change.verdict in UNDECIDED
     ]
-    undecided += ["Longer runs (--epochs) on an idle machine would tell, in another folder (--out)."] * (
-        "not judged" in judged.verdicts
-    )
+    if "not judged" in judged.verdicts:
+        undecided.append(
+            "The same command on an idle machine makes the disturbed pairs again. Longer runs (--epochs) need another --out."
+            if judged.paired
+            else "Longer runs (--epochs) on an idle machine would tell, in another folder (--out)."
+        )
     undecided += [sentence for verdict, sentence in facts if verdict in UNDECIDED]
     undecided += [f"{name}: in the baseline, and not measured now." for name in judged.missing]
     undecided += ["Nothing was measured on both sides."] * (not judged.changes)

@@ -26,6 +26,7 @@ from compare.comparison import comparison_plan, run
 from compare.comparison.run import Request
 from compare.core.errors import LaunchError
 from compare.core.progress import Display
+from compare.core.statistics import VERDICT_PAIRS
 from compare.execution import code_digest, contestants, executor, launch, results_folder, store
 from compare.execution.contestants import Contestant
 from compare.execution.executor import Code
@@ -215,7 +216,7 @@ def measure(revision: str, request: Request, out: Path, shown: Display) -> None:
         if request.prove:
             sides[HEAD] = replace(now, plan=now.plan.model_copy(update={"proof": run.proof(head, request, out / HEAD, shown)}))
             sides[HEAD].refuse_changed()
-        in_turn(revision, rows, sides, out, shown)
+        in_turn(revision, rows, sides, out, shown, again=_unjudged(head, rows, out))
 
 
 def repository_of(model: str | None) -> Path:
@@ -375,7 +376,8 @@ def measure_environments(pythons: tuple[str, str], request: Request, out: Path, 
             sides[HEAD] = replace(sides[HEAD], plan=sides[HEAD].plan.model_copy(update={"proof": proof}))
             for side in sides.values():
                 side.refuse_changed()
-        in_turn(pythons[0], runnable(sides[HEAD].plan), sides, out, shown)
+        rows = runnable(head := sides[HEAD].plan)
+        in_turn(pythons[0], rows, sides, out, shown, again=_unjudged(head, rows, out))
 
 
 def _proof_between(sides: Mapping[str, OneSide], request: Request, out: Path, shown: Display) -> ProofRecord:
@@ -477,7 +479,7 @@ def in_turn(
     shown: Display,
     enough: Callable[[], bool] | None = None,
     warm: Collection[str] = (),
-    again: Callable[[RunResult], bool] = lambda run: False,
+    again: Callable[[Row, RunResult], bool] = lambda row, run: False,
 ) -> None:
     """Warm up both sides, then run them in turn. Pairs that the folder holds already are not repeated.
 
@@ -490,7 +492,7 @@ def in_turn(
         enough: asked after each pair whether more are needed. Then the runs of both sides must succeed. None: all pairs of
             the plan are made.
         warm: sides that need no warm-up.
-        again: whether a run that the folder holds does not count, so that its pair is made again.
+        again: whether a row's run that the folder holds does not count, so that its pair is made again.
 
     Raises:
         RevisionError: a side cannot do a row.
@@ -505,7 +507,7 @@ def in_turn(
         """Whether both of its runs are there. Else both are made: they must meet the same state of the machine."""
         row = head.of_repeat(row, pair)
         runs = [store.finished(out / side, row, pair) for side in sides if comparison_plan.is_done(out / side, row, pair)]
-        return len(runs) == len(sides) and not any(run and again(run) for run in runs)
+        return len(runs) == len(sides) and not any(run and again(row, run) for run in runs)
 
     all_jobs = order(rows, head.repeats)
     jobs = [(row, pair, side) for row, pair, side in all_jobs if not is_kept(row, pair)]
@@ -537,6 +539,22 @@ def in_turn(
         is_last_of_pair = place + 1 == len(jobs) or jobs[place + 1][1] != pair
         if is_last_of_pair and enough():
             return
+
+
+def _unjudged(plan: Comparison, rows: Sequence[Row], out: Path) -> Callable[[Row, RunResult], bool]:
+    """Which runs are made again: those that other work disturbed, of rows with too few reliable pairs for a verdict.
+
+    Pairs of other rows stay. Their times have been judged, and whoever could draw them again would choose among verdicts.
+    """
+
+    def is_reliable(row: Row, pair: int) -> bool:
+        row = plan.of_repeat(row, pair)
+        folders = [out / side for side in (BASE, HEAD)]
+        runs = [store.finished(each, row, pair) for each in folders if comparison_plan.is_done(each, row, pair)]
+        return len(runs) == len(folders) and not any(run and run_figures.times_in_doubt(run) for run in runs)
+
+    few = {row.id for row in rows if sum(is_reliable(row, pair) for pair in range(plan.repeats)) < VERDICT_PAIRS}
+    return lambda row, run: row.id in few and run_figures.disturbed(run) is not None
 
 
 def _warm_up(rows: Sequence[Row], sides: Mapping[str, OneSide], what: str, shown: Display, *, strict: bool) -> None:

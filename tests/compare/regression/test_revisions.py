@@ -517,6 +517,32 @@ def test_the_same_command_goes_on_where_it_was_interrupted_and_makes_a_broken_pa
     assert len([each for each in stand_in[4:] if each[1:] == ("pytorch-serial-2", 2)]) == 2
 
 
+@pytest.mark.parametrize(("spoilt", "made_again"), [([0, 3], [0, 3]), ([3], [])], ids=["too few count", "five count"])
+def test_the_same_command_makes_disturbed_pairs_again_unless_their_times_were_judged(
+    stand_in: list[tuple[str, str, int]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    spoilt: list[int],
+    made_again: list[int],
+) -> None:
+    whole, command = executor.execute, ("--interleaved", "before", "--out", tmp_path / "out")
+
+    def disturbed(row: Row, repeat: int, folder: Path, *rest: Any) -> RunResult:
+        done = whole(row, repeat, folder, *rest)
+        if repeat in spoilt and folder.name == "head" and folder.is_relative_to(tmp_path):
+            done = done.model_copy(update={"noise": Noise(cores_taken=0.97)})
+            results.save(done, store.run_folder(folder, row.id, repeat))
+        return done
+
+    with monkeypatch.context() as patch:
+        patch.setattr(executor, "execute", disturbed)
+        regress(*command)
+    del stand_in[:]
+    regress(*command)
+    assert [repeat for _, _, repeat in stand_in[4:]] == [each for each in made_again for _ in range(4)]
+    assert len(stand_in) == (4 + 4 * len(made_again) if made_again else 0)
+
+
 def test_a_side_is_not_gone_on_with_alone(tmp_path: Path) -> None:
     plan = made.comparison([made.row("pytorch")]).model_copy(update={"argv": ["regress", "--interleaved", "before"]})
     store.write_plan(tmp_path / "head", plan)
