@@ -319,6 +319,17 @@ def order(rows: Sequence[Row], repeats: int) -> list[tuple[Row, int]]:
     return [(row, repeat) for repeat in range(repeats) for row in turn(ordered, repeat)]
 
 
+def of_a_large_batch(comparison: Comparison) -> str:
+    """What becomes of a batch that is larger than the training split. Empty if none is."""
+    most = max(row.spec.global_batch_size for row in comparison.rows)
+    if most <= comparison.train_examples:
+        return ""
+    return (
+        f"A batch of {most:,} is larger than the training split of {comparison.train_examples:,}: an epoch is a single step on "
+        "all its images. The first step of a run is not timed."
+    )
+
+
 def jobs(comparison: Comparison, folder: Path | None, again: Collection[tuple[str, int]] = ()) -> list[tuple[Row, int]]:
     """The runs that still have no good result, in order, each with its repeat's seed.
 

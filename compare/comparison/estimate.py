@@ -81,6 +81,8 @@ def rehearsed(request: Request, like: Path | None) -> Report:
     """The report that `rehearse` prints."""
     with interruptible(), display() as shown:
         wanted = comparison_plan.judged(request, shown)
+        if said := comparison_plan.of_a_large_batch(wanted):
+            typer.echo(said, err=True)
         known = by_contestant(wanted.rows, shown.say) if like is None else stored(like)
         jobs = comparison_plan.jobs(wanted, request.out, _again(request))
         estimates = estimate(wanted, jobs, known)

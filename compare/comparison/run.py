@@ -305,7 +305,7 @@ def _do(request: Request) -> _Done:
         with store.locked(folder):
             comparison = _with_rates(store.claim(folder, wanted), shown)
             store.write_plan(folder, comparison)
-            if said := _of_a_large_batch(comparison):
+            if said := comparison_plan.of_a_large_batch(comparison):
                 typer.echo(said, err=True)
             store.set_apart(folder, comparison.replaced)  # a kill may have left some in place
             live = Live(shown, folder if request.live else None, f"{comparison.rows[0].spec.model} on {comparison.data_name}")
@@ -328,17 +328,6 @@ def _do(request: Request) -> _Done:
                 raise
             live.finish("Interrupted." if code else "All runs have ended.")
     return _Done(made, report, folder, code, unwritten)
-
-
-def _of_a_large_batch(comparison: Comparison) -> str:
-    """What becomes of a batch that is larger than the training split. Empty if none is."""
-    most = max(row.spec.global_batch_size for row in comparison.rows)
-    if most <= comparison.train_examples:
-        return ""
-    return (
-        f"A batch of {most:,} is larger than the training split of {comparison.train_examples:,}: an epoch is a single step on "
-        "all its images. The first step of a run is not timed."
-    )
 
 
 def _proved(comparison: Comparison, request: Request, folder: Path, shown: Display) -> Comparison:

@@ -142,6 +142,8 @@ class Measured(Frozen):
     """The facts of `machine.IDENTITY` that are known."""
     repository: str | None = None
     """That the commit is of. None: the suite's."""
+    suite_commit: str | None = None
+    """Of the suite that trained the models of another repository."""
     versions: dict[str, str]
     """Of Python, the system and the frameworks."""
     data_name: str | None
@@ -255,9 +257,10 @@ def _comparison(folder: Path) -> Measured:
         kind="comparison",
         measured_at=_time(comparison.created_at),
         commit=own.get("commit"),
-        committed_at=None,
+        committed_at=_claimed_time(own.get("committed_at")),
         dirty=bool(own.get("dirty")),
         repository=own.get("repository"),
+        suite_commit=own.get("suite_commit"),
         machine={fact: own.get(fact) for fact in machine.IDENTITY},
         versions=system | packages,
         data_name=comparison.data_name,
@@ -401,6 +404,14 @@ def _together(folder: Path, files: list[Measured]) -> Measured:
     }
     newest = max(file.measured_at for file in files)
     return first.model_copy(update={"source": folder, "measured_at": newest, "subjects": subjects})
+
+
+def _claimed_time(value: Any) -> datetime | None:
+    """A time among facts of a machine, which no schema checks. None: it is not there, or no time."""
+    try:
+        return _time(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
 
 
 def _time(text: str) -> datetime:

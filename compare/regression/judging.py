@@ -86,6 +86,7 @@ def _side(measured: Measured) -> Side:
         source=str(measured.source),
         commit=measured.commit_name,
         repository=measured.repository,
+        suite_commit=measured.suite_commit,
         measured_at=measured.measured_at.isoformat(timespec="seconds"),
         versions=measured.versions,
     )

@@ -124,6 +124,8 @@ class Side(Frozen):
     commit: str
     repository: str | None = None
     """That the commit is of: of a user's own model. None: the suite's."""
+    suite_commit: str | None = None
+    """Of the suite that trained it."""
     measured_at: str
     versions: dict[str, str]
 

@@ -34,6 +34,7 @@ def report(judged: Judgement) -> Report:
                 f"{name}: {side.source}, {side.commit}{f' of {side.repository}' if side.repository else ''}, {side.measured_at}"
                 for name, side in sides
             ),
+            *(f"Trained by: the suite at {each[:8]}" for each in dict.fromkeys(side.suite_commit for _, side in sides) if each),
             f"Machine: {judged.machine}",
         ],
         marks=[

@@ -283,10 +283,24 @@ def sides_of_model(
     code = Code(None, lambda row: row.spec.to_json(), _environment_of_base(files, moved, folder), folder)
     _prove_imports(code, checkout, revision, list(files), head)
     # The commit names what differs. Changes in this suite, which trains both, still show as such.
-    of_head = {"commit": commit_of("HEAD", repository), "repository": str(repository)}
-    now = {**head.machine, **of_head, "dirty": bool(head.machine.get("dirty"))}
-    own = {"machine": {**now, "commit": checkout.commit}, "code_hash": code_digest.of(names, model, moved), "proof": None}
+    of_suite = {
+        "repository": str(repository),
+        "suite_commit": head.machine.get("commit"),
+        "dirty": bool(head.machine.get("dirty")),
+    }
+    now = {**head.machine, **of_suite, **_commit("HEAD", repository)}
+    own = {
+        "machine": {**now, **_commit(checkout.commit, repository)},
+        "code_hash": code_digest.of(names, model, moved),
+        "proof": None,
+    }
     return OneSide(head.model_copy(update=own), code), OneSide(head.model_copy(update={"machine": now}))
+
+
+def _commit(revision: str, repository: Path) -> dict[str, str]:
+    """A commit and its time, for a plan. Git is not asked later: settings of a repository that a file names run programs."""
+    commit = commit_of(revision, repository)
+    return {"commit": commit, "committed_at": output("show", "--no-patch", "--format=%cI", commit, at=repository).strip()}
 
 
 def _environment_of_base(files: Mapping[str, Path | None], moved: Callable[[Path], Path], folder: Path) -> dict[str, str]:

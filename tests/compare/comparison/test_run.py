@@ -65,7 +65,8 @@ def test_a_batch_that_is_larger_than_the_training_split_is_told_before_anything_
 ) -> None:
     done = compare_quick(tmp_path / "out", "--batch-size", str(batch))
     said = "is larger than the training split of 1,258: an epoch is a single step on all its images."
-    assert (said in " ".join(done.stderr.split())) == larger, done.stderr
+    rehearsed = compare_quick(tmp_path / "rehearsed", "--batch-size", str(batch), "--dry-run")
+    assert [said in " ".join(each.stderr.split()) for each in (done, rehearsed)] == [larger, larger]
 
 
 def test_json_on_stdout_is_one_object_and_equals_results_json(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -84,6 +84,17 @@ def test_points_stand_in_the_order_of_commits_where_git_knows_it(measured: Path,
     assert [str(point.committed_at)[:10] for point in found] == ["2025-01-03", "2025-01-04"]
 
 
+@pytest.mark.parametrize(
+    ("told", "first"), [("2025-01-01T00:00:00+00:00", "22222222"), ("no time", "11111111"), (7, "11111111")]
+)
+def test_a_commit_of_another_repository_has_the_time_that_was_stored_with_it(tmp_path: Path, told: Any, first: str) -> None:
+    for commit, day, own in ((FIRST, 1, {}), (SECOND, 2, {"repository": "/of/a/team", "committed_at": told})):
+        at = f"2026-01-0{day}T00:00:00+00:00"
+        kept.folder(tmp_path / commit, {"pytorch": 4.0}, created_at=at, machine={"commit": commit, **own})
+    points, _ = history.points(tmp_path, ["epoch_seconds"])
+    assert points[0].commit_name.rstrip("*") == first
+
+
 def test_other_machines_devices_and_work_are_other_lines(tmp_path: Path) -> None:
     kept.folder(tmp_path / "a", {"pytorch": 4.0})
     kept.folder(tmp_path / "b", {"pytorch": 4.0}, machine={"processor": "Another CPU"})

@@ -478,9 +478,12 @@ def test_other_initial_weights_are_told(tmp_path: Path) -> None:
 
 
 def test_the_repository_of_ones_own_model_is_named_beside_the_commit(tmp_path: Path) -> None:
-    folders = [kept.folder(tmp_path / name, BOTH, machine={"repository": "/of/a/team"}) for name in ("before", "now")]
+    folders = [
+        kept.folder(tmp_path / name, BOTH, machine={"repository": "/of/a/team", "suite_commit": "b" * 40})
+        for name in ("before", "now")
+    ]
     done = compare(*folders)
-    assert done.stdout.count("aaaaaaaa of /of/a/team,") == 2
+    assert done.stdout.count("aaaaaaaa of /of/a/team,") == 2 and done.stdout.count("Trained by: the suite at bbbbbbbb") == 1
     assert judge(*folders).baseline.repository == "/of/a/team"
 
 

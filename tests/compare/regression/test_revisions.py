@@ -271,7 +271,7 @@ def at_start(tmp_path: Path, program: str, monkeypatch: pytest.MonkeyPatch) -> N
 def sides(revision: str, team: Path, model: str = "nets_of_a_team.net", *, dirty: bool = False) -> list[revisions.OneSide]:
     head = made.repeated(1).comparison
     rows = [row.model_copy(update={"spec": row.spec.with_fields(model=model)}) for row in head.rows]
-    own = {"machine": {**head.machine, "dirty": dirty}, "code_hash": code_digest.of(["pytorch"], model)}
+    own = {"machine": {**head.machine, "commit": "a" * 40, "dirty": dirty}, "code_hash": code_digest.of(["pytorch"], model)}
     head = head.model_copy(update={"rows": rows, **own})
     with revisions.checked_out(revision, team) as base:
         return list(revisions.sides_of_model(base, revision, team, head, ["pytorch"]))
@@ -285,6 +285,9 @@ def test_the_revision_of_ones_own_model_is_that_of_its_own_repository(team: Path
     assert before.code is not None and now.code is None
     assert [each.plan.machine["commit"] for each in (before, now)] == [git(team, "rev-parse", at) for at in ("before", "main")]
     assert {each.plan.machine["repository"] for each in (before, now)} == {str(team)}
+    assert {each.plan.machine["suite_commit"] for each in (before, now)} == {"a" * 40}  # as `sides` has it
+    times = [git(team, "show", "-s", "--format=%cI", at) for at in ("before", "main")]
+    assert [each.plan.machine["committed_at"] for each in (before, now)] == times
     with pytest.raises(RevisionError, match=r"before~1 has no nets_of_a_team.net.py\. nets_of_a_team.net needs it"):
         sides("before~1", team)
     shutil.rmtree(team / ".git")
