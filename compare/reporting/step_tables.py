@@ -52,7 +52,7 @@ def step_table(summaries: Sequence[Summary]) -> list[Table]:
         "one. Compute: a step without exchange, of the slowest replica. Exposed: what a step takes beyond compute. Hidden: "
         "what the exchange alone takes beyond that. Idle: how long a replica waits for the slowest one, in the mean. To "
         "device, forward, backward, optimizer: parts of compute, of the slowest process, timed afterwards. MiB sent: by all "
-        "replicas in a step, by formula."
+        "replicas in a step, counted or by formula."
         + " Not separable: why a part that is missing (-) cannot be timed by itself." * inseparable
         + " Idle by formula: of S equal stages and M micro-batches, (S - 1) / (M + S - 1) of the step." * piped
         + "".join(f" {remark}" for remark in _beyond_their_whole(summaries))
