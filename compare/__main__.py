@@ -42,7 +42,7 @@ MODULES = {
         ("comparison", ["scaling"]),
         ("evaluation", ["evaluate", "convert", "predict", "infer"]),
         ("tuning", ["tune"]),
-        ("planning", ["plan"]),
+        ("planning", ["plan", "stragglers"]),
         ("switches", ["optimize", "layers"]),
         ("regression", ["regress", "bisect", "history"]),
         ("data", ["cache"]),

@@ -216,11 +216,14 @@ class Restart(Exact):
     """... and updates after them, of the first process."""
     seconds_lost: Seconds
     """Wall time from the attempt's last checkpoint, or from its start, until all its processes had ended."""
+    replicas: Count | None = None
+    """With which the run went on (`Spec.least_replicas`). None: with as many as before."""
 
     @property
     def words(self) -> str:
         """Without what others saw of it."""
-        return f"{self.reason.partition(';')[0]} (finished epochs: {self.epochs}, steps after them: {self.steps})"
+        fewer = f", went on with replicas: {self.replicas}" if self.replicas else ""
+        return f"{self.reason.partition(';')[0]} (finished epochs: {self.epochs}, steps after them: {self.steps}{fewer})"
 
 
 class RunResult(Exact):

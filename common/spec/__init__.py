@@ -25,6 +25,7 @@ from common.spec.groups import (
 from common.spec.names import (
     COMPRESSING_VARIANTS,
     DIVIDING_MODES,
+    ELASTIC_MODES,
     FORMER_LEVELS,
     HOST_MODES,
     INPUTS,

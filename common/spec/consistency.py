@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from common.spec.errors import SpecError, alternatives, did_you_mean
 from common.spec.groups import Dask
-from common.spec.names import COMPRESSING_VARIANTS, HOST_MODES, INPUTS, MODELS, MODES, OWNING_MODES, SCHEDULERS
+from common.spec.names import COMPRESSING_VARIANTS, ELASTIC_MODES, HOST_MODES, INPUTS, MODELS, MODES, OWNING_MODES, SCHEDULERS
 
 if TYPE_CHECKING:
     from common.spec.schema import Spec
@@ -24,6 +24,7 @@ def check(spec: Spec) -> None:
     _check_names(spec)
     _check_replicas(spec)
     _check_hosts(spec)
+    _check_elastic(spec)
     _check_mode_fields(spec)
     _check_input(spec)
 
@@ -69,6 +70,23 @@ def _check_replicas(spec: Spec) -> None:
             f"global_batch_size must divide evenly over replicas. Received: {spec.global_batch_size} over "
             f"{spec.data_replicas}. Use {' or '.join(choices)}."
         )
+
+
+def _check_elastic(spec: Spec) -> None:
+    least = spec.least_replicas
+    if least is None or spec.mode == "serial":  # that is what one replica is, and may be asked for together with others
+        return
+    if spec.mode not in ELASTIC_MODES:
+        raise SpecError(
+            f"least_replicas is for {alternatives(ELASTIC_MODES)}. Received: {least} in mode {spec.mode}. Leave it out."
+        )
+    if least > spec.replicas:
+        raise SpecError(f"least_replicas must be at most replicas. Received: {least} of {spec.replicas}. Use 1.")
+    if spec.hosts:
+        raise SpecError(f"least_replicas is for runs on one machine. Received: hosts {', '.join(spec.hosts)}. Leave one out.")
+    if spec.communication.compression != "none" or spec.dask.order == "owned":
+        which = "compressed gradients" if spec.communication.compression != "none" else "images that replicas own"
+        raise SpecError(f"least_replicas is not for {which}, which depend on the replicas. Leave it out.")
 
 
 def _check_hosts(spec: Spec) -> None:

@@ -41,6 +41,8 @@ DIVIDING_MODES = (*(mode for mode in WHOLE_BATCH_MODES if mode != "serial"), "sh
 """Modes that divide a model, or what is kept of each layer. They must know how its layers are joined."""
 RESUMABLE_MODES = ("serial", "data_parallel", "multi_process", "sharded_data_parallel")
 """Modes whose rank 0 holds everything that a resumed run needs, or gathers it."""
+ELASTIC_MODES = ("multi_process", "sharded_data_parallel")
+"""Modes of several processes whose checkpoint is of no number of replicas, so that fewer can go on from it."""
 OWNING_MODES = ("serial", "multi_process", "parameter_server", "model_averaging")
 """Modes in which each replica can train on images of its own: in both frameworks it is a process with a whole model."""
 INPUTS = ("inline", "workers", "dask")

@@ -9,7 +9,7 @@ from typing import Any, cast
 from common.machine import machine
 from common.spec import plain_values
 from common.spec.errors import SpecError, shown
-from common.spec.names import VARIANTS
+from common.spec.names import ELASTIC_MODES, VARIANTS
 from common.spec.plain_values import MAX_DEPTH, PlainValuesError
 from common.spec.schema import build
 
@@ -74,6 +74,8 @@ def with_variant(values: dict[str, Any], word: str, replicas: int) -> dict[str, 
     if mode == "serial" and values.get("hosts"):
         here, cores = machine.available_cores(), values.get("cores") or machine.available_cores()
         values |= {"hosts": (), "cores": min(cores, here) if isinstance(cores, int) else cores}
+    if mode not in ELASTIC_MODES:
+        values.pop("least_replicas", None)
     if mode == "hybrid":
         values["replicas"] = replicas * build({"hybrid": values["hybrid"]}).hybrid.inner_replicas
     return values

@@ -95,6 +95,9 @@ class Spec(Finite):
     """Steps of segments after training, which time the parts of a step separately and write a trace. 0: none."""
     hosts: tuple[str, ...] = Field((), max_length=MOST_REPLICAS)
     """Machines by name or address. The ranks are spread over them in order. The first is this one. Empty: all are here."""
+    least_replicas: int | None = Field(None, ge=1, le=MOST_REPLICAS)
+    """With how many replicas the run goes on at the least after the deaths of processes, each time with fewer. None: a run
+    never goes on with fewer. Its mathematics may change then, and its times do not count."""
     hang_seconds: float = Field(HANG_SECONDS, gt=0, le=1e9)
     """A hanging run ends within this time. It makes no progress, and uses no CPU or is stopped. See `watchdog`."""
     checkpoint_seconds: float | None = Field(60.0, ge=0, le=1e9)
@@ -220,6 +223,19 @@ class Spec(Finite):
         """The most batches that the input of each process makes ahead."""
         return {"inline": 0, "workers": self.prefetch * self.workers, "dask": self.prefetch}[self.input]
 
+    @property
+    def with_fewer_replicas(self) -> Spec | None:
+        """This run with as many replicas as are left when one has gone, and that divide the batch. None: those are too few."""
+        for replicas in range(self.replicas - 1, (self.least_replicas or self.replicas) - 1, -1):
+            if self.global_batch_size % replicas == 0:
+                return self.with_fields(mode="serial" if replicas == 1 else self.mode, replicas=replicas)
+        return None
+
+    def goes_on_from(self, other: Spec) -> bool:
+        """Whether this run can go on from a checkpoint of another spec: the same, or with other replicas if it is elastic."""
+        free = set[str]() if self.least_replicas is None else {"mode", "replicas"}
+        return self.model_dump(exclude=free) == other.model_dump(exclude=free)
+
     def learning_rate(self, step: int, steps_per_epoch: int, total_steps: int) -> float:
         """The learning rate of one update: the base rate, scaled for replicas, warmed up and scheduled.
 
@@ -249,9 +265,10 @@ class Spec(Finite):
 
     @property
     def digest(self) -> str:
-        """SHA-256 over all fields. Those of the structure count where they are not the model's own."""
-        the_models_own = {name for name in _STRUCTURE if name not in self.own_structure}
-        return hashlib.sha256(self.model_dump_json(exclude=the_models_own).encode()).hexdigest()
+        """SHA-256 over all fields. Those of the structure count where they are not the model's own, `least_replicas` if set."""
+        unset = {name for name in _STRUCTURE if name not in self.own_structure}
+        unset |= {"least_replicas"} if self.least_replicas is None else set()
+        return hashlib.sha256(self.model_dump_json(exclude=unset).encode()).hexdigest()
 
     @property
     def own_structure(self) -> dict[str, float]:

@@ -286,7 +286,8 @@ class Run:
 
     def _check(self, found: Identity) -> None:
         for field, wanted in self._identity():
-            if getattr(found, field) != wanted:
+            there = getattr(found, field)
+            if not (self._spec.goes_on_from(there) if field == "spec" else there == wanted):
                 raise CheckpointError(f"the checkpoint is of another run: its {field} differs")
 
     def _identity(self) -> Identity:

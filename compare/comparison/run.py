@@ -20,7 +20,7 @@ from compare.comparison.comparison_plan import Request
 from compare.core import exits, wording
 from compare.core.errors import FolderError, LaunchError
 from compare.core.interrupt import SIGNALLED, Interrupted, interruptible
-from compare.core.option_parsing import given_besides, levels, names, numbers, variants
+from compare.core.option_parsing import at_least_and_most, given_besides, levels, names, numbers, variants
 from compare.core.presets import Preset
 from compare.core.progress import Display, display
 from compare.core.statistics import VERDICT_PAIRS
@@ -104,6 +104,10 @@ def command(
     restarts: Annotated[
         int | None, typer.Option(min=0, help="How often a run whose process dies goes on from its checkpoint. Default: 0.")
     ] = None,
+    elastic: Annotated[
+        str | None,
+        typer.Option(metavar="MIN:MAX", help="Replicas: a run whose process dies goes on with fewer. Its times do not count."),
+    ] = None,
     profile: Annotated[bool, typer.Option("--profile", help=f"{options.PROFILE} A trace is written too.")] = False,
     proof: Annotated[bool, typer.Option(help=options.PROOF)] = True,
     live: Annotated[bool, typer.Option("--live", help="Keep live.html in the results folder up to date meanwhile.")] = False,
@@ -131,8 +135,10 @@ def command(
             _only_with_resume(context)
             request, out = _stored(resume, repeats, restarts, until_of, live=live, on=on), resume
         else:
+            least, replicas = _elastic(elastic, replicas)
             own = of_spec.asked(
-                replicas=replicas, input=input_, part=_part(input_only, compute_only), on_bad=on_bad, duplicates=duplicates,
+                replicas=replicas, least_replicas=least,
+                input=input_, part=_part(input_only, compute_only), on_bad=on_bad, duplicates=duplicates,
                 profile_steps=PROFILE_STEPS if profile else None, hosts=None if hosts is None else names(hosts),
             )  # fmt: skip
             asked_cells = run_settings.of_cells(*own)
@@ -148,6 +154,9 @@ def command(
                     asked = replace(asked, levels=tuple(levels(switches)))
                 if workers is not None:
                     asked = replace(asked, workers=numbers("--workers", workers, least=0))
+                if least is not None and not any(spec.VARIANTS[each][0] in spec.ELASTIC_MODES for each in asked.modes):
+                    allowed = " or ".join(spec.ELASTIC_MODES)
+                    raise SpecError(f"--elastic is for {allowed}. Received: {', '.join(asked.modes)}. Add one to --modes.")
                 asked = replace(asked, until=until_of(asked.until))
                 if repeats is not None:
                     asked = replace(asked, repeats=repeats)
@@ -328,6 +337,16 @@ def _do(request: Request) -> _Done:
                 raise
             live.finish("Interrupted." if code else "All runs have ended.")
     return _Done(made, report, folder, code, unwritten)
+
+
+def _elastic(text: str | None, replicas: int | None) -> tuple[int | None, int | None]:
+    """(least replicas, replicas) of a command line."""
+    if text is None:
+        return None, replicas
+    least, most = at_least_and_most("--elastic", text)
+    if replicas not in (None, most):
+        raise SpecError(f"--elastic says how many replicas there are. Received: {text} and --replicas {replicas}. Give one.")
+    return least, most
 
 
 def _proved(comparison: Comparison, request: Request, folder: Path, shown: Display) -> Comparison:

@@ -81,6 +81,41 @@ def numbers(option: str, text: str, *, least: int) -> tuple[int, ...]:
     return tuple(map(int, words))
 
 
+def factors(option: str, text: str, *, above: float) -> tuple[float, ...]:
+    """The numbers of an option, each once.
+
+    Raises:
+        SpecError: also if a word is not a number above `above`.
+    """
+    examples = [f"{above + more:g}" for more in (0.5, 1.0, 3.0)]
+    made: list[float] = []
+    for word in each_once(option, names(text), examples):
+        try:
+            made.append(float(word))
+        except ValueError:
+            made.append(math.nan)
+        if not above < made[-1] < math.inf:
+            use = ",".join(examples)
+            raise SpecError(f"{option} must be numbers above {above:g}. Received: {shown(word)}. Use e.g. {use}.")
+    return tuple(made)
+
+
+def at_least_and_most(option: str, text: str) -> tuple[int, int]:
+    """`1:4` as (1, 4).
+
+    Raises:
+        SpecError: it is no such pair, or the first number is not smaller.
+    """
+    least, _, most = text.partition(":")
+    try:
+        found = numbers(option, least, least=1) + numbers(option, most, least=2)
+    except SpecError:
+        found = ()
+    if len(found) != 2 or found[0] >= found[1]:
+        raise SpecError(f"{option} takes MIN:MAX, numbers of replicas. Received: {shown(text)}. Use e.g. 1:2.")
+    return found[0], found[1]
+
+
 def mebibytes(option: str, text: str) -> float:
     """`2GiB` or `512MiB` in MiB.
 

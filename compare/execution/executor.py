@@ -14,6 +14,7 @@ from typing import Any
 from common.artifacts import atomic_files, checkpoint, event_log, results
 from common.artifacts.schema import Restart, ResultError, RunResult, Status
 from common.processes import signals
+from common.spec import Spec
 from compare.execution import launch, store
 from compare.execution.matrix import Row
 
@@ -49,19 +50,24 @@ def execute(row: Row, repeat: int, folder: Path, watch: Watch, code: Code | None
     Args:
         restarts: how often a run that something from outside ended is started again, all its processes, from its last
             checkpoint. What a run gives a reason for itself would end it again: an error, refused data, a divergence. So would
-            a lack of memory.
+            a lack of memory. An elastic run is restarted with fewer replicas first, as often as it has some to lose.
     """
     directory = store.run_folder(folder, row.id, repeat)
-    deaths = _deaths(directory)
-    for _ in range(restarts):
-        made, death = _attempt(row, repeat, folder, watch, code, deaths)
+    deaths, left = _deaths(directory), row.spec
+    while True:
+        made, death = _attempt(row, repeat, folder, watch, code, deaths, left)
         if death is None:
             return made
+        if (fewer := left.with_fewer_replicas) is not None:
+            left, death = fewer, death.model_copy(update={"replicas": fewer.replicas})
+        elif restarts:
+            restarts -= 1
+        else:
+            break
         deaths = [*deaths, death]
         _changed(made, directory, restarts=deaths)
         print(f"{row.id}, repeat {repeat + 1} is restarted: {death.words}.", file=sys.stderr)
-    made, death = _attempt(row, repeat, folder, watch, code, deaths)
-    if death is None or not restarts:
+    if not deaths:
         return made
     before = "; ".join(f"{number}. {each.words}" for number, each in enumerate(deaths, 1))
     return _changed(made, directory, reason=f"{made.reason}. No restart is left. Those before: {before}")
@@ -79,9 +85,13 @@ def _deaths(directory: Path) -> list[Restart]:
 
 
 def _attempt(
-    row: Row, repeat: int, folder: Path, watch: Watch, code: Code | None, deaths: list[Restart]
+    row: Row, repeat: int, folder: Path, watch: Watch, code: Code | None, deaths: list[Restart], left: Spec
 ) -> tuple[RunResult, Restart | None]:
-    """The result of one attempt after these deaths, and how it died itself, if it may be restarted."""
+    """The result of one attempt after these deaths, and how it died itself, if it may be restarted.
+
+    Args:
+        left: the row's spec with the replicas that are left.
+    """
     directory = store.run_folder(folder, row.id, repeat)
     begun = time.time()
     process: launch.Started | None = None
@@ -89,7 +99,7 @@ def _attempt(
         try:
             store.clear(directory)
             spec_file, log = directory / store.SPEC_FILE, directory / store.LOG_FILE
-            atomic_files.write_atomically(spec_file, code.spec_json(row) if code else row.spec.to_json())
+            atomic_files.write_atomically(spec_file, code.spec_json(row) if code else left.to_json())
             arguments = ["run", str(spec_file), "--out", str(directory), "--repeat", str(repeat)]
             if (earlier := store.resumable(directory)) is not None:
                 arguments += ["--resume", str(earlier)]
@@ -103,15 +113,15 @@ def _attempt(
     except BaseException:
         if process is not None:
             launch.stop(process, grace_seconds=launch.INTERRUPTED_GRACE_SECONDS)
-            _finish(row, repeat, folder, deaths, "killed", "interrupted")
+            _finish(row, repeat, folder, deaths, left, "killed", "interrupted")
         raise
     launch.stop(process)
     ending, lacked_memory = signals.code_of(process.returncode), launch.memory_kills() > kills
     if hang is not None:
-        made = _finish(row, repeat, folder, deaths, "killed", hang)
+        made = _finish(row, repeat, folder, deaths, left, "killed", hang)
     else:
         status: Status = "killed" if ending < 0 else "failed"
-        made = _finish(row, repeat, folder, deaths, status, ending_words(ending, log, lacked_memory))
+        made = _finish(row, repeat, folder, deaths, left, status, ending_words(ending, log, lacked_memory))
     if made.status == "ok":
         for attempt in store.attempts(directory):
             checkpoint.remove(attempt)
@@ -167,15 +177,15 @@ def _wait(process: launch.Started, hang_seconds: float, directory: Path, watch: 
     return launch.wait(process, poll_seconds=_POLL_SECONDS, watch=look, hang_seconds=hang_seconds, folder=directory)
 
 
-def _finish(row: Row, repeat: int, folder: Path, deaths: list[Restart], status: Status, reason: str) -> RunResult:
-    """The run's own result if it wrote one for this spec, else one made from its events."""
+def _finish(row: Row, repeat: int, folder: Path, deaths: list[Restart], left: Spec, status: Status, reason: str) -> RunResult:
+    """The run's own result if it wrote one for this spec, else one made from its events. It is one of the row's spec."""
     try:
-        stored = store.finished(folder, row, repeat)
+        stored = store.finished(folder, row.model_copy(update={"spec": left}), repeat)
     except ResultError as error:
         stored, reason = None, f"{reason}; {error}"
     directory = store.run_folder(folder, row.id, repeat)
     if stored is not None:
-        return _changed(stored, directory, restarts=deaths) if deaths else stored
+        return _changed(stored, directory, spec=row.spec, restarts=deaths) if deaths else stored
     first_steps = (event for event in event_log.read_events(directory) if event.get("event") == "first_step")
     made = RunResult(
         framework=row.framework,

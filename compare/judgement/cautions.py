@@ -9,6 +9,7 @@ from typing import NamedTuple
 from common.artifacts.schema import RunResult
 from common.data.dataset import listed
 from common.data.sources.splits import IN_TWO_CLASSES, IN_TWO_SPLITS
+from common.spec import Spec
 from compare.core import wording
 from compare.core.statistics import fell, is_no_better_than
 from compare.execution import matrix, store
@@ -98,9 +99,30 @@ def _cut_short(summary: Summary, runs: Sequence[RunResult]) -> Iterator[_Caution
         why = wording.listed(death.words for death in deaths)
         said = f"restarted by itself (--restarts): {why}; {lost}."
         yield _Caution(summary.name, f"was {said}", "restarted by themselves (--restarts).", f"{times}; {lost}")
+    for run in runs:
+        if fewer := [death for death in run.restarts if death.replicas]:
+            epochs = wording.count(fewer[-1].epochs, "epoch")
+            yield _Caution(
+                summary.name,
+                f"went on with {fewer[-1].replicas} of {run.spec.replicas} replicas (--elastic) after {epochs}: "
+                f"{_other_mathematics(run.spec, fewer[-1].replicas or 1)}. The times of that run do not count.",
+                "went on with fewer replicas (--elastic). Their times do not count.",
+                f"{fewer[-1].replicas} of {run.spec.replicas} after {epochs}",
+            )
     for reason in dict.fromkeys(run.started_over for run in runs if run.started_over):
         said = f"cut short and started over: {reason}."
         yield _Caution(summary.name, f"was {said}", said)
+
+
+def _other_mathematics(spec: Spec, replicas: int) -> str:
+    """What a run that went on with fewer replicas computed otherwise."""
+    changes: list[str] = []
+    if spec.batch_norm_statistics == "per_replica":
+        sizes = f"{spec.global_batch_size // replicas} images and not {spec.per_replica_batch_size}"
+        changes.append(f"BatchNorm, where the model has it, normalised the {sizes} of a replica")
+    if spec.schedule.scaling != "none":
+        changes.append(f"the learning rate was scaled for {wording.count(replicas, 'replica')}")
+    return " and ".join(changes) or "sums have fewer parts, so the same mathematics but for rounding"
 
 
 def _lost(seconds: float) -> str:

@@ -79,11 +79,13 @@ def doubt(result: RunResult) -> str | None:
         return DISTURBED
     if result.spec.part == "training" and result.cores_used is None:
         return "were too short to tell whether other work disturbed them"
+    if any(death.replicas for death in result.restarts):
+        return "went on with fewer replicas (--elastic)"
     return None if result.clock_caution is None else f"got their losses late ({result.clock_caution})"
 
 
 def times_in_doubt(result: RunResult) -> bool:
-    """Whether other work took cores of a run's budget, the run was too short to tell, or its losses came late."""
+    """Whether other work took cores of a run's budget, or its times are not its own for another reason. See `doubt`."""
     return doubt(result) is not None
 
 

@@ -80,6 +80,8 @@ class Plan:
     projected: list[Projected] = field(default_factory=list[Projected])
     winners: dict[str, list[Winner]] = field(default_factory=dict[str, list[Winner]])
     """By framework."""
+    cases: dict[str, dict[str, Case]] = field(default_factory=dict[str, dict[str, Case]])
+    """By framework and layout: those that can run here."""
     image_seconds: dict[str, float] = field(default_factory=dict[str, float])
     """Of serial on one device at the batch of a replica, by framework."""
 
@@ -182,7 +184,7 @@ def _predict_framework(
         for each in found
     ]
     own: list[Predicted] = []
-    kept: dict[str, Case] = {}
+    kept = plan.cases[name] = {}
     for layout, case, reason in zip(found, cases, barred, strict=True):
         if reason is not None:
             own.append(Predicted(contestant=name, words=layout.words, run=layout.run, why=reason))
@@ -314,7 +316,7 @@ def pairs(plan: Plan, rows: Sequence[Row], results: Mapping[str, Sequence[RunRes
         predicted = by_id[row.id].step_seconds
         if predicted is None or not runs:
             continue
-        times = [_step_seconds(each) for each in runs]
+        times = [step_seconds(each) for each in runs]
         made.append(
             Pair(
                 contestant=row.contestant,
@@ -330,7 +332,8 @@ def pairs(plan: Plan, rows: Sequence[Row], results: Mapping[str, Sequence[RunRes
     return made
 
 
-def _step_seconds(result: RunResult) -> float:
+def step_seconds(result: RunResult) -> float:
+    """Seconds of a step of a whole batch, without steps that are not timed."""
     images = sum(each.timed_images for each in result.epochs)
     return sum(each.timed_seconds for each in result.epochs) * result.spec.global_batch_size / images
 

@@ -16,6 +16,7 @@ from common import spec
 from common.artifacts import checkpoint
 from common.artifacts.schema import RunResult
 from compare.execution import executor, matrix, store
+from compare.judgement import run_figures
 from tests.twins.runs import PROJECT, RANKS, SETTINGS
 
 KILLS, SEED = 10, 29
@@ -133,6 +134,28 @@ def test_ten_kills_at_random_moments_change_no_bit_of_what_is_learned(execute: A
             break
     assert restarted >= KILLS / 2  # the others came when the result was written already
     assert time.monotonic() - begun < 10 * SECONDS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["multi_process", "sharded_data_parallel"])
+@pytest.mark.parametrize("statistics", ["synchronised", "per_replica"])
+def test_an_elastic_run_goes_on_with_one_replica_and_its_mathematics_are_those_that_are_said(
+    execute: Any, mode: str, statistics: str
+) -> None:
+    """Over the whole batch BatchNorm is the same for one replica. Over each replica's share it is another."""
+    fields = {**MODES[mode], "least_replicas": 1, "batch_norm_statistics": statistics}
+    alone, _ = execute("alone", fields)
+    made, killed = execute("killed", fields, 1)
+    (death,) = made.restarts
+    assert (killed, death.replicas, made.resumes, made.started_over) == (1, 1, 1, None)
+    assert (made.spec, made.order_hash, made.weights_hash) == (alone.spec, alone.order_hash, alone.weights_hash)
+    before = death.epochs
+    assert [each.train for each in made.epochs[:before]] == [each.train for each in alone.epochs[:before]]
+    apart = max(
+        abs(one.train.loss - other.train.loss) / other.train.loss for one, other in zip(made.epochs, alone.epochs, strict=True)
+    )
+    assert apart < 1e-9 if statistics == "synchronised" else apart > 1e-6
+    assert run_figures.doubt(made) is not None
 
 
 @pytest.mark.slow

@@ -29,6 +29,9 @@ OF_MODES = ("parameter_server", "pipeline", "hybrid")
 paths = st.text(st.characters(exclude_characters="\0", codec="utf-8"))
 
 
+ELASTIC: dict[str, Any] = {"mode": "multi_process", "replicas": 4, "least_replicas": 1, "global_batch_size": 32}
+
+
 @st.composite
 def specs(draw: st.DrawFn) -> dict[str, Any]:
     word = draw(st.sampled_from(tuple(spec.VARIANTS)))
@@ -238,6 +241,10 @@ def test_a_right_value_is_accepted(values: dict[str, Any]) -> None:
             "global_batch_size must divide evenly over replicas. Received: 100 over 3. Use 99 or 102.",
         ),
         ({"mode": "multi_process", "replicas": 4, "global_batch_size": 2}, "Received: 2 over 4. Use 4."),
+        ({"mode": "pipeline", "replicas": 2, "least_replicas": 1}, "least_replicas is for multi_process or sharded_data_par"),
+        ({**ELASTIC, "least_replicas": 8}, "least_replicas must be at most replicas. Received: 8 of 4. Use 1."),
+        ({**ELASTIC, "hosts": ["localhost", "b"]}, "least_replicas is for runs on one machine. Received: hosts localhost, b."),
+        ({**ELASTIC, "communication": {"compression": "int8"}}, "least_replicas is not for compressed gradients"),
         ({"input": "workers"}, "workers must be at least 1 with input workers. Received: 0. Use 2."),
         ({"workers": 1}, "workers must be 0 with input inline. Received: 1. Use 0, or input workers."),
         ({"cores": 10**6}, "cores exceeds what this process may use. Received: 1000000. Use 1 to"),
@@ -274,6 +281,24 @@ def test_a_right_value_is_accepted(values: dict[str, Any]) -> None:
 def test_a_wrong_value_is_refused_with_field_value_and_fix(values: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError, match=message):
         spec.build(values)
+
+
+def test_an_elastic_run_loses_replicas_down_to_its_least_number_and_goes_on_from_its_own_checkpoints() -> None:
+    run, seen = spec.build(ELASTIC), list[spec.Spec]()
+    while (run := run.with_fewer_replicas) is not None:
+        seen.append(run)
+    assert [(each.mode, each.replicas) for each in seen] == [("multi_process", 2), ("serial", 1)]  # 3 do not divide 32
+    assert all(seen[-1].goes_on_from(each) and each.goes_on_from(seen[-1]) for each in (spec.build(ELASTIC), *seen))
+    assert not seen[-1].goes_on_from(spec.build({**ELASTIC, "seed": 1}))
+    rigid = spec.build({**ELASTIC, "least_replicas": None})
+    assert rigid.with_fewer_replicas is None and not rigid.goes_on_from(rigid.with_fields(replicas=2))
+    assert rigid.digest == spec.build({name: value for name, value in ELASTIC.items() if name != "least_replicas"}).digest
+
+
+def test_modes_that_cannot_lose_replicas_are_as_without_the_option() -> None:
+    values = {"least_replicas": 1, "global_batch_size": 32}
+    words = ("serial", "multi_process", "pipeline")
+    assert [spec.build(spec.with_variant(values, word, 2)).least_replicas for word in words] == [None, 1, None]
 
 
 def test_every_wrong_field_is_named_at_once() -> None:

@@ -12,6 +12,7 @@ from common.artifacts.schema import RunResult
 from common.spec import build
 from compare.core.interrupt import Interrupted
 from compare.execution import executor, launch, matrix, store
+from compare.judgement import run_figures
 from tests.compare.command_line import compare
 from tests.compare.conftest import behave
 from tests.compare.twins import fake
@@ -91,6 +92,36 @@ def test_a_run_that_hangs_is_restarted(fake_twins: pytest.MonkeyPatch, tmp_path:
     fake_twins.setattr(launch, "wait", hanging)
     made = run(tmp_path, restarts=1)
     assert (made.status, [death.reason for death in made.restarts]) == ("ok", ["it hangs"])
+
+
+ELASTIC = matrix.row(
+    "ranks", "left", build({"mode": "multi_process", "replicas": 4, "least_replicas": 1, "cores": 2, "global_batch_size": 32})
+)
+
+
+def test_an_elastic_run_goes_on_with_fewer_replicas_that_divide_its_batch(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    behave(fake_twins, left__multi_process__2="kill, kill", left__serial__2="ok, ok, kill, ok")
+    made = executor.execute(ELASTIC, 0, tmp_path, lambda events: None, restarts=1)
+    assert store.finished(tmp_path, ELASTIC, 0) == made and made.spec == ELASTIC.spec
+    # 4, then 2, since 3 do not divide 32, then 1, and once more with 1 by --restarts.
+    assert (made.status, [death.replicas for death in made.restarts]) == ("ok", [2, 1, None])
+    assert run_figures.doubt(made) == "went on with fewer replicas (--elastic)"
+    attempted = [json.loads((each / "spec.json").read_text()) for each in store.attempts(tmp_path / "runs" / "ranks-r0")[::-1]]
+    assert [(each["mode"], each["replicas"]) for each in attempted] == [
+        ("multi_process", 4),
+        ("multi_process", 2),
+        ("serial", 1),
+    ]
+
+
+def test_an_elastic_run_that_loses_its_last_replicas_names_all_deaths(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    behave(fake_twins, left__multi_process__2="kill, kill")
+    row = ELASTIC.model_copy(update={"spec": ELASTIC.spec.with_fields(least_replicas=2)})
+    made = executor.execute(row, 0, tmp_path, lambda events: None)
+    assert (made.status, made.spec, [death.replicas for death in made.restarts]) == ("killed", row.spec, [2])
+    assert "No restart is left. Those before: 1. killed by SIGKILL" in (made.reason or "")
 
 
 def test_ctrl_c_is_no_death_and_the_resumed_comparison_keeps_those_before_it(

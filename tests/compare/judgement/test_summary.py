@@ -377,6 +377,27 @@ def test_a_reproduction_is_not_advised_what_its_scale_fixes(argv: list[str], adv
     assert ("A larger --scale helps." in said) == (argv[-1] == "smoke")
 
 
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({}, "BatchNorm, where the model has it, normalised the 64 images and not 32 of a replica"),
+        ({"batch_norm_statistics": "synchronised"}, "sums have fewer parts, so the same mathematics but for rounding"),
+        (
+            {"batch_norm_statistics": "synchronised", "schedule": {"scaling": "linear"}},
+            "the learning rate was scaled for 1 replica",
+        ),
+    ],
+)
+def test_a_run_that_went_on_with_fewer_replicas_says_what_that_changed(fields: dict[str, Any], said: str) -> None:
+    row = made.row("pytorch", "multi_process")
+    row = row.model_copy(update={"spec": row.spec.with_fields(least_replicas=1, **fields)})
+    death = Restart(reason="killed by SIGKILL", epochs=1, steps=0, seconds_lost=1.0, replicas=1)
+    run = made.good(row, 1.0).model_copy(update={"restarts": [death]})
+    stored = Stored(comparison=made.comparison([row]), runs={row.id: {0: run}}, set_aside=[])
+    told = cautions.sentences(stored, summarize(stored))
+    assert any(f"went on with 1 of 2 replicas (--elastic) after 1 epoch: {said}. The times of" in each for each in told), told
+
+
 def test_near_equal_cautions_of_many_rows_are_one_with_their_number_and_their_names() -> None:
     stored = made.repeated(1)
     for row_id, runs in stored.runs.items():

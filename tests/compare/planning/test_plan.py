@@ -8,56 +8,16 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from common.machine import machine as this_machine
-from common.spec import Spec
 from compare.__main__ import app
 from compare.judgement.scaling_laws import Network
-from compare.planning import machine_file, measuring, planner, verdicts
-from compare.planning.costs import Costs, Device, Machine, OfFramework
+from compare.planning import machine_file, planner, verdicts
+from compare.planning.costs import Device, Machine
 from compare.planning.planner import Plan
 from compare.planning.prediction import Predicted
 from tests.compare.planning import made
+from tests.compare.planning.conftest import Times
 
 SLOW = Network(name="slow", alpha_seconds=1.0, beta_seconds_per_byte=0.0)
-
-
-class Times:
-    """What this machine would have measured: a second for a batch in `left`, two in `right`."""
-
-    def __init__(self) -> None:
-        self.disturbed = False
-        self.links = made.links(made.link(1e-3, 1e-9))
-        self.batches: list[set[tuple[int, int]]] = []
-        self.servers: list[bool] = []
-
-    def this_machine(
-        self, names: list[str], wanted: Spec, replicas: int, hosts: list[str], shown: Any, server: bool
-    ) -> Machine:
-        own = {name: OfFramework(versions={name: "1.0"}, links=self.links, disturbed=self.disturbed) for name in names}
-        self.servers.append(server)
-        devices = [Device(name=f"cpu {index}") for index in range(replicas)]
-        facts = this_machine.describe()
-        return Machine(name="made up", facts=facts, devices=devices, cores_of_device=4 // replicas, frameworks=own)
-
-    def model_costs(self, name: str, wanted: Spec, batches: set[tuple[int, int]], cores: int, shown: Any) -> Costs:
-        self.batches.append(batches)
-        factor = {"left": 1.0, "right": 2.0}[name]
-        found = made.costs(made.architecture(wanted.model), process_mib=100.0)
-        times = [
-            found.times[0].model_copy(
-                update={"cores": own, "batch_size": size, "whole_seconds": factor * size / made.BATCH / own**0.5}
-            )
-            for own, size in batches
-        ]
-        return found.model_copy(update={"times": times})
-
-
-@pytest.fixture
-def times(fake_twins: pytest.MonkeyPatch) -> Times:
-    made_up = Times()
-    fake_twins.setattr(measuring, "this_machine", made_up.this_machine)
-    fake_twins.setattr(measuring, "model_costs", made_up.model_costs)
-    return made_up
 
 
 def ask(*words: str) -> Any:

@@ -1,0 +1,50 @@
+"""A machine and models whose times are made up, so that no framework is asked."""
+
+from typing import Any
+
+import pytest
+
+from common.machine import machine as this_machine
+from common.spec import Spec
+from compare.planning import measuring
+from compare.planning.costs import Costs, Device, Machine, OfFramework
+from tests.compare.planning import made
+
+
+class Times:
+    """What this machine would have measured: a second for a batch in `left`, two in `right`."""
+
+    def __init__(self) -> None:
+        self.disturbed = False
+        self.links = made.links(made.link(1e-3, 1e-9))
+        self.batches: list[set[tuple[int, int]]] = []
+        self.servers: list[bool] = []
+
+    def this_machine(
+        self, names: list[str], wanted: Spec, replicas: int, hosts: list[str], shown: Any, server: bool
+    ) -> Machine:
+        own = {name: OfFramework(versions={name: "1.0"}, links=self.links, disturbed=self.disturbed) for name in names}
+        self.servers.append(server)
+        devices = [Device(name=f"cpu {index}") for index in range(replicas)]
+        facts = this_machine.describe()
+        return Machine(name="made up", facts=facts, devices=devices, cores_of_device=4 // replicas, frameworks=own)
+
+    def model_costs(self, name: str, wanted: Spec, batches: set[tuple[int, int]], cores: int, shown: Any) -> Costs:
+        self.batches.append(batches)
+        factor = {"left": 1.0, "right": 2.0}[name]
+        found = made.costs(made.architecture(wanted.model), process_mib=100.0)
+        times = [
+            found.times[0].model_copy(
+                update={"cores": own, "batch_size": size, "whole_seconds": factor * size / made.BATCH / own**0.5}
+            )
+            for own, size in batches
+        ]
+        return found.model_copy(update={"times": times})
+
+
+@pytest.fixture
+def times(fake_twins: pytest.MonkeyPatch) -> Times:
+    made_up = Times()
+    fake_twins.setattr(measuring, "this_machine", made_up.this_machine)
+    fake_twins.setattr(measuring, "model_costs", made_up.model_costs)
+    return made_up

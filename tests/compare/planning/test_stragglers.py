@@ -1,0 +1,140 @@
+"""`convtwins stragglers` with frameworks whose times are made up, and the simulator's answers in closed form."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from common.artifacts import results
+from common.artifacts.schema import Noise, RunResult
+from compare.__main__ import app
+from compare.execution import executor, store
+from compare.execution.matrix import Row
+from compare.planning import straggling
+from compare.planning.costs import Device, Machine
+from compare.planning.planner import Plan
+from compare.planning.prediction import Predicted
+from compare.planning.slow_rank import Straggler
+from tests.compare import made as made_up
+from tests.compare.planning import made
+
+MODES = "multi_process,model_averaging,parameter_server"
+
+
+@pytest.fixture
+def executed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """Runs that take no time; gives (row, repeat) of each. A step suffers by 3 / 4 of the factor beyond 1."""
+    done: list[tuple[str, int]] = []
+
+    def execute(row: Row, repeat: int, folder: Path, watch: Any) -> RunResult:
+        done.append((row.id, repeat))
+        slow = float(row.id.rpartition("-x")[2].removesuffix("-moving"))
+        result = made_up.good(row, (1 + 0.75 * (slow - 1)) * (1 + 0.01 * repeat), repeat)
+        results.save(result, store.run_folder(folder, row.id, repeat))
+        return result
+
+    monkeypatch.setattr(executor, "execute", execute)
+    return done
+
+
+def ask(*words: str | Path) -> Any:
+    size = ["--data", "digits", "--image-size", "32", "--batch-size", str(made.BATCH), "--modes", MODES]
+    return CliRunner().invoke(app, ["stragglers", "--model", "simple_cnn", *size, *map(str, words)], env={"COLUMNS": "160"})
+
+
+def test_synchronous_replicas_wait_for_the_slowest_one_and_stages_only_while_it_works() -> None:
+    replicas = made.case(made.run("multi_process", 4))
+    for factor in (1.5, 2.0, 4.0):
+        assert straggling.simulated(replicas, Straggler(factor)) == pytest.approx(factor)
+        assert straggling.simulated(replicas, Straggler(factor, moves=True)) == pytest.approx(factor)
+    turns = made.case(made.run("model_parallel", 2), stages_of_costs=2)  # equal stages, which take turns
+    assert straggling.simulated(turns, Straggler(3.0)) == pytest.approx(2.0)
+
+
+def test_the_paces_of_a_slow_rank_that_moves_are_averaged() -> None:
+    """A slow first device of a pipeline with unequal stages costs another time than a slow last one."""
+    turns = made.case(made.run("model_parallel", 2), stages_of_costs=2, speeds=(1.0, 0.5))
+    first, last = (
+        straggling.simulated(replace(turns, devices=order), Straggler(2.0)) for order in (turns.devices[::-1], turns.devices)
+    )
+    assert last == pytest.approx(5 / 3) and first == pytest.approx(4 / 3)
+    moving = straggling.simulated(turns, Straggler(2.0, moves=True))
+    assert moving == pytest.approx(2 / (3 / 4 + 3 / 5))
+
+
+@pytest.mark.usefixtures("times")
+def test_every_mode_of_processes_is_measured_interleaved_beside_the_simulator(
+    executed: list[tuple[str, int]], tmp_path: Path
+) -> None:
+    done = ask("--factor", "2,4", "--jitter", "--frameworks", "left", "--out", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    per_repeat = 3 * 4  # three modes of processes; even, x2, x4 and x4 in turn
+    assert len(executed) == 3 * per_repeat and len(set(executed)) == len(executed)
+    assert [each for each, _ in executed[:per_repeat]] == [each for each, _ in executed[per_repeat : 2 * per_repeat]][::-1]
+    kept = json.loads((tmp_path / "out" / "stragglers.json").read_text())
+    assert {(each["factor"], each["moves"]) for each in kept["suffered"]} == {(2.0, False), (4.0, False), (4.0, True)}
+    for each in kept["suffered"]:
+        assert each["measured"]["value"] == pytest.approx(1 + 0.75 * (each["factor"] - 1)) and each["n"] == 3
+        assert each["error"] == pytest.approx(each["simulated"] / each["measured"]["value"] - 1)
+    before = len(executed)
+    assert ask("--factor", "2,4", "--jitter", "--frameworks", "left", "--out", tmp_path / "out").exit_code == 0
+    assert len(executed) == before  # every run is there
+    other = ask("--factor", "3", "--frameworks", "left", "--out", tmp_path / "out")
+    assert other.exit_code == 2 and "slow ranks" in other.stderr
+
+
+def test_the_best_layout_of_each_mode_is_slowed_if_it_has_ranks() -> None:
+    """A mode whose replicas share a process has none. Nor has serial, and a layout that does not fit is not run."""
+
+    def predicted(words: str, variant: str, seconds: float, **fields: Any) -> Predicted:
+        run = made.run(variant, 1 if variant == "serial" else 2)
+        return Predicted(contestant="left", words=words, run=run, step_seconds=seconds, **fields)
+
+    every = [
+        predicted("serial", "serial", 1.0), predicted("threads", "data_parallel", 1.0),
+        predicted("too large", "multi_process", 1.0, fits=False), predicted("first", "multi_process", 2.0),
+        predicted("second", "multi_process", 3.0), predicted("averaged", "model_averaging", 4.0),
+    ]  # fmt: skip
+    cases = {each.words: made.case(each.run, one_process=each.words == "threads") for each in every}
+    machine = Machine(name="made", devices=[Device(name="0")], frameworks={})
+    chosen, in_one = straggling.layouts(Plan(every[0].run, machine, every, cases={"left": cases}))
+    assert [each.words for each in chosen] == ["first", "averaged"] and in_one == {"left": ["data_parallel"]}
+    assert [row.spec.steps for row in straggling.rows_of(chosen)] == [straggling.LEAST_STEPS] * 2
+    assert straggling.rows_of([predicted("quick", "multi_process", 0.1)])[0].spec.steps == 40
+
+
+@pytest.mark.usefixtures("times")
+def test_other_work_and_a_run_that_fails_are_told(
+    executed: list[tuple[str, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = executor.execute
+
+    def troubled(row: Row, repeat: int, folder: Path, watch: Any) -> RunResult:
+        result = whole(row, repeat, folder, watch)
+        if "averaging" in row.id and row.id.endswith("x2"):
+            return made_up.bad(row, "failed", "it broke", epochs=0)
+        disturbed = {"noise": Noise(cores_taken=0.97)} if "server" in row.id else {}
+        return result.model_copy(update=disturbed)
+
+    monkeypatch.setattr(executor, "execute", troubled)
+    done = ask("--factor", "2", "--frameworks", "left", "--repeats", "2", "--out", tmp_path / "out")
+    said = " ".join(done.stdout.split())
+    assert "left, one rank 2 times as slow: no finding. Other work disturbed it" in said
+    assert said.count("failed: it broke") == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--factor", "1"), "--factor must be numbers above 1. Received: '1'. Use e.g. 1.5,2,4."),
+        (("--factor", "2,x"), "--factor must be numbers above 1. Received: 'x'."),
+        (("--factor", ""), "--factor is empty."),
+        (("--set", "hosts=[a,b]"), "stragglers slows ranks of this machine."),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_at_once(words: tuple[str, ...], said: str) -> None:
+    done = ask(*words)
+    assert done.exit_code == 2 and said in " ".join(done.stderr.split())
