@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import resource
 import shutil
+import sys
+import sysconfig
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -67,6 +69,7 @@ def examine(frameworks: Sequence[str]) -> dict[str, Any]:
         "memory_free_mib": memory.available // _MIB,
         "allocator": "keeps freed pages in every run" if machine.keep_freed_memory() else "the system's default",
         "open_files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        "has_byte_code": not sys.dont_write_bytecode or _are_compiled(),
         "tools": {name: shutil.which(name) for name in ("git", "ssh")},
         "folders": [_folder(what, path) for what, path in _folders()],
         "caches": [
@@ -92,6 +95,12 @@ def report(found: dict[str, Any]) -> Report:
         values=found,
         exit_code=EXIT_LACKING if any(each["error"] for each in found["frameworks"]) else 0,
     )
+
+
+def _are_compiled() -> bool:
+    """Whether the frameworks that are installed here have byte code, which an earlier process has left."""
+    packages = [Path(sysconfig.get_path("purelib")) / name for name in ("torch", "tensorflow")]
+    return all((package / "__pycache__").exists() for package in packages if package.exists())
 
 
 def _facts(found: dict[str, Any]) -> list[str]:
@@ -201,5 +210,10 @@ def _warnings(found: dict[str, Any]) -> Iterator[str]:
         yield f"{found['memory_free_mib']:,} MiB of memory are free. A run of both frameworks needs {_LEAST_MEMORY_MIB:,}."
     if found["load"] > _BUSY * found["logical_cores"]:
         yield f"the machine is busy (load {found['load']:.1f}). Rely on no time until it is idle."
+    if not found["has_byte_code"]:
+        yield (
+            "PYTHONDONTWRITEBYTECODE is set. So each process compiles its framework's Python anew, which takes seconds. Unset "
+            "it once: make does so."
+        )
     if found["cores_allowed"] < 2:
         yield "only one core: no parallel mode can pay here."

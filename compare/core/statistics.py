@@ -421,6 +421,22 @@ def resolution(ratios: Sequence[Ratio], comparisons: int, *, one_look: bool = Fa
     return math.expm1(float(np.median(found))) if found else None
 
 
+def pairs_needed(ratios: Sequence[Ratio], comparisons: int, effect: float, most: int = 200) -> int | None:
+    """How many pairs would find a relative difference of `effect` in each of these ratios, at the rate of POWER.
+
+    Args:
+        ratios: of one look each. Their noise is taken for that of the pairs to come.
+        most: None is returned beyond it, and where no ratio has an interval.
+    """
+    noises = [error * math.sqrt(ratio.n) for ratio in ratios if (error := _error(ratio, one_look=True)) is not None]
+    if not noises or effect <= 0.0:
+        return None
+    for number in range(VERDICT_PAIRS, most + 1):
+        if least_found(max(noises) / math.sqrt(number), number - 1, comparisons) <= math.log1p(effect):
+            return number
+    return None
+
+
 def inverse(ratio: Ratio) -> Ratio:
     """The inverse ratio."""
     return Ratio(

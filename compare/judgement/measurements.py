@@ -153,6 +153,8 @@ class Measured(Frozen):
     subjects: dict[str, Subject]
     set_aside: list[str] = []
     """Of a comparison: why each unreliable stored file does not count."""
+    is_damaged: bool = False
+    """Whether one of them was torn or changed, and not only left unsigned or unchecked."""
     environments: dict[str, Environment] = {}
     """Of the contestants of a comparison, as far as they are recorded."""
     elsewhere: list[str] = []
@@ -267,6 +269,7 @@ def _comparison(folder: Path) -> Measured:
         data_hash=comparison.data_hash,
         proof=f"{comparison.headline}: {comparison.proof.sentence}" if comparison.proof else None,
         set_aside=[*cautions.signature(stored), *stored.set_aside, *cautions.unchecked(stored)],
+        is_damaged=bool(stored.set_aside),
         environments=environments.counted(comparison.environments, own),
         elsewhere=environments.cautions(stored),
         subjects={

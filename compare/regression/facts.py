@@ -8,12 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from common.machine.interference import DISTURBED_FROM
 from compare.core.statistics import VERDICT_PAIRS
 from compare.core.wording import count
-from compare.judgement.measurements import METRICS, Measured, Subject
+from compare.judgement.measurements import METRICS, SECONDS, Measured, Subject
 from compare.judgement.run_figures import DISTURBED
 from compare.judgement.summary import FAILURES, UNFINISHED
 from compare.regression.records import ACCURACY, Criteria, Fact, Verdict
 from compare.regression.samples import Pair, usable
 
+UNWATCHED = "Files of pytest-benchmark do not say whether other work disturbed a benchmark."
+_UNLIKE = 1.5
+"""Times as long as the smallest that the median of another file of one commit may be without a caution."""
 UNPROVED = "Neither side has a proof that both frameworks train the same."
 _AGREEMENT = {None: "not recorded on both sides", True: "agrees", False: "does not agree"}
 
@@ -126,6 +129,12 @@ def cautions(baseline: Measured, candidate: Measured, pairs: Sequence[Pair]) -> 
             for what, hashes in before.hashes.items()
             if _are_others(hashes, now.hashes.get(what, {}))
         ]
+        if candidate.kind == "benchmarks":
+            lines += [
+                f"{now.name}: the medians of the {what}'s files differ by up to {max(files) / min(files):.1f} times."
+                for each, what in ((before, "baseline"), (now, "candidate"))
+                if (files := [*each.samples.get(SECONDS, {}).values()]) and max(files) > _UNLIKE * min(files)
+            ]
         lines += [
             f"{now.name}: {words} Their times do not count."
             for each, what in ((before, "baseline"), (now, "candidate"))
@@ -133,6 +142,8 @@ def cautions(baseline: Measured, candidate: Measured, pairs: Sequence[Pair]) -> 
         ]
     if {each.parity for pair in pairs for each in (pair.before, pair.now)} == {"not examined"}:
         lines.append(UNPROVED)
+    if candidate.kind == "benchmarks":
+        lines.append(UNWATCHED)
     if candidate.proof is not None:
         lines.append(f"The candidate's proof: {candidate.proof.removesuffix('.')}.")
     return lines

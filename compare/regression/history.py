@@ -29,6 +29,7 @@ from compare.execution import options, store
 from compare.judgement import measurements
 from compare.judgement.measurements import METRICS, SECONDS, TIMES, Measured, Subject
 from compare.regression import revisions
+from compare.regression.facts import UNWATCHED
 from compare.regression.records import Point, heading
 from compare.regression.revisions import RevisionError
 from compare.reporting import document
@@ -57,7 +58,7 @@ def command(
         metrics = chosen("--metric", names(metric), (*METRICS, SECONDS))
         if out is not None and out.resolve() != folder.resolve():
             store.refuse_others(out, None, None, "history", own=document.files_of(NAME))
-        found, left_out = points(folder, metrics, only)
+        found, left_out, is_damaged = points(folder, metrics, only)
         for reason, times in Counter(left_out).items():
             typer.echo(f"Left out{f' ({times} times)' if times > 1 else ''}: {reason}", err=True)
         words = [] if metrics == list(_DEFAULT) else ["--metric", ",".join(metrics)]
@@ -73,15 +74,14 @@ def command(
             made.show(None if unwritten else out, as_json=False)
         if unwritten:
             typer.echo(unwritten, err=True)
-    raise typer.Exit(exits.RUN_FAILED if unwritten else 0)
+    raise typer.Exit(exits.RUN_FAILED if unwritten or is_damaged else 0)
 
 
 _DISTURBED = ": other work disturbed all of its runs, or may have"
 _OF_A_SIDE = "for base and head, the command that made them"
-_UNWATCHED = " Files of pytest-benchmark do not say whether other work disturbed a benchmark."
 
 
-def points(folder: Path, metrics: Sequence[str], only: str | None = None) -> tuple[list[Point], list[str]]:
+def points(folder: Path, metrics: Sequence[str], only: str | None = None) -> tuple[list[Point], list[str], bool]:
     """Every figure in a folder and its subfolders.
 
     Args:
@@ -90,7 +90,8 @@ def points(folder: Path, metrics: Sequence[str], only: str | None = None) -> tup
         only: a pattern of the ids of rows or benchmarks. None: all.
 
     Returns:
-        The points, by machine, metric and name, then in the order of their commits; and why something was left out.
+        The points, by machine, metric and name, then in the order of their commits; why something was left out; whether some of
+        that is damaged.
 
     Raises:
         FolderError: there is no figure.
@@ -151,7 +152,8 @@ def points(folder: Path, metrics: Sequence[str], only: str | None = None) -> tup
         raise FolderError(
             f"{folder} holds no measurement of {', '.join(metrics)} that matches ({found}). Measure one, or ask for another."
         )
-    return sorted(made.values(), key=lambda each: (each.machine, metrics.index(each.metric), each.name, each.when)), left_out
+    ordered = sorted(made.values(), key=lambda each: (each.machine, metrics.index(each.metric), each.name, each.when))
+    return ordered, left_out, any(isinstance(each, FolderError) or each.is_damaged for each in read)
 
 
 def _reliable(subject: Subject, metric: str) -> Spread | None:
@@ -263,7 +265,7 @@ def history_table(points: Sequence[Point], name: str) -> Table:
         for point in points
     ]
     note = "Median (25 % to 75 % quantile) of n repeats or rounds, in the order of the commits. *: with uncommitted changes."
-    note += _UNWATCHED if points[0].metric == SECONDS else ""
+    note += f" {UNWATCHED}" if points[0].metric == SECONDS else ""
     return Table(name, one_line(f"{title} on {points[0].machine}"), columns, rows, note=note)
 
 

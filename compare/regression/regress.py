@@ -141,6 +141,9 @@ def judge_stored(baseline: Path, candidate: Path | None, criteria: Criteria) -> 
             raise FolderError(f"There is no {what} at {path}. Measure it first, or name a folder or file that is there.")
     if candidate is None and (baseline / MARK_FILE).exists():
         baseline, candidate = baseline / BASE, baseline / HEAD
+    for path in (baseline, candidate):
+        if path is not None and (path / MARK_FILE).exists():
+            raise FolderError(f"{path} holds two sides, measured in turn. Name one of them: {path / BASE} or {path / HEAD}.")
     before = measurements.read(baseline)
     now = measurements.newest_beside(before) if candidate is None else measurements.read(candidate)
     shared = before.subjects.keys() & now.subjects.keys()

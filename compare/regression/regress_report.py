@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from compare.core.statistics import CONFIDENCE, VERDICT_PAIRS, Spread
+from compare.core.statistics import CONFIDENCE, VERDICT_PAIRS, Spread, pairs_needed
 from compare.core.verdict_words import UNBOUNDED, p_words, percent_words, resolution_words
-from compare.core.wording import percent
+from compare.core.wording import count, joined, percent
 from compare.judgement.measurements import METRICS
 from compare.regression.records import ACCURACY, EXIT_OK, EXIT_REGRESSION, UNDECIDED, Change, Judgement, heading
 from compare.reporting import comparison_tables
@@ -57,16 +57,16 @@ def headline(judged: Judgement) -> str:
     thresholds = (
         f"({percent_words(judged.threshold)} of seconds and MiB, {percent_words(judged.accuracy_threshold)} of accuracy)"
     )
-    if unsure := judged.num_not_ruled_out:
-        return (
-            f"CANNOT TELL whether there is a regression: {unsure} of {len(judged.verdicts)} figures may be worse by more than "
-            f"the threshold {thresholds}."
-        )
     if judged.exit_code != EXIT_OK:
-        unjudged = judged.verdicts.count("not judged")
         reliable = f"no {'pair with ' if judged.paired else ''}reliable times on both sides"
-        why = f": {unjudged} of {len(judged.verdicts)} figures have {reliable}" if unjudged else ""
-        return f"CANNOT TELL whether there is a regression{why}."
+        few = sum(change.verdict in ("too few to tell", "cannot tell") for change in judged.changes)
+        causes = (
+            (judged.num_not_ruled_out, f"may be worse by more than the threshold {thresholds}"),
+            (few, f"have too few {_samples(judged)}"),
+            (judged.verdicts.count("not judged"), f"have {reliable}"),
+        )
+        said = [f"{number} of {len(judged.verdicts)} figures {what}" for number, what in causes if number]
+        return f"CANNOT TELL whether there is a regression{': ' if said else ''}{joined(said)}."
     return f"No regression: none of {len(judged.verdicts)} figures is worse by more than its threshold {thresholds}."
 
 
@@ -87,8 +87,7 @@ def sentences(judged: Judgement) -> list[tuple[str, list[str]]]:
         figures = [f"{change_words(change)}." for change in judged.changes if change.verdict == verdict]
         return figures + [sentence for each, sentence in facts if each == verdict]
 
-    samples = "benchmark files" if judged.kind == "benchmarks" else "samples"
-    needed = f"{VERDICT_PAIRS} {samples} that a verdict needs"
+    needed = f"{VERDICT_PAIRS} {_samples(judged)} that a verdict needs"
     undecided = [
         f"{change_words(change)}: {_unjudged(change) or f'{change.change.n} of the {needed}'}."
         for change in judged.changes
@@ -109,6 +108,8 @@ def sentences(judged: Judgement) -> list[tuple[str, list[str]]]:
         for change in judged.changes
         if change.not_ruled_out
     ]
+    if unsure and judged.paired and (needed := _pairs_needed(judged)) is not None:
+        unsure.append(f"At this noise, about {needed} pairs would rule out the threshold: --repeats {needed} in another --out.")
     if unsure and judged.kind != "benchmarks":
         unsure.append("--metric judges chosen figures alone, and a larger --threshold or --accuracy-threshold asks for less.")
     found = [
@@ -123,6 +124,16 @@ def sentences(judged: Judgement) -> list[tuple[str, list[str]]]:
         ("How it was judged", _method(judged)),
     ]
     return [(title, lines) for title, lines in found if lines]
+
+
+def _samples(judged: Judgement) -> str:
+    return "benchmark files" if judged.kind == "benchmarks" else "pairs" if judged.paired else "samples"
+
+
+def _pairs_needed(judged: Judgement) -> int | None:
+    """Pairs with which a growth by the threshold would be found in most cases, if the noise is that of these pairs."""
+    ratios = [change.change for change in judged.changes if change.not_ruled_out and not change.is_accuracy]
+    return pairs_needed(ratios, judged.tested, judged.threshold)
 
 
 def _unjudged(change: Change) -> str:
@@ -210,7 +221,8 @@ def _cells(change: Change) -> dict[str, Cell]:
 
 def _method(judged: Judgement) -> list[str]:
     lines = [
-        "Base and head were measured in turn: paired t-tests on the logarithms of the ratios of repeats."
+        "Base and head were measured in turn: paired t-tests on the logarithms of the ratios of repeats. So a change is the "
+        "geometric mean of these ratios. The medians of both sides may point the other way."
         if judged.paired
         else "The two were measured apart: Welch's t-tests on logarithms. They cannot separate the change from what else "
         "changed on the machine meanwhile. --interleaved REV or --environments A B can."
@@ -221,8 +233,8 @@ def _method(judged: Judgement) -> list[str]:
         ratios = [change.change for change in tested]
         lines.append(
             f"A regression is significantly worse, by more than {percent_words(judged.threshold)} of seconds or MiB, or "
-            f"{percent_words(judged.accuracy_threshold)} of accuracy. With {percent(CONFIDENCE)} confidence none of the "
-            f"{judged.tested} tested figures is called better or worse by chance (Holm). Each interval is that of "
+            f"{percent_words(judged.accuracy_threshold)} of accuracy. {count(judged.tested, 'figure')} could be tested. "
+            f"With {percent(CONFIDENCE)} confidence none is called better or worse by chance (Holm). Each interval is that of "
             f"its figure alone. A figure that is the same number in every run is not tested."
             f"{'' if judged.one_look else ' This holds however often repeats are added.'}"
             f"{resolution_words(ratios, judged.tested, one_look=judged.one_look, tested=figures)}"

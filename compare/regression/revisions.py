@@ -42,7 +42,7 @@ MARK_FILE = "interleaved.json"
 LOCK_FILES = ("requirements.lock", "locks/cpu.lock")
 """`make setup` installs one of them."""
 
-PREPARING = "asking the frameworks and reading the data; then each side runs once as a warm-up, which may take minutes"
+PREPARING = "asking the frameworks and reading the data"
 
 _PRINT_DEFAULTS = "from common import spec; print(spec.Spec().to_json())"
 _PRINT_FILES = (

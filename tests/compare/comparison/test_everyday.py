@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -58,6 +59,17 @@ def test_doctor_fails_in_the_words_of_a_framework_that_cannot_start(fake_twins: 
     assert done.exit_code == 1
     assert "left cannot describe itself" in done.stdout and "No module named" in done.stdout
     assert "right: right 1.0" in done.stdout
+
+
+@pytest.mark.parametrize(("written", "there"), [(True, False), (False, False), (False, True)])
+def test_doctor_warns_where_every_process_compiles_its_framework_anew(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path, written: bool, there: bool
+) -> None:
+    (tmp_path / "torch" / ("__pycache__" if there else "nothing")).mkdir(parents=True)
+    fake_twins.setattr(sys, "dont_write_bytecode", not written)
+    fake_twins.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
+    warnings = doctor.examine([])["warnings"]
+    assert any("PYTHONDONTWRITEBYTECODE" in each for each in warnings) == (not written and not there)
 
 
 def test_doctor_has_a_word_for_every_mode() -> None:

@@ -197,6 +197,17 @@ def test_what_is_said_to_be_found_is_found_in_nine_of_ten_cases(pairs: int, comp
     assert stats.nct.sf(critical, pairs - 1, noises * least / error).mean() == pytest.approx(0.9, abs=1e-3)
 
 
+def test_so_many_pairs_as_are_said_to_be_needed_find_the_effect_and_one_fewer_does_not() -> None:
+    found = statistics.paired_ratio([(1.0 + 0.05 * sign, 1.0) for sign in (0, 1, -1, 2, -2, 1)], one_look=True)
+    assert found is not None
+    needed = statistics.pairs_needed([found], 2, 0.05)
+    assert needed is not None
+    noise = float(stats.tstd([math.log(1.0 + 0.05 * sign) for sign in (0, 1, -1, 2, -2, 1)]))
+    most, fewer = (statistics.least_found(noise / math.sqrt(number), number - 1, 2) for number in (needed, needed - 1))
+    assert most <= math.log(1.05) < fewer
+    assert statistics.pairs_needed([found], 2, 1e-6) is None and statistics.pairs_needed([], 2, 0.05) is None
+
+
 def test_the_difference_that_a_family_finds_is_that_of_its_middle_ratio() -> None:
     pairs = [[(1.0 + spread * sign, 1.0) for sign in (0, 1, -1, 2, -2)] for spread in (0.001, 0.01, 0.03)]
     ratios = [found for each in pairs if (found := paired_ratio(each)) is not None]

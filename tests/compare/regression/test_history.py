@@ -79,7 +79,7 @@ def test_points_stand_in_the_order_of_commits_where_git_knows_it(measured: Path,
     monkeypatch.setattr(machine, "PROJECT_ROOT", repository)
     kept.folder(measured / "x", {"pytorch": 2.0}, created_at="2026-01-01T00:00:00+00:00", machine={"commit": later})
     kept.folder(measured / "y", {"pytorch": 4.0}, created_at="2026-01-02T00:00:00+00:00", machine={"commit": earlier})
-    found, _ = history.points(measured, ["epoch_seconds"])
+    found, *_ = history.points(measured, ["epoch_seconds"])
     assert [point.commit for point in found] == [earlier, later]
     assert [str(point.committed_at)[:10] for point in found] == ["2025-01-03", "2025-01-04"]
 
@@ -91,7 +91,7 @@ def test_a_commit_of_another_repository_has_the_time_that_was_stored_with_it(tmp
     for commit, day, own in ((FIRST, 1, {}), (SECOND, 2, {"repository": "/of/a/team", "committed_at": told})):
         at = f"2026-01-0{day}T00:00:00+00:00"
         kept.folder(tmp_path / commit, {"pytorch": 4.0}, created_at=at, machine={"commit": commit, **own})
-    points, _ = history.points(tmp_path, ["epoch_seconds"])
+    points, *_ = history.points(tmp_path, ["epoch_seconds"])
     assert points[0].commit_name.rstrip("*") == first
 
 
@@ -103,7 +103,7 @@ def test_other_machines_devices_and_work_are_other_lines(tmp_path: Path) -> None
     row = made.row("pytorch")
     larger = row.model_copy(update={"spec": row.spec.model_copy(update={"global_batch_size": 128})})
     kept.folder(tmp_path / "e", {"pytorch": 4.0}, rows=[larger])
-    found, left_out = history.points(tmp_path, ["epoch_seconds"])
+    found, left_out, _ = history.points(tmp_path, ["epoch_seconds"])
     assert left_out == []
     assert [table.title.partition(" on ")[2] for table in history.report(found, tmp_path).tables] == [
         "Another CPU, 2 logical cores",
@@ -119,7 +119,7 @@ def test_times_of_disturbed_runs_are_left_out_and_a_copy_is_no_second_point(tmp_
     shutil.copytree(tmp_path / "a", tmp_path / "copy")
     disturbed = {"cores_of_others": 1.5, "machine": {"logical_cores": 2}}
     kept.folder(tmp_path / "b", {"pytorch": 9.0}, changed=disturbed, created_at="2026-01-02T00:00:00+00:00")
-    found, left_out = history.points(tmp_path, ["epoch_seconds", "test_accuracy"])
+    found, left_out, _ = history.points(tmp_path, ["epoch_seconds", "test_accuracy"])
     assert [point.value.median for point in found if point.metric == "epoch_seconds"] == [2.0]
     assert len([point for point in found if point.metric == "test_accuracy"]) == 2
     (said,) = left_out
@@ -129,7 +129,7 @@ def test_times_of_disturbed_runs_are_left_out_and_a_copy_is_no_second_point(tmp_
 def test_two_commits_of_equal_accuracy_are_two_points(tmp_path: Path) -> None:
     for commit in ("a" * 40, "b" * 40):
         kept.folder(tmp_path / commit, {"pytorch": 2.0}, machine={"commit": commit})
-    found, left_out = history.points(tmp_path, ["test_accuracy"])
+    found, left_out, _ = history.points(tmp_path, ["test_accuracy"])
     assert [point.commit for point in found] == ["a" * 40, "b" * 40] and not left_out
 
 
@@ -137,7 +137,7 @@ def test_two_hosts_of_one_kind_are_two_lines(tmp_path: Path) -> None:
     for number, host in enumerate(("a" * 32, "b" * 32, "a" * 32)):
         at = f"2026-01-01T00:00:0{number}+00:00"
         kept.folder(tmp_path / str(number), {"pytorch": 2.0}, machine={"host": host}, created_at=at)
-    found, _ = history.points(tmp_path, ["epoch_seconds"])
+    found, *_ = history.points(tmp_path, ["epoch_seconds"])
     assert [point.machine for point in found] == [
         "Some CPU, 2 logical cores, machine 1 (host aaaaaaaa)",
         "Some CPU, 2 logical cores, machine 1 (host aaaaaaaa)",
@@ -191,7 +191,7 @@ def test_what_cannot_be_read_is_told_and_nothing_at_all_is_an_error(tmp_path: Pa
     (tmp_path / "bad" / "compare.json").write_text("{")
     (tmp_path / "other.json").write_text('{"benchmarks": 1}')  # not of pytest-benchmark
     done = compare(tmp_path, "--json")
-    assert done.exit_code == 0
+    assert done.exit_code == 1  # something is damaged
     assert done.stderr.startswith(f"Left out: {tmp_path / 'bad' / 'compare.json'} is not a whole comparison")
     (point,) = json.loads(done.stdout)
     assert test_schema.faults("history", [point]) == [] != test_schema.faults("history", [{**point, "more": 1}])
@@ -231,7 +231,7 @@ def test_a_reason_that_several_results_share_is_told_once_with_its_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept.folder(tmp_path / "a", {"pytorch": 4.0})
-    points, _ = history.points(tmp_path, ["epoch_seconds"])
+    points, *_ = history.points(tmp_path, ["epoch_seconds"])
     monkeypatch.setattr(history, "points", lambda *_: (points, ["too old", "too old", "torn"]))
     told = compare(tmp_path).stderr
     assert told.count("too old") == 1 and "Left out (2 times): too old" in told and "Left out: torn" in told

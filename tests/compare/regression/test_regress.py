@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -274,7 +275,8 @@ def test_too_few_repeats_are_an_error_not_a_pass(tmp_path: Path, repeats: int, v
     assert set(verdicts(judged)) == {verdict} and judged.exit_code == code
     assert judged.changes[0].change.value == pytest.approx(2.0, rel=0.01)
     if code == 5:
-        assert regress_report.headline(judged) == "CANNOT TELL whether there is a regression."
+        headline = regress_report.headline(judged)
+        assert headline.startswith("CANNOT TELL whether there is a regression: ") and headline.endswith("have too few samples.")
 
 
 @pytest.mark.parametrize(
@@ -345,6 +347,39 @@ def test_the_headline_says_that_a_slowdown_may_be_hidden(tmp_path: Path) -> None
         "CANNOT TELL whether there is a regression: 1 of 2 figures may be worse by more than the threshold "
         "(5 % of seconds and MiB, 1 % of accuracy)."
     )
+
+
+def test_the_headline_counts_all_that_cannot_be_told_and_the_report_says_how_many_pairs_would_tell(tmp_path: Path) -> None:
+    noise = (1.0, 1.3, 0.8, 1.2, 0.9, 1.1)
+    before = kept.folder(tmp_path / "before", BOTH, noise=noise)
+    now = kept.folder(tmp_path / "now", BOTH, noise=noise[::-1])
+    spoil(now, range(3))
+    criteria = Criteria(metrics=("epoch_seconds",))
+    judged = judging.judge(*map(measurements.read, (before, now)), criteria, paired=True)
+    assert regress_report.headline(judged) == (
+        "CANNOT TELL whether there is a regression: 1 of 6 figures may be worse by more than the threshold (5 % of seconds and "
+        "MiB, 1 % of accuracy) and 1 of 6 figures have too few pairs."
+    )
+    told = dict(regress_report.sentences(judged))["A regression beyond the threshold is not shown, and not ruled out"]
+    needed = re.search(r"about (\d+) pairs would rule out the threshold: --repeats (\d+) in another --out", " ".join(told))
+    assert needed is not None and needed[1] == needed[2] and 100 < int(needed[1]) < 200  # the ratios spread by 35 %
+
+
+def test_a_measurement_of_two_sides_is_named_by_a_side(tmp_path: Path) -> None:
+    for side in ("base", "head"):
+        kept.folder(tmp_path / "both" / side, {"pytorch": 4.0})
+    (tmp_path / "both" / "interleaved.json").write_text("{}")
+    done = compare(tmp_path / "both" / "base", tmp_path / "both")
+    assert done.exit_code == 2
+    assert f"Name one of them: {tmp_path / 'both' / 'base'} or {tmp_path / 'both' / 'head'}." in " ".join(done.stderr.split())
+
+
+def test_benchmark_files_that_other_work_may_have_disturbed_are_told(tmp_path: Path) -> None:
+    before = benchmarks(tmp_path / "before", 0.01, noise=(1.0, 1.0, 1.0, 1.0, 3.0))
+    cautions = judge(before, benchmarks(tmp_path / "now", 0.01)).cautions
+    assert "test_step: the medians of the baseline's files differ by up to 3.0 times." in cautions
+    assert not any("candidate's files differ" in each for each in cautions)
+    assert "Files of pytest-benchmark do not say whether other work disturbed a benchmark." in cautions
 
 
 SEEDS = (0, 1, 2, 3, 4)
