@@ -232,6 +232,6 @@ def test_a_reason_that_several_results_share_is_told_once_with_its_number(
 ) -> None:
     kept.folder(tmp_path / "a", {"pytorch": 4.0})
     points, *_ = history.points(tmp_path, ["epoch_seconds"])
-    monkeypatch.setattr(history, "points", lambda *_: (points, ["too old", "too old", "torn"]))
+    monkeypatch.setattr(history, "points", lambda *_: (points, ["too old", "too old", "torn"], False))
     told = compare(tmp_path).stderr
     assert told.count("too old") == 1 and "Left out (2 times): too old" in told and "Left out: torn" in told
