@@ -273,7 +273,8 @@ class Run:
         self._usage = progress.usage
         self._memory_mib = np.array([progress.peak_memory_mib, progress.peak_memory_pss_mib], np.float64)
         self._load, self._frequency_mhz = progress.load_start, progress.frequency_start_mhz
-        self._audit = Audit(progress.clock)
+        same_ranks = progress.identity.spec.replicas == self._spec.replicas  # an elastic run's times do not count
+        self._audit = Audit(progress.clock if same_ranks else [])
         self.record(first_step_loss=progress.first_step_loss, resumes=progress.resumes + 1, clock_caution=self._audit.caution())
         self._event("first_step", seconds=progress.phases.first_step_seconds, loss=progress.first_step_loss)
         for record in progress.epochs:
