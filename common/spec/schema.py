@@ -232,9 +232,19 @@ class Spec(Finite):
         return None
 
     def goes_on_from(self, other: Spec) -> bool:
-        """Whether this run can go on from a checkpoint of another spec: the same, or with other replicas if it is elastic."""
-        free = set[str]() if self.least_replicas is None else {"mode", "replicas"}
+        """Whether this run can go on from a checkpoint of another spec: the same, or with other replicas if it is elastic.
+
+        Replicas that share an optimizer's state cannot read that of one replica.
+        """
+        reads = self.least_replicas is not None and (self.mode, other.mode) != ("sharded_data_parallel", "serial")
+        free = {"mode", "replicas"} if reads else set[str]()
         return self.model_dump(exclude=free) == other.model_dump(exclude=free)
+
+    @property
+    def scaled_learning_rate(self) -> float:
+        """The base rate, scaled for replicas as `schedule.scaling` says."""
+        factors = {"none": 1.0, "linear": self.data_replicas, "sqrt": math.sqrt(self.data_replicas)}
+        return self.optimizer.learning_rate * factors[self.schedule.scaling]
 
     def learning_rate(self, step: int, steps_per_epoch: int, total_steps: int) -> float:
         """The learning rate of one update: the base rate, scaled for replicas, warmed up and scheduled.
@@ -250,8 +260,7 @@ class Spec(Finite):
             steps_per_epoch: at least 1.
             total_steps: updates of the whole run.
         """
-        schedule, replicas = self.schedule, self.data_replicas
-        rate = self.optimizer.learning_rate * {"none": 1.0, "linear": replicas, "sqrt": math.sqrt(replicas)}[schedule.scaling]
+        schedule, rate = self.schedule, self.scaled_learning_rate
         epoch = step // steps_per_epoch
         if schedule.name == "step":
             rate *= schedule.gamma ** (epoch // schedule.step_size)

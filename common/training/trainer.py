@@ -263,7 +263,7 @@ class Trainer:
                 slots.setdefault(slot, {})[name] = array
             else:
                 groups[group][name] = array
-        if self.shards_optimizer:
+        if self.shards_optimizer or slots:  # one replica that is left of several reads what they gathered
             self.load_slots(slots, groups["weights"])
             return
         self.load_weights(groups["weights"])

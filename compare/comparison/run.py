@@ -425,7 +425,7 @@ def _follow_further(folder: Path, request: Request, shown: Display) -> None:
     stored = store.read(folder)  # after that: it reads every run
     if not any(pair.beyond is not None and not pair.is_other_training for _, pair in sameness.growths(stored)):
         return
-    shown.say("proof: more copies of the run")
+    shown.stage("proof: more copies of the run, since losses of a row left the distance of the few there are")
     try:
         copies = ladder.with_more_copies(
             proof.trajectories, stored.comparison.rows, request.frameworks, out=folder / "proof", progress=shown.say

@@ -94,6 +94,8 @@ class Judged(Frozen):
     """Comparisons that are judged together. One with too few pairs counts, because more repeats may test it."""
     smallest_effect: float | None = None
     """The difference that matters, e.g. 0.05, if one was named before the runs."""
+    disturbed: bool = False
+    """Whether other work disturbed a run of it. Then a report gives no finding, and no ratio."""
     smaller_p: float | None = None
     """That the true difference is as large as `smallest_effect`. Corrected in a family of its own, see `smaller_p`."""
 

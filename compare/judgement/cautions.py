@@ -229,18 +229,16 @@ def _short(stored: Stored, summary: Summary, row: Row) -> Iterator[_Caution]:
 
 def _other_work(summary: Summary, *, is_side: bool) -> Iterator[_Caution]:
     """Whether a row got its cores. The runs of a side of `regress` or `bisect` have partners, so it is not made again alone."""
-    if summary.stolen and summary.noise is not None:
-        lost, who = summary.noise.cores_stolen or 0.0, "the hypervisor"
-    elif summary.disturbed:
-        lost, who = summary.cores_lost or 0.0, "other work"
-    else:
+    if not summary.disturbed:
         return
+    stolen = (summary.noise.cores_stolen if summary.noise is not None else None) or 0.0
+    lost, who = max((summary.cores_lost or 0.0, "other work"), (stolen, "the hypervisor"))
     again = "" if is_side else f" {RESUME} --again disturbed makes {{}} repeats again."
     yield _Caution(
         summary.name,
-        f"{who} took {lost:.2f} cores of its budget of {summary.cores}: rely on no time of it.{again.format('its')}",
+        f"{who} took {lost:.3g} cores of its budget of {summary.cores}: rely on no time of it.{again.format('its')}",
         f"{who} took cores of their budgets: rely on no time of them.{again.format('their')}",
-        f"{lost:.2f} of {summary.cores}",
+        f"{lost:.3g} of {summary.cores}",
     )
 
 

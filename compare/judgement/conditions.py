@@ -25,6 +25,7 @@ CONDITIONS = {
     "data": "place of the data",
     "allocator": "allocator",
     "deterministic": "determinism",
+    "learning_rate": "learning rate",
 }
 """The conditions of the closed division, each with its name for a reader."""
 
@@ -84,6 +85,8 @@ def of_row(stored: Stored, row: Row) -> dict[str, str]:
 def of_run(run: RunResult) -> dict[str, str]:
     """The recorded conditions of a run, by their keys in CONDITIONS."""
     found = dict(run.conditions)
+    if found:
+        found["learning_rate"] = f"{run.spec.scaled_learning_rate:.6g}"
     if {"intra_op", "inter_op"} <= run.threads.keys():
         found["threads"] = f"{run.threads['intra_op']} + {run.threads['inter_op']}"
     if not run.switches:

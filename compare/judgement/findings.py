@@ -63,7 +63,7 @@ def findings(stored: Stored, summaries: Sequence[Summary]) -> Findings:
         divisions=_divisions(stored, summaries, judged),
         contestants=verdict_sentences.of_contestants(stored, judged),
         modes=verdict_sentences.of_modes(stored, summaries, judged),
-        verdicts=judged.judged,
+        verdicts=[each.model_copy(update={"disturbed": each.name in no_finding}) for each in judged.judged],
         no_finding=no_finding,
         surety=[sentence for sentence in surety if sentence],
         scores=[sentence for summary in summaries for sentence in _scores(summary)],

@@ -12,10 +12,11 @@ from typing import Any
 
 from common.artifacts.schema import RunResult
 from common.machine.machine import INSTALLED
+from common.spec import Spec
 from compare.core import exits, wording
 from compare.core.statistics import VERDICT_PAIRS
 from compare.execution import launch, signing, store
-from compare.execution.store import SPEC_FILE, Stored
+from compare.execution.store import SPEC_FILE, Comparison, Stored
 from compare.judgement import cautions, environments
 from compare.judgement.cautions import RESUME
 from compare.judgement.findings import Findings, findings
@@ -43,6 +44,12 @@ _MAIN, _PACE, _CURVES = "comparison", "seconds_per_epoch", ("loss", "accuracy")
 _PROOF, _CLASSES, _FOLDED = ("proof", "claims"), ("classes",), ("seconds", "epochs")
 _FACTS = {"memory_mib": "memory MiB", "dirty": "uncommitted changes"}
 """Names of facts of the machine that a reader would not understand."""
+_NAMED_ANYWAY = (
+    "model", "width", "depth", "dropout", "data", "global_batch_size", "epochs", "steps", "precision", "seed", "part", "mode",
+    "replicas", "hosts", "cores", "device", "input", "workers", "switches", "framework_options", "paths", "profile_steps",
+    "hang_seconds", "checkpoint_seconds",
+)  # fmt: skip
+"""Fields, or groups of fields, that stand elsewhere in a report, or that change neither what is learned nor a time."""
 _IN_THE_RUNG = ("mode", "model", "optimizer")
 """Columns of the proof that repeat the rung's name or the page's title."""
 
@@ -318,8 +325,22 @@ def facts(compared: Compared) -> list[str]:
     return [
         f"{spec.model_words} on {comparison.data_name}, {spec.optimizer.name}, global batch {spec.global_batch_size}, "
         f"{length}, {spec.precision}, {seeds}, {repeats}{part}",
+        *([f"Other than by default: {', '.join(others)}"] if (others := _not_default(comparison)) else []),
         document.ground(comparison.machine, comparison.versions, cores=max(row.spec.cores for row in comparison.rows)),
         *([signature.sentence] if (signature := compared.stored.signature) is not None else []),
+    ]
+
+
+def _not_default(comparison: Comparison) -> list[str]:
+    """Fields that all rows share and that are not at their default, but for those that the report names anyway."""
+    defaults, *rows = (store.flat(each.model_dump(mode="json")) for each in (Spec(), *(row.spec for row in comparison.rows)))
+    return [
+        f"{name} {json.dumps(value)}"
+        for name, value in rows[0].items()
+        if name.partition(".")[0] not in _NAMED_ANYWAY
+        and name != "optimizer.name"
+        and value != defaults.get(name)
+        and all(row.get(name) == value for row in rows)
     ]
 
 

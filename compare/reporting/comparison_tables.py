@@ -215,6 +215,7 @@ def conditions_table(summaries: Sequence[Summary]) -> list[Table]:
 
         return Column(key, CONDITIONS[key], pick=pick, **options)
 
+    rates = {summary.conditions.get("learning_rate") for summary in summaries if summary.conditions}
     columns = (
         *RUN,
         condition("layout", short="layout"),
@@ -225,6 +226,7 @@ def conditions_table(summaries: Sequence[Summary]) -> list[Table]:
         *(condition(name, terminal=False) for name in OF_SWITCHES),
         condition("allocator", terminal=False),
         condition("deterministic", terminal=False),
+        condition("learning_rate", terminal=len(rates) > 1),
         Column("implementation", "made by", terminal=False),
         Column("switches", "switches", terminal=False),
     )

@@ -149,7 +149,7 @@ def test_an_elastic_run_goes_on_with_one_replica_and_its_mathematics_are_those_t
     (death,) = made.restarts
     assert (killed, death.replicas, made.resumes, made.started_over) == (1, 1, 1, None)
     assert (made.spec, made.order_hash, made.weights_hash) == (alone.spec, alone.order_hash, alone.weights_hash)
-    before = death.epochs
+    before = death.epochs - 1  # the last one may have ended before its checkpoint was written
     assert [each.train for each in made.epochs[:before]] == [each.train for each in alone.epochs[:before]]
     apart = max(
         abs(one.train.loss - other.train.loss) / other.train.loss for one, other in zip(made.epochs, alone.epochs, strict=True)
