@@ -17,6 +17,7 @@ from compare.execution.matrix import Row
 from compare.execution.store import Replaced, Stored
 from compare.judgement import environments
 from compare.judgement.row_figures import Summary
+from compare.judgement.run_figures import cores_words
 from compare.judgement.summary import FAILURES, measured, replaced_ratio, seconds_apart, serial_of
 
 CROWDED_FROM = 2.0
@@ -236,9 +237,9 @@ def _other_work(summary: Summary, *, is_side: bool) -> Iterator[_Caution]:
     again = "" if is_side else f" {RESUME} --again disturbed makes {{}} repeats again."
     yield _Caution(
         summary.name,
-        f"{who} took {lost:.3g} cores of its budget of {summary.cores}: rely on no time of it.{again.format('its')}",
+        f"{who} took {cores_words(lost)} cores of its budget of {summary.cores}: rely on no time of it.{again.format('its')}",
         f"{who} took cores of their budgets: rely on no time of them.{again.format('their')}",
-        f"{lost:.3g} of {summary.cores}",
+        f"{cores_words(lost)} of {summary.cores}",
     )
 
 

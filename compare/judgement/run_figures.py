@@ -68,9 +68,14 @@ def disturbed(result: RunResult) -> float | None:
     return taken if taken > DISTURBED_FROM else None
 
 
+def cores_words(taken: float) -> str:
+    """So many cores, with a third digit where two would not show that they are more than `DISTURBED_FROM`."""
+    return f"{taken:.2f}" if round(taken, 2) > DISTURBED_FROM else f"{taken:.3f}"
+
+
 def disturbed_words(result: RunResult) -> str:
     """`disturbed: 0.97 cores taken`, for the line of a run. Empty if it was not."""
-    return "" if (taken := disturbed(result)) is None else f"disturbed: {taken:.2f} cores taken"
+    return "" if (taken := disturbed(result)) is None else f"disturbed: {cores_words(taken)} cores taken"
 
 
 def doubt(result: RunResult) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from common.artifacts.schema import RunResult
 from common.machine.machine import INSTALLED
-from common.spec import Spec
+from common.spec import build
 from compare.core import exits, wording
 from compare.core.statistics import VERDICT_PAIRS
 from compare.execution import launch, signing, store
@@ -333,7 +333,7 @@ def facts(compared: Compared) -> list[str]:
 
 def _not_default(comparison: Comparison) -> list[str]:
     """Fields that all rows share and that are not at their default, but for those that the report names anyway."""
-    defaults, *rows = (store.flat(each.model_dump(mode="json")) for each in (Spec(), *(row.spec for row in comparison.rows)))
+    defaults, *rows = (store.flat(each.model_dump(mode="json")) for each in (build({}), *(row.spec for row in comparison.rows)))
     return [
         f"{name} {json.dumps(value)}"
         for name, value in rows[0].items()

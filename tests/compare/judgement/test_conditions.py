@@ -11,6 +11,7 @@ from compare.execution.best_switches import Budget
 from compare.execution.contestants import Contestant
 from compare.execution.matrix import Row
 from compare.execution.store import Stored
+from compare.judgement import conditions
 from compare.judgement.findings import findings
 from compare.judgement.row_figures import NOT_COMPARABLE
 from compare.judgement.summary import summarize
@@ -73,6 +74,34 @@ def _division(stored: Stored) -> str:
 def test_a_verdict_names_the_condition_that_differs(name: str, value: str, said: str) -> None:
     stored = _pair(EQUAL, EQUAL | {name: value})
     assert _division(stored) == f"{NEITHER}: {said}"
+
+
+def test_a_mode_whose_learning_rate_is_scaled_has_another_condition_than_serial_and_the_table_shows_it() -> None:
+    rows = [made.row("pytorch"), made.row("pytorch", "data_parallel")]
+    for scaling, rates, division in (("none", ["0.05", "0.05"], "closed"), ("linear", ["0.05", "0.1"], "neither")):
+        scaled = [row.model_copy(update={"spec": row.spec.with_fields(schedule={"scaling": scaling})}) for row in rows]
+        runs = {row.id: {0: made.good(row, 4.0)} for row in scaled}
+        stored = Stored(comparison=made.comparison(scaled), runs=runs, set_aside=[])
+        assert [conditions.of_row(stored, row)["learning_rate"] for row in scaled] == rates
+        found = conditions.division(stored, *scaled, conditions.OF_THE_MODE)
+        assert found.kind == division and found.detail == ("learning rate (0.05 against 0.1)" if scaling == "linear" else "")
+        (table,) = comparison_tables.conditions_table(summarize(stored))
+        shown = [column.heading for column in table.columns if column.terminal]
+        assert ("learning rate" in shown) == (scaling == "linear")
+
+
+def test_the_heading_names_shared_settings_that_are_not_the_default_and_none_of_those_that_a_mode_sets() -> None:
+    rows = [made.row("pytorch"), made.row("pytorch", "data_parallel")]
+    fields: dict[str, Any] = {"schedule": {"scaling": "linear"}, "optimizer": {"native": True}}
+    rows = [row.model_copy(update={"spec": row.spec.with_fields(**fields)}) for row in rows]
+    for own, expected in (
+        (rows, ['Other than by default: optimizer.native true, schedule.scaling "linear"']),
+        ([made.row("pytorch"), made.row("pytorch", "pipeline")], []),
+    ):
+        stored = Stored(comparison=made.comparison(own), runs={row.id: {0: made.good(row, 4.0)} for row in own}, set_aside=[])
+        summaries = summarize(stored)
+        said = comparison_report.facts(Compared(stored, summaries, findings(stored, summaries)))
+        assert [each for each in said if each.startswith("Other than")] == expected
 
 
 def test_a_verdict_names_threads_that_differ() -> None:
