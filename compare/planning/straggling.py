@@ -93,19 +93,33 @@ class Found:
 def simulated(case: Case, straggler: Straggler) -> float:
     """Times as long as a step without a slow rank, by the simulator.
 
-    A slow rank that moves stays long against a step. So the paces with each slow rank are averaged.
+    A slow rank that moves stays long against a step. So the paces with each slow rank are averaged. Where ranks meet less often
+    than they take turns, each has the mean of its own paces.
     """
     ranks = len(case.devices)
 
-    def seconds(slow: int | None) -> float:
+    def seconds(factors: Sequence[float]) -> float:
         devices = (
-            each.model_copy(update={"speed": each.speed / (straggler.factor if rank == slow else 1.0)})
-            for rank, each in enumerate(case.devices)
+            each.model_copy(update={"speed": each.speed / factor}) for each, factor in zip(case.devices, factors, strict=True)
         )
         return schedules.step(replace(case, devices=tuple(devices)))[0].total
 
-    slow = range(ranks) if straggler.moves else (ranks - 1,)
-    return len(slow) / sum(seconds(None) / seconds(rank) for rank in slow)
+    def with_slow(slow: int) -> list[float]:
+        return [straggler.factor if rank == slow else 1.0 for rank in range(ranks)]
+
+    even = seconds([1.0] * ranks)
+    if not straggler.moves:
+        return seconds(with_slow(ranks - 1)) / even
+    if _meets_seldom(case):
+        return seconds([ranks / (ranks - 1 + 1 / straggler.factor)] * ranks) / even
+    return ranks / sum(even / seconds(with_slow(rank)) for rank in range(ranks))
+
+
+def _meets_seldom(case: Case) -> bool:
+    """Whether ranks go on by themselves for more than a step."""
+    if case.run.mode == "model_averaging":
+        return case.run.averaging.every_steps != 1
+    return case.run.variant == "parameter_server_async"
 
 
 def layouts(plan: Plan) -> tuple[list[Predicted], dict[str, list[str]]]:

@@ -65,6 +65,15 @@ def test_the_paces_of_a_slow_rank_that_moves_are_averaged() -> None:
     assert moving == pytest.approx(2 / (3 / 4 + 3 / 5))
 
 
+def test_ranks_that_meet_seldom_each_have_the_mean_of_their_paces_where_a_slow_rank_moves() -> None:
+    for run in (made.run("model_averaging", 4), made.run("parameter_server_async", 4)):
+        apart = made.case(run)
+        assert straggling.simulated(apart, Straggler(2.0)) == pytest.approx(2.0)
+        assert straggling.simulated(apart, Straggler(2.0, moves=True)) == pytest.approx(4 / 3.5)
+    every = made.case(made.run("model_averaging", 4, averaging={"every_steps": 1}))
+    assert straggling.simulated(every, Straggler(2.0, moves=True)) == pytest.approx(2.0)
+
+
 @pytest.mark.usefixtures("times")
 def test_every_mode_of_processes_is_measured_interleaved_beside_the_simulator(
     executed: list[tuple[str, int]], tmp_path: Path
