@@ -21,7 +21,7 @@ STARVED_FROM = 0.5
 _STARVED_LEAST_CORES = 0.25
 """That a rank must want, before it can be short of cores."""
 _AS_STARVED = 0.8
-"""A rank is as short of cores as the shortest one if it waits for one in this part of that one's share."""
+"""A rank is about as short of cores as the shortest one from this part of its share and of the least cores on."""
 DISK_FROM = 0.5
 """A rank is held up by the disk if a thread waits for it in this part of the looks."""
 FAULTS_FROM = 20.0
@@ -220,15 +220,16 @@ def _kept_waiting(late: _Alone, patience: float) -> str:
 
 def _starved(living: Sequence[Member], patience: float) -> list[Member]:
     """The ranks that are short of cores, if one is: that one and those that are about as short."""
-    shares = {each.name: _starved_share(each) for each in living if each.watched_seconds() >= patience}
-    most = max(shares.values(), default=0.0)
-    return [each for each in living if most >= STARVED_FROM and shares.get(each.name, 0.0) >= _AS_STARVED * most]
+    known = [each for each in living if each.watched_seconds() >= patience]
+    most = max(map(_starved_share, known), default=0.0)
+    least = _AS_STARVED * _STARVED_LEAST_CORES
+    return [each for each in known if most >= STARVED_FROM and _starved_share(each, least) >= _AS_STARVED * most]
 
 
-def _starved_share(member: Member) -> float:
+def _starved_share(member: Member, least_cores: float = _STARVED_LEAST_CORES) -> float:
     """In which part of the time that it wants a core it waits for one. 0: it hardly wants any."""
     ran, waited = member.over("cpu_seconds"), member.over("core_wait_seconds")
-    return waited / (ran + waited) if ran + waited >= _STARVED_LEAST_CORES else 0.0
+    return waited / (ran + waited) if ran + waited >= least_cores else 0.0
 
 
 def _short_of_cores(member: Member) -> str:

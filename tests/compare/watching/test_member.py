@@ -251,6 +251,16 @@ def test_all_ranks_that_are_about_equally_short_of_cores_are_named() -> None:
     assert found.because == f"rank 0 {gets.format('1.35')}, and rank 1 {gets.format('1.27')}"
 
 
+@pytest.mark.parametrize(("waited", "blamed"), [(0.16, ("rank 0", "rank 1")), (0.02, ("rank 0",))])
+def test_a_rank_that_wants_a_little_less_than_the_least_is_named_only_beside_another(
+    waited: float, blamed: tuple[str, ...]
+) -> None:
+    ranks = ranks_in("", "", moved=0.0, cpu_seconds=0.08, core_wait_seconds=0.19)
+    ranks[1].looks.extend([ranks[1].looks.popleft()._replace(core_wait_seconds=waited) for _ in range(12)])
+    assert judge(ranks, 10.0).ranks == blamed
+    assert judge(ranks[1:], 10.0).state == HEALTHY
+
+
 @pytest.mark.parametrize(("waiting", "sampled"), [([], 1), ([3], 16)])
 def test_the_stacks_of_all_ranks_are_taken_together_where_one_mostly_waits(waiting: list[int], sampled: int) -> None:
     taken: list[int] = []
