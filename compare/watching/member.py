@@ -28,12 +28,16 @@ IDLE_CORES, IDLE_WANTING, IDLE_BYTES = watchdog.IDLE_CPU, watchdog.IDLE_WANTING,
 """An idle rank uses fewer cores, wants one in a smaller part of the looks, and moves fewer bytes a second on connections."""
 _LEAST_SAMPLES = 4
 """A busy rank asks again and again if so many samples of its stacks show it."""
+LEAST_TOGETHER = 8
+"""Samples that are kept of a rank at least. So many that were taken together show which rank keeps the others waiting."""
+MOST_TOGETHER = 16
+"""Ranks whose stacks are taken together."""
 _MOST_DUMPED = 8
 """Processes of one rank whose stacks are taken."""
 _BLAME = {
     waits.LOCK: (waits.LOCK,),
     waits.MESSAGE: (waits.LOCK,),
-    waits.INSIDE: (waits.LOCK, waits.EXCHANGE, waits.CALL, waits.MESSAGE, waits.FILE, waits.POLL, waits.SLEEP),
+    waits.INSIDE: (waits.LOCK, waits.EXCHANGE, waits.CALL, waits.MESSAGE, waits.FILE, waits.POLL, waits.SLEEP, waits.INSIDE),
 }
 """By what the main thread waits in: waits of its other threads and processes that explain it, the most telling first."""
 
@@ -60,6 +64,8 @@ class Look(NamedTuple):
 
 
 _SEEN = ("wants", "disk_waits")
+"""In a look or not."""
+AMOUNTS = tuple(field for field in Look._fields if field not in ("seconds", *_SEEN))
 
 
 class Standing(NamedTuple):
@@ -93,6 +99,8 @@ class Member:
         self._quiet_seconds = 0.0
         self._loops: deque[tuple[float, frozenset[tuple[str, int]]]] = deque()
         """(when, loops that all threads that do not wait only asked in) of the last samples."""
+        self.samples: deque[tuple[float, Standing]] = deque()
+        """(when, what it waited in) of the last samples. Those of one look have the same time."""
         self._main = group.pids[0]
         """Whose stacks are taken: its first process that is a Python program. A shell may have started that."""
         self._exchanged: dict[int, int] = {}
@@ -189,6 +197,9 @@ class Member:
         self._loops.append((now, loops))
         while len(self._loops) > _LEAST_SAMPLES and now - self._loops[1][0] >= keep:
             self._loops.popleft()
+        self.samples.append((now, self._standing([])))
+        while len(self.samples) > LEAST_TOGETHER and now - self.samples[1][0] >= keep:
+            self.samples.popleft()
 
     @property
     def is_busy(self) -> bool:
@@ -199,6 +210,12 @@ class Member:
     def asked(self) -> bool:
         """Whether in the last sample its threads only waited, or asked in a loop."""
         return bool(self._loops) and bool(self._loops[-1][1])
+
+    @property
+    def mostly_waits(self) -> bool:
+        """Whether half of the last few samples show it in an exchange."""
+        last = list(self.samples)[-_LEAST_SAMPLES:]
+        return bool(last) and 2 * sum(each.kind in waits.FOR_OTHERS for _, each in last) >= len(last)
 
     @property
     def quiet_seconds(self) -> float | None:
@@ -249,13 +266,24 @@ class Member:
 
     def standing(self) -> Standing:
         """What it waits in, by the stacks last taken."""
+        return self._standing([pid for pid in self.dumps if pid != self._main])
+
+    def _standing(self, started: Sequence[int]) -> Standing:
+        """What it waits in.
+
+        Args:
+            started: processes that it has started, whose stacks may explain it.
+        """
         first = self._main
         dump = self.dumps.get(first, Dump([], "they were not taken"))
         if not dump.stacks:
             return Standing(waits.CALL, "does nothing", "", "", dump.missing)
         (_, main), *others = self._waits(first)
-        inner = [(self._thread_words(name), wait) for name, wait in others]
-        for pid in self.dumps.keys() - {first}:
+        # Libraries keep threads that wait inside all the time. They explain nothing.
+        are_own = [not all(map(waits.is_library, stack.frames)) for stack in dump.stacks[1:]]
+        threads = zip(others, are_own, strict=True)
+        inner = [(self._thread_words(name), wait) for (name, wait), own in threads if own or wait.kind != waits.INSIDE]
+        for pid in started:
             inner += [(f"its process {pid}", wait) for _, wait in self._waits(pid)[:1]]
         words, kind, exchange = main.words, main.kind, main.what if main.kind == waits.EXCHANGE else ""
         blame = next((each for each in _BLAME.get(kind, ()) if any(wait.kind == each for _, wait in inner)), None)

@@ -9,7 +9,7 @@ from typing import Any
 from compare.core import exits, wording
 from compare.reporting.document import Mark, Report
 from compare.reporting.tables import Column, Table
-from compare.watching.member import Member
+from compare.watching.member import AMOUNTS, Member
 from compare.watching.verdict import ENDED, HEALTHY, SLOW, STUCK, UNKNOWN, Verdict
 from compare.watching.watcher import Watcher
 
@@ -18,6 +18,8 @@ EXIT_CODES = {HEALTHY: 0, SLOW: 0, ENDED: 0, STUCK: exits.FINDINGS, UNKNOWN: exi
 _TONES = {HEALTHY: "good", SLOW: "warn", STUCK: "bad"}
 _MOST_FRAMES = 12
 """Of a thread, on the terminal. JSON has all."""
+_PARTS = {"runs_or_wants_a_core_or_disk": "wants", "waits_for_disk": "disk_waits"}
+"""By their names in JSON."""
 
 _COLUMNS = (
     Column("name", "rank"),
@@ -117,9 +119,8 @@ def _plain(member: Member) -> dict[str, Any]:
         "is_rank": member.group.is_rank,
         "ended": member.ended,
         "waits": standing._asdict() if standing is not None else None,
-        "a_second": {field: member.over(field) for field in member.looks[-1]._fields if field != "seconds"}
-        if member.looks
-        else {},
+        "a_second": {field: member.over(field) for field in AMOUNTS} if member.looks else {},
+        "part_of_time": {name: member.over(field) for name, field in _PARTS.items()} if member.looks else {},
         "processes": [
             {**each._asdict(), "threads": [thread._asdict() for thread in each.threads]} for each in member.footprints.values()
         ],

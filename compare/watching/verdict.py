@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from common.processes.flight_report import Mismatch, Rank
 from compare.core import wording
 from compare.watching import waits
 from compare.watching.job import is_number
-from compare.watching.member import IDLE_BYTES, IDLE_CORES, Member, Standing
+from compare.watching.member import IDLE_BYTES, IDLE_CORES, LEAST_TOGETHER, MOST_TOGETHER, Member, Standing
 
 HEALTHY, SLOW, STUCK, ENDED, UNKNOWN = "healthy", "slow", "stuck", "ended", "cannot be told"
 
@@ -20,6 +20,8 @@ STARVED_FROM = 0.5
 """A rank is short of cores if it waits for one in this part of the time that it wants one."""
 _STARVED_LEAST_CORES = 0.25
 """That a rank must want, before it can be short of cores."""
+_AS_STARVED = 0.8
+"""A rank is about as short of cores as the shortest one from this part of its share and of the least cores on."""
 DISK_FROM = 0.5
 """A rank is held up by the disk if a thread waits for it in this part of the looks."""
 FAULTS_FROM = 20.0
@@ -28,6 +30,10 @@ _THROTTLED_FROM = 0.05
 """A quota is named if it stops a rank in this part of the time."""
 _DOWNLOAD_CORES = 0.1
 """A rank that uses fewer, while bytes move, waits for the network."""
+_ALONE_FROM = 2 / 3
+"""A rank keeps the others waiting if it alone is in no exchange, in this part of the samples that were taken together."""
+_ALONE_TO = 1 / 3
+"""The network does, if no rank is alone in a larger part."""
 _UNANSWERED_TRIES = 3
 """After so many, the other end of a connection is taken for gone."""
 
@@ -149,26 +155,96 @@ def _some_wait(working: Sequence[Member], standing: dict[str, Standing], patienc
 
 
 def _slow(living: Sequence[Member], patience: float) -> Verdict | None:
-    """A job that works and is held up by the machine."""
-    for each in sorted(living, key=lambda each: -each.over("core_wait_seconds")):
+    """A job that works and is held up by one rank or by the machine."""
+    made = f"; the job makes steps: {steps} since it is watched" if (steps := _steps(living)) else ""
+    shown = [found for each in living if (found := _alone(each, living)).num_shown >= LEAST_TOGETHER]
+    late = max(shown, key=lambda each: each.part, default=None)
+    if late is not None and late.part >= _ALONE_FROM and late.member.watched_seconds() >= patience:
+        return Verdict(SLOW, _kept_waiting(late, patience) + made, (late.member.name,))
+    if starved := _starved(living, patience):
+        reasons = [f"{each.name} {_short_of_cores(each)}" for each in starved]
+        return Verdict(SLOW, ", and ".join(reasons) + made, tuple(each.name for each in starved))
+    for each in living:
         if reason := _held_up(each, patience):
-            made = f"; the job makes steps: {steps} since it is watched" if (steps := _steps(living)) else ""
             return Verdict(SLOW, f"{each.name} {reason}{made}", (each.name,))
-    if all(_is_downloading(each, patience) for each in living):
+    # While too few samples show whether a rank keeps the others waiting, the network is not blamed.
+    nobody_is_late = late is not None and len(shown) == len(living) and late.part <= _ALONE_TO
+    is_known = nobody_is_late or len(living) == 1 or not any(each.mostly_waits for each in living)
+    if is_known and all(_is_downloading(each, patience) for each in living):
         rates = wording.joined([f"{each.name} ({each.over('network_bytes') / 1024:,.0f} KiB a second)" for each in living])
         return Verdict(SLOW, f"little but the network is at work: {rates}", tuple(each.name for each in living))
     return None
+
+
+class _Alone(NamedTuple):
+    """How often a rank was in no exchange while all others were."""
+
+    member: Member
+    seen: list[dict[str, Standing]]
+    """What each rank waited in then."""
+    num_shown: int
+    """Looks that show it together with the others."""
+
+    @property
+    def part(self) -> float:
+        return len(self.seen) / self.num_shown
+
+
+def _alone(member: Member, living: Sequence[Member]) -> _Alone:
+    by_look: dict[float, dict[str, Standing]] = {at: {member.name: standing} for at, standing in member.samples}
+    for each in living:
+        for at, standing in each.samples:
+            if at in by_look:
+                by_look[at][each.name] = standing
+    together = [seen for seen in by_look.values() if len(seen) >= max(min(len(living), MOST_TOGETHER), 2)]
+    return _Alone(member, [seen for seen in together if _is_alone(member.name, seen)], len(together))
+
+
+def _is_alone(name: str, seen: dict[str, Standing]) -> bool:
+    own = seen[name]
+    waits_itself = own.missing or own.kind in (*waits.FOR_OTHERS, waits.POLL, waits.TASK)
+    return not waits_itself and all(each.kind in waits.FOR_OTHERS for other, each in seen.items() if other != name)
+
+
+def _kept_waiting(late: _Alone, patience: float) -> str:
+    """`rank 0 waits in all_reduce for rank 1, which sleeps in ..., in 9 of 10 looks`."""
+    name = late.member.name
+    ((words, _),) = Counter(seen[name].words for seen in late.seen).most_common(1)
+    seen = next(seen for seen in reversed(late.seen) if seen[name].words == words)
+    own = seen[name]
+    if own.kind == waits.WORK and (reason := _held_up(late.member, patience)):  # who sleeps needs no core
+        own = own._replace(words=reason)
+    others = {other: each for other, each in seen.items() if other != name}
+    return f"{_chain(others, {name: own})}, in {len(late.seen)} of {late.num_shown} looks"
+
+
+def _starved(living: Sequence[Member], patience: float) -> list[Member]:
+    """The ranks that are short of cores, if one is: that one and those that are about as short."""
+    known = [each for each in living if each.watched_seconds() >= patience]
+    most = max(map(_starved_share, known), default=0.0)
+    least = _AS_STARVED * _STARVED_LEAST_CORES
+    return [each for each in known if most >= STARVED_FROM and _starved_share(each, least) >= _AS_STARVED * most]
+
+
+def _starved_share(member: Member, least_cores: float = _STARVED_LEAST_CORES) -> float:
+    """In which part of the time that it wants a core it waits for one. 0: it hardly wants any."""
+    ran, waited = member.over("cpu_seconds"), member.over("core_wait_seconds")
+    return waited / (ran + waited) if ran + waited >= least_cores else 0.0
+
+
+def _short_of_cores(member: Member) -> str:
+    ran, waited, throttled = (member.over(name) for name in ("cpu_seconds", "core_wait_seconds", "throttled_seconds"))
+    stopped = f"; the quota of its control group stops it {wording.percent(min(throttled, 1.0))} of the time"
+    gets = f"gets {ran:.2f} of the {ran + waited:.2f} cores that it wants"
+    return gets + (stopped if throttled >= _THROTTLED_FROM else "")
 
 
 def _held_up(member: Member, patience: float) -> str:
     """By what of the machine. Empty: by nothing, or it was not watched for long enough."""
     if member.watched_seconds() < patience:
         return ""
-    ran, waited, throttled = (member.over(name) for name in ("cpu_seconds", "core_wait_seconds", "throttled_seconds"))
-    if ran + waited >= _STARVED_LEAST_CORES and waited >= STARVED_FROM * (ran + waited):
-        stopped = f"; the quota of its control group stops it {wording.percent(min(throttled, 1.0))} of the time"
-        gets = f"gets {ran:.2f} of the {ran + waited:.2f} cores that it wants"
-        return gets + (stopped if throttled >= _THROTTLED_FROM else "")
+    if _starved_share(member) >= STARVED_FROM:
+        return _short_of_cores(member)
     if (faults := member.over("major_faults")) >= FAULTS_FROM:
         swapped = sum(each.swap_bytes for each in member.footprints.values()) / 2**20
         of_it = f" ({swapped:,.0f} MiB of it are swapped out)" if swapped else ""
@@ -195,7 +271,8 @@ def _at_work(living: Sequence[Member], patience: float) -> Verdict:
         found = f"{_names(living)} {'was' if len(living) == 1 else 'were'} found"
         return Verdict(UNKNOWN, f"{found}. What {'it does' if len(living) == 1 else 'they do'} shows from the second look on")
     if cores < IDLE_CORES and not steps:
-        return Verdict(UNKNOWN, f"nothing happens, and {_few(seconds)} to say why")
+        moved = sum(each.over("network_bytes") for each in living)
+        return Verdict(UNKNOWN, f"{'little' if moved >= IDLE_BYTES else 'nothing'} happens, and {_few(seconds)} to say why")
     use, make = ("uses", "makes") if len(living) == 1 else ("use", "make")
     made = f", and {make} steps: {steps} since it is watched" if steps else ""
     so_far = f" ({_few(seconds)} to call it slow)" if seconds < patience else ""

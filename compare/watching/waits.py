@@ -79,6 +79,7 @@ _CALLS = tuple(
         (MESSAGE, r"/(socket|ssl|select|selectors|multiprocessing/connection|http/client|asyncio/\w+)\.py$", r"", ""),
     )
 )
+_AUTOGRAD = re.compile(r"/torch/(autograd/|_tensor\.py$)")
 _WRAPPERS = re.compile(r"^(wrapper|inner|_wrapped|__call__|__next__|_call_impl|_wrapped_call_impl|<lambda>)$")
 """Names that say nothing."""
 _LIBRARY = re.compile(r"/(site|dist)-packages/|/lib(64)?/python3[^/]*/|^<")
@@ -112,12 +113,14 @@ def wait(frames: Sequence[Frame], blocked_in: str, reader: Reader | None = None)
         blocked_in: the function of the kernel that it sleeps in; empty where that is not known, or where it runs.
         reader: with whose rights its sources are read. None: of this process.
     """
-    own = next((frame for frame in frames if not _LIBRARY.search(frame.file)), None)
+    own = next((frame for frame in frames if not is_library(frame)), None)
     shown = own or next(iter(frames), None)
     place = _place(shown, reader) if shown is not None else ""
     line = _source(own, reader) if own is not None and own == frames[0] else ""  # it calls what Python does not show
     loop = _polling_loop(own.file, own.line, reader) if own is not None else None
     kind, name = _call(frames)
+    if kind == EXCHANGE and not blocked_in and _AUTOGRAD.search(frames[0].file):  # gradients are computed there as well
+        return Wait(WORK, "computes", place)
     if kind in (EXCHANGE, TASK):
         return Wait(kind, f"waits in {name}" if kind == EXCHANGE else "waits for tasks", place)
     if found := _COLLECTIVES.search(line):
@@ -127,6 +130,11 @@ def wait(frames: Sequence[Frame], blocked_in: str, reader: Reader | None = None)
     if kind:
         return Wait(kind, "waits for a lock" if kind == LOCK else f"waits {'for' if ' ' in name else 'in'} {name}", place)
     return _without_frames(blocked_in, line, place)
+
+
+def is_library(frame: Frame) -> bool:
+    """Whether its file belongs to Python or to an installed package."""
+    return _LIBRARY.search(frame.file) is not None
 
 
 def _without_frames(blocked_in: str, line: str, place: str) -> Wait:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from compare.watching import connections, learned
 from compare.watching.job import Job
-from compare.watching.member import Member
+from compare.watching.member import MOST_TOGETHER, Member
 from compare.watching.verdict import STUCK, Verdict, judge
 
 
@@ -85,12 +85,14 @@ class Watcher:
         """Take the stacks of the rank that has waited for it for the longest time, and of one that may spin.
 
         Each takes milliseconds of a core. A rank that spins is found by several samples, too late if all take turns.
+        If one mostly waits in an exchange, the stacks of all are taken together. They show for whom it waits.
         """
         living = [each for each in self.ranks if not each.ended]
         turns = sorted(living, key=lambda each: self._sampled.get(each.group.pids[0], 0.0))
         some_wait = not all(each.is_busy for each in living)
         suspects = [each for each in turns[1:] if each.asked or (some_wait and each.is_busy)]
-        chosen = turns[:1] + sorted(suspects, key=lambda each: not each.asked)[:1]
+        together = MOST_TOGETHER if any(each.mostly_waits for each in living) else 1
+        chosen = turns[:together] + sorted(suspects, key=lambda each: not each.asked)[:1]
         for pid, member in {each.group.pids[0]: each for each in chosen}.items():
             member.sample(now, self._patience)
             self._sampled[pid] = now

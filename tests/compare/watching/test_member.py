@@ -16,7 +16,7 @@ from common.machine import heartbeat
 from compare.watching import member, stacks, waits
 from compare.watching.job import Group
 from compare.watching.member import Look, Member, Standing
-from compare.watching.verdict import ENDED, HEALTHY, STUCK, UNKNOWN, judge
+from compare.watching.verdict import ENDED, HEALTHY, SLOW, STUCK, UNKNOWN, judge
 from compare.watching.watcher import Watcher
 from tests.common.processes.test_flight_report import Recorder
 from tests.compare.watching.jobs import started, watched
@@ -171,7 +171,7 @@ def test_a_rank_that_may_spin_does_not_wait_until_all_others_were_sampled_again(
     ranks = [
         SimpleNamespace(
             name=f"rank {number}", ended=False, group=of(1000 + number)._replace(number=number), is_busy=number in busy,
-            asked=number in asked, sample=lambda now, keep, number=number: sampled.append(number),
+            asked=number in asked, mostly_waits=False, sample=lambda now, keep, number=number: sampled.append(number),
         )
         for number in range(16)
     ]  # fmt: skip
@@ -181,3 +181,99 @@ def test_a_rank_that_may_spin_does_not_wait_until_all_others_were_sampled_again(
         watcher._sample(float(look))
     assert sampled.count(9) >= 7
     assert len({*sampled}) >= 7, "the others take turns"
+
+
+LATE = "waits in all_reduce for"
+
+
+def ranks_in(*kinds: str, moved: float = 4e5, **used: float) -> list[Member]:
+    """Ranks that use little but the network. Each letter of `kinds` is a sample: exchange, sleep, work or no stacks (-)."""
+    found: list[Member] = []
+    for number, letters in enumerate(kinds):
+        rank = Member(of(os.getpid())._replace(name=f"rank {number}", number=number))
+        rank.looks.extend([Look(**{**QUIET, "network_bytes": moved, **used})] * 12)
+        for at, letter in enumerate(letters):
+            kind, words = {
+                "e": (waits.EXCHANGE, "waits in all_reduce in step"),
+                "s": (waits.SLEEP, "sleeps in load"),
+                "w": (waits.WORK, "computes in load"),
+                "-": (waits.CALL, "does nothing"),
+            }[letter]
+            exchange = "waits in all_reduce" if letter == "e" else ""
+            rank.samples.append((float(at), Standing(kind, words, exchange, "", "no stacks" if letter == "-" else "")))
+        found.append(rank)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kinds", "state", "words", "blamed"),
+    [
+        (["eeeeeeeeee", "ssssesssws"], SLOW, f"rank 0 {LATE} rank 1, which sleeps in load, in 9 of 10 looks", [1]),
+        (["wwwwwwwwee", "eeeeeeeeee"], SLOW, f"rank 1 {LATE} rank 0, which computes in load, in 8 of 10 looks", [0]),
+        (["e" * 9, "s" * 9, "e" * 9], SLOW, "rank 0 and rank 2 wait in all_reduce for rank 1, which sleeps", [1]),
+        (["eeeeeeeeee", "eeeseeeewe"], SLOW, "little but the network is at work: rank 0 (391 KiB a second) and", [0, 1]),
+        (["eseseseses", "eseseseses"], SLOW, "little but the network is at work", [0, 1]),  # nobody waits for a single one
+        (["eeeeeeeeee", "----------"], SLOW, "little but the network is at work", [0, 1]),  # it cannot be told more closely
+        (["eeeeeee", "sssssss"], UNKNOWN, "little happens, and 12 s are too few", []),
+        (["e", "s"], UNKNOWN, "little happens, and 12 s are too few", []),
+        (["eeeeeeeeee", "sesesesese"], UNKNOWN, "little happens, and 12 s are too few", []),  # as much the one as the other
+    ],
+)  # fmt: skip
+def test_a_rank_that_keeps_others_waiting_is_told_from_a_slow_network_by_many_samples(
+    kinds: list[str], state: str, words: str, blamed: list[int]
+) -> None:
+    found = judge(ranks_in(*kinds), 10.0)
+    assert (found.state, found.ranks) == (state, tuple(f"rank {number}" for number in blamed)), found
+    assert found.because.startswith(words), found
+
+
+@pytest.mark.parametrize(
+    ("kinds", "does"), [("w" * 10, "gets 0.10 of the 0.40 cores that it wants"), ("s" * 10, "sleeps in load")]
+)
+def test_a_late_rank_that_sleeps_is_not_said_to_want_cores(kinds: str, does: str) -> None:
+    ranks = ranks_in("e" * 10, kinds, cpu_seconds=0.1, core_wait_seconds=0.3)
+    assert judge(ranks, 10.0).because == f"rank 0 {LATE} rank 1, which {does}, in 10 of 10 looks"
+
+
+def test_samples_of_two_ranks_that_were_not_taken_together_say_nothing() -> None:
+    ranks = ranks_in("eeeeeeeeee", "ssssssssss")
+    ranks[1].samples = type(ranks[1].samples)((at + 0.5, standing) for at, standing in ranks[1].samples)
+    assert judge(ranks, 10.0).state == UNKNOWN
+
+
+def test_all_ranks_that_are_about_equally_short_of_cores_are_named() -> None:
+    ranks = ranks_in("", "", "", moved=0.0, cpu_seconds=0.47, core_wait_seconds=0.88)
+    ranks[1].looks.extend([ranks[1].looks.popleft()._replace(core_wait_seconds=0.80) for _ in range(12)])
+    ranks[2].looks.extend([ranks[2].looks.popleft()._replace(core_wait_seconds=0.48) for _ in range(12)])
+    found = judge(ranks, 10.0)
+    assert (found.state, found.ranks) == (SLOW, ("rank 0", "rank 1")), found
+    gets = "gets 0.47 of the {} cores that it wants"
+    assert found.because == f"rank 0 {gets.format('1.35')}, and rank 1 {gets.format('1.27')}"
+
+
+@pytest.mark.parametrize(("waited", "blamed"), [(0.16, ("rank 0", "rank 1")), (0.02, ("rank 0",))])
+def test_a_rank_that_wants_a_little_less_than_the_least_is_named_only_beside_another(
+    waited: float, blamed: tuple[str, ...]
+) -> None:
+    ranks = ranks_in("", "", moved=0.0, cpu_seconds=0.08, core_wait_seconds=0.19)
+    ranks[1].looks.extend([ranks[1].looks.popleft()._replace(core_wait_seconds=waited) for _ in range(12)])
+    assert judge(ranks, 10.0).ranks == blamed
+    assert judge(ranks[1:], 10.0).state == HEALTHY
+
+
+@pytest.mark.parametrize(("waiting", "sampled"), [([], 1), ([3], 16)])
+def test_the_stacks_of_all_ranks_are_taken_together_where_one_mostly_waits(waiting: list[int], sampled: int) -> None:
+    taken: list[int] = []
+    ranks = [
+        SimpleNamespace(
+            name=f"rank {number}", ended=False, group=of(1000 + number)._replace(number=number), is_busy=True, asked=False,
+            mostly_waits=number in waiting, sample=lambda now, keep, number=number: taken.append(number),
+        )
+        for number in range(20)
+    ]  # fmt: skip
+    watcher = Watcher([os.getpid()], 10.0)
+    watcher._members = cast(Any, dict(enumerate(ranks)))
+    watcher._sample(1.0)
+    assert len(taken) == sampled
+    watcher._sample(2.0)
+    assert len({*taken}) == min(2 * sampled, 20), "those that were left out come first"

@@ -98,6 +98,10 @@ def file(tmp_path: Path) -> str:
             [(f"{SITE}/torch/_tensor.py", "Tensor.backward"), (f"{SITE}/torch/autograd/graph.py", "_engine_run_backward")],
             *(8, "futex_do_wait", EXCHANGE, "waits in backward"),
         ),
+        (  # it computes gradients
+            [(f"{SITE}/torch/_tensor.py", "Tensor.backward"), (f"{SITE}/torch/autograd/graph.py", "_engine_run_backward")],
+            *(8, "", WORK, "computes"),
+        ),
         (
             [
                 (f"{SITE}/torch/utils/data/dataloader.py", "_BaseDataLoaderIter.__next__"),

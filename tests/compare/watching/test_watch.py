@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
-from contextlib import AbstractContextManager
+from collections.abc import Generator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -49,6 +53,33 @@ WORKER = """
     threading.Thread(target=load, name="loader", daemon=True).start()
     print("ready")
     batch = batches.get()
+"""
+QUEUES = """
+    import queue, threading
+    batches, recycled = queue.Queue(1), queue.Queue(1)
+    def load():
+        while True:
+            batches.put(1)
+    def train():
+        print("ready")
+        while True:
+            recycled.put(batches.get())
+    threading.Thread(target=load, name="loader", daemon=True).start()
+    train()
+"""
+MONITORED = """
+    import pathlib, queue, sys, threading
+    library = pathlib.Path("site-packages")
+    library.mkdir()
+    (library / "bar.py").write_text("import threading\\ndef monitor():\\n    threading.Event().wait()\\n")
+    sys.path.insert(0, str(library.resolve()))
+    import bar
+    threading.Thread(target=bar.monitor, name="monitor", daemon=True).start()
+    def put(batches):
+        batches.put(1)
+        print("ready")
+        batches.put(2)
+    put(queue.Queue(1))
 """
 SPINNING = """
     ready = False
@@ -114,11 +145,26 @@ READING = """
             r"waits in Queue\.get in <module> \(train\.py:10: batch = batches\.get\(\)\), "
             r"and its thread loader waits for a lock in load \(train\.py:5: with lock:\)",
         ),
+        (
+            QUEUES,
+            r"waits in Queue\.put in train \(train\.py:10: recycled\.put\(batches\.get\(\)\)\), "
+            r"and its thread loader waits in Queue\.put in load \(train\.py:6: batches\.put\(1\)\)",
+        ),
+        (MONITORED, r"waits in Queue\.put in put \(train\.py:12: batches\.put\(2\)\)"),
         (SPINNING, r"asks again and again in wait_for_flag \(train\.py:[56]: (while not ready:|pass)\)"),
         (LIVELOCK, r"asks again and again in stubborn \(train\.py:\d+: .*\)"),
         (READING, r"waits for a socket or pipe in read \(train\.py:6: os\.read\(ours, 1\)\)"),
     ],
-    ids=["two locks", "full queue", "queue and lock", "spinning", "livelocked", "pipe"],
+    ids=[
+        "two locks",
+        "full queue",
+        "queue and lock",
+        "both queues full",
+        "thread of a library",
+        "spinning",
+        "livelocked",
+        "pipe",
+    ],
 )
 def test_a_stuck_job_is_called_so_with_its_thread_and_line(tmp_path: Path, code: str, words: str) -> None:
     with started(code, tmp_path) as pid:
@@ -251,6 +297,94 @@ ours.recv(1)
     assert re.fullmatch(rf"{waits} for rank 0, which ({does})", found.because), found.because
 
 
+REDUCING = """
+import time
+def load():
+    if rank == {late}:
+        {delay}
+def all_reduce(peer):
+    peer.sendall(b"x" * 65536)
+    left = 65536
+    while left:
+        left -= len(peer.recv(left))
+peer = socket.create_connection(("127.0.0.1", {port}))
+while True:
+    load()
+    all_reduce(peer)
+"""
+
+
+@contextmanager
+def link(pause: float) -> Generator[int]:
+    """A link between two processes that takes so many seconds for 8 KiB; its port."""
+
+    def forward(source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(8192):
+                time.sleep(pause)
+                target.sendall(data)
+
+    def join() -> None:
+        ends = [listener.accept()[0] for _ in range(2)]
+        opened.extend(ends)
+        for source, target in (ends, ends[::-1]):
+            threading.Thread(target=forward, args=(source, target), daemon=True).start()
+
+    opened: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=join, daemon=True).start()
+        yield listener.getsockname()[1]
+    for each in opened:
+        each.close()
+
+
+@pytest.mark.parametrize(
+    ("delay", "does"),
+    [
+        ("time.sleep(0.8)", r"sleeps in load \(rank\.py:\d+: time\.sleep\(0\.8\)\)"),
+        (
+            "end = time.monotonic() + 0.8\n        while time.monotonic() < end: sum(range(9999))",
+            r"(computes in load \(rank\.py:\d+: .*\)|gets .* cores that it wants)",
+        ),
+    ],
+    ids=["sleeps", "computes"],
+)
+def test_a_rank_that_is_late_to_large_exchanges_is_named_and_not_the_network(tmp_path: Path, delay: str, does: str) -> None:
+    with link(0.0) as port, launched(REDUCING.format(late=1, delay=delay, port=port), tmp_path) as pid:
+        found = watched(pid, lambda found: "for rank" in found.because or "the network" in found.because)
+    assert (found.state, found.ranks) == (SLOW, ("rank 1",)), found
+    waits = r"rank 0 waits for a socket or pipe in all_reduce \(rank\.py:\d+: left -= len\(peer\.recv\(left\)\)\)"
+    assert re.fullmatch(rf"{waits} for rank 1, which {does}, in \d+ of \d+ looks", found.because), found
+
+
+def test_a_job_whose_network_is_slow_is_said_to_wait_for_it(tmp_path: Path) -> None:
+    with link(0.05) as port, launched(REDUCING.format(late=-1, delay="pass", port=port), tmp_path) as pid:
+        found = watched(pid, lambda found: "for rank" in found.because or "the network" in found.because)
+    assert (found.state, found.ranks) == (SLOW, ("rank 0", "rank 1")), found
+    rate = r"\([\d,]+ KiB a second\)"
+    assert re.fullmatch(rf"little but the network is at work: rank 0 {rate} and rank 1 {rate}", found.because), found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("floats", [4, 250_000], ids=["16 bytes", "1 MB"])
+def test_a_rank_that_is_late_to_an_all_reduce_of_gloo_is_named_however_much_is_reduced(tmp_path: Path, floats: int) -> None:
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("PyTorch is not installed")
+    body = f"""
+import time, torch
+torch.distributed.init_process_group("gloo", init_method="file://{tmp_path}/store", rank=rank, world_size=2)
+while True:
+    if rank == 1:
+        time.sleep(2)
+    torch.distributed.all_reduce(torch.ones({floats}))
+"""
+    with launched(body, tmp_path) as pid:
+        # Before that, a rank may wait for one that still imports.
+        found = watched(pid, lambda found: "all_reduce for" in found.because or "the network" in found.because, patience=4.0)
+    assert (found.state, found.ranks) == (SLOW, ("rank 1",)), found
+    assert found.because.startswith("rank 0 waits in all_reduce for rank 1, which sleeps in <module> (rank.py:"), found
+
+
 def test_a_rank_that_asks_for_what_another_is_at_work_on_is_slow_and_not_stuck(tmp_path: Path) -> None:
     body = """
 import os, time
@@ -308,6 +442,8 @@ def test_the_command_says_the_verdict_with_stacks_and_ends_with_6(tmp_path: Path
     assert (said["verdict"], said["to_blame"], said["exit_code"]) == ("stuck", [f"process {pid}"], 6)
     (rank,) = said["ranks"]
     assert rank["waits"]["kind"] == "lock"
+    # `wants` of a verdict is an amount of cores. This is a part of the time.
+    assert "wants" not in rank["a_second"] and 0 <= rank["part_of_time"]["runs_or_wants_a_core_or_disk"] <= 1
     assert {thread["name"] for thread in rank["stacks"][str(pid)]["threads"]} == {"MainThread", "loader"}
     assert 0 < said["cpu_microseconds_of_a_look"] < 1e6
 
