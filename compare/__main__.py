@@ -100,7 +100,8 @@ class _Command(TyperCommand):
     def _explain(self, error: Any) -> None:
         """Add what was received, or the field that other frameworks call as this unknown option."""
         if details := getattr(error.__cause__, "errors", None):  # of pydantic, which typer asks
-            error.message = f"{error.message}. Received: {details()[0]['input']}."
+            said = error.message.removeprefix("Value error, ").rstrip(".")
+            error.message = f"{said}. Received: {details()[0]['input']}."
         if getattr(error, "option_name", "") == "--contestant":
             from compare.execution.contestants import TAKE_CONTESTANTS
 
