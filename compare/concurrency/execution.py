@@ -375,9 +375,10 @@ class Execution(Ranks):
             return [list(value.items), 0, None, False]
         uneven = UNEVEN in value.marks
         stop = value.stop if isinstance(value, Counted) else None
+        bounded, many = self._bound(process)
         if isinstance(stop, Const) and isinstance(stop.value, int):
-            most = max(_EXACT, self._many())
-            count = min(max(stop.value, 0), most) if stop.value <= _EXACT or self.room else _TWICE
+            most = max(_EXACT, many)
+            count = min(max(stop.value, 0), most) if stop.value <= _EXACT or bounded else _TWICE
             return [[Const(each, marks=stop.marks) for each in range(count)], 0, None, False]
         item_marks = {ITEM} | (_LOCAL if value.marks & {LOCAL, LOADER} else frozenset())
         wrapped = value.attributes.get("?items") if isinstance(value, Unknown) else None
@@ -385,7 +386,6 @@ class Execution(Ranks):
             uneven = uneven or LOCAL in stop.marks
         # Without an effect on others, no turn differs from another.
         quiet, _, _ = self.program.region(frame.graph, frame.place)
-        many = self._many()
         options = [_TWICE, 0, *([many] if many else [])] if not uneven else [_TWICE, 1, 0]
         subject = stop if stop is not None else value
         key = ("turns", id(subject)) if not uneven and isinstance(subject, (Unknown, Instance)) else ()
@@ -400,10 +400,17 @@ class Execution(Ranks):
             turns = options[self.choose(process, len(options), local=uneven)]
         return [None, turns, (frozenset(item_marks), wrapped), uneven]
 
-    def _many(self) -> int:
-        """Turns that fill all bounded queues and what the threads between them hold. 0: there are none, or too large ones."""
+    def _bound(self, process: Process) -> tuple[bool, int]:
+        """(whether there are bounded queues, turns that fill them and what the threads between them hold).
+
+        0 turns: there are no bounded queues, or too large ones. All ranks get the same for one loop, whatever queues each has:
+        a loop must not end earlier on one of them.
+        """
         many = self.room + len(self.processes) + 2
-        return many if self.room and many < MOST_VISITS else 0
+        now = bool(self.room), many if self.room and many < MOST_VISITS else 0
+        if process.system.rank is None:
+            return now
+        return self.bounds.setdefault((process.key, *((id(each.node), each.visits[each.now]) for each in process.frames)), now)
 
     def _next(self, process: Process, frame: Frame, node: Node) -> None:
         state: list[Any] = frame.loops.get(id(node.tree)) or [None, 0, (frozenset[Any](), None), False]

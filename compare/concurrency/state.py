@@ -164,6 +164,8 @@ class Process:
     without_exchange: int = 0
     """How many `no_sync` it is in."""
     thing: Thing | None = None
+    begun: int = 0
+    """How many threads and processes it has started."""
     joined: bool = False
     """Whether it has begun to work with the other ranks. One that never does may not be meant to."""
 
@@ -209,6 +211,8 @@ class State:
         self.processes: list[Process] = []
         self.findings: list[Finding] = []
         self.shared_choices: dict[tuple[Any, ...], int] = {}
+        self.bounds: dict[tuple[Any, ...], tuple[bool, int]] = {}
+        """Loop: what `_bound` said of it to the rank that came first."""
         self.exchanges: dict[Any, dict[int, list[Any]]] = {}
         """Group: rank: what it has issued, in order."""
         self.messages: dict[tuple[int, int, str], int] = {}

@@ -1,0 +1,106 @@
+"""What ranks have alike and what differs between them: a planted defect stands beside a correct program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from compare.concurrency import sources
+from compare.concurrency.meanings import Meanings
+from compare.concurrency.program import Program
+from compare.concurrency.search import Searched, search
+
+
+def searched(text: str, folder: Path, nodes: int = 20_000) -> Searched:
+    (folder / "program.py").write_text(text)
+    return search(Program(sources.read(str(folder / "program.py")), Meanings()), nodes=nodes, seconds=20)
+
+
+def rules(text: str, folder: Path) -> set[str]:
+    return {each.rule for each in searched(text, folder).findings}
+
+
+WRITER = """
+import queue, threading
+import torch.distributed as dist
+
+def write(q):
+    while True:
+        if q.get() is None:
+            break
+
+def main():
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    q = queue.Queue(8)
+    if rank == 0:
+        threading.Thread(target=write, args=(q,), daemon=True).start()
+    for epoch in range(20):
+        if rank == 0:
+            q.put(epoch)
+        dist.barrier()
+
+if __name__ == "__main__":
+    main()
+"""
+STARTED = "threading.Thread(target=write, args=(q,), daemon=True).start()"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ("", "", set()),
+        ("range(20)", "range(3)", set()),
+        ("range(20)", "range(dist.steps)", set()),
+        ("    q = queue.Queue(8)\n    if rank == 0:\n", "    if rank == 0:\n        q = queue.Queue(8)\n", set()),
+        (STARTED, "pass", {"collective-missing"}),
+        ("range(20)", "range(3 - rank)", {"collective-missing"}),
+    ],
+)
+def test_a_loop_ends_at_the_same_turn_on_all_ranks_whatever_queues_each_has(
+    before: str, after: str, expected: set[str], tmp_path: Path
+) -> None:
+    assert rules(WRITER.replace(before, after) if before else WRITER, tmp_path) == expected
+
+
+LOADED = """
+import os, queue, threading
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+STEPS = int(os.environ.get("STEPS", "20"))
+
+def load(rank, q):
+    for _ in range(2 * STEPS):
+        q.put(1)
+    q.put(None)
+
+def work(rank, world):
+    dist.init_process_group("gloo")
+    q = queue.Queue(4)
+    threading.Thread(target=load, args=(rank, q), daemon=True).start()
+    while True:
+        batch = q.get()
+        if batch is None:
+            break
+        dist.barrier()
+
+if __name__ == "__main__":
+    mp.spawn(work, args=(2,), nprocs=2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ("STEPS))", "STEPS))", set()),
+        ("range(2 * STEPS)", "range(40)", set()),
+        ("range(2 * STEPS)", "range(2 * STEPS + rank)", {"collective-missing"}),
+        ("q.put(None)", "pass", {"never-signalled"}),
+    ],
+)
+def test_an_unknown_bound_in_a_thread_is_the_same_on_all_ranks(
+    before: str, after: str, expected: set[str], tmp_path: Path
+) -> None:
+    assert rules(LOADED.replace(before, after), tmp_path) == expected
