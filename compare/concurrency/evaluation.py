@@ -399,6 +399,7 @@ class Evaluation(State):
                 of, key = self.evaluate(process, target.value, frame), target.slice
                 name = self.evaluate(process, key, frame) if not isinstance(key, ast.Slice) else Const(":")
                 self._store(process, of, f"[{name.value!r}]" if isinstance(name, Const) else "[]", value, target)
+                _put(of, name, value)
             case _:
                 pass
 
@@ -462,7 +463,13 @@ class Evaluation(State):
         if place is not None:
             self.use(process, place, "update", ast.unparse(target))
             after = replace(after, marks=frozenset(each for each in after.marks if not isinstance(each, tuple)))
-        if isinstance(target, ast.Name) and target.id not in frame.shared:
+        if isinstance(target, ast.Subscript):
+            of = self.evaluate(process, target.value, frame)
+            key = Const(":") if isinstance(target.slice, ast.Slice) else self.evaluate(process, target.slice, frame)
+            if isinstance(of, Unknown) and isinstance(key, Const) and f"[{key.value!r}]" in of.attributes:
+                of.attributes[f"[{key.value!r}]"] = after
+            _put(of, key, after)
+        elif isinstance(target, ast.Name) and target.id not in frame.shared:
             frame.names[target.id] = after
         elif isinstance(target, ast.Attribute):
             of = self.evaluate(process, target.value, frame)
@@ -470,6 +477,15 @@ class Evaluation(State):
                 of.attributes[target.attr] = after
         elif isinstance(target, ast.Name):
             process.system.names.setdefault(frame.module.name, {})[target.id] = after
+
+
+def _put(of: Value, key: Value, value: Value) -> None:
+    """Put a value at a numbered place of a list or tensor. A tensor with one number of the rank's own is the rank's own."""
+    number = key.value if isinstance(key, Const) else None
+    if isinstance(of, Sequenced) and of.exact and isinstance(number, int) and -len(of.items) <= number < len(of.items):
+        of.items[number] = value
+    elif isinstance(of, Unknown) and (isinstance(number, int) or number == ":") and LOCAL in value.marks:
+        of.marks = of.marks | _LOCAL
 
 
 def _loaded(target: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from compare.concurrency.meanings import (
     STRATEGIES,
     TENSORFLOW_COLLECTIVES,
     is_point_to_point,
+    may_exchange,
 )
 from compare.concurrency.program import Module, Root, bound, last_name, stored_names
 from compare.concurrency.ranks import Ranks
@@ -198,6 +199,8 @@ class Execution(Ranks):
         frame = process.frame
         frame.now = frame.place
         node = frame.node
+        if frame.parted and (names := frame.parted.pop(frame.now, None)):
+            self._differ(frame, names)
         frame.visits[frame.now] += 1
         if frame.visits[frame.now] > MOST_VISITS:
             process.cut = True
@@ -301,6 +304,28 @@ class Execution(Ranks):
         if local:
             self._part(process, f"{'takes' if known else 'does not take'}: {_shown(node.tree)}")
         frame.place = node.next if known else node.other
+        if local:
+            self._watch(frame)
+
+    def _watch(self, frame: Frame) -> None:
+        """Note the numbers that are set on one way of a branch on which ranks may part."""
+        _, join, nodes = self.program.region(frame.graph, frame.now)
+        if join is None or join == len(frame.graph.nodes):
+            return
+        names = frame.parted.setdefault(join, {})
+        names.update({name: frame.names[name] for name in stored_names(nodes) if _is_number(frame.names.get(name))})
+        names.update(dict.fromkeys(_numbered(nodes)))
+
+    @staticmethod
+    def _differ(frame: Frame, names: Mapping[str, Value | None]) -> None:
+        """Mark what one rank has kept while another has set it, and numbers of the source that only some have got.
+
+        What is set to another value keeps that one's marks: all ranks may have got it from a collective.
+        """
+        for name, before in names.items():
+            value = frame.names.get(name)
+            if isinstance(value, Const) and _is_number(value) and before in (None, value):
+                frame.names[name] = Const(value.value, marks=value.marks | _LOCAL)
 
     def _part(self, process: Process, says: str) -> None:
         step = process.note(says)
@@ -808,7 +833,23 @@ def _result_marks(name: str, of: Value, values: Sequence[Value], words: Mapping[
     # A place is no content: what is loaded or moved to a rank's own device is the same everywhere.
     telling = values[:1] if name.startswith("load") else [] if name in ("to", "cuda", "device") else values
     telling = [*telling, *(each for word, each in words.items() if word not in _PLACES)]
-    return NO_MARKS if name in _ALIKE else marks_of([*telling, of])
+    marks = NO_MARKS if name in _ALIKE else marks_of([*telling, of])
+    return marks - {LOCAL} if may_exchange(name) else marks
+
+
+def _is_number(value: Value | None) -> bool:
+    return isinstance(value, Const) and isinstance(value.value, (int, float))
+
+
+def _numbered(nodes: Sequence[Node]) -> Iterator[str]:
+    """Names that these nodes set to a number of the source, or count up."""
+    for each in nodes:
+        tree = each.tree
+        if each.kind == "do" and (
+            isinstance(tree, ast.AugAssign)
+            or (isinstance(tree, ast.Assign) and isinstance(tree.value, ast.Constant) and _is_number(Const(tree.value.value)))
+        ):
+            yield from bound(tree)
 
 
 def _nothing(_: Value) -> None:

@@ -118,7 +118,7 @@ class Ranks(Threads):
             target = values[0] if values else None
         for each in [target, *(target.items if isinstance(target, Sequenced) else [])]:
             if each is not None:
-                each.marks = frozenset(each.marks - {LOCAL})
+                alike(each)
         if isinstance(target, Sequenced):
             known: list[Value] = [Const(each.value) if isinstance(each, Const) else Unknown() for each in objects or []]
             target.items, target.exact = known, objects is not None
@@ -216,6 +216,14 @@ class Ranks(Threads):
             deliver(Thing(kind="work", name=name, owner=operation))
         else:
             self.wait(process, operation, deliver)
+
+
+def alike(value: Value) -> None:
+    """All ranks have the same value now, with all that is in it."""
+    value.marks = frozenset(value.marks - {LOCAL})
+    if isinstance(value, Unknown):
+        for name in [each for each in value.attributes if each.startswith(("[", "?"))]:
+            del value.attributes[name]
 
 
 def cause_of(one: Process, two: Process) -> Step | None:

@@ -95,6 +95,9 @@ class Frame:
     returned: Value = NONE
     error: str = ""
     """The exception that is on its way."""
+    parted: dict[int, dict[str, Value | None]] = field(default_factory=dict[int, dict[str, Any]])
+    """Node where the ways of a branch meet on which ranks may part: names that are set on one of these ways, and what they
+    were before. None: this matters not, since a number of the source is set there."""
     guessed: bool = False
     """Whether the loop that it is in was entered although its test is unknown."""
     on_return: Callable[[Value], None] = lambda _: None

@@ -104,3 +104,67 @@ def test_an_unknown_bound_in_a_thread_is_the_same_on_all_ranks(
     before: str, after: str, expected: set[str], tmp_path: Path
 ) -> None:
     assert rules(LOADED.replace(before, after), tmp_path) == expected
+
+
+STOP = """
+import argparse
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader
+{helper}
+def validate(model, loader):
+    counts = torch.zeros(2)
+    for x, y in loader:
+        counts[0] += (model(x) == y).sum()
+        counts[1] += len(y)
+    {reduce}
+    return counts[0].item() / counts[1].item()
+
+def main():
+    args = argparse.ArgumentParser().parse_args()
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    model, loader = torch.nn.Linear(2, 2), DataLoader(args.data)
+    best, bad = 0.0, 0
+    for epoch in range(args.epochs):
+        dist.barrier()
+        accuracy = validate(model, loader)
+        {count}
+        {share}
+        if bad >= args.patience:
+            break
+    dist.barrier()
+
+if __name__ == "__main__":
+    main()
+"""
+COUNT = "if accuracy > best:\n{0}    best, bad = accuracy, 0\n{0}else:\n{0}    bad += 1"
+ALL, FIRST = COUNT.format(" " * 8), f"if rank == 0:\n            {COUNT.format(' ' * 12)}"
+SHARE = "box = torch.tensor([bad])\n        dist.broadcast(box, 0)\n        bad = box.item()"
+ITEM = "box = [bad]\n        dist.broadcast_object_list(box, 0)\n        if rank > 0:\n            bad = box[0]"
+IN_LIST = "box = [None]\n        if rank == 0:\n            box[0] = bad\n        dist.broadcast_object_list(box, 0)\n        bad = box[0]"
+SUM = "dist.all_reduce(counts)"
+OTHER = "from elsewhere import broadcast_number\n"
+
+
+@pytest.mark.parametrize(
+    ("reduce", "count", "share", "helper", "expected"),
+    [
+        (SUM, ALL, "pass", "", set()),
+        (SUM, FIRST, SHARE, "", set()),
+        (SUM, FIRST, ITEM, "", set()),
+        (SUM, FIRST, IN_LIST, "", set()),
+        (SUM, FIRST, "bad = broadcast_number(bad)", OTHER, set()),
+        ("pass", ALL, SHARE, "", set()),
+        ("pass", ALL, ITEM, "", set()),
+        (SUM, FIRST, "pass", "", {"collective-missing"}),
+        (SUM, "if rank == 0:\n            bad += 1", "pass", "", {"collective-missing"}),
+        (SUM, "if rank == 0:\n            bad = 3\n        else:\n            bad = 0", "pass", "", {"collective-missing"}),
+        ("pass", ALL, "pass", "", {"collective-missing"}),
+        ("pass", FIRST, "pass", "", {"collective-missing"}),
+    ],
+)
+def test_a_number_that_one_rank_counts_or_that_is_of_its_own_data_differs_by_rank(
+    reduce: str, count: str, share: str, helper: str, expected: set[str], tmp_path: Path
+) -> None:
+    assert rules(STOP.format(reduce=reduce, count=count, share=share, helper=helper), tmp_path) == expected
