@@ -22,6 +22,7 @@ from compare.execution import options
 from compare.reporting.document import Mark, Report
 
 NAME = "concurrency"
+ALIKE = "Unknown, and taken to be the same on all ranks"
 
 
 def command(
@@ -77,17 +78,23 @@ def report(
         f"{wording.count(files, 'file')}, {wording.count(searched.roots, 'root')}, "
         f"{wording.count(searched.executions, 'execution')}, {wording.count(searched.nodes, 'node')}"
     )
+    alike = [f"{each.file}:{each.line}: {each.says}" for each in sorted(searched.assumed) if searched.assumed[each]]
     nothing = "nothing found in what was explored" if left else "nothing found"
+    if alike:
+        decisions = wording.count(len(alike), "unknown decision")
+        nothing += f", if {decisions} {'is' if len(alike) == 1 else 'are'} the same on all ranks"
+    sections = (("Suppressed", hidden), (ALIKE, _few(alike)), ("Not explored", _few(left)))
     verdict = wording.count(len(findings), "finding") if findings else nothing
     return Report(
         title=f"Deadlocks and races in {target}",
         name=NAME,
         facts=[f"{explored}: {verdict}"],
         marks=[Mark("Findings", str(len(findings)), "bad" if findings else "good")],
-        findings=[*said, *([("Suppressed", hidden)] if hidden else []), *([("Not explored", _few(left))] if left else [])],
+        findings=[*said, *((title, lines) for title, lines in sections if lines)],
         values={
             "findings": [_plain(each) for each in findings],
             "suppressed": [{**_plain(each), "reason": reason} for each, reason in suppressed],
+            "taken_alike": alike,
             "not_explored": searched.left,
             "explored": {"files": files, "roots": searched.roots, "executions": searched.executions, "nodes": searched.nodes},
         },

@@ -283,7 +283,7 @@ class Execution(Ranks):
         remembered = None if is_loop else process.truths.get(id(value))
         if known is None and remembered is not None:
             known = remembered[1]
-        local = LOCAL in value.marks
+        local, negated = LOCAL in value.marks, bool(node.extra)
         if is_loop:
             frame.guessed = known is None
             for lock, _, _ in process.held if known is None else []:
@@ -300,9 +300,14 @@ class Execution(Ranks):
                 known = usual != bool(self.choose(process, 2, local=local))
             if isinstance(value, Unknown):
                 process.truths[id(value)] = value, known
-            process.note(f"{'goes into' if known else 'goes past'}: {_shown(node.tree)}")
+            if not local:
+                process.note(f"assumes {'true' if known != negated else 'false'}: {_shown(node.tree, negated)}")
+            self._assume(process, _shown(node.tree, negated), same=not local)
         if local:
-            self._part(process, f"{'takes' if known else 'does not take'}: {_shown(node.tree)}")
+            quiet, _, _ = self.program.region(frame.graph, frame.now)
+            self._part(
+                process, f"{'takes' if known != negated else 'does not take'}: {_shown(node.tree, negated)}", quiet=quiet
+            )
         frame.place = node.next if known else node.other
         if local:
             self._watch(frame)
@@ -327,9 +332,22 @@ class Execution(Ranks):
             if isinstance(value, Const) and _is_number(value) and before in (None, value):
                 frame.names[name] = Const(value.value, marks=value.marks | _LOCAL)
 
-    def _part(self, process: Process, says: str) -> None:
+    def _assume(self, process: Process, says: str, *, same: bool) -> None:
+        """Record an unknown decision of ranks, and whether they take it alike."""
+        if process.system.rank is not None:
+            step = process.here(says)
+            self.assumed[step] = same and self.assumed.get(step, True)
+
+    @staticmethod
+    def _part(process: Process, says: str, *, quiet: bool = False) -> None:
+        """Note a decision that ranks may take differently.
+
+        Args:
+            quiet: nothing on its ways is noticed by others, so it is not where ranks part.
+        """
         step = process.note(says)
-        process.partings.append((process.collectives, step))
+        if not quiet:
+            process.partings.append((process.collectives, step))
 
     def _skip(self, process: Process, frame: Frame, nodes: Sequence[Node], join: int | None, marks: frozenset[Any]) -> None:
         """Go on where all ways meet. What is assigned on them is unknown."""
@@ -404,7 +422,7 @@ class Execution(Ranks):
         if isinstance(stop, Const) and isinstance(stop.value, int):
             most = max(_EXACT, many)
             count = min(max(stop.value, 0), most) if stop.value <= _EXACT or bounded else _TWICE
-            return [[Const(each, marks=stop.marks) for each in range(count)], 0, None, False]
+            return [[Const(each, marks=stop.marks) for each in range(count)], 0, None, LOCAL in stop.marks]
         item_marks = {ITEM} | (_LOCAL if value.marks & {LOCAL, LOADER} else frozenset())
         wrapped = value.attributes.get("?items") if isinstance(value, Unknown) else None
         if isinstance(stop, Unknown):
@@ -422,6 +440,7 @@ class Execution(Ranks):
                 self.shared_choices[key] = self.path.choose(len(options))
             turns = options[min(self.shared_choices[key], len(options) - 1)]
         else:
+            self._assume(process, f"how many turns {_shown(tree)} has", same=not uneven)
             turns = options[self.choose(process, len(options), local=uneven)]
         return [None, turns, (frozenset(item_marks), wrapped), uneven]
 
@@ -878,6 +897,7 @@ def _tensor(values: Sequence[Value]) -> Unknown:
 
 
 @functools.lru_cache(maxsize=4096)
-def _shown(tree: ast.AST) -> str:
-    text = " ".join(ast.unparse(tree).split())
+def _shown(tree: ast.expr, negated: bool = False) -> str:
+    """A test as it stands in the source, in short."""
+    text = " ".join(ast.unparse(ast.UnaryOp(ast.Not(), tree) if negated else tree).split())
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -174,7 +174,7 @@ class Ranks(Threads):
         """Report that two ranks part, with the branch where they did."""
         cause = cause_of(one, two)
         if cause is not None:
-            says += f" They may part in line {cause.line}: {cause.says.partition(': ')[2]}."
+            says += f" They may part in line {cause.line}: {cause.says.partition(': ')[2] or cause.says}."
         also = {(each.file, each.line) for each in (first, second, *([cause] if cause else []))}
         paths = [(each.name, each.trace[-16:]) for each in (one, two)]
         self.findings.append(Finding(rule, first.file, first.line, says, paths, frozenset(also)))
@@ -227,9 +227,17 @@ def alike(value: Value) -> None:
 
 
 def cause_of(one: Process, two: Process) -> Step | None:
-    """The last branch that depends on the rank or its data, since the two ranks were last together."""
+    """Where the two ranks took different ways: the last such place since they were together, or else the last of all.
+
+    A branch that both came to and left on different ways tells most. Next is one that only one of them came to.
+    """
+    own, other = ([each for each in mine.partings if each not in theirs.partings] for mine, theirs in ((one, two), (two, one)))
+    met = {(place, step.file, step.line) for place, step in other}
+    facing = [(place, step) for place, step in own if (place, step.file, step.line) in met]
     together = min(one.collectives, two.collectives) - 1
-    late = [(place, step) for each in (one, two) for place, step in each.partings if place >= together]
-    if not late:
-        late = [*one.partings[-1:], *two.partings[-1:]]
-    return max(late, key=lambda each: each[0])[1] if late else None
+    for chosen in (facing, [*own, *other]):
+        late = [each for each in chosen if each[0] >= together]
+        if late:
+            return max(reversed(late), key=lambda each: each[0])[1]
+    differing = [*own, *other]
+    return max(reversed(differing), key=lambda each: each[0])[1] if differing else None

@@ -218,6 +218,8 @@ class State:
         """Loop: what `_bound` said of it to the rank that came first."""
         self.exchanges: dict[Any, dict[int, list[Any]]] = {}
         """Group: rank: what it has issued, in order."""
+        self.assumed: dict[Step, bool] = {}
+        """Unknown decision of ranks: whether it was taken to be the same on all."""
         self.messages: dict[tuple[int, int, str], int] = {}
         self.room = 0
         """How many items all bounded queues hold together."""

@@ -142,7 +142,8 @@ COUNT = "if accuracy > best:\n{0}    best, bad = accuracy, 0\n{0}else:\n{0}    b
 ALL, FIRST = COUNT.format(" " * 8), f"if rank == 0:\n            {COUNT.format(' ' * 12)}"
 SHARE = "box = torch.tensor([bad])\n        dist.broadcast(box, 0)\n        bad = box.item()"
 ITEM = "box = [bad]\n        dist.broadcast_object_list(box, 0)\n        if rank > 0:\n            bad = box[0]"
-IN_LIST = "box = [None]\n        if rank == 0:\n            box[0] = bad\n        dist.broadcast_object_list(box, 0)\n        bad = box[0]"
+BOX = "box = [None]\n        if rank == 0:\n            box[0] = bad\n        "
+IN_LIST = BOX + "dist.broadcast_object_list(box, 0)\n        bad = box[0]"
 SUM = "dist.all_reduce(counts)"
 OTHER = "from elsewhere import broadcast_number\n"
 
