@@ -35,6 +35,8 @@ from compare.concurrency.values import (
 _LOCAL = frozenset([LOCAL])
 _ALIKE = {"module", "training", "requires_grad", "shape", "dtype", "device", "ndim", "is_cuda"}
 """Attributes that ranks have alike, whatever their data are."""
+_SAME_NUMBERS = {"to", "cuda", "cpu", "int", "long", "float", "double", "clone", "detach"}
+"""Methods of a tensor that give the same numbers elsewhere."""
 
 
 class Evaluation(State):
@@ -267,6 +269,8 @@ class Evaluation(State):
                     known = Unknown(marks=inherited, dotted="shape" if name == "shape" else "")
                     if name in self.program.words or name in ("no_sync",):
                         return Method(of=value, name=name)
+                    if name in _SAME_NUMBERS and "?of" in value.attributes:
+                        known.attributes["?of"] = value.attributes["?of"]
                 value.attributes[name] = known
                 return known
             case _:
@@ -486,6 +490,9 @@ def _put(of: Value, key: Value, value: Value) -> None:
         of.items[number] = value
     elif isinstance(of, Unknown) and (isinstance(number, int) or number == ":") and LOCAL in value.marks:
         of.marks = of.marks | _LOCAL
+        made_of = of.attributes.setdefault("?of", Sequenced([]))
+        if isinstance(made_of, Sequenced):
+            made_of.items.append(value)
 
 
 def _loaded(target: Any) -> Any:

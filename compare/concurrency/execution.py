@@ -631,7 +631,12 @@ class Execution(Ranks):
         if not polite:
             self.escape([*values, *words.values()])
         of = callee.of if isinstance(callee, Method) else callee
-        deliver(Unknown(marks=_result_marks(name, of, values, words)))
+        made = Unknown(marks=_result_marks(name, of, values, words))
+        if dotted.startswith("torch.") and "ensor" in name:
+            made.attributes["?of"] = Sequenced(list(values))
+        elif isinstance(callee, Unknown) and "?of" in callee.attributes:
+            made.attributes["?of"] = callee.attributes["?of"]
+        deliver(made)
 
     def _fails(self, process: Process, quiet: Function | None = None) -> bool:
         """Whether a call raises an exception here: one of the ways to look at.

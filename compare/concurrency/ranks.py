@@ -82,6 +82,8 @@ class Ranks(Threads):
         def done() -> Value:
             if name == "new_group":
                 return self._new_group(process, values, words)
+            if name == "broadcast" and issue.root == rank and values:
+                _shared(values[0])
             objects = next((each[place].objects for one, each in of_rank.items() if one == issue.root), None)
             return self._after(process, name, values, objects)
 
@@ -216,6 +218,17 @@ class Ranks(Threads):
             deliver(Thing(kind="work", name=name, owner=operation))
         else:
             self.wait(process, operation, deliver)
+
+
+def _shared(tensor: Value) -> None:
+    """The root has broadcast a tensor, so all ranks may take what the root made it of."""
+    waiting = [tensor.attributes.get("?of")] if isinstance(tensor, Unknown) else []
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, Sequenced):
+            waiting += one.items
+        elif one is not None:
+            one.marks = one.marks - {LOCAL}
 
 
 def alike(value: Value) -> None:

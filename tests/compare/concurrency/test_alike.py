@@ -141,6 +141,9 @@ if __name__ == "__main__":
 COUNT = "if accuracy > best:\n{0}    best, bad = accuracy, 0\n{0}else:\n{0}    bad += 1"
 ALL, FIRST = COUNT.format(" " * 8), f"if rank == 0:\n            {COUNT.format(' ' * 12)}"
 SHARE = "box = torch.tensor([bad])\n        dist.broadcast(box, 0)\n        bad = box.item()"
+TAKEN = SHARE.replace("bad = box", "if rank > 0:\n            bad = box")
+MOVED = TAKEN.replace("([bad])", "([bad]).to(args.device)")
+FILLED = TAKEN.replace("torch.tensor([bad])", "torch.zeros(1)\n        if rank == 0:\n            box[0] = bad")
 ITEM = "box = [bad]\n        dist.broadcast_object_list(box, 0)\n        if rank > 0:\n            bad = box[0]"
 BOX = "box = [None]\n        if rank == 0:\n            box[0] = bad\n        "
 IN_LIST = BOX + "dist.broadcast_object_list(box, 0)\n        bad = box[0]"
@@ -153,6 +156,12 @@ OTHER = "from elsewhere import broadcast_number\n"
     [
         (SUM, ALL, "pass", "", set()),
         (SUM, FIRST, SHARE, "", set()),
+        (SUM, FIRST, TAKEN, "", set()),
+        (SUM, FIRST.replace("rank == 0", "rank == 0 and args.watch"), TAKEN, "", set()),
+        ("pass", ALL, MOVED, "", set()),
+        ("pass", ALL, FILLED, "", set()),
+        ("pass", ALL, FILLED.replace("broadcast", "all_reduce"), "", {"collective-missing"}),
+        ("pass", ALL, TAKEN.replace("rank > 0", "rank > 1"), "", {"collective-missing"}),
         (SUM, FIRST, ITEM, "", set()),
         (SUM, FIRST, IN_LIST, "", set()),
         (SUM, FIRST, "bad = broadcast_number(bad)", OTHER, set()),
