@@ -174,9 +174,13 @@ if __name__ == "__main__":
 """
 
 
-def test_nothing_found_names_the_unknown_decisions_that_it_rests_on(tmp_path: Path) -> None:
+def test_nothing_found_names_the_unknown_decisions_that_it_rests_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "train.py"
     path.write_text(UNKNOWN)
+    monkeypatch.chdir(tmp_path)
+    printed = "\n".join(map(str.rstrip, compare("concurrency", "train.py").output.strip().splitlines()))
+    assert printed in (PROJECT / "docs" / "concurrency.md").read_text()
+    monkeypatch.undo()
     done = compare("concurrency", path)
     assert done.exit_code == 0 and "nothing found, if 2 unknown decisions are the same on all ranks\n" in done.output
     said = [f"{path}:6: how many turns config.names has", f"{path}:7: not config.quick and name"]
