@@ -217,7 +217,7 @@ class Restart(Exact):
     seconds_lost: Seconds
     """Wall time from the attempt's last checkpoint, or from its start, until all its processes had ended."""
     replicas: Count | None = None
-    """With which the run went on (`Spec.least_replicas`). None: with as many as before."""
+    """With which the run went on (`Spec.least_replicas`). None: with as many as before. Such a run is `not parallel`."""
 
     @property
     def words(self) -> str:

@@ -106,7 +106,7 @@ def command(
     ] = None,
     elastic: Annotated[
         str | None,
-        typer.Option(metavar="MIN:MAX", help="Replicas: a run whose process dies goes on with fewer. Its times do not count."),
+        typer.Option(metavar="MIN:MAX", help="Replicas: a run whose process dies goes on with fewer. It does not count."),
     ] = None,
     profile: Annotated[bool, typer.Option("--profile", help=f"{options.PROFILE} A trace is written too.")] = False,
     proof: Annotated[bool, typer.Option(help=options.PROOF)] = True,

@@ -121,10 +121,10 @@ class Calls(Evaluation):
         self, parent: Process | None, target: Value | None, values: Sequence[Value], name: str, system: System, *, daemon: bool
     ) -> Process:
         """A new process that will run `target`."""
-        parent_key = parent.key if parent else ()
-        siblings = sum(1 for each in self.processes if each.key[:-1] == parent_key and len(each.key) == len(parent_key) + 1)
-        started = Process(len(self.processes), name, (*parent_key, siblings), system, daemon=daemon)
+        key = (*parent.key, parent.begun) if parent else ()
+        started = Process(len(self.processes), name, key, system, daemon=daemon)
         if parent is not None:
+            parent.begun += 1
             started.after(parent.tick())
             started.trace = [parent.here(f"{parent.name} starts {name}")]
             self.started_threads |= parent.system is system

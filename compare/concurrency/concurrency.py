@@ -22,6 +22,7 @@ from compare.execution import options
 from compare.reporting.document import Mark, Report
 
 NAME = "concurrency"
+ALIKE = "Unknown, and taken to be the same on all ranks"
 
 
 def command(
@@ -41,14 +42,14 @@ def command(
         int, typer.Option(min=0, max=5, help="Decisions of one execution that may be unusual, as an exception is.")
     ] = UNUSUAL,
     sarif_file: Annotated[
-        Path | None, typer.Option("--sarif", metavar="FILE", help="Write the findings as SARIF 2.1.0.")
+        Path | None, typer.Option("--sarif", metavar="FILE", help="Write the findings as SARIF 2.1.0. Its folder must exist.")
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Find deadlocks and races in training code without running it; exit code 6 where there are some."""
     with exits.reported(), interruptible():
-        if sarif_file is not None and sarif_file.is_dir():
-            raise SpecError(f"--sarif is a folder. Received: {sarif_file}. Name a file, e.g. {sarif_file / 'found.sarif'}.")
+        if sarif_file is not None:
+            _refuse_nowhere(sarif_file)
         known = meanings.configured(collective or [], names)
         unread: list[str] = []
         files = sources.read(target, unread)
@@ -60,7 +61,6 @@ def command(
             version = code_version.in_words(code_version.of(machine.PROJECT_ROOT))
             log = sarif.document(findings, suppressed, version)
             try:
-                sarif_file.parent.mkdir(parents=True, exist_ok=True)
                 atomic_files.write_atomically(sarif_file, json.dumps(log, indent=1) + "\n")
             except OSError as error:
                 raise SpecError(f"--sarif cannot be written. Received: {sarif_file} ({error.strerror}).") from None
@@ -78,22 +78,40 @@ def report(
         f"{wording.count(files, 'file')}, {wording.count(searched.roots, 'root')}, "
         f"{wording.count(searched.executions, 'execution')}, {wording.count(searched.nodes, 'node')}"
     )
+    alike = [f"{each.file}:{each.line}: {each.says}" for each in sorted(searched.assumed) if searched.assumed[each]]
     nothing = "nothing found in what was explored" if left else "nothing found"
+    if alike:
+        decisions = wording.count(len(alike), "unknown decision")
+        nothing += f", if {decisions} {'is' if len(alike) == 1 else 'are'} the same on all ranks"
+    sections = (("Suppressed", hidden), (ALIKE, _few(alike)), ("Not explored", _few(left)))
     verdict = wording.count(len(findings), "finding") if findings else nothing
     return Report(
         title=f"Deadlocks and races in {target}",
         name=NAME,
         facts=[f"{explored}: {verdict}"],
         marks=[Mark("Findings", str(len(findings)), "bad" if findings else "good")],
-        findings=[*said, *([("Suppressed", hidden)] if hidden else []), *([("Not explored", _few(left))] if left else [])],
+        findings=[*said, *((title, lines) for title, lines in sections if lines)],
         values={
             "findings": [_plain(each) for each in findings],
             "suppressed": [{**_plain(each), "reason": reason} for each, reason in suppressed],
+            "taken_alike": alike,
             "not_explored": searched.left,
             "explored": {"files": files, "roots": searched.roots, "executions": searched.executions, "nodes": searched.nodes},
         },
         exit_code=exits.FINDINGS if findings else 0,
     )
+
+
+def _refuse_nowhere(file: Path) -> None:
+    """Refuse, before any work, a SARIF file that is a folder or whose folder is not there."""
+    try:
+        is_folder, has_folder = file.is_dir(), file.parent.is_dir()
+    except OSError as error:
+        raise SpecError(f"--sarif cannot be written. Received: {file} ({error.strerror}).") from None
+    if is_folder:
+        raise SpecError(f"--sarif is a folder. Received: {file}. Name a file, e.g. {file / 'found.sarif'}.")
+    if not has_folder:
+        raise SpecError(f"--sarif must lie in a folder that exists. Received: {file}. Make {file.parent} first.")
 
 
 def _few(lines: Sequence[str], most: int = 8) -> list[str]:

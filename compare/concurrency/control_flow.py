@@ -35,7 +35,10 @@ class Node:
     error: int = NOWHERE
     """Where an exception goes."""
     extra: Any = None
-    """Of pick: the chosen expression. Of catch: [(type or None, name, entry)]."""
+    """Of branch: whether the source has a `not` before the test. Of pick: the chosen expression.
+
+    Of catch: [(type or None, name, entry)].
+    """
 
     @property
     def line(self) -> int:
@@ -217,16 +220,16 @@ class _Building:
             case _:
                 return self.expressions(ast.iter_child_nodes(tree), self.node("do", tree, after, context), context)
 
-    def test(self, tree: ast.expr, yes: int, no: int, context: _Context) -> int:
+    def test(self, tree: ast.expr, yes: int, no: int, context: _Context, *, negated: bool = False) -> int:
         """A branch. `not`, `and` and `or` become branches of their own where a call stands in a later operand."""
         if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.Not):
-            return self.test(tree.operand, no, yes, context)
+            return self.test(tree.operand, no, yes, context, negated=not negated)
         if isinstance(tree, ast.BoolOp) and any(_has_call(each) for each in tree.values[1:]):
             for each in reversed(tree.values[1:]):
-                entry = self.test(each, yes, no, context)
+                entry = self.test(each, yes, no, context, negated=negated)
                 yes, no = (entry, no) if isinstance(tree.op, ast.And) else (yes, entry)
-            return self.test(tree.values[0], yes, no, context)
-        return self.expression(tree, self.node("branch", tree, yes, context, other=no), context)
+            return self.test(tree.values[0], yes, no, context, negated=negated)
+        return self.expression(tree, self.node("branch", tree, yes, context, other=no, extra=negated), context)
 
     def while_loop(self, tree: ast.While, after: int, context: _Context) -> int:
         head = self.node("join", tree, NOWHERE, context)

@@ -35,6 +35,8 @@ from compare.concurrency.values import (
 _LOCAL = frozenset([LOCAL])
 _ALIKE = {"module", "training", "requires_grad", "shape", "dtype", "device", "ndim", "is_cuda"}
 """Attributes that ranks have alike, whatever their data are."""
+_SAME_NUMBERS = {"to", "cuda", "cpu", "int", "long", "float", "double", "clone", "detach"}
+"""Methods of a tensor that give the same numbers elsewhere."""
 
 
 class Evaluation(State):
@@ -267,6 +269,8 @@ class Evaluation(State):
                     known = Unknown(marks=inherited, dotted="shape" if name == "shape" else "")
                     if name in self.program.words or name in ("no_sync",):
                         return Method(of=value, name=name)
+                    if name in _SAME_NUMBERS and "?of" in value.attributes:
+                        known.attributes["?of"] = value.attributes["?of"]
                 value.attributes[name] = known
                 return known
             case _:
@@ -399,6 +403,7 @@ class Evaluation(State):
                 of, key = self.evaluate(process, target.value, frame), target.slice
                 name = self.evaluate(process, key, frame) if not isinstance(key, ast.Slice) else Const(":")
                 self._store(process, of, f"[{name.value!r}]" if isinstance(name, Const) else "[]", value, target)
+                _put(of, name, value)
             case _:
                 pass
 
@@ -462,7 +467,13 @@ class Evaluation(State):
         if place is not None:
             self.use(process, place, "update", ast.unparse(target))
             after = replace(after, marks=frozenset(each for each in after.marks if not isinstance(each, tuple)))
-        if isinstance(target, ast.Name) and target.id not in frame.shared:
+        if isinstance(target, ast.Subscript):
+            of = self.evaluate(process, target.value, frame)
+            key = Const(":") if isinstance(target.slice, ast.Slice) else self.evaluate(process, target.slice, frame)
+            if isinstance(of, Unknown) and isinstance(key, Const) and f"[{key.value!r}]" in of.attributes:
+                of.attributes[f"[{key.value!r}]"] = after
+            _put(of, key, after)
+        elif isinstance(target, ast.Name) and target.id not in frame.shared:
             frame.names[target.id] = after
         elif isinstance(target, ast.Attribute):
             of = self.evaluate(process, target.value, frame)
@@ -470,6 +481,18 @@ class Evaluation(State):
                 of.attributes[target.attr] = after
         elif isinstance(target, ast.Name):
             process.system.names.setdefault(frame.module.name, {})[target.id] = after
+
+
+def _put(of: Value, key: Value, value: Value) -> None:
+    """Put a value at a numbered place of a list or tensor. A tensor with one number of the rank's own is the rank's own."""
+    number = key.value if isinstance(key, Const) else None
+    if isinstance(of, Sequenced) and of.exact and isinstance(number, int) and -len(of.items) <= number < len(of.items):
+        of.items[number] = value
+    elif isinstance(of, Unknown) and (isinstance(number, int) or number == ":") and LOCAL in value.marks:
+        of.marks = of.marks | _LOCAL
+        made_of = of.attributes.setdefault("?of", Sequenced([]))
+        if isinstance(made_of, Sequenced):
+            made_of.items.append(value)
 
 
 def _loaded(target: Any) -> Any:

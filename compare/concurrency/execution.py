@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from compare.concurrency.meanings import (
     STRATEGIES,
     TENSORFLOW_COLLECTIVES,
     is_point_to_point,
+    may_exchange,
 )
 from compare.concurrency.program import Module, Root, bound, last_name, stored_names
 from compare.concurrency.ranks import Ranks
@@ -198,6 +199,8 @@ class Execution(Ranks):
         frame = process.frame
         frame.now = frame.place
         node = frame.node
+        if frame.parted and (names := frame.parted.pop(frame.now, None)):
+            self._differ(frame, names)
         frame.visits[frame.now] += 1
         if frame.visits[frame.now] > MOST_VISITS:
             process.cut = True
@@ -280,7 +283,7 @@ class Execution(Ranks):
         remembered = None if is_loop else process.truths.get(id(value))
         if known is None and remembered is not None:
             known = remembered[1]
-        local = LOCAL in value.marks
+        local, negated = LOCAL in value.marks, bool(node.extra)
         if is_loop:
             frame.guessed = known is None
             for lock, _, _ in process.held if known is None else []:
@@ -297,14 +300,54 @@ class Execution(Ranks):
                 known = usual != bool(self.choose(process, 2, local=local))
             if isinstance(value, Unknown):
                 process.truths[id(value)] = value, known
-            process.note(f"{'goes into' if known else 'goes past'}: {_shown(node.tree)}")
+            if not local:
+                process.note(f"assumes {'true' if known != negated else 'false'}: {_shown(node.tree, negated)}")
+            self._assume(process, _shown(node.tree, negated), same=not local)
         if local:
-            self._part(process, f"{'takes' if known else 'does not take'}: {_shown(node.tree)}")
+            quiet, _, _ = self.program.region(frame.graph, frame.now)
+            self._part(
+                process, f"{'takes' if known != negated else 'does not take'}: {_shown(node.tree, negated)}", quiet=quiet
+            )
         frame.place = node.next if known else node.other
+        if local:
+            self._watch(frame)
 
-    def _part(self, process: Process, says: str) -> None:
+    def _watch(self, frame: Frame) -> None:
+        """Note the numbers that are set on one way of a branch on which ranks may part."""
+        _, join, nodes = self.program.region(frame.graph, frame.now)
+        if join is None or join == len(frame.graph.nodes):
+            return
+        names = frame.parted.setdefault(join, {})
+        names.update({name: frame.names[name] for name in stored_names(nodes) if _is_number(frame.names.get(name))})
+        names.update(dict.fromkeys(_numbered(nodes)))
+
+    @staticmethod
+    def _differ(frame: Frame, names: Mapping[str, Value | None]) -> None:
+        """Mark what one rank has kept while another has set it, and numbers of the source that only some have got.
+
+        What is set to another value keeps that one's marks: all ranks may have got it from a collective.
+        """
+        for name, before in names.items():
+            value = frame.names.get(name)
+            if isinstance(value, Const) and _is_number(value) and before in (None, value):
+                frame.names[name] = Const(value.value, marks=value.marks | _LOCAL)
+
+    def _assume(self, process: Process, says: str, *, same: bool) -> None:
+        """Record an unknown decision of ranks, and whether they take it alike."""
+        if process.system.rank is not None:
+            step = process.here(says)
+            self.assumed[step] = same and self.assumed.get(step, True)
+
+    @staticmethod
+    def _part(process: Process, says: str, *, quiet: bool = False) -> None:
+        """Note a decision that ranks may take differently.
+
+        Args:
+            quiet: nothing on its ways is noticed by others, so it is not where ranks part.
+        """
         step = process.note(says)
-        process.partings.append((process.collectives, step))
+        if not quiet:
+            process.partings.append((process.collectives, step))
 
     def _skip(self, process: Process, frame: Frame, nodes: Sequence[Node], join: int | None, marks: frozenset[Any]) -> None:
         """Go on where all ways meet. What is assigned on them is unknown."""
@@ -375,17 +418,17 @@ class Execution(Ranks):
             return [list(value.items), 0, None, False]
         uneven = UNEVEN in value.marks
         stop = value.stop if isinstance(value, Counted) else None
+        bounded, many = self._bound(process)
         if isinstance(stop, Const) and isinstance(stop.value, int):
-            most = max(_EXACT, self._many())
-            count = min(max(stop.value, 0), most) if stop.value <= _EXACT or self.room else _TWICE
-            return [[Const(each, marks=stop.marks) for each in range(count)], 0, None, False]
+            most = max(_EXACT, many)
+            count = min(max(stop.value, 0), most) if stop.value <= _EXACT or bounded else _TWICE
+            return [[Const(each, marks=stop.marks) for each in range(count)], 0, None, LOCAL in stop.marks]
         item_marks = {ITEM} | (_LOCAL if value.marks & {LOCAL, LOADER} else frozenset())
         wrapped = value.attributes.get("?items") if isinstance(value, Unknown) else None
         if isinstance(stop, Unknown):
             uneven = uneven or LOCAL in stop.marks
         # Without an effect on others, no turn differs from another.
         quiet, _, _ = self.program.region(frame.graph, frame.place)
-        many = self._many()
         options = [_TWICE, 0, *([many] if many else [])] if not uneven else [_TWICE, 1, 0]
         subject = stop if stop is not None else value
         key = ("turns", id(subject)) if not uneven and isinstance(subject, (Unknown, Instance)) else ()
@@ -397,13 +440,21 @@ class Execution(Ranks):
                 self.shared_choices[key] = self.path.choose(len(options))
             turns = options[min(self.shared_choices[key], len(options) - 1)]
         else:
+            self._assume(process, f"how many turns {_shown(tree)} has", same=not uneven)
             turns = options[self.choose(process, len(options), local=uneven)]
         return [None, turns, (frozenset(item_marks), wrapped), uneven]
 
-    def _many(self) -> int:
-        """Turns that fill all bounded queues and what the threads between them hold. 0: there are none, or too large ones."""
+    def _bound(self, process: Process) -> tuple[bool, int]:
+        """(whether there are bounded queues, turns that fill them and what the threads between them hold).
+
+        0 turns: there are no bounded queues, or too large ones. All ranks get the same for one loop, whatever queues each has:
+        a loop must not end earlier on one of them.
+        """
         many = self.room + len(self.processes) + 2
-        return many if self.room and many < MOST_VISITS else 0
+        now = bool(self.room), many if self.room and many < MOST_VISITS else 0
+        if process.system.rank is None:
+            return now
+        return self.bounds.setdefault((process.key, *((id(each.node), each.visits[each.now]) for each in process.frames)), now)
 
     def _next(self, process: Process, frame: Frame, node: Node) -> None:
         state: list[Any] = frame.loops.get(id(node.tree)) or [None, 0, (frozenset[Any](), None), False]
@@ -580,7 +631,12 @@ class Execution(Ranks):
         if not polite:
             self.escape([*values, *words.values()])
         of = callee.of if isinstance(callee, Method) else callee
-        deliver(Unknown(marks=_result_marks(name, of, values, words)))
+        made = Unknown(marks=_result_marks(name, of, values, words))
+        if dotted.startswith("torch.") and "ensor" in name:
+            made.attributes["?of"] = Sequenced(list(values))
+        elif isinstance(callee, Unknown) and "?of" in callee.attributes:
+            made.attributes["?of"] = callee.attributes["?of"]
+        deliver(made)
 
     def _fails(self, process: Process, quiet: Function | None = None) -> bool:
         """Whether a call raises an exception here: one of the ways to look at.
@@ -801,7 +857,23 @@ def _result_marks(name: str, of: Value, values: Sequence[Value], words: Mapping[
     # A place is no content: what is loaded or moved to a rank's own device is the same everywhere.
     telling = values[:1] if name.startswith("load") else [] if name in ("to", "cuda", "device") else values
     telling = [*telling, *(each for word, each in words.items() if word not in _PLACES)]
-    return NO_MARKS if name in _ALIKE else marks_of([*telling, of])
+    marks = NO_MARKS if name in _ALIKE else marks_of([*telling, of])
+    return marks - {LOCAL} if may_exchange(name) else marks
+
+
+def _is_number(value: Value | None) -> bool:
+    return isinstance(value, Const) and isinstance(value.value, (int, float))
+
+
+def _numbered(nodes: Sequence[Node]) -> Iterator[str]:
+    """Names that these nodes set to a number of the source, or count up."""
+    for each in nodes:
+        tree = each.tree
+        if each.kind == "do" and (
+            isinstance(tree, ast.AugAssign)
+            or (isinstance(tree, ast.Assign) and isinstance(tree.value, ast.Constant) and _is_number(Const(tree.value.value)))
+        ):
+            yield from bound(tree)
 
 
 def _nothing(_: Value) -> None:
@@ -830,6 +902,7 @@ def _tensor(values: Sequence[Value]) -> Unknown:
 
 
 @functools.lru_cache(maxsize=4096)
-def _shown(tree: ast.AST) -> str:
-    text = " ".join(ast.unparse(tree).split())
+def _shown(tree: ast.expr, negated: bool = False) -> str:
+    """A test as it stands in the source, in short."""
+    text = " ".join(ast.unparse(ast.UnaryOp(ast.Not(), tree) if negated else tree).split())
     return text if len(text) <= 60 else f"{text[:57]}..."

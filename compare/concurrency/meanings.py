@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,6 +63,14 @@ LOCAL_CALLS = {
 }  # fmt: skip
 """Each rank gets another answer."""
 MADE_OF_SHAPE = {f"torch.{name}" for name in ("zeros", "ones", "empty", "rand", "randn")}
+
+_EXCHANGES = re.compile(r"broadcast(?!_(to|tensors|arrays|shapes))|bcast|all_?reduce|all_?gather")
+
+
+def may_exchange(name: str) -> bool:
+    """Whether a function that is not read may give all ranks the same, by its name."""
+    return _EXCHANGES.search(name) is not None
+
 
 _QUEUES = ("Queue", "SimpleQueue", "LifoQueue", "PriorityQueue", "JoinableQueue")
 _LOCKS = {

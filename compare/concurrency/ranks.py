@@ -82,6 +82,8 @@ class Ranks(Threads):
         def done() -> Value:
             if name == "new_group":
                 return self._new_group(process, values, words)
+            if name == "broadcast" and issue.root == rank and values:
+                _shared(values[0])
             objects = next((each[place].objects for one, each in of_rank.items() if one == issue.root), None)
             return self._after(process, name, values, objects)
 
@@ -118,7 +120,7 @@ class Ranks(Threads):
             target = values[0] if values else None
         for each in [target, *(target.items if isinstance(target, Sequenced) else [])]:
             if each is not None:
-                each.marks = frozenset(each.marks - {LOCAL})
+                alike(each)
         if isinstance(target, Sequenced):
             known: list[Value] = [Const(each.value) if isinstance(each, Const) else Unknown() for each in objects or []]
             target.items, target.exact = known, objects is not None
@@ -174,7 +176,7 @@ class Ranks(Threads):
         """Report that two ranks part, with the branch where they did."""
         cause = cause_of(one, two)
         if cause is not None:
-            says += f" They may part in line {cause.line}: {cause.says.partition(': ')[2]}."
+            says += f" They may part in line {cause.line}: {cause.says.partition(': ')[2] or cause.says}."
         also = {(each.file, each.line) for each in (first, second, *([cause] if cause else []))}
         paths = [(each.name, each.trace[-16:]) for each in (one, two)]
         self.findings.append(Finding(rule, first.file, first.line, says, paths, frozenset(also)))
@@ -218,10 +220,37 @@ class Ranks(Threads):
             self.wait(process, operation, deliver)
 
 
+def _shared(tensor: Value) -> None:
+    """The root has broadcast a tensor, so all ranks may take what the root made it of."""
+    waiting = [tensor.attributes.get("?of")] if isinstance(tensor, Unknown) else []
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, Sequenced):
+            waiting += one.items
+        elif one is not None:
+            one.marks = one.marks - {LOCAL}
+
+
+def alike(value: Value) -> None:
+    """All ranks have the same value now, with all that is in it."""
+    value.marks = frozenset(value.marks - {LOCAL})
+    if isinstance(value, Unknown):
+        for name in [each for each in value.attributes if each.startswith(("[", "?"))]:
+            del value.attributes[name]
+
+
 def cause_of(one: Process, two: Process) -> Step | None:
-    """The last branch that depends on the rank or its data, since the two ranks were last together."""
+    """Where the two ranks took different ways: the last such place since they were together, or else the last of all.
+
+    A branch that both came to and left on different ways tells most. Next is one that only one of them came to.
+    """
+    own, other = ([each for each in mine.partings if each not in theirs.partings] for mine, theirs in ((one, two), (two, one)))
+    met = {(place, step.file, step.line) for place, step in other}
+    facing = [(place, step) for place, step in own if (place, step.file, step.line) in met]
     together = min(one.collectives, two.collectives) - 1
-    late = [(place, step) for each in (one, two) for place, step in each.partings if place >= together]
-    if not late:
-        late = [*one.partings[-1:], *two.partings[-1:]]
-    return max(late, key=lambda each: each[0])[1] if late else None
+    for chosen in (facing, [*own, *other]):
+        late = [each for each in chosen if each[0] >= together]
+        if late:
+            return max(reversed(late), key=lambda each: each[0])[1]
+    differing = [*own, *other]
+    return max(reversed(differing), key=lambda each: each[0])[1] if differing else None

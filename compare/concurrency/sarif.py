@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from compare.concurrency.findings import RULES, Finding, Step
 
@@ -47,8 +50,16 @@ def _result(finding: Finding, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _location(file: str, line: int) -> dict[str, Any]:
-    place = {"artifactLocation": {"uri": file.replace(" ", "%20")}, "region": {"startLine": max(line, 1)}}
+    place = {"artifactLocation": {"uri": _uri(file, Path.cwd())}, "region": {"startLine": max(line, 1)}}
     return {"physicalLocation": place}
+
+
+@functools.lru_cache(maxsize=4096)
+def _uri(file: str, here: Path) -> str:
+    """A file's path below the root of this repository, or below this folder if it is in none. Of other files: file:///..."""
+    path = Path(file).resolve()
+    root = next((each for each in (here, *here.parents) if (each / ".git").exists()), here)
+    return quote(path.relative_to(root).as_posix()) if path.is_relative_to(root) else path.as_uri()
 
 
 def _step(step: Step) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from compare.concurrency import verdicts
 from compare.concurrency.execution import Execution
-from compare.concurrency.findings import Finding
+from compare.concurrency.findings import Finding, Step
 from compare.concurrency.program import Program, Root, last_name
 from compare.concurrency.state import Budget, Cut, Path
 from compare.core import wording
@@ -29,6 +29,8 @@ class Searched:
     nodes: int = 0
     first: int | None = None
     """Nodes until the first finding."""
+    assumed: dict[Step, bool] = field(default_factory=dict[Step, bool])
+    """Unknown decision of ranks: whether it was always taken to be the same on all."""
     left: list[str] = field(default_factory=list[str])
     """What was not explored, and why."""
 
@@ -97,6 +99,8 @@ def _explore(
         finally:
             if execution is not None:
                 entered |= execution.entered
+                for step, same in execution.assumed.items():
+                    found.assumed[step] = same and found.assumed.get(step, True)
                 if root.of_class is not None:
                     taken[root.of_class] += execution.locks_taken
         found.executions += 1

@@ -95,6 +95,9 @@ class Frame:
     returned: Value = NONE
     error: str = ""
     """The exception that is on its way."""
+    parted: dict[int, dict[str, Value | None]] = field(default_factory=dict[int, dict[str, Any]])
+    """Node where the ways of a branch meet on which ranks may part: names that are set on one of these ways, and what they
+    were before. None: this matters not, since a number of the source is set there."""
     guessed: bool = False
     """Whether the loop that it is in was entered although its test is unknown."""
     on_return: Callable[[Value], None] = lambda _: None
@@ -164,6 +167,8 @@ class Process:
     without_exchange: int = 0
     """How many `no_sync` it is in."""
     thing: Thing | None = None
+    begun: int = 0
+    """How many threads and processes it has started."""
     joined: bool = False
     """Whether it has begun to work with the other ranks. One that never does may not be meant to."""
 
@@ -209,8 +214,12 @@ class State:
         self.processes: list[Process] = []
         self.findings: list[Finding] = []
         self.shared_choices: dict[tuple[Any, ...], int] = {}
+        self.bounds: dict[tuple[Any, ...], tuple[bool, int]] = {}
+        """Loop: what `_bound` said of it to the rank that came first."""
         self.exchanges: dict[Any, dict[int, list[Any]]] = {}
         """Group: rank: what it has issued, in order."""
+        self.assumed: dict[Step, bool] = {}
+        """Unknown decision of ranks: whether it was taken to be the same on all."""
         self.messages: dict[tuple[int, int, str], int] = {}
         self.room = 0
         """How many items all bounded queues hold together."""

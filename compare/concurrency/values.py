@@ -41,6 +41,7 @@ class Unknown(Value):
     """A value of which only marks and perhaps a shape are known. Attributes of one are the same whenever they are read."""
 
     attributes: dict[str, Value] = field(default_factory=dict[str, Value])
+    """Those that begin with `?` or `[` are of this checker: answers to questions, items, `?of`: what a tensor was made of."""
     shape: tuple[int, ...] | None = None
     dotted: str = ""
     """Of the class or function of a library that made it."""

@@ -423,18 +423,18 @@ def resolution(ratios: Sequence[Ratio], comparisons: int, *, one_look: bool = Fa
     return math.expm1(float(np.median(found))) if found else None
 
 
-def pairs_needed(ratios: Sequence[Ratio], comparisons: int, effect: float, most: int = 200) -> int | None:
-    """How many pairs would find a relative difference of `effect` in each of these ratios, at the rate of POWER.
+def pairs_needed(ratio: Ratio, border: float, most: int = 200) -> int | None:
+    """How many pairs would tell a ratio from a border above it, at the rate of POWER.
 
     Args:
-        ratios: of one look each. Their noise is taken for that of the pairs to come.
-        most: None is returned beyond it, and where no ratio has an interval.
+        ratio: of one look. It is taken for the true one, and its noise for that of the pairs to come.
+        most: None is returned beyond it, and where the ratio has no interval, or lies above the border.
     """
-    noises = [error * math.sqrt(ratio.n) for ratio in ratios if (error := _error(ratio, one_look=True)) is not None]
-    if not noises or effect <= 0.0:
+    error, distance = _error(ratio, one_look=True), math.log(border / ratio.value)
+    if error is None or distance <= 0.0:
         return None
-    for number in range(VERDICT_PAIRS, most + 1):
-        if least_found(max(noises) / math.sqrt(number), number - 1, comparisons) <= math.log1p(effect):
+    for number in range(ratio.n + 1, most + 1):
+        if least_found(error * math.sqrt(ratio.n / number), number - 1, 1) <= distance:
             return number
     return None
 

@@ -99,7 +99,7 @@ def _attempt(
         try:
             store.clear(directory)
             spec_file, log = directory / store.SPEC_FILE, directory / store.LOG_FILE
-            atomic_files.write_atomically(spec_file, code.spec_json(row) if code else left.to_json())
+            atomic_files.write_atomically(spec_file, code.spec_json(_with_spec(row, left)) if code else left.to_json())
             arguments = ["run", str(spec_file), "--out", str(directory), "--repeat", str(repeat)]
             if (earlier := store.resumable(directory)) is not None:
                 arguments += ["--resume", str(earlier)]
@@ -180,12 +180,18 @@ def _wait(process: launch.Started, hang_seconds: float, directory: Path, watch: 
 def _finish(row: Row, repeat: int, folder: Path, deaths: list[Restart], left: Spec, status: Status, reason: str) -> RunResult:
     """The run's own result if it wrote one for this spec, else one made from its events. It is one of the row's spec."""
     try:
-        stored = store.finished(folder, row.model_copy(update={"spec": left}), repeat)
+        stored = store.finished(folder, _with_spec(row, left), repeat)
     except ResultError as error:
         stored, reason = None, f"{reason}; {error}"
     directory = store.run_folder(folder, row.id, repeat)
     if stored is not None:
-        return _changed(stored, directory, spec=row.spec, restarts=deaths) if deaths else stored
+        if not deaths:
+            return stored
+        fields: dict[str, Any] = {"spec": row.spec, "restarts": deaths}
+        if stored.status == "ok" and left != row.spec:
+            reason = f"it went on with {left.replicas} of {row.spec.replicas} replicas (--elastic)"
+            fields |= {"status": "not parallel", "reason": reason}
+        return _changed(stored, directory, **fields)
     first_steps = (event for event in event_log.read_events(directory) if event.get("event") == "first_step")
     made = RunResult(
         framework=row.framework,
@@ -202,6 +208,10 @@ def _finish(row: Row, repeat: int, folder: Path, deaths: list[Restart], left: Sp
     except OSError as error:
         return _not_stored(row, repeat, f"{reason}; its result cannot be written: {error}")
     return made
+
+
+def _with_spec(row: Row, spec: Spec) -> Row:
+    return row.model_copy(update={"spec": spec})
 
 
 def _not_stored(row: Row, repeat: int, reason: str) -> RunResult:

@@ -102,13 +102,14 @@ def _cut_short(summary: Summary, runs: Sequence[RunResult]) -> Iterator[_Caution
         yield _Caution(summary.name, f"was {said}", "restarted by themselves (--restarts).", f"{times}; {lost}")
     for run in runs:
         if fewer := [death for death in run.restarts if death.replicas]:
-            epochs = wording.count(fewer[-1].epochs, "epoch")
+            left = f"{', then '.join(str(death.replicas) for death in fewer)} of {run.spec.replicas}"
+            epochs = wording.count(fewer[0].epochs, "epoch")
             yield _Caution(
                 summary.name,
-                f"went on with {fewer[-1].replicas} of {run.spec.replicas} replicas (--elastic) after {epochs}: "
-                f"{_other_mathematics(run.spec, fewer[-1].replicas or 1)}. The times of that run do not count.",
-                "went on with fewer replicas (--elastic). Their times do not count.",
-                f"{fewer[-1].replicas} of {run.spec.replicas} after {epochs}",
+                f"went on with {left} replicas (--elastic), from its last checkpoint when it had finished {epochs}: "
+                f"{_other_mathematics(run.spec, fewer[-1].replicas or 1)}. That run does not count.",
+                "went on with fewer replicas (--elastic). These runs do not count.",
+                f"{left} when it had finished {epochs}",
             )
     for reason in dict.fromkeys(run.started_over for run in runs if run.started_over):
         said = f"cut short and started over: {reason}."

@@ -64,6 +64,8 @@ class Growth(NamedTuple):
         """The difference at a few steps, the first and the last judged one among them, and the largest of all later ones."""
         steps = self.judged or len(self.differences)
         found = ", ".join(map(self.at, [at for at in (1, 2, 5, 10, 20, 50, 100) if at < steps] + [steps]))
+        most = int(np.argmax(self.differences[:steps])) + 1
+        found += f", at most {self.at(most)}" if f"at step {most}" not in found else ""
         later = self.differences[steps:]
         return f"{found}, later by up to {later.max():.1e}" if later.size else found
 

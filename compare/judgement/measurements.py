@@ -32,7 +32,7 @@ MACHINE_KEY = "convtwins"
 SECONDS = "seconds"
 """The one metric of a benchmark: seconds a round."""
 
-OF_THE_PLACE = ("data.source", "paths.cache_dir", "hang_seconds", "profile_steps", "device")
+OF_THE_PLACE = ("data.source", "paths.cache_dir", "hang_seconds", "least_replicas", "profile_steps", "device")
 """Fields of a spec that do not change its work. Data are compared by content, devices by name."""
 
 

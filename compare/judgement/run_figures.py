@@ -84,8 +84,6 @@ def doubt(result: RunResult) -> str | None:
         return DISTURBED
     if result.spec.part == "training" and result.cores_used is None:
         return "were too short to tell whether other work disturbed them"
-    if any(death.replicas for death in result.restarts):
-        return "went on with fewer replicas (--elastic)"
     return None if result.clock_caution is None else f"got their losses late ({result.clock_caution})"
 
 

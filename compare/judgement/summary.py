@@ -17,7 +17,7 @@ from common.spec import Spec
 from compare.core.differences import relative_difference
 from compare.core.statistics import Judged, Ratio, Spread, chance_of, paired_ratio, spread, spread_with_later, verdicts
 from compare.core.verdict_words import pays
-from compare.execution import matrix, store
+from compare.execution import matrix
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison, Stored
 from compare.judgement import conditions, sameness
@@ -44,7 +44,7 @@ FAILURES = ("failed", "diverged", "killed")
 UNFINISHED = ("not run", "incomplete")
 """No repeat of the row has a result, or some have none."""
 
-_OF_THE_MODE = ("mode", "replicas", "cores", "hosts", "parameter_server", "pipeline", "hybrid")
+_OF_THE_MODE = ("mode", "replicas", "least_replicas", "cores", "hosts", "parameter_server", "pipeline", "hybrid")
 """Fields of a spec that may differ between a row and its serial row."""
 
 
@@ -143,8 +143,8 @@ def asks_anything(comparison: Comparison) -> bool:
 
 
 def measured(stored: Stored, row: Row) -> dict[int, RunResult]:
-    """The repeats of a row that ended well. The others are reported apart and never averaged in."""
-    return {repeat: result for repeat, result in stored.runs[row.id].items() if result.status in store.FINISHED}
+    """The repeats of a row that ended well, with all their replicas. The others are reported apart and never averaged in."""
+    return {repeat: result for repeat, result in stored.runs[row.id].items() if result.status == "ok"}
 
 
 def _summary(row: Row, stored: Stored) -> Summary:

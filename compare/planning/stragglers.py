@@ -17,7 +17,7 @@ from compare.planning import machine_file, planner, stragglers_report, stragglin
 from compare.planning.slow_rank import Straggler
 from compare.reporting import document
 
-MODES, REPEATS, FACTORS = "all", 3, "1.5,2,4"
+MODES, REPEATS, FACTORS = "all", 5, "1.5,2,4"
 
 
 @options.grouped

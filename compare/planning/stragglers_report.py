@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from compare.core.wording import joined, percent
+from compare.core.statistics import VERDICT_PAIRS
+from compare.core.wording import count, joined, percent
 from compare.judgement.verdict_sentences import DISTURBED
 from compare.planning.slow_rank import PERIOD_SECONDS
 from compare.planning.straggling import Found, Suffered
@@ -47,14 +48,17 @@ def verdicts(suffered: list[Suffered]) -> list[str]:
     said: list[str] = []
     for (name, straggler), own in groups.items():
         least, most = (choose(own, key=_value) for choose in (min, max))
+        few = min(each.n for each in own)
         if any(each.in_doubt for each in own):
-            said.append(f"{name}, {straggler}: no finding.{DISTURBED}")
+            said.append(f"{name}, {straggler}: no finding.{DISTURBED} The same command makes disturbed runs again.")
+        elif few < VERDICT_PAIRS:
+            said.append(f"{name}, {straggler}: {few} of the {count(VERDICT_PAIRS, 'pair')} that a verdict needs.")
         elif least is most:
             said.append(f"{name}, {straggler}: a step takes {_words(most)} times as long in {most.words}.")
         else:
             both = f"{_words(least)} times as long in {least.words}, {_words(most)} in {most.words}"
-            overlap = " These intervals overlap: no mode is surely better." * _overlap(least, most)
-            said.append(f"{name}, {straggler}: a step takes {both}.{overlap}")
+            alone = "Each interval is that of its mode alone, and compares no modes."
+            said.append(f"{name}, {straggler}: a step takes {both}; in the others between these. {alone}")
     return said
 
 
@@ -66,11 +70,6 @@ def _words(each: Suffered) -> str:
     assert each.measured is not None
     ratio = each.measured
     return f"{ratio.value:.2f}" + ("" if ratio.low is None else f" ({ratio.low:.2f} to {ratio.high:.2f})")
-
-
-def _overlap(least: Suffered, most: Suffered) -> bool:
-    assert least.measured is not None and most.measured is not None
-    return least.measured.high is None or most.measured.low is None or least.measured.high >= most.measured.low
 
 
 def accuracy_words(found: Found) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,7 +33,7 @@ MEASURED_SECONDS = 4.0
 """That the timed steps of an even run should take, by the prediction."""
 LEAST_STEPS, MOST_STEPS = 20, 400
 MOST_OFF = 0.1
-"""A rank that was slowed by another factor than asked for is told from here on."""
+"""A run whose rank was slowed by another factor than asked for is left out from here on."""
 
 
 class Record(Frozen):
@@ -211,14 +212,18 @@ def _runs(
     for row, straggler, repeat in jobs:
         own = _named(row, straggler)
         shown.begin(own.id, f"{own.id} ({repeat + 1} of {record.repeats})")
-        if comparison_plan.is_done(folder, own, repeat):
-            result = store.finished(folder, own, repeat)
-            assert result is not None
-        else:
+        result = store.finished(folder, own, repeat) if comparison_plan.is_done(folder, own, repeat) else None
+        if result is None or disturbed_words(result):  # nothing was found from disturbed runs, so none is chosen
+            shutil.rmtree(store.run_folder(folder, own.id, repeat), ignore_errors=True)
             with Brake(straggler, row.spec.replicas) as brake:
                 result = executor.execute(own, repeat, folder, shown.watch)
             if result.status in store.FINISHED and abs(brake.factor / straggler.factor - 1.0) > MOST_OFF:
-                cautions.append(f"{own.id}, repeat {repeat + 1}: the rank was {brake.factor:.2f} times as slow.")
+                cautions.append(
+                    f"{own.id}, repeat {repeat + 1}: left out, since the rank was {brake.factor:.2f} times as slow."
+                )
+                shutil.rmtree(store.run_folder(folder, own.id, repeat), ignore_errors=True)
+                shown.end(result)
+                continue
         shown.end(result, disturbed_words(result))
         if result.status in store.FINISHED:
             made[row.id, straggler][repeat] = result

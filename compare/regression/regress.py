@@ -90,12 +90,13 @@ def command(
         )
         folder = None
         measure = None
+        remake = any(each in TIMES for each in criteria.judged)
         if revision is not None:
-            measure = partial(revisions.measure, revision)
+            measure = partial(revisions.measure, revision, remake=remake)
         if environments is not None:
             if measure is not None:
                 raise SpecError("--interleaved and --environments exclude each other. Received: both. Use one of them.")
-            measure = partial(revisions.measure_environments, environments)
+            measure = partial(revisions.measure_environments, environments, remake=remake)
         if measure is None:
             if baseline is None:
                 raise SpecError(

@@ -59,7 +59,7 @@ def headline(judged: Judgement) -> str:
     )
     if judged.exit_code != EXIT_OK:
         reliable = f"no {'pair with ' if judged.paired else ''}reliable times on both sides"
-        few = sum(change.verdict in ("too few to tell", "cannot tell") for change in judged.changes)
+        few = sum(change.verdict == "too few to tell" for change in judged.changes)
         causes = (
             (judged.num_not_ruled_out, f"may be worse by more than the threshold {thresholds}"),
             (few, f"have too few {_samples(judged)}"),
@@ -109,7 +109,10 @@ def sentences(judged: Judgement) -> list[tuple[str, list[str]]]:
         if change.not_ruled_out
     ]
     if unsure and judged.paired and (needed := _pairs_needed(judged)) is not None:
-        unsure.append(f"At this noise, about {needed} pairs would rule out the threshold: --repeats {needed} in another --out.")
+        unsure.append(
+            f"If the true changes are these, about {needed} pairs would rule out the threshold: --repeats {needed} in another "
+            "--out."
+        )
     if unsure and judged.kind != "benchmarks":
         unsure.append("--metric judges chosen figures alone, and a larger --threshold or --accuracy-threshold asks for less.")
     found = [
@@ -131,9 +134,10 @@ def _samples(judged: Judgement) -> str:
 
 
 def _pairs_needed(judged: Judgement) -> int | None:
-    """Pairs with which a growth by the threshold would be found in most cases, if the noise is that of these pairs."""
+    """Pairs that would rule out the threshold for all figures. None: for one, no number of pairs would."""
     ratios = [change.change for change in judged.changes if change.not_ruled_out and not change.is_accuracy]
-    return pairs_needed(ratios, judged.tested, judged.threshold)
+    found = [pairs_needed(ratio, 1.0 + judged.threshold) for ratio in ratios]
+    return max((each for each in found if each), default=None) if all(found) else None
 
 
 def _unjudged(change: Change) -> str:

@@ -182,7 +182,7 @@ def order(rows: Sequence[Row], pairs: int) -> list[tuple[Row, int, str]]:
     return [(row, pair, side) for pair in range(pairs) for row in turn(rows, pair) for side in turn((BASE, HEAD), pair)]
 
 
-def measure(revision: str, request: Request, out: Path, shown: Display) -> None:
+def measure(revision: str, request: Request, out: Path, shown: Display, *, remake: bool = True) -> None:
     """Measure another revision beside this one: of the suite, or of the repository that a user's own model lies in.
 
     The runs of each are stored as a comparison's folder, `base` and `head`. First, one run of each row and revision is made
@@ -193,6 +193,7 @@ def measure(revision: str, request: Request, out: Path, shown: Display) -> None:
         request: what to run. Its repeats are the pairs.
         out: absolute path of the folder for both. It may hold a part of the same measurement, which is continued.
         shown: where progress is shown.
+        remake: whether disturbed pairs are made again, see `_unjudged`.
 
     Raises:
         RevisionError: the revision cannot be measured beside this one.
@@ -216,7 +217,7 @@ def measure(revision: str, request: Request, out: Path, shown: Display) -> None:
         if request.prove:
             sides[HEAD] = replace(now, plan=now.plan.model_copy(update={"proof": run.proof(head, request, out / HEAD, shown)}))
             sides[HEAD].refuse_changed()
-        in_turn(revision, rows, sides, out, shown, again=_unjudged(head, rows, out))
+        in_turn(revision, rows, sides, out, shown, again=_unjudged(head, rows if remake else [], out))
 
 
 def repository_of(model: str | None) -> Path:
@@ -364,7 +365,7 @@ def side_of(checkout: Checkout, revision: str, head: Comparison, rows: Sequence[
     return OneSide(_plan_of(checkout, head), code)
 
 
-def measure_environments(pythons: tuple[str, str], request: Request, out: Path, shown: Display) -> None:
+def measure_environments(pythons: tuple[str, str], request: Request, out: Path, shown: Display, *, remake: bool = True) -> None:
     """Measure this revision in two environments: the base's, then the head's.
 
     Args:
@@ -372,6 +373,7 @@ def measure_environments(pythons: tuple[str, str], request: Request, out: Path, 
         request: what to run. Its repeats are the pairs. A proof compares the head's contestants with the base's.
         out: absolute path of the folder for both. It may hold a part of the same measurement, which is continued.
         shown: where progress is shown.
+        remake: as for `measure`.
 
     Raises:
         RevisionError: a contestant has an interpreter of its own, or the environments cannot run the same.
@@ -391,7 +393,7 @@ def measure_environments(pythons: tuple[str, str], request: Request, out: Path, 
             for side in sides.values():
                 side.refuse_changed()
         rows = runnable(head := sides[HEAD].plan)
-        in_turn(pythons[0], rows, sides, out, shown, again=_unjudged(head, rows, out))
+        in_turn(pythons[0], rows, sides, out, shown, again=_unjudged(head, rows if remake else [], out))
 
 
 def _proof_between(sides: Mapping[str, OneSide], request: Request, out: Path, shown: Display) -> ProofRecord:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,7 @@ def lacks(found: Any, wanted: Any, place: str = "log") -> list[str]:
 
 
 def test_sarif_has_the_structure_that_the_standard_requires(hanging: Path, tmp_path: Path) -> None:
-    file = tmp_path / "deep" / "found.sarif"
+    file = tmp_path / "found.sarif"
     assert compare("concurrency", hanging, "--sarif", file).exit_code == 6
     log = json.loads(file.read_text())
     assert lacks(log, SARIF) == []
@@ -116,9 +117,106 @@ def test_sarif_has_the_structure_that_the_standard_requires(hanging: Path, tmp_p
 def test_a_sarif_file_that_cannot_be_written_is_refused_and_findings_are_printed(hanging: Path, tmp_path: Path) -> None:
     folder = compare("concurrency", hanging, "--sarif", tmp_path)
     assert (folder.exit_code, folder.stdout) == (2, "") and "--sarif is a folder" in folder.stderr
-    below_a_file = compare("concurrency", hanging, "--sarif", hanging / "found.sarif")
-    assert below_a_file.exit_code == 2 and "--sarif cannot be written" in below_a_file.stderr
-    assert "train.py:7: error collective-missing" in below_a_file.stdout
+    for nowhere in (hanging / "found.sarif", tmp_path / "nowhere" / "found.sarif"):
+        done = compare("concurrency", hanging, "--sarif", nowhere)
+        assert (done.exit_code, done.stdout) == (2, "") and "must lie in a folder that exists" in done.stderr
+    assert not (tmp_path / "nowhere").exists()
+    long = compare("concurrency", hanging, "--sarif", tmp_path / ("a" * 300))
+    assert (long.exit_code, long.stdout) == (2, "") and "--sarif cannot be written" in long.stderr
+    late = compare("concurrency", hanging, "--sarif", "/proc/found.sarif")
+    assert late.exit_code == 2 and "--sarif cannot be written" in late.stderr
+    assert "train.py:7: error collective-missing" in late.stdout
+
+
+@pytest.mark.parametrize(
+    ("repository", "working", "uri"),
+    [
+        ("", "deep", "a%20b/train.py"),
+        ("", "", "a%20b/train.py"),
+        (None, "", "a%20b/train.py"),
+        (None, "a b", "train.py"),
+        ("deep", "deep", None),
+        (None, "deep", None),
+    ],
+)
+def test_sarif_names_files_below_the_repository_or_the_working_directory_or_absolutely(
+    repository: str | None, working: str, uri: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("a b", "deep"):
+        (tmp_path / folder).mkdir()
+    if repository is not None:
+        (tmp_path / repository / ".git").mkdir()
+    file = tmp_path / "a b" / "train.py"
+    file.write_text(HANGS.format(comment=""))
+    monkeypatch.chdir(tmp_path / working)
+    for word in (file, os.path.relpath(file)):
+        assert compare("concurrency", word, "--sarif", tmp_path / "found.sarif").exit_code == 6
+        (result,) = json.loads((tmp_path / "found.sarif").read_text())["runs"][0]["results"]
+        named = result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
+        assert named == (uri or file.as_uri()) and ".." not in named
+
+
+UNKNOWN = """\
+import torch.distributed as dist
+
+
+def main(rank, config):
+    dist.init_process_group("gloo")
+    for name in config.names:
+        if not config.quick and name:
+            dist.barrier()
+        if rank == 0 and name:
+            print(name)
+
+
+if __name__ == "__main__":
+    main(dist.get_rank(), open("config"))
+"""
+
+
+def test_nothing_found_names_the_unknown_decisions_that_it_rests_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(UNKNOWN)
+    monkeypatch.chdir(tmp_path)
+    printed = "\n".join(map(str.rstrip, compare("concurrency", "train.py").output.strip().splitlines()))
+    assert printed in (PROJECT / "docs" / "concurrency.md").read_text()
+    monkeypatch.undo()
+    done = compare("concurrency", path)
+    assert done.exit_code == 0 and "nothing found, if 2 unknown decisions are the same on all ranks\n" in done.output
+    said = [f"{path}:6: how many turns config.names has", f"{path}:7: not config.quick and name"]
+    assert json.loads(compare("concurrency", path, "--json").stdout)["taken_alike"] == said
+    path.write_text(UNKNOWN.replace("config.names", "range(3)").replace("not config.quick and name", "True"))
+    assert "nothing found\n" in compare("concurrency", path).output
+
+
+LATE = """\
+import time
+import torch.distributed as dist
+
+def main(rank, config):
+    dist.init_process_group("gloo")
+    late = time.time() > 9
+    if not config.quick:
+        dist.barrier()
+    if rank == 1 and config.loud == 7:
+        print(rank)
+    if not late:
+        dist.barrier()
+    if rank == 0:
+        print(1)
+
+main(dist.get_rank(), open("config"))
+"""
+
+
+def test_a_trace_shows_a_test_as_the_source_does_and_blames_where_ranks_took_different_ways(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(LATE)
+    (found,) = json.loads(compare("concurrency", path, "--json").stdout)["findings"]
+    assert found["message"].endswith("They may part in line 11: not late.")
+    ways = [[step["says"] for step in each["steps"]] for each in found["paths"]]
+    assert {"takes: not late", "assumes true: not config.quick"} <= set(ways[0])
+    assert {"does not take: not late", "assumes true: not config.quick"} <= set(ways[1])
 
 
 @pytest.mark.parametrize(

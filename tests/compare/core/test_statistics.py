@@ -197,15 +197,18 @@ def test_what_is_said_to_be_found_is_found_in_nine_of_ten_cases(pairs: int, comp
     assert stats.nct.sf(critical, pairs - 1, noises * least / error).mean() == pytest.approx(0.9, abs=1e-3)
 
 
-def test_so_many_pairs_as_are_said_to_be_needed_find_the_effect_and_one_fewer_does_not() -> None:
-    found = statistics.paired_ratio([(1.0 + 0.05 * sign, 1.0) for sign in (0, 1, -1, 2, -2, 1)], one_look=True)
+def test_so_many_pairs_as_are_said_to_be_needed_tell_a_ratio_from_a_border_and_one_fewer_does_not() -> None:
+    logs = [math.log(1.0 + 0.05 * sign) for sign in (0, 1, -1, 2, -2, 1)]
+    found = statistics.paired_ratio([(math.exp(each), 1.0) for each in logs], one_look=True)
     assert found is not None
-    needed = statistics.pairs_needed([found], 2, 0.05)
-    assert needed is not None
-    noise = float(stats.tstd([math.log(1.0 + 0.05 * sign) for sign in (0, 1, -1, 2, -2, 1)]))
-    most, fewer = (statistics.least_found(noise / math.sqrt(number), number - 1, 2) for number in (needed, needed - 1))
-    assert most <= math.log(1.05) < fewer
-    assert statistics.pairs_needed([found], 2, 1e-6) is None and statistics.pairs_needed([], 2, 0.05) is None
+    needed = statistics.pairs_needed(found, 1.05)
+    assert needed is not None and needed > len(logs)
+    noise, distance = float(stats.tstd(logs)), math.log(1.05) - sum(logs) / len(logs)
+    most, fewer = (statistics.least_found(noise / math.sqrt(number), number - 1, 1) for number in (needed, needed - 1))
+    assert most <= distance < fewer
+    # Above the border no number would do, and just below it no number that anybody makes.
+    assert statistics.pairs_needed(found, found.value * 0.99) is None
+    assert statistics.pairs_needed(found, found.value * 1.0001) is None
 
 
 def test_the_difference_that_a_family_finds_is_that_of_its_middle_ratio() -> None:

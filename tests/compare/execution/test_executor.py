@@ -12,7 +12,6 @@ from common.artifacts.schema import RunResult
 from common.spec import build
 from compare.core.interrupt import Interrupted
 from compare.execution import executor, launch, matrix, store
-from compare.judgement import run_figures
 from tests.compare.command_line import compare
 from tests.compare.conftest import behave
 from tests.compare.twins import fake
@@ -106,8 +105,8 @@ def test_an_elastic_run_goes_on_with_fewer_replicas_that_divide_its_batch(
     made = executor.execute(ELASTIC, 0, tmp_path, lambda events: None, restarts=1)
     assert store.finished(tmp_path, ELASTIC, 0) == made and made.spec == ELASTIC.spec
     # 4, then 2, since 3 do not divide 32, then 1, and once more with 1 by --restarts.
-    assert (made.status, [death.replicas for death in made.restarts]) == ("ok", [2, 1, None])
-    assert run_figures.doubt(made) == "went on with fewer replicas (--elastic)"
+    assert (made.status, [death.replicas for death in made.restarts]) == ("not parallel", [2, 1, None])
+    assert made.reason == "it went on with 1 of 4 replicas (--elastic)"
     attempted = [json.loads((each / "spec.json").read_text()) for each in store.attempts(tmp_path / "runs" / "ranks-r0")[::-1]]
     assert [(each["mode"], each["replicas"]) for each in attempted] == [
         ("multi_process", 4),

@@ -397,7 +397,8 @@ def test_a_run_that_went_on_with_fewer_replicas_says_what_that_changed(fields: d
     run = made.good(row, 1.0).model_copy(update={"restarts": [death]})
     stored = Stored(comparison=made.comparison([row]), runs={row.id: {0: run}}, set_aside=[])
     told = cautions.sentences(stored, summarize(stored))
-    assert any(f"went on with 1 of 2 replicas (--elastic) after 1 epoch: {said}. The times of" in each for each in told), told
+    when = "from its last checkpoint when it had finished 1 epoch"
+    assert any(f"went on with 1 of 2 replicas (--elastic), {when}: {said}. That run does not count." in each for each in told)
 
 
 def test_near_equal_cautions_of_many_rows_are_one_with_their_number_and_their_names() -> None:

@@ -58,6 +58,6 @@ def test_no_rank_is_touched_where_none_is_slow() -> None:
 
 def test_a_run_that_ends_leaves_no_thread_and_no_stopped_process() -> None:
     with Brake(Straggler(2.0), 1) as brake:
-        rank = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(0.5)"], env={**os.environ, "RANK": "0"})
+        rank = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3)"], env={**os.environ, "RANK": "0"})
         assert rank.wait(timeout=60) == 0
     assert not brake._thread.is_alive() and brake.stopped_seconds > 0

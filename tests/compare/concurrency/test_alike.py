@@ -1,0 +1,180 @@
+"""What ranks have alike and what differs between them: a planted defect stands beside a correct program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from compare.concurrency import sources
+from compare.concurrency.meanings import Meanings
+from compare.concurrency.program import Program
+from compare.concurrency.search import Searched, search
+
+
+def searched(text: str, folder: Path, nodes: int = 20_000) -> Searched:
+    (folder / "program.py").write_text(text)
+    return search(Program(sources.read(str(folder / "program.py")), Meanings()), nodes=nodes, seconds=20)
+
+
+def rules(text: str, folder: Path) -> set[str]:
+    return {each.rule for each in searched(text, folder).findings}
+
+
+WRITER = """
+import queue, threading
+import torch.distributed as dist
+
+def write(q):
+    while True:
+        if q.get() is None:
+            break
+
+def main():
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    q = queue.Queue(8)
+    if rank == 0:
+        threading.Thread(target=write, args=(q,), daemon=True).start()
+    for epoch in range(20):
+        if rank == 0:
+            q.put(epoch)
+        dist.barrier()
+
+if __name__ == "__main__":
+    main()
+"""
+STARTED = "threading.Thread(target=write, args=(q,), daemon=True).start()"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ("", "", set()),
+        ("range(20)", "range(3)", set()),
+        ("range(20)", "range(dist.steps)", set()),
+        ("    q = queue.Queue(8)\n    if rank == 0:\n", "    if rank == 0:\n        q = queue.Queue(8)\n", set()),
+        (STARTED, "pass", {"collective-missing"}),
+        ("range(20)", "range(3 - rank)", {"collective-missing"}),
+    ],
+)
+def test_a_loop_ends_at_the_same_turn_on_all_ranks_whatever_queues_each_has(
+    before: str, after: str, expected: set[str], tmp_path: Path
+) -> None:
+    assert rules(WRITER.replace(before, after) if before else WRITER, tmp_path) == expected
+
+
+LOADED = """
+import os, queue, threading
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+STEPS = int(os.environ.get("STEPS", "20"))
+
+def load(rank, q):
+    for _ in range(2 * STEPS):
+        q.put(1)
+    q.put(None)
+
+def work(rank, world):
+    dist.init_process_group("gloo")
+    q = queue.Queue(4)
+    threading.Thread(target=load, args=(rank, q), daemon=True).start()
+    while True:
+        batch = q.get()
+        if batch is None:
+            break
+        dist.barrier()
+
+if __name__ == "__main__":
+    mp.spawn(work, args=(2,), nprocs=2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ("STEPS))", "STEPS))", set()),
+        ("range(2 * STEPS)", "range(40)", set()),
+        ("range(2 * STEPS)", "range(2 * STEPS + rank)", {"collective-missing"}),
+        ("q.put(None)", "pass", {"never-signalled"}),
+    ],
+)
+def test_an_unknown_bound_in_a_thread_is_the_same_on_all_ranks(
+    before: str, after: str, expected: set[str], tmp_path: Path
+) -> None:
+    assert rules(LOADED.replace(before, after), tmp_path) == expected
+
+
+STOP = """
+import argparse
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader
+{helper}
+def validate(model, loader):
+    counts = torch.zeros(2)
+    for x, y in loader:
+        counts[0] += (model(x) == y).sum()
+        counts[1] += len(y)
+    {reduce}
+    return counts[0].item() / counts[1].item()
+
+def main():
+    args = argparse.ArgumentParser().parse_args()
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    model, loader = torch.nn.Linear(2, 2), DataLoader(args.data)
+    best, bad = 0.0, 0
+    for epoch in range(args.epochs):
+        dist.barrier()
+        accuracy = validate(model, loader)
+        {count}
+        {share}
+        if bad >= args.patience:
+            break
+    dist.barrier()
+
+if __name__ == "__main__":
+    main()
+"""
+COUNT = "if accuracy > best:\n{0}    best, bad = accuracy, 0\n{0}else:\n{0}    bad += 1"
+ALL, FIRST = COUNT.format(" " * 8), f"if rank == 0:\n            {COUNT.format(' ' * 12)}"
+SHARE = "box = torch.tensor([bad])\n        dist.broadcast(box, 0)\n        bad = box.item()"
+TAKEN = SHARE.replace("bad = box", "if rank > 0:\n            bad = box")
+MOVED = TAKEN.replace("([bad])", "([bad]).to(args.device)")
+FILLED = TAKEN.replace("torch.tensor([bad])", "torch.zeros(1)\n        if rank == 0:\n            box[0] = bad")
+ITEM = "box = [bad]\n        dist.broadcast_object_list(box, 0)\n        if rank > 0:\n            bad = box[0]"
+BOX = "box = [None]\n        if rank == 0:\n            box[0] = bad\n        "
+IN_LIST = BOX + "dist.broadcast_object_list(box, 0)\n        bad = box[0]"
+SUM = "dist.all_reduce(counts)"
+OTHER = "from elsewhere import broadcast_number\n"
+
+
+@pytest.mark.parametrize(
+    ("reduce", "count", "share", "helper", "expected"),
+    [
+        (SUM, ALL, "pass", "", set()),
+        (SUM, FIRST, SHARE, "", set()),
+        (SUM, FIRST, TAKEN, "", set()),
+        (SUM, FIRST.replace("rank == 0", "rank == 0 and args.watch"), TAKEN, "", set()),
+        ("pass", ALL, MOVED, "", set()),
+        ("pass", ALL, FILLED, "", set()),
+        ("pass", ALL, FILLED.replace("broadcast", "all_reduce"), "", {"collective-missing"}),
+        ("pass", ALL, TAKEN.replace("rank > 0", "rank > 1"), "", {"collective-missing"}),
+        (SUM, FIRST, ITEM, "", set()),
+        (SUM, FIRST, IN_LIST, "", set()),
+        (SUM, FIRST, "bad = broadcast_number(bad)", OTHER, set()),
+        ("pass", ALL, SHARE, "", set()),
+        ("pass", ALL, ITEM, "", set()),
+        (SUM, FIRST, "pass", "", {"collective-missing"}),
+        (SUM, "if rank == 0:\n            bad += 1", "pass", "", {"collective-missing"}),
+        (SUM, "if rank == 0:\n            bad = 3\n        else:\n            bad = 0", "pass", "", {"collective-missing"}),
+        ("pass", ALL, "pass", "", {"collective-missing"}),
+        ("pass", FIRST, "pass", "", {"collective-missing"}),
+    ],
+)
+def test_a_number_that_one_rank_counts_or_that_is_of_its_own_data_differs_by_rank(
+    reduce: str, count: str, share: str, helper: str, expected: set[str], tmp_path: Path
+) -> None:
+    assert rules(STOP.format(reduce=reduce, count=count, share=share, helper=helper), tmp_path) == expected
