@@ -17,7 +17,7 @@ from common.spec import Spec
 from compare.core.differences import relative_difference
 from compare.core.statistics import Judged, Ratio, Spread, chance_of, paired_ratio, spread, spread_with_later, verdicts
 from compare.core.verdict_words import pays
-from compare.execution import matrix
+from compare.execution import matrix, store
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison, Stored
 from compare.judgement import conditions, sameness
@@ -144,7 +144,11 @@ def asks_anything(comparison: Comparison) -> bool:
 
 def measured(stored: Stored, row: Row) -> dict[int, RunResult]:
     """The repeats of a row that ended well, with all their replicas. The others are reported apart and never averaged in."""
-    return {repeat: result for repeat, result in stored.runs[row.id].items() if result.status == "ok"}
+    return {
+        repeat: result
+        for repeat, result in stored.runs[row.id].items()
+        if result.status in store.FINISHED and not any(death.replicas for death in result.restarts)
+    }
 
 
 def _summary(row: Row, stored: Stored) -> Summary:

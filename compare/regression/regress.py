@@ -23,7 +23,7 @@ from compare.core.presets import Preset
 from compare.core.progress import Display, display
 from compare.execution import options, store
 from compare.judgement import measurements
-from compare.judgement.measurements import Measured
+from compare.judgement.measurements import TIMES, Measured
 from compare.regression import judging, regress_report, requests, revisions
 from compare.regression.records import CHOICES, JUDGED, Criteria, Judgement, metrics_named
 from compare.regression.revisions import BASE, HEAD, MARK_FILE

@@ -1,8 +1,10 @@
 """`convtwins stragglers` with frameworks whose times are made up, and the simulator's answers in closed form."""
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from common.artifacts.schema import Noise, RunResult
 from compare.__main__ import app
 from compare.execution import executor, store
 from compare.execution.matrix import Row
-from compare.planning import straggling
+from compare.planning import slow_rank, straggling
 from compare.planning.costs import Device, Machine
 from compare.planning.planner import Plan
 from compare.planning.prediction import Predicted
@@ -37,6 +39,8 @@ def executed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
         return result
 
     monkeypatch.setattr(executor, "execute", execute)
+    # Such a run has no rank that could be slowed.
+    monkeypatch.setattr(straggling, "Brake", lambda straggler, ranks: nullcontext(SimpleNamespace(factor=straggler.factor)))
     return done
 
 
@@ -81,12 +85,12 @@ def test_every_mode_of_processes_is_measured_interleaved_beside_the_simulator(
     done = ask("--factor", "2,4", "--jitter", "--frameworks", "left", "--out", tmp_path / "out")
     assert done.exit_code == 0, done.output
     per_repeat = 3 * 4  # three modes of processes; even, x2, x4 and x4 in turn
-    assert len(executed) == 3 * per_repeat and len(set(executed)) == len(executed)
+    assert len(executed) == 5 * per_repeat and len(set(executed)) == len(executed)
     assert [each for each, _ in executed[:per_repeat]] == [each for each, _ in executed[per_repeat : 2 * per_repeat]][::-1]
     kept = json.loads((tmp_path / "out" / "stragglers.json").read_text())
     assert {(each["factor"], each["moves"]) for each in kept["suffered"]} == {(2.0, False), (4.0, False), (4.0, True)}
     for each in kept["suffered"]:
-        assert each["measured"]["value"] == pytest.approx(1 + 0.75 * (each["factor"] - 1)) and each["n"] == 3
+        assert each["measured"]["value"] == pytest.approx(1 + 0.75 * (each["factor"] - 1)) and each["n"] == 5
         assert each["error"] == pytest.approx(each["simulated"] / each["measured"]["value"] - 1)
     before = len(executed)
     assert ask("--factor", "2,4", "--jitter", "--frameworks", "left", "--out", tmp_path / "out").exit_code == 0
@@ -113,6 +117,15 @@ def test_the_best_layout_of_each_mode_is_slowed_if_it_has_ranks() -> None:
     assert [each.words for each in chosen] == ["first", "averaged"] and in_one == {"left": ["data_parallel"]}
     assert [row.spec.steps for row in straggling.rows_of(chosen)] == [straggling.LEAST_STEPS] * 2
     assert straggling.rows_of([predicted("quick", "multi_process", 0.1)])[0].spec.steps == 40
+
+
+@pytest.mark.usefixtures("times", "executed")
+def test_a_run_whose_rank_was_not_slowed_is_left_out_and_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(straggling, "Brake", slow_rank.Brake)  # which finds no rank here
+    done = ask("--factor", "2", "--frameworks", "left", "--repeats", "1", "--out", tmp_path / "out")
+    assert done.exit_code == 1 and "No pair of runs went well." in done.stderr
+    left = {path.name for path in (tmp_path / "out" / "measured" / "runs").iterdir()}
+    assert left and all(name.endswith("-x1-r0") for name in left)
 
 
 @pytest.mark.usefixtures("times")

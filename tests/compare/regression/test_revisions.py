@@ -414,7 +414,8 @@ def test_two_revisions_of_ones_own_model_train_two_models(team: Path, tmp_path: 
 def test_options_of_runs_are_those_of_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[run.Request] = []
 
-    def measure(revision: str, request: run.Request, out: Path, shown: Any) -> None:
+    def measure(revision: str, request: run.Request, out: Path, shown: Any, *, remake: bool) -> None:
+        assert remake
         seen.append(request)
         raise RevisionError("seen")
 
