@@ -133,7 +133,9 @@ class Split:
     inputs: tuple[Array, Array]
     outputs: tuple[Array, Array]
     before: tuple[Array, ...]
-    """Values that agree, the nearest first. The last is the image."""
+    """Values that agree, the nearest first: a few. The image is the last, where no more layers agree."""
+    earlier: tuple[Array, ...]
+    """All values that agree, the nearest first. The last is the image."""
     alone: tuple[tuple[Layer, ...], tuple[Layer, ...]]
     """Layers since then that have no counterpart."""
     after: str
@@ -219,8 +221,9 @@ def first_split(
         _alone(layers, last and last[place], pending and pending[place], {pair[place] for pair in pairs})
         for place, layers in enumerate((ours, theirs))
     )
-    before, after = tuple(reversed(agreed[-6:])), "the image" if last is None else ", ".join(last)
-    return Split(mode, sides, ends, inputs, outputs, before, (alone[0], alone[1]), after, alignment.names, tolerance)
+    earlier, after = tuple(reversed(agreed)), "the image" if last is None else ", ".join(last)
+    alone_in_each = alone[0], alone[1]
+    return Split(mode, sides, ends, inputs, outputs, earlier[:6], earlier, alone_in_each, after, alignment.names, tolerance)
 
 
 def _alone(layers: Mapping[str, Layer], after: str | None, until: str | None, paired: set[str]) -> tuple[Layer, ...]:
@@ -536,8 +539,11 @@ def _addition(split: Split) -> Iterator[Cause]:
     where = ", ".join(dict.fromkeys(each.where for each in added[place] if each.where))
     for pair in (split.inputs, split.outputs):
         mine, other = pair[place], pair[1 - place]
-        for value, earlier in itertools.permutations(split.before, 2):
-            if not value.shape == earlier.shape == mine.shape == other.shape:
+        if mine.shape != other.shape:
+            continue
+        # A block may be long: what it begins with stands far in front of what it ends with.
+        for value, earlier in itertools.product(split.before, split.earlier):
+            if value is earlier or not value.shape == earlier.shape == mine.shape:
                 continue
             total = value + earlier
             for form, bare in ((total, value), (np.maximum(total, 0), np.maximum(value, 0))):

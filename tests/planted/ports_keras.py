@@ -204,6 +204,25 @@ def without_addition() -> keras.Model:
     return residual(added=False)
 
 
+def inverted_residual(*, added: bool = True, middle: Any = None) -> keras.Model:
+    """The right port of `InvertedResidual`, but for what the arguments say."""
+    images = keras.Input((8, 8, 3))
+    x = layers.Conv2D(4, 3, padding="same", name="first")(images)
+    y = layers.Conv2D(8, 1, use_bias=False, name="expand")(x)
+    y = layers.ReLU(6.0)(layers.BatchNormalization(**RIGHT_NORM, name="expand_bn")(y))
+    y = y if middle is None else middle(y)
+    y = layers.DepthwiseConv2D(3, padding="same", use_bias=False, name="dw")(y)
+    y = layers.ReLU(6.0)(layers.BatchNormalization(**RIGHT_NORM, name="dw_bn")(y))
+    y = layers.Conv2D(4, 1, use_bias=False, name="project")(y)
+    y = layers.BatchNormalization(**RIGHT_NORM, name="project_bn")(y)
+    x = layers.Conv2D(6, 1, name="last")(x + y if added else y)
+    return keras.Model(images, layers.Dense(CLASSES, name="classifier")(layers.GlobalAveragePooling2D()(x)))
+
+
+def inverted_residual_without_addition() -> keras.Model:
+    return inverted_residual(added=False)
+
+
 def mixed(dropout: Any = layers.SpatialDropout2D) -> keras.Model:
     return keras.Sequential(
         [

@@ -115,6 +115,10 @@ CASES: list[tuple[str, str, str, str, dict[str, Any], str]] = [
     ),
     ("float32", "logits, inference", "Net", "in_float32", {}, "dense computes in float32"),
     ("addition-missing", "logits, inference", "Residual", "without_addition", {}, "pytorch adds an earlier value"),
+    (
+        *("addition-missing", "logits, inference", "InvertedResidual", "inverted_residual_without_addition", {}),
+        "pytorch adds an earlier value",
+    ),
     ("padding", "logits, inference", "Net", "same_padding", {}, "tensorflow 0 above and 1 below, 0 left and 1 right"),
     ("padding", "logits, inference", "blocks", "same_padding_in_a_block", {}, "pads 1 above and 1 below, 1 left and 1 right"),
     ("activation", "logits, inference", "with_gelu_tanh", "gelu", {}, "GELU (tanh), tensorflow GELU (erf)"),
