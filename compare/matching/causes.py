@@ -16,7 +16,7 @@ from scipy import special
 from common.matching import recording
 from common.matching.records import Array, Layer
 from compare.matching import formulas
-from compare.matching.alignment import Alignment, in_words, plain, signature, with_parameters
+from compare.matching.alignment import Alignment, in_words, plain, signature
 from compare.matching.formulas import apart, close
 
 BIASED, ROUNDED = "biased-variance", "rounded-constants"
@@ -142,6 +142,8 @@ class Split:
     """The last layers that agree."""
     pairs: Mapping[str, str]
     """Of layers with parameters."""
+    given: frozenset[str]
+    """Left names of the pairs that the user names."""
     tolerance: float = formulas.CLOSE
     """Relative difference within which values count as equal."""
 
@@ -223,7 +225,10 @@ def first_split(
     )
     earlier, after = tuple(reversed(agreed)), "the image" if last is None else ", ".join(last)
     alone_in_each = alone[0], alone[1]
-    return Split(mode, sides, ends, inputs, outputs, earlier[:6], earlier, alone_in_each, after, alignment.names, tolerance)
+    return Split(
+        *(mode, sides, ends, inputs, outputs, earlier[:6], earlier, alone_in_each, after),
+        *(alignment.names, alignment.given, tolerance),
+    )
 
 
 def _alone(layers: Mapping[str, Layer], after: str | None, until: str | None, paired: set[str]) -> tuple[Layer, ...]:
@@ -249,13 +254,35 @@ def of_split(split: Split) -> list[Cause]:
 
 
 def _pairing(split: Split) -> Iterator[Cause]:
-    """Layers of equal kind and shapes that only their order tells apart."""
-    left, right = (with_parameters([*side.layers[split.mode].values()]) for side in split.sides)
+    """Layers of equal kind and shapes that only their order tells apart.
+
+    Those that the user has paired do not count. Else a pair counts if it agrees and its layer takes what another takes, so
+    that values do not tell the two apart, or if the first pair that parts is one of its kind and shapes.
+    """
+    left, right = split.sides
+    ran = left.layers[split.mode], right.layers[split.mode]
+    both = [(one, other) for one, other in split.pairs.items() if one in ran[0] and other in ran[1]]
+    taken = {one: left.values(split.mode, one)[0] for one, _ in both}
+    agree = {one: split.close(left.values(split.mode, one)[1], right.values(split.mode, other)[1]) for one, other in both}
+    parted = next((signature(ran[0][one]) for one, _ in both if not agree[one]), None)
+    groups: dict[tuple[Any, ...], list[tuple[Layer, Layer]]] = {}
+    for one, other in both:
+        if one not in split.given:
+            groups.setdefault(signature(ran[0][one]), []).append((ran[0][one], ran[1][other]))
     named: list[str] = []
-    for each in dict.fromkeys(map(signature, left)):
-        ours, theirs = ([layer for layer in side if signature(layer) == each] for side in (left, right))
-        if len(ours) > 1 and {plain(layer.name) for layer in ours} != {plain(layer.name) for layer in theirs}:
-            named.append(" were paired with ".join(", ".join(layer.name for layer in side) for side in (ours, theirs)))
+    for shared, pairs in groups.items():
+        doubtful = [
+            (one, other)
+            for one, other in pairs
+            if (
+                any(split.close(taken[one.name], taken[each.name]) for each, _ in pairs if each is not one)
+                if agree[one.name]
+                else shared == parted
+            )
+        ]
+        names = [[layer.name for layer in side] for side in zip(*doubtful, strict=True)]
+        if len(doubtful) > 1 and {*map(plain, names[0])} != {*map(plain, names[1])}:
+            named.append(" were paired with ".join(", ".join(each) for each in names))
     if named:
         said = f"By order alone {'; '.join(named)}. If that is wrong, name the pairs with --map."
         yield Cause("pairing", said, split.where)

@@ -204,10 +204,11 @@ def without_addition() -> keras.Model:
     return residual(added=False)
 
 
-def inverted_residual(*, added: bool = True, middle: Any = None) -> keras.Model:
+def inverted_residual(*, added: bool = True, middle: Any = None, early: Any = None) -> keras.Model:
     """The right port of `InvertedResidual`, but for what the arguments say."""
     images = keras.Input((8, 8, 3))
     x = layers.Conv2D(4, 3, padding="same", name="first")(images)
+    x = x if early is None else early(x)
     y = layers.Conv2D(8, 1, use_bias=False, name="expand")(x)
     y = layers.ReLU(6.0)(layers.BatchNormalization(**RIGHT_NORM, name="expand_bn")(y))
     y = y if middle is None else middle(y)
@@ -221,6 +222,16 @@ def inverted_residual(*, added: bool = True, middle: Any = None) -> keras.Model:
 
 def inverted_residual_without_addition() -> keras.Model:
     return inverted_residual(added=False)
+
+
+def inverted_residual_upside_down() -> keras.Model:
+    """With a fault that has no name, between two normalisations of the same shape."""
+    return inverted_residual(middle=lambda y: keras.ops.flip(y, 1))
+
+
+def inverted_residual_upside_down_early() -> keras.Model:
+    """With such a fault in front of both."""
+    return inverted_residual(early=lambda y: keras.ops.flip(y, 1))
 
 
 def mixed(dropout: Any = layers.SpatialDropout2D) -> keras.Model:

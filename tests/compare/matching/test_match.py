@@ -179,6 +179,22 @@ def test_a_planted_mistake_is_found_where_it_is_and_named(
 
 
 @pytest.mark.parametrize(
+    ("net", "model", "maps"),
+    [
+        ("InvertedResidual", "inverted_residual_upside_down", []),  # of the two normalisations, the first agrees
+        ("InvertedResidual", "inverted_residual_upside_down_early", []),  # both part, but another layer does so first
+        ("TwoPaths", "TwoPaths", ["left=two", "right=one"]),
+    ],
+)
+def test_a_pairing_is_not_doubted_where_the_layers_agree_or_the_user_names_it(
+    both: Both, net: str, model: str, maps: list[str]
+) -> None:
+    found = matched(both, net, model, maps=maps)
+    assert not found.holds and "pairing" not in {each.name for rung in found.rungs for each in rung.causes}, found.sentences
+    assert any(rung.between for rung in found.rungs), found.sentences
+
+
+@pytest.mark.parametrize(
     ("optimizers", "cause"),
     [(("sgd_with_decay", "sgd_with_decay"), "weight-decay"), (("sgd", "sgd_without_momentum"), "learning-rate")],
 )
