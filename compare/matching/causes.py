@@ -337,10 +337,15 @@ def _input(split: Split) -> Iterator[Cause]:
         scale[channel], shift[channel] = (*fitted, 0.0, 0.0)[1::-1]
     corrected = flat[0] * scale + shift
     if apart(corrected, flat[1]) < 1e-9:
-        factor = f"{scale[0]:.6g}" if np.allclose(scale, scale[0]) else str([float(f"{each:.6g}") for each in scale])
-        plus = f"{np.where(np.abs(shift) < 1e-9, 0, shift)[0]:.6g}"
+        factor, plus = (_of_channels(each) for each in (scale, np.where(np.abs(shift) < 1e-9, 0, shift)))
         said = f"{split.names()[1]}'s first layer sees {split.names()[0]}'s pixels times {factor}, plus {plus}."
         yield Cause("input-scaling", said, split.where, apart(corrected, flat[1]))
+
+
+def _of_channels(values: Array) -> str:
+    """One number, or that of each channel where they differ."""
+    words = [f"{each:.6g}" for each in values]
+    return words[0] if np.allclose(values, values[0], 1e-7, 1e-9) else f"[{', '.join(words)}]"
 
 
 def _scaling(split: Split) -> Iterator[Cause]:

@@ -622,6 +622,14 @@ def prepare(images: Any) -> Any:
     return images.astype("float64") / 255
 
 
+def prepare_by_channel(images: Any) -> Any:
+    return prepare(images) * [0.5, 1, 2] + [0.25, 0, -0.125]
+
+
+def prepare_shifted_by_channel(images: Any) -> Any:
+    return prepare(images) + np.array([0.25, 0, -0.125])
+
+
 def prepare_without_scale(images: Any) -> Any:
     return images.astype("float64")
 

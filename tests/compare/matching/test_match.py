@@ -106,6 +106,14 @@ CASES: list[tuple[str, str, str, str, dict[str, Any], str]] = [
         *("input-scaling", "logits, inference", "Net", "port", {"prepare": ("prepare", "prepare_without_scale")}),
         "pixels times 255, plus 0",
     ),
+    (
+        *("input-scaling", "logits, inference", "Net", "port", {"prepare": ("prepare", "prepare_by_channel")}),
+        "pixels times [0.5, 1, 2], plus [0.25, 0, -0.125].",
+    ),
+    (
+        *("input-scaling", "logits, inference", "Net", "port", {"prepare": ("prepare", "prepare_shifted_by_channel")}),
+        "pixels times 1, plus [0.25, 0, -0.125].",
+    ),
     ("data-format", "logits, inference", "Net", "reshaped", {}, "reshaped to channels, height, width instead of transposed"),
     ("data-format", "layers and parameters", "with_norm", "wrong_axis", {}, "normalises along axis 1"),
     ("order", "logits, inference", "Shared", "shared_in_another_order", {}, "tensorflow concatenates in another order"),
