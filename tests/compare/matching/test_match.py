@@ -223,6 +223,11 @@ def test_running_means_that_are_zero_but_for_rounding_are_no_difference(both: Bo
     assert not other.holds and "batch-norm-momentum" in {each.name for each in statistics.causes}, other.sentences
 
 
+def test_a_momentum_is_told_in_the_words_of_each_framework(both: Both) -> None:
+    (last,) = (said for said in matched(both, "with_norm", "other_momentum").sentences if said.startswith("Other settings"))
+    assert "norm (momentum: pytorch 0.1, which is 0.9 in tensorflow, not 0.1)" in last
+
+
 def test_every_cause_has_a_planted_case_and_stands_in_the_docs() -> None:
     assert {case[0] for case in CASES} | {"rounded-constants"} == KNOWN.keys()
     page = (launch.PROJECT_ROOT / "docs" / "match.md").read_text()
