@@ -404,6 +404,26 @@ def _order(split: Split) -> Iterator[Cause]:
             return
 
 
+def _activations(split: Split) -> Iterator[Cause]:
+    """Each once: values that were recorded tell what functions in front need not tell again."""
+    found = list(_activation(split))
+    yield from found
+    if not any(each.name == "activation" for each in found):
+        yield from _behind_functions(split)
+
+
+def _place(split: Split) -> str:
+    """Where another activation stands: `In front of conv2, conv2d_1 (relu6)`."""
+    if split.layers is None:
+        ends = "the output"
+    else:
+        ends = f"{split.layers[0].name}, {split.layers[1].name}"
+        if split.close(*split.inputs):
+            return f"At {ends}"
+    named = [each.name for side in split.alone for each in side if each.kind == "activation"]
+    return f"In front of {ends} ({', '.join(named)})" if named else f"In front of {ends}"
+
+
 def _activation(split: Split) -> Iterator[Cause]:
     if split.layers is not None and split.layers[0].kind == "dropout":
         return
@@ -429,7 +449,7 @@ def _activation(split: Split) -> Iterator[Cause]:
         if split.layers is None and (fits[0].keys() | fits[1].keys()) & {"softmax", "log-softmax"}:
             continue
         words = [name or _any_of(fit) for name, fit in zip(told, fits, strict=True)]
-        said = f"{split.names()[0]} applies {words[0]}, {split.names()[1]} {words[1]}."
+        said = f"{_place(split)}: {split.names()[0]} applies {words[0]}, {split.names()[1]} {words[1]}."
         yield Cause("activation", said, split.where, max(min(fit.residual for fit in each.values()) for each in fits))
         return
 
@@ -457,7 +477,7 @@ def _behind_functions(split: Split) -> Iterator[Cause]:
         if fits and stated not in fits:
             words = [_any_of(fits), _any_of(fits)]
             words[place] = stated
-            said = f"{split.names()[0]} applies {words[0]}, {split.names()[1]} {words[1]}."
+            said = f"{_place(split)}: {split.names()[0]} applies {words[0]}, {split.names()[1]} {words[1]}."
             yield Cause("activation", said, split.where, max(fits.values()))
             return
 
@@ -691,8 +711,7 @@ _OF_SPLIT: tuple[Callable[[Split], Iterator[Cause]], ...] = (
         _addition,
         _padding,
         _pooling,
-        _activation,
-        _behind_functions,
+        _activations,
     ),
 )
 

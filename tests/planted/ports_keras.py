@@ -180,10 +180,15 @@ def sequential() -> keras.Model:
     )
 
 
-def bottleneck(**norm: Any) -> keras.Model:
-    first = [layers.Conv2D(4, 3, padding="same"), layers.BatchNormalization(**RIGHT_NORM), layers.Conv2D(6, 1, use_bias=False)]
+def bottleneck(*, between: Any = (), **norm: Any) -> keras.Model:
+    first = [layers.Conv2D(4, 3, padding="same"), layers.BatchNormalization(**RIGHT_NORM), *between]
+    first += [layers.Conv2D(6, 1, use_bias=False)]
     second = [layers.BatchNormalization(**{**RIGHT_NORM, **norm}), layers.ReLU(), layers.GlobalAveragePooling2D()]
     return keras.Sequential([keras.Input((8, 8, 3)), *first, *second, layers.Dense(CLASSES)])
+
+
+def bottleneck_that_is_not_linear() -> keras.Model:
+    return bottleneck(between=[layers.ReLU(6.0, name="relu6")])
 
 
 def bottleneck_of_other_momentum() -> keras.Model:

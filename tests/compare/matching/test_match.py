@@ -228,6 +228,13 @@ def test_a_momentum_is_told_in_the_words_of_each_framework(both: Both) -> None:
     assert "norm (momentum: pytorch 0.1, which is 0.9 in tensorflow, not 0.1)" in last
 
 
+def test_an_activation_is_told_once_with_its_layer(both: Both) -> None:
+    found = matched(both, "bottleneck", "bottleneck_that_is_not_linear")
+    rung = next(rung for rung in found.rungs if rung.name == "logits, inference")
+    (said,) = (each.sentence for each in rung.causes)
+    assert said.startswith("In front of 2, ") and "(relu6): pytorch applies no activation" in said, said
+
+
 def test_every_cause_has_a_planted_case_and_stands_in_the_docs() -> None:
     assert {case[0] for case in CASES} | {"rounded-constants"} == KNOWN.keys()
     page = (launch.PROJECT_ROOT / "docs" / "match.md").read_text()
