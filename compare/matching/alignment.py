@@ -33,6 +33,8 @@ class Alignment:
     """The same of layers with parameters alone."""
     incompatible: list[tuple[Layer | None, Layer | None]]
     """Layers with parameters that have no counterpart, first beside first."""
+    given: frozenset[str] = frozenset()
+    """Left names of the pairs that the user names."""
 
 
 def align(left: Sequence[Layer], right: Sequence[Layer], given: Mapping[str, str]) -> Alignment:
@@ -64,7 +66,7 @@ def align(left: Sequence[Layer], right: Sequence[Layer], given: Mapping[str, str
                     incompatible.append((_at(mine, place), _at(others, place)))
     order = [each.name for each in left]
     names = dict(sorted(names.items(), key=lambda pair: order.index(pair[0])))
-    return Alignment(paired(left, right, names), names, incompatible)
+    return Alignment(paired(left, right, names), names, incompatible, frozenset(given))
 
 
 def with_parameters(layers: Sequence[Layer]) -> list[Layer]:

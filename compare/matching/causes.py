@@ -16,7 +16,7 @@ from scipy import special
 from common.matching import recording
 from common.matching.records import Array, Layer
 from compare.matching import formulas
-from compare.matching.alignment import Alignment, in_words, plain, signature, with_parameters
+from compare.matching.alignment import Alignment, in_words, plain, signature
 from compare.matching.formulas import apart, close
 
 BIASED, ROUNDED = "biased-variance", "rounded-constants"
@@ -133,13 +133,17 @@ class Split:
     inputs: tuple[Array, Array]
     outputs: tuple[Array, Array]
     before: tuple[Array, ...]
-    """Values that agree, the nearest first. The last is the image."""
+    """Values that agree, the nearest first: a few. The image is the last, where no more layers agree."""
+    earlier: tuple[Array, ...]
+    """All values that agree, the nearest first. The last is the image."""
     alone: tuple[tuple[Layer, ...], tuple[Layer, ...]]
     """Layers since then that have no counterpart."""
     after: str
     """The last layers that agree."""
     pairs: Mapping[str, str]
     """Of layers with parameters."""
+    given: frozenset[str]
+    """Left names of the pairs that the user names."""
     tolerance: float = formulas.CLOSE
     """Relative difference within which values count as equal."""
 
@@ -219,8 +223,12 @@ def first_split(
         _alone(layers, last and last[place], pending and pending[place], {pair[place] for pair in pairs})
         for place, layers in enumerate((ours, theirs))
     )
-    before, after = tuple(reversed(agreed[-6:])), "the image" if last is None else ", ".join(last)
-    return Split(mode, sides, ends, inputs, outputs, before, (alone[0], alone[1]), after, alignment.names, tolerance)
+    earlier, after = tuple(reversed(agreed)), "the image" if last is None else ", ".join(last)
+    alone_in_each = alone[0], alone[1]
+    return Split(
+        *(mode, sides, ends, inputs, outputs, earlier[:6], earlier, alone_in_each, after),
+        *(alignment.names, alignment.given, tolerance),
+    )
 
 
 def _alone(layers: Mapping[str, Layer], after: str | None, until: str | None, paired: set[str]) -> tuple[Layer, ...]:
@@ -246,13 +254,35 @@ def of_split(split: Split) -> list[Cause]:
 
 
 def _pairing(split: Split) -> Iterator[Cause]:
-    """Layers of equal kind and shapes that only their order tells apart."""
-    left, right = (with_parameters([*side.layers[split.mode].values()]) for side in split.sides)
+    """Layers of equal kind and shapes that only their order tells apart.
+
+    Those that the user has paired do not count. Else a pair counts if it agrees and its layer takes what another takes, so
+    that values do not tell the two apart, or if the first pair that parts is one of its kind and shapes.
+    """
+    left, right = split.sides
+    ran = left.layers[split.mode], right.layers[split.mode]
+    both = [(one, other) for one, other in split.pairs.items() if one in ran[0] and other in ran[1]]
+    taken = {one: left.values(split.mode, one)[0] for one, _ in both}
+    agree = {one: split.close(left.values(split.mode, one)[1], right.values(split.mode, other)[1]) for one, other in both}
+    parted = next((signature(ran[0][one]) for one, _ in both if not agree[one]), None)
+    groups: dict[tuple[Any, ...], list[tuple[Layer, Layer]]] = {}
+    for one, other in both:
+        if one not in split.given:
+            groups.setdefault(signature(ran[0][one]), []).append((ran[0][one], ran[1][other]))
     named: list[str] = []
-    for each in dict.fromkeys(map(signature, left)):
-        ours, theirs = ([layer for layer in side if signature(layer) == each] for side in (left, right))
-        if len(ours) > 1 and {plain(layer.name) for layer in ours} != {plain(layer.name) for layer in theirs}:
-            named.append(" were paired with ".join(", ".join(layer.name for layer in side) for side in (ours, theirs)))
+    for shared, pairs in groups.items():
+        doubtful = [
+            (one, other)
+            for one, other in pairs
+            if (
+                any(split.close(taken[one.name], taken[each.name]) for each, _ in pairs if each is not one)
+                if agree[one.name]
+                else shared == parted
+            )
+        ]
+        names = [[layer.name for layer in side] for side in zip(*doubtful, strict=True)]
+        if len(doubtful) > 1 and {*map(plain, names[0])} != {*map(plain, names[1])}:
+            named.append(" were paired with ".join(", ".join(each) for each in names))
     if named:
         said = f"By order alone {'; '.join(named)}. If that is wrong, name the pairs with --map."
         yield Cause("pairing", said, split.where)
@@ -307,10 +337,15 @@ def _input(split: Split) -> Iterator[Cause]:
         scale[channel], shift[channel] = (*fitted, 0.0, 0.0)[1::-1]
     corrected = flat[0] * scale + shift
     if apart(corrected, flat[1]) < 1e-9:
-        factor = f"{scale[0]:.6g}" if np.allclose(scale, scale[0]) else str([float(f"{each:.6g}") for each in scale])
-        plus = f"{np.where(np.abs(shift) < 1e-9, 0, shift)[0]:.6g}"
+        factor, plus = (_of_channels(each) for each in (scale, np.where(np.abs(shift) < 1e-9, 0, shift)))
         said = f"{split.names()[1]}'s first layer sees {split.names()[0]}'s pixels times {factor}, plus {plus}."
         yield Cause("input-scaling", said, split.where, apart(corrected, flat[1]))
+
+
+def _of_channels(values: Array) -> str:
+    """One number, or that of each channel where they differ."""
+    words = [f"{each:.6g}" for each in values]
+    return words[0] if np.allclose(values, values[0], 1e-7, 1e-9) else f"[{', '.join(words)}]"
 
 
 def _scaling(split: Split) -> Iterator[Cause]:
@@ -369,6 +404,26 @@ def _order(split: Split) -> Iterator[Cause]:
             return
 
 
+def _activations(split: Split) -> Iterator[Cause]:
+    """Each once: values that were recorded tell what functions in front need not tell again."""
+    found = list(_activation(split))
+    yield from found
+    if not any(each.name == "activation" for each in found):
+        yield from _behind_functions(split)
+
+
+def _place(split: Split) -> str:
+    """Where another activation stands: `In front of conv2, conv2d_1 (relu6)`."""
+    if split.layers is None:
+        ends = "the output"
+    else:
+        ends = f"{split.layers[0].name}, {split.layers[1].name}"
+        if split.close(*split.inputs):
+            return f"At {ends}"
+    named = [each.name for side in split.alone for each in side if each.kind == "activation"]
+    return f"In front of {ends} ({', '.join(named)})" if named else f"In front of {ends}"
+
+
 def _activation(split: Split) -> Iterator[Cause]:
     if split.layers is not None and split.layers[0].kind == "dropout":
         return
@@ -394,7 +449,7 @@ def _activation(split: Split) -> Iterator[Cause]:
         if split.layers is None and (fits[0].keys() | fits[1].keys()) & {"softmax", "log-softmax"}:
             continue
         words = [name or _any_of(fit) for name, fit in zip(told, fits, strict=True)]
-        said = f"{split.names()[0]} applies {words[0]}, {split.names()[1]} {words[1]}."
+        said = f"{_place(split)}: {split.names()[0]} applies {words[0]}, {split.names()[1]} {words[1]}."
         yield Cause("activation", said, split.where, max(min(fit.residual for fit in each.values()) for each in fits))
         return
 
@@ -422,7 +477,7 @@ def _behind_functions(split: Split) -> Iterator[Cause]:
         if fits and stated not in fits:
             words = [_any_of(fits), _any_of(fits)]
             words[place] = stated
-            said = f"{split.names()[0]} applies {words[0]}, {split.names()[1]} {words[1]}."
+            said = f"{_place(split)}: {split.names()[0]} applies {words[0]}, {split.names()[1]} {words[1]}."
             yield Cause("activation", said, split.where, max(fits.values()))
             return
 
@@ -536,8 +591,11 @@ def _addition(split: Split) -> Iterator[Cause]:
     where = ", ".join(dict.fromkeys(each.where for each in added[place] if each.where))
     for pair in (split.inputs, split.outputs):
         mine, other = pair[place], pair[1 - place]
-        for value, earlier in itertools.permutations(split.before, 2):
-            if not value.shape == earlier.shape == mine.shape == other.shape:
+        if mine.shape != other.shape:
+            continue
+        # A block may be long: what it begins with stands far in front of what it ends with.
+        for value, earlier in itertools.product(split.before, split.earlier):
+            if value is earlier or not value.shape == earlier.shape == mine.shape:
                 continue
             total = value + earlier
             for form, bare in ((total, value), (np.maximum(total, 0), np.maximum(value, 0))):
@@ -653,8 +711,7 @@ _OF_SPLIT: tuple[Callable[[Split], Iterator[Cause]], ...] = (
         _addition,
         _padding,
         _pooling,
-        _activation,
-        _behind_functions,
+        _activations,
     ),
 )
 

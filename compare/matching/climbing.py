@@ -303,7 +303,7 @@ def match(
     alignment = align(opened[0].layers, opened[1].layers, given)
     found = Match(names, asks, [_shapes(names, alignment, opened, by_name)], [])
     if alignment.incompatible or opened[0].outputs != opened[1].outputs:
-        return replace(found, lines=_lines(by_name, alignment))  # nothing was measured, so nothing is accepted
+        return replace(found, lines=_lines(names, by_name, alignment))  # nothing was measured, so nothing is accepted
     outputs, ask = opened[0].outputs[0], asks[0]
     if outputs < ask.classes and not ask.loss:
         raise SpecError(f"--classes must be the number of outputs. Received: {ask.classes}; both models give {outputs}.")
@@ -322,7 +322,7 @@ def match(
     rungs = [*first, *_climb(asks[0], left, right, alignment, functools.partial(_look, both))]
     notes = [] if own or asks[0].weights else causes.of_initialisation(names, starts, alignment)
     notes += _flattened(names, alignment, by_name, copied=not own)
-    lines = _lines(by_name, alignment, (left, right))
+    lines = _lines(names, by_name, alignment, (left, right))
     rungs = _accept(_settled(rungs), accepted)
     own_rule = [side.optimizers[OWN_RULE] for side in (left, right) if OWN_RULE in side.optimizers]
     others = causes.optimizer_settings(names, own_rule) if own_rule else ""
@@ -704,7 +704,12 @@ def _flattened(
     return found
 
 
-def _lines(layers: Sequence[Mapping[str, Layer]], alignment: Alignment, sides: tuple[Side, Side] | None = None) -> list[Line]:
+def _lines(
+    names: tuple[str, str],
+    layers: Sequence[Mapping[str, Layer]],
+    alignment: Alignment,
+    sides: tuple[Side, Side] | None = None,
+) -> list[Line]:
     """Pairs of layers, and then what stands in one model alone."""
     found: list[Line] = []
     for one, other in alignment.pairs:
@@ -714,7 +719,7 @@ def _lines(layers: Sequence[Mapping[str, Layer]], alignment: Alignment, sides: t
                 differences[place] = apart(sides[0].values(mode, one)[1], sides[1].values(mode, other)[1])
         ours, theirs = layers[0][one], layers[1][other]
         same = sides is not None and _same_behind_padding(sides, ours, theirs)
-        found.append(Line(ours, theirs, differences[0], differences[1], _settings(ours, theirs, ("padding",) * same)))
+        found.append(Line(ours, theirs, differences[0], differences[1], _settings(names, ours, theirs, ("padding",) * same)))
     found += [Line(one, other, None, None) for one, other in alignment.incompatible]
     named = [{each.name for line in found if (each := (line.left, line.right)[place]) is not None} for place in (0, 1)]
     found += [Line(each, None, None, None) for each in layers[0].values() if each.name not in named[0]]
@@ -726,15 +731,23 @@ _CONVENTIONS = ("data_format", "biased_variance", "count_padding")
 """Settings that always differ between the frameworks."""
 
 
-def _settings(left: Layer, right: Layer, without: Sequence[str] = ()) -> str:
+def _settings(names: tuple[str, str], left: Layer, right: Layer, without: Sequence[str] = ()) -> str:
     keys = [key for key in left.settings if key in right.settings and key not in (*_CONVENTIONS, *without)]
     # A user's own function has a name of its own, which says nothing.
     known = all(formulas.is_known(each.settings) for each in (left, right))
     return "; ".join(
-        f"{key} {left.settings[key]}, {right.settings[key]}"
+        _momentum(names, left, right) if key == "momentum" else f"{key} {left.settings[key]}, {right.settings[key]}"
         for key in keys
         if left.settings[key] != right.settings[key] and (key != "function" or known)
     )
+
+
+def _momentum(names: tuple[str, str], left: Layer, right: Layer) -> str:
+    """That of running statistics, each in its framework's own words. Both are recorded in PyTorch's."""
+    ours, theirs = left.settings["momentum"], f"{1 - right.settings['momentum']:.6g}"
+    if ours is None:  # a mean over all batches, which Keras does not have
+        return f"momentum: {names[0]} None, {names[1]} {theirs}"
+    return f"momentum: {names[0]} {ours:.6g}, which is {1 - ours:.6g} in {names[1]}, not {theirs}"
 
 
 def _same_behind_padding(sides: tuple[Side, Side], left: Layer, right: Layer) -> bool:

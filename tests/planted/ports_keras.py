@@ -180,10 +180,15 @@ def sequential() -> keras.Model:
     )
 
 
-def bottleneck(**norm: Any) -> keras.Model:
-    first = [layers.Conv2D(4, 3, padding="same"), layers.BatchNormalization(**RIGHT_NORM), layers.Conv2D(6, 1, use_bias=False)]
+def bottleneck(*, between: Any = (), **norm: Any) -> keras.Model:
+    first = [layers.Conv2D(4, 3, padding="same"), layers.BatchNormalization(**RIGHT_NORM), *between]
+    first += [layers.Conv2D(6, 1, use_bias=False)]
     second = [layers.BatchNormalization(**{**RIGHT_NORM, **norm}), layers.ReLU(), layers.GlobalAveragePooling2D()]
     return keras.Sequential([keras.Input((8, 8, 3)), *first, *second, layers.Dense(CLASSES)])
+
+
+def bottleneck_that_is_not_linear() -> keras.Model:
+    return bottleneck(between=[layers.ReLU(6.0, name="relu6")])
 
 
 def bottleneck_of_other_momentum() -> keras.Model:
@@ -202,6 +207,36 @@ def residual(*, added: bool = True) -> keras.Model:
 
 def without_addition() -> keras.Model:
     return residual(added=False)
+
+
+def inverted_residual(*, added: bool = True, middle: Any = None, early: Any = None) -> keras.Model:
+    """The right port of `InvertedResidual`, but for what the arguments say."""
+    images = keras.Input((8, 8, 3))
+    x = layers.Conv2D(4, 3, padding="same", name="first")(images)
+    x = x if early is None else early(x)
+    y = layers.Conv2D(8, 1, use_bias=False, name="expand")(x)
+    y = layers.ReLU(6.0)(layers.BatchNormalization(**RIGHT_NORM, name="expand_bn")(y))
+    y = y if middle is None else middle(y)
+    y = layers.DepthwiseConv2D(3, padding="same", use_bias=False, name="dw")(y)
+    y = layers.ReLU(6.0)(layers.BatchNormalization(**RIGHT_NORM, name="dw_bn")(y))
+    y = layers.Conv2D(4, 1, use_bias=False, name="project")(y)
+    y = layers.BatchNormalization(**RIGHT_NORM, name="project_bn")(y)
+    x = layers.Conv2D(6, 1, name="last")(x + y if added else y)
+    return keras.Model(images, layers.Dense(CLASSES, name="classifier")(layers.GlobalAveragePooling2D()(x)))
+
+
+def inverted_residual_without_addition() -> keras.Model:
+    return inverted_residual(added=False)
+
+
+def inverted_residual_upside_down() -> keras.Model:
+    """With a fault that has no name, between two normalisations of the same shape."""
+    return inverted_residual(middle=lambda y: keras.ops.flip(y, 1))
+
+
+def inverted_residual_upside_down_early() -> keras.Model:
+    """With such a fault in front of both."""
+    return inverted_residual(early=lambda y: keras.ops.flip(y, 1))
 
 
 def mixed(dropout: Any = layers.SpatialDropout2D) -> keras.Model:
@@ -590,6 +625,14 @@ def adagrad() -> Any:
 
 def prepare(images: Any) -> Any:
     return images.astype("float64") / 255
+
+
+def prepare_by_channel(images: Any) -> Any:
+    return prepare(images) * [0.5, 1, 2] + [0.25, 0, -0.125]
+
+
+def prepare_shifted_by_channel(images: Any) -> Any:
+    return prepare(images) + np.array([0.25, 0, -0.125])
 
 
 def prepare_without_scale(images: Any) -> Any:

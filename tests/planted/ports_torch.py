@@ -320,6 +320,22 @@ class Residual(nn.Module):
         return self.dense(self.up(x).mean((2, 3)))
 
 
+class InvertedResidual(nn.Module):
+    """A residual block as MobileNetV2's: eight layers stand between its two ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 4, 3, padding=1)
+        expand = [nn.Conv2d(4, 8, 1, bias=False), nn.BatchNorm2d(8), nn.ReLU6(inplace=True)]
+        depthwise = [nn.Conv2d(8, 8, 3, padding=1, groups=8, bias=False), nn.BatchNorm2d(8), nn.ReLU6(inplace=True)]
+        self.conv = nn.Sequential(*expand, *depthwise, nn.Conv2d(8, 4, 1, bias=False), nn.BatchNorm2d(4))
+        self.head, self.dense = nn.Conv2d(4, 6, 1), nn.Linear(6, CLASSES)
+
+    def forward(self, x: Any) -> Any:
+        x = self.stem(x)
+        return self.dense(self.head(x + self.conv(x)).mean((2, 3)))
+
+
 def bottleneck() -> nn.Module:
     """The second normalisation sees means that are zero but for rounding: nothing but a kernel stands behind the first."""
     first = [nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.Conv2d(4, 6, 1, bias=False), nn.BatchNorm2d(6)]

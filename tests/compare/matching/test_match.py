@@ -106,6 +106,14 @@ CASES: list[tuple[str, str, str, str, dict[str, Any], str]] = [
         *("input-scaling", "logits, inference", "Net", "port", {"prepare": ("prepare", "prepare_without_scale")}),
         "pixels times 255, plus 0",
     ),
+    (
+        *("input-scaling", "logits, inference", "Net", "port", {"prepare": ("prepare", "prepare_by_channel")}),
+        "pixels times [0.5, 1, 2], plus [0.25, 0, -0.125].",
+    ),
+    (
+        *("input-scaling", "logits, inference", "Net", "port", {"prepare": ("prepare", "prepare_shifted_by_channel")}),
+        "pixels times 1, plus [0.25, 0, -0.125].",
+    ),
     ("data-format", "logits, inference", "Net", "reshaped", {}, "reshaped to channels, height, width instead of transposed"),
     ("data-format", "layers and parameters", "with_norm", "wrong_axis", {}, "normalises along axis 1"),
     ("order", "logits, inference", "Shared", "shared_in_another_order", {}, "tensorflow concatenates in another order"),
@@ -115,6 +123,10 @@ CASES: list[tuple[str, str, str, str, dict[str, Any], str]] = [
     ),
     ("float32", "logits, inference", "Net", "in_float32", {}, "dense computes in float32"),
     ("addition-missing", "logits, inference", "Residual", "without_addition", {}, "pytorch adds an earlier value"),
+    (
+        *("addition-missing", "logits, inference", "InvertedResidual", "inverted_residual_without_addition", {}),
+        "pytorch adds an earlier value",
+    ),
     ("padding", "logits, inference", "Net", "same_padding", {}, "tensorflow 0 above and 1 below, 0 left and 1 right"),
     ("padding", "logits, inference", "blocks", "same_padding_in_a_block", {}, "pads 1 above and 1 below, 1 left and 1 right"),
     ("activation", "logits, inference", "with_gelu_tanh", "gelu", {}, "GELU (tanh), tensorflow GELU (erf)"),
@@ -175,6 +187,22 @@ def test_a_planted_mistake_is_found_where_it_is_and_named(
 
 
 @pytest.mark.parametrize(
+    ("net", "model", "maps"),
+    [
+        ("InvertedResidual", "inverted_residual_upside_down", []),  # of the two normalisations, the first agrees
+        ("InvertedResidual", "inverted_residual_upside_down_early", []),  # both part, but another layer does so first
+        ("TwoPaths", "TwoPaths", ["left=two", "right=one"]),
+    ],
+)
+def test_a_pairing_is_not_doubted_where_the_layers_agree_or_the_user_names_it(
+    both: Both, net: str, model: str, maps: list[str]
+) -> None:
+    found = matched(both, net, model, maps=maps)
+    assert not found.holds and "pairing" not in {each.name for rung in found.rungs for each in rung.causes}, found.sentences
+    assert any(rung.between for rung in found.rungs), found.sentences
+
+
+@pytest.mark.parametrize(
     ("optimizers", "cause"),
     [(("sgd_with_decay", "sgd_with_decay"), "weight-decay"), (("sgd", "sgd_without_momentum"), "learning-rate")],
 )
@@ -193,6 +221,18 @@ def test_running_means_that_are_zero_but_for_rounding_are_no_difference(both: Bo
     other = matched(both, "bottleneck", "bottleneck_of_other_momentum", accept=["biased-variance"])
     (statistics,) = (rung for rung in other.rungs if rung.name == "running statistics")
     assert not other.holds and "batch-norm-momentum" in {each.name for each in statistics.causes}, other.sentences
+
+
+def test_a_momentum_is_told_in_the_words_of_each_framework(both: Both) -> None:
+    (last,) = (said for said in matched(both, "with_norm", "other_momentum").sentences if said.startswith("Other settings"))
+    assert "norm (momentum: pytorch 0.1, which is 0.9 in tensorflow, not 0.1)" in last
+
+
+def test_an_activation_is_told_once_with_its_layer(both: Both) -> None:
+    found = matched(both, "bottleneck", "bottleneck_that_is_not_linear")
+    rung = next(rung for rung in found.rungs if rung.name == "logits, inference")
+    (said,) = (each.sentence for each in rung.causes)
+    assert said.startswith("In front of 2, ") and "(relu6): pytorch applies no activation" in said, said
 
 
 def test_every_cause_has_a_planted_case_and_stands_in_the_docs() -> None:
