@@ -256,8 +256,8 @@ def of_split(split: Split) -> list[Cause]:
 def _pairing(split: Split) -> Iterator[Cause]:
     """Layers of equal kind and shapes that only their order tells apart.
 
-    Those that the user has paired do not count. Else a pair counts if it agrees and its layer takes what another takes, so
-    that values do not tell the two apart, or if the first pair that parts is one of its kind and shapes.
+    Those that the user has paired do not count. A pair that agrees counts if another layer takes the same input: values do not
+    tell the two apart. A pair that does not agree counts if the first pair that parts is of its kind and shapes.
     """
     left, right = split.sides
     ran = left.layers[split.mode], right.layers[split.mode]

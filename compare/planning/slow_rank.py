@@ -51,7 +51,7 @@ class Brake:
         self._thread = threading.Thread(target=self._work, name="brake")
         self.stopped_seconds = 0.0
         self.running_seconds = 0.0
-        """Of ranks while they were the slow one, without the time in which they were stopped."""
+        """Of the slow rank. The time in which it was stopped is not in it."""
 
     @property
     def factor(self) -> float:
