@@ -97,7 +97,7 @@ class Spec(Finite):
     """Machines by name or address. The ranks are spread over them in order. The first is this one. Empty: all are here."""
     least_replicas: int | None = Field(None, ge=1, le=MOST_REPLICAS)
     """With how many replicas the run goes on at the least after the deaths of processes, each time with fewer. None: a run
-    never goes on with fewer. Its mathematics may change then, and its times do not count."""
+    never goes on with fewer. Its mathematics may change then, and it does not count."""
     hang_seconds: float = Field(HANG_SECONDS, gt=0, le=1e9)
     """A hanging run ends within this time. It makes no progress, and uses no CPU or is stopped. See `watchdog`."""
     checkpoint_seconds: float | None = Field(60.0, ge=0, le=1e9)

@@ -94,8 +94,8 @@ class Found:
 def simulated(case: Case, straggler: Straggler) -> float:
     """Times as long as a step without a slow rank, by the simulator.
 
-    A slow rank that moves stays long against a step. So the paces with each slow rank are averaged. Where ranks meet less often
-    than they take turns, each has the mean of its own paces.
+    A slow rank that moves stays long against a step. So the paces with each slow rank are averaged. Ranks that meet less often
+    than they take turns each have the mean of their own paces.
     """
     ranks = len(case.devices)
 
@@ -155,7 +155,6 @@ def measure(plan: Plan, stragglers: Sequence[Straggler], repeats: int, folder: P
     A folder that holds runs of the same request already is gone on with.
 
     Raises:
-        SpecError: no mode has ranks.
         LaunchError: no pair of runs went well.
         FolderError: the folder holds something else.
         Interrupted: some runs were made; the folder holds them.

@@ -521,9 +521,8 @@ def in_turn(
 
     def is_kept(row: Row, pair: int) -> bool:
         """Whether both of its runs are there. Else both are made: they must meet the same state of the machine."""
-        row = head.of_repeat(row, pair)
-        runs = [store.finished(out / side, row, pair) for side in sides if comparison_plan.is_done(out / side, row, pair)]
-        return len(runs) == len(sides) and not any(run and again(row, run) for run in runs)
+        runs = _both(head, row, pair, out)
+        return bool(runs) and not any(again(row, run) for run in runs)
 
     all_jobs = order(rows, head.repeats)
     jobs = [(row, pair, side) for row, pair, side in all_jobs if not is_kept(row, pair)]
@@ -557,6 +556,14 @@ def in_turn(
             return
 
 
+def _both(plan: Comparison, row: Row, pair: int, out: Path) -> list[RunResult]:
+    """The runs of both sides that ended well. Empty: one of them is not there."""
+    row = plan.of_repeat(row, pair)
+    folders = [out / side for side in (BASE, HEAD) if comparison_plan.is_done(out / side, row, pair)]
+    runs = [run for folder in folders if (run := store.finished(folder, row, pair)) is not None]
+    return runs if len(runs) == 2 else []
+
+
 def _unjudged(plan: Comparison, rows: Sequence[Row], out: Path) -> Callable[[Row, RunResult], bool]:
     """Which runs are made again: those that other work disturbed, of rows with too few reliable pairs for a verdict.
 
@@ -564,10 +571,8 @@ def _unjudged(plan: Comparison, rows: Sequence[Row], out: Path) -> Callable[[Row
     """
 
     def is_reliable(row: Row, pair: int) -> bool:
-        row = plan.of_repeat(row, pair)
-        folders = [out / side for side in (BASE, HEAD)]
-        runs = [store.finished(each, row, pair) for each in folders if comparison_plan.is_done(each, row, pair)]
-        return len(runs) == len(folders) and not any(run and run_figures.times_in_doubt(run) for run in runs)
+        runs = _both(plan, row, pair, out)
+        return bool(runs) and not any(map(run_figures.times_in_doubt, runs))
 
     few = {row.id for row in rows if sum(is_reliable(row, pair) for pair in range(plan.repeats)) < VERDICT_PAIRS}
     return lambda row, run: row.id in few and run_figures.disturbed(run) is not None

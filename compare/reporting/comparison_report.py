@@ -332,7 +332,7 @@ def facts(compared: Compared) -> list[str]:
 
 
 def _not_default(comparison: Comparison) -> list[str]:
-    """Fields that all rows share and that are not at their default, but for those that the report names anyway."""
+    """Fields that all rows share and that are not at their default, except those that the report names anyway."""
     defaults, *rows = (store.flat(each.model_dump(mode="json")) for each in (build({}), *(row.spec for row in comparison.rows)))
     return [
         f"{name} {json.dumps(value)}"
