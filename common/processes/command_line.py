@@ -79,9 +79,9 @@ def _add_trace_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--copies",
         type=int,
-        nargs=2,
-        metavar=("N", "STEPS"),
-        help="losses of the first steps alone, and of N copies one unit in the last place apart",
+        nargs=3,
+        metavar=("FIRST", "LAST", "STEPS"),
+        help="losses of the first steps alone, of copies one unit in the last place apart; copy 0 is the run itself",
     )
 
 

@@ -12,20 +12,20 @@ from common.machine import heartbeat
 from common.training.trainer import Trainer
 
 
-def losses(trainer: Trainer, plan: Plan, copies: int, steps: int) -> dict[str, npt.NDArray[Any]]:
-    """Train the first steps of a plan from the trainer's own weights, then from copies of them.
+def losses(trainer: Trainer, plan: Plan, first: int, last: int, steps: int) -> dict[str, npt.NDArray[Any]]:
+    """Train the first steps of a plan from the trainer's own weights, and from copies of them.
 
     Args:
         trainer: before its first step. A mode that can resume.
-        copies: how many. See `moved`.
+        first, last: copies by number, both included. See `moved`. Copy 0 is the run itself.
         steps: at most those of the plan.
 
     Returns:
-        losses: float64 [1 + copies, steps], mean over each global batch before its update.
+        losses: float64 [last - first + 1, steps], mean over each global batch before its update.
     """
     start = {name: array.copy() for name, array in trainer.state().items()}  # a framework may return its own memory
     found: list[npt.NDArray[np.float64]] = []
-    for copy in range(1 + copies):
+    for copy in range(first, last + 1):
         trainer.load_state(
             {name: moved(array, copy) if name.startswith("weights/") else array for name, array in start.items()}, 0
         )

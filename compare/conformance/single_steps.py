@@ -89,7 +89,7 @@ def by_referee(what: Spec, architecture: Architecture, recorded: Arrays) -> Arra
 def check_trajectories(trial: Trial) -> Faults:
     what = spec_of()
     plain = trial.traced(what, "plain")["loss"]
-    losses = trial.traced(what, "copies", "--copies", "2", "3").get("losses")
+    losses = trial.traced(what, "copies", "--copies", "0", "2", "3").get("losses")
     if losses is None or losses.shape != (3, 3):
         yield f"--copies 2 3 must record losses [3, 3]. Received: {None if losses is None else list(losses.shape)}"
     elif not np.allclose(losses[0], plain, rtol=TOLERANCE, atol=0) or not np.allclose(losses, losses[0], rtol=1e-9, atol=0):

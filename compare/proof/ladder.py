@@ -171,7 +171,7 @@ def prove_rows(rows: Sequence[Row], frameworks: Sequence[str], *, replicas: int,
 def with_more_copies(
     copies: Trajectories, rows: Sequence[Row], frameworks: Sequence[str], *, out: Path, progress: Callable[[str], None]
 ) -> Trajectories:
-    """Follow the timed serial run as far as before, with `MORE_COPIES`.
+    """As many further copies of the timed serial run as make `MORE_COPIES`, followed as far as those that are there.
 
     Rounding turns a ReLU, or another maximum, in some runs only. A row may be among these, and none of a few copies.
 
@@ -186,7 +186,7 @@ def with_more_copies(
     has_more = all(len(losses) > MORE_COPIES for losses in copies.losses.values())
     if has_more or not _may_have_more_copies(serial[frameworks[0]], copies.steps):
         return copies
-    return _follow(Recorder(out, progress), serial, frameworks, copies.steps, MORE_COPIES)
+    return _follow(Recorder(out, progress), serial, frameworks, copies.steps, MORE_COPIES, copies)
 
 
 def every_step(
@@ -372,7 +372,7 @@ class _Ladder:
             [
                 *self._serial_recordings.values(),
                 *(each.teacher for each in steps),
-                *(_copies(self.runs[0][0], self.frameworks, self._followed, COPIES) if self._is_followed else []),
+                *(_copies(self.runs[0][0], self.frameworks, self._followed, 0, COPIES) if self._is_followed else []),
                 *(each for mode in self._claims for each in self._of_mode(mode)),
                 *(student for each in steps for student in each.others),
             ],
@@ -642,7 +642,7 @@ class _Ladder:
         beyond = [pair.beyond for _, pair in pairs if pair.beyond is not None and not pair.is_other_training]
         steps = min(self._followed, max(*beyond, LEAST_WITH_MORE)) if beyond else 0
         if beyond and _may_have_more_copies(serial[first], steps):
-            made = _follow(self.recorder, serial, self.frameworks, steps, MORE_COPIES)
+            made = _follow(self.recorder, serial, self.frameworks, steps, MORE_COPIES, made)
             pairs = [(other, growth.between(made.losses[first][0], made.losses[other][0], made)) for other in others]
         return [rungs.trajectory(serial[first], pair, made.losses[first][0]) for _, pair in pairs], made
 
@@ -771,16 +771,27 @@ def proof_spec(timed: Spec, batch_size: int, steps: int, precision: spec.Precisi
     return _of_equal_parts(made) if made.dask.order == "owned" else made
 
 
-def _copies(serial: Mapping[str, Spec], frameworks: Sequence[str], steps: int, copies: int) -> list[Recording]:
-    label, options = f"trajectory-{copies}-copies", ("--copies", str(copies), str(steps))
-    return [Recording(label, name, _inline(serial[name]), options) for name in frameworks]
+def _copies(serial: Mapping[str, Spec], frameworks: Sequence[str], steps: int, first: int, last: int) -> list[Recording]:
+    options = "--copies", str(first), str(last), str(steps)
+    return [Recording(f"trajectory-copies-{first}-{last}", name, _inline(serial[name]), options) for name in frameworks]
 
 
-def _follow(recorder: Recorder, serial: Mapping[str, Spec], frameworks: Sequence[str], steps: int, copies: int) -> Trajectories:
-    wanted = _copies(serial, frameworks, steps, copies)
+def _follow(
+    recorder: Recorder,
+    serial: Mapping[str, Spec],
+    frameworks: Sequence[str],
+    steps: int,
+    copies: int,
+    known: Trajectories | None = None,
+) -> Trajectories:
+    """The run and its copies. Those that are known, of as many steps or more, are not made again."""
+    found = {name: [each[:steps] for each in known.losses[name]] if known else [] for name in frameworks}
+    wanted = _copies(serial, frameworks, steps, min(map(len, found.values())), copies)
     recorder.make(wanted)
-    losses = {each.framework: recorder.arrays(each)["losses"] for each in wanted}
-    plain = {name: [list(map(float, each)) for each in found] for name, found in losses.items()}
+    plain = {
+        each.framework: found[each.framework] + [list(map(float, losses)) for losses in recorder.arrays(each)["losses"]]
+        for each in wanted
+    }
     return Trajectories(cores=wanted[0].what.cores, steps=steps, losses=plain)
 
 

@@ -131,7 +131,7 @@ class FakeTwins:
         self.described: dict[str, Any] = dict(DESCRIBED)
         self.code = 0
         self.growth = 1.1
-        self.followed: list[tuple[str, Spec, int]] = []
+        self.followed: list[tuple[str, Spec, tuple[int, int]]] = []
         self.stepped: list[tuple[str, Spec]] = []
         self.steps_by_referee = ["float32"]
 
@@ -159,11 +159,11 @@ class FakeTwins:
                 self.record(asked.framework, what, out, reverse_batches=each.reverse_batches)
         return 0
 
-    def follow(self, framework: str, what: Spec, out: str, copies: int, steps: int) -> None:
+    def follow(self, framework: str, what: Spec, out: str, first: int, last: int, steps: int) -> None:
         """Losses of a run and its copies, which grow apart by `self.growth` a step."""
-        self.followed.append((framework, what, copies))
-        apart = 1e-7 * self.growth ** np.arange(steps) * np.linspace(-1, 1, copies + 1)[:, None]
-        arrays = {"loss": np.linspace(2.3, 1.0, steps) * (1 + apart)}
+        self.followed.append((framework, what, (first, last)))
+        apart = 1e-7 * self.growth ** np.arange(steps) * np.linspace(-1, 1, last + 1)[first:, None]
+        arrays = {"loss": 2.3 * 0.99 ** np.arange(steps) * (1 + apart)}
         if change := self.changes.get((framework, "trajectory")):
             change(arrays)
         safetensors.numpy.save_file({"losses": np.ascontiguousarray(arrays["loss"])}, out)

@@ -445,7 +445,7 @@ def free_running(proof: Proof) -> Rung:
 def test_the_timed_run_is_followed_beside_copies_one_unit_in_the_last_place_apart(twins: FakeTwins, tmp_path: Path) -> None:
     proof = prove(tmp_path, timed(), timed_runs=both(global_batch_size=64, epochs=1, schedule={"name": "cosine"}))
     assert {(framework, what.epochs, copies) for framework, what, copies in twins.followed} == {
-        ("pytorch", 1, ladder.COPIES), ("tensorflow", 1, ladder.COPIES)
+        ("pytorch", 1, (0, ladder.COPIES)), ("tensorflow", 1, (0, ladder.COPIES))
     }  # fmt: skip
     found = free_running(proof)
     assert (found.status, found.steps) == ("shown", 20) and found.reason.startswith("Rounding: less than 1e-05.")
@@ -474,6 +474,10 @@ def test_losses_of_one_framework_made_wrong_from_a_step_on_refute_the_proof(
     assert found.reason.startswith(f"NOT ROUNDING: from step {first} on") and "Rounding:" not in found.reason
 
 
+AND_MORE = ladder.COPIES + 1, ladder.MORE_COPIES
+"""Copies by number, first and last. The few are not made again."""
+
+
 def test_more_copies_are_made_only_where_a_few_do_not_explain_the_difference(twins: FakeTwins, tmp_path: Path) -> None:
     def later(arrays: Arrays) -> None:
         arrays["loss"][:, 20:] *= 1 + 2e-5
@@ -481,7 +485,7 @@ def test_more_copies_are_made_only_where_a_few_do_not_explain_the_difference(twi
     twins.growth = 1.0
     twins.changes["tensorflow", "trajectory"] = later
     found = free_running(prove(tmp_path, timed(), timed_runs=both()))
-    assert [copies for _, _, copies in twins.followed] == [ladder.COPIES] * 2 + [ladder.MORE_COPIES] * 2
+    assert [copies for _, _, copies in twins.followed] == [(0, ladder.COPIES)] * 2 + [AND_MORE] * 2
     assert (found.status, found.step) == ("shown", 21) and found.reason.startswith("Not shown to be rounding")
 
 
@@ -492,7 +496,7 @@ def test_copies_of_the_proof_are_followed_again_with_more_for_rows_that_have_run
     more = few
     for _ in range(2):  # the second time there are enough
         more = ladder.with_more_copies(more, rows, ("pytorch", "tensorflow"), out=tmp_path, progress=print)
-    assert [copies for _, _, copies in twins.followed] == [ladder.COPIES] * 2 + [ladder.MORE_COPIES] * 2
+    assert [copies for _, _, copies in twins.followed] == [(0, ladder.COPIES)] * 2 + [AND_MORE] * 2
     assert [len(each) for each in more.losses.values()] == [1 + ladder.MORE_COPIES] * 2
     assert (more.steps, more.losses["pytorch"][0]) == (few.steps, few.losses["pytorch"][0])
 

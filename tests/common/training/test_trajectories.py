@@ -42,9 +42,9 @@ def _plan() -> Any:
 
 def test_the_run_itself_comes_first_and_each_copy_starts_one_unit_in_the_last_place_apart() -> None:
     trainer: Any = Quadratic(np.float32)
-    found = trajectories.losses(trainer, _plan(), copies=4, steps=5)["losses"]
+    found = trajectories.losses(trainer, _plan(), 0, 4, steps=5)["losses"]
     assert found.shape == (5, 5)
-    assert (found[0] == trajectories.losses(Quadratic(np.float32), _plan(), 0, 5)["losses"][0]).all()  # pyright: ignore
+    assert (found[0] == trajectories.losses(Quadratic(np.float32), _plan(), 0, 0, 5)["losses"][0]).all()  # pyright: ignore
     np.testing.assert_allclose(found[:, 0], 1.0, rtol=3e-7)
     assert (found[1:, 0] != 1.0).all()
 
