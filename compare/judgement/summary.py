@@ -235,15 +235,18 @@ def _status(row: Row, results: Sequence[RunResult], repeats: int, torn: int) -> 
     if row.unavailable:
         status, _, reason = row.unavailable.partition(": ")
         return status, reason
-    bad = [result for result in results if result.status != "ok"]
+    good = [result for result in results if result.status == "ok"]
+    # A repeat that a user interrupted is missing like one that was never started. A row without a good one has only that.
+    interrupted = [result for result in results if good and (result.status, result.reason) == ("killed", "interrupted")]
+    bad = [result for result in results if result not in good and result not in interrupted]
     for status in (*FAILURES, "not available", "not parallel"):
         found = [result for result in bad if result.status == status]
         if found:
             which = f"{len(found)} of {repeats} repeats: " if repeats > 1 else ""
             missing = f"; {absent} without a result" if (absent := repeats - len(results)) > 0 else ""
             return status, f"{which}{found[0].reason or 'no reason given'}{missing}"
-    if (absent := repeats - len(results)) > 0:
-        found = (("without a result", absent - torn), ("with a torn result", torn))
+    if (absent := repeats - len(results)) > 0 or interrupted:
+        found = (("interrupted", len(interrupted)), ("without a result", absent - torn), ("with a torn result", torn))
         reason = ", ".join(f"{number} of {repeats} repeats {what}" for what, number in found if number)
         return "incomplete" if results else "not run", reason
     return "ok", None

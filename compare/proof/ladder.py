@@ -78,6 +78,7 @@ def prove(
     timed_runs: Mapping[str, Spec] | None = None,
     others: Sequence[Timed] = (),
     remember: bool = True,
+    keep: bool = False,
 ) -> Proof:
     """Climb the ladder for the model, data and optimizer of a spec.
 
@@ -94,6 +95,7 @@ def prove(
         timed_runs: by framework, its serial run as it is timed, with its switches. Their first steps are compared too.
         others: such runs with other switches, input workers or cores. Single steps of these are compared too.
         remember: use a stored proof of the same code, versions and spec, and store this one.
+        keep: all recordings. Else only those of what is not proved stay: they are the evidence.
 
     Raises:
         LaunchError: a twin could not record.
@@ -147,8 +149,11 @@ def prove(
         rounded=first_layer.rounded if isinstance(first_layer, architectures.Opaque) else "",
         **claimed,
     )
-    if remember and proof.verdict != "not proved":
-        remembered.save(key, proof)
+    if proof.verdict != "not proved":
+        if not keep:
+            ladder.recorder.forget_all()
+        if remember:
+            remembered.save(key, proof)
     return proof
 
 
@@ -186,7 +191,10 @@ def with_more_copies(
     has_more = all(len(losses) > MORE_COPIES for losses in copies.losses.values())
     if has_more or not _may_have_more_copies(serial[frameworks[0]], copies.steps):
         return copies
-    return _follow(Recorder(out, progress), serial, frameworks, copies.steps, MORE_COPIES, copies)
+    recorder = Recorder(out, progress)
+    followed = _follow(recorder, serial, frameworks, copies.steps, MORE_COPIES, copies)
+    recorder.forget_all()
+    return followed
 
 
 def every_step(

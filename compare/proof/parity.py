@@ -148,6 +148,7 @@ def command(
                 )
             shared: dict[str, Any] = {
                 "replicas": replicas or 2, "out": folder, "progress": progress, "steps": steps, "remember": remember,
+                "keep": True,
             }  # fmt: skip
             if rows:
                 descriptions = {framework: launch.describe(framework) for framework in named}

@@ -84,6 +84,10 @@ class Recorder:
             del self._made[self.path(each)]
             self.path(each).unlink()
 
+    def forget_all(self) -> None:
+        """Delete every recording. Specs and logs stay: a twin's `trace` makes each again."""
+        self.forget(list(self._made.values()))
+
     def make(self, wanted: Iterable[Recording], made: Callable[[], object] = lambda: None) -> None:
         """Make those recordings that are not there yet.
 

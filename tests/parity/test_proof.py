@@ -720,7 +720,7 @@ def test_a_twin_that_cannot_record_is_named_with_its_last_words(twins: FakeTwins
 def test_a_recording_of_an_earlier_proof_is_never_judged(
     twins: FakeTwins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prove(tmp_path, timed())
+    prove(tmp_path, timed(), keep=True)
     monkeypatch.setattr(twins, "call", lambda asked: 0)
     with pytest.raises(
         LaunchError,
@@ -766,3 +766,15 @@ def test_sentences_say_what_was_found() -> None:
 def test_a_stored_proof_reads_back_as_it_was() -> None:
     proof = Proof(rungs=[rung("passed"), rung("passed", mode="data_parallel", framework="pytorch")], seconds=1.5)
     assert Proof.model_validate_json(proof.model_dump_json()) == proof
+
+
+def test_recordings_stay_only_where_they_are_evidence(twins: FakeTwins, tmp_path: Path) -> None:
+    assert prove(tmp_path / "right", timed()).verdict == "proved"
+    assert not list((tmp_path / "right").rglob("*.safetensors")) and list((tmp_path / "right").rglob("serial-pytorch.json"))
+
+    def wrong(arrays: Arrays) -> None:
+        arrays["loss"] *= 2
+
+    twins.changes["tensorflow", "serial"] = wrong
+    assert prove(tmp_path / "wrong", timed()).verdict == "not proved"
+    assert list((tmp_path / "wrong").rglob("serial-pytorch.safetensors"))

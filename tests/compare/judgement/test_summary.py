@@ -212,7 +212,10 @@ def test_a_row_that_was_interrupted_names_its_repeats_without_a_result_too() -> 
     killed = made.bad(row, "killed", "interrupted", epochs=1)
     stored.runs[row.id] = {**{repeat: stored.runs[row.id][repeat] for repeat in (0, 1)}, 2: killed}
     summaries = summarize(stored)
-    assert summaries[0].reason == "1 of 5 repeats: interrupted; 2 without a result"
+    assert (summaries[0].status, summaries[0].reason) == (
+        "incomplete",
+        "1 of 5 repeats interrupted, 2 of 5 repeats without a result",
+    )
     compared = Compared(stored, summaries, findings(stored, summaries))
     assert "repeats: 5 planned, 3 to 5 made" in comparison_report.facts(compared)[0]
     whole = made.repeated()
@@ -1027,7 +1030,7 @@ def test_what_restarts_have_lost_is_never_said_to_be_nothing(seconds: float, sai
 def test_a_run_that_ended_in_its_first_epoch_is_not_said_to_have_ended_after_those_of_others() -> None:
     stored = made.repeated(5)
     row = stored.comparison.rows[0]
-    stored.runs[row.id][4] = made.bad(row, "killed", "interrupted", epochs=0)
+    stored.runs[row.id][4] = made.bad(row, "killed", "killed by SIGKILL", epochs=0)
     (said,) = (each for each in findings(stored, summarize(stored)).troubles if "killed" in each)
     assert "killed before the end of its first epoch" in said
 
