@@ -106,16 +106,24 @@ def _short_names(table: Table, columns: Sequence[Column]) -> dict[str, str]:
 
 
 def _column_sets(table: Table, columns: Sequence[Column], short: Mapping[str, str]) -> list[list[Column]]:
-    """The columns in sets that fit the page. Each set begins with the columns that name a row."""
+    """The columns in as few sets as fit the page, with about as many in each. Each begins with the columns that name a row."""
     names = _naming(table, columns)
     while len(names) > 1 and _width(table, names, short) > WIDTH_PT / 2:
         names.pop()
-    sets = [[*names]]
-    for column in (each for each in columns if each not in names):
-        if len(sets[-1]) > len(names) and _width(table, [*sets[-1], column], short) > WIDTH_PT:
-            sets.append([*names])
+
+    figures = [column for column in columns if column not in names]
+
+    def fits(own: Sequence[Column]) -> bool:
+        return len(own) == 1 or _width(table, [*names, *own], short) <= WIDTH_PT
+
+    sets: list[list[Column]] = [[]]
+    for column in figures:
+        if not fits([*sets[-1], column]):
+            sets.append([])
         sets[-1].append(column)
-    return sets
+    ends = [round(len(figures) * number / len(sets)) for number in range(len(sets) + 1)]
+    even = [figures[start:stop] for start, stop in itertools.pairwise(ends)]
+    return [[*names, *own] for own in (even if all(fits(own) for own in even if own) else sets)]
 
 
 def _naming(table: Table, columns: Sequence[Column]) -> list[Column]:

@@ -62,6 +62,14 @@ def test_each_part_of_a_wide_table_has_the_columns_that_tell_its_rows_apart() ->
     assert others and all(re.search(r"toprule\none & two & n & figure", each) for each in others)
 
 
+@pytest.mark.parametrize("number", [7, 8, 12, 13, 30])
+def test_no_part_of_a_wide_table_holds_what_little_the_others_left(number: int) -> None:
+    columns = [tables.Column(f"figure {at}", f"figure {at}", 9) for at in range(number)]
+    table = tables.Table("t", "t", tuple(columns), [{column.key: 0.5 for column in columns}])
+    own = [len(each) - 1 for each in latex._column_sets(table, columns, {})]
+    assert sum(own) == number - 1 and max(own) - min(own) <= 1
+
+
 @pytest.mark.parametrize(
     ("text", "written"),
     [
