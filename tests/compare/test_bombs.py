@@ -50,6 +50,7 @@ def test_a_bomb_for_a_spec_is_refused_at_little_cost(content: str, tmp_path: Pat
     assert code == 2 and said.startswith(f"spec file {path} is not valid yaml: it ") and said.endswith(". Mend the file.\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [

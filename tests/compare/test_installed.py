@@ -133,6 +133,7 @@ def test_the_wheel_holds_the_suite_under_one_name(wheel: Path, checkout: Checkou
     assert facts == {"version": VERSION, "commit": checkout.commit, "dirty": False}
 
 
+@pytest.mark.slow
 def test_a_wheel_from_the_source_distribution_is_the_same(wheel: Path, checkout: Checkout, tmp_path: Path) -> None:
     with tarfile.open(built("sdist", checkout.root, tmp_path / "sdist")) as archive:
         assert not [name for name in archive.getnames() if name.endswith("notes.txt")]
@@ -142,6 +143,7 @@ def test_a_wheel_from_the_source_distribution_is_the_same(wheel: Path, checkout:
         assert {each.filename: each.CRC for each in first.infolist()} == {each.filename: each.CRC for each in second.infolist()}
 
 
+@pytest.mark.slow
 def test_a_file_that_is_gone_leaves_the_next_wheel(checkout: Checkout, tmp_path: Path) -> None:
     root = tmp_path / "checkout"
     shutil.copytree(checkout.root, root)
@@ -184,6 +186,7 @@ def test_a_model_that_needs_a_package_of_the_same_name_is_refused_by_name(instal
     assert [path.name for path in elsewhere.iterdir() if path.name == "results"] == []
 
 
+@pytest.mark.slow
 def test_a_checkout_installed_in_place_runs_its_own_code_and_shows_no_other_name(checkout: Checkout, tmp_path: Path) -> None:
     made = environment(tmp_path / "environment")
     made.install("--editable", ".", cwd=checkout.root)

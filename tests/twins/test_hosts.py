@@ -129,6 +129,7 @@ def test_ranks_on_other_hosts_end_with_a_launcher_that_is_killed(start: Any, hos
     wait_until_gone(everything)
 
 
+@pytest.mark.shared
 @pytest.mark.parametrize("mode", ["multi_process", "parameter_server"])
 def test_hosts_that_do_not_begin_with_this_machine_are_refused(start: Any, mode: str) -> None:
     run = start("elsewhere", RANKS | {"mode": mode, "hosts": ["192.0.2.77", "192.0.2.78"]})
@@ -211,6 +212,7 @@ def test_ranks_under_the_framework_s_own_launcher_find_each_other(start: Any, fr
     assert ranks[0].end().status == "ok"
 
 
+@pytest.mark.shared
 @pytest.mark.parametrize(
     ("fields", "environment", "words"),
     [

@@ -157,6 +157,7 @@ def _flipped(path: Path) -> None:
     path.write_bytes(content)
 
 
+@pytest.mark.shared
 @pytest.mark.parametrize(
     ("damage", "fields", "reason"),
     [
@@ -184,6 +185,7 @@ def test_a_mode_whose_processes_hold_parts_starts_over_and_says_so(mode: str) ->
     )
 
 
+@pytest.mark.shared
 def test_a_checkpoint_that_does_not_fit_on_the_disk_costs_the_run_nothing(
     twin: Twin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

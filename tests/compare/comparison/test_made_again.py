@@ -204,6 +204,7 @@ def test_against_other_results_an_undisturbed_run_stays_too() -> None:
     assert seconds == {QUIET.id: [2.0] * 5, OTHER.id: [3.0] * 5, LOUD.id: [4.0, 8.0, 4.0, 4.0, 4.0]}
 
 
+@pytest.mark.slow
 def test_whoever_makes_repeats_again_until_equal_runs_differ_has_no_more_false_alarms() -> None:
     """Planted: all runs of a repeat counted anew, whoever was disturbed. A verdict was then given as often as one liked."""
     draw, tries, rounds = np.random.default_rng(7), 400, 6

@@ -48,6 +48,7 @@ def as_independent(repeats: list[list[tuple[int, float]]]) -> tuple[float, float
     return slope - half, slope + half
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sizes", "number"), [((2, 4), 5), ((2, 4, 8), 5), ((2, 4, 8), 10)])
 def test_the_interval_of_a_serial_fraction_covers_it_as_often_as_stated(sizes: tuple[int, ...], number: int) -> None:
     """Finding J. One look covers in 94 to 96 %; the interval that is shown, which any number of looks may use, in more."""

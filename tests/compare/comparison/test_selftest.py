@@ -77,6 +77,7 @@ def as_independent(repeats: Any) -> Any:
     return together.model_copy(update={"low": together.value - half, "high": together.value + half})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "name", "defect", "fails"),
     [

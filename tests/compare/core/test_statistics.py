@@ -197,6 +197,7 @@ def test_what_is_said_to_be_found_is_found_in_nine_of_ten_cases(pairs: int, comp
     assert stats.nct.sf(critical, pairs - 1, noises * least / error).mean() == pytest.approx(0.9, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_so_many_pairs_as_are_said_to_be_needed_tell_a_ratio_from_a_border_and_one_fewer_does_not() -> None:
     logs = [math.log(1.0 + 0.05 * sign) for sign in (0, 1, -1, 2, -2, 1)]
     found = statistics.paired_ratio([(math.exp(each), 1.0) for each in logs], one_look=True)

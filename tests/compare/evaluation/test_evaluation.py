@@ -155,6 +155,7 @@ def test_the_validation_split_is_scored_by_class_where_that_is_asked_for(
     assert sorted(scored) == [("left", "test"), ("left", "validation")]
 
 
+@pytest.mark.slow
 def test_a_training_that_fails_is_named_and_the_others_are_scored(
     learners: pytest.MonkeyPatch, in_process: list[tuple[str, ...]], tmp_path: Path
 ) -> None:

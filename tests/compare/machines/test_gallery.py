@@ -35,6 +35,7 @@ def test_the_page_links_to_the_report_of_each_comparison(tmp_path: Path) -> None
     assert json.loads(done.stdout)["folders"] == [Path(each).parent.name for each in found]
 
 
+@pytest.mark.slow
 def test_a_gallery_made_again_shows_what_it_is_given_and_nothing_more(tmp_path: Path) -> None:
     first, second = folders(tmp_path / "in", of_machine(1), of_machine(2))
     site = tmp_path / "site"

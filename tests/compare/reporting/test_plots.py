@@ -136,6 +136,7 @@ def test_ticks_of_logarithmic_axes_stand_as_numbers(values: tuple[float, float],
     assert written <= set(texts) and len(set(texts)) == len(texts)
 
 
+@pytest.mark.slow
 def test_the_same_figures_make_the_same_file(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         write(summarize(made.repeated()), tmp_path / folder)

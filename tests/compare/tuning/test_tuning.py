@@ -91,6 +91,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Tuned]:
     return folder, tuner.tune(asked(sampler="random", jobs=(1, 3), frameworks=("left", "right")), folder)
 
 
+@pytest.mark.slow
 def test_random_trials_are_the_same_in_every_framework_and_with_every_number_of_jobs(searched: tuple[Path, Tuned]) -> None:
     _, tuned = searched
     first, *others = tuned.searches

@@ -19,6 +19,7 @@ from tests.control_groups import control_group
 from tests.namespaces import joined_hosts
 
 
+@pytest.mark.slow
 def test_a_job_that_its_quota_stops_is_slow_and_the_quota_is_named(tmp_path: Path) -> None:
     settings = {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "10000"}
     with control_group("cpu", settings) as group, started(TRAINING, tmp_path) as pid:

@@ -860,6 +860,7 @@ def test_scores_on_other_data_have_no_ratio_and_captions_say_what_was_measured_a
     )
 
 
+@pytest.mark.slow
 def test_a_fourth_paper_is_a_file(tmp_path: Path, fakes: pytest.MonkeyPatch) -> None:
     file = tmp_path / "fourth.yaml"
     file.write_text(FOURTH)
