@@ -84,12 +84,15 @@ class Growth(NamedTuple):
             if self.is_other_training:
                 return f"NOT ROUNDING: {more}"
             return (
-                f"Not shown to be rounding: {more} Copies are the serial run with weights that start one unit in the last place "
-                f"apart, {self.number} in each framework. They show how far rounding carries a run. Two reasons are left: the "
-                "frameworks round by more than one unit, as BatchNorm's sums over a batch may, or they compute something else."
+                f"Not shown to be rounding: {more} Copies are the serial run with weights that start one unit in the last "
+                f"place apart, {self.number} in each framework. They show how far rounding carries a run. Two reasons are "
+                "left: the frameworks round by more than one unit, as BatchNorm's sums over a batch may, or they compute "
+                "something else."
             )
         last = self.limits[self.judged - 1]
-        copies = f"copies of the serial run ({self.number} in each framework) whose weights start one unit in the last place apart"
+        copies = (
+            f"copies of the serial run ({self.number} in each framework) whose weights start one unit in the last place apart"
+        )
         said = f"Rounding: {copies} differ as much (limit {last:.1e}, twice their distance)."
         if last <= FLOAT32_TOLERANCE:
             apart = self.copies[: self.judged]

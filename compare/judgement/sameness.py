@@ -237,8 +237,8 @@ def _single_steps(stored: Stored) -> str:
         counts = [f"{states.count(each)} {each}" for each in ("passed", "failed", "shown") if each in states]
         if {*states} == {"passed"}:
             return (
-                f"Single float32 steps from the same weights tell: all {len(states)} rungs passed. So the steps that were judged "
-                "compute the same, which speaks for rounding. Compare scores over several seeds."
+                f"Single float32 steps from the same weights tell: all {len(states)} rungs passed. So the steps that were "
+                "judged compute the same, which speaks for rounding. Compare scores over several seeds."
             )
         return (
             f"Single float32 steps from the same weights would tell: of {len(states)} rungs, {wording.joined(counts)}. Read in "
@@ -252,8 +252,8 @@ def _single_steps(stored: Stored) -> str:
         else "The proof in float64 does not say that both compute the same. "
     )
     return (
-        f"No single float32 step was compared with the referee, which would tell: it does not know the layers of a matched pair. "
-        f"{known}To see it, run with --precision float64: losses that differ by rounding stay together much longer there."
+        f"No single float32 step was compared with the referee, which would tell: it does not know the layers of a matched "
+        f"pair. {known}To see it, run with --precision float64: losses that differ by rounding stay together much longer there."
     )
 
 

@@ -140,7 +140,9 @@ def test_what_copies_do_not_explain_is_sent_to_single_steps_only_where_there_are
     apart = stored({1: losses(20.0), 2: losses(0.0)})
     assert apart.comparison.proof is not None
     said_first = said(apart)[0]
-    assert "Copies are the serial run with weights that start one unit in the last place apart, 2 in each framework." in said_first
+    assert (
+        "Copies are the serial run with weights that start one unit in the last place apart, 2 in each framework." in said_first
+    )
     assert "No single float32 step was compared with the referee" in said_first and "Single float32 steps" not in said_first
     assert "The proof in float64 says that both compute the same, which speaks for rounding." in said_first
     assert "run with --precision float64" in said_first
