@@ -78,8 +78,17 @@ def test_edges_are_found_where_a_layer_takes_what_another_gave() -> None:
         parameters = {"kernel": [1]} if kind in ("conv", "dense") else {}
         recorder.add(Layer(name=name, kind=kind, parameters=parameters), given, made, channels_first=False)
     assert {each.name: each.fed_by for each in recorder.layers} == {
-        **{"a": ["the image"], "b": ["the image"], "relu": ["b"], "join": ["a", "relu"], "c": ["join"], "sum": ["c", "a"]},
-        **{"of_functions": ["relu", "c"], "beside": ["relu", "c"], "dense": ["sum"], "unknown": [], "of_unknown": []},
+        "a": ["the image"],
+        "b": ["the image"],
+        "relu": ["b"],
+        "join": ["a", "relu"],
+        "c": ["join"],
+        "sum": ["c", "a"],
+        "of_functions": ["relu", "c"],
+        "beside": ["relu", "c"],
+        "dense": ["sum"],
+        "unknown": [],
+        "of_unknown": [],
     }
 
 
