@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from common.matching.records import SEED, Array, Layer
+from common.matching.records import IMAGE, SEED, Array, Layer
 
 
 class Recorder:
@@ -37,6 +37,8 @@ class Recorder:
         self._last: str | None = None
         """Its order."""
         self._masks = 0
+        self._input: Array | None = None
+        """The model's own input as NHWC."""
 
     def takes(self, given: Array, image: Sequence[int], *, channels_first: bool) -> None:
         """The model's own input is the first image: a model may flatten it before any layer runs.
@@ -46,6 +48,7 @@ class Recorder:
             image: (height, width, channels).
         """
         layouts = tuple(image), (image[2], *image[:2])
+        self._input = given.transpose(0, 2, 3, 1) if given.ndim == 4 and channels_first else given
         if given.shape[1:] == layouts[channels_first] and layouts[0] != layouts[1]:
             self._image, self._is_input = given.transpose(0, 2, 3, 1) if channels_first else given, True
 
@@ -76,9 +79,10 @@ class Recorder:
         while name in known:  # the same layer is called again
             calls += 1
             name = f"{layer.name}#{calls}"
+        values = taken.astype(np.float64), given_out.astype(np.float64)
         update = {"name": name, "output": list(given_out.shape[1:]), "dtype": made.dtype.name, "flattened": flattened}
-        self.layers.append(layer.model_copy(update=update))
-        self.values.append((taken.astype(np.float64), given_out.astype(np.float64)))
+        self.layers.append(layer.model_copy(update={**update, "fed_by": self._fed_by(layer.kind, *values)}))
+        self.values.append(values)
 
     def keep_mask(self, given: Array, shape: Sequence[int], rate: float, *, channels_first: bool) -> Array:
         """Which values a dropout keeps, in the framework's layout: the same draw in all frameworks.
@@ -109,6 +113,57 @@ class Recorder:
         if not channels_first:
             native, other = other, native
         return np.array_equal(array, other) and not np.array_equal(array, native)
+
+    def _fed_by(self, kind: str, taken: Array, made: Array) -> list[str]:
+        """See `Layer.fed_by`. An edge is where a layer takes the values that another one gave."""
+        if kind == "concatenate":
+            return self._joined(made)
+        if kind != "add":
+            return self._sources(taken)
+        rest = made - taken if made.shape == taken.shape else None
+        other = self._giver(lambda each: rest is not None and each.shape == rest.shape and bool(np.allclose(each, rest)))
+        sources = self._sources(taken)
+        return [*sources, other] if sources and other is not None else []
+
+    def _sources(self, taken: Array) -> list[str]:
+        """The calls that gave values: one, or several that are joined. A ReLU that is not recorded may stand behind them."""
+        for relu in (False, True):
+            if (one := self._giver(lambda each, relu=relu: _same(each, taken, relu=relu))) is not None:
+                return [one]
+            if joined := self._joined(taken, relu=relu):
+                return joined
+            for layer, (own, _) in zip(self.layers, self.values, strict=True):
+                if layer.kind not in ("add", "concatenate") and layer.fed_by and _same(own, taken, relu=relu):
+                    return layer.fed_by
+        return [] if any(layer.parameters for layer in self.layers) else [IMAGE]
+
+    def _giver(self, fits: Callable[[Array], bool]) -> str | None:
+        """The last call whose output fits."""
+        return next((name for name, made in self._given() if fits(made)), None)
+
+    def _given(self) -> Iterable[tuple[str, Array]]:
+        """(name of the call, its output), the last first. The model's input comes last."""
+        for layer, (_, made) in zip(reversed(self.layers), reversed(self.values), strict=True):
+            yield layer.name, made
+        if self._input is not None:
+            yield IMAGE, self._input
+
+    def _joined(self, values: Array, *, relu: bool = False) -> list[str]:
+        """The calls whose outputs stand side by side in the last axis. Empty: there are none."""
+        found: list[str] = []
+        done, whole = 0, values.shape[-1]
+        while done < whole:
+            fitting = [
+                (each.shape[-1], name)
+                for name, each in self._given()
+                if each.shape[:-1] == values.shape[:-1] and _same(each, values[..., done : done + each.shape[-1]], relu=relu)
+            ]
+            if not fitting:
+                return []
+            size, name = max(fitting, key=lambda pair: pair[0])  # the last of the widest
+            found.append(name)
+            done += size
+        return found
 
     def _turns(self, given: Array, made: Array, channels_first: bool) -> bool:
         """Whether a layer has put an image into the other layout. The image may come from what is not recorded."""
@@ -146,6 +201,18 @@ class Recorder:
             chw = places.reshape(channels, height, width).transpose(1, 2, 0).reshape(-1)
             self._order = chw if self._flattened == "chw" else places
         return array[:, self._order]
+
+
+def _same(made: Array, taken: Array, *, relu: bool = False) -> bool:
+    """Whether values are the same, or the same of each example where an image was flattened, behind a ReLU if there is one."""
+    if made.shape != taken.shape:
+        if taken.ndim != 2 or len(made) != len(taken) or made.size != taken.size:
+            return False
+        made = made.reshape(taken.shape)
+    for few in (np.s_[:1, ..., :1], np.s_[:]):  # most differ in the first values
+        if not np.array_equal(np.maximum(made[few], 0) if relu else made[few], taken[few]):
+            return False
+    return True
 
 
 def _scaled(image: Array, array: Array) -> bool:

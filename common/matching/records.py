@@ -23,6 +23,8 @@ FAR_WEIGHTS, FAR_IMAGES = 8.0, (0.01, 0.0, 255.0, -255.0)
 """Factors of weights, and of images in 0..1: dark, black, of raw pixels, and negative."""
 DARKER = np.array([1, 3, 100, 255], np.uint8)
 """By which the images of one pass are divided. The last one is black."""
+IMAGE = "the image"
+"""In `Layer.fed_by`."""
 JITTERS = {"float64": 1e-14, "float32": 2.0**-24}
 """By type: a relative change of weights and images that is as large as its rounding. Of float64 a hundred times."""
 
@@ -76,6 +78,8 @@ class Layer(Frozen):
     """Of its output."""
     flattened: str | None = None
     """Order of the flattened image in front of it: `hwc`, `chw`, or None."""
+    fed_by: list[str] = []
+    """Names of the calls whose outputs it takes, joined in this order. IMAGE is the model's input. Empty: not known."""
 
 
 class Opened(Frozen):

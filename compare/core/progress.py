@@ -49,6 +49,11 @@ class Display:
         self.say(text)
         self._line(f"{text} ...")
 
+    def tell(self, text: str) -> None:
+        """The same of what has ended."""
+        self.say(text)
+        self._line(text)
+
     def plan(self, jobs: Sequence[str]) -> None:
         """The planned runs in order, by the name of their row. The repeats of a row take about the same time."""
         self._jobs = jobs

@@ -31,6 +31,8 @@ class Growth(NamedTuple):
     """[steps], relative."""
     copies: Losses
     """[up to steps]: see `distances`. Empty: there are no copies."""
+    number: int = 0
+    """Of copies in each framework."""
 
     @property
     def limits(self) -> Losses:
@@ -81,9 +83,16 @@ class Growth(NamedTuple):
             more += f"{self.limits[step - 1]:.1e})."
             if self.is_other_training:
                 return f"NOT ROUNDING: {more}"
-            return f"Not shown to be rounding: {more} The kernels round by more than one unit, or compute something else."
+            return (
+                f"Not shown to be rounding: {more} Copies are the serial run with weights that start one unit in the last "
+                f"place apart, {self.number} in each framework. They show how far rounding carries a run. Two reasons are "
+                "left: the frameworks round by more than one unit, as BatchNorm's sums over a batch may, or they compute "
+                "something else."
+            )
         last = self.limits[self.judged - 1]
-        copies = "copies of the serial run whose weights start one unit in the last place apart"
+        copies = (
+            f"copies of the serial run ({self.number} in each framework) whose weights start one unit in the last place apart"
+        )
         said = f"Rounding: {copies} differ as much (limit {last:.1e}, twice their distance)."
         if last <= FLOAT32_TOLERANCE:
             apart = self.copies[: self.judged]
@@ -103,7 +112,9 @@ def between(ours: Sequence[float] | Losses, theirs: Sequence[float] | Losses, co
     """The growth between two runs, each a list of the losses of its first steps."""
     steps = min(len(ours), len(theirs))
     found = relative(np.asarray(ours[:steps], np.float64), np.asarray(theirs[:steps], np.float64))
-    return Growth(found, np.zeros(0) if copies is None else distances(copies))
+    if copies is None:
+        return Growth(found, np.zeros(0))
+    return Growth(found, distances(copies), min(len(losses) for losses in copies.losses.values()) - 1)
 
 
 def distances(copies: Trajectories) -> Losses:

@@ -232,14 +232,28 @@ def _trajectories(stored: Stored) -> list[str]:
 
 
 def _single_steps(stored: Stored) -> str:
-    """A pointer to what says whether the kernels compute the same. The copies do not tell."""
+    """What tells the two reasons apart, and what to do. The copies do not tell."""
     if states := [rung.get("status") for rung in _rungs(stored) if str(rung.get("name")).startswith(_SINGLE_STEPS)]:
         counts = [f"{states.count(each)} {each}" for each in ("passed", "failed", "shown") if each in states]
-        which = f"all {len(states)} passed" if {*states} == {"passed"} else f"of {len(states)}, {wording.joined(counts)}"
-        return f"See the proof of single steps from the same weights: {which}."
+        if {*states} == {"passed"}:
+            return (
+                f"Single float32 steps from the same weights tell: all {len(states)} rungs passed. So the steps that were "
+                "judged compute the same, which speaks for rounding. Compare scores over several seeds."
+            )
+        return (
+            f"Single float32 steps from the same weights would tell: of {len(states)} rungs, {wording.joined(counts)}. Read in "
+            "the proof which steps differ, and by how much."
+        )
+    proof = stored.comparison.proof
+    proved = proof is not None and proof.verdict == "proved"
+    known = (
+        "The proof in float64 says that both compute the same, which speaks for rounding. "
+        if proved
+        else "The proof in float64 does not say that both compute the same. "
+    )
     return (
-        "No single float32 step was compared with the referee, which would tell which. A matched pair has no such steps: the "
-        "referee does not know its layers."
+        f"No single float32 step was compared with the referee, which would tell: it does not know the layers of a matched "
+        f"pair. {known}To see it, run with --precision float64: losses that differ by rounding stay together much longer there."
     )
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import operator
 import re
+import shlex
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any
 
 from common.matching.records import Layer
 from common.spec import SpecError
+from compare.matching.paths import Pairing
 
 _FAMILIES = {"average_pool": "max_pool", "global_max_pool": "global_average_pool"}
 """Kinds that may stand for each other: a porter may have taken the wrong one."""
@@ -34,11 +36,11 @@ class Alignment:
     incompatible: list[tuple[Layer | None, Layer | None]]
     """Layers with parameters that have no counterpart, first beside first."""
     given: frozenset[str] = frozenset()
-    """Left names of the pairs that the user names."""
+    """Left names of the pairs that order did not tell: the user, names or paths did."""
 
 
 def align(left: Sequence[Layer], right: Sequence[Layer], given: Mapping[str, str]) -> Alignment:
-    """Pair layers by kind, shapes and order of execution.
+    """Pair layers by kind and shapes. Where several are alike, names tell, then paths through the models, then order.
 
     Args:
         left: one model's layers as they ran.
@@ -50,12 +52,27 @@ def align(left: Sequence[Layer], right: Sequence[Layer], given: Mapping[str, str
     """
     ours, theirs = with_parameters(left), with_parameters(right)
     names = _given(ours, theirs, given)
+    told = frozenset(given)
     ours = [each for each in ours if each.name not in names]
     theirs = [each for each in theirs if each.name not in names.values()]
     incompatible: list[tuple[Layer | None, Layer | None]] = []
     if Counter(map(signature, ours)) == Counter(map(signature, theirs)):
-        names |= _fitting(ours, theirs)
+        same_order = [*map(signature, ours)] == [*map(signature, theirs)]
+        names |= _by_name(ours, theirs)
+        pairing = Pairing(left, right, names, signature)
+        told = frozenset(pairing.follow())
+        names = pairing.names
+        if same_order:
+            names = _by_order(ours, theirs, pairing)
+        elif len(names) < len(with_parameters(left)):
+            raise SpecError(_open_words(left, right, pairing, given))
     else:
+        pairing = Pairing(left, right, names, signature)
+        if pairing.complete:
+            names = pairing.follow()
+            told = frozenset(names)
+            ours = [each for each in ours if each.name not in names]
+            theirs = [each for each in theirs if each.name not in names.values()]
         matcher = SequenceMatcher(None, [*map(signature, ours)], [*map(signature, theirs)], autojunk=False)
         for what, start, end, other_start, other_end in matcher.get_opcodes():
             mine, others = ours[start:end], theirs[other_start:other_end]
@@ -66,7 +83,7 @@ def align(left: Sequence[Layer], right: Sequence[Layer], given: Mapping[str, str
                     incompatible.append((_at(mine, place), _at(others, place)))
     order = [each.name for each in left]
     names = dict(sorted(names.items(), key=lambda pair: order.index(pair[0])))
-    return Alignment(paired(left, right, names), names, incompatible, frozenset(given))
+    return Alignment(paired(left, right, names), names, incompatible, told)
 
 
 def with_parameters(layers: Sequence[Layer]) -> list[Layer]:
@@ -95,30 +112,64 @@ def _given(left: Sequence[Layer], right: Sequence[Layer], given: Mapping[str, st
     return dict(given)
 
 
-def _fitting(left: Sequence[Layer], right: Sequence[Layer]) -> dict[str, str]:
-    """Pairs of layers of the same kinds and shapes: by name where names agree, else by order."""
-    same_order = [*map(signature, left)] == [*map(signature, right)]
+def _grouped(*sides: Sequence[Layer]) -> Generator[list[list[Layer]]]:
+    """Layers of both sides, by kind and shapes."""
+    for each in dict.fromkeys(map(signature, sides[0])):
+        yield [[layer for layer in side if signature(layer) == each] for side in sides]
+
+
+def _by_name(left: Sequence[Layer], right: Sequence[Layer]) -> dict[str, str]:
+    """Pairs of layers of the same kinds and shapes whose names agree, all of a kind or none."""
     names: dict[str, str] = {}
-    ambiguous: list[str] = []
-    unclear: list[tuple[list[Layer], list[Layer]]] = []
-    for each in dict.fromkeys(map(signature, left)):
-        ours, theirs = ([layer for layer in side if signature(layer) == each] for side in (left, right))
+    for ours, theirs in _grouped(left, right):
         by_name = {plain(layer.name): layer.name for layer in theirs}
         if {plain(layer.name) for layer in ours} == by_name.keys():
             names |= {layer.name: by_name[plain(layer.name)] for layer in ours}
-        elif same_order or len(ours) == 1:
-            names |= {one.name: other.name for one, other in zip(ours, theirs, strict=True)}
-        else:
-            ambiguous.append(f"{', '.join(layer.name for layer in ours)} with {', '.join(layer.name for layer in theirs)}")
-            unclear.append((ours, theirs))
-    if ambiguous:
-        guessed = [pair for ours, theirs in unclear for pair in _guess(ours, theirs, left, right, names)]
-        line = f" Perhaps {' '.join(f'--map {one}={other}' for one, other in guessed)}." if guessed else ""
-        raise SpecError(
-            f"Several layers have the same kind and shapes and run in another order: {'; '.join(ambiguous)}. Name the pairs: "
-            f"--map torch.name=keras.name, once for each.{line}"
-        )
     return names
+
+
+def _by_order(left: Sequence[Layer], right: Sequence[Layer], pairing: Pairing) -> dict[str, str]:
+    """Pairs of the layers that are left over, each with the first. What follows from a pair comes before the next."""
+    for one in left:
+        free = (each for each in right if one.name not in pairing.names and each.name not in pairing.names.values())
+        if (other := next((each for each in free if signature(each) == signature(one)), None)) is not None:
+            pairing.pair(one.name, other.name)
+            pairing.follow()
+    return pairing.names
+
+
+def _open_words(left: Sequence[Layer], right: Sequence[Layer], pairing: Pairing, given: Mapping[str, str]) -> str:
+    """Which layers nothing tells apart, and a pair of `--map` for each of them."""
+    sides = with_parameters(left), with_parameters(right)
+    known = dict(pairing.names)
+    still_open: list[str] = []
+    while len(pairing.names) < len(sides[0]):
+        ours = [each for each in sides[0] if each.name not in pairing.names]
+        theirs = [each for each in sides[1] if each.name not in pairing.names.values()]
+        groups = [*_grouped(ours, theirs)]
+        still_open = still_open or [
+            " with ".join(", ".join(layer.name for layer in side) for side in group) for group in groups
+        ]
+        mine, others = groups[0]
+        pairs = _guess(mine, others, *sides, pairing.names)
+        if not pairs:
+            one = mine[0].name
+            likely = {each.name: (pairing.may_be(one, each.name), _likeness(one, each.name)) for each in others}
+            pairs = [(one, max(likely, key=lambda other: likely[other]))]
+        for one, other in pairs:
+            pairing.pair(one, other)
+        pairing.follow()
+    guessed = {**given, **{one: other for one, other in pairing.names.items() if one not in known}}
+    words = " ".join("--map " + shlex.quote(f"{one}={other}") for one, other in guessed.items())
+    return (
+        "Several layers have the same kind and shapes. Neither names nor the paths through the models tell them apart: "
+        f"{'; '.join(still_open)}. Name the pairs with --map torch.name=keras.name, once for each. "
+        f"Perhaps {words}."
+    )
+
+
+def _likeness(one: str, other: str) -> float:
+    return SequenceMatcher(None, plain(one), plain(other)).ratio()
 
 
 def _guess(
@@ -132,11 +183,7 @@ def _guess(
         if len(by_front) == len(theirs):
             return [(name, by_front[front]) for name, front in in_front[0].items()]
     scored = sorted(
-        (
-            (SequenceMatcher(None, plain(one.name), plain(other.name)).ratio(), one.name, other.name)
-            for one in ours
-            for other in theirs
-        ),
+        ((_likeness(one.name, other.name), one.name, other.name) for one in ours for other in theirs),
         reverse=True,
     )
     found: dict[str, str] = {}

@@ -143,7 +143,7 @@ class Split:
     pairs: Mapping[str, str]
     """Of layers with parameters."""
     given: frozenset[str]
-    """Left names of the pairs that the user names."""
+    """Left names of the pairs that order did not tell: the user, names or paths did."""
     tolerance: float = formulas.CLOSE
     """Relative difference within which values count as equal."""
 
@@ -256,8 +256,9 @@ def of_split(split: Split) -> list[Cause]:
 def _pairing(split: Split) -> Iterator[Cause]:
     """Layers of equal kind and shapes that only their order tells apart.
 
-    Those that the user has paired do not count. A pair that agrees counts if another layer takes the same input: values do not
-    tell the two apart. A pair that does not agree counts if the first pair that parts is of its kind and shapes.
+    Those that the user, their names or their paths have paired do not count. A pair that agrees counts if another layer takes
+    the same input: values do not tell the two apart. A pair that does not agree counts if the first pair that parts is of its
+    kind and shapes.
     """
     left, right = split.sides
     ran = left.layers[split.mode], right.layers[split.mode]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import queue
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -78,6 +79,16 @@ class Rung:
     left_out: tuple[str, ...] = ()
     """Passes that prove nothing here, and why."""
 
+    @property
+    def ended(self) -> str:
+        """The rung in a line, before it is known what it follows from and what is accepted."""
+        size = f" by {self.difference:.1e}" if math.isfinite(self.difference) else ""
+        return f"{self.name}: {'agrees' if self.status == PASSED else f'differs{size}'}"
+
+    def __repr__(self) -> str:
+        size = f", largest difference {self.difference:.1e}" if math.isfinite(self.difference) else ""
+        return f"{self.name}: {self.status}{size}{f' at {self.where}' if self.where else ''}"
+
 
 @dataclass(frozen=True)
 class Line:
@@ -107,6 +118,10 @@ class Match:
     """What each framework knows of its model."""
     optimizers: str = ""
     """Settings of the user's optimizers that differ, in words."""
+
+    def __repr__(self) -> str:
+        """The answer, and a line for each rung: what a notebook shows."""
+        return "\n".join([*self.sentences, "", *map(repr, self.rungs)])
 
     @property
     def same(self) -> bool:
@@ -279,6 +294,7 @@ def match(
     accepted: Sequence[str] = (),
     *,
     as_built: bool = False,
+    progress: Callable[[str], None] = lambda text: None,
 ) -> Match:
     """Compare two models.
 
@@ -288,11 +304,13 @@ def match(
         given: names of layers that stand for each other.
         accepted: names of causes that do not count against the models.
         as_built: whether weights are compared as they are, and none are copied.
+        progress: takes a line as a stage begins and as a rung ends.
 
     Raises:
         SpecError: a model is refused, several pairings of layers fit, or models give fewer outputs than classes.
         LaunchError: a process ends.
     """
+    progress("opening both models ...")
     for process, ask in zip(both, asks, strict=True):
         process.send({"open": ask.model_dump()})
     answers = _answers(both)
@@ -302,6 +320,7 @@ def match(
     by_name = [{each.name: each for each in side.layers} for side in opened]
     alignment = align(opened[0].layers, opened[1].layers, given)
     found = Match(names, asks, [_shapes(names, alignment, opened, by_name)], [])
+    progress(found.rungs[0].ended)
     if alignment.incompatible or opened[0].outputs != opened[1].outputs:
         return replace(found, lines=_lines(names, by_name, alignment))  # nothing was measured, so nothing is accepted
     outputs, ask = opened[0].outputs[0], asks[0]
@@ -313,13 +332,17 @@ def match(
         copied |= {
             f"{other}.{role}": starts[0][f"{one}.{role}"] for role in by_name[0][one].parameters if f"{other}.{role}" in copied
         }
+    progress(f"measuring both: outputs, gradients, {wording.count(ask.steps, 'step')} of training ...")
     both[0].send({"measure": None})
     both[1].send({"measure": both[1].give(copied)})
     left, right = (_side(process, *answer) for process, answer in zip(both, _answers(both), strict=True))
     alike = functools.partial(causes.alike, left, right)
     alignment = replace(alignment, pairs=paired(opened[0].layers, opened[1].layers, alignment.names, alike))
-    first = [*found.rungs, *([_own_weights(left, right, alignment, drawn=as_built)] if own else [])]
-    rungs = [*first, *_climb(asks[0], left, right, alignment, functools.partial(_look, both))]
+    rungs = found.rungs
+    weights_given = [_own_weights(left, right, alignment, drawn=as_built)] if own else []
+    for rung in itertools.chain(weights_given, _climb(asks[0], left, right, alignment, functools.partial(_look, both))):
+        rungs.append(rung)
+        progress(rung.ended)
     notes = [] if own or asks[0].weights else causes.of_initialisation(names, starts, alignment)
     notes += _flattened(names, alignment, by_name, copied=not own)
     lines = _lines(names, by_name, alignment, (left, right))

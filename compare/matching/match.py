@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Annotated
@@ -17,6 +17,7 @@ from common.spec import SpecError
 from compare.core import exits, wording
 from compare.core.interrupt import interruptible
 from compare.core.option_parsing import chosen, names
+from compare.core.progress import display
 from compare.execution import options, store
 from compare.matching import climbing, pair_file
 from compare.matching.causes import KNOWN
@@ -67,10 +68,12 @@ def command(
         if out is not None:
             store.refuse_others(out, RESULTS_FILE, None, "match")
         typer.echo(f"Comparing {net} with {model}. This may take minutes.", err=True)
-        found = match(
-            net, model, image=image_shape(input_shape), classes=classes, weights=weights or [], maps=maps or [],
-            as_built=as_built, steps=steps, prepare=prepare, loss=loss, optimizer=optimizer, accept=names(accept),
-        )  # fmt: skip
+        with display() as shown:
+            found = match(
+                net, model, image=image_shape(input_shape), classes=classes, weights=weights or [], maps=maps or [],
+                as_built=as_built, steps=steps, prepare=prepare, loss=loss, optimizer=optimizer, accept=names(accept),
+                progress=shown.tell,
+            )  # fmt: skip
         refused: SpecError | None = None
         written: list[str] = []
         try:
@@ -99,6 +102,7 @@ def match(
     optimizer: tuple[str, str] | None = None,
     accept: Sequence[str] = (),
     both: tuple[climbing.Process, climbing.Process] | None = None,
+    progress: Callable[[str], None] = lambda text: None,
 ) -> Match:
     """Compare a PyTorch model with its Keras port, each in a process of its own. The options are those of `convtwins match`.
 
@@ -108,9 +112,11 @@ def match(
         image: (height, width, channels).
         classes: number of outputs.
         both: running processes. None: they are started, and ended.
+        progress: takes a line as a stage begins and as a rung ends. Default: nothing is told.
 
     Returns:
-        `same` and `holds` are the answer, `sentences` explain it, `rungs` and `lines` are its tables.
+        `same` and `holds` are the answer, `sentences` explain it, `rungs` and `lines` are its tables. Printed, it is the answer
+        and a line for each rung.
 
     Raises:
         SpecError: a word or a number is wrong, or a model cannot be found or is not supported.
@@ -135,9 +141,9 @@ def match(
     for name in (*models, *(prepare or ()), *(loss or ()), *(optimizer or ())):
         _find(name)
     if both is not None:
-        return climbing.match(both, (asks[0], asks[1]), dict(given), accepted, as_built=as_built)
+        return climbing.match(both, (asks[0], asks[1]), dict(given), accepted, as_built=as_built, progress=progress)
     with PrivateFolder() as folder, climbing.processes(folder.path) as both:
-        return climbing.match(both, (asks[0], asks[1]), dict(given), accepted, as_built=as_built)
+        return climbing.match(both, (asks[0], asks[1]), dict(given), accepted, as_built=as_built, progress=progress)
 
 
 def _importable(model: str | type) -> str:

@@ -341,6 +341,64 @@ def twice_by_name() -> keras.Model:
     return Twice(("left", "right"))
 
 
+def inception(order: str = "smlp") -> keras.Model:
+    """The right port of `Inception`. Its branches are made in another order, and joined in the right one."""
+    images = keras.Input((8, 8, 3))
+    x = layers.Conv2D(4, 3, padding="same", activation="relu")(images)
+    for _ in range(2):
+        pooled = layers.Conv2D(4, 1)(layers.MaxPooling2D(3, 1, padding="same")(x))
+        large, middle = (
+            layers.Conv2D(4, size, padding="same")(
+                layers.ReLU()(layers.BatchNormalization(momentum=0.9, epsilon=1e-5)(layers.Conv2D(4, 1)(x)))
+            )
+            for size in (5, 3)
+        )
+        branches = {"s": layers.Conv2D(4, 1)(x), "m": middle, "l": large, "p": pooled}
+        x = layers.ReLU()(layers.Concatenate()([branches[each] for each in order]))
+    return keras.Model(images, layers.Dense(CLASSES)(layers.GlobalAveragePooling2D()(x)))
+
+
+class InceptionOfFunctions(keras.Model):
+    """The right port of `Inception`, whose activations and concatenations are not recorded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = layers.Conv2D(4, 3, padding="same")
+        self.ends = [[layers.Conv2D(4, size, padding="same") for size in (1, 5, 3, 1)] for _ in range(2)]
+        self.reductions = [[layers.Conv2D(4, 1) for _ in range(2)] for _ in range(2)]
+        self.norms = [[layers.BatchNormalization(momentum=0.9, epsilon=1e-5) for _ in range(2)] for _ in range(2)]
+        self.pool = layers.MaxPooling2D(3, 1, padding="same")
+        self.dense = layers.Dense(CLASSES)
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        x = tf.nn.relu(self.stem(x))
+        for ends, reductions, norms in zip(self.ends, self.reductions, self.norms, strict=True):
+            pooled = ends[0](self.pool(x))
+            large, middle = (
+                end(tf.nn.relu(norm(reduce(x), training=training)))
+                for end, reduce, norm in zip(ends[1:3], reductions, norms, strict=True)
+            )
+            x = tf.nn.relu(tf.concat([ends[3](x), middle, large, pooled], -1))
+        return self.dense(tf.reduce_mean(x, (1, 2)))
+
+
+def inception_joined_in_another_order() -> keras.Model:
+    return inception("mslp")
+
+
+def two_sums() -> keras.Model:
+    """The port of `TwoSums`, whose layers run in another order."""
+    images = keras.Input((8, 8, 3))
+    odd = layers.Conv2D(4, 3, 2, use_bias=False, name="odd")(images)
+    ends = [
+        layers.Conv2D(4, 1, name=f"{name}_end")(layers.Conv2D(4, 3, activation=activation, name=f"{name}_begin")(images))
+        for name, activation in (("b", "sigmoid"), ("a", "tanh"))
+    ]
+    summed = layers.GlobalAveragePooling2D()(layers.Add()(ends))
+    both = layers.Concatenate()([summed, layers.GlobalAveragePooling2D()(odd)])
+    return keras.Model(images, layers.Dense(CLASSES)(both))
+
+
 def shared(*, turned: bool = False) -> keras.Model:
     """The right port of `Shared`. Keras visits the paths in an order of its own."""
     images = keras.Input((8, 8, 3))

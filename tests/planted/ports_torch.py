@@ -378,6 +378,43 @@ class TwoPaths(Twice):
         return self.dense(torch.cat([self.left(x).tanh().mean((2, 3)), self.right(x).sigmoid().mean((2, 3))], 1))
 
 
+class Inception(nn.Module):
+    """Two blocks of four branches of equal width."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 4, 3, padding=1)
+        self.blocks = nn.ModuleList([nn.ModuleDict(_branches(width)) for width in (4, 16)])
+        self.dense = nn.Linear(16, CLASSES)
+
+    def forward(self, x: Any) -> Any:
+        x = torch.relu(self.stem(x))
+        for block in self.blocks:
+            x = torch.relu(torch.cat([branch(x) for branch in block.values()], 1))  # pyright: ignore[reportCallIssue]
+        return self.dense(x.mean((2, 3)))
+
+
+def _branches(inputs: int) -> dict[str, nn.Module]:
+    middle = nn.Sequential(nn.Conv2d(inputs, 4, 1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3, padding=1))
+    large = nn.Sequential(nn.Conv2d(inputs, 4, 1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 5, padding=2))
+    pooled = nn.Sequential(nn.MaxPool2d(3, 1, 1), nn.Conv2d(inputs, 4, 1))
+    return {"small": nn.Conv2d(inputs, 4, 1), "middle": middle, "large": large, "pooled": pooled}
+
+
+class TwoSums(nn.Module):
+    """Two branches that nothing but their activations tells apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Sequential(nn.Conv2d(3, 4, 3), nn.Tanh(), nn.Conv2d(4, 4, 1)) for _ in range(2))
+        self.second[1] = nn.Sigmoid()
+        self.odd, self.dense = nn.Conv2d(3, 4, 3, bias=False, stride=2), nn.Linear(8, CLASSES)
+
+    def forward(self, x: Any) -> Any:
+        summed = (self.first(x) + self.second(x)).mean((2, 3))
+        return self.dense(torch.cat([summed, self.odd(x).mean((2, 3))], 1))
+
+
 class Shared(nn.Module):
     """Two paths through one layer, behind other activations."""
 

@@ -54,6 +54,44 @@ def test_masks_of_dropout_are_the_same_in_every_layout_and_another_at_each_step(
     assert not np.array_equal(masks[False][0], other)
 
 
+def test_edges_are_found_where_a_layer_takes_what_another_gave() -> None:
+    def values(seed: int, channels: int = 4) -> Array:
+        return np.random.default_rng(seed).normal(size=(4, 2, 3, channels))
+
+    recorder, (a, b, c) = Recorder(), (values(1), values(2), values(3))
+    calls = [
+        ("a", "conv", IMAGE, a),
+        ("b", "conv", IMAGE, b),
+        ("relu", "activation", b, np.maximum(b, 0)),
+        ("join", "concatenate", a, np.concatenate([a, np.maximum(b, 0)], -1)),
+        ("c", "conv", np.concatenate([a, np.maximum(b, 0)], -1), c),
+        ("sum", "add", c, c + a),
+        ("of_functions", "conv", np.maximum(np.concatenate([b, c], -1), 0), values(4)),
+        ("beside", "conv", np.maximum(np.concatenate([b, c], -1), 0), values(5)),
+        ("dense", "dense", (c + a).reshape(4, -1), np.ones((4, 7))),
+        ("unknown", "conv", np.tanh(a), values(6)),
+        ("of_unknown", "add", np.tanh(a), np.tanh(a) + b),
+    ]
+    image = IMAGE + 1  # the model scales it itself
+    recorder.takes(image, image.shape[1:], channels_first=False)
+    for name, kind, given, made in calls:
+        parameters = {"kernel": [1]} if kind in ("conv", "dense") else {}
+        recorder.add(Layer(name=name, kind=kind, parameters=parameters), given, made, channels_first=False)
+    assert {each.name: each.fed_by for each in recorder.layers} == {
+        "a": ["the image"],
+        "b": ["the image"],
+        "relu": ["b"],
+        "join": ["a", "relu"],
+        "c": ["join"],
+        "sum": ["c", "a"],
+        "of_functions": ["relu", "c"],
+        "beside": ["relu", "c"],
+        "dense": ["sum"],
+        "unknown": [],
+        "of_unknown": [],
+    }
+
+
 def test_a_layer_that_is_called_again_gets_a_number() -> None:
     recorder = Recorder()
     for _ in range(3):

@@ -51,7 +51,7 @@ def test_losses_within_the_distance_of_the_copies_are_rounding() -> None:
     assert one.startswith(" serial, 1 core: the losses differ by 5.0e-08 at step 1, 8.0e-08 at step 2, ")
     assert two.startswith(" serial, 2 cores: the losses differ by 3.0e-07 at step 1, 4.8e-07 at step 2, ")
     assert one.endswith("3.8e-04 at step 20.") and two.endswith("at step 20.")
-    assert why.startswith(" These 2: Rounding: copies of the serial run whose weights start")
+    assert why.startswith(" These 2: Rounding: copies of the serial run (2 in each framework) whose weights start one unit in")
     assert last == " So rounding alone can make the scores differ in the end."
 
 
@@ -139,13 +139,26 @@ def test_the_distance_of_copies_is_that_of_the_pair_farthest_apart_so_far() -> N
 def test_what_copies_do_not_explain_is_sent_to_single_steps_only_where_there_are_some() -> None:
     apart = stored({1: losses(20.0), 2: losses(0.0)})
     assert apart.comparison.proof is not None
-    assert "No single float32 step was compared with the referee" in said(apart)[0]
-    assert "See the proof" not in said(apart)[0]
-    for states, which in ((["passed"] * 2, "all 2 passed"), (["passed", "shown", "shown"], "of 3, 1 passed and 2 shown")):
+    said_first = said(apart)[0]
+    assert (
+        "Copies are the serial run with weights that start one unit in the last place apart, 2 in each framework." in said_first
+    )
+    assert "No single float32 step was compared with the referee" in said_first and "Single float32 steps" not in said_first
+    assert "The proof in float64 says that both compute the same, which speaks for rounding." in said_first
+    assert "run with --precision float64" in said_first
+    for states, which, then in (
+        (["passed"] * 2, "all 2 rungs passed.", "Compare scores over several seeds."),
+        (["passed", "shown", "shown"], "of 3 rungs, 1 passed and 2 shown.", "which steps differ, and by how much."),
+    ):
         rungs = [{"name": "8 one step in float32: weights", "status": each} for each in states]
         with_steps = apart.comparison.model_copy(update={"proof": apart.comparison.proof.model_copy(update={"rungs": rungs})})
         last = said(apart.model_copy(update={"comparison": with_steps}))[0]
-        assert last.endswith(f"See the proof of single steps from the same weights: {which}.")
+        assert which in last and last.endswith(then)
+    unproved = apart.comparison.model_copy(
+        update={"proof": apart.comparison.proof.model_copy(update={"verdict": "not claimed"})}
+    )
+    found = said(apart.model_copy(update={"comparison": unproved}))[0]
+    assert "The proof in float64 does not say that both compute the same." in found and "speaks for" not in found
 
 
 def test_scores_that_a_single_step_refutes_are_not_explained_by_rounding() -> None:

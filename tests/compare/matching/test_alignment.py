@@ -1,10 +1,13 @@
+import re
+
 import numpy as np
 import pytest
 
-from common.matching.records import Layer
+from common.matching.records import IMAGE, Layer
 from common.spec import SpecError
 from compare.matching import formulas
-from compare.matching.alignment import align
+from compare.matching.alignment import align, signature
+from compare.matching.paths import Pairing
 from compare.proof.referee import layers as referee
 
 
@@ -52,6 +55,87 @@ def test_pairs_are_proposed_by_the_layers_in_front_or_by_names() -> None:
     named = [conv("x", 6), conv("r2nm"), conv("r2nn"), conv("z", 5)]
     with pytest.raises(SpecError, match=r"Perhaps --map r2\.nm=r2nm --map skip=r2nn\."):
         align([conv("a", 5), conv("r2.nm"), conv("b", 6), conv("skip")], named, {})
+
+
+def fed(name: str, *by: str, size: int = 1, kind: str = "conv") -> Layer:
+    """A layer of a graph. Those without parameters have another kind than `conv`."""
+    shape = {"kernel": [size, size, 4, 4]} if kind == "conv" else {}
+    return Layer(name=name, kind=kind, parameters=shape, fed_by=list(by or (IMAGE,)))
+
+
+def inception(order: str, joined: str) -> list[Layer]:
+    """Two blocks of the branches s (1x1), m (1x1, 3x3), l (1x1, 5x5) and p (a pool, 1x1), run in one order, joined in another.
+
+    Names tell nothing, but hold what each layer is.
+    """
+    found = [fed("stem", size=7)]
+    last = "stem"
+    for block in "12":
+        by: dict[str, list[Layer]] = {
+            "s": [fed(f"s{block}", last)],
+            "m": [fed(f"ma{block}", last), fed(f"mb{block}", f"ma{block}", size=3)],
+            "l": [fed(f"la{block}", last), fed(f"lb{block}", f"la{block}", size=5)],
+            "p": [fed(f"pool{block}", last, kind="max_pool"), fed(f"p{block}", f"pool{block}")],
+        }
+        found += [layer for branch in order for layer in by[branch]]
+        found.append(fed(f"join{block}", *(by[branch][-1].name for branch in joined), kind="concatenate"))
+        last = f"join{block}"
+    return [*found, fed("end", last, size=2)]
+
+
+def renamed(layers: list[Layer]) -> list[Layer]:
+    return [
+        each.model_copy(update={"name": f"k_{each.name}_", "fed_by": [by if by == IMAGE else f"k_{by}_" for by in each.fed_by]})
+        for each in layers
+    ]
+
+
+@pytest.mark.parametrize("order", ["smlp", "plms", "lspm", "mpsl"])
+@pytest.mark.parametrize("joined", ["smlp", "mslp", "plms"])
+def test_equal_layers_of_branches_are_paired_by_their_paths_whatever_the_order_they_run_and_are_joined_in(
+    order: str, joined: str
+) -> None:
+    left = inception("smlp", "smlp")
+    found = align(left, renamed(inception(order, joined)), {})
+    assert found.names == {each.name: f"k_{each.name}_" for each in left if each.parameters}
+    assert found.given == found.names.keys() and found.incompatible == []
+
+
+def test_branches_that_only_their_place_in_a_concatenation_tells_apart_are_paired_by_it() -> None:
+    left = [fed("a"), fed("m", size=3), fed("b"), fed("join", "a", "b", "m", kind="concatenate"), fed("end", "join", size=2)]
+    right = [fed("x"), fed("y"), fed("n", size=3), fed("join", "y", "x", "n", kind="concatenate"), fed("end", "join", size=2)]
+    assert align(left, right, {}).names == {"a": "y", "m": "n", "b": "x", "end": "end"}
+
+
+def test_a_branch_of_another_width_leaves_the_others_paired_by_their_paths() -> None:
+    wide = [
+        each.model_copy(update={"parameters": {"kernel": [3, 3, 4, 6]}}) if each.name == "mb1" else each
+        for each in inception("plms", "smlp")
+    ]
+    found = align(inception("smlp", "smlp"), renamed(wide), {})
+    assert [(one and one.name, other and other.name) for one, other in found.incompatible] == [("mb1", "k_mb1_")]
+    assert all(other == f"k_{one}_" for one, other in found.names.items()) and len(found.names) == 13
+
+
+def test_what_nothing_tells_apart_is_refused_once_and_the_command_that_is_proposed_works() -> None:
+    def summed(*branches: str) -> list[Layer]:
+        both = [layer for each in branches for layer in (fed(f"{each}1"), fed(f"{each}2", f"{each}1", size=3))]
+        return [*both, fed("sum", *(f"{each}2" for each in branches), kind="add"), fed("end", "sum", size=2)]
+
+    left, right = [fed("odd", size=5), *summed("a", "b")], [*summed("x", "y"), fed("odd", size=5)]
+    with pytest.raises(SpecError, match="a1, b1 with x1, y1; a2, b2 with x2, y2") as refused:
+        align(left, right, {})
+    maps = dict(re.findall(r"--map (\w+)=(\w+)", str(refused.value).partition("Perhaps")[2]))
+    assert {*maps} == {"a1", "a2", "b1", "b2"} and maps["a1"][0] == maps["a2"][0]
+    assert align(left, right, maps).names == {**maps, "odd": "odd", "end": "end"}
+    for one, other in (("a1", "y1"), ("b2", "x2")):  # one pair tells the rest
+        assert align(left, right, {one: other}).names["a2"] == "y2"
+
+
+def test_an_edge_that_is_not_known_pairs_nothing_wrongly() -> None:
+    unknown = [each.model_copy(update={"fed_by": []}) if each.name == "end" else each for each in inception("plms", "smlp")]
+    found = Pairing(inception("smlp", "smlp"), renamed(unknown), {}, signature)
+    assert not found.complete and all(other == f"k_{one}_" for one, other in found.follow().items())
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,7 @@ def matched(both: Both, net: str, model: str, **options: Any) -> Match:
         ("Net", "sequential", {}),
         ("Residual", "residual", {}),
         ("Twice", "twice_by_name", {}),
+        ("Twice", "Twice", {}),
         ("Twice", "Twice", {"maps": ["left=one"]}),
         ("TwoPaths", "TwoPaths", {"maps": ["left=one"]}),
         ("blocks", "blocks", {}),
@@ -93,6 +94,38 @@ def test_a_right_port_is_the_same_model(both: Both, net: str, model: str, option
     assert len(found.rungs) == 7 + 2 * rules + bool(options.get("as_built"))
 
 
+@pytest.mark.parametrize("model", ["inception", "InceptionOfFunctions"])
+def test_parallel_branches_are_paired_by_their_paths(both: Both, model: str) -> None:
+    """Shapes do not tell them apart, and the port makes and runs them in another order."""
+    found = matched(both, "Inception", model, accept=["biased-variance"])
+    assert found.holds, found.sentences
+    assert [rung.name for rung in found.rungs if rung.status != climbing.PASSED] == ["running statistics"]
+
+
+def test_branches_that_only_an_activation_tells_apart_are_refused_with_a_command_that_works(both: Both) -> None:
+    with pytest.raises(SpecError, match="Neither names nor the paths through the models tell them apart") as refused:
+        matched(both, "TwoSums", "two_sums")
+    maps = re.findall(r"--map (\S+=\w+)", str(refused.value).partition("Perhaps")[2])
+    assert len(maps) == 4
+    assert matched(both, "TwoSums", "two_sums", maps=maps).same
+    wrong = matched(both, "TwoSums", "two_sums", maps=["first.0=b_begin"])  # the others follow
+    assert not wrong.holds and "activation" in {cause.name for rung in wrong.rungs for cause in rung.causes}, wrong.sentences
+
+
+def test_a_match_prints_its_answer_with_a_line_for_each_rung_and_tells_as_each_ends(both: Both) -> None:
+    told: list[str] = []
+    found = matched(both, "Net", "same_padding", progress=told.append)
+    assert told[0] == "opening both models ..." and told[1] == "layers and parameters: agrees"
+    assert told[2] == "measuring both: outputs, gradients, 2 steps of training ..."
+    assert len(told) == len(found.rungs) + 2
+    assert re.fullmatch(r"logits, inference: differs by \d\.\de-\d+", told[3])
+    shown = repr(found)
+    assert str(found) == shown and shown.startswith("\n".join(found.sentences))
+    assert "layers and parameters: passed, largest difference 0.0e+00\n" in shown and "Rung(" not in shown
+    assert shown.count("\n") == len(found.sentences) + len(found.rungs)
+    assert repr(found.rungs[1]).startswith("logits, inference: failed, largest difference ")
+
+
 FAR = "logits, far from the usual values"
 CASES: list[tuple[str, str, str, str, dict[str, Any], str]] = [
     ("layer-missing", "layers and parameters", "Net", "other_width", {}, "conv2 (conv 3x3x4x6"),
@@ -117,6 +150,10 @@ CASES: list[tuple[str, str, str, str, dict[str, Any], str]] = [
     ("data-format", "logits, inference", "Net", "reshaped", {}, "reshaped to channels, height, width instead of transposed"),
     ("data-format", "layers and parameters", "with_norm", "wrong_axis", {}, "normalises along axis 1"),
     ("order", "logits, inference", "Shared", "shared_in_another_order", {}, "tensorflow concatenates in another order"),
+    (
+        *("order", "logits, inference", "Inception", "inception_joined_in_another_order", {}),
+        "tensorflow concatenates in another order than pytorch.",
+    ),
     (
         *("order", "logits, inference", "InTurn", "in_turn_in_another_order", {}),
         "pytorch calls one where tensorflow calls two. If only the names are exchanged, add --map one=two.",
@@ -560,11 +597,6 @@ def test_a_file_that_is_no_state_dict_is_refused_in_a_few_words(both: Both, tmp_
     assert "weights_only" not in str(refused.value)
 
 
-def test_layers_that_run_in_another_order_need_a_name(both: Both) -> None:
-    with pytest.raises(SpecError, match=r"another order: left, right with two, one\. Name the pairs: --map"):
-        matched(both, "Twice", "Twice")
-
-
 @pytest.mark.parametrize(
     ("net", "model", "said"),
     [
@@ -841,6 +873,7 @@ def test_the_first_try_of_the_example_is_explained_with_the_users_line_and_a_rep
     done = example(tmp_path, "keras_net:first_try", "--out", str(tmp_path / "report"))
     assert done.returncode == 1, done.stderr
     assert "Comparing net:Net with keras_net:first_try. This may take minutes.\n" in done.stderr
+    assert "\nlayers and parameters: agrees\n" in done.stderr and "\nlogits, inference: differs by " in done.stderr
     assert "padding: pytorch pads 1 above and 1 below" in " ".join(done.stdout.split()) and "net.py:12" in done.stdout
     stored = json.loads((tmp_path / "report" / "match.json").read_text())
     assert not stored["same"] and not stored["holds"]
