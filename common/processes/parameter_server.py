@@ -352,10 +352,10 @@ async def serve(address: str, port: int, secret: str) -> None:
     import dask.config
     import distributed
 
-    from common.machine.dask_security import NO_PAGES, SCHEME, RunSecurity
+    from common.machine.dask_security import NO_PAGES, QUIET, SCHEME, RunSecurity
 
     _hush()
-    dask.config.set(NO_PAGES)
+    dask.config.set({**NO_PAGES, **QUIET})
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     there: dict[str, Any] = {"host": address, "protocol": SCHEME, "security": RunSecurity(secret)}

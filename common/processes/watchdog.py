@@ -233,7 +233,7 @@ class Watchdog:
         found = [view for view in self._views if view.halted_seconds >= patience] or self._left_behind(patience)
         if not found and not self._stuck(patience):
             return None
-        return self._hang(found, f"no progress for {patience:g} s")
+        return self._hang(found, self._why(found or self._views, patience))
 
     def halted(self) -> Hang | None:
         """A process that is stopped or silent now. Another that noticed it, and ended on its own, is not to blame."""
@@ -252,6 +252,13 @@ class Watchdog:
         stacks = self.stacks()
         blamed, verb = (found, "hangs") if found else self._blamed(stacks)
         return Hang(self._views.index(blamed[0]), f"{self._words(blamed, verb, stacks)}: {why}", stacks)
+
+    def _why(self, found: Sequence[_View], patience: float) -> str:
+        """That nothing was done for as long as the limit asks for. If it took longer until that was sure, how long it took."""
+        quiet = min(view.quiet_seconds for view in found)
+        if quiet < 1.5 * patience:
+            return f"no progress for {patience:g} s"
+        return f"no progress for {quiet:.0f} s, and nothing but waiting in the last {patience:g} s"
 
     def _left_behind(self, patience: float) -> list[_View]:
         """Those that do nothing, and do not wait for others either, while others go on as their mode lets them."""

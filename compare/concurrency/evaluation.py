@@ -10,7 +10,7 @@ from typing import Any
 from compare.concurrency import races
 from compare.concurrency.meanings import RANK_VARIABLES, SIZE_VARIABLES
 from compare.concurrency.program import Module, last_name
-from compare.concurrency.state import Frame, Process, State
+from compare.concurrency.state import Frame, Place, Process, State
 from compare.concurrency.values import (
     LOCAL,
     NO_MARKS,
@@ -163,14 +163,12 @@ class Evaluation(State):
         level: Frame | None = frame
         while level is not None:
             if name in level.names and name not in level.shared:
-                return self._noted(process, (id(level), name), level.names[name]) if name in frame.shared else level.names[name]
+                return self._noted(process, (level, name), level.names[name]) if name in frame.shared else level.names[name]
             level = level.parent
         value = self.of_module(process, frame.module, name)
-        return (
-            self._noted(process, (id(process.system), f"{frame.module.name}.{name}"), value) if name in frame.shared else value
-        )
+        return self._noted(process, (process.system, f"{frame.module.name}.{name}"), value) if name in frame.shared else value
 
-    def _noted(self, process: Process, place: tuple[int, str], value: Value) -> Value:
+    def _noted(self, process: Process, place: Place, value: Value) -> Value:
         """A number with the place that it was read from, so that writing it back is an update."""
         if not isinstance(value, (Const, Unknown)) or not self.started_threads:
             return value
@@ -279,12 +277,12 @@ class Evaluation(State):
     def _read(self, process: Process, tree: ast.Attribute, of: Value) -> Value:
         value = self.attribute(process, of, tree.attr)
         if isinstance(of, Instance) and isinstance(value, (Const, Unknown)) and self.started_threads:
-            place = (id(of), tree.attr)
+            place = (of, tree.attr)
             self.use(process, place, "read", ast.unparse(tree))
             return self._noted(process, place, value)
         return value
 
-    def use(self, process: Process, place: tuple[int, str], kind: str, says: str) -> None:
+    def use(self, process: Process, place: Place, kind: str, says: str) -> None:
         """Record an access for the search of races."""
         repeated = any(frame.loops or frame.visits[frame.now] > 1 for frame in process.frames)
         races.access(self, process, place, kind, says, repeated=repeated)
@@ -416,14 +414,14 @@ class Evaluation(State):
         level = frame.parent
         while level is not None:
             if name in level.names and name not in level.shared:
-                self._write(process, (id(level), name), value, name)
+                self._write(process, (level, name), value, name)
                 level.names[name] = value
                 return
             level = level.parent
-        self._write(process, (id(process.system), f"{frame.module.name}.{name}"), value, name)
+        self._write(process, (process.system, f"{frame.module.name}.{name}"), value, name)
         process.system.names.setdefault(frame.module.name, {})[name] = value
 
-    def _write(self, process: Process, place: tuple[int, str], value: Value, says: str) -> None:
+    def _write(self, process: Process, place: Place, value: Value, says: str) -> None:
         kind = "update" if ("read", *place) in value.marks else "flag" if self.literal else "write"
         self.use(process, place, kind, says)
 
@@ -432,7 +430,7 @@ class Evaluation(State):
             of.flags = of.flags | {"daemon"} if truth(value) is not False else of.flags - {"daemon"}
         elif isinstance(of, Instance) or (isinstance(of, Unknown) and not of.dotted):
             if not name.startswith("["):
-                self._write(process, (id(of), name), value, ast.unparse(target))
+                self._write(process, (of, name), value, ast.unparse(target))
             if isinstance(value, Thing) and not value.name and value.kind != "thread":
                 value.name = name
             of.attributes[name] = value
@@ -451,19 +449,19 @@ class Evaluation(State):
         load = ast.copy_location(_loaded(target), target)
         before = self.evaluate(process, load, frame)
         after = binary(tree.op, before, value)
-        place: tuple[int, str] | None = None
+        place: Place | None = None
         if isinstance(target, ast.Attribute):
             of = self.evaluate(process, target.value, frame)
-            place = (id(of), target.attr) if isinstance(of, Instance) else None
+            place = (of, target.attr) if isinstance(of, Instance) else None
         elif isinstance(target, ast.Subscript) and not isinstance(target.slice, ast.Slice):
             of, key = self.evaluate(process, target.value, frame), self.evaluate(process, target.slice, frame)
             if isinstance(of, (Unknown, Sequenced, Instance)) and isinstance(key, Const):
-                place = id(of), f"[{key.value!r}]"
+                place = of, f"[{key.value!r}]"
         elif isinstance(target, ast.Name) and target.id in frame.shared:
             level = frame.parent
             while level is not None and target.id not in level.names:
                 level = level.parent
-            place = (id(level), target.id) if level else (id(process.system), f"{frame.module.name}.{target.id}")
+            place = (level, target.id) if level else (process.system, f"{frame.module.name}.{target.id}")
         if place is not None:
             self.use(process, place, "update", ast.unparse(target))
             after = replace(after, marks=frozenset(each for each in after.marks if not isinstance(each, tuple)))

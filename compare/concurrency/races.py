@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from compare.concurrency.findings import Finding, Step
-from compare.concurrency.state import Process, State
+from compare.concurrency.state import Place, Process, State
+from compare.concurrency.values import Thing
 
 _MOST_KEPT = 24
 """Accesses of one value."""
@@ -21,23 +22,22 @@ class _Access(NamedTuple):
     """The process's own clock."""
     kind: str
     """read, write, update (a write of what was read before) or flag (a write of a constant)."""
-    locks: frozenset[int]
+    locks: frozenset[Thing]
     step: Step
     repeated: bool
     trace: tuple[Step, ...]
 
 
-def access(state: State, process: Process, place: tuple[int, str], kind: str, says: str, *, repeated: bool) -> None:
+def access(state: State, process: Process, place: Place, kind: str, says: str, *, repeated: bool) -> None:
     """Record that a process uses a value, and report what this races with.
 
     Args:
-        place: (identity of the object, attribute).
         repeated: whether this happens in a loop.
     """
     if not state.started_threads:
         return
     step = process.here(f"{ {'read': 'reads', 'update': 'updates'}.get(kind, 'writes') } {says}")
-    locks = frozenset(id(lock) for lock, _, _ in process.held)
+    locks = frozenset(lock for lock, _, _ in process.held)
     now = _Access(process, process.clock.get(process.number, 0), kind, locks, step, repeated, ())
     before = process.system.accesses.setdefault(place, [])
     for each in before:

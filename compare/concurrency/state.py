@@ -123,6 +123,10 @@ class Operation(NamedTuple):
     """Whether time only runs out when nobody else can go on: it is meant to be long enough."""
 
 
+Place = tuple[object, str]
+"""(object, attribute), or (call, variable). The object itself: the identity of one that has gone would soon be another's."""
+
+
 @dataclass(eq=False)
 class System:
     """One process of the operating system: what its threads share."""
@@ -134,7 +138,7 @@ class System:
     groups: int = 0
     """How many groups it has made."""
     children: int = 0
-    accesses: dict[tuple[int, str], list[Any]] = field(default_factory=dict[tuple[int, str], list[Any]])
+    accesses: dict[Place, list[Any]] = field(default_factory=dict[Place, list[Any]])
 
 
 @dataclass(eq=False)

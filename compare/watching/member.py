@@ -197,7 +197,10 @@ class Member:
         self._loops.append((now, loops))
         while len(self._loops) > _LEAST_SAMPLES and now - self._loops[1][0] >= keep:
             self._loops.popleft()
-        self.samples.append((now, self._standing([])))
+        standing = self._standing([])
+        if standing.exchange == waits.IN_TENSORFLOW and self._computes_inside():
+            standing = standing._replace(kind=waits.WORK, words=f"computes {standing.where}", exchange="")
+        self.samples.append((now, standing))
         while len(self.samples) > LEAST_TOGETHER and now - self.samples[1][0] >= keep:
             self.samples.popleft()
 
@@ -345,6 +348,12 @@ class Member:
         earlier = {thread.number: thread.cpu_seconds for thread in before[first].threads}
         now = [thread for thread in self.footprints[first].threads if thread.number not in known]
         return sum(thread.cpu_seconds - earlier.get(thread.number, thread.cpu_seconds) for thread in now)
+
+    def _computes_inside(self) -> bool:
+        """Whether one of the threads that TensorFlow computes with had a core in the last look, or waited for one."""
+        found = self.footprints.get(self._main)
+        threads = found.threads if found is not None else []
+        return any(each.state == footprint.RUNNING and waits.COMPUTES_INSIDE.match(each.name) for each in threads)
 
     def _read_marks(self) -> Marks | None:
         return watchdog.read_marks(self._shared) if self._shared is not None else None

@@ -52,6 +52,11 @@ class Wait(NamedTuple):
         return f"{self.what}{f' {self.place}' if self.place else ''}"
 
 
+_TENSORFLOW = "a call of TensorFlow"
+IN_TENSORFLOW = f"waits in {_TENSORFLOW}"
+"""Its threads may exchange or compute meanwhile: the stack is the same."""
+COMPUTES_INSIDE = re.compile(r"tf_(?!data)")
+"""Names of the threads that TensorFlow computes with. Those of its exchanges and of tf.data have others."""
 _CALLS = tuple(
     (kind, re.compile(file), re.compile(function), name)
     for kind, file, function, name in (
@@ -64,7 +69,7 @@ _CALLS = tuple(
         (INSIDE, r"/tensorflow/python/data/", r"", "the next batch of tf.data"),
         (INSIDE, r"/torch/distributed/(elastic|launcher|run\.py)|/torch/multiprocessing/", r"", "its processes"),
         (EXCHANGE, r"/torch/(distributed|nn/parallel|autograd)/|/torch/_tensor\.py$|/horovod/", r"", ""),
-        (EXCHANGE, r"/tensorflow/python/(eager|distribute|framework|util)/", r"", "a call of TensorFlow"),
+        (EXCHANGE, r"/tensorflow/python/(eager|distribute|framework|util)/", r"", _TENSORFLOW),
         (INSIDE, r"/(queue|concurrent/futures/_base|subprocess)\.py$", r"", ""),
         (MESSAGE, r"/multiprocessing/queues\.py$", r"", ""),
         (MESSAGE, r"/multiprocessing/synchronize\.py$", r"(__enter__|acquire)$", "a lock between processes"),
@@ -119,8 +124,8 @@ def wait(frames: Sequence[Frame], blocked_in: str, reader: Reader | None = None)
     line = _source(own, reader) if own is not None and own == frames[0] else ""  # it calls what Python does not show
     loop = _polling_loop(own.file, own.line, reader) if own is not None else None
     kind, name = _call(frames)
-    if kind == EXCHANGE and not blocked_in and _AUTOGRAD.search(frames[0].file):  # gradients are computed there as well
-        return Wait(WORK, "computes", place)
+    if kind == EXCHANGE and not blocked_in and (name == _TENSORFLOW or _AUTOGRAD.search(frames[0].file)):
+        return Wait(WORK, "computes", place)  # both compute there as well
     if kind in (EXCHANGE, TASK):
         return Wait(kind, f"waits in {name}" if kind == EXCHANGE else "waits for tasks", place)
     if found := _COLLECTIVES.search(line):

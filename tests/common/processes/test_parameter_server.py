@@ -230,6 +230,25 @@ def test_a_run_has_a_server_process_of_its_own_on_the_loopback_interface(
     assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
 
 
+def test_a_server_that_nobody_asks_is_idle_to_the_watchdog_by_a_margin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It used 4 to 6 % of a core once, for looking at itself. So a run that hung was taken for one at work, for minutes."""
+    code = """
+        import time
+        from common.machine import footprint
+        from common.processes import watchdog
+        if rank == 0:
+            server.pull()
+            def used():
+                return footprint.read(int(os.environ[machine.COMPANION_VARIABLE])).total("cpu_seconds")
+            before, since = used(), time.monotonic()
+            time.sleep(4)
+            cores = (used() - before) / (time.monotonic() - since)
+            assert cores < watchdog.IDLE_CPU / 2, cores
+        server.close()
+    """
+    assert run_ranks(code, monkeypatch) is None
+
+
 @pytest.mark.parametrize(
     ("victim", "failure"),
     [

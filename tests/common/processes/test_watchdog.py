@@ -353,6 +353,18 @@ def test_threads_that_poll_are_idle(clock: list[float]) -> None:
     assert set(found) == {0}
 
 
+def test_a_hang_that_was_seen_late_says_since_when_nothing_was_done(clock: list[float]) -> None:
+    rank = Seen()
+    dog = Watchdog([watchdog.Member("rank 0", rank)], 60.0)
+    assert rank.seen is not None
+    rank.seen = rank.seen._replace(wanting=True)
+    assert until_it_hangs(dog, clock, 100.0) is None
+    rank.seen = rank.seen._replace(wanting=False)
+    while (hang := dog.look()) is None:
+        clock[0] += 0.5
+    assert re.search(r": no progress for 1[23]\d s, and nothing but waiting in the last 54 s$", hang.words), hang.words
+
+
 def test_one_that_wants_a_core_and_does_not_get_it_is_slow(clock: list[float]) -> None:
     starved = Seen()
     assert starved.seen is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -435,6 +436,27 @@ def main():
     )
     assert {each.rule for each in check(text).findings} == {"lock-again"}
     assert not check(text.replace("            with held():\n                pass", "            pass")).findings
+
+
+def test_objects_that_each_thread_makes_for_itself_are_not_taken_for_one(check: Check) -> None:
+    """The object of a thread that has ended is gone, and the next one may lie in the same memory."""
+    text = """
+        import secrets, threading
+        class Challenge:
+            def __init__(self, secret):
+                self.own = secret
+        def meet(secret):
+            challenge = Challenge(secret)
+            return len(challenge.own)
+        def main():
+            owners = [threading.Thread(target=meet, args=(secrets.token_bytes(9),)) for _ in range(4)]
+            for each in owners:
+                each.start()
+            for each in owners:
+                each.join()
+        main()
+    """
+    assert check(textwrap.dedent(text)).findings == []
 
 
 def test_what_was_not_explored_is_said(check: Check, tmp_path: Path) -> None:

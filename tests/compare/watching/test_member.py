@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from common.machine import heartbeat
+from common.machine.footprint import Footprint, Thread
 from compare.watching import member, stacks, waits
 from compare.watching.job import Group
 from compare.watching.member import Look, Member, Standing
@@ -277,3 +278,28 @@ def test_the_stacks_of_all_ranks_are_taken_together_where_one_mostly_waits(waiti
     assert len(taken) == sampled
     watcher._sample(2.0)
     assert len({*taken}) == min(2 * sampled, 20), "those that were left out come first"
+
+
+@pytest.mark.parametrize(
+    ("threads", "kind"),
+    [
+        ([("tf_Compute", "R")], waits.WORK),
+        ([("tf_Eigen", "R"), ("tf_Compute", "S")], waits.WORK),
+        ([("tf_Compute", "S"), ("event_engine", "R"), ("collective_ops", "R")], waits.EXCHANGE),
+        ([("tf_data_private", "R")], waits.EXCHANGE),  # it prepares the next batch
+    ],
+)
+def test_a_rank_that_computes_inside_a_call_of_tensorflow_is_told_by_its_threads(
+    threads: list[tuple[str, str]], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pid = os.getpid()
+    call = stacks.Frame("quick_execute", "/env/lib/python3.11/site-packages/tensorflow/python/eager/execute.py", 53)
+    monkeypatch.setattr(stacks, "dump", lambda pid: stacks.Dump([stacks.Stack(pid, "", [call])]))
+    rank = Member(of(pid))
+    found = [Thread(pid + at, name, state, 0.0, 0.0, 0, 0) for at, (name, state) in enumerate([("python", "S"), *threads])]
+    rank.footprints = {pid: Footprint(pid, 0.0, found, 0, 0, 0, 0, 0, 0)}
+    rank.sample(0.0, 10.0)
+    ((_, standing),) = rank.samples
+    assert standing.kind == kind, standing
+    assert standing.words.startswith("computes in quick" if kind == waits.WORK else "waits in a call of TensorFlow in quick")
+    rank.close()

@@ -115,6 +115,10 @@ def file(tmp_path: Path) -> str:
             [(f"{SITE}/tensorflow/python/eager/context.py", "call"), (f"{SITE}/tensorflow/python/eager/execute.py", "execute")],
             *(9, "futex_do_wait", EXCHANGE, "waits in a call of TensorFlow"),
         ),
+        (
+            [(f"{SITE}/tensorflow/python/eager/context.py", "call"), (f"{SITE}/tensorflow/python/eager/execute.py", "execute")],
+            *(9, "", WORK, "computes"),
+        ),
         ([(f"{SITE}/torch/nn/modules/conv.py", "Conv2d.forward")], 9, "", WORK, "computes"),
         ([("socket.py", "socket.accept")], 9, "inet_csk_accept", TASK, "waits for tasks"),
         ([("concurrent/futures/thread.py", "_worker")], 9, "futex_do_wait", TASK, "waits for tasks"),

@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from common.processes import supervisor
 from compare.watching.verdict import ENDED, HEALTHY, SLOW, STUCK, UNKNOWN
 from tests.compare.command_line import compare
 from tests.compare.watching.jobs import PATIENCE, started, verdicts, watched
@@ -380,6 +381,37 @@ while True:
         found = watched(pid, lambda found: "all_reduce for" in found.because or "the network" in found.because, patience=4.0)
     assert (found.state, found.ranks) == (SLOW, ("rank 1",)), found
     assert found.because.startswith("rank 0 waits in all_reduce for rank 1, which sleeps in <module> (rank.py:"), found
+
+
+@pytest.mark.slow
+def test_a_rank_that_computes_in_a_call_of_tensorflow_is_named_by_those_that_wait_in_one(tmp_path: Path) -> None:
+    """Both stand in the same line. Rank 1 computes there, and rank 0 waits for its part of the sum."""
+    port, other = supervisor.free_ports(2)
+    body = f"""
+import json
+workers = ["127.0.0.1:{port}", "127.0.0.1:{other}"]
+os.environ["TF_CONFIG"] = json.dumps({{"cluster": {{"worker": workers}}, "task": {{"type": "worker", "index": rank}}}})
+import tensorflow as tf
+tf.config.threading.set_intra_op_parallelism_threads(1)
+tf.config.threading.set_inter_op_parallelism_threads(2)
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+@tf.function
+def step(values, turns):
+    def on_replica(values):
+        matrix = tf.ones((300, 300)) / 300.0
+        for _ in tf.range(turns):
+            matrix = tf.matmul(matrix, matrix)
+        return tf.distribute.get_replica_context().all_reduce("sum", values + 0 * tf.reduce_sum(matrix))
+    return strategy.run(on_replica, args=(values,))
+while True:
+    step(tf.zeros(250_000), tf.constant(200 * rank))
+"""
+    with launched(body, tmp_path) as pid:
+        found = watched(pid, lambda found: "looks" in found.because, patience=4.0, longest=90.0)
+    assert (found.state, found.ranks) == (SLOW, ("rank 1",)), found
+    does = r"(computes in <module> \(rank\.py:\d+: .*\)|gets .* cores that it wants)"
+    waits = "rank 0 waits in a call of TensorFlow"
+    assert re.match(rf"{waits} for rank 1, which {does}, in \d+ of \d+ looks", found.because), found
 
 
 def test_a_rank_that_asks_for_what_another_is_at_work_on_is_slow_and_not_stuck(tmp_path: Path) -> None:
