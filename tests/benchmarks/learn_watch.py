@@ -228,9 +228,9 @@ def chosen(recordings: Sequence[Recording]) -> learned.Tree:
     return learned.Tree(threshold=threshold, lasting_seconds=lasting, nodes=nodes(fitted(recordings)))
 
 
-def learn(folder: Path, *, write: bool) -> None:
+def learn(folder: Path, *, write: bool, rules_alone: bool = False) -> None:
     recordings = [read(path) for path in sorted(folder.glob("*.json.gz"))]
-    if missing := FAULTS.keys() - {each.fault for each in recordings}:
+    if not rules_alone and (missing := FAULTS.keys() - {each.fault for each in recordings}):
         sys.exit(f"{folder} has no recordings of {', '.join(sorted(missing))}. Record them first.")
     windows = Counter(
         kind
@@ -247,6 +247,8 @@ def learn(folder: Path, *, write: bool) -> None:
     for patience in PATIENCES:
         alarm = alarm_of_rules(patience)
         print(score([(each, alarm(each)) for each in recordings]).row(f"rules, patience {patience:g} s", "-"))
+    if rules_alone:
+        return
     modes, faults = (sorted({getattr(each, field) for each in recordings}) for field in ("mode", "fault"))
     splits = {
         "modes": [modes.index(each.mode) % FOLDS for each in recordings],
@@ -268,8 +270,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--write", action="store_true", help=f"store the tree in {learned.MODEL.name}")
+    parser.add_argument("--rules-alone", action="store_true", help="only what the rules said, of any recordings")
     given = parser.parse_args()
-    learn(given.folder, write=given.write)
+    learn(given.folder, write=given.write, rules_alone=given.rules_alone)
 
 
 if __name__ == "__main__":
