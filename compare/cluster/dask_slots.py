@@ -28,6 +28,8 @@ RESOURCE = "convtwins"
 """A worker that has one of it is a machine's slot."""
 _START = f'`dask worker ADDRESS --nworkers 1 --resources "{RESOURCE}=1"`'
 _POLL_SECONDS = 0.5
+_PROBE_SECONDS = 120.0
+"""A worker may import the suite for the first time. One that is stopped never answers."""
 
 
 @contextmanager
@@ -60,8 +62,14 @@ def _checked(client: distributed.Client, address: str, plan: MatrixPlan) -> dict
             f"{twice}. Start one on each machine: {_START}."
         )
     same = f"Start its scheduler and its workers from the same environment, with PYTHONPATH={machine.PROJECT_ROOT}."
-    ask = {"workers": list(workers), "on_error": "return"}
-    found: dict[str, Any] = cast(Any, client).run(probe, plan.model_dump_json(), **ask)
+    ask = {"workers": list(workers), "on_error": "return", "callback_timeout": _PROBE_SECONDS}
+    try:
+        found: dict[str, Any] = cast(Any, client).run(probe, plan.model_dump_json(), **ask)
+    except TimeoutError:
+        raise LaunchError(
+            f"A worker at {address} did not answer in {_PROBE_SECONDS:g} s. Asked: {', '.join(workers)}. End the one that is "
+            "stopped, or start it again."
+        ) from None
     code = jobs.code_of(plan)
     for worker, answer in found.items():
         if isinstance(answer, BaseException):

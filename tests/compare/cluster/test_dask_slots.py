@@ -1,5 +1,6 @@
 """`run --on tcp://...`: a Dask cluster whose workers have a slot each."""
 
+import asyncio
 import contextlib
 import json
 import os
@@ -155,6 +156,19 @@ def test_a_worker_with_other_code_is_refused(fakes: pytest.MonkeyPatch, tmp_path
         done = compare("run", *QUICK, "--on", address, "--out", tmp_path / "out")
     assert done.exit_code == 1 and "has other code than this machine. Received: 0000" in done.stderr
     assert "Start its scheduler and its workers from the same environment" in done.stderr
+
+
+async def silent(plan: str) -> None:
+    await asyncio.sleep(60)
+
+
+def test_a_worker_that_does_not_answer_is_named_in_time(fakes: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fakes.setattr(dask_slots, "probe", silent)
+    fakes.setattr(dask_slots, "_PROBE_SECONDS", 0.5)
+    with cluster("127.0.0.2") as address:
+        done = compare("run", *QUICK, *TWO, "--on", address, "--out", tmp_path / "out")
+    assert done.exit_code == 1 and "did not answer in 0.5 s. Asked: tcp://127.0.0.2:" in done.stderr, done.output
+    assert not (tmp_path / "out").exists()
 
 
 def other_code(plan: str) -> dict[str, Any]:
