@@ -12,7 +12,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from common.machine.machine import PROJECT_ROOT
 from common.processes import signals
@@ -133,7 +133,7 @@ def run(
     Raises:
         LaunchError: Slurm takes no jobs, or cannot be asked.
     """
-    alive = {job for job, state in _states(folder).items() if state in _ALIVE}
+    alive = {job for job, state in _states(folder).items() if state.name in _ALIVE}
     waiting = {cell: job for cell, job in known.items() if cell in cells and job in alive and not _has_ended(folder, cell, job)}
     if others := alive.difference(waiting.values()):  # of a command that was killed before it knew them
         subprocess.run(["scancel", *others], capture_output=True, check=False)
@@ -186,18 +186,20 @@ def _ends(folder: Path, waiting: dict[str, str], say: Say) -> Ends:
         time.sleep(_POLL_SECONDS)
         states = _states(folder, _ASKED)
         for cell, job in list(waiting.items()):
-            state = states.get(job, "gone")
-            if shown.get(cell) != state and state in _ALIVE:
-                shown[cell] = state
-                say(f"{cell}: job {job} is {state.lower()}")
+            state = states.get(job, _State("gone"))
+            if shown.get(cell) != state.words and state.name in _ALIVE:
+                shown[cell] = state.words
+                say(f"{cell}: job {job} is {state.words}")
             read[cell] = _follow(_log(folder, cell), read[cell], cell, say)
-            is_alive = state in _ALIVE or time.monotonic() - gone_since.setdefault(cell, time.monotonic()) < _ANSWER_SECONDS
+            is_alive = (
+                state.name in _ALIVE or time.monotonic() - gone_since.setdefault(cell, time.monotonic()) < _ANSWER_SECONDS
+            )
             if is_alive and not _has_ended(folder, cell, job):
                 continue
             del waiting[cell]
             answer = jobs.answered(folder, cell, job)
             last = launch.last_line(next((folder / jobs.FOLDER).glob(f"{job}_*log.out"), Path()))
-            yield Ended(cell, jobs.outcome(answer, f"job {job}, {state.lower()}{f': {last}' if last else ''}"))
+            yield Ended(cell, jobs.outcome(answer, f"job {job}, {state.words}{f': {last}' if last else ''}"))
 
 
 def _has_ended(folder: Path, cell: str, job: str) -> bool:
@@ -214,7 +216,18 @@ def _follow(log: Path, read: int, cell: str, say: Say) -> int:
     return read + len(whole)
 
 
-def _states(folder: Path, times: int = 1) -> dict[str, str]:
+class _State(NamedTuple):
+    """Of a job, and why it waits, in Slurm's words."""
+
+    name: str
+    why: str = "None"
+
+    @property
+    def words(self) -> str:
+        return self.name.lower() + (f" ({self.why})" if self.name == "PENDING" and self.why != "None" else "")
+
+
+def _states(folder: Path, times: int = 1) -> dict[str, _State]:
     """State of each job of a folder that Slurm still knows.
 
     Args:
@@ -223,13 +236,14 @@ def _states(folder: Path, times: int = 1) -> dict[str, str]:
     Raises:
         LaunchError: it cannot be asked.
     """
-    command = ["squeue", "--noheader", "--array", "--states=all", "--format=%i|%T", f"--name={_name(folder)}"]
+    command = ["squeue", "--noheader", "--array", "--states=all", "--format=%i|%T|%r", f"--name={_name(folder)}"]
     why = ""
     for number in range(times):
         time.sleep(_ASK_SECONDS if number else 0.0)
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode == 0:
-            return dict(line.strip().split("|") for line in done.stdout.splitlines() if "|" in line)
+            lines = (line.strip().split("|", 2) for line in done.stdout.splitlines() if "|" in line)
+            return {job: _State(*state) for job, *state in lines}
         why = wording.one_line(done.stderr)
     raise LaunchError(f"Slurm does not answer. Received from squeue: {why}. The same command goes on when it does.")
 

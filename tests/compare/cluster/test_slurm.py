@@ -103,8 +103,9 @@ def test_a_machine_without_slurm_is_refused_before_anything_is_written(fake_twin
 
 
 def test_states_of_the_jobs_of_a_folder_are_read(programs: Path, fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (programs / "squeue").write_text("#!/bin/sh\necho '7_0|RUNNING'\necho '7_1|NODE_FAIL'\n")
-    assert slurm._states(tmp_path) == {"7_0": "RUNNING", "7_1": "NODE_FAIL"}
+    (programs / "squeue").write_text("#!/bin/sh\necho '7_0|RUNNING|None'\necho '7_1|PENDING|Resources'\n")
+    words = {job: state.words for job, state in slurm._states(tmp_path).items()}
+    assert words == {"7_0": "running", "7_1": "pending (Resources)"}
     fake_twins.setattr(slurm, "_ASK_SECONDS", 0.0)
     (programs / "squeue").write_text("#!/bin/sh\necho 'Unable to contact slurm controller' >&2\nexit 1\n")
     with pytest.raises(slurm.LaunchError, match="Received from squeue: Unable to contact slurm controller"):
