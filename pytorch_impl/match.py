@@ -93,7 +93,7 @@ class Model:
 
     def forward(self, images: Array, *, training: bool) -> tuple[list[Layer], list[tuple[Array, Array]], Array]:
         """Layers in order of execution, (input, output) of each, and the model's output."""
-        recorder = Recorder()
+        recorder = Recorder(edges=self._orders is None)
         constants = {name: buffer.clone() for name, buffer in self._constants.items()}
         with torch.no_grad():
             logits = self._run(images, recorder, training=training)

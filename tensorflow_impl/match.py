@@ -106,7 +106,7 @@ class Model:
 
     def forward(self, images: Array, *, training: bool) -> tuple[list[Layer], list[tuple[Array, Array]], Array]:
         """Layers in order of execution, (input, output) of each, and the model's output."""
-        recorder = Recorder()
+        recorder = Recorder(edges=self._orders is None)
         logits = self._run(images, recorder, training=training)
         if self._orders is None:  # ordinary images tell orders, and are the first; black ones fit any order
             self._orders = recorder.orders

@@ -26,9 +26,9 @@ QUIET = {
     "distributed.admin.tick.interval": "1s",
     "distributed.admin.system-monitor.interval": "5s",
 }
-"""Dask's configuration for a process that uses no core while it waits. As it comes, Dask looks at itself 150 times a second.
+"""Dask's configuration for a process that uses no core while it waits. As it comes, Dask looks at itself 200 times a second.
 
-That takes 4 to 6 % of a core, and a watchdog takes a process for one at work from 5 % on.
+That takes 4 to 8 % of a core, and a watchdog takes a process for one at work from 5 % on.
 """
 
 

@@ -19,10 +19,11 @@ class Recorder:
     Args:
         keep: whether layers and values are kept. Masks need no more than the last image.
         step: of the training, for the masks.
+        edges: whether what feeds each layer is looked for, which takes longer than the pass.
     """
 
-    def __init__(self, *, keep: bool = True, step: int = 0) -> None:
-        self.keep, self.step = keep, step
+    def __init__(self, *, keep: bool = True, step: int = 0, edges: bool = False) -> None:
+        self.keep, self.step, self._edges = keep, step, edges
         self.layers: list[Layer] = []
         self.values: list[tuple[Array, Array]] = []
         self.orders: dict[str, Array] = {}
@@ -81,7 +82,8 @@ class Recorder:
             name = f"{layer.name}#{calls}"
         values = taken.astype(np.float64), given_out.astype(np.float64)
         update = {"name": name, "output": list(given_out.shape[1:]), "dtype": made.dtype.name, "flattened": flattened}
-        self.layers.append(layer.model_copy(update={**update, "fed_by": self._fed_by(layer.kind, *values)}))
+        edges = self._fed_by(layer.kind, *values) if self._edges else []
+        self.layers.append(layer.model_copy(update={**update, "fed_by": edges}))
         self.values.append(values)
 
     def keep_mask(self, given: Array, shape: Sequence[int], rate: float, *, channels_first: bool) -> Array:
@@ -115,21 +117,24 @@ class Recorder:
         return np.array_equal(array, other) and not np.array_equal(array, native)
 
     def _fed_by(self, kind: str, taken: Array, made: Array) -> list[str]:
-        """See `Layer.fed_by`. An edge is where a layer takes the values that another one gave."""
+        """See `Layer.fed_by`. An edge is where a layer takes the values that another one gave.
+
+        Values that several layers gave, such as the zeros of weights that begin as zeros, tell nothing.
+        """
         if kind == "concatenate":
             return self._joined(made)
         if kind != "add":
             return self._sources(taken)
         rest = made - taken if made.shape == taken.shape else None
-        other = self._giver(lambda each: rest is not None and each.shape == rest.shape and bool(np.allclose(each, rest)))
+        other = [] if rest is None else self._giver(lambda each: each.shape == rest.shape and _near(each, rest))
         sources = self._sources(taken)
-        return [*sources, other] if sources and other is not None else []
+        return [*sources, *other] if sources and other else []
 
     def _sources(self, taken: Array) -> list[str]:
         """The calls that gave values: one, or several that are joined. A ReLU that is not recorded may stand behind them."""
         for relu in (False, True):
-            if (one := self._giver(lambda each, relu=relu: _same(each, taken, relu=relu))) is not None:
-                return [one]
+            if one := self._giver(lambda each, relu=relu: _same(each, taken, relu=relu)):
+                return one
             if joined := self._joined(taken, relu=relu):
                 return joined
             for layer, (own, _) in zip(self.layers, self.values, strict=True):
@@ -137,9 +142,20 @@ class Recorder:
                     return layer.fed_by
         return [] if any(layer.parameters for layer in self.layers) else [IMAGE]
 
-    def _giver(self, fits: Callable[[Array], bool]) -> str | None:
-        """The last call whose output fits."""
-        return next((name for name, made in self._given() if fits(made)), None)
+    def _giver(self, fits: Callable[[Array], bool]) -> list[str]:
+        """The last call whose output fits. None: several fit that do not hand it on, or its values are all the same."""
+        return self._one_of([(name, made) for name, made in self._given() if fits(made)])
+
+    def _one_of(self, fitting: Sequence[tuple[str, Array]]) -> list[str]:
+        """The first of these calls, if each only hands on what the next one gave."""
+        if not fitting or np.ptp(fitting[0][1]) == 0:
+            return []
+        by_name = {layer.name: layer for layer in self.layers}
+        hands_on = (
+            one in by_name and not by_name[one].parameters and by_name[one].fed_by == [other]
+            for (one, _), (other, _) in itertools.pairwise(fitting)
+        )
+        return [fitting[0][0]] if all(hands_on) else []
 
     def _given(self) -> Iterable[tuple[str, Array]]:
         """(name of the call, its output), the last first. The model's input comes last."""
@@ -154,14 +170,14 @@ class Recorder:
         done, whole = 0, values.shape[-1]
         while done < whole:
             fitting = [
-                (each.shape[-1], name)
+                (name, each)
                 for name, each in self._given()
                 if each.shape[:-1] == values.shape[:-1] and _same(each, values[..., done : done + each.shape[-1]], relu=relu)
             ]
-            if not fitting:
+            size = max((each.shape[-1] for _, each in fitting), default=0)
+            if not (one := self._one_of([pair for pair in fitting if pair[1].shape[-1] == size])):
                 return []
-            size, name = max(fitting, key=lambda pair: pair[0])  # the last of the widest
-            found.append(name)
+            found += one
             done += size
         return found
 
@@ -213,6 +229,11 @@ def _same(made: Array, taken: Array, *, relu: bool = False) -> bool:
         if not np.array_equal(np.maximum(made[few], 0) if relu else made[few], taken[few]):
             return False
     return True
+
+
+def _near(made: Array, rest: Array) -> bool:
+    """Whether values are the same but for the rounding of a sum."""
+    return all(np.allclose(made[few], rest[few]) for few in (np.s_[:1, ..., :1], np.s_[:]))  # most differ in the first values
 
 
 def _scaled(image: Array, array: Array) -> bool:

@@ -230,10 +230,11 @@ class Watchdog:
         for view in self._views:
             view.look(elapsed)
         patience = _PATIENCE * self._limit
-        found = [view for view in self._views if view.halted_seconds >= patience] or self._left_behind(patience)
+        halted = [view for view in self._views if view.halted_seconds >= patience]
+        found = halted or self._left_behind(patience)
         if not found and not self._stuck(patience):
             return None
-        return self._hang(found, self._why(found or self._views, patience))
+        return self._hang(found, f"no progress for {patience:g} s" if halted else self._why(found or self._views, patience))
 
     def halted(self) -> Hang | None:
         """A process that is stopped or silent now. Another that noticed it, and ended on its own, is not to blame."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from collections import Counter
@@ -30,6 +31,10 @@ _START = f'`dask worker ADDRESS --nworkers 1 --resources "{RESOURCE}=1"`'
 _POLL_SECONDS = 0.5
 _PROBE_SECONDS = 120.0
 """A worker may import the suite for the first time. One that is stopped never answers."""
+_ANSWER_SECONDS = 2.0
+"""Of a worker that only says that it is there."""
+_ANY = os.getpid
+"""What every worker can do, whatever code it has."""
 
 
 @contextmanager
@@ -66,9 +71,10 @@ def _checked(client: distributed.Client, address: str, plan: MatrixPlan) -> dict
     try:
         found: dict[str, Any] = cast(Any, client).run(probe, plan.model_dump_json(), **ask)
     except TimeoutError:
+        silent = [worker for worker in workers if not _answers(client, worker)]
         raise LaunchError(
-            f"A worker at {address} did not answer in {_PROBE_SECONDS:g} s. Asked: {', '.join(workers)}. End the one that is "
-            "stopped, or start it again."
+            f"Not every worker at {address} answered in {_PROBE_SECONDS:g} s. Silent: {', '.join(silent) or 'none now'}. End a "
+            "worker that is stopped, or start it again."
         ) from None
     code = jobs.code_of(plan)
     for worker, answer in found.items():
@@ -86,6 +92,15 @@ def _checked(client: distributed.Client, address: str, plan: MatrixPlan) -> dict
     except Exception as error:  # any error of importing or unpickling
         raise LaunchError(f"The scheduler at {address} cannot hand on jobs of this suite. Received: {error}. {same}") from None
     return {worker: answer["machine"] for worker, answer in found.items()}
+
+
+def _answers(client: distributed.Client, worker: str) -> bool:
+    """Whether a worker answers at all."""
+    try:
+        cast(Any, client).run(_ANY, workers=[worker], callback_timeout=_ANSWER_SECONDS)
+    except Exception:  # too late, or its connection is gone
+        return False
+    return True
 
 
 def probe(plan: str) -> dict[str, Any]:

@@ -179,7 +179,7 @@ def _submit(folder: Path, cells: Sequence[str], code: str, node: str | None) -> 
 
 def _ends(folder: Path, waiting: dict[str, str], say: Say) -> Ends:
     """Wait for jobs, and take each out of `waiting` when it is over."""
-    shown: dict[str, str] = {}
+    shown: dict[str, tuple[str, bool]] = {}
     read = {cell: log.stat().st_size if (log := _log(folder, cell)).exists() else 0 for cell in waiting}
     gone_since: dict[str, float] = {}
     while waiting:
@@ -187,8 +187,9 @@ def _ends(folder: Path, waiting: dict[str, str], say: Say) -> Ends:
         states = _states(folder, _ASKED)
         for cell, job in list(waiting.items()):
             state = states.get(job, _State("gone"))
-            if shown.get(cell) != state.words and state.name in _ALIVE:
-                shown[cell] = state.words
+            told = state.name, state.why != "None"  # a reason may change at every look
+            if shown.get(cell) != told and state.name in _ALIVE:
+                shown[cell] = told
                 say(f"{cell}: job {job} is {state.words}")
             read[cell] = _follow(_log(folder, cell), read[cell], cell, say)
             is_alive = (

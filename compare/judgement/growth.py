@@ -85,9 +85,9 @@ class Growth(NamedTuple):
                 return f"NOT ROUNDING: {more}"
             return (
                 f"Not shown to be rounding: {more} Copies are the serial run with weights that start one unit in the last "
-                f"place apart, {self.number} in each framework. They show how far rounding carries a run. Two reasons are "
-                "left: the frameworks round by more than one unit, as BatchNorm's sums over a batch may, or they compute "
-                "something else."
+                f"place apart, {self.number} in each framework. They show how far rounding carries a run. Three reasons are "
+                f"left: chance, for rounding alone passes so few copies in up to one comparison of {2 * self.number + 1}; sums "
+                "that round by more than one unit, as BatchNorm's over a batch may; or the frameworks compute something else."
             )
         last = self.limits[self.judged - 1]
         copies = (

@@ -232,7 +232,7 @@ def _trajectories(stored: Stored) -> list[str]:
 
 
 def _single_steps(stored: Stored) -> str:
-    """What tells the two reasons apart, and what to do. The copies do not tell."""
+    """What tells the reasons apart, and what to do. The copies do not tell."""
     if states := [rung.get("status") for rung in _rungs(stored) if str(rung.get("name")).startswith(_SINGLE_STEPS)]:
         counts = [f"{states.count(each)} {each}" for each in ("passed", "failed", "shown") if each in states]
         if {*states} == {"passed"}:

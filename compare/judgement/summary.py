@@ -235,21 +235,27 @@ def _status(row: Row, results: Sequence[RunResult], repeats: int, torn: int) -> 
     if row.unavailable:
         status, _, reason = row.unavailable.partition(": ")
         return status, reason
-    good = [result for result in results if result.status == "ok"]
-    # A repeat that a user interrupted is missing like one that was never started. A row without a good one has only that.
-    interrupted = [result for result in results if good and (result.status, result.reason) == ("killed", "interrupted")]
-    bad = [result for result in results if result not in good and result not in interrupted]
+    # A repeat that a user interrupted is missing like one that was never started. A row without a finished one has only that.
+    has_finished = any(result.status in store.FINISHED for result in results)
+    interrupted = [result for result in results if has_finished and _was_interrupted(result)]
+    bad = [result for result in results if result.status != "ok" and result not in interrupted]
+    absent = repeats - len(results)
+    counts = (("interrupted", len(interrupted)), ("without a result", absent - torn), ("with a torn result", torn))
+    missing = [(number, what) for what, number in counts if number > 0]
     for status in (*FAILURES, "not available", "not parallel"):
         found = [result for result in bad if result.status == status]
         if found:
             which = f"{len(found)} of {repeats} repeats: " if repeats > 1 else ""
-            missing = f"; {absent} without a result" if (absent := repeats - len(results)) > 0 else ""
-            return status, f"{which}{found[0].reason or 'no reason given'}{missing}"
-    if (absent := repeats - len(results)) > 0 or interrupted:
-        found = (("interrupted", len(interrupted)), ("without a result", absent - torn), ("with a torn result", torn))
-        reason = ", ".join(f"{number} of {repeats} repeats {what}" for what, number in found if number)
+            gaps = "".join(f"; {number} {what}" for number, what in missing)
+            return status, f"{which}{found[0].reason or 'no reason given'}{gaps}"
+    if missing:
+        reason = ", ".join(f"{number} of {repeats} repeats {what}" for number, what in missing)
         return "incomplete" if results else "not run", reason
     return "ok", None
+
+
+def _was_interrupted(result: RunResult) -> bool:
+    return result.status == "killed" and (result.reason or "").startswith("interrupted")
 
 
 def serial_of(comparison: Comparison, row: Row, *, cores: int | None = None, batch: int | None = None) -> Row | None:

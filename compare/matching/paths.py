@@ -111,7 +111,7 @@ class Pairing:
             self._between_alike,
             lambda: self._feeding_a_pair(self._fed_by_pairs),
             self._in_the_same_place,
-            lambda: self._feeding_a_pair(lambda place, name: None),
+            lambda: self._feeding_a_pair(lambda place, name: ()),
         )
         while any(test() for test in tests):
             pass
@@ -130,7 +130,7 @@ class Pairing:
         return self._add(self._by(self._signature))
 
     def _fed_alike(self) -> bool:
-        """The same feeds them. What feeds a layer may be unknown. Then it is no other's counterpart."""
+        """The same feeds them."""
         return self._add(self._by(self._fed))
 
     def _between_alike(self) -> bool:
@@ -149,12 +149,7 @@ class Pairing:
                 for place, taker in enumerate((one, other))
             ]
             if all(sources):
-                self._add(
-                    [
-                        _grouped(some, lambda each, at=place: (each.pools, self._kind(at, each.name, tell)))
-                        for place, some in enumerate(sources)
-                    ]
-                )
+                self._add(self._grouped(sources, tell))
         return len(self.names) > before
 
     def _in_the_same_place(self) -> bool:
@@ -168,25 +163,30 @@ class Pairing:
             for at, pair in enumerate(zip(ours, theirs, strict=True)):
                 for place, slot in enumerate(pair):
                     if len(slot) == 1 and slot[0].name in still[place]:
-                        kind = self._kind(place, slot[0].name, self._fed)
+                        kind = self._signature(place, slot[0].name), self._fed(place, slot[0].name)
                         found[place].setdefault((one, at, slot[0].pools, kind), []).append(slot[0].name)
         return self._add(found)
 
     def _signature(self, place: int, name: str) -> Hashable:
         return self._signatures[place].get(name)
 
-    def _kind(self, place: int, name: str, tell: Callable[[int, str], Hashable]) -> Hashable:
-        return self._signature(place, name), tell(place, name)
-
     def _by(self, tell: Callable[[int, str], Hashable]) -> list[dict[Hashable, list[str]]]:
-        """For each side: the open layers by kind, shapes and what `tell` says. None says nothing."""
-        return [
-            _grouped(
-                [Source(each, 0) for each in self._open(place) if tell(place, each) is not None],
-                lambda each, at=place: self._kind(at, each.name, tell),
-            )
-            for place in (0, 1)
-        ]
+        """For each side: the open layers by kind, shapes and what `tell` says."""
+        return self._grouped([[Source(each, 0) for each in self._open(place)] for place in (0, 1)], tell)
+
+    def _grouped(
+        self, sides: Sequence[Iterable[Source]], tell: Callable[[int, str], Hashable]
+    ) -> list[dict[Hashable, list[str]]]:
+        """Layers by kind, shapes and what `tell` says. If it says None of one, all of its kind are left out."""
+        found: list[dict[Hashable, list[str]]] = [{}, {}]
+        unknown: set[Hashable] = set()
+        for place, side in enumerate(sides):
+            for each in side:
+                kind, told = (each.pools, self._signature(place, each.name)), tell(place, each.name)
+                if told is None:
+                    unknown.add(kind)
+                found[place].setdefault((kind, told), []).append(each.name)
+        return [{key: names for key, names in groups.items() if key[0] not in unknown} for groups in found]
 
     def _fed(self, place: int, name: str) -> Hashable:
         """What feeds a layer, in words that both sides share. None: not known."""
@@ -200,6 +200,8 @@ class Pairing:
 
     def _fed_by_pairs(self, place: int, name: str) -> Hashable:
         """The part of it that is paired. The rest may differ."""
+        if self._paths[place].slots.get(name) is None:
+            return None
         told = (self._told(place, each) for each in self._paths[place].sources(name))
         return tuple(sorted(each for each in told if each[0].startswith("=")))
 
@@ -226,10 +228,3 @@ class Pairing:
             if one not in self.names and other not in self._lefts:
                 self.pair(one, other)
         return len(self.names) > before
-
-
-def _grouped(sources: Iterable[Source], key: Callable[[Source], Hashable]) -> dict[Hashable, list[str]]:
-    found: dict[Hashable, list[str]] = {}
-    for each in sources:
-        found.setdefault(key(each), []).append(each.name)
-    return found

@@ -95,7 +95,7 @@ def prove(
         timed_runs: by framework, its serial run as it is timed, with its switches. Their first steps are compared too.
         others: such runs with other switches, input workers or cores. Single steps of these are compared too.
         remember: use a stored proof of the same code, versions and spec, and store this one.
-        keep: all recordings. Else only those of what is not proved stay: they are the evidence.
+        keep: all recordings. Else they stay only where a rung failed: they are the evidence.
 
     Raises:
         LaunchError: a twin could not record.

@@ -58,7 +58,7 @@ def test_edges_are_found_where_a_layer_takes_what_another_gave() -> None:
     def values(seed: int, channels: int = 4) -> Array:
         return np.random.default_rng(seed).normal(size=(4, 2, 3, channels))
 
-    recorder, (a, b, c) = Recorder(), (values(1), values(2), values(3))
+    recorder, (a, b, c) = Recorder(edges=True), (values(1), values(2), values(3))
     calls = [
         ("a", "conv", IMAGE, a),
         ("b", "conv", IMAGE, b),
@@ -90,6 +90,31 @@ def test_edges_are_found_where_a_layer_takes_what_another_gave() -> None:
         "unknown": [],
         "of_unknown": [],
     }
+
+
+def test_values_that_several_layers_gave_are_no_edge() -> None:
+    rng = np.random.default_rng(0)
+    normal, zeros = rng.normal(size=(4, 6)), np.zeros((4, 6))
+    recorder = Recorder(edges=True)
+    calls = {
+        "first": ("dense", normal, zeros),  # their weights begin as zeros
+        "second": ("dense", normal, zeros),
+        "both": ("concatenate", zeros, np.concatenate([zeros, zeros], -1)),
+        "of_both": ("dense", np.concatenate([zeros, zeros], -1), normal),
+        "one": ("dense", normal, normal + 1),
+        "same": ("dense", normal, normal + 1),
+        "of_one": ("dense", normal + 1, normal + 2),
+        "kept": ("dropout", normal + 2, normal + 2),  # it hands on what it takes
+        "of_kept": ("dense", normal + 2, normal),
+        "dead": ("dense", normal, -1 - np.abs(normal)),
+        "of_dead": ("dense", zeros, normal),  # behind a ReLU that is not recorded
+    }
+    for name, (kind, given, made) in calls.items():
+        layer = Layer(name=name, kind=kind, parameters={"kernel": [1]} if kind == "dense" else {})
+        recorder.add(layer, given, made, channels_first=False)
+    edges = {each.name: each.fed_by for each in recorder.layers}
+    assert [edges[name] for name in ("both", "of_both", "of_one", "of_dead")] == [[], [], [], []]
+    assert (edges["kept"], edges["of_kept"]) == (["of_one"], ["kept"])
 
 
 def test_a_layer_that_is_called_again_gets_a_number() -> None:

@@ -158,17 +158,20 @@ def test_a_worker_with_other_code_is_refused(fakes: pytest.MonkeyPatch, tmp_path
     assert "Start its scheduler and its workers from the same environment" in done.stderr
 
 
-async def silent(plan: str) -> None:
-    await asyncio.sleep(60)
+async def silent(*given: object, dask_worker: Any) -> None:
+    if "127.0.0.2" in dask_worker.address:
+        await asyncio.sleep(60)
 
 
 def test_a_worker_that_does_not_answer_is_named_in_time(fakes: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fakes.setattr(dask_slots, "probe", silent)
+    fakes.setattr(dask_slots, "_ANY", silent)
     fakes.setattr(dask_slots, "_PROBE_SECONDS", 0.5)
-    with cluster("127.0.0.2") as address:
+    fakes.setattr(dask_slots, "_ANSWER_SECONDS", 0.5)
+    with cluster("127.0.0.2", "127.0.0.3") as address:
         done = compare("run", *QUICK, *TWO, "--on", address, "--out", tmp_path / "out")
-    assert done.exit_code == 1 and "did not answer in 0.5 s. Asked: tcp://127.0.0.2:" in done.stderr, done.output
-    assert not (tmp_path / "out").exists()
+    assert done.exit_code == 1 and "Silent: tcp://127.0.0.2:" in done.stderr, done.output
+    assert "127.0.0.3" not in done.stderr and not (tmp_path / "out").exists()
 
 
 def other_code(plan: str) -> dict[str, Any]:

@@ -77,13 +77,14 @@ def as_independent(repeats: Any) -> Any:
     return together.model_copy(update={"low": together.value - half, "high": together.value + half})
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "name", "defect", "fails"),
     [
         pytest.param(selftest, "paired_ratio", narrow, "families of 8 equal comparisons", marks=pytest.mark.slow),
         (statistics, "critical", one_look, "equal runs called different at any of 5 to 20 repeats"),
-        (statistics, "critical_smaller", at_each_look, "differences of just 5 % called smaller"),
+        pytest.param(
+            statistics, "critical_smaller", at_each_look, "differences of just 5 % called smaller", marks=pytest.mark.slow
+        ),
         pytest.param(
             statistics, "smaller_p", uncorrected, "families of 8 differences of just 5 % over one base", marks=pytest.mark.slow
         ),

@@ -222,6 +222,19 @@ def test_a_row_that_was_interrupted_names_its_repeats_without_a_result_too() -> 
     assert "5 repeats" in comparison_report.facts(Compared(whole, summarize(whole), compared.findings))[0]
 
 
+def test_an_interrupted_repeat_is_missing_beside_what_failed_and_beside_what_was_not_parallel() -> None:
+    stored = made.repeated()
+    row = stored.comparison.rows[0]
+    interrupted = made.bad(row, "killed", "interrupted; its result could not be read", epochs=0)
+    stored.runs[row.id] |= {2: made.bad(row, "failed", "no memory", epochs=0), 3: interrupted}
+    assert (summary := summarize(stored)[0]).status == "failed" and summary.reason == "1 of 5 repeats: no memory; 1 interrupted"
+    finished = stored.runs[row.id][0].model_copy(update={"status": "not parallel", "reason": "fewer replicas"})
+    stored.runs[row.id] = {**dict.fromkeys(range(4), finished), 4: interrupted}
+    assert summarize(stored)[0].status == "not parallel"
+    stored.runs[row.id] = {0: interrupted}
+    assert summarize(stored)[0].status == "killed"
+
+
 def test_a_framework_alone_has_no_first_step_difference() -> None:
     rows = [made.row("pytorch")]
     stored = made.repeated().model_copy(

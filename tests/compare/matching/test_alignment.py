@@ -132,6 +132,16 @@ def test_what_nothing_tells_apart_is_refused_once_and_the_command_that_is_propos
         assert align(left, right, {one: other}).names["a2"] == "y2"
 
 
+def test_a_layer_is_not_alone_where_another_of_its_kind_is_fed_by_nobody_knows_what() -> None:
+    def net(*known: str) -> list[Layer]:
+        branches = [fed(name, "stem") for name in ("fine", "wide")]
+        hidden = [each if each.name in known else each.model_copy(update={"fed_by": []}) for each in branches]
+        return [fed("stem", size=7), *hidden, fed("end", "fine", "wide", size=2)]
+
+    found = align(net("fine"), renamed(net("wide")), {})
+    assert found.names == {each.name: f"k_{each.name}_" for each in net()} and not {"fine", "wide"} & found.given
+
+
 def test_an_edge_that_is_not_known_pairs_nothing_wrongly() -> None:
     unknown = [each.model_copy(update={"fed_by": []}) if each.name == "end" else each for each in inception("plms", "smlp")]
     found = Pairing(inception("smlp", "smlp"), renamed(unknown), {}, signature)
