@@ -25,6 +25,7 @@ QUIET = {
     "distributed.worker.profile.enabled": False,
     "distributed.admin.tick.interval": "1s",
     "distributed.admin.system-monitor.interval": "5s",
+    "distributed.worker.memory.monitor-interval": "2s",
 }
 """Dask's configuration for a process that uses no core while it waits. As it comes, Dask looks at itself 200 times a second.
 

@@ -22,6 +22,8 @@ from compare.matching.formulas import apart, close
 BIASED, ROUNDED = "biased-variance", "rounded-constants"
 ALIKE = 1e-6
 """Relative difference of values behind rounded constants that still are the same values."""
+_SIXTHS, _LEFT = 100.0, 1e-3
+"""Of what a rounded sixth changes a gradient by: all gradients may differ by the first, and of one the second may be left."""
 KNOWN = {
     "layer-missing": "A layer with parameters is in one model only, or has another shape.",
     "pairing": "Layers of the same kind and shapes may be paired wrongly. `--map` names the right pairs.",
@@ -33,7 +35,10 @@ KNOWN = {
     "data-format": "Axes of the image are mixed up: reshaped instead of transposed, or normalised along the wrong one.",
     "order": "Layers run in another order, or channels are joined in another one.",
     "float32": "One model computes in float32 where float64 was asked for.",
-    ROUNDED: "TensorFlow keeps a constant (of GELU, a slope, a scaling) in float32. Accepted if nothing larger is behind it.",
+    ROUNDED: (
+        "TensorFlow keeps a constant (of GELU, a slope, a scaling) in float32, PyTorch a sixth in the gradient of a hard "
+        "sigmoid. Accepted if nothing larger is behind it."
+    ),
     "addition-missing": "An earlier value is added (a residual connection) in one model only.",
     "padding": "Padding lies on other sides, as TensorFlow's `same` with a stride.",
     "activation": "Another activation, another variant of it (GELU), another slope, or none.",
@@ -943,8 +948,8 @@ def _regularizer(left: Side, right: Side, names: Sequence[tuple[str, str]]) -> t
     return side.name, factor, abs(total - abs(difference)) / abs(difference)
 
 
-def of_gradients(left: Side, right: Side, names: Sequence[tuple[str, str]]) -> list[Cause]:
-    """Causes why gradients differ where losses agree. `names` are those of `of_update`."""
+def of_gradients(left: Side, right: Side, names: Sequence[tuple[str, str]], difference: float) -> list[Cause]:
+    """Causes why gradients differ, by so much at most, where losses agree. `names` are those of `of_update`."""
     for one, other in names:
         gradients = _gradient(left, one), _gradient(right, other)
         for place, side in enumerate((left, right)):
@@ -952,6 +957,26 @@ def of_gradients(left: Side, right: Side, names: Sequence[tuple[str, str]]) -> l
                 name = (one, other)[place]
                 layer = side.layers["training"][name.rpartition(".")[0]]
                 return [Cause("frozen", f"{side.name} does not train {name}: its gradient is zero.", layer.where or "")]
+    return _rounded_sixth(left, right, names) if difference <= _SIXTHS * abs(formulas.SIXTH - 1.0) else []
+
+
+def _rounded_sixth(left: Side, right: Side, names: Sequence[tuple[str, str]]) -> list[Cause]:
+    """A hard sigmoid divides by six. PyTorch multiplies its gradient by a sixth of float32, in float64 too.
+
+    In front of the last hard sigmoid the gradients differ by just that factor.
+    """
+    sides = (left, right)
+    for pair in reversed(names):
+        gradients = [_gradient(side, name) for side, name in zip(sides, pair, strict=True)]
+        for place, side in enumerate(sides):
+            residual = apart(gradients[place], gradients[1 - place] * formulas.SIXTH)
+            if residual <= _LEFT * abs(formulas.SIXTH - 1.0) and np.any(gradients[place]):
+                layer = pair[place].rpartition(".")[0]
+                said = (
+                    f"Behind {layer}, {side.name} multiplies the gradient of a hard sigmoid by a sixth that is rounded to "
+                    "float32, where float64 was asked for."
+                )
+                return [Cause(ROUNDED, said, side.layers["training"][layer].where or "", residual)]
     return []
 
 

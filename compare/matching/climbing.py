@@ -227,7 +227,7 @@ class Match:
         if self._agrees:
             return "settings that differ"
         accepted = any(rung.status == ACCEPTED for rung in self.rungs)
-        return "what was accepted" if accepted else "constants that TensorFlow rounds to float32"
+        return "what was accepted" if accepted else "constants that a framework rounds to float32"
 
 
 class Process:
@@ -416,7 +416,11 @@ def _climb(ask: Ask, left: Side, right: Side, alignment: Alignment, look: _Look)
     smallest = _NOISE * max(of_layers.values(), default=0.0)
     least = [of_layers[name] if name in rounding else smallest for name, *_ in gradients]
     rung = _rung(_GRADIENTS, gradients, _GRADIENT, least)
-    yield rung if rung.status == PASSED else replace(rung, causes=tuple(causes.of_gradients(left, right, trained)))
+    yield (
+        rung
+        if rung.status == PASSED
+        else replace(rung, causes=tuple(causes.of_gradients(left, right, trained, rung.difference)))
+    )
     judged = [
         formulas.beyond_rounding(ours, theirs, floor, _GRADIENT)
         for (_, ours, theirs), floor in zip(gradients, least, strict=True)

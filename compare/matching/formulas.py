@@ -117,6 +117,10 @@ def _float32(constant: float) -> float:
     return float(np.float32(constant))
 
 
+SIXTH = 6 * _float32(1 / 6)
+"""By so much a sixth that is rounded to float32 is too large."""
+
+
 class Fit(NamedTuple):
     """How well a function turns x into y."""
 

@@ -132,7 +132,7 @@ def write(found: Match, path: Path) -> list[str]:
         said.append("Keras's running variances become unbiased there, as PyTorch's are. Without that, scores would differ.")
     if ROUNDED in accepted:
         said.append(
-            "TensorFlow rounds constants of a function to float32. The proof of a run fails by that much, and names it."
+            "A framework rounds constants of a function to float32. The proof of a run fails by that much, and names it."
         )
     return said
 

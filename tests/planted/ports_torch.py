@@ -97,6 +97,10 @@ def with_hardswish() -> nn.Module:
     return Net(functional.hardswish)
 
 
+def with_hardsigmoid() -> nn.Module:
+    return Net(functional.hardsigmoid)
+
+
 def with_softmax_inside() -> nn.Module:
     return Net(lambda x: torch.softmax(x, 1))
 

@@ -430,7 +430,7 @@ def test_the_same_call_gives_the_same_answer(both: Both) -> None:
 def test_a_rounded_constant_is_told_and_tried_out_also_where_outputs_agree_within_the_tolerance(both: Both) -> None:
     found = matched(both, "with_barely_leaky", "right_leaky")
     assert found.holds and not found.same
-    assert found.sentences[0] == "Yes, but for constants that TensorFlow rounds to float32."
+    assert found.sentences[0] == "Yes, but for constants that a framework rounds to float32."
     (inference,) = (rung for rung in found.rungs if rung.name == "logits, inference")
     assert inference.status == climbing.ROUNDS and inference.difference < inference.tolerance
     (cause,) = inference.causes
@@ -492,7 +492,7 @@ def test_what_tensorflow_rounds_is_accepted_alone_and_hides_nothing(both: Both) 
 
 def test_all_rounded_constants_are_looked_behind_and_each_is_tried_out(both: Both) -> None:
     right = matched(both, "TwoRounded", "two_rounded")
-    assert right.holds and right.but_for == "constants that TensorFlow rounds to float32", right.sentences
+    assert right.holds and right.but_for == "constants that a framework rounds to float32", right.sentences
     (gelu,) = (cause for rung in matched(both, "with_gelu", "gelu").rungs[1:2] for cause in rung.causes)
     assert gelu.residual is not None and gelu.residual < 1e-14, gelu
     wrong = matched(both, "TwoRounded", "two_rounded_with_another_epsilon")
@@ -505,7 +505,7 @@ def test_all_rounded_constants_are_looked_behind_and_each_is_tried_out(both: Bot
 )
 def test_a_scaling_whose_constants_tensorflow_rounds_is_accepted(both: Both, net: str, model: str) -> None:
     found = matched(both, net, model)
-    assert found.holds and found.but_for == "constants that TensorFlow rounds to float32", found.sentences
+    assert found.holds and found.but_for == "constants that a framework rounds to float32", found.sentences
     (cause,) = found.rungs[1].causes
     assert cause.residual is not None and cause.residual < 1e-14 < 1e-10 < found.rungs[1].difference
     assert "scales and shifts by constants that are rounded to float32" in cause.sentence
@@ -565,6 +565,17 @@ def test_a_bias_in_front_of_relu_and_batch_norm_is_judged_and_a_gradient_half_a_
     assert statuses["logits, training"] == statuses["loss"] == climbing.PASSED and statuses["gradients"] == climbing.FAILED
     (gradients,) = (rung for rung in wrong.rungs if rung.name == "gradients")
     assert "conv.bias" in gradients.where and 1e-4 < gradients.difference < 5e-3
+
+
+def test_a_sixth_that_pytorch_rounds_in_a_gradient_is_said_and_accepted_and_hides_nothing(both: Both) -> None:
+    found = matched(both, "with_hardsigmoid", "with_hardsigmoid")
+    assert found.holds and not found.same, found.sentences
+    (cause,) = [each for rung in found.rungs for each in rung.causes]
+    assert cause.name == "rounded-constants" and "Behind conv2, pytorch multiplies the gradient of a hard" in cause.sentence
+    assert cause.residual is not None and cause.residual < 1e-11
+    assert {rung.name: rung.status for rung in found.rungs}["gradients"] == climbing.ROUNDS
+    wrong = matched(both, "with_hardsigmoid", "with_hardsigmoid_of_wrong_gradient")
+    assert not wrong.holds and {rung.name: rung.status for rung in wrong.rungs}["gradients"] == climbing.FAILED
 
 
 def test_a_constant_that_tensorflow_rounds_is_said_and_accepted(both: Both) -> None:
