@@ -203,6 +203,17 @@ class Model:
         array = _to_canonical(tensor.detach().numpy(), role, layer)
         return np.array(recording.to_canonical(array, role, self._order(name)))
 
+    def _weights_in(self, state: Any) -> Any:
+        """A state_dict, or the one that a checkpoint holds beside an epoch and an optimizer."""
+        names = self._net.state_dict().keys()
+        if not isinstance(state, dict) or names & state.keys():
+            return state
+        inside = [each for each in state.values() if isinstance(each, dict) and names & each.keys()]
+        if len(inside) != 1:
+            held = ", ".join(map(str, state)) or "nothing"
+            raise ValueError(f"it holds {held}, and weights of this model in {len(inside)} of them")
+        return inside[0]
+
     def _read(self, path: str) -> None:
         try:
             state = torch.load(path, map_location="cpu", weights_only=True)
@@ -214,7 +225,7 @@ class Model:
             ) from error
         try:
             built = {name: buffer.clone() for name, buffer in self._constants.items()}
-            self._net.load_state_dict(state.get("state_dict", state) if isinstance(state, dict) else state)
+            self._net.load_state_dict(self._weights_in(state))
             for name, before in built.items():  # a file of float32 rounds a constant; then the model's own is the exact one
                 if torch.equal(before.float(), (now := self._net.get_buffer(name)).float()):
                     now.copy_(before)

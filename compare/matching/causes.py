@@ -15,6 +15,7 @@ from scipy import special
 
 from common.matching import recording
 from common.matching.records import Array, Layer
+from compare.core import wording
 from compare.matching import formulas
 from compare.matching.alignment import Alignment, in_words, plain, signature
 from compare.matching.formulas import apart, close
@@ -22,6 +23,8 @@ from compare.matching.formulas import apart, close
 BIASED, ROUNDED = "biased-variance", "rounded-constants"
 ALIKE = 1e-6
 """Relative difference of values behind rounded constants that still are the same values."""
+_MOST_RUNS = 8
+"""Of channels that stand side by side in both models, told one by one."""
 _SIXTHS, _LEFT = 100.0, 1e-3
 """Of what a rounded sixth changes a gradient by: all gradients may differ by the first, and of one the second may be left."""
 KNOWN = {
@@ -405,9 +408,18 @@ def _order(split: Split) -> Iterator[Cause]:
         order = np.argsort(marks[0])[np.argsort(np.argsort(marks[1]))]
         if split.close(left[..., order], right):
             what = "concatenates" if "concatenate" in split.kinds else "joins the same channels"
-            said = f"{names[1]} {what} in another order than {names[0]}."
+            said = f"{names[1]} {what} in another order than {names[0]}{_in_runs(order, names[0])}."
             yield Cause("order", said, split.where, apart(left[..., order], right))
             return
+
+
+def _in_runs(order: npt.NDArray[Any], name: str) -> str:
+    """Which channels of the other model stand side by side, where that is short to say."""
+    runs = np.split(order, np.flatnonzero(np.diff(order) != 1) + 1)
+    if len(runs) > _MOST_RUNS:
+        return ""
+    words = [f"{run[0]} to {run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs]
+    return f": its channels are {name}'s {wording.joined(words)}, from 0"
 
 
 def _activations(split: Split) -> Iterator[Cause]:

@@ -152,7 +152,7 @@ CASES: list[tuple[str, str, str, str, dict[str, Any], str]] = [
     ("order", "logits, inference", "Shared", "shared_in_another_order", {}, "tensorflow concatenates in another order"),
     (
         *("order", "logits, inference", "Inception", "inception_joined_in_another_order", {}),
-        "tensorflow concatenates in another order than pytorch.",
+        "tensorflow concatenates in another order than pytorch: its channels are pytorch's",
     ),
     (
         *("order", "logits, inference", "InTurn", "in_turn_in_another_order", {}),
@@ -852,6 +852,14 @@ def test_weights_of_files_are_copied_or_compared(both: Both, tmp_path: Path) -> 
     assert first.name == "weights as given" and [cause.name for cause in first.causes] == ["initialisation"]
     with pytest.raises(SpecError, match=r"net\.pt does not fit .*with_norm.* Give the state_dict of this model"):
         matched(both, "with_norm", "with_norm", weights=files[:1])
+    inside = torch.replace("p.Net().state_dict()", "{'epoch': 3, 'model': p.Net().state_dict(), 'optimizer': {'state': {}}}")
+    subprocess.run([sys.executable, "-c", inside, files[0]], cwd=launch.PROJECT_ROOT, check=True)
+    assert matched(both, "Net", "port", weights=files[:1]).same
+    subprocess.run(
+        [sys.executable, "-c", inside.replace("Net()", "with_norm().norm"), files[0]], cwd=launch.PROJECT_ROOT, check=True
+    )
+    with pytest.raises(SpecError, match=r"it holds epoch, model, optimizer, and weights of this model in 0 of them"):
+        matched(both, "Net", "port", weights=files[:1])
 
 
 def example(home: Path, model: str, *words: str) -> subprocess.CompletedProcess[str]:
@@ -885,7 +893,13 @@ def test_the_first_try_of_the_example_is_explained_with_the_users_line_and_a_rep
     assert done.returncode == 1, done.stderr
     assert "Comparing net:Net with keras_net:first_try. This may take minutes.\n" in done.stderr
     assert "\nlayers and parameters: agrees\n" in done.stderr and "\nlogits, inference: differs by " in done.stderr
-    assert "padding: pytorch pads 1 above and 1 below" in " ".join(done.stdout.split()) and "net.py:12" in done.stdout
+    page = (launch.PROJECT_ROOT / "docs" / "match.md").read_text()
+    quoted = page.partition("exit code 1, and says:\n")[2].partition("\n## ")[0].split()
+    said = done.stdout.split()
+    start = next(at for at in range(len(said)) if said[at : at + 3] == quoted[:3])
+    residual = quoted.index("there.") - 1  # the rounding of a processor
+    assert said[start : start + residual] == quoted[:residual]
+    assert said[start + residual + 1 : start + len(quoted)] == quoted[residual + 1 :]
     stored = json.loads((tmp_path / "report" / "match.json").read_text())
     assert not stored["same"] and not stored["holds"]
     assert stored["verdict"] == "not the same" and stored["rungs"][1]["causes"][0]["name"] == "padding"
