@@ -178,7 +178,7 @@ class Pairing:
         self, sides: Sequence[Iterable[Source]], tell: Callable[[int, str], Hashable]
     ) -> list[dict[Hashable, list[str]]]:
         """Layers by kind, shapes and what `tell` says. If it says None of one, all of its kind are left out."""
-        found: list[dict[Hashable, list[str]]] = [{}, {}]
+        found: list[dict[tuple[Hashable, Hashable], list[str]]] = [{}, {}]
         unknown: set[Hashable] = set()
         for place, side in enumerate(sides):
             for each in side:
