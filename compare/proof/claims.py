@@ -35,7 +35,8 @@ def not_claimed(
         elif architecture.has_batch_norm and mode == "hybrid_pipeline":
             reasons[mode] = "BatchNorm over the micro-batches of each copy's shard is another function than serial's"
         elif architecture.has_batch_norm and timed.batch_norm_statistics == "per_replica":
-            reasons[mode] = "BatchNorm over each replica's own examples is another function than serial's"
+            own = "BatchNorm over each replica's own examples (batch_norm_statistics=per_replica)"
+            reasons[mode] = f"{own} is another function than serial's"
         elif timed.schedule.scaling != "none":
             reasons[mode] = "the learning rate is scaled with the replicas"
         elif architecture.has_batch_norm and timed.accumulation > 1:
