@@ -56,7 +56,7 @@ class Spread(Frozen):
 
 
 class Ratio(Frozen):
-    """The geometric mean of paired ratios, with its 95 % t-interval on the logarithms.
+    """The geometric mean of paired ratios, with its 95 % interval on the logarithms.
 
     Interval and p are valid however often repeats are added and looked at, unless its maker says otherwise.
     """

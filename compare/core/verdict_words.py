@@ -88,7 +88,8 @@ def family_words(
     if not tested:
         return None
     level, number = percent(CONFIDENCE), tested[0].family
-    end = f" This holds however often repeats are added.{resolution_words([each.ratio for each in tested], number)}"
+    end = " This holds however often repeats are added. So intervals are wider, and p is larger, than one plain t-test gives."
+    end += f"{resolution_words([each.ratio for each in tested], number)}"
     if number == 1:
         return f"One comparison was tested, at {level} ({tests}).{end}"
     return (

@@ -160,7 +160,7 @@ def _cautions(made: Evaluated) -> list[str]:
     ]
     for contestant in made.scored:
         last = [model for model in made.of(contestant) if model.best_epoch == model.epochs]
-        if last:
+        if last and _schedule_words(made, contestant) is None:
             said.append(f"{contestant}: the best epoch was the last one; a longer training may be better.")
     if unseen := [name for name, images in zip(made.shown_class_names, made.supports, strict=False) if not images]:
         said.append(

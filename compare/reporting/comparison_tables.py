@@ -140,10 +140,12 @@ def main_table(summaries: Sequence[Summary], of_scores: str = "") -> Table:
     note = f"Accuracy and loss: test split{of}, after the last epoch. {f'{of_scores} ' if of_scores else ''}" * _trained(
         summaries
     )
-    if any(summary.shown_ratio(key) is not None for summary in summaries for key in _SPEEDUPS):
-        note += "Speed-up: against the same framework's serial run, by seconds per epoch. "
     several = max(summary.repeats for summary in summaries) > 1
-    note += "Median over repeats." * several
+    has_speedup = any(summary.shown_ratio(key) is not None for summary in summaries for key in _SPEEDUPS)
+    if has_speedup:
+        how = ", geometric mean of the repeats' ratios" * several
+        note += f"Speed-up: against the same framework's serial run, by seconds per epoch{how}. "
+    note += ("Other figures: median over repeats." if has_speedup else "Median over repeats.") * several
     files_note = "Peak memory: the largest of the repeats." * several
     note = note.strip()
     if guessing := sum(summary.guesses for summary in summaries):
@@ -272,7 +274,11 @@ def speedup_table(summaries: Sequence[Summary]) -> Table:
         Column("pays", "pays", fold=15, pick=_pays),
     )
     several = max(summary.repeats for summary in summaries) > 1
-    note = "Geometric mean of the ratios of paired repeats (95 % t-interval)." if several else "Of one repeat each."
+    note = (
+        "Geometric mean of the ratios of paired repeats (95 % interval, corrected for looks)."
+        if several
+        else "Of one repeat each."
+    )
     return Table.of("speedup", "Speed-up", columns, summaries, note)
 
 
