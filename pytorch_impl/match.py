@@ -204,14 +204,22 @@ class Model:
         return np.array(recording.to_canonical(array, role, self._order(name)))
 
     def _weights_in(self, state: Any) -> Any:
-        """A state_dict, or the one that a checkpoint holds beside an epoch and an optimizer."""
-        names = self._net.state_dict().keys()
-        if not isinstance(state, dict) or names & state.keys():
+        """The state_dict of a file, which may be a checkpoint with an epoch and an optimizer, or have a prefix of copies."""
+        if not isinstance(state, dict):
             return state
-        inside = [each for each in state.values() if isinstance(each, dict) and names & each.keys()]
+        names = self._net.state_dict().keys()
+
+        def known(held: Any) -> list[Any]:
+            if not isinstance(held, dict) or names & held.keys():
+                return [held] if isinstance(held, dict) else []
+            bare = {str(name).removeprefix("module."): value for name, value in held.items()}  # of nn.DataParallel
+            return [bare] if names & bare.keys() else []
+
+        surest = known(state) or known(state.get("state_dict"))
+        inside = surest or [each for held in state.values() for each in known(held)]
         if len(inside) != 1:
-            held = ", ".join(map(str, state)) or "nothing"
-            raise ValueError(f"it holds {held}, and weights of this model in {len(inside)} of them")
+            few = ", ".join([*map(str, state)][:6]) or "nothing"
+            raise ValueError(f"it holds {few}, and weights of this model in {len(inside)} of them")
         return inside[0]
 
     def _read(self, path: str) -> None:

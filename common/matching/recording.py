@@ -126,15 +126,15 @@ class Recorder:
         if kind != "add":
             return self._sources(taken)
         rest = made - taken if made.shape == taken.shape else None
-        other = [] if rest is None else self._giver(lambda each: each.shape == rest.shape and _near(each, rest))
+        other = [] if rest is None else self._one_of([pair for pair in self._given() if _near(pair[1], rest)])
         sources = self._sources(taken)
         return [*sources, *other] if sources and other else []
 
     def _sources(self, taken: Array) -> list[str]:
         """The calls that gave values: one, or several that are joined. A ReLU that is not recorded may stand behind them."""
         for relu in (False, True):
-            if one := self._giver(lambda each, relu=relu: _same(each, taken, relu=relu)):
-                return one
+            if fitting := [(name, made) for name, made in self._given() if _same(made, taken, relu=relu)]:
+                return self._one_of(fitting)
             if joined := self._joined(taken, relu=relu):
                 return joined
             for layer, (own, _) in zip(self.layers, self.values, strict=True):
@@ -142,12 +142,8 @@ class Recorder:
                     return layer.fed_by
         return [] if any(layer.parameters for layer in self.layers) else [IMAGE]
 
-    def _giver(self, fits: Callable[[Array], bool]) -> list[str]:
-        """The last call whose output fits. None: several fit that do not hand it on, or its values are all the same."""
-        return self._one_of([(name, made) for name, made in self._given() if fits(made)])
-
     def _one_of(self, fitting: Sequence[tuple[str, Array]]) -> list[str]:
-        """The first of these calls, if each only hands on what the next one gave."""
+        """The first of these calls, if each only hands on what the next one gave. None where all values are the same."""
         if not fitting or np.ptp(fitting[0][1]) == 0:
             return []
         by_name = {layer.name: layer for layer in self.layers}
@@ -232,7 +228,9 @@ def _same(made: Array, taken: Array, *, relu: bool = False) -> bool:
 
 
 def _near(made: Array, rest: Array) -> bool:
-    """Whether values are the same but for the rounding of a sum."""
+    """Whether values are the same, except for the rounding of a sum."""
+    if made.shape != rest.shape:
+        return False
     return all(np.allclose(made[few], rest[few]) for few in (np.s_[:1, ..., :1], np.s_[:]))  # most differ in the first values
 
 

@@ -73,8 +73,8 @@ def _checked(client: distributed.Client, address: str, plan: MatrixPlan) -> dict
     except TimeoutError:
         silent = [worker for worker in workers if not _answers(client, worker)]
         raise LaunchError(
-            f"Not every worker at {address} answered in {_PROBE_SECONDS:g} s. Silent: {', '.join(silent) or 'none now'}. End a "
-            "worker that is stopped, or start it again."
+            f"Not every worker at {address} answered in {_PROBE_SECONDS:g} s. Silent: {', '.join(silent) or 'none now'}. A "
+            "worker that is stopped never answers: end it. One that still imports the suite answers the next time."
         ) from None
     code = jobs.code_of(plan)
     for worker, answer in found.items():

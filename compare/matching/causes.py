@@ -25,8 +25,10 @@ ALIKE = 1e-6
 """Relative difference of values behind rounded constants that still are the same values."""
 _MOST_RUNS = 8
 """Of channels that stand side by side in both models, told one by one."""
-_SIXTHS, _LEFT = 100.0, 1e-3
-"""Of what a rounded sixth changes a gradient by: all gradients may differ by the first, and of one the second may be left."""
+_SIXTHS, _LEFT = 2.0, 1e-3
+"""Of what a rounded sixth changes a gradient by. All may differ by the first for each hard sigmoid. One keeps the second."""
+_SMALL, _BEHIND = 1e-6, 1e-8
+"""Behind the last hard sigmoid, gradients may differ by the second. What is so small against the largest counts as that large."""
 KNOWN = {
     "layer-missing": "A layer with parameters is in one model only, or has another shape.",
     "pairing": "Layers of the same kind and shapes may be paired wrongly. `--map` names the right pairs.",
@@ -408,15 +410,15 @@ def _order(split: Split) -> Iterator[Cause]:
         order = np.argsort(marks[0])[np.argsort(np.argsort(marks[1]))]
         if split.close(left[..., order], right):
             what = "concatenates" if "concatenate" in split.kinds else "joins the same channels"
-            said = f"{names[1]} {what} in another order than {names[0]}{_in_runs(order, names[0])}."
+            said = f"{names[1]} {what} in another order than {names[0]}{_in_runs(order, marks[0], names[0])}."
             yield Cause("order", said, split.where, apart(left[..., order], right))
             return
 
 
-def _in_runs(order: npt.NDArray[Any], name: str) -> str:
-    """Which channels of the other model stand side by side, where that is short to say."""
+def _in_runs(order: npt.NDArray[Any], marks: Array, name: str) -> str:
+    """Which channels of the other model stand side by side, where that is sure and short to say."""
     runs = np.split(order, np.flatnonzero(np.diff(order) != 1) + 1)
-    if len(runs) > _MOST_RUNS:
+    if len(runs) > _MOST_RUNS or len(np.unique(marks)) < len(marks):  # channels that are equal, such as dead ones
         return ""
     words = [f"{run[0]} to {run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs]
     return f": its channels are {name}'s {wording.joined(words)}, from 0"
@@ -969,27 +971,41 @@ def of_gradients(left: Side, right: Side, names: Sequence[tuple[str, str]], diff
                 name = (one, other)[place]
                 layer = side.layers["training"][name.rpartition(".")[0]]
                 return [Cause("frozen", f"{side.name} does not train {name}: its gradient is zero.", layer.where or "")]
-    return _rounded_sixth(left, right, names) if difference <= _SIXTHS * abs(formulas.SIXTH - 1.0) else []
+    return _rounded_sixth((left, right), names, difference)
 
 
-def _rounded_sixth(left: Side, right: Side, names: Sequence[tuple[str, str]]) -> list[Cause]:
+def _rounded_sixth(sides: tuple[Side, Side], names: Sequence[tuple[str, str]], difference: float) -> list[Cause]:
     """A hard sigmoid divides by six. PyTorch multiplies its gradient by a sixth of float32, in float64 too.
 
-    In front of the last hard sigmoid the gradients differ by just that factor.
+    In front of the last hard sigmoid the gradients differ by just that factor. Behind it they agree.
     """
-    sides = (left, right)
-    for pair in reversed(names):
-        gradients = [_gradient(side, name) for side, name in zip(sides, pair, strict=True)]
-        for place, side in enumerate(sides):
+    off = abs(formulas.SIXTH - 1.0)
+    for place, side in enumerate(sides):
+        layers = side.layers["training"]
+        gates = [at for at, layer in enumerate(layers.values()) if _is_hard_sigmoid(layer)]
+        if not gates or difference > _SIXTHS * len(gates) * off:
+            continue
+        order = {name: at for at, name in enumerate(layers)}
+        pairs = {pair[place]: [_gradient(each, name) for each, name in zip(sides, pair, strict=True)] for pair in names}
+        least = _SMALL * max(float(np.abs(each).max(initial=0.0)) for pair in pairs.values() for each in pair)
+        for name, gradients in reversed(pairs.items()):
+            layer = name.rpartition(".")[0]
+            if order[layer] > gates[-1]:
+                if apart(gradients[0], gradients[1], least) > _BEHIND:
+                    break
+                continue
             residual = apart(gradients[place], gradients[1 - place] * formulas.SIXTH)
-            if residual <= _LEFT * abs(formulas.SIXTH - 1.0) and np.any(gradients[place]):
-                layer = pair[place].rpartition(".")[0]
+            if residual <= _LEFT * off and np.any(gradients[place]):
                 said = (
                     f"Behind {layer}, {side.name} multiplies the gradient of a hard sigmoid by a sixth that is rounded to "
                     "float32, where float64 was asked for."
                 )
-                return [Cause(ROUNDED, said, side.layers["training"][layer].where or "", residual)]
+                return [Cause(ROUNDED, said, layers[layer].where or "", residual)]
     return []
+
+
+def _is_hard_sigmoid(layer: Layer) -> bool:
+    return "function" in layer.settings and formulas.stated_activation(layer.settings) == "hard sigmoid"
 
 
 def of_update(

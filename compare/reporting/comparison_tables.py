@@ -145,7 +145,7 @@ def main_table(summaries: Sequence[Summary], of_scores: str = "") -> Table:
     if has_speedup:
         how = ", geometric mean of the repeats' ratios" * several
         note += f"Speed-up: against the same framework's serial run, by seconds per epoch{how}. "
-    note += ("Other figures: median over repeats." if has_speedup else "Median over repeats.") * several
+    note += ("Seconds, images/s and scores: median over repeats." if has_speedup else "Median over repeats.") * several
     files_note = "Peak memory: the largest of the repeats." * several
     note = note.strip()
     if guessing := sum(summary.guesses for summary in summaries):

@@ -166,6 +166,16 @@ def with_hardsigmoid_of_wrong_gradient() -> keras.Model:
     return port(activation=layers.Activation(wrong))
 
 
+def with_hardsigmoid_and_another_fault() -> keras.Model:
+    """The gradient of the last layer is two millionths too large."""
+
+    @tf.custom_gradient
+    def wrong(x: Any) -> Any:
+        return tf.identity(x), lambda dy: dy * (1 + 2e-6)
+
+    return port(activation="hard_sigmoid", dense={"activation": wrong})
+
+
 def with_softmax_inside() -> keras.Model:
     return port(activation="softmax")
 

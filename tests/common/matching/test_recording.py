@@ -117,6 +117,22 @@ def test_values_that_several_layers_gave_are_no_edge() -> None:
     assert (edges["kept"], edges["of_kept"]) == (["of_one"], ["kept"])
 
 
+def test_what_another_layer_takes_is_no_edge_where_outputs_fit() -> None:
+    rng = np.random.default_rng(0)
+    image, stem, same = (rng.normal(size=(4, 6)) for _ in range(3))
+    recorder = Recorder(edges=True)
+    calls = [
+        ("stem", image, stem),
+        ("one", stem, same),
+        ("two", stem, same),
+        ("of_one", same, stem + 1),
+        ("of_two", same, stem + 2),
+    ]
+    for name, given, made in calls:
+        recorder.add(Layer(name=name, kind="dense", parameters={"kernel": [1]}), given, made, channels_first=False)
+    assert [each.fed_by for each in recorder.layers[3:]] == [[], []]
+
+
 def test_a_layer_that_is_called_again_gets_a_number() -> None:
     recorder = Recorder()
     for _ in range(3):

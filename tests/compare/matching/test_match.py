@@ -574,8 +574,9 @@ def test_a_sixth_that_pytorch_rounds_in_a_gradient_is_said_and_accepted_and_hide
     assert cause.name == "rounded-constants" and "Behind conv2, pytorch multiplies the gradient of a hard" in cause.sentence
     assert cause.residual is not None and cause.residual < 1e-11
     assert {rung.name: rung.status for rung in found.rungs}["gradients"] == climbing.ROUNDS
-    wrong = matched(both, "with_hardsigmoid", "with_hardsigmoid_of_wrong_gradient")
-    assert not wrong.holds and {rung.name: rung.status for rung in wrong.rungs}["gradients"] == climbing.FAILED
+    for port in ("with_hardsigmoid_of_wrong_gradient", "with_hardsigmoid_and_another_fault"):
+        wrong = matched(both, "with_hardsigmoid", port)
+        assert not wrong.holds and {rung.name: rung.status for rung in wrong.rungs}["gradients"] == climbing.FAILED, port
 
 
 def test_a_constant_that_tensorflow_rounds_is_said_and_accepted(both: Both) -> None:
@@ -852,6 +853,11 @@ def test_weights_of_files_are_copied_or_compared(both: Both, tmp_path: Path) -> 
     assert first.name == "weights as given" and [cause.name for cause in first.causes] == ["initialisation"]
     with pytest.raises(SpecError, match=r"net\.pt does not fit .*with_norm.* Give the state_dict of this model"):
         matched(both, "with_norm", "with_norm", weights=files[:1])
+    twice = "{'state_dict': p.Net().state_dict(), 'state_dict_ema': p.Net().state_dict()}"
+    for held in ("torch.nn.DataParallel(p.Net()).state_dict()", twice):
+        program = torch.replace("p.Net().state_dict()", held)
+        subprocess.run([sys.executable, "-c", program, files[0]], cwd=launch.PROJECT_ROOT, check=True)
+        assert matched(both, "Net", "port", weights=files[:1]).same
     inside = torch.replace("p.Net().state_dict()", "{'epoch': 3, 'model': p.Net().state_dict(), 'optimizer': {'state': {}}}")
     subprocess.run([sys.executable, "-c", inside, files[0]], cwd=launch.PROJECT_ROOT, check=True)
     assert matched(both, "Net", "port", weights=files[:1]).same
