@@ -26,9 +26,15 @@ ALIKE = 1e-6
 _MOST_RUNS = 8
 """Of channels that stand side by side in both models, told one by one."""
 _SIXTHS, _LEFT = 2.0, 1e-3
-"""Of what a rounded sixth changes a gradient by. All may differ by the first for each hard sigmoid. One keeps the second."""
+"""All gradients may differ by the first, in units of what a rounded sixth changes, for each hard sigmoid.
+
+One gradient must differ by a rounded sixth. With this corrected, no more than the second may be left.
+"""
 _SMALL, _BEHIND = 1e-6, 1e-8
-"""Behind the last hard sigmoid, gradients may differ by the second. What is so small against the largest counts as that large."""
+"""Behind the last hard sigmoid, gradients may differ by the second.
+
+A gradient that is smaller than the first, against the largest, counts as that large.
+"""
 KNOWN = {
     "layer-missing": "A layer with parameters is in one model only, or has another shape.",
     "pairing": "Layers of the same kind and shapes may be paired wrongly. `--map` names the right pairs.",
