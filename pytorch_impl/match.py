@@ -204,16 +204,17 @@ class Model:
         return np.array(recording.to_canonical(array, role, self._order(name)))
 
     def _weights_in(self, state: Any) -> Any:
-        """The state_dict of a file, which may be a checkpoint with an epoch and an optimizer, or have a prefix of copies."""
+        """The state_dict of a file. A checkpoint has it beside an epoch and an optimizer. `nn.DataParallel` adds a prefix."""
+        # Twin: a file of torch.save may hold anything. Keras's .weights.h5 holds the weights of one model.
         if not isinstance(state, dict):
             return state
         names = self._net.state_dict().keys()
 
         def known(held: Any) -> list[Any]:
-            if not isinstance(held, dict) or names & held.keys():
-                return [held] if isinstance(held, dict) else []
-            bare = {str(name).removeprefix("module."): value for name, value in held.items()}  # of nn.DataParallel
-            return [bare] if names & bare.keys() else []
+            if not isinstance(held, dict):
+                return []
+            bare = {str(name).removeprefix("module."): value for name, value in held.items()}
+            return [each for each in (held, bare) if names & each.keys()][:1]
 
         surest = known(state) or known(state.get("state_dict"))
         inside = surest or [each for held in state.values() for each in known(held)]

@@ -51,7 +51,7 @@ class Recorder:
         layouts = tuple(image), (image[2], *image[:2])
         self._input = given.transpose(0, 2, 3, 1) if given.ndim == 4 and channels_first else given
         if given.shape[1:] == layouts[channels_first] and layouts[0] != layouts[1]:
-            self._image, self._is_input = given.transpose(0, 2, 3, 1) if channels_first else given, True
+            self._image, self._is_input = self._input, True
 
     def add(self, layer: Layer, given: Array, made: Array, *, channels_first: bool) -> None:
         """Record one call, with values in the framework's own layout."""

@@ -24,7 +24,7 @@ BIASED, ROUNDED = "biased-variance", "rounded-constants"
 ALIKE = 1e-6
 """Relative difference of values behind rounded constants that still are the same values."""
 _MOST_RUNS = 8
-"""Of channels that stand side by side in both models, told one by one."""
+"""Channels side by side in both models make a run. No more runs are told one by one."""
 _SIXTHS, _LEFT = 2.0, 1e-3
 """All gradients may differ by the first, in units of what a rounded sixth changes, for each hard sigmoid.
 

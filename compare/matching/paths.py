@@ -118,7 +118,7 @@ class Pairing:
         return self.names
 
     def may_be(self, one: str, other: str) -> bool:
-        """Whether two layers are fed alike, as far as it is known."""
+        """Whether two layers are fed alike. Two of which nothing is known count as alike."""
         return self._fed(0, one) == self._fed(1, other)
 
     def _open(self, place: int) -> list[str]:

@@ -51,7 +51,7 @@ class Brake:
         self._thread = threading.Thread(target=self._work, name="brake")
         self.stopped_seconds = 0.0
         self.running_seconds = 0.0
-        """Of the slow rank. The time in which it was stopped is not in it."""
+        """Of the slow rank. Time while it was stopped does not count."""
 
     @property
     def factor(self) -> float:
