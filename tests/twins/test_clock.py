@@ -48,7 +48,11 @@ def test_a_queue_is_empty_when_an_epoch_starts_whatever_passed_before(twin: Twin
         batches = feed(epoch, range(1, 5))
         time.sleep(PAUSE_SECONDS)  # as long as an evaluation
         asked = time.time()
-        begun = [float(batch.begun) for batch in batches]
+        begun, waits = list[float](), list[float]()
+        for batch in batches:
+            begun.append(float(batch.begun))
+            waits.append(time.time() - asked - sum(waits))
+        print(f"waits of epoch {epoch}: {', '.join(f'{1e3 * wait:.0f}' for wait in waits)} ms")
         assert len(begun) == 4
         assert min(begun) >= asked - timing.RESOLUTION_SECONDS
 
@@ -58,6 +62,8 @@ def test_every_batch_shape_is_built_before_it_is_timed(twin: Twin, accumulation:
     result = trained(twin, tmp_path, accumulation=accumulation, epochs=2).result("ok")
     assert [record.steps for record in result.epochs] == [5, 5]
     assert result.phases is not None and result.phases.compile_seconds > 0.0
+    timed = ", ".join(f"{record.timed_seconds:.3f} s for {record.timed_steps} steps" for record in result.epochs)
+    print(f"compile {result.phases.compile_seconds:.3f} s, first step {result.phases.first_step_seconds:.3f} s, epochs {timed}")
     # Twin: torch builds no graph for a batch of another size.
     if twin.framework == "tensorflow" and accumulation == 3:
         assert result.phases.compile_seconds > 0.05 * result.phases.first_step_seconds
@@ -171,6 +177,8 @@ def test_a_slow_rank_shows_in_the_images_per_second_of_a_mode_whose_ranks_do_not
 ) -> None:
     result = planted(framework, tmp_path, "slow_rank", fields)
     assert result.status == "ok", result.reason
+    memory = f"RSS {result.peak_memory_mib:.0f} MiB, PSS {result.peak_memory_pss_mib:.0f} MiB"
+    print(f"{', '.join(f'{record.images_per_second:.0f}' for record in result.epochs)} images/s, {memory}")
     for record in result.epochs:
         assert record.timed_seconds >= record.timed_steps * clock.SLOW_SECONDS
 
