@@ -15,6 +15,9 @@ from common.spec import Spec
 SCHEMA_VERSION = 1
 
 
+INTERRUPTED = "interrupted"
+"""How the reason of a run begins that its user interrupted. Its status is killed."""
+
 Status = Literal["ok", "failed", "diverged", "killed", "not parallel", "not available"]
 
 

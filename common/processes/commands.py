@@ -173,7 +173,7 @@ def _train(job: Job, twin: Twin, run: Run, stopwatch: timing.Stopwatch) -> tuple
         with contextlib.suppress(OSError):  # stderr may be a file on the very disk that is full
             traceback.print_exc()
         if isinstance(error, KeyboardInterrupt):
-            return "killed", "interrupted", 128 + signal.SIGINT
+            return "killed", schema.INTERRUPTED, 128 + signal.SIGINT
         first_line = (str(error).strip().splitlines() or [""])[0][:500]
         code = EXIT_DATA_REFUSED if isinstance(error, sources.DataRefused) else EXIT_FAILED
         return "failed", f"{type(error).__name__}: {first_line}", code

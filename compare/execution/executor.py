@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from common.artifacts import atomic_files, checkpoint, event_log, results
-from common.artifacts.schema import Restart, ResultError, RunResult, Status
+from common.artifacts.schema import INTERRUPTED, Restart, ResultError, RunResult, Status
 from common.processes import signals
 from common.spec import Spec
 from compare.execution import launch, store
@@ -113,7 +113,7 @@ def _attempt(
     except BaseException:
         if process is not None:
             launch.stop(process, grace_seconds=launch.INTERRUPTED_GRACE_SECONDS)
-            _finish(row, repeat, folder, deaths, left, "killed", "interrupted")
+            _finish(row, repeat, folder, deaths, left, "killed", INTERRUPTED)
         raise
     launch.stop(process)
     ending, lacked_memory = signals.code_of(process.returncode), launch.memory_kills() > kills

@@ -34,8 +34,6 @@ class Findings(Frozen, serialize_by_alias=True):
     """Which parallel modes pay."""
     verdicts: list[Judged]
     """Every comparison that was judged. `frameworks` and `modes` say these in sentences."""
-    no_finding: list[str] = []
-    """Names of verdicts whose runs other work disturbed. The sentences give no ratio of these."""
     surety: list[str]
     """How sure the verdicts are, and how many there are."""
     scores: list[str]
@@ -54,8 +52,11 @@ def findings(stored: Stored, summaries: Sequence[Summary]) -> Findings:
     comparable = sameness.is_comparable(stored, summaries)
     judged = family(stored, summaries) if comparable else Family([], {})
     disturbed = {summary.id for summary in summaries if summary.disturbed}
-    no_finding = [each.name for each in judged.judged if disturbed & {*rows_of(stored.comparison, each)}]
-    words = verdict_words.family_words(judged.judged) if len(no_finding) < len(judged.judged) else None
+    verdicts = [
+        each.model_copy(update={"disturbed": not disturbed.isdisjoint(rows_of(stored.comparison, each))})
+        for each in judged.judged
+    ]
+    words = None if all(each.disturbed for each in verdicts) else verdict_words.family_words(judged.judged)
     surety = (decision.sentence(stored.comparison, judged.judged), words)
     return Findings(
         sameness=sameness.sentences(stored, summaries),
@@ -63,8 +64,7 @@ def findings(stored: Stored, summaries: Sequence[Summary]) -> Findings:
         divisions=_divisions(stored, summaries, judged),
         contestants=verdict_sentences.of_contestants(stored, judged),
         modes=verdict_sentences.of_modes(stored, summaries, judged),
-        verdicts=[each.model_copy(update={"disturbed": each.name in no_finding}) for each in judged.judged],
-        no_finding=no_finding,
+        verdicts=verdicts,
         surety=[sentence for sentence in surety if sentence],
         scores=[sentence for summary in summaries for sentence in _scores(summary)],
         inexact_modes=inexact_modes.sentences(stored, summaries),

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from common.artifacts.schema import EpochRecord, Metrics, Noise, Phases, RunResult, StepParts
+from common.artifacts.schema import INTERRUPTED, EpochRecord, Metrics, Noise, Phases, RunResult, StepParts
 from common.models.stages import idle_fraction
 from common.spec import Spec
 from compare.core.differences import relative_difference
@@ -255,7 +255,7 @@ def _status(row: Row, results: Sequence[RunResult], repeats: int, torn: int) -> 
 
 
 def _was_interrupted(result: RunResult) -> bool:
-    return result.status == "killed" and (result.reason or "").startswith("interrupted")
+    return result.status == "killed" and (result.reason or "").startswith(INTERRUPTED)
 
 
 def serial_of(comparison: Comparison, row: Row, *, cores: int | None = None, batch: int | None = None) -> Row | None:

@@ -61,9 +61,13 @@ class Suffered(Frozen):
     """Times as long as a step without a slow rank."""
     measured: Ratio | None
     """The same, in pairs of runs of one repeat. Its interval is for a number of pairs that was settled beforehand."""
-    n: int = 0
     in_doubt: int = 0
     """Runs, of both kinds, that other work disturbed."""
+
+    @property
+    def n(self) -> int:
+        """Pairs of runs."""
+        return self.measured.n if self.measured else 0
 
     @property
     def straggler(self) -> Straggler:
@@ -245,6 +249,5 @@ def _suffered(each: Predicted, plan: Plan, straggler: Straggler, slow: _Runs, ev
         moves=straggler.moves,
         simulated=simulated(plan.cases[each.contestant][each.words], straggler),
         measured=paired_ratio(pairs, one_look=True),
-        n=len(pairs),
         in_doubt=sum(times_in_doubt(runs[repeat]) for repeat in repeats for runs in (slow, even)),
     )

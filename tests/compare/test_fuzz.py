@@ -314,8 +314,8 @@ def good_checkpoint() -> tuple[dict[str, Any], dict[str, Any]]:
 def good_model() -> tuple[dict[str, Any], dict[str, Any]]:
     card = {
         "framework": "pytorch", "versions": {"torch": "2"}, "model": "simple_cnn", "width": 0.125,
-        "class_names": list("0123456789"), "image_size": 32, "pixel_mean": [0.5, 0.5, 0.5], "pixel_std": [1.0, 1.0, 1.0], "precision": "float32",
-        "spec_hash": "0", "data_hash": "0", "seed": 0, "epoch": 1, "validation": None,
+        "class_names": list("0123456789"), "image_size": 32, "pixel_mean": [0.5, 0.5, 0.5], "pixel_std": [1.0, 1.0, 1.0],
+        "precision": "float32", "spec_hash": "0", "data_hash": "0", "seed": 0, "epoch": 1, "validation": None,
     }  # fmt: skip
     return {"version": "1", "card": card}, dict(weights.initial(architectures.resolve("simple_cnn", 10, 32, width=0.125), 0))
 
