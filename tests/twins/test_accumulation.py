@@ -31,8 +31,15 @@ DATA = made.dataset(PLAIN, train=COUNT).train
 FIELDS: dict[str, Any] = {"global_batch_size": COUNT, "optimizer": {"name": "adam", "learning_rate": 0.01}}
 
 
-@pytest.mark.parametrize("native", [False, True], ids=["shared rule", "native"])
-@pytest.mark.parametrize("mode", ["serial", "data_parallel"])
+@pytest.mark.parametrize(
+    ("mode", "native"),
+    [
+        ("serial", False),
+        pytest.param("serial", True, marks=pytest.mark.slow),
+        pytest.param("data_parallel", False, marks=pytest.mark.slow),
+        ("data_parallel", True),
+    ],
+)
 def test_gradients_summed_over_micro_batches_are_those_of_one_big_batch(twin: Twin, mode: str, native: bool) -> None:
     fields = {**FIELDS, "optimizer": {**FIELDS["optimizer"], "native": native}}
     whole = made.trainer(twin, PLAIN, **fields)
@@ -88,8 +95,15 @@ def _collectives(twin: Twin, monkeypatch: pytest.MonkeyPatch, accumulation: int)
     return sum(node.op.startswith("Collective") for node in nodes)
 
 
-@pytest.mark.parametrize("mode", ["serial", "data_parallel"])
-@pytest.mark.parametrize("compression", ["none", "int8"])
+@pytest.mark.parametrize(
+    ("mode", "compression"),
+    [
+        ("serial", "none"),
+        pytest.param("serial", "int8", marks=pytest.mark.slow),
+        pytest.param("data_parallel", "none", marks=pytest.mark.slow),
+        ("data_parallel", "int8"),
+    ],
+)
 def test_the_parts_of_a_step_are_timed_without_learning_anything(twin: Twin, mode: str, compression: str) -> None:
     fields = {"mode": mode, "communication": {"compression": compression}}
     trainer = made.trainer(twin, PLAIN, **FIELDS, **fields)

@@ -48,8 +48,14 @@ def test_a_summary_lists_every_layer_with_the_shape_that_it_gives(twin: Twin, mo
     ]
 
 
-@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
-@pytest.mark.parametrize("model", ["made", *made.MODELS])
+@pytest.mark.parametrize(
+    ("model", "training"),
+    [
+        *((model, True) for model in ("made", *made.MODELS)),
+        ("made", False),
+        *(pytest.param(model, False, marks=pytest.mark.slow) for model in made.MODELS),
+    ],
+)
 def test_logits_are_those_of_the_formula(twin: Twin, model: str, training: bool) -> None:
     architecture = made.network() if model == "made" else made.resolve(model)
     images, labels = examples(architecture, 4)

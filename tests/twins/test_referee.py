@@ -27,7 +27,9 @@ EPSILON = 1e-3
 
 
 CASES = [
-    *((model, name) for model in ("made", "simple_cnn") for name in ("sgd", "adam")),
+    *(("made", name) for name in ("sgd", "adam")),
+    pytest.param("simple_cnn", "sgd", marks=pytest.mark.slow),
+    pytest.param("simple_cnn", "adam", marks=pytest.mark.slow),
     pytest.param("mini_xception", "sgd", marks=pytest.mark.slow),
     pytest.param("mini_xception", "adam", marks=pytest.mark.slow),
     pytest.param("resnet18", "sgd", marks=pytest.mark.slow),

@@ -54,7 +54,7 @@ def test_a_step_is_the_update_rule_on_the_gradients(twin: Twin, name: str) -> No
         assert np.abs(after[statistic] - array).max() <= 1e-14, statistic
 
 
-@pytest.mark.parametrize("name", ["sgd", "adam"])
+@pytest.mark.parametrize("name", ["sgd", pytest.param("adam", marks=pytest.mark.slow)])
 def test_data_parallel_with_synchronised_batch_norm_is_serial_also_in_uneven_last_batches(twin: Twin, name: str) -> None:
     fields = {"optimizer": {"name": name, "epsilon": EPSILON}, "augmentation": {"shift_px": 2}, "epochs": 2}
     serial = made.trainer(twin, ARCHITECTURE, DATA, **fields)

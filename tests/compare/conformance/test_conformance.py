@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from common import spec
+from common.models import architectures
 from common.spec import SpecError
-from compare.conformance import conformance, runs, single_steps, training
+from compare.conformance import conformance, models, runs, single_steps, training
 from compare.conformance.description import FIELDS, description_faults
 from compare.conformance.trial import Trial
 from compare.core.errors import FolderError, LaunchError
@@ -284,6 +285,50 @@ def test_files_of_an_earlier_trial_are_not_judged(tmp_path: Path, monkeypatch: p
     assert "has 1 values" in conformance.conform(Trial("third", conformance.fresh(out)), ["models"])[0].faults[0]
     writes = False
     assert "No such file" in conformance.conform(Trial("third", conformance.fresh(out)), ["models"])[0].faults[0]
+
+
+@pytest.mark.parametrize(
+    ("layer", "change", "words"),
+    [
+        (None, {}, None),
+        (
+            "conv1",
+            {"output_shape": [16, 16, 32]},
+            "simple_cnn, layer conv1 must be {'output_shape': [32, 32, 32], 'values': 896}",
+        ),
+        ("dense", {"values": 10}, "simple_cnn, layer dense must be "),
+    ],
+    ids=["none", "strides", "no kernel"],
+)
+def test_a_layer_that_is_built_otherwise_is_named(
+    layer: str | None, change: dict[str, Any], words: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted in the summaries that a twin writes of the models."""
+
+    def call(name: str, arguments: list[str], *, log: Path) -> int:
+        architecture = architectures.resolve(spec.from_json(Path(arguments[1]).read_bytes()).model, 10, 32)
+        parameters = architecture.parameters()
+        size = architecture.image_size
+        layers = [
+            {
+                "name": name,
+                "output_shape": list(shape),
+                "values": sum(each.size for each in parameters if each.name.rpartition(".")[0] == name),
+            }
+            for name, shape in models._shapes(architecture.layers, (size, size, 3))
+        ]
+        totals = [sum(each.size for each in parameters if each.trainable or not only) for only in (False, True)]
+        built = [{**each, **(change if each["name"] == layer else {})} for each in layers]
+        summary = {"values": totals[0], "trainable_values": totals[1], "layers": built}
+        Path(arguments[arguments.index("--out") + 1]).write_text(json.dumps(summary))
+        log.write_text("")
+        return 0
+
+    monkeypatch.setattr(launch, "call", call)
+    monkeypatch.setattr(launch, "describe", lambda name: GOOD)
+    monkeypatch.setattr(models, "STEPS", {"simple_cnn": 3})
+    found = tried(Trial("third", tmp_path), "models")
+    assert (found == []) if words is None else (len(found) == 1 and found[0].startswith(words)), found
 
 
 def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
