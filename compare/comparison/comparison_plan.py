@@ -133,8 +133,8 @@ def values_of_one(
     stated = spec.read_values(spec_file) if spec_file is not None else {}
     if "contestants" in stated and not with_contestants:
         raise SpecError(
-            "contestants of a spec file are for run, parity, scaling, plan, regress, bisect and layers. Received: contestants "
-            f"in {spec_file}. Leave them out here."
+            "contestants of a spec file are for run, parity, scaling, plan, stragglers, regress, bisect and layers. Received: "
+            f"contestants in {spec_file}. Leave them out here."
         )
     own: dict[str, Any] = {}
     for asked in (stated, spec.parse_assignments(assignments)):

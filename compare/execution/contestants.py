@@ -23,7 +23,7 @@ from compare.core.option_parsing import chosen
 FOLDER = Path(".environments")
 """Of environments that `env create` makes, in the working directory."""
 
-TAKE_CONTESTANTS = "run, parity, scaling, plan, regress, bisect, layers, predict and conformance"
+TAKE_CONTESTANTS = "run, parity, scaling, plan, stragglers, regress, bisect, layers, predict and conformance"
 """Commands that take any twin."""
 
 _MOST_NAMED = 5

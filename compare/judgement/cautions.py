@@ -98,8 +98,9 @@ def _cut_short(summary: Summary, runs: Sequence[RunResult]) -> Iterator[_Caution
         times = wording.count(len(deaths), "restart")
         lost = _lost(sum(death.seconds_lost for death in deaths))
         why = wording.listed(death.words for death in deaths)
-        said = f"restarted by itself (--restarts): {why}; {lost}."
-        yield _Caution(summary.name, f"was {said}", "restarted by themselves (--restarts).", f"{times}; {lost}")
+        options = " and ".join(sorted({"--elastic" if death.replicas else "--restarts" for death in deaths}, reverse=True))
+        said = f"restarted by itself ({options}): {why}; {lost}."
+        yield _Caution(summary.name, f"was {said}", f"restarted by themselves ({options}).", f"{times}; {lost}")
     for run in runs:
         if fewer := [death for death in run.restarts if death.replicas]:
             left = f"{', then '.join(str(death.replicas) for death in fewer)} of {run.spec.replicas}"
