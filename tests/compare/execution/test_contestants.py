@@ -161,7 +161,7 @@ def test_contestants_of_a_spec_file_are_refused_where_a_command_has_none(
     (tmp_path / "spec.yaml").write_text("model: simple_cnn\ncontestants: {a: {twin: pytorch}}")
     done = compare("optimize", "--spec", tmp_path / "spec.yaml")
     assert done.exit_code == 2
-    assert "contestants of a spec file are for run, parity, scaling, plan, regress, bisect and layers" in " ".join(
+    assert "contestants of a spec file are for run, parity, scaling, plan, stragglers, regress, bisect and layers" in " ".join(
         done.output.split()
     )
     seen: list[str] = []
@@ -203,7 +203,7 @@ def test_a_command_for_the_own_twins_names_another_and_says_what_takes_it(
         done.exit_code == 2
         and "--frameworks takes the suite's own twins here. Received: 'third', the twin of a package" in said
     )
-    assert "run, parity, scaling, plan, regress, bisect, layers, predict and conformance take the twin of a package." in said
+    assert f"{contestants.TAKE_CONTESTANTS} take the twin of a package." in said
     done = compare(*words, "--contestant", "third=third@/no/python")
     assert done.exit_code == 2 and f"{contestants.TAKE_CONTESTANTS} take contestants" in " ".join(
         done.output.replace("│", " ").split()
