@@ -14,6 +14,9 @@ from compare.proof import ladder
 from compare.proof.recordings import Recorder, Recording
 from tests.parity.made_up import FakeTwins
 
+SMALL = {"steps": 2, "global_batch_size": 10, "width": 0.125}
+"""The referee computes what a made-up twin records."""
+
 
 def test_a_process_promises_just_the_recordings_that_are_read(
     twins: FakeTwins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -28,7 +31,7 @@ def test_a_process_promises_just_the_recordings_that_are_read(
 
     monkeypatch.setattr(twins, "call", noted)
     serial, parallel = (
-        spec.build({"mode": mode, "replicas": number, "steps": 2}) for mode, number in (("serial", 1), ("data_parallel", 2))
+        spec.build({**SMALL, "mode": mode, "replicas": number}) for mode, number in (("serial", 1), ("data_parallel", 2))
     )
     drawn = ("--drawn", "0,1")
     teacher = Recording("teacher", "pytorch", serial, drawn)
@@ -47,7 +50,7 @@ def test_a_process_promises_just_the_recordings_that_are_read(
 def test_a_process_starts_while_its_teacher_records_and_never_before(
     twins: FakeTwins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    serial = spec.build({"steps": 2})
+    serial = spec.build(SMALL)
     drawn = ("--drawn", "0,1")
     teacher = Recording("teacher", "pytorch", serial, drawn)
     pupils = [Recording("pupil", "tensorflow", serial, drawn, teacher), Recording("pupil", "pytorch", serial, drawn, teacher)]

@@ -91,6 +91,7 @@ def _step_with_ties_turned() -> tuple[Spec, Architecture, Arrays, Arrays]:
     return what, architecture, steps, turned.step.gradients
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("factor", "words"), [(1.0, "is no fault: rounding decided"), (1.005, "It may be a fault")])
 def test_ties_are_told_from_a_fault_by_the_gradients_themselves(factor: float, words: str) -> None:
     """A step whose ties are decided otherwise, and the same with gradients that are a little too long."""

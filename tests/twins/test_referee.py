@@ -101,7 +101,7 @@ OWN_EPSILON = {"name": "adam", "learning_rate": 1e-3}
 
 @pytest.mark.parametrize(
     "optimizer",
-    [SGD, pytest.param(ADAM, marks=pytest.mark.slow), OWN_EPSILON],
+    [pytest.param(SGD, marks=pytest.mark.slow), pytest.param(ADAM, marks=pytest.mark.slow), OWN_EPSILON],
     ids=["sgd", "adam", "adam with its own epsilon"],
 )
 def test_ten_steps_of_simple_cnn_are_the_referees(twin: Twin, optimizer: dict[str, Any]) -> None:
