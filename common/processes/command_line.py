@@ -36,8 +36,7 @@ def parse(framework: str, words: Sequence[str]) -> argparse.Namespace:
         if command == "trace":
             _add_trace_options(subparser)
     _add_trials(commands)
-    subparser = commands.add_parser("match", help="open and measure models of users, as lines of JSON on stdin ask")
-    subparser.add_argument("--cores", type=int, default=None)
+    commands.add_parser("match", help="open and measure models of users, as lines of JSON on stdin ask")
     subparser = commands.add_parser("preprocess", help="scan the image files of a split for their sums (JSON)")
     subparser.add_argument("job", type=Path, metavar="JOB.npz")
     subparser.add_argument("--workers", type=int, required=True)

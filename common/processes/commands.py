@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -112,14 +113,16 @@ def serve(framework: str, load_twin: Callable[[], Twin], arguments: argparse.Nam
 
 def match(framework: str, load_twin: Callable[[], Twin], arguments: argparse.Namespace) -> int:
     """Open and measure models of users, as lines on stdin ask."""
-    settled = inference.settle(arguments.cores, "cpu")
+    settled = inference.settle(None, "cpu")
     choose_device(settled.device)
     serving.leave_at_once()
     with serving.answers() as answers:
         twin = load_twin()
         if twin.open_model is None:
             return refused(f"The twin {framework} opens no models of users. Use pytorch or tensorflow.")
-        twin.configure(settled)
+        # Both frameworks compute at the same time. Threads that wait for a core would cost more than they do.
+        twin.configure(settled.model_copy(update={"cores": max(settled.cores // 2, 1)}))
+        gc.freeze()  # each model that is let go is looked for among all objects, and TensorFlow has some 400,000
         matching.serve(twin.open_model, sys.stdin, answers)
     return EXIT_OK
 
