@@ -3,6 +3,8 @@
 The draws are seeded. The quick tests take a few seconds; `make test-all` draws many times as much. A campaign of one kind:
 
     CONVTWINS_FUZZ_INPUTS=100000 pytest tests/compare/test_fuzz.py -m slow -s -k papers
+
+CONVTWINS_FUZZ_FIRST=50000 goes on where another campaign of 50,000 ended.
 """
 
 import copy
@@ -51,6 +53,7 @@ REFUSALS = (SpecError, FolderError, DataRefused, BadFile, CheckpointError, Weigh
 """What becomes an exit code and a sentence, or a line of a report."""
 
 QUICK, MANY = 40, int(os.environ.get("CONVTWINS_FUZZ_INPUTS", "3000"))
+FIRST = int(os.environ.get("CONVTWINS_FUZZ_FIRST", "0"))
 SEED, AT_ONCE = 28, 50
 """So many inputs are drawn with each seed, and the next seed follows."""
 CPU_SECONDS, MAX_MIB = 5.0, 512
@@ -383,9 +386,9 @@ def draw(kind: str, inputs: int) -> None:
         done, longest = done + 1, max(longest, time.process_time() - begun)
         assert longest < CPU_SECONDS
 
-    for number in range(0, inputs, AT_ONCE):
+    for number in range(FIRST, FIRST + inputs, AT_ONCE):
         chosen = settings(
-            max_examples=min(AT_ONCE, inputs - number),
+            max_examples=min(AT_ONCE, FIRST + inputs - number),
             derandomize=False,
             database=None,
             suppress_health_check=list(HealthCheck),

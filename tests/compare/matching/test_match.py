@@ -406,9 +406,8 @@ def test_normalisation_and_dropout_of_a_flattened_image_agree_in_all_but_the_bia
 
 
 def test_a_bias_in_front_of_batch_norm_whose_gradient_is_rounding_is_no_difference(both: Both) -> None:
-    for _ in range(3):  # with other weights
-        found = matched(both, "norm_twice", "norm_twice", accept=["biased-variance"], steps=20)
-        assert found.holds, found.sentences
+    found = matched(both, "norm_twice", "norm_twice", accept=["biased-variance"], steps=20)
+    assert found.holds, found.sentences
 
 
 def test_biases_that_training_moves_by_rounding_alone_are_no_difference(both: Both) -> None:
@@ -481,13 +480,12 @@ def test_wrong_usage_names_the_option(both: Both) -> None:
 
 
 def test_what_tensorflow_rounds_is_accepted_alone_and_hides_nothing(both: Both) -> None:
-    for _ in range(4):  # with other weights
-        right = matched(both, "with_leaky", "right_leaky")
-        assert right.holds, right.sentences
-        smaller = matched(both, "large_then_layer_norm", "large_then_layer_norm")
-        assert not smaller.holds, smaller.sentences
-        (split,) = (rung for rung in smaller.rungs if rung.name == "logits, inference")
-        assert [cause.name for cause in split.causes] == ["epsilon"] and split.difference < 1e-4
+    right = matched(both, "with_leaky", "right_leaky")
+    assert right.holds, right.sentences
+    smaller = matched(both, "large_then_layer_norm", "large_then_layer_norm")
+    assert not smaller.holds, smaller.sentences
+    (split,) = (rung for rung in smaller.rungs if rung.name == "logits, inference")
+    assert [cause.name for cause in split.causes] == ["epsilon"] and split.difference < 1e-4
 
 
 def test_all_rounded_constants_are_looked_behind_and_each_is_tried_out(both: Both) -> None:
