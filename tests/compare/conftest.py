@@ -27,14 +27,16 @@ def forks() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def fake_twins(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[pytest.MonkeyPatch]:
-    """Two frameworks that only pretend, on a machine of four cores; yields the patcher, to set how they behave.
-
-    Their plots are empty, which saves half of the time, but where the test is marked `drawn`.
-    """
+@pytest.fixture(autouse=True)
+def empty_plots(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Plots are empty files, but where a test is marked `drawn`: they take nine tenths of the time of a report."""
     if request.node.get_closest_marker("drawn") is None:
         monkeypatch.setattr(plots, "save", save_nothing)
+
+
+@pytest.fixture
+def fake_twins(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """Two frameworks that only pretend, on a machine of four cores; yields the patcher, to set how they behave."""
     monkeypatch.setattr(launch, "FRAMEWORKS", dict(FAKES))
     monkeypatch.setattr(machine, "available_cores", lambda: 4)
     monkeypatch.setattr(rates, "measured", measured_rates)

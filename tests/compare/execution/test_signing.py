@@ -18,10 +18,8 @@ from compare.core.errors import FolderError
 from compare.core.interrupt import Interrupted
 from compare.execution import executor, signing, store
 from compare.execution.signing import MANIFEST_FILE, SIGNATURE_FILE
-from compare.reporting import plots
 from tests.compare import made
 from tests.compare.command_line import compare
-from tests.compare.conftest import save_nothing
 
 pytestmark = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="signatures need ssh-keygen, which is not here")
 
@@ -49,11 +47,6 @@ def new_key(folder: Path, name: str, passphrase: str = "") -> Path:
 def fingerprint(key: Path) -> str:
     said = subprocess.run(["ssh-keygen", "-l", "-f", str(key)], check=True, capture_output=True, text=True).stdout
     return f"ED25519 key {said.split()[1]}"
-
-
-@pytest.fixture(autouse=True)
-def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plots, "save", save_nothing)
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,8 @@ from compare.judgement.summary import summarize
 from compare.reporting import comparison_plots, comparison_tables, plots
 from tests.compare import made
 
+pytestmark = pytest.mark.drawn
+
 NAMES = ("loss", "accuracy", "seconds_per_epoch", "speedup", "phases")
 
 
