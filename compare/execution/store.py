@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import filelock
-from pydantic import AliasChoices, BaseModel, Field
+from pydantic import BaseModel, Field
 
 from common.artifacts import atomic_files, checkpoint, event_log, records, results
 from common.artifacts.checkpoint import CheckpointError
@@ -76,10 +76,10 @@ class ProofRecord(Exact):
     mode_verdicts: dict[str, dict[str, str]] = {}
     """contestant: {mode: verdict}."""
     row_verdicts: dict[str, str] = {}
-    """Row id: the verdict on the mode, if the proof has examined the row as it is timed. Empty in results of version 0.1."""
+    """Row id: the verdict on the mode, if the proof has examined the row as it is timed."""
     not_claimed: dict[str, str] = {}
     """Mode: why it is another function than serial as it is timed."""
-    compared_with: dict[str, str] = Field(default={}, validation_alias=AliasChoices("compared_with", "held_against"))
+    compared_with: dict[str, str] = {}
     """Mode: what it was proved to equal, where that is not the serial run beside it."""
     rungs: list[dict[str, Any]] = []
     trajectories: Trajectories | None = None
