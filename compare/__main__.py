@@ -6,7 +6,6 @@ import gc
 import importlib
 import inspect
 import io
-import itertools
 import os
 import re
 import shutil
@@ -21,7 +20,6 @@ from compare.core.interrupt import SIGNALLED, Interrupted, ended_at_once, interr
 
 with ended_at_once():
     import typer
-    from typer.completion import get_completion_script  # pyright: ignore[reportPrivateImportUsage]  typer says nowhere else
     from typer.core import TyperCommand, TyperGroup
     from typer.exceptions import TyperException
     from typer.main import get_command
@@ -57,18 +55,6 @@ MODULES = {
 }
 """Name: module whose function `command` runs it, in the order of `--help`."""
 
-RENAMED = {
-    "predict": {"--framework": "--frameworks"},
-    "layers": {"--framework": "--frameworks"},
-    "optimize": {"--framework": "--frameworks", "--rounds": "--repeats", "--max-price": "--max-loss-drift"},
-    "regress": {"--metrics": "--metric", "--pairs": "--repeats", "--prove": "--proof"},
-    "data": {"--allow-duplicates": "--duplicates=allow"},
-}
-"""Options of version 0.1 by command. They work until version 0.3, with a notice."""
-
-FORMER_FLAGS = {"tune": ("--resume", "--out")}
-"""Flags of version 0.1 that went with the value of another option, by command. They work until version 0.3, with a notice."""
-
 EXIT_UNWRITTEN = EXIT_UNFINISHED = 1
 EXIT_UNREAD = SIGNALLED + signal.SIGPIPE
 """stdout was closed by the reader (`| head`). That is no failure, and 0 would be a verdict."""
@@ -79,18 +65,9 @@ _TABLE_FROM = 100
 
 
 class _Command(TyperCommand):
-    """Also accepts the former name of an option, and prints the new name on stderr."""
+    """Explains the error of a wrong option. Its help has no table on a narrow terminal."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        renamed = RENAMED.get(self.name or "", {})
-        end = args.index("--") if "--" in args else len(args)
-        for place, word in enumerate(args[:end]):
-            option, equals, value = word.partition("=")
-            if option in renamed:
-                print(f"{option} is called {renamed[option]} now. The old name works until version 0.3.", file=sys.stderr)
-                args[place] = f"{renamed[option]}{equals}{value}"
-        if former := FORMER_FLAGS.get(self.name or ""):
-            args = _with_value(args, *former)
         try:
             return super().parse_args(ctx, args)
         except TyperException as error:
@@ -133,18 +110,6 @@ class _Command(TyperCommand):
             raise SystemExit(EXIT_UNFINISHED) from ending
 
 
-def _with_value(args: list[str], flag: str, other: str) -> list[str]:
-    """The words of a command. A flag without a value takes that of another option."""
-    values = [word for before, word in itertools.pairwise(args) if before == other]
-    values += [word.partition("=")[2] for word in args if word.startswith(f"{other}=")]
-    alone = any(before == flag and word.startswith("-") for before, word in itertools.pairwise([*args, "--"]))
-    if not (alone and values):
-        return args
-    print(f"{flag} takes its value itself now: {flag} {values[0]}. The old form works until version 0.3.", file=sys.stderr)
-    kept = [word for before, word in itertools.pairwise(["", *args]) if other not in (before, word, word.partition("=")[0])]
-    return [f"{flag}={values[0]}" if word == flag else word for word in kept]
-
-
 class _Listed(TyperCommand):
     """A command's name and help alone."""
 
@@ -158,7 +123,7 @@ class _Commands(TyperGroup):
         return list(MODULES)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if self._only_lists or cmd_name not in {*MODULES, *self.commands}:  # for an unknown name: all, to suggest one
+        if self._only_lists or cmd_name not in MODULES:  # for an unknown name: all, to suggest one
             self.commands.update({name: _Listed(name, help=_help_of(name)) for name in MODULES if name not in self.commands})
         elif isinstance(self.commands.get(cmd_name), _Listed | None):
             only = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -215,12 +180,6 @@ def _all(
     ] = False,
 ) -> None:
     """Train the same CNN in two frameworks, serially and in parallel; prove it is the same training; compare honestly."""
-
-
-@app.command("completion", hidden=True)
-def _completion(shell: str) -> None:
-    print("completion SHELL is called --show-completion now. The old name works until version 0.3.", file=sys.stderr)
-    typer.echo(get_completion_script(prog_name=NAME, complete_var=f"_{NAME.upper()}_COMPLETE", shell=shell))
 
 
 class _Output(io.TextIOWrapper):

@@ -10,7 +10,7 @@ import json
 import os
 import tempfile
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 from pydantic import TypeAdapter
 
@@ -45,11 +45,6 @@ def without_checksum(line: bytes) -> bytes | None:
     return whole if rest == sha256_hex(whole) + _END else None
 
 
-def has_checksum(line: bytes) -> bool:
-    """Whether a line of JSON seems to carry a checksum, right or wrong."""
-    return f'"{_CHECKSUM}"'.encode() in line
-
-
 def parsed(content: bytes) -> Any:
     """The values of a JSON file from anybody. Other content is a ValueError, however deep it nests."""
     text = content.decode("utf-8-sig")  # some editors write a byte order mark
@@ -68,11 +63,12 @@ def with_checksum(text: str) -> str:
     return json.dumps({**values, _CHECKSUM: digest(values)}, indent=1)
 
 
-def is_unchanged(values: Any) -> bool | None:
-    """Whether values are as they were written. Removes their checksum. None: they have none."""
-    if not isinstance(values, dict) or _CHECKSUM not in values:
-        return None
-    return values.pop(_CHECKSUM) == digest(cast(dict[str, Any], values))
+def is_unchanged(values: Any) -> TypeGuard[dict[str, Any]]:
+    """Whether values are as they were written, with their checksum. Removes it."""
+    if not isinstance(values, dict):
+        return False
+    own = cast(dict[str, Any], values)
+    return own.pop(_CHECKSUM, None) == digest(own)
 
 
 def digest(values: dict[str, Any]) -> str:

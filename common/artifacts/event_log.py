@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pydantic
 
-from common.artifacts.atomic_files import ANY, has_checksum, is_unchanged, line_with_checksum, without_checksum
+from common.artifacts.atomic_files import ANY, is_unchanged, line_with_checksum, without_checksum
 from common.artifacts.schema import EpochRecord
 
 EVENTS_FILE = "events.jsonl"
@@ -26,20 +26,14 @@ def append_event(directory: Path, event: str, **values: Any) -> None:
 
 
 def read_events(directory: Path) -> list[dict[str, Any]]:
-    """The whole lines of events.jsonl. Lines torn by a kill or changed since are left out. See `damaged_events`.
-
-    A line without a checksum counts only if no other line has one. Then all are of a version that wrote none.
-    """
-    lines = _lines(directory)
-    checked = any(map(has_checksum, lines))
-    return [event for line in lines if (event := _event(line, checked)) is not None]
+    """The whole lines of events.jsonl. Lines torn by a kill or changed since are left out. See `damaged_events`."""
+    return [event for line in _lines(directory) if (event := _event(line)) is not None]
 
 
 def damaged_events(directory: Path) -> list[int]:
     """The numbers, from 1, of the lines of events.jsonl that `read_events` leaves out."""
-    lines = _lines(directory)
-    checked = any(map(has_checksum, lines))
-    return [number for number, line in enumerate(lines, 1) if without_checksum(line) is None and _event(line, checked) is None]
+    lines = enumerate(_lines(directory), 1)
+    return [number for number, line in lines if without_checksum(line) is None and _event(line) is None]
 
 
 def _lines(directory: Path) -> list[bytes]:
@@ -49,15 +43,12 @@ def _lines(directory: Path) -> list[bytes]:
         return []
 
 
-def _event(line: bytes, checked: bool) -> dict[str, Any] | None:
+def _event(line: bytes) -> dict[str, Any] | None:
     try:
         event = ANY.validate_json(line)  # several times as fast on short lines
     except ValueError:
         return None
-    unchanged = is_unchanged(event)
-    if not isinstance(event, dict) or unchanged is False or (unchanged is None and checked):
-        return None
-    return cast(dict[str, Any], event)
+    return event if is_unchanged(event) else None
 
 
 def read_epochs(directory: Path) -> list[EpochRecord]:

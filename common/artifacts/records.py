@@ -35,7 +35,6 @@ def read(
     again: str,
     name_it: str = "",
     version: int | None = None,
-    checksums_since: str | None = None,
     raises: type[Exception] = RecordError,
 ) -> _Record:
     """Read a record back.
@@ -45,8 +44,6 @@ def read(
         again: a sentence that says how to get it anew.
         name_it: a sentence that says what to do if there is no such file. Default: `again`.
         version: the `schema_version` that the file must have. None: it has none.
-        checksums_since: a field that is as old as checksums. A file without both is from before, and is read. None: every
-            version has written checksums.
 
     Raises:
         RecordError, or `raises`: no such file, torn, changed since it was written, without its checksum, or of another version.
@@ -58,12 +55,9 @@ def read(
         if whole is not None and (record := _of_version(whole, model, version)) is not None:
             return record
         values = atomic_files.parsed(content)
-        unchanged = atomic_files.is_unchanged(values)
-        if unchanged is False:
+        if not atomic_files.is_unchanged(values):
             raise raises(changed(path, again))
-        if unchanged is None and isinstance(values, dict) and (checksums_since is None or checksums_since in values):
-            raise raises(_message(f"{path} has lost its checksum, so it was changed since it was written.", again))
-        found = values.get("schema_version") if isinstance(values, dict) else None
+        found = values.get("schema_version")
         if version is not None and found != version:
             raise raises(other_version(path, "schema_version", found, version, again))
         return model.model_validate(values)
@@ -110,7 +104,7 @@ def why(error: Exception) -> str:
 
 def changed(path: Path, again: str) -> str:
     """The message of an error about a file whose values are others than those that were written."""
-    return _message(f"{path} was changed since it was written: its checksum does not fit.", again)
+    return _message(f"{path} was changed since it was written: its checksum is missing or does not fit.", again)
 
 
 def other_version(path: Path, field: str, received: object, needed: object, again: str) -> str:

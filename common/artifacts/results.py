@@ -15,9 +15,6 @@ TRACE_FILE = "trace.json.gz"
 BEST_FILE = "best.safetensors"
 """The weights of the best epoch, where the spec keeps them; see `common.artifacts.trained`."""
 
-_CHECKSUMS_SINCE = "resumes"
-"""Field of a result that came with checksums."""
-
 
 def save(result: RunResult, directory: Path) -> Path:
     """Finish a run: write result.json with its checksum, whole or not at all."""
@@ -43,14 +40,8 @@ def load(path: Path) -> RunResult:
         what="result",
         again="Run it again.",
         version=SCHEMA_VERSION,
-        checksums_since=_CHECKSUMS_SINCE,
         raises=ResultError,
     )
-
-
-def is_unchecked(result: RunResult) -> bool:
-    """Whether a loaded result is of a version that wrote no checksums."""
-    return _CHECKSUMS_SINCE not in result.model_fields_set
 
 
 def clear(directory: Path) -> None:

@@ -6,8 +6,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydantic import AliasChoices, Field
-
 from common.frozen import Frozen
 from common.machine import machine
 
@@ -18,14 +16,14 @@ DISTURBED_FROM = 0.15
 class Usage(Frozen):
     """Wall time, and CPU time of a run and of all other work in it."""
 
-    wall_seconds: float = Field(default=0.0, validation_alias=AliasChoices("wall_seconds", "wall"))
-    process_cpu_seconds: float = Field(default=0.0, validation_alias=AliasChoices("process_cpu_seconds", "own"))
+    wall_seconds: float = 0.0
+    process_cpu_seconds: float = 0.0
     """Of this process and its descendants. In a run of several ranks: summed over them."""
-    machine_cpu_seconds: float = Field(default=0.0, validation_alias=AliasChoices("machine_cpu_seconds", "whole"))
+    machine_cpu_seconds: float = 0.0
     """Of everything on the machine."""
-    budget_cpu_seconds: float = Field(default=0.0, validation_alias=AliasChoices("budget_cpu_seconds", "held"))
+    budget_cpu_seconds: float = 0.0
     """Of everything on the CPUs of the budget."""
-    stolen_cpu_seconds: float = Field(default=0.0, validation_alias=AliasChoices("stolen_cpu_seconds", "stolen"))
+    stolen_cpu_seconds: float = 0.0
     """The hypervisor gave these to other machines while the CPUs of the budget wanted them. Part of `budget_cpu_seconds`."""
 
     @property

@@ -660,9 +660,6 @@ def depthwise_conv(
     return Conv(name, channels, channels, kernel_size, stride, padding, False, initializer, groups=channels)
 
 
-DepthwiseConv = depthwise_conv
-"""The former name, for users' own models. It works until version 0.3."""
-
 no_padding: Padding = ((0, 0), (0, 0))
 
 

@@ -26,7 +26,6 @@ from common.spec.names import (
     COMPRESSING_VARIANTS,
     DIVIDING_MODES,
     ELASTIC_MODES,
-    FORMER_LEVELS,
     HOST_MODES,
     INPUTS,
     LEVELS,

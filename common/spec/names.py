@@ -50,8 +50,6 @@ SCHEDULERS = ("threads", "processes")
 """Of Dask, besides the address `tcp://host:port` of a running cluster."""
 LEVELS = ("plain", "usual", "closed", "best")
 """Of switches. See `Spec.switches`."""
-FORMER_LEVELS = {"fair": "usual"}
-"""Names of version 0.1, in stored specs too."""
 MOST_EPOCHS, MOST_STEPS, MOST_IMAGES = 10**6, 10**9, 10**9
 MOST_BATCH_SIZE, MOST_REPLICAS, MOST_MICRO_BATCHES = 2**20, 2**12, 2**12
 """More than any run has. Larger numbers are slips of the hand, or hostile."""

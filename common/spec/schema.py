@@ -29,7 +29,6 @@ from common.spec.groups import (
     Schedule,
 )
 from common.spec.names import (
-    FORMER_LEVELS,
     MOST_BATCH_SIZE,
     MOST_EPOCHS,
     MOST_MICRO_BATCHES,
@@ -120,11 +119,6 @@ class Spec(Finite):
     @classmethod
     def _by_name(cls, options: dict[str, Any]) -> dict[str, Any]:
         return dict(sorted(options.items()))  # as results hold them, so that one spec has one digest
-
-    @pydantic.field_validator("switches", mode="before")
-    @classmethod
-    def _former_level(cls, level: Any) -> Any:
-        return FORMER_LEVELS.get(level, level) if isinstance(level, str) else level
 
     @pydantic.model_validator(mode="before")
     @classmethod

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 
 import typer
 
-from common.spec import FORMER_LEVELS, LEVELS, VARIANTS, SpecError
+from common.spec import LEVELS, VARIANTS, SpecError
 from common.spec.errors import shown
 
 _MOST_DIGITS = 19
@@ -57,13 +57,8 @@ def variants(modes: str) -> list[str]:
 
 
 def levels(switches: str) -> list[str]:
-    """The levels named by `--switches`. A former name is taken, with a notice."""
-    words = names(switches)
-    for word in words:
-        if word in FORMER_LEVELS:
-            now = FORMER_LEVELS[word]
-            typer.echo(f"--switches {word} is called {now} now. The old name works until version 0.3.", err=True)
-    return chosen("--switches", [FORMER_LEVELS.get(word, word) for word in words], LEVELS)
+    """The levels named by `--switches`."""
+    return chosen("--switches", names(switches), LEVELS)
 
 
 def numbers(option: str, text: str, *, least: int) -> tuple[int, ...]:

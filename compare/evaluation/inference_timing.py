@@ -28,7 +28,7 @@ from compare.core.progress import Display
 from compare.core.statistics import Judged, Ratio, Spread, paired_ratio, spread
 from compare.execution import code_digest, launch, results_folder, store, twin_client
 from compare.execution.interleaving import turn
-from compare.execution.matrix import Contestant
+from compare.execution.matrix import FileName
 
 SCHEMA_VERSION = 1
 KIND = "inference"
@@ -70,7 +70,7 @@ class Plan(Frozen):
 class Measured(Frozen):
     """One framework with one number of cores and one batch size, over its processes."""
 
-    contestant: Contestant
+    contestant: FileName
     cores: int
     batch_size: int
     p50_seconds: Spread

@@ -24,7 +24,7 @@ from common.training.scores import Agreement, Confusion, Scores
 from compare.core import statistics, wording
 from compare.core.progress import Display
 from compare.execution import store, twin_client
-from compare.execution.matrix import Contestant, Row
+from compare.execution.matrix import FileName, Row
 from compare.execution.store import Comparison, Stored
 
 SCHEMA_VERSION = 1
@@ -44,7 +44,7 @@ Logits = npt.NDArray[np.floating]
 class Crossing(Frozen):
     """One framework's checkpoint, used by another."""
 
-    contestant: Contestant
+    contestant: FileName
     """The framework that used it."""
     labelled_differently: int
     """Test images that it labels differently than the framework that trained it."""
@@ -55,7 +55,7 @@ class Crossing(Frozen):
 class Model(Frozen):
     """One training, and its best epoch on the test split."""
 
-    contestant: Contestant
+    contestant: FileName
     repeat: int
     seed: int
     status: str

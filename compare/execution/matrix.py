@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import AliasChoices, Field
+from pydantic import Field
 
 from common import spec
 from common.data.batches import Plan
@@ -20,8 +20,6 @@ from compare.execution import best_switches, contestants, launch
 
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=200)]
 """A plain file name, without a path, that leaves room for what is put behind it."""
-Contestant = Annotated[FileName, Field(validation_alias=AliasChoices("contestant", "framework"))]
-"""What a row measures: the name of a contestant, by default one of the frameworks. Records of version 0.1 say `framework`."""
 
 _LOOKED_AT = 256
 """At most so many training images, evenly spread, tell whether they are in colour."""
@@ -32,7 +30,8 @@ class Row(Frozen):
 
     id: FileName
     """Name of the row in folders and tables, e.g. `pytorch-data_parallel-2replicas`."""
-    contestant: Contestant
+    contestant: FileName
+    """What it measures: the name of a contestant, by default one of the frameworks."""
     twin: str | None = None
     """Of the contestant. None: it has the contestant's name."""
     spec: Spec

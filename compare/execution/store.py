@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import filelock
-from pydantic import AliasChoices, BaseModel, Field
+from pydantic import BaseModel, Field
 
 from common.artifacts import atomic_files, checkpoint, event_log, records, results
 from common.artifacts.checkpoint import CheckpointError
@@ -51,9 +51,6 @@ MOST_REPEATS = 10_000
 """More are a slip of the hand, or a plan that would keep its reader busy for ever."""
 
 
-_CHECKSUMS_SINCE = "prove"
-"""Field of a plan that came with checksums."""
-
 _Record = TypeVar("_Record", bound=BaseModel)
 
 
@@ -79,10 +76,10 @@ class ProofRecord(Exact):
     mode_verdicts: dict[str, dict[str, str]] = {}
     """contestant: {mode: verdict}."""
     row_verdicts: dict[str, str] = {}
-    """Row id: the verdict on the mode, if the proof has examined the row as it is timed. Empty in results of version 0.1."""
+    """Row id: the verdict on the mode, if the proof has examined the row as it is timed."""
     not_claimed: dict[str, str] = {}
     """Mode: why it is another function than serial as it is timed."""
-    compared_with: dict[str, str] = Field(default={}, validation_alias=AliasChoices("compared_with", "held_against"))
+    compared_with: dict[str, str] = {}
     """Mode: what it was proved to equal, where that is not the serial run beside it."""
     rungs: list[dict[str, Any]] = []
     trajectories: Trajectories | None = None
@@ -189,8 +186,6 @@ class Stored(Exact):
     """Row id: {repeat: result}; runs that are missing are not in it."""
     set_aside: list[str]
     """Why each stored file that cannot be relied on was left out."""
-    unchecked: list[str] = []
-    """Files without a checksum, of a version that wrote none. They are read, but nobody can tell whether they were changed."""
     torn: dict[str, int] = {}
     """Row id: how many of its repeats have a result that was set aside."""
     replaced: dict[int, dict[int, dict[str, RunResult]]] = {}
@@ -438,7 +433,6 @@ def read_plan(folder: Path) -> Comparison:
         again="Run the comparison again in another folder.",
         name_it="Name the folder that `run` printed.",
         version=SCHEMA_VERSION,
-        checksums_since=_CHECKSUMS_SINCE,
         raises=FolderError,
     )
 
@@ -482,7 +476,6 @@ def read(folder: Path, signers: Path | None = None) -> Stored:
     comparison = read_plan(folder)
     runs: dict[str, dict[int, RunResult]] = {row.id: {} for row in comparison.rows}
     set_aside: list[str] = []
-    unchecked = [] if _CHECKSUMS_SINCE in comparison.model_fields_set else [PLAN_FILE]
     torn: dict[str, int] = {}
     made_from = {PLAN_FILE: signing.sha256(folder / PLAN_FILE)}
     planned = {PLAN_FILE}
@@ -499,8 +492,6 @@ def read(folder: Path, signers: Path | None = None) -> Stored:
             if result is not None:
                 runs[row.id][repeat] = result
                 made_from[path] = signing.sha256(folder / path)
-                if results.is_unchecked(result):
-                    unchecked.append(path)
             if damaged := event_log.damaged_events(run_folder(folder, row.id, repeat)):
                 path = f"{RUNS_FOLDER}/{row.id}-r{repeat}/{event_log.EVENTS_FILE}"
                 set_aside.append(_damaged(path, damaged, sealed=result is not None))
@@ -509,7 +500,6 @@ def read(folder: Path, signers: Path | None = None) -> Stored:
         comparison=comparison,
         runs=runs,
         set_aside=set_aside,
-        unchecked=unchecked,
         torn=torn,
         replaced=_replaced(folder, comparison.replaced),
         made_from=made_from,

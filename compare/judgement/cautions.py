@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from common.artifacts.schema import RunResult
-from common.data.dataset import listed
 from common.data.sources.splits import IN_TWO_CLASSES, IN_TWO_SPLITS
 from common.spec import Spec
 from compare.core import wording
@@ -52,7 +51,6 @@ def sentences(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
     general = [
         *signature(stored),
         *(f"Set aside: {reason}" for reason in stored.set_aside),
-        *unchecked(stored),
         *of_the_data(stored.comparison.data_notes),
         *_shared_cores(stored),
         *_not_in_turn(stored),
@@ -394,14 +392,3 @@ def signature(stored: Stored) -> list[str]:
 def unsigned(named: Iterable[tuple[object, Stored]]) -> list[str]:
     """A reason of failure for each comparison with a signature that is not confirmed, by its name."""
     return [f"the signature of {name} does not hold" for name, stored in named if signature(stored)]
-
-
-def unchecked(stored: Stored) -> list[str]:
-    """Stored files that nobody can check."""
-    if not stored.unchecked:
-        return []
-    files = wording.count(len(stored.unchecked), "file")
-    return [
-        f"{files} without a checksum, of a version that wrote none. Nobody can tell whether they were changed: "
-        f"{listed(stored.unchecked)}."
-    ]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pydantic import Field
-
 from common.frozen import Frozen
 from compare.core import verdict_words, wording
 from compare.core.statistics import Judged
@@ -19,7 +17,7 @@ WORTH_SAYING = 0.1
 """Part of the training time spent waiting for input, below which the model alone bounds a run."""
 
 
-class Findings(Frozen, serialize_by_alias=True):
+class Findings(Frozen):
     """Sentences by subject. Each list may be empty."""
 
     sameness: list[str]
@@ -38,7 +36,7 @@ class Findings(Frozen, serialize_by_alias=True):
     """How sure the verdicts are, and how many there are."""
     scores: list[str]
     """Accuracy over seeds, and the time to the target accuracy."""
-    inexact_modes: list[str] = Field(serialization_alias="departures")
+    inexact_modes: list[str]
     """Modes whose mathematics differ from serial's by design, and their accuracy."""
     bounds: list[str]
     """Runs that wait for their input, each with the part of its training that it waits."""

@@ -154,7 +154,7 @@ class Measured(Frozen):
     set_aside: list[str] = []
     """Of a comparison: why each unreliable stored file does not count."""
     is_damaged: bool = False
-    """Whether one of them was torn or changed, and not only left unsigned or unchecked."""
+    """Whether one of them was torn or changed, and not only left unsigned."""
     environments: dict[str, Environment] = {}
     """Of the contestants of a comparison, as far as they are recorded."""
     elsewhere: list[str] = []
@@ -268,7 +268,7 @@ def _comparison(folder: Path) -> Measured:
         data_name=comparison.data_name,
         data_hash=comparison.data_hash,
         proof=f"{comparison.headline}: {comparison.proof.sentence}" if comparison.proof else None,
-        set_aside=[*cautions.signature(stored), *stored.set_aside, *cautions.unchecked(stored)],
+        set_aside=[*cautions.signature(stored), *stored.set_aside],
         is_damaged=bool(stored.set_aside),
         environments=environments.counted(comparison.environments, own),
         elsewhere=environments.cautions(stored),

@@ -97,8 +97,7 @@ def until_accuracy(result: RunResult, accuracy: float) -> tuple[float, int] | No
 
     The first step of each process until then counts. Evaluation does not.
     """
-    recorded = any(epoch.first_step_seconds is not None for epoch in result.epochs)  # not in results of earlier versions
-    seconds = result.phases.first_step_seconds if result.phases and not recorded else 0.0
+    seconds = 0.0
     for epoch in result.epochs:
         seconds += epoch.timed_seconds + (epoch.first_step_seconds or 0.0)
         if epoch.validation is not None and epoch.validation.accuracy >= accuracy:

@@ -162,7 +162,6 @@ def _values(compared: Compared) -> dict[str, Any]:
         "summaries": [summary.model_dump() | {"name": summary.name} for summary in compared.summaries],
         "runs": {row_id: [result for _, result in sorted(repeats.items())] for row_id, repeats in stored.runs.items()},
         "set_aside": stored.set_aside,
-        "unchecked": stored.unchecked,
         "made_from": stored.made_from,
         "signature": stored.signature,
     }

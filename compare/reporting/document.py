@@ -9,10 +9,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import typer
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 from rich.text import Text
 
 from common.artifacts import atomic_files
@@ -56,10 +56,8 @@ class Section:
     name: str
     """One word: the step's folder, and its anchor in the page."""
     title: str
-    findings: Annotated[list[tuple[str, list[str]]], Field(validation_alias=AliasChoices("findings", "sections"))] = field(
-        default_factory=list[tuple[str, list[str]]]
-    )
-    """Sentences under headings. Steps that were stored earlier call them `sections`."""
+    findings: list[tuple[str, list[str]]] = field(default_factory=list[tuple[str, list[str]]])
+    """Sentences under headings."""
     tables: list[Table] = field(default_factory=list[Table])
     pictures: list[str] = field(default_factory=list[str])
     """Files under the report's folder, .svg or .png."""

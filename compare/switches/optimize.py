@@ -123,7 +123,7 @@ def table(outcome: Outcome) -> Table:
         Column("in_doubt", "runs in doubt", short="in\ndoubt", pick=lambda step: step.in_doubt or None),
         Column("compile_seconds", "compile seconds", 1, short="compile\ns"),
         Column("paid_back_epochs", "paid back after epochs", 1, short="paid back\nepochs"),
-        Column("price", "largest loss difference", -1, short="loss\ndrift", pick="loss_drift"),
+        Column("loss_drift", "largest loss difference", -1, short="loss\ndrift"),
         Column("matrix_fraction", "of the float32 matrix rate", 3, short="of matrix\nrate"),
         Column("status", "status", fold=12, pick=lambda step: "best" if step.taken else step.status),
         Column("reason", "reason", terminal=False),

@@ -16,7 +16,6 @@ from typing import Any, Literal
 
 import numpy as np
 import safetensors.numpy
-from pydantic import AliasChoices, Field
 
 from common import spec
 from common.artifacts.schema import ResultError, RunResult
@@ -56,7 +55,7 @@ PLAIN, USUAL, FULL, FLOAT64 = "plain", "usual", "full", "float64"
 Kind = Literal["level", "switch", "together"]
 
 
-class Step(Frozen, serialize_by_alias=True):
+class Step(Frozen):
     """One configuration of the ladder."""
 
     name: str
@@ -74,11 +73,8 @@ class Step(Frozen, serialize_by_alias=True):
     """Extra seconds of its first step, compared with `usual`."""
     paid_back_epochs: float | None = None
     """Epochs of the whole data after which its pace makes up for that. None if it never does."""
-    loss_drift: float | None = Field(
-        default=None, validation_alias=AliasChoices("loss_drift", "price"), serialization_alias="price"
-    )
-    """Largest relative difference of a loss from `plain` with full float32 digits. Infinite if a loss is not a number. JSON
-    calls it `price`."""
+    loss_drift: float | None = None
+    """Largest relative difference of a loss from `plain` with full float32 digits. Infinite if a loss is not a number."""
     rounding: float | None = None
     """Loss drift of float32 itself, from float64. Set if the switch's own drift is above the limit."""
     matrix_fraction: float | None = None
@@ -130,9 +126,8 @@ class Request(Frozen):
     """Runs of each configuration."""
     steps: int
     """Timed steps of each run. On an accelerator, a run takes ACCELERATOR_EPOCHS instead."""
-    max_loss_drift: float = Field(validation_alias=AliasChoices("max_loss_drift", "max_price"))
-    """A switch with a larger loss drift is not taken, unless float32 itself drifts as far from float64; see `Step.loss_drift`.
-    Version 0.1 calls it `max_price`."""
+    max_loss_drift: float
+    """A switch with a larger loss drift is not taken, unless float32 itself drifts as far from float64."""
 
 
 @dataclass

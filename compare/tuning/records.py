@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 from common.frozen import Frozen
 from common.machine.machine import Facts
 from compare.execution import launch
-from compare.execution.matrix import Contestant
+from compare.execution.matrix import FileName
 from compare.tuning import search_space
 from compare.tuning.search_space import Space
 
@@ -130,7 +130,7 @@ class Trial(Frozen):
 class SearchResult(Frozen):
     """One search so far."""
 
-    contestant: Contestant
+    contestant: FileName
     jobs: int
     repeat: int
     seed: int

@@ -30,6 +30,7 @@ def epoch(number: int, seconds: float, accuracy: float = 0.5, loss: float = 1.0)
         epoch=number, steps=10, images=640, epoch_images=640, learning_rate=0.05,
         train=score(accuracy, loss), validation=score(accuracy, loss),
         timed_seconds=seconds, timed_steps=10, timed_images=640, input_wait_seconds=0.0, evaluation_seconds=0.1,
+        first_step_seconds=0.25 if number == 1 else None,
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from typer import Context
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from compare.__main__ import MODULES, RENAMED, _help_of, app
+from compare.__main__ import MODULES, _help_of, app
 from compare.execution import launch
 from tests.compare import made
 
@@ -146,22 +146,6 @@ def test_a_reader_that_has_seen_enough_ends_the_command_quietly(words: list[str]
             check=False,
         )
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
-
-
-@pytest.mark.parametrize(("command", "renamed"), RENAMED.items())
-def test_a_former_option_works_and_says_what_it_is_called_now(command: str, renamed: dict[str, str]) -> None:
-    options = CliRunner().invoke(app, [command, "--help"]).stdout
-    for former, now in renamed.items():
-        assert now.partition("=")[0] in options and f"{former} " not in options
-    former, now = next(iter(renamed.items()))
-    done = CliRunner().invoke(app, [command, former, *(["x"] if "=" not in now else []), "--no-such-option"])
-    assert done.exit_code == 2 and f"{former} is called {now} now." in done.stderr
-    assert "--no-such-option" in done.stderr
-
-
-def test_a_value_that_only_looks_like_a_former_option_is_left_alone() -> None:
-    done = CliRunner().invoke(app, ["predict", "model.safetensors", "--", "--framework"])
-    assert "is called" not in done.stderr
 
 
 @pytest.mark.parametrize("name", ["", *MODULES])

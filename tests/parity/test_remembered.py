@@ -13,7 +13,6 @@ from common import spec
 from common.data import sources
 from common.machine import machine
 from compare.execution import code_digest
-from compare.execution.store import ProofRecord
 from compare.proof import remembered
 from tests.parity.made_up import FakeTwins
 
@@ -139,10 +138,3 @@ def test_the_flags_of_this_processor_are_read() -> None:
     if Path("/proc/cpuinfo").exists():
         assert machine.cpu_flags() == sorted(set(machine.cpu_flags()))
         assert machine.cpu_flags()
-
-
-def test_a_stored_record_with_the_old_name_is_read() -> None:
-    old = '{"verdict": "proved", "sentence": "", "held_against": {"pipeline": "serial in 4 parts"}}'
-    record = ProofRecord.model_validate_json(old)
-    assert record.compared_with == {"pipeline": "serial in 4 parts"}
-    assert '"compared_with":{"pipeline":' in record.model_dump_json()

@@ -1,5 +1,4 @@
 import dataclasses
-import importlib
 import math
 import re
 import sys
@@ -217,10 +216,6 @@ def test_branches_come_in_order() -> None:
     assert [layer.name for layer in Architecture("any", 32, 10, (joined,)).leaves()] == ["first", "inner", "last"]
 
 
-def test_a_users_depthwise_convolution_by_its_former_name_works() -> None:
-    assert architectures.DepthwiseConv("d", 6, 3, 1, architectures.no_padding).is_depthwise
-
-
 def test_the_body_of_a_residual_comes_before_its_shortcut() -> None:
     residual = Residual("r", (BatchNorm("body", 1),), (BatchNorm("shortcut", 1),))
     assert [layer.name for layer in Architecture("any", 32, 10, (residual, BatchNorm("after", 1))).leaves()] == [
@@ -421,12 +416,6 @@ def test_a_users_module_that_fails_is_refused_with_its_line(module: Module) -> N
         architectures.resolve(failing, 10, 32)
     with pytest.raises(SpecError, match="cannot be imported: SyntaxError"):
         architectures.resolve(module("def architecture(:\n"), 10, 32)
-
-
-def test_a_model_that_imports_the_former_name_works_and_is_told_the_new_one() -> None:
-    with pytest.warns(FutureWarning, match=r"called common\.models\.architectures now"):
-        former = importlib.import_module("common.architectures")
-    assert former.Architecture is Architecture
 
 
 def test_a_pair_matched_with_other_classes_is_refused_by_the_name_that_was_typed() -> None:

@@ -690,10 +690,6 @@ def test_copies_of_a_pipeline_wait_for_each_other() -> None:
         spec.build(spec.with_variant({"pipeline": {"schedule": "asynchronous"}}, "hybrid_pipeline", 2))
 
 
-def test_a_stored_spec_with_the_former_level_of_switches_is_read() -> None:
-    assert spec.build({"switches": "fair"}) == spec.build({"switches": "usual"}) == spec.build({})
-
-
 def test_a_spec_of_the_models_own_structure_is_the_one_of_before() -> None:
     """Results that were stored before there were these fields keep their digest, and are read."""
     plain = spec.build({"cores": 1})

@@ -239,13 +239,6 @@ def test_completion_is_installed_for_the_shell_that_asks(shell: Callable[[str], 
     assert ".bash_completions/convtwins.sh" in (tmp_path / ".bashrc").read_text()
 
 
-@pytest.mark.parametrize("name", ["bash", "zsh", "fish"])
-def test_the_former_command_still_prints_a_script_and_says_what_it_is_called_now(name: str) -> None:
-    done = compare("completion", name)
-    assert f"complete_{name}" in done.stdout and "completion SHELL is called --show-completion now." in done.stderr
-    assert "completion" not in [line.split()[1:2] for line in compare("--help").stdout.splitlines()]
-
-
 # Caches
 
 

@@ -44,8 +44,6 @@ def test_what_is_no_choice_of_known_words_is_refused(text: str, message: str) ->
         option_parsing.chosen("--of", option_parsing.names(text), ("a", "b"))
 
 
-def test_the_former_level_of_switches_is_taken_with_a_notice(capsys: pytest.CaptureFixture[str]) -> None:
-    assert option_parsing.levels("fair,best") == ["usual", "best"]
-    assert capsys.readouterr().err == "--switches fair is called usual now. The old name works until version 0.3.\n"
+def test_an_unknown_level_of_switches_is_refused() -> None:
     with pytest.raises(SpecError, match=re.escape("Received: 'quick'. Use plain, usual, closed, best.")):
         option_parsing.levels("quick")

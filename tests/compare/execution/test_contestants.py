@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from common.artifacts.schema import Environment, RunResult
+from common.artifacts.schema import Environment
 from common.machine import environment
 from common.spec import SpecError
 from compare.comparison import run
@@ -533,17 +533,6 @@ def test_an_environment_lists_what_its_interpreter_can_import(bare: Path, linked
     (site / "Some_Thing-1.0.dist-info").mkdir()
     changed = launch.environment_of("linked")
     assert contestants.changes(found, changed) == "some-thing was added, now 1.0"
-
-
-def test_results_from_before_there_were_contestants_are_read() -> None:
-    row = made.row("pytorch")
-    stored, result = made.comparison([row]).model_dump(mode="json"), made.good(row, 1.0).model_dump(mode="json")
-    for field in ("contestants", "environments"):
-        del stored[field]
-    del result["environment"]
-    del stored["rows"][0]["twin"]
-    assert store.Comparison.model_validate(stored) == made.comparison([row])
-    assert RunResult.model_validate(result) == made.good(row, 1.0)
 
 
 def test_two_distributions_that_own_the_same_file_clash(bare: Path) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
 from common import spec
 from common.data import sources
@@ -110,15 +109,6 @@ def test_numbers_of_workers_make_rows_of_their_own() -> None:
     ]
     (dask,) = matrix.rows({"cores": 1, "input": "dask"}, ["pytorch"], ["serial"], 2, [2])
     assert (dask.id, dask.spec.input, dask.spec.workers) == ("pytorch-serial-1core", "dask", 2)
-
-
-def test_a_row_stored_by_an_earlier_version_names_its_contestant_framework():
-    row = matrix.Row(id="it", contestant="pytorch", spec=spec.build({}))
-    stored = row.model_dump(mode="json")
-    stored["framework"] = stored.pop("contestant")
-    assert matrix.Row.model_validate(stored) == row
-    with pytest.raises(ValidationError):
-        matrix.Row.model_validate(stored | {"contestant": "tensorflow"})
 
 
 def test_each_level_of_switches_makes_rows_of_its_own() -> None:

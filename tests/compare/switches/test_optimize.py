@@ -157,8 +157,8 @@ def test_switches_are_tried_alone_and_then_together_as_long_as_that_is_surely_fa
     assert found["options"] == {"digits": "few", "graph": "compiled", "order": "columns"}
     assert found["ratio"]["value"] == pytest.approx(2.0 * 1.3 * 0.9 * 1.5, rel=5e-3)
     assert steps["digits-few"]["ratio"]["low"] < 2.0 < steps["digits-few"]["ratio"]["high"]
-    assert steps["digits-few"]["price"] == pytest.approx(1e-2)
-    assert steps["digits-fewest"]["price"] == pytest.approx(0.5)  # the fastest by itself, and too dear
+    assert steps["digits-few"]["loss_drift"] == pytest.approx(1e-2)
+    assert steps["digits-fewest"]["loss_drift"] == pytest.approx(0.5)  # the fastest by itself, and too dear
     assert steps["graph-broken"]["status"] == "failed" and steps["graph-broken"]["reason"] == "failed: no compiler"
     assert steps["memory-given_back"]["status"] == "dropped" and steps["plain"]["status"] == "measured"
     for name, factor, epochs in (("memory-lost", 0.02, 1), ("memory-slow", 0.3, 3)):
@@ -203,8 +203,8 @@ def test_the_price_is_of_every_digit_where_a_newcomer_gets_fewer(twin: Twin, tmp
     digits = {"values": ["all", "few"], "default": "all", "plain": "few", "reduced": ["few"], "help": ""}
     launch.DESCRIPTIONS["left"]["options"] = OPTIONS | {"digits": digits}
     steps = ladder(optimize(tmp_path / "out", "--only", "digits,order", "--json"))
-    assert [steps[name]["price"] for name in ("usual", "order-columns")] == [0.0, 0.0]
-    assert steps["plain"]["price"] == steps["digits-few"]["price"] == pytest.approx(1e-2)
+    assert [steps[name]["loss_drift"] for name in ("usual", "order-columns")] == [0.0, 0.0]
+    assert steps["plain"]["loss_drift"] == steps["digits-few"]["loss_drift"] == pytest.approx(1e-2)
     full = from_json((tmp_path / "out" / "left" / "losses" / "full.json").read_text())
     assert (full.switches, full.framework_options) == ("plain", {"digits": "all"})
 

@@ -494,15 +494,6 @@ def test_resume_takes_all_settings_from_its_folder(tmp_path: Path) -> None:
         assert done.exit_code == 2 and said in done.stderr, done.stderr
 
 
-@pytest.mark.parametrize(
-    "words", [["--resume", "--out", "DIR"], ["--out", "DIR", "--resume"], ["--out=DIR", "--resume", "--json"]]
-)
-def test_the_former_flag_resume_takes_the_folder_of_out(tmp_path: Path, words: list[str]) -> None:
-    done = CliRunner().invoke(app, ["tune", *(word.replace("DIR", str(tmp_path)) for word in words)])
-    assert done.exit_code == 2 and f"{tmp_path} holds no record of a tuning" in done.stderr
-    assert f"now: --resume {tmp_path}. The old form works until version 0.3." in done.stderr
-
-
 def test_resume_asks_for_a_password_that_nobody_has_written(tmp_path: Path) -> None:
     plan = made({1: [[0.5]]}, {1: 1.0}).plan
     settings = plan.settings.model_copy(update={"storage": optuna_study.masked("postgresql://me:secret@host/trials")})
