@@ -82,16 +82,6 @@ def test_a_model_of_another_structure_is_built_so(twin: Twin, model: str, struct
     assert_computes(twin, architecture)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("model", ["resnet34", "resnet50", "vgg16", "vgg16_bn"])
-def test_a_deep_model_of_its_own_structure_has_the_parameters_of_its_architecture(twin: Twin, model: str) -> None:
-    architecture = architectures.resolve(model, 10, 32)
-    extracted = twin.weights.extract(twin.models.build(architecture, "float32"), architecture)
-    assert {name: array.shape for name, array in extracted.items()} == {
-        parameter.name: parameter.shape for parameter in architecture.parameters()
-    }
-
-
 @pytest.mark.parametrize(
     ("model", "number"),
     # The second half cuts layers with branches.
