@@ -286,7 +286,7 @@ def halves(twin: Twin, values: Any) -> list[Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["serial", "data_parallel", "multi_process", "model_averaging"])
-def test_runs_in_every_mode_that_a_switch_is_for(framework: str, tmp_path: Path, mode: str) -> None:
+def test_runs_in_every_mode_that_a_switch_is_for(framework: str, begin: Any, tmp_path: Path, mode: str) -> None:
     options = importlib.import_module(f"{framework}_impl.switches").options("cpu")
     wanted = {"arithmetic": "float16", "optimizer_kernel": "fused", "memory_format": "channels_last", "allocator": "system"}
     fields = {"mode": mode, "replicas": 1 if mode == "serial" else 2, "precision": "float32"}
@@ -296,11 +296,7 @@ def test_runs_in_every_mode_that_a_switch_is_for(framework: str, tmp_path: Path,
         chosen["arithmetic"] = "bfloat16"
     pair: list[Any] = []
     for number, switches in enumerate(({}, chosen)):
-        run = runs.Run(framework, tmp_path / str(number), fields | {"framework_options": switches})
-        try:
-            pair.append(run.end())
-        finally:
-            run.kill()
+        pair.append(begin(tmp_path / str(number), fields | {"framework_options": switches}).end())
     usual, switched = pair
     assert (usual.status, switched.status) == ("ok", "ok"), switched.reason
     assert switched.switches == usual.switches | chosen
