@@ -51,23 +51,23 @@ class Pending:
         flight.end(self._number)
 
 
-def all_reduce(tensor: torch.Tensor, group: Any = None) -> None:
+def all_reduce(tensor: torch.Tensor, group: Any) -> None:
     """Sum a tensor over processes, in place."""
     number = begin(group, "all_reduce", tensor)
     distributed.all_reduce(tensor, group=group)
     flight.end(number)
 
 
-def start_all_reduce(tensor: torch.Tensor, group: Any = None) -> Pending:
+def start_all_reduce(tensor: torch.Tensor) -> Pending:
     """Begin to sum a tensor over processes, in place."""
-    number = begin(group, "all_reduce", tensor)
-    return Pending(distributed.all_reduce(tensor, group=group, async_op=True), number)
+    number = begin(None, "all_reduce", tensor)
+    return Pending(distributed.all_reduce(tensor, async_op=True), number)
 
 
-def start_all_gather(gathered: list[torch.Tensor], tensor: torch.Tensor, group: Any = None) -> Pending:
+def start_all_gather(gathered: list[torch.Tensor], tensor: torch.Tensor) -> Pending:
     """Begin to gather the tensors of all processes."""
-    number = begin(group, "all_gather", tensor)
-    return Pending(distributed.all_gather(gathered, tensor, group=group, async_op=True), number)
+    number = begin(None, "all_gather", tensor)
+    return Pending(distributed.all_gather(gathered, tensor, async_op=True), number)
 
 
 def broadcast(tensor: torch.Tensor, group: Any, source: int) -> None:

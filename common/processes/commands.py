@@ -50,12 +50,6 @@ def choose_device(device: str) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 
 
-def architecture_of(read: Spec) -> architectures.Architecture:
-    """The model of a spec for its data."""
-    dataset = sources.describe(read.data, seed=read.split_seed, cache_dir=read.paths.cache_dir)
-    return architectures.of(read, len(dataset.class_names), dataset.image_size)
-
-
 def preprocess(framework: str, load_twin: Callable[[], Twin], arguments: argparse.Namespace) -> int:
     """Scan the image files of a split."""
     machine.keep_freed_memory()
@@ -252,7 +246,7 @@ def time_layers(twin: Twin, read: Spec, arguments: argparse.Namespace) -> int:
     try:
         measured = layers.measure(
             read,
-            architecture_of(read),
+            sources.architecture_of(read),
             twin.passes,
             twin.synchronize,
             arguments.calls,
@@ -274,7 +268,7 @@ def time_exchanges(twin: Twin, read: Spec, arguments: argparse.Namespace) -> int
     if read.mode == "parameter_server":
         measured = exchanges.measure_server(read, rendezvous.word())
     else:
-        architecture, size = architecture_of(read), read.per_replica_batch_size
+        architecture, size = sources.architecture_of(read), read.per_replica_batch_size
         ways = twin.ways()  # Twin: TensorFlow wants its strategy before any tensor
         alone = read.with_fields(mode="serial", replicas=1, hosts=(), cores=1, global_batch_size=size)
         shape = (architecture.image_size, architecture.image_size, 3)

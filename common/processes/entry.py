@@ -20,25 +20,16 @@ from typing import Any, NoReturn
 
 from common import spec
 from common.artifacts import results
+from common.data import sources
 from common.machine import environment, heartbeat, machine, placement
 from common.processes import command_line, commands, ranks, supervisor
 from common.processes.commands import refused
-from common.processes.twin import (
-    EXIT_DATA_REFUSED,
-    EXIT_FAILED,
-    EXIT_OK,
-    EXIT_TERMINATED,
-    EXIT_USAGE,
-    Job,
-    Rendezvous,
-    Switches,
-    Twin,
-)
+from common.processes.twin import EXIT_FAILED, EXIT_OK, EXIT_TERMINATED, Job, Rendezvous, Switches, Twin
 from common.spec import Spec
 from common.training import inference, timing
 from common.training.loop import is_first_rank
 
-__all__ = ["EXIT_DATA_REFUSED", "EXIT_FAILED", "EXIT_OK", "EXIT_USAGE", "Rendezvous", "Switches", "Twin", "leave", "main"]
+__all__ = ["EXIT_FAILED", "EXIT_OK", "Rendezvous", "Switches", "Twin", "leave", "main"]
 
 OF_THE_PROCESS = ("mode", "replicas", "cores", "device", "switches", "framework_options", "hosts")
 """Fields of the spec that decide the threads, devices and ranks of a process. They are set once."""
@@ -109,7 +100,7 @@ def _do(
         return refused(error)
     commands.choose_device(read.device)
     if arguments.command == "models":
-        summary = load_twin().summarize(commands.architecture_of(read))
+        summary = load_twin().summarize(sources.architecture_of(read))
         arguments.out.write_text(json.dumps(summary, indent=1), encoding="utf-8")
         return EXIT_OK
     package = getattr(rendezvous, "__package__", None)

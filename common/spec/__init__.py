@@ -5,25 +5,9 @@ is judged here. A twin's `describe` judges devices, possible modes and the frame
 """
 
 # pyright: reportUnusedImport=false
-from common.spec.errors import (
-    SpecError,
-)
-from common.spec.groups import (
-    Augmentation,
-    Averaging,
-    BestEpoch,
-    Communication,
-    Dask,
-    Data,
-    Hybrid,
-    Optimizer,
-    ParameterServer,
-    Paths,
-    Pipeline,
-    Schedule,
-)
+from common.spec.errors import SpecError
+from common.spec.groups import Communication, Dask, Data, Optimizer
 from common.spec.names import (
-    COMPRESSING_VARIANTS,
     DIVIDING_MODES,
     ELASTIC_MODES,
     HOST_MODES,
@@ -31,21 +15,13 @@ from common.spec.names import (
     LEVELS,
     MODELS,
     MODES,
-    RESUMABLE_MODES,
     SCHEDULERS,
     VARIANTS,
-    WHOLE_BATCH_MODES,
-    BatchNormStatistics,
     Device,
     Precision,
 )
 from common.spec.parsing import overlay, parse_assignments, read_values, with_variant
-from common.spec.schema import (
-    Spec,
-    build,
-    from_json,
-    micro_batches,
-)
+from common.spec.schema import Spec, build, from_json, micro_batches
 from common.spec.switches import (
     check_against,
     conditions,

@@ -213,9 +213,7 @@ def trace(
         correct.append(trainer.all_reduce(trainer.fetch([num_correct]).astype(np.int64)))
         index, number = trainer.shard
         low, high = plan.bounds(epoch + 1, number, index)[step_in_epoch]
-        own = np.zeros(stop - start, np.int64)
-        own[low - start : high - start] = np.asarray(batch.ids)
-        ids.append(trainer.all_reduce(own))
+        ids.append(_whole(trainer, stop - start, slice(low - start, high - start), np.asarray(batch.ids)))
         if step == 0:
             trainer.finish_epoch()
             trainer.share_statistics()

@@ -50,12 +50,11 @@ def refuse_missing() -> None:
         )
 
 
-def script(folder: Path, num_jobs: int, node: str | None = None) -> str:
+def script(folder: Path, num_jobs: int) -> str:
     """What sbatch is given.
 
     Args:
         folder: of the matrix.
-        node: the machine that these jobs must run on. None: any.
     """
     from submitit.slurm import slurm  # here: only this mode needs it
 
@@ -64,7 +63,7 @@ def script(folder: Path, num_jobs: int, node: str | None = None) -> str:
     place = _place(folder)
     command = f"{shlex.quote(sys.executable)} -u -m submitit.core._submit {shlex.quote(str(place))}"
     make = slurm._make_sbatch_string  # pyright: ignore[reportPrivateUsage]  what submitit itself calls; no public name has it
-    return make(command, place, **_parameters(folder, node), **array)
+    return make(command, place, **_parameters(folder, None), **array)
 
 
 def _place(folder: Path) -> Path:

@@ -22,6 +22,8 @@ from compare.execution import options
 from compare.reporting.document import Mark, Report
 
 NAME = "concurrency"
+MOST_LINES = 8
+"""Of a part of the report on the terminal."""
 ALIKE = "Unknown, and taken to be the same on all ranks"
 
 
@@ -114,9 +116,9 @@ def _refuse_nowhere(file: Path) -> None:
         raise SpecError(f"--sarif must lie in a folder that exists. Received: {file}. Make {file.parent} first.")
 
 
-def _few(lines: Sequence[str], most: int = 8) -> list[str]:
-    more = len(lines) - most
-    return [*lines[:most], *([f"{more} more, see --json."] if more > 0 else [])]
+def _few(lines: Sequence[str]) -> list[str]:
+    more = len(lines) - MOST_LINES
+    return [*lines[:MOST_LINES], *([f"{more} more, see --json."] if more > 0 else [])]
 
 
 def _traces(finding: Finding) -> list[str]:

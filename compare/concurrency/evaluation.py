@@ -163,12 +163,12 @@ class Evaluation(State):
         level: Frame | None = frame
         while level is not None:
             if name in level.names and name not in level.shared:
-                return self._noted(process, (level, name), level.names[name]) if name in frame.shared else level.names[name]
+                return self._noted((level, name), level.names[name]) if name in frame.shared else level.names[name]
             level = level.parent
         value = self.of_module(process, frame.module, name)
-        return self._noted(process, (process.system, f"{frame.module.name}.{name}"), value) if name in frame.shared else value
+        return self._noted((process.system, f"{frame.module.name}.{name}"), value) if name in frame.shared else value
 
-    def _noted(self, process: Process, place: Place, value: Value) -> Value:
+    def _noted(self, place: Place, value: Value) -> Value:
         """A number with the place that it was read from, so that writing it back is an update."""
         if not isinstance(value, (Const, Unknown)) or not self.started_threads:
             return value
@@ -279,7 +279,7 @@ class Evaluation(State):
         if isinstance(of, Instance) and isinstance(value, (Const, Unknown)) and self.started_threads:
             place = (of, tree.attr)
             self.use(process, place, "read", ast.unparse(tree))
-            return self._noted(process, place, value)
+            return self._noted(place, value)
         return value
 
     def use(self, process: Process, place: Place, kind: str, says: str) -> None:

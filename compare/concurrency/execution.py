@@ -721,7 +721,7 @@ class Execution(Ranks):
 
             self.wait(process, Operation("waits for tasks", done, act, None, None, "future"), deliver)
         elif dotted.startswith("builtins."):
-            return self._builtin(process, frame, last, values, deliver)
+            return self._builtin(frame, last, values, deliver)
         elif last in _PASSES_ITEMS and values:
             source = values[-1] if last == "zip" else values[0]
             deliver(source if last != "cycle" else Unknown(marks=source.marks - {UNEVEN}))
@@ -731,7 +731,7 @@ class Execution(Ranks):
             return False
         return True
 
-    def _builtin(self, process: Process, frame: Frame, name: str, values: list[Value], deliver: Any) -> bool:
+    def _builtin(self, frame: Frame, name: str, values: list[Value], deliver: Any) -> bool:
         first = values[0] if values else None
         match name:
             case "range" if values:
@@ -786,7 +786,7 @@ class Execution(Ranks):
             of.is_open = of.is_open or name in ("add_done_callback",)
             return False
         if isinstance(of, Sequenced):
-            return self._of_list(process, of, name, values, deliver)
+            return self._of_list(of, name, values, deliver)
         if isinstance(of, Unknown):
             if of.dotted == "strategy" and name in TENSORFLOW_COLLECTIVES:
                 self.collective(process, f"strategy.{name}", [], {}, deliver)
@@ -810,7 +810,7 @@ class Execution(Ranks):
         return False
 
     @staticmethod
-    def _of_list(process: Process, of: Sequenced, name: str, values: list[Value], deliver: Any) -> bool:
+    def _of_list(of: Sequenced, name: str, values: list[Value], deliver: Any) -> bool:
         match name:
             case "append" | "add" if values:
                 of.items.append(values[0])

@@ -61,12 +61,12 @@ class Ranks(Threads):
                 return
         elif given is not None and not isinstance(given, (Const, Lib)):
             # A group that is not known: only its order among those of the same place is.
-            deliver(self._after(process, name, values))
+            deliver(self._after(name, values))
             return
         if rank is None or len(members) < 2 or (name == "init_process_group" and "world_size" in words):
             process.joined = process.joined or name == "init_process_group"
             self.partial = self.partial or name == "init_process_group"
-            deliver(self._after(process, name, values))
+            deliver(self._after(name, values))
             return
         process.joined = True
         issue = self._issue(process, name, values, words)
@@ -85,11 +85,11 @@ class Ranks(Threads):
             if name == "broadcast" and issue.root == rank and values:
                 _shared(values[0])
             objects = next((each[place].objects for one, each in of_rank.items() if one == issue.root), None)
-            return self._after(process, name, values, objects)
+            return self._after(name, values, objects)
 
         operation = Operation(f"waits in {name}", everyone, done, None, None, "collective")
         if asynchronous is not None and truth(asynchronous) is not False:
-            self._after(process, name, values)
+            self._after(name, values)
             deliver(Thing(kind="work", name=name, target=Const(None), owner=operation))
         else:
             self.wait(process, operation, deliver)
@@ -108,7 +108,7 @@ class Ranks(Threads):
         step, moment = process.note(f"reaches {name}"), process.clock.get(process.number, 0)
         return Issue(name, shape, root, process, step, moment, objects)
 
-    def _after(self, process: Process, name: str, values: Sequence[Value], objects: Sequence[Value] | None = None) -> Value:
+    def _after(self, name: str, values: Sequence[Value], objects: Sequence[Value] | None = None) -> Value:
         """What ranks have alike after a collective.
 
         Args:

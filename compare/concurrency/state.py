@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from compare.concurrency.control_flow import Graph, Node
 from compare.concurrency.findings import Finding, Step
 from compare.concurrency.program import Module, Program
-from compare.concurrency.values import NONE, Function, Thing, Value
+from compare.concurrency.values import Function, Thing, Value
 
 MOST_VISITS = 40
 """Of one node in one frame. A loop that turns more often is cut."""
@@ -92,7 +92,6 @@ class Frame:
     visits: Counter[int] = field(default_factory=Counter[int])
     shared: frozenset[str] = frozenset()
     """Names that are declared global or nonlocal."""
-    returned: Value = NONE
     error: str = ""
     """The exception that is on its way."""
     parted: dict[int, dict[str, Value | None]] = field(default_factory=dict[int, dict[str, Any]])

@@ -231,11 +231,11 @@ def compare(operation: ast.cmpop, left: Value, right: Value) -> Value:
     return Unknown(marks=marks)
 
 
-def reachable(roots: Iterable[Value], deepest: int = 6) -> Iterator[Value]:
-    """Every value that code which gets these can reach."""
+def reachable(roots: Iterable[Value]) -> Iterator[Value]:
+    """Every value that code which gets these can reach in six steps."""
     seen: set[int] = set()
     level = list(roots)
-    for _ in range(deepest):
+    for _ in range(6):
         after: list[Value] = []
         for value in level:
             if id(value) in seen:

@@ -18,6 +18,8 @@ LEAST_PAIRS = 3
 """Below this many pairs there is no interval, where repeats may be added."""
 VERDICT_PAIRS = 5
 """Below this many pairs no verdict is given: a t-interval over fewer is too wide, a bootstrap raises false alarms."""
+MOST_PAIRS = 200
+"""Where more would be needed, no number is named."""
 UNBOUNDED_FROM = 100.0
 """An interval that reaches so many times its value, of fewer pairs, says nothing but that they are too few."""
 
@@ -423,17 +425,19 @@ def resolution(ratios: Sequence[Ratio], comparisons: int, *, one_look: bool = Fa
     return math.expm1(float(np.median(found))) if found else None
 
 
-def pairs_needed(ratio: Ratio, border: float, most: int = 200) -> int | None:
+def pairs_needed(ratio: Ratio, border: float) -> int | None:
     """How many pairs would tell a ratio from a border above it, at the rate of POWER.
 
     Args:
         ratio: of one look. It is taken for the true one, and its noise for that of the pairs to come.
-        most: None is returned beyond it, and where the ratio has no interval, or lies above the border.
+
+    Returns:
+        None beyond MOST_PAIRS, and where the ratio has no interval or lies above the border.
     """
     error, distance = _error(ratio, one_look=True), math.log(border / ratio.value)
     if error is None or distance <= 0.0:
         return None
-    for number in range(ratio.n + 1, most + 1):
+    for number in range(ratio.n + 1, MOST_PAIRS + 1):
         if least_found(error * math.sqrt(ratio.n / number), number - 1, 1) <= distance:
             return number
     return None

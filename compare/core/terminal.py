@@ -9,7 +9,7 @@ from rich.console import Console
 _WIDTH_WITHOUT_TERMINAL = 120
 
 
-def stdout(width: int = _WIDTH_WITHOUT_TERMINAL) -> Console:
-    """Return stdout for tables: as wide as the terminal, else `width` characters. COLUMNS in the environment wins."""
+def stdout() -> Console:
+    """Return stdout for tables: as wide as the terminal, else 120 characters. COLUMNS in the environment wins."""
     made = Console(highlight=False)
-    return made if made.is_terminal or "COLUMNS" in os.environ else Console(highlight=False, width=width)
+    return made if made.is_terminal or "COLUMNS" in os.environ else Console(highlight=False, width=_WIDTH_WITHOUT_TERMINAL)

@@ -40,9 +40,6 @@ OF_SWITCHES = {
 WITHOUT_SWITCH = {"kernels": "its own", "kernel_search": "its own", "update": "fused", "data": "host"}
 """Of a framework without that switch. TensorFlow has fused kernels alone."""
 
-NO_CONDITIONS = {"pinned_memory": "It is how input workers hand over a batch. No kernel computes otherwise."}
-"""Switches that decide no condition, each with the reason."""
-
 OF_THE_MODE = ("threads", "mechanism", "update")
 """Conditions that differ between a parallel mode and serial because the modes differ."""
 

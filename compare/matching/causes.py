@@ -776,7 +776,7 @@ def of_weights(left: Side, right: Side, alignment: Alignment, *, drawn: bool) ->
             copied = right.parameters(other).get(role)
             if copied is None or close(mine, copied):
                 continue
-            for words, cause, form in _other_forms(left, ours, theirs, mine, role):
+            for words, cause, form in _other_forms(left, ours, mine, role):
                 if form.shape == copied.shape and close(form, copied):
                     said = f"{right.name}'s {other}.{role} holds {left.name}'s values {words}."
                     found.append(Cause(cause, said, where, apart(form, copied)))
@@ -792,7 +792,7 @@ def of_weights(left: Side, right: Side, alignment: Alignment, *, drawn: bool) ->
     return found
 
 
-def _other_forms(side: Side, ours: Layer, theirs: Layer, array: Array, role: str) -> Generator[tuple[str, str, Array]]:
+def _other_forms(side: Side, ours: Layer, array: Array, role: str) -> Generator[tuple[str, str, Array]]:
     """(in words, cause, array): wrong forms of a copied parameter."""
     if role == "kernel" and array.ndim == 4:
         yield "with height and width exchanged", "kernel-layout", array.transpose(1, 0, 2, 3)

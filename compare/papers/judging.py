@@ -169,9 +169,9 @@ def pair(here: Here, framework: str) -> tuple[str, str]:
     return parallel.id, serial.id
 
 
-def framework_times(here: Here, training: str, first: str, second: str) -> Judged | None:
+def framework_times(here: Here, first: str, second: str) -> Judged | None:
     """Seconds of the second row over those of the first, judged in the family of its comparison. None if one is missing."""
-    report = here.trainings.get(training)
+    report = here.trainings.get(CORRECTED)
     found = family(report.stored, report.summaries).contestants if report else []
     return next((judged for one, other, judged in found if (one.id, other.id) == (first, second)), None)
 

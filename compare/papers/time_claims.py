@@ -22,7 +22,7 @@ def faster_than(here: Here, claim: schema.FasterThan) -> Judgement:
     if here.paper.runs[claim.run].framework == here.paper.runs[claim.than].framework:
         ratio = judging.speedup(here, CORRECTED, run)
     else:
-        ratio = judging.framework_times(here, CORRECTED, run, than)
+        ratio = judging.framework_times(here, run, than)
     made = here.summary(CORRECTED, run)
     where = f"on {made.device or 'an unknown device'}, {made.cores} cores" if made else "not run"
     what = f"epoch seconds of {than} over those of {run}, {where}"

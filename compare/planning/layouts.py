@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +33,7 @@ def all_of(values: dict[str, Any], modes: Sequence[str], replicas: int) -> tuple
     """
     found, refused = [Layout("serial", spec.build(spec.with_variant(values, "serial", 1)))], dict[str, str]()
     for mode in modes:
-        for words, fields, copies in _choices(mode, values, replicas) if mode != "serial" else ():
+        for words, fields, copies in _choices(mode, replicas) if mode != "serial" else ():
             try:
                 run = spec.build(spec.with_variant(spec.overlay(values, fields), mode, copies))
             except SpecError as error:
@@ -49,7 +49,7 @@ def all_of(values: dict[str, Any], modes: Sequence[str], replicas: int) -> tuple
     return found, refused
 
 
-def _choices(mode: str, values: Mapping[str, Any], replicas: int) -> Iterator[tuple[str, dict[str, Any], int]]:
+def _choices(mode: str, replicas: int) -> Iterator[tuple[str, dict[str, Any], int]]:
     """(words, fields, replicas as `with_variant` takes them) of each layout of a mode."""
     base = VARIANTS[mode][0]
     inner = [each for each in range(2, min(replicas // 2, MOST_INNER) + 1) if replicas % each == 0] if base == "hybrid" else [1]

@@ -14,7 +14,6 @@ from common.data import cache, sources
 from common.machine import machine, rates
 from common.machine.interference import DISTURBED_FROM, Meter, cores_lost
 from common.machine.private_folder import PrivateFolder
-from common.models import architectures
 from common.processes.exchanges import Exchanged, Timed
 from common.spec import Spec, SpecError
 from common.training import layers
@@ -177,8 +176,7 @@ def model_costs(name: str, wanted: Spec, batches: Collection[tuple[int, int]], c
             return records.read(path, Costs, what="measurement of a model", again="It is measured again.")
         except records.RecordError:
             pass
-    dataset = sources.describe(wanted.data, seed=wanted.split_seed, cache_dir=wanted.paths.cache_dir)
-    architecture = architectures.of(wanted, len(dataset.class_names), dataset.image_size)
+    architecture = sources.architecture_of(wanted)
     units, others = layers.units(architecture), Meter()
     times: list[Times] = []
     for own_cores, size in sorted(batches):

@@ -99,8 +99,7 @@ def predict(asked: Asked, shown: Display) -> Plan:
     with launch.asked(names) as answer:
         described = {name: spec.of_device(wanted, answer(name)) for name in names}
     hosts = asked.settings.values.get("hosts") or ()
-    dataset = sources.describe(wanted.data, seed=wanted.split_seed, cache_dir=wanted.paths.cache_dir)
-    architecture = architectures.of(wanted, len(dataset.class_names), dataset.image_size)
+    architecture = sources.architecture_of(wanted)
     architectures.refuse_opaque(architecture, "plan")
     server = any(each.startswith("parameter_server") for each in asked.settings.modes)
     planned_for = given or measuring.this_machine(names, wanted, replicas, hosts, shown, server=server)

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from common import spec
 from common.data import sources
-from common.models import architectures, work
+from common.models import work
 from common.models.architectures import Architecture
 from compare.core import exits
 from compare.core.interrupt import interruptible
@@ -34,8 +34,7 @@ def command(
         with interruptible():
             for each in each_once("--model", names(model), spec.MODELS):
                 wanted = spec.build({"model": each, "data": {"source": data, "image_size": image_size}})
-                dataset = sources.describe(wanted.data, seed=wanted.seed, cache_dir=wanted.paths.cache_dir)
-                architecture = architectures.of(wanted, len(dataset.class_names), dataset.image_size)
+                architecture = sources.architecture_of(wanted)
                 summaries.append(summarize(architecture, wanted, named))
     if as_json:
         print(json.dumps(summaries, indent=1))

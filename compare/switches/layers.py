@@ -15,7 +15,6 @@ from common.data import sources
 from common.machine import machine, rates
 from common.machine.interference import DISTURBED_FROM, cores_lost
 from common.machine.rates import Rates
-from common.models import architectures
 from common.models.architectures import Conv, Window
 from common.spec import Spec, SpecError
 from common.training import layers
@@ -168,8 +167,7 @@ def measure(wanted: Spec, frameworks: list[str], repeats: int, calls: int, shown
             specs[framework] = _with_own_switches(wanted, framework)
             if (refusal := spec.check_against(specs[framework], answer(framework))) is not None:
                 raise SpecError(f"{framework}: {refusal}")
-    dataset = sources.describe(wanted.data, seed=wanted.split_seed, cache_dir=wanted.paths.cache_dir)
-    architecture = architectures.of(wanted, len(dataset.class_names), dataset.image_size)
+    architecture = sources.architecture_of(wanted)
     shown.say("measuring what the machine can do")
     known = rates.measured(wanted.cores)
     found: dict[str, list[Measured]] = {framework: [] for framework in frameworks}

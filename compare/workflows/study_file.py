@@ -45,8 +45,6 @@ class Normalise(Frozen):
     engines: tuple[str, ...] = Field(default_factory=lambda: (*launch.OWN, *launch.FRAMEWORKS))
     workers: _Counts = (1, 2)
     repeats: _AtLeast1 = 3
-    scheduler: Literal["threads", "processes"] = "threads"
-    """Dask's."""
 
 
 class Pretrain(Frozen):
@@ -56,8 +54,6 @@ class Pretrain(Frozen):
     replicas: _AtLeast2 = 2
     epochs: _AtLeast1 = 2
     repeats: _AtLeast1 = 1
-    target_accuracy: Annotated[float | None, Field(gt=0, le=1)] = None
-    """The time to accuracy ends at this validation accuracy."""
 
 
 class Tune(Frozen):

@@ -106,7 +106,7 @@ def _normalise(study: Study, folder: Path, passed: Passed) -> Made:
             name="normalise", title="Mean and standard deviation", findings=[("Not measured", [said])], conclusions=[said]
         )
         return Made(part)
-    return scanned(engine_scans.Request(wanted.engines, wanted.workers, wanted.scheduler, wanted.repeats, base), folder)
+    return scanned(engine_scans.Request(wanted.engines, wanted.workers, "threads", wanted.repeats, base), folder)
 
 
 def scanned(request: engine_scans.Request, folder: Path) -> Made:
@@ -159,7 +159,7 @@ def _request(study: Study, folder: Path) -> run.Request:
     settings = Preset(
         values=study.values(epochs=wanted.epochs), modes=wanted.modes, replicas=wanted.replicas, repeats=wanted.repeats
     )
-    return run.Request(settings, list(study.frameworks), folder, prove=True, target_accuracy=wanted.target_accuracy)
+    return run.Request(settings, list(study.frameworks), folder, prove=True)
 
 
 def _section(

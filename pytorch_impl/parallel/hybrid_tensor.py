@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from common.data.sources import Split
 from common.training.communication import ring_all_reduce_bytes, statistics_payload_bytes
 from common.training.trainer import Update
-from pytorch_impl import collectives, train
+from pytorch_impl import collectives
 from pytorch_impl.parallel.group import Group
 from pytorch_impl.parallel.tensor_parallel import TensorParallel
 
@@ -30,15 +30,7 @@ class HybridTensor(TensorParallel):
         self._optimizer = self._new_optimizer(self._model)
 
     def _train_step(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
-        copies = self.shard[1]
-        # DDP averages over copies, but the shares of the loss must be summed. So each share is multiplied by the number of
-        # copies.
-        update = update._replace(num_examples=update.num_examples / copies)
-        exchanged = self._wrapped.exchanged
-        loss, num_correct = train.train_step(
-            self._objective, self._wrapped, self._optimizer, images, labels, masks, update, exchanged
-        )
-        return loss / copies, num_correct
+        return self._train_wrapped(self._wrapped, images, labels, masks, update)
 
     def share_statistics(self) -> None:
         self._shards.share(self._model.buffers())

@@ -41,15 +41,7 @@ class MultiProcess(Trainer):
         if self._wrapped is None:
             exchange = self._compressor.exchange
             return train.train_step(self._objective, self._model, self._optimizer, images, labels, masks, update, exchange)
-        ranks = self.shard[1]
-        # DDP averages over ranks, but the shares of the loss must be summed. So each share is multiplied by the number of
-        # ranks.
-        update = update._replace(num_examples=update.num_examples / ranks)
-        exchanged = self._wrapped.exchanged
-        loss, num_correct = train.train_step(
-            self._objective, self._wrapped, self._optimizer, images, labels, masks, update, exchanged
-        )
-        return loss / ranks, num_correct
+        return self._train_wrapped(self._wrapped, images, labels, masks, update)
 
     def share_statistics(self) -> None:
         self._shards.share(self._model.buffers())

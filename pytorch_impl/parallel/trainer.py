@@ -25,7 +25,7 @@ from common.models.weights import Weights
 from common.spec import Spec
 from common.training import trainer
 from common.training.trainer import Batch, Recording, StepBreakdown, Update
-from pytorch_impl import decisions, device, evaluate, input, models, optim, profiler, shards, train, weights
+from pytorch_impl import collectives, decisions, device, evaluate, input, models, optim, profiler, shards, train, weights
 from pytorch_impl.batch_norm import ReplicaGroup
 from pytorch_impl.compression import Compressor
 
@@ -59,6 +59,17 @@ class Trainer(trainer.Trainer):
     def _train_step(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
         """(loss, num_correct) of one step on this process's shard, which is on the device."""
         raise NotImplementedError
+
+    def _train_wrapped(self, wrapped: collectives.DataParallel, images: Any, labels: Any, masks: Any, update: Update) -> Any:
+        """The same, where DDP exchanges the gradients."""
+        # DDP averages over copies of the model, but the shares of the loss must be summed. So each share is multiplied by the
+        # number of copies.
+        copies = self.shard[1]
+        update = update._replace(num_examples=update.num_examples / copies)
+        loss, num_correct = train.train_step(
+            self._objective, wrapped, self._optimizer, images, labels, masks, update, wrapped.exchanged
+        )
+        return loss / copies, num_correct
 
     def _score_batch(self, images: Any, labels: Any) -> Any:
         """(loss_sum, predictions) of a batch that is on the device."""

@@ -1,6 +1,7 @@
 """Comparisons made up by hand, with round numbers, for tables that are tested as whole text."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -274,6 +275,18 @@ def hostile(num_classes: int = len(HOSTILE)) -> Stored:
         for row_id, repeats in stored.runs.items()
     }
     return Stored(comparison=comparison, runs=runs, set_aside=[text])
+
+
+def other_work(stored: Stored, data_hash: str = "data", **fields: Any) -> Stored:
+    """The same comparison with other fields in all specs."""
+    rows = [row.model_copy(update={"spec": row.spec.with_fields(**fields)}) for row in stored.comparison.rows]
+    specs = {row.id: row.spec for row in rows}
+    runs = {
+        row_id: {repeat: run.model_copy(update={"spec": specs[row_id]}) for repeat, run in repeats.items()}
+        for row_id, repeats in stored.runs.items()
+    }
+    plan = stored.comparison.model_copy(update={"rows": rows, "data_hash": data_hash})
+    return stored.model_copy(update={"comparison": plan, "runs": runs})
 
 
 def stored_in(stored: Stored, folder: Path) -> Path:

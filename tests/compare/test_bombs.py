@@ -13,8 +13,6 @@ CPU_SECONDS = 5
 MAX_MIB = 512
 DEEP = "[" * 5000
 HEXADECIMAL = f"0x{'f' * 5000}"
-WORD = "x" * 1000
-
 
 MEASURED = """
 import resource, subprocess, sys

@@ -330,13 +330,3 @@ def test_a_file_on_one_side_only_is_found(tmp_path: Path) -> None:
         "extra.py: the file: is missing in left",
         "parallel/ranks.py: the file: is missing in right",
     ]
-
-
-# A twin of a package.
-
-
-def test_the_jax_twin_has_files_of_the_others_and_fewer_than_1500_lines() -> None:
-    package = PROJECT / "plugins" / "jax_twin" / "jax_impl"
-    files = {path.relative_to(package).as_posix(): path for path in package.rglob("*.py")}
-    assert files and files.keys() <= {path.relative_to(LEFT).as_posix() for path in LEFT.rglob("*.py")}
-    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files.values()) < 1500

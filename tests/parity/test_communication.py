@@ -50,22 +50,6 @@ def assert_same(ours: Arrays, theirs: Arrays, tolerance: float) -> None:
             assert np.abs(ours[name] - theirs[name]).max() <= tolerance * max(np.abs(ours[name]).max(), 1e-3), name
 
 
-def _assert_agrees_over_frameworks_and_modes(folder: Path, compression: str, modes: tuple[str, ...]) -> None:
-    fields = {"communication": {"compression": compression}}
-    first, *others = (
-        record(folder, framework, mode=mode, **fields) for framework in ("pytorch", "tensorflow") for mode in modes
-    )
-    for other in others:
-        assert_same(first, other, TOLERANCE)
-    uncompressed = record(folder, "pytorch", mode=modes[0])
-    assert np.abs(uncompressed["loss"] - first["loss"]).max() > 1e-6, "compressing changed nothing"
-
-
-@pytest.mark.slow
-def test_a_run_compressed_to_int8_is_the_same_in_both_frameworks_over_processes(tmp_path: Path) -> None:
-    _assert_agrees_over_frameworks_and_modes(tmp_path, "int8", ("multi_process",))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("compression", "modes"),
@@ -79,7 +63,14 @@ def test_a_run_compressed_to_int8_is_the_same_in_both_frameworks_over_processes(
 def test_a_compressed_run_is_the_same_in_both_frameworks_over_processes_and_in_one(
     tmp_path: Path, compression: str, modes: tuple[str, ...]
 ) -> None:
-    _assert_agrees_over_frameworks_and_modes(tmp_path, compression, modes)
+    fields = {"communication": {"compression": compression}}
+    first, *others = (
+        record(tmp_path, framework, mode=mode, **fields) for framework in ("pytorch", "tensorflow") for mode in modes
+    )
+    for other in others:
+        assert_same(first, other, TOLERANCE)
+    uncompressed = record(tmp_path, "pytorch", mode=modes[0])
+    assert np.abs(uncompressed["loss"] - first["loss"]).max() > 1e-6, "compressing changed nothing"
 
 
 @pytest.mark.slow

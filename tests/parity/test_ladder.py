@@ -20,6 +20,7 @@ MODES = (
     "hybrid_tensor",
 )
 PIPELINES = ("serial", "model_parallel", "pipeline", "pipeline_1f1b", "hybrid_pipeline")
+PROBE = "tests.parity.probe"
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "sgd": {"name": "sgd", "learning_rate": 0.05, "momentum": 0.9},
     "adam": {"name": "adam", "learning_rate": 1e-3},
@@ -120,54 +121,36 @@ def test_simple_cnn_is_the_same_training_in_both_frameworks_and_over_three_proce
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_steps")
-@pytest.mark.parametrize(("mode", "replicas"), [("tensor_parallel", 3), ("hybrid_tensor", 2), ("sharded_data_parallel", 3)])
-def test_a_model_whose_parameters_are_divided_is_the_same_training(tmp_path: Path, mode: str, replicas: int) -> None:
-    proof = prove(tmp_path, "tests.parity.probe", "sgd", ("serial", mode), replicas=replicas, steps=3)
+@pytest.mark.parametrize(
+    ("model", "optimizer", "mode", "replicas"),
+    [
+        (PROBE, "sgd", "tensor_parallel", 3),
+        (PROBE, "sgd", "hybrid_tensor", 2),
+        (PROBE, "sgd", "sharded_data_parallel", 3),
+        (PROBE, "adam", "parameter_server", 3),  # with BatchNorm
+        (PROBE, "sgd", "pipeline_1f1b", 3),
+        ("mini_xception", "sgd", "pipeline_1f1b", 3),
+        ("simple_cnn", "adam", "hybrid_pipeline", 2),
+    ],
+)
+def test_a_model_is_the_same_training_in_a_mode_of_both_frameworks(
+    tmp_path: Path, model: str, optimizer: str, mode: str, replicas: int
+) -> None:
+    proof = prove(tmp_path, model, optimizer, ("serial", mode), replicas=replicas, steps=4 if model == "simple_cnn" else 3)
     assert_proved(proof)
     _assert_both_are_held_in_mode(proof, mode)
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("few_steps")
-def test_a_model_with_batch_norm_is_the_same_training_over_a_parameter_server(tmp_path: Path) -> None:
-    proof = prove(tmp_path, "tests.parity.probe", "adam", ("serial", "parameter_server"), replicas=3, steps=3)
-    assert_proved(proof)
-    _assert_both_are_held_in_mode(proof, "parameter_server")
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("few_steps")
-@pytest.mark.parametrize("model", ["tests.parity.probe", "mini_xception"])
-def test_a_model_is_the_same_training_through_a_pipeline_of_three_stages(tmp_path: Path, model: str) -> None:
-    proof = prove(tmp_path, model, "sgd", ("serial", "pipeline_1f1b"), replicas=3, steps=3)
-    assert_proved(proof)
-    _assert_both_are_held_in_mode(proof, "pipeline_1f1b")
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("few_steps")
-def test_simple_cnn_is_the_same_training_in_copies_of_a_pipeline(tmp_path: Path) -> None:
-    proof = prove(tmp_path, "simple_cnn", "adam", ("serial", "hybrid_pipeline"), steps=4)
-    assert_proved(proof)
-    _assert_both_are_held_in_mode(proof, "hybrid_pipeline")
-
-
-@pytest.mark.slow
 @pytest.mark.usefixtures("small_batches")
 @pytest.mark.parametrize("model", ["simple_cnn", "mini_xception"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("replicas", [2, 3])
-def test_every_pipeline_is_serials_training_over_20_steps(tmp_path: Path, model: str, optimizer: str, replicas: int) -> None:
-    assert_proved(prove(tmp_path, model, optimizer, PIPELINES, replicas=replicas, steps=4))
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("small_batches")
-@pytest.mark.parametrize("model", ["simple_cnn", "mini_xception"])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("replicas", [2, 3])
-def test_every_mode_is_serials_training_over_20_steps(tmp_path: Path, model: str, optimizer: str, replicas: int) -> None:
-    assert_proved(prove(tmp_path, model, optimizer, MODES, replicas=replicas, steps=4))
+@pytest.mark.parametrize("modes", [PIPELINES, MODES], ids=["pipelines", "modes"])
+def test_every_mode_is_serials_training_over_20_steps(
+    tmp_path: Path, model: str, optimizer: str, replicas: int, modes: tuple[str, ...]
+) -> None:
+    assert_proved(prove(tmp_path, model, optimizer, modes, replicas=replicas, steps=4))
 
 
 @pytest.mark.slow

@@ -4,6 +4,8 @@ import importlib
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from tests.ranks import run_ranks
 from tests.twins import made
 from tests.twins.adapters import Twin
+from tests.twins.runs import Run
 from tests.twins.split_model import settings
 
 # TensorFlow reads it when it is imported: its greetings are no part of a test's report.
@@ -31,6 +34,17 @@ def twin(framework: str) -> Twin:
     twin = Twin(framework)
     twin.device.configure(made.settings(mode="data_parallel"))
     return twin
+
+
+@pytest.fixture
+def begin(framework: str) -> Iterator[Any]:
+    """Starts a `Run`, or one of another kind. After the test none is left."""
+    with ExitStack() as begun:
+
+        def begin_one(*arguments: Any, kind: type[Run] = Run, **more: Any) -> Run:
+            return begun.enter_context(kind(framework, *arguments, **more))
+
+        yield begin_one
 
 
 @pytest.fixture(scope="session")

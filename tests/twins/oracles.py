@@ -1,7 +1,7 @@
 """What the twins must compute, said once more in plain NumPy and float64, without a look at how they do it."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,6 @@ from common.data.batches import Epoch
 from common.models import architectures
 from common.models.architectures import Architecture, Layer
 from common.models.weights import Weights
-from common.spec import Optimizer
 
 Array = npt.NDArray[Any]
 
@@ -135,29 +134,3 @@ def sample(images: Array, affines: Array) -> Array:
                 if 0 <= y < height and 0 <= x < width:
                     out[image, i, j] += (1.0 - abs(row - y)) * (1.0 - abs(column - x)) * images[image, y, x]
     return out
-
-
-def sgd(settings: Optimizer, values: list[Array], steps: Sequence[tuple[list[Array], float]]) -> Iterator[list[Array]]:
-    """Every variable after each of the steps (gradients, learning rate)."""
-    buffers = [np.zeros_like(value) for value in values]
-    for gradients, learning_rate in steps:
-        decayed = [g + settings.weight_decay * w for g, w in zip(gradients, values, strict=True)]
-        buffers = [settings.momentum * b + g for b, g in zip(buffers, decayed, strict=True)]
-        values = [w - learning_rate * b for w, b in zip(values, buffers, strict=True)]
-        yield values
-
-
-def adam(settings: Optimizer, values: list[Array], steps: Sequence[tuple[list[Array], float]]) -> Iterator[list[Array]]:
-    """Every variable after each of the steps (gradients, learning rate)."""
-    beta_1, beta_2 = settings.beta_1, settings.beta_2
-    means = [np.zeros_like(value) for value in values]
-    squares = [np.zeros_like(value) for value in values]
-    for t, (gradients, learning_rate) in enumerate(steps, start=1):
-        decayed = [g + settings.weight_decay * w for g, w in zip(gradients, values, strict=True)]
-        means = [beta_1 * m + (1 - beta_1) * g for m, g in zip(means, decayed, strict=True)]
-        squares = [beta_2 * v + (1 - beta_2) * g * g for v, g in zip(squares, decayed, strict=True)]
-        values = [
-            w - learning_rate * (m / (1 - beta_1**t)) / (np.sqrt(v / (1 - beta_2**t)) + settings.epsilon)
-            for w, m, v in zip(values, means, squares, strict=True)
-        ]
-        yield values

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import psutil
 
@@ -33,7 +33,9 @@ SECONDS = 300
 
 
 class Run:
-    """`python -m <twin> run`, as someone starts it."""
+    """`python -m <twin> run`, as someone starts it. It is ended where its `with` ends."""
+
+    settings = SETTINGS
 
     def __init__(
         self,
@@ -46,9 +48,10 @@ class Run:
     ) -> None:
         self.folder = folder
         folder.mkdir(exist_ok=True)
-        settings = spec.build(SETTINGS | fields)
-        (folder / "spec.json").write_text(settings.to_json(), encoding="utf-8")
-        with (folder / "log").open("ab") as log:
+        self.spec = spec.build(self.settings | fields)
+        (folder / "spec.json").write_text(self.spec.to_json(), encoding="utf-8")
+        self.started = time.time()
+        with (folder / "log").open("ab") as log, (folder / "stdout").open("ab") as output:
             command = [
                 *prefix,
                 sys.executable,
@@ -62,10 +65,16 @@ class Run:
             self.process = subprocess.Popen(
                 [*command, *words],
                 cwd=PROJECT,
-                stdout=log,
+                stdout=output,
                 stderr=log,
                 env={**os.environ, **environment},
             )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
 
     @property
     def log(self) -> str:
@@ -74,6 +83,8 @@ class Run:
     def end(self) -> RunResult:
         """Its sealed result."""
         self.process.wait(SECONDS)
+        self.seconds = time.time() - self.started
+        assert not (self.folder / "stdout").read_bytes(), "stdout is for data"
         path = self.folder / results.RESULT_FILE
         assert path.exists(), self.log
         return results.load(path)
@@ -84,6 +95,12 @@ class Run:
             assert self.process.poll() is None, self.log
             assert time.monotonic() < deadline
             time.sleep(0.1)
+
+    def ranks(self) -> list[psutil.Process]:
+        """Its ranks by number, as soon as they have trained an epoch."""
+        self.wait_for_an_epoch()
+        ranks = [child for child in psutil.Process(self.process.pid).children() if "RANK" in child.environ()]
+        return sorted(ranks, key=lambda child: int(child.environ()["RANK"]))
 
     def processes(self) -> list[psutil.Process]:
         """All that it has started, on any host: their command lines name its folder, or one that was made for a host."""

@@ -10,7 +10,8 @@ import pytest
 from common.artifacts.schema import RunResult
 from common.data import sources
 from common.models import architectures
-from tests.twins.test_command_line import Started, assert_gone
+from tests.twins.runs import wait_until_gone
+from tests.twins.test_command_line import Started
 
 pytestmark = pytest.mark.slow
 
@@ -35,12 +36,9 @@ def ended(framework: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     """Each run of two ranks, one after the other."""
     found: dict[str, RunResult] = {}
     for name, fields in RUNS.items():
-        run = Started(framework, tmp_path_factory.mktemp("run"), {"replicas": 2, "epochs": EPOCHS, **fields})
-        try:
-            code, found[name] = run.end()
-        finally:
-            run.kill()
-        assert code == 0, (run.folder / "log").read_text(encoding="utf-8")
+        with Started(framework, tmp_path_factory.mktemp("run"), {"replicas": 2, "epochs": EPOCHS, **fields}) as run:
+            found[name] = run.end()
+        assert run.process.returncode == 0, run.log
     return found
 
 
@@ -105,19 +103,16 @@ def test_an_asynchronous_server_counts_every_push_and_learns(ended: dict[str, Ru
 @pytest.mark.parametrize("victim", ["rank 1 of 2", "parameter server"])
 @pytest.mark.parametrize("updates", ["synchronous", "asynchronous"])
 def test_a_killed_rank_or_server_ends_the_run_as_killed_and_is_named(
-    framework: str, tmp_path: Path, victim: str, updates: str
+    begin: Any, tmp_path: Path, victim: str, updates: str
 ) -> None:
     fields = {**RUNS["asynchronous"], "replicas": 2, "epochs": 1_000_000, "parameter_server": {"updates": updates}}
-    run = Started(framework, tmp_path, fields)
-    try:
-        ranks = run.ranks()
-        (server,) = [child for child in psutil.Process(run.process.pid).children() if child not in ranks]
-        (ranks[1] if victim.startswith("rank") else server).kill()
-        code, result = run.end()
-    finally:
-        run.kill()
-    assert (code, result.status) == (1, "killed")
+    run = begin(tmp_path, fields, kind=Started)
+    ranks = run.ranks()
+    (server,) = [child for child in psutil.Process(run.process.pid).children() if child not in ranks]
+    (ranks[1] if victim.startswith("rank") else server).kill()
+    result = run.end()
+    assert (run.process.returncode, result.status) == (1, "killed")
     assert result.reason is not None
     assert result.reason.startswith(f"{victim} was ended by SIGKILL")
     assert result.epochs
-    assert_gone([ranks[1], server])
+    wait_until_gone([ranks[1], server])

@@ -42,17 +42,6 @@ def test_evaluation_leaves_the_statistics_as_they_are(twin: Twin, precision: str
     assert all(np.array_equal(array, before[name]) for name, array in trainer.weights().items())
 
 
-def test_the_running_variance_is_unbiased_and_the_normalising_one_is_not(twin: Twin) -> None:
-    architecture = norm(momentum=1.0, epsilon=1e-12)
-    trainer, batch, images = one_batch(twin, architecture)
-    values = made.values(architecture)
-    x = images / 255 @ values["conv.kernel"][0, 0] + values["conv.bias"]
-    logits = trainer.logits(batch, training=True).reshape(x.shape)
-    assert np.allclose((logits - values["bn.beta"]).var((0, 1, 2)), values["bn.gamma"] ** 2, rtol=1e-8, atol=0)
-    # With a momentum of one nothing is left of the old statistics.
-    assert_statistics(trainer, {"bn.mean": x.mean((0, 1, 2)), "bn.variance": x.var((0, 1, 2), ddof=1)}, 1e-13)
-
-
 def test_the_variance_is_no_difference_of_large_numbers(twin: Twin) -> None:
     architecture = norm()
     trainer, batch, images = one_batch(twin, architecture)
@@ -61,20 +50,6 @@ def test_the_variance_is_no_difference_of_large_numbers(twin: Twin) -> None:
     expected = oracles.Forward(architecture, far_off, images, training=True).logits
     # 1e6 keeps ten digits behind the point; the square of it would keep four.
     assert np.abs(trainer.logits(batch, training=True) - expected).max() < 1e-8
-
-
-def test_synchronised_batch_norm_over_uneven_shards_is_the_serial_one(twin: Twin) -> None:
-    architecture = made.network()
-    serial, batch, images = one_batch(twin, architecture)
-    expected = oracles.Forward(
-        architecture, made.values(architecture), images, made.masks(architecture, COUNT), training=True
-    ).statistics
-    parallel = made.trainer(twin, architecture, mode="data_parallel", batch_norm_statistics="synchronised")
-    for trainer in (serial, parallel):
-        trainer.train_step(batch, COUNT, 0.05)
-        assert_statistics(trainer, expected, 1e-13)
-    for name, array in serial.weights().items():
-        assert np.abs(parallel.weights()[name] - array).max() < 1e-13, name
 
 
 def test_per_replica_statistics_are_those_of_replica_0(twin: Twin) -> None:

@@ -238,8 +238,5 @@ def test_building_shapes_changes_no_result_in_the_last_digit(framework: str, tmp
 def planted(framework: str, folder: Path, plant: str, fields: dict[str, Any]) -> Any:
     data = {"image_size": 12, "limit": 160}
     common = {"model": "tests.planted.clock", "replicas": 2, "cores": 2, "epochs": 2, "data": data}
-    run = runs.Run(framework, folder, {**common, **fields}, CONVTWINS_PLANTED=plant)
-    try:
+    with runs.Run(framework, folder, {**common, **fields}, CONVTWINS_PLANTED=plant) as run:
         return run.end()
-    finally:
-        run.kill()

@@ -6,13 +6,11 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 import safetensors.numpy
 
@@ -27,8 +25,7 @@ from common.spec import Spec, SpecError
 from common.training.loop import LEAST_TIMED_SECONDS
 from compare.conformance.description import description_faults
 from tests.twins import oracles
-
-PROJECT = Path(__file__).parents[2]
+from tests.twins.runs import ENDLESS, PROJECT, SECONDS, Run, wait_until_gone
 
 SETTINGS: dict[str, Any] = {
     "model": "tests.twins.own_plain_model",
@@ -76,80 +73,28 @@ NAMES = [
     for name in MODES
 ]
 REFUSED = {"data": {"source": "tests/twins"}}  # a folder that holds no image
-ENDLESS = {**MODES["multi_process"], "epochs": 1_000_000}
-
-SECONDS = 300
-"""How long any process may take on a machine that has much else to do."""
 
 
-class Started:
-    """A run in a process of its own."""
-
-    def __init__(self, framework: str, folder: Path, fields: dict[str, Any]) -> None:
-        self.folder = folder
-        self.spec = spec.build(SETTINGS | fields)
-        self.started = time.time()
-        folder.mkdir(exist_ok=True)
-        (folder / "spec.json").write_text(self.spec.to_json(), encoding="utf-8")
-        with (folder / "log").open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", f"{framework}_impl", "run", str(folder / "spec.json"), "--out", str(folder)],
-                cwd=PROJECT,
-                stdout=subprocess.PIPE,
-                stderr=log,
-            )
-
-    def end(self) -> tuple[int, RunResult]:
-        """Its exit code and its sealed result."""
-        output, _ = self.process.communicate(timeout=SECONDS)
-        self.seconds = time.time() - self.started
-        assert not output, "stdout is for data"
-        path = self.folder / results.RESULT_FILE
-        assert path.exists(), (self.folder / "log").read_text(encoding="utf-8")
-        return self.process.returncode, results.load(path)
-
-    def kill(self) -> None:
-        """End it, if it has not ended; its ranks go with it."""
-        self.process.kill()
-        self.process.communicate()
-
-    def ranks(self) -> list[psutil.Process]:
-        """Its ranks by number, as soon as they have trained an epoch."""
-        deadline = time.monotonic() + SECONDS
-        while not event_log.read_epochs(self.folder):
-            assert self.process.poll() is None, (self.folder / "log").read_text(encoding="utf-8")
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        ranks = [child for child in psutil.Process(self.process.pid).children() if "RANK" in child.environ()]
-        return sorted(ranks, key=lambda child: int(child.environ()["RANK"]))
+class Started(Run):
+    settings = SETTINGS
 
 
 @pytest.fixture
-def start(framework: str, tmp_path: Path) -> Iterator[Any]:
-    started: list[Started] = []
-
-    def start_one(**fields: Any) -> Started:
-        started.append(Started(framework, tmp_path, fields))
-        return started[-1]
-
-    yield start_one
-    for run in started:
-        run.kill()
+def start(begin: Any, tmp_path: Path) -> Any:
+    return lambda **fields: begin(tmp_path, fields, kind=Started)  # pyright: ignore[reportUnknownLambdaType]
 
 
 @pytest.fixture(scope="module")
-def ended(framework: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[Started, RunResult]]]:
+def ended(framework: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Started, RunResult]]:
     """The same training in every mode, and a run that fails, two at a time: each has processes enough for all cores.
 
     Those of slow tests start only if they are asked for.
     """
-    started: list[Started] = []
 
     def run(name: str, fields: dict[str, Any]) -> tuple[Started, RunResult]:
-        started.append(Started(framework, tmp_path_factory.mktemp(name), fields))
-        one = started[-1]
-        code, result = one.end()
-        assert code == (4 if name == "refused" else 0), (one.folder / "log").read_text(encoding="utf-8")
+        with Started(framework, tmp_path_factory.mktemp(name), fields) as one:
+            result = one.end()
+        assert one.process.returncode == (4 if name == "refused" else 0), one.log
         return one, result
 
     class Runs(dict[str, tuple[Started, RunResult]]):
@@ -159,12 +104,8 @@ def ended(framework: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
     later = {*SLOW, *(SHARED if framework == "tensorflow" else ())}
     cases = {**{name: fields for name, fields in MODES.items() if name not in later}, "refused": REFUSED}
-    try:
-        with ThreadPoolExecutor(2) as pool:
-            yield Runs(zip(cases, pool.map(run, cases, cases.values()), strict=True))
-    finally:
-        for one in started:
-            one.kill()
+    with ThreadPoolExecutor(2) as pool:
+        return Runs(zip(cases, pool.map(run, cases, cases.values()), strict=True))
 
 
 Ended = dict[str, tuple[Started, RunResult]]
@@ -302,8 +243,8 @@ def test_chunks_are_held_once_and_what_was_moved_is_recorded(ended: Ended, name:
 @pytest.mark.slow
 def test_models_that_are_averaged_get_their_images_from_each_others_chunks(start: Any, tmp_path: Path) -> None:
     fields = {"mode": "model_averaging", "replicas": 2, "batch_norm_statistics": "per_replica", "epochs": 4}
-    _, chunked = start(**fields, **DASK).end()
-    _, inline = start(**fields).end()
+    chunked = start(**fields, **DASK).end()
+    inline = start(**fields).end()
     assert chunked.status == inline.status == "ok" and chunked.final_weights_hash == inline.final_weights_hash
     assert chunked.chunks is not None and chunked.chunks.moved_bytes > 0 and inline.chunks is None
 
@@ -315,8 +256,8 @@ SKEWED = {"order": "owned", "owners": 2, "partition": "class_skew", "skew": 1.0,
 @pytest.mark.parametrize("mode", ["multi_process", "parameter_server"])
 def test_replicas_that_own_their_images_train_as_serial_does_in_the_same_order(start: Any, mode: str) -> None:
     fields = {"input": "dask", "workers": 1, "dask": SKEWED, "epochs": 3}
-    _, serial = start(**fields).end()
-    _, parallel = start(**fields, mode=mode, replicas=2).end()
+    serial = start(**fields).end()
+    parallel = start(**fields, mode=mode, replicas=2).end()
     assert serial.status == parallel.status == "ok", (serial.reason, parallel.reason)
     assert serial.order_hash == parallel.order_hash
     assert parallel.step_losses == pytest.approx(serial.step_losses, rel=1e-9)
@@ -339,8 +280,8 @@ OWNED = {
 
 @pytest.mark.slow
 def test_three_replicas_with_parts_of_three_sizes_train_as_serial_does(start: Any) -> None:
-    _, serial = start(**OWNED).end()
-    _, parallel = start(**OWNED, mode="multi_process", replicas=3).end()
+    serial = start(**OWNED).end()
+    parallel = start(**OWNED, mode="multi_process", replicas=3).end()
     assert serial.status == parallel.status == "ok", (serial.reason, parallel.reason)
     assert parallel.order_hash == serial.order_hash
     assert parallel.step_losses == pytest.approx(serial.step_losses, rel=1e-9)
@@ -350,7 +291,7 @@ def test_three_replicas_with_parts_of_three_sizes_train_as_serial_does(start: An
 def test_three_replicas_with_parts_of_three_sizes_do_not_wait_for_each_other_forever(start: Any) -> None:
     """A rank that compiled fewer sizes than the others would leave them waiting."""
     run = start(**OWNED, mode="multi_process", replicas=3)
-    _, parallel = run.end()
+    parallel = run.end()
     assert parallel.status == "ok", parallel.reason
     dataset = sources.load(run.spec.data, seed=3)
     plan = batches.Plan(run.spec, architectures.of(run.spec, len(dataset.class_names), dataset.image_size), len(dataset.train))
@@ -367,8 +308,8 @@ def test_averaging_after_every_step_weighs_owners_by_their_examples(start: Any) 
         "optimizer": {"learning_rate": 0.02, "momentum": 0.0}, "batch_norm_statistics": "per_replica",
         "input": "dask", "workers": 1, "dask": owned,
     }  # fmt: skip
-    _, serial = start(**fields).end()
-    _, averaged = start(**fields, mode="model_averaging", replicas=2, averaging={"every_steps": 1}).end()
+    serial = start(**fields).end()
+    averaged = start(**fields, mode="model_averaging", replicas=2, averaging={"every_steps": 1}).end()
     assert serial.status == averaged.status == "ok", (serial.reason, averaged.reason)
     assert len(set(serial.step_losses)) == 4 and averaged.step_losses == pytest.approx(serial.step_losses, rel=1e-9)
     assert averaged.chunks is not None and averaged.chunks.moved_bytes == 0
@@ -459,8 +400,9 @@ def test_a_profiled_run_reports_its_breakdown_and_its_operations_and_leaves_a_tr
 def test_a_part_alone_is_timed_and_scores_nothing(start: Any, part: str) -> None:
     # Waiting is half of the time or more: so many epochs that a moment without the core does not make it less.
     epochs = {"input": 30, "compute": 3}[part]
-    code, result = start(part=part, cores=1, epochs=epochs).end()
-    assert (code, result.status, result.test, result.predictions_hash) == (0, "ok", None, None)
+    run = start(part=part, cores=1, epochs=epochs)
+    result = run.end()
+    assert (run.process.returncode, result.status, result.test, result.predictions_hash) == (0, "ok", None, None)
     assert [(epoch.train, epoch.validation, epoch.steps) for epoch in result.epochs] == [(None, None, 3)] * epochs
     # The input gives every image once an epoch; the model gets its first batch, a whole one, at each step.
     assert [epoch.images for epoch in result.epochs] == [{"input": 64, "compute": 90}[part]] * epochs
@@ -473,8 +415,9 @@ def test_a_part_alone_is_timed_and_scores_nothing(start: Any, part: str) -> None
 @pytest.mark.parametrize("mode", ["serial", "multi_process"])
 def test_too_large_a_learning_rate_ends_as_diverged_with_the_epochs_so_far(start: Any, mode: str) -> None:
     fields = {"model": "simple_cnn", "data": {"limit": 64}, "global_batch_size": 64, "precision": "float32"}
-    code, result = start(**fields, **MODES[mode], optimizer={"learning_rate": 1e2}).end()
-    assert (code, result.status) == (1, "diverged")
+    run = start(**fields, **MODES[mode], optimizer={"learning_rate": 1e2})
+    result = run.end()
+    assert (run.process.returncode, result.status) == (1, "diverged")
     said = re.fullmatch(r"(?:validation )?loss is (?:nan|inf) .*epoch (\d+).*; try a smaller .*learning_rate", result.reason)
     assert said is not None, result.reason
     assert [epoch.epoch for epoch in result.epochs] == list(range(1, int(said[1])))
@@ -488,8 +431,9 @@ def test_refused_data_ends_with_exit_code_4_and_its_reason(ended: Ended) -> None
 
 @pytest.mark.slow
 def test_data_that_all_ranks_refuse_ends_with_exit_code_4_and_its_reason(start: Any) -> None:
-    code, result = start(**REFUSED | MODES["multi_process"]).end()
-    assert code == 4
+    run = start(**REFUSED | MODES["multi_process"])
+    result = run.end()
+    assert run.process.returncode == 4
     assert_refused(result)
 
 
@@ -498,15 +442,15 @@ def test_a_killed_rank_ends_the_run_as_killed_and_is_named(start: Any, tmp_path:
     run = start(**ENDLESS)
     ranks = run.ranks()
     ranks[1].kill()
-    code, result = run.end()
-    assert (code, result.status) == (1, "killed")
+    result = run.end()
+    assert (run.process.returncode, result.status) == (1, "killed")
     assert result.reason.startswith("rank 1 of 2 was ended by SIGKILL; see stacks-rank0.txt, stacks-rank1.txt")
     # Rank 0 notices too that its partner is gone. It may have ended on its own before it is asked.
     assert re.search("most recent call first|^It has ended", (tmp_path / "stacks-rank0.txt").read_text())
     assert (tmp_path / "stacks-rank1.txt").read_text() == "It has ended.\n"
     assert [epoch.epoch for epoch in result.epochs] == list(range(1, len(result.epochs) + 1))
     assert result.epochs
-    assert_gone(ranks)
+    wait_until_gone(ranks)
 
 
 @pytest.mark.slow
@@ -514,10 +458,10 @@ def test_a_killed_rank_that_others_ask_for_images_is_named(start: Any) -> None:
     run = start(**ENDLESS | DASK)
     ranks = run.ranks()
     ranks[1].kill()
-    code, result = run.end()
-    assert (code, result.status) == (1, "killed")
+    result = run.end()
+    assert (run.process.returncode, result.status) == (1, "killed")
     assert result.reason.startswith("rank 1 of 2 was ended by SIGKILL")
-    assert_gone(ranks)
+    wait_until_gone(ranks)
 
 
 @pytest.mark.slow
@@ -530,7 +474,7 @@ def test_a_run_of_several_processes_that_is_ended_leaves_no_orphan_and_no_result
     ranks = run.ranks()
     run.process.send_signal({"SIGTERM": 15, "SIGKILL": 9}[number])
     assert run.process.wait(SECONDS) == {"SIGTERM": 143, "SIGKILL": -9}[number]
-    assert_gone(ranks)
+    wait_until_gone(ranks)
     assert not (tmp_path / results.RESULT_FILE).exists()
 
 
@@ -630,8 +574,9 @@ def test_the_clock_starts_with_the_process() -> None:
 @pytest.mark.parametrize("fields", [{"cores": 1}, pytest.param(MODES["multi_process"], marks=pytest.mark.slow)])
 @pytest.mark.shared
 def test_a_users_model_that_ends_the_process_fails_the_run(start: Any, fields: dict[str, Any]) -> None:
-    code, result = start(**{"model": "tests.twins.ending_model", **fields}).end()
-    assert (code, result.status, result.epochs) == (1, "failed", [])
+    run = start(**{"model": "tests.twins.ending_model", **fields})
+    result = run.end()
+    assert (run.process.returncode, result.status, result.epochs) == (1, "failed", [])
     assert result.reason is not None and "model tests.twins.ending_model ends the process: SystemExit: 0" in result.reason
 
 
@@ -639,9 +584,3 @@ def assert_refused(result: RunResult) -> None:
     assert (result.status, result.epochs) == ("failed", [])
     assert result.reason is not None
     assert result.reason.startswith("DataRefused: ")
-
-
-def assert_gone(ranks: list[psutil.Process]) -> None:
-    _, alive = psutil.wait_procs(ranks, timeout=300)
-    assert len(ranks) == 2
-    assert not alive

@@ -5,7 +5,6 @@ import itertools
 import os
 import re
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,17 +29,12 @@ PLACES = {
 
 
 @pytest.fixture
-def start(framework: str, tmp_path: Path) -> Iterator[Any]:
-    started: list[Run] = []
-
+def start(begin: Any, tmp_path: Path) -> Any:
     def start_one(planted: str, fields: dict[str, Any]) -> Run:
-        begun = str(tmp_path / "planted")
-        started.append(Run(framework, tmp_path, LIMIT | fields, CONVTWINS_PLANTED=planted, CONVTWINS_PLANTED_AT=begun))
-        return started[-1]
+        at = str(tmp_path / "planted")
+        return begin(tmp_path, LIMIT | fields, CONVTWINS_PLANTED=planted, CONVTWINS_PLANTED_AT=at)
 
-    yield start_one
-    for run in started:
-        run.kill()
+    return start_one
 
 
 def assert_ended_in_time(run: Run) -> None:

@@ -31,16 +31,11 @@ def hosts() -> Iterator[list[str]]:
 
 
 @pytest.fixture
-def start(framework: str, tmp_path: Path) -> Iterator[Any]:
-    started: list[Run] = []
-
+def start(begin: Any, tmp_path: Path) -> Any:
     def start_one(name: str, fields: dict[str, Any], prefix: tuple[str, ...] = (), **environment: str) -> Run:
-        started.append(Run(framework, tmp_path / name, fields, prefix, **environment))
-        return started[-1]
+        return begin(tmp_path / name, fields, prefix, **environment)
 
-    yield start_one
-    for run in started:
-        run.kill()
+    return start_one
 
 
 def over(hosts: list[str]) -> tuple[str, ...]:

@@ -5,12 +5,11 @@ import pytest
 
 from common.spec import Optimizer
 from common.training import optim
-from tests.twins import oracles
+from compare.proof import third_opinion
 from tests.twins.adapters import Twin
 
 STEPS = 12
 SHAPES = [(3, 3, 2, 4), (4,), (5, 3)]
-RULES = {"sgd": oracles.sgd, "adam": oracles.adam}
 
 SETTINGS = [
     {"name": "sgd", "momentum": 0.0},
@@ -97,11 +96,16 @@ def differences(twin: Twin, settings: Optimizer, learning_rates: list[float], dt
     steps = [([generator.normal(size=shape).astype(dtype) for shape in SHAPES], rate) for rate in learning_rates]
     variables = [twin.variable(array) for array in values]
     built = twin.optim.build(settings, variables)
-    formula = RULES[settings.name](settings, [array.astype(np.float64) for array in values], steps)
+    formula = third_opinion.rule_of(settings)
+    expected = {str(index): array.astype(np.float64) for index, array in enumerate(values)}
     found: list[float] = []
-    for step, ((gradients, rate), expected) in enumerate(zip(steps, formula, strict=True), start=1):
+    for step, (gradients, rate) in enumerate(steps, start=1):
         built.apply([twin.tensor(gradient) for gradient in gradients], twin.number(rate), twin.number(step))
-        pairs = zip(variables, expected, strict=True)
+        expected = {
+            name: formula.update(name, array, gradient.astype(np.float64), rate, step)
+            for (name, array), gradient in zip(expected.items(), gradients, strict=True)
+        }
+        pairs = zip(variables, expected.values(), strict=True)
         found.append(max(np.abs(value(twin, variable) - array).max() / np.abs(array).max() for variable, array in pairs))
     return found
 

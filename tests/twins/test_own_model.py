@@ -1,11 +1,7 @@
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from common.models import architectures
-from common.spec import SpecError
 from tests.twins import made, oracles
 from tests.twins.adapters import Twin
 
@@ -50,24 +46,3 @@ def test_a_users_model_trains_in_replicas_as_it_does_in_one(twin: Twin) -> None:
         losses[mode] = trainer.fetch([trainer.train_step(batch, 6, 0.1)[0] for _ in range(3)])
     assert np.abs(losses["serial"] - losses["data_parallel"]).max() < 1e-12
     assert losses["serial"][2] < losses["serial"][0]
-
-
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        (None, "twins_own_net.net cannot be imported"),
-        ("def architecture(num_classes, image_size): return {'conv': 3}", "must return a .*Received: dict"),
-        ("build_pytorch = build_tensorflow = print", "must define architecture"),
-    ],
-)
-def test_a_users_module_that_breaks_the_contract_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str | None, message: str
-) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "twins_own_net").mkdir()
-    if source is not None:
-        (tmp_path / "twins_own_net" / "net.py").write_text(source, encoding="utf-8")
-    for name in ("twins_own_net", "twins_own_net.net"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    with pytest.raises(SpecError, match=message):
-        architectures.resolve("twins_own_net.net", 10, 32)

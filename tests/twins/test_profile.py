@@ -3,7 +3,6 @@
 import gzip
 import json
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +36,8 @@ def batch(twin: Twin) -> Batch:
 
 
 @pytest.fixture
-def served(framework: str, tmp_path: Path) -> Iterator[Run]:
-    run = Run(framework, tmp_path, SERVED)
-    yield run
-    run.kill()
+def served(begin: Any, tmp_path: Path) -> Run:
+    return begin(tmp_path, SERVED)
 
 
 @pytest.mark.parametrize("mode", ["serial", pytest.param("data_parallel", marks=pytest.mark.slow)])

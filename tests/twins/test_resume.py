@@ -2,7 +2,6 @@
 
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -201,17 +200,12 @@ def test_a_checkpoint_that_does_not_fit_on_the_disk_costs_the_run_nothing(
 
 
 @pytest.fixture
-def processes(framework: str, tmp_path: Path) -> Iterator[Any]:
-    started: list[Process] = []
-
+def processes(begin: Any, tmp_path: Path) -> Any:
     def start(name: str, fields: dict[str, Any], *words: str) -> Process:
         fields = {"model": "tests.twins.own_plain_model", "epochs": 20, "checkpoint_seconds": 0, **fields}
-        started.append(Process(framework, tmp_path / name, fields, words=words))
-        return started[-1]
+        return begin(tmp_path / name, fields, words=words)
 
-    yield start
-    for process in started:
-        process.kill()
+    return start
 
 
 @pytest.mark.slow

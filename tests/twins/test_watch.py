@@ -4,7 +4,6 @@ import importlib
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ import psutil
 import pytest
 
 from common import spec
+from common.processes import supervisor
 from compare.watching.verdict import HEALTHY, STUCK, Verdict
 from tests.compare.watching.jobs import watched
 from tests.twins.runs import ENDLESS, RANKS, SECONDS, SETTINGS, Run
@@ -96,18 +96,14 @@ NAMES = {"pytorch": "rank", "tensorflow": "worker"}
 
 
 @pytest.fixture
-def start(framework: str, tmp_path: Path) -> Iterator[Any]:
+def start(begin: Any, tmp_path: Path) -> Any:
     """Starts a run of this suite that hangs as planted, and that its own watchdog leaves alone."""
-    started: list[Run] = []
 
     def start_one(planted: str, fields: dict[str, Any]) -> Run:
-        begun = {"CONVTWINS_PLANTED": planted, "CONVTWINS_PLANTED_AT": str(tmp_path / "planted")}
-        started.append(Run(framework, tmp_path, {"hang_seconds": 600.0} | fields, **begun))
-        return started[-1]
+        at = str(tmp_path / "planted")
+        return begin(tmp_path, {"hang_seconds": 600.0} | fields, CONVTWINS_PLANTED=planted, CONVTWINS_PLANTED_AT=at)
 
-    yield start_one
-    for run in started:
-        run.kill()
+    return start_one
 
 
 @pytest.fixture
@@ -120,7 +116,7 @@ def script(framework: str, tmp_path: Path) -> Iterator[Any]:
         path.write_text(f"STAYS_AWAY = {stays_away}\n{SCRIPTS[framework]}")
         environments: list[dict[str, str]] = [{}]
         if framework == "tensorflow":
-            workers = [f"127.0.0.1:{port}" for port in _free_ports(2)]
+            workers = [f"127.0.0.1:{port}" for port in supervisor.free_ports(2)]
             configs = [{"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}} for index in range(2)]
             environments = [{"TF_CONFIG": json.dumps(config), "TF_CPP_MIN_LOG_LEVEL": "2"} for config in configs]
         with (tmp_path / "log").open("wb") as log:
@@ -136,14 +132,6 @@ def script(framework: str, tmp_path: Path) -> Iterator[Any]:
         for each in [*psutil.Process(process.pid).children(recursive=True), process]:
             each.kill()
         process.wait()
-
-
-def _free_ports(count: int) -> list[int]:
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in held]
-    for each in held:
-        each.close()
-    return ports
 
 
 def stuck(pids: list[int]) -> Verdict:

@@ -29,7 +29,9 @@ from common.data.sources.manifest import Manifest
 from common.data.sources.scanned import Scanned
 from common.data.sources.splits import SPLITS, Ids
 from common.machine import machine
-from common.spec import Data
+from common.models import architectures
+from common.models.architectures import Architecture
+from common.spec import Data, Spec
 
 _ROWS_AT_ONCE = 1000  # of arrays: bounds what is in memory while they are written
 
@@ -85,6 +87,12 @@ def describe(data: Data, *, seed: int, cache_dir: str | None = None) -> Descript
         _streamed(source, data)
         source.check_room(np.concatenate([source.ids(split) for split in _stored_splits(data)]))
         return Description(**source.known(), sizes=source.side.facts["sizes"])
+
+
+def architecture_of(spec: Spec) -> Architecture:
+    """The model of a spec for its data."""
+    described = describe(spec.data, seed=spec.split_seed, cache_dir=spec.paths.cache_dir)
+    return architectures.of(spec, len(described.class_names), described.image_size)
 
 
 def load_files(data: Data, *, seed: int, cache_dir: str | None = None) -> Files:

@@ -26,13 +26,13 @@ FILES = tree("train/cat", "train/dog", "val/cat", "val/dog", "test/cat", "test/d
 
 @pytest.fixture
 def builds(monkeypatch) -> list[int]:
-    """Grows by one whenever images are decoded."""
+    """How many images were decoded each time."""
     calls: list[int] = []
     original = decode.decode_all
 
-    def counted(*arguments, **more):
-        calls.append(1)
-        original(*arguments, **more)
+    def counted(encoded, *more, **options):
+        calls.append(len(encoded))
+        original(encoded, *more, **options)
 
     monkeypatch.setattr(decode, "decode_all", counted)
     return calls
@@ -248,17 +248,10 @@ def test_drawn_splits_limits_and_seeds_share_one_decoded_copy(folders, tmp_path,
             assert np.array_equal(getattr(dataset, split).images, getattr(alone, split).images)
 
 
-def test_images_that_a_later_run_needs_too_are_decoded_without_the_earlier_ones(pets, tmp_path, monkeypatch):
-    original, decoded = decode.decode_all, []
-
-    def counted(encoded, *more):
-        decoded.append(len(encoded))
-        original(encoded, *more)
-
-    monkeypatch.setattr(decode, "decode_all", counted)
+def test_images_that_a_later_run_needs_too_are_decoded_without_the_earlier_ones(pets, tmp_path, builds):
     for limit in (4, 4, None, 4):
         loaded(pets, tmp_path / "cache", limit=limit)
-    assert decoded == [12, 12]
+    assert builds == [12, 12]
 
 
 @pytest.mark.parametrize("fails", ["write", "finish"])
@@ -281,17 +274,11 @@ def test_a_run_that_dies_while_it_adds_images_costs_the_earlier_ones_nothing(fai
     assert stored_rows(tmp_path / "cache") == 24
 
 
-def test_of_a_decoded_copy_that_was_written_to_only_the_changed_images_are_decoded_again(pets, tmp_path, monkeypatch):
-    original, decoded = decode.decode_all, []
-
-    def counted(encoded, *more):
-        decoded.append(len(encoded))
-        original(encoded, *more)
-
+def test_of_a_decoded_copy_that_was_written_to_only_the_changed_images_are_decoded_again(pets, tmp_path, builds):
     expected = np.asarray(loaded(pets, tmp_path / "cache").test.images).copy()
-    monkeypatch.setattr(decode, "decode_all", counted)
+    builds.clear()
     flip_a_byte(entry_of(tmp_path / "cache"))
-    assert np.array_equal(loaded(pets, tmp_path / "cache").test.images, expected) and decoded == [1]
+    assert np.array_equal(loaded(pets, tmp_path / "cache").test.images, expected) and builds == [1]
 
 
 def test_streaming_decodes_and_stores_no_training_image_until_it_is_looked_at(pets, tmp_path, builds):

@@ -16,7 +16,7 @@ from common.machine import machine
 from common.processes import supervisor
 from common.processes.process_spec import Local, ProcessSpec
 from common.processes.supervisor import Failure, Watch
-from tests.ranks import run_ranks
+from tests.ranks import assert_gone, run_ranks, runs
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="a kernel's service of Linux")
 
@@ -61,20 +61,6 @@ def noted(folder: Path, count: int) -> list[int]:
         assert time.monotonic() < deadline, "the processes did not start"
         time.sleep(0.02)
     return pids
-
-
-def assert_gone(pids: list[int]) -> None:
-    deadline = time.monotonic() + 120
-    while alive := [pid for pid in pids if runs(pid)]:
-        assert time.monotonic() < deadline, f"still running: {alive}"
-        time.sleep(0.02)
-
-
-def runs(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def test_ranks_that_all_end_well_are_no_failure_and_each_has_its_own_environment(

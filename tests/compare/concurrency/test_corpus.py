@@ -126,7 +126,7 @@ def test_the_deadlock_that_runs_are_planted_with_is_found_in_its_source() -> Non
         (
             "pytorch_impl/parallel/pipeline.py",
             "        collectives.all_reduce(own, self._group)\n",
-            "        if distributed.get_rank() > 0:\n            return 0, 0\n        collectives.all_reduce(own)\n",
+            "        if distributed.get_rank() > 0:\n            return 0, 0\n        collectives.all_reduce(own, None)\n",
             "collective-missing",
         ),
         (

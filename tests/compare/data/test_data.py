@@ -339,8 +339,8 @@ def test_long_class_names_are_shortened_and_columns_without_room_are_named(
     folder = write_folder(tmp_path / "pets", tree(long, "Tomato_healthy", images=12))
     assert re.search(rf"\n{long}\n  train: \d+\n(  .+\n)+  images: 12\n  %: 50\.00\n", explore(folder).stdout)  # in a log
 
-    def stdout(width: int = 120) -> Console:
-        width = int(os.environ.get("COLUMNS", width))
+    def stdout() -> Console:
+        width = int(os.environ.get("COLUMNS", "120"))
         return Console(width=width, force_terminal=True, color_system=None, highlight=False)
 
     monkeypatch.setattr(terminal, "stdout", stdout)

@@ -15,6 +15,7 @@ from common.processes import signals, watchdog
 from compare.core import errors
 from compare.core.interrupt import Interrupted, interruptible
 from compare.execution import executor, launch, matrix, store
+from tests.ranks import assert_gone, runs
 from tests.signalled import signalled_at_start
 
 
@@ -129,7 +130,7 @@ def test_stop_ends_a_stubborn_twin_and_children_in_other_sessions(
     pids = _wait_for_pids(tmp_path / "pids")
     launch.stop(process)
     assert process.returncode == -9
-    _assert_gone(pids)
+    assert_gone(pids)
     launch.stop(process)  # does nothing twice
 
 
@@ -143,7 +144,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
     )
     assert launch.call("scripted", ["run"], log=tmp_path / "log.txt") == -signal.SIGKILL
-    _assert_gone(_wait_for_pids(tmp_path / "pids"))
+    assert_gone(_wait_for_pids(tmp_path / "pids"))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a kernel's service of Linux")
@@ -152,7 +153,7 @@ def test_a_twin_dies_with_a_parent_that_is_killed(script: Path, tmp_path: Path) 
     process, pids = _parent(tmp_path, tmp_path / "pids")
     process.kill()
     process.wait()
-    _assert_gone([int(pids)])
+    assert_gone([int(pids)])
 
 
 LITTERING = """
@@ -252,20 +253,6 @@ def _wait_for_pids(path: Path) -> list[int]:
     return [int(word) for word in path.read_text().split()]
 
 
-def _assert_gone(pids: list[int]) -> None:
-    deadline = time.monotonic() + 120
-    while alive := [pid for pid in pids if _runs(pid)]:
-        assert time.monotonic() < deadline, f"still running: {alive}"
-        time.sleep(0.05)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
 @pytest.mark.parametrize("source", ["import time; time.sleep(600)", "import subprocess as s; s.run(['sleep', '600'])"])
 def test_a_twin_that_uses_no_time_hangs(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
     monkeypatch.setattr(watchdog, "LOADING_SECONDS", 1.0)
@@ -329,7 +316,7 @@ def test_no_twin_is_left_running_where_another_ends_all(script: Path, tmp_path: 
 
     with pytest.raises(errors.LaunchError, match="short ended with 5"):
         launch.call_each(lambda: waiting.pop() if waiting else None, ended, at_once=2)
-    assert not _runs(int((tmp_path / "pid").read_text()))
+    assert not runs(int((tmp_path / "pid").read_text()))
 
 
 @pytest.mark.parametrize("number", signals.ENDING)

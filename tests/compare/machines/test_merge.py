@@ -7,7 +7,6 @@ from typing import Any
 import filelock
 import pytest
 
-from common import spec
 from common.artifacts.schema import Noise
 from compare.execution import store
 from compare.execution.store import Stored
@@ -113,25 +112,11 @@ def test_a_comparison_that_is_not_proved_does_not_count(tmp_path: Path) -> None:
     assert {answer.machine.name for each in found.questions for answer in each.answers} == {"M1", "M3"}
 
 
-def other_work(stored: Stored, **fields: Any) -> Stored:
-    """The same with other fields in all specs."""
-    rows = [
-        row.model_copy(update={"spec": spec.build(spec.overlay(row.spec.model_dump(), fields))})
-        for row in stored.comparison.rows
-    ]
-    specs = {row.id: row.spec for row in rows}
-    runs = {
-        row_id: {repeat: run.model_copy(update={"spec": specs[row_id]}) for repeat, run in each.items()}
-        for row_id, each in stored.runs.items()
-    }
-    return stored.model_copy(update={"comparison": stored.comparison.model_copy(update={"rows": rows}), "runs": runs})
-
-
 def test_questions_of_one_name_keep_their_own_verdicts_and_are_told_apart(tmp_path: Path) -> None:
     """Two learning rates on five machines. With one TensorFlow is faster, with the other PyTorch."""
     slow = [of_machine(number, 1.0 / (1.5 + 0.1 * number)) for number in range(1, 6)]
     fast = [
-        other_work(of_machine(number + 10, 1.5 + 0.1 * number, host=number), **{"optimizer.learning_rate": 0.5})
+        made.other_work(of_machine(number + 10, 1.5 + 0.1 * number, host=number), optimizer={"learning_rate": 0.5})
         for number in range(1, 6)
     ]
     found = gathered.gather(gathered.read(folders(tmp_path, *slow, *fast)))
@@ -144,10 +129,9 @@ def test_questions_of_one_name_keep_their_own_verdicts_and_are_told_apart(tmp_pa
     assert {"optimizer.learning_rate 0.05" in each.subject.name for each in serial} == {True, False}
 
 
-@pytest.mark.parametrize("field", ["data.loading", "data.normalization"])
-def test_the_same_data_fed_in_another_way_is_other_work(tmp_path: Path, field: str) -> None:
-    value = {"data.loading": "streaming", "data.normalization": "half"}[field]
-    done = compare("merge", *folders(tmp_path, of_machine(1), other_work(of_machine(2), **{field: value})))
+@pytest.mark.parametrize("data", [{"loading": "streaming"}, {"normalization": "half"}])
+def test_the_same_data_fed_in_another_way_is_other_work(tmp_path: Path, data: dict[str, Any]) -> None:
+    done = compare("merge", *folders(tmp_path, of_machine(1), made.other_work(of_machine(2), data=data)))
     assert done.exit_code == 2 and "No question has answers of two machines" in done.stderr
 
 

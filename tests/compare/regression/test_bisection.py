@@ -4,7 +4,6 @@ import json
 import math
 import random
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -31,8 +30,8 @@ from compare.regression import bisection, candidates
 from compare.regression.bisection import Enough, Found, Unmeasurable
 from tests.compare import made, test_schema
 from tests.compare.regression.conftest import upgrade
-from tests.compare.regression.repository import git
-from tests.compare.regression.test_regress_for_real import PARTS, PLANTED
+from tests.compare.regression.repository import copied, git
+from tests.compare.regression.test_regress_for_real import PLANTED
 from tests.compare.regression.test_revisions import commit, spec_module, worktrees
 
 # The rate of wrong answers, in made-up measurements.
@@ -465,12 +464,7 @@ def test_a_bisection_does_not_go_on_in_another_environment(
 
 @pytest.mark.slow
 def test_memory_planted_in_one_of_several_commits_is_found(tmp_path: Path) -> None:
-    clone = tmp_path / "clone"
-    for part in PARTS:
-        shutil.copytree(launch.PROJECT_ROOT / part, clone / part, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(launch.PROJECT_ROOT / "requirements.lock", clone)
-    (clone / ".gitignore").write_text("__pycache__/\nresults/\n")
-    git(clone, "init", "-q", "-b", "main")
+    clone = copied(tmp_path / "clone")
     code = (clone / PLANTED).read_text()
     for number in range(3):
         kept = "" if number == 0 else 'KEPT = b"x" * (500 * 2**20)\n'

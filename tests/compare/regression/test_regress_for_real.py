@@ -1,7 +1,6 @@
 """Revisions of the suite itself, trained for real in turn: the same one twice, and one with more work planted in a twin."""
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from compare.execution import launch
-from tests.compare.regression.repository import git
+from tests.compare.regression.repository import copied, git
 
-PARTS = ("common", "compare", "pytorch_impl", "tensorflow_impl")
 PLANTED = Path("pytorch_impl/train.py")
 BEFORE = "            num_correct = (logits.argmax(1) == labels).sum()\n"
 EXTRA = """\
@@ -25,12 +22,7 @@ EXTRA = """\
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
     """The working tree as the first commit of a repository, and the planted work as its second."""
-    folder = tmp_path / "clone"
-    for part in PARTS:
-        shutil.copytree(launch.PROJECT_ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(launch.PROJECT_ROOT / "requirements.lock", folder)
-    (folder / ".gitignore").write_text("__pycache__/\nresults/\n")
-    git(folder, "init", "-q", "-b", "main")
+    folder = copied(tmp_path / "clone")
     for what in ("before", "slower"):
         git(folder, "add", ".")
         git(folder, "commit", "-q", "-m", what)

@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,7 @@ from compare.core.statistics import Ratio, Spread
 from compare.reporting.document import Mark, Report, Section
 from compare.reporting.tables import Column, Table
 from tests.compare import made
-
-GOLDEN = Path(__file__).parent / "golden"
+from tests.compare.reporting.golden_files import assert_golden
 
 
 def table(name: str = "times", title: str = "Times") -> Table:
@@ -178,10 +176,3 @@ def test_tables_of_the_report_before_are_removed_and_files_of_others_stay(tmp_pa
     assert small().write(tmp_path) is None
     left = {path.name for path in (tmp_path / "tables").iterdir()}
     assert left == {"other.md"} | {f"{name}.{form}" for name in ("times", "every_time") for form in ("md", "csv", "tex")}
-
-
-def assert_golden(name: str, text: str) -> None:
-    path = GOLDEN / name
-    if os.environ.get("UPDATE_GOLDEN"):
-        path.write_text(text, encoding="utf-8")
-    assert text == path.read_text(encoding="utf-8")

@@ -17,7 +17,7 @@ from compare.judgement.summary import summarize
 from compare.reporting import class_tables, comparison_report, comparison_tables, latex, tables
 from compare.reporting.comparison_report import Compared
 from tests.compare import made
-from tests.compare.reporting.test_tables import assert_golden
+from tests.compare.reporting.golden_files import assert_golden
 
 _LETTERS = st.characters(codec="ascii", exclude_categories=["Cc"])
 

@@ -84,18 +84,6 @@ def test_machines_of_one_kind_are_two_machines_and_a_folder_of_one_is_not_gone_o
         store.claim(a, plan.model_copy(update={"machine": there}))
 
 
-def changed(stored: Stored, data_hash: str, **fields: Any) -> Stored:
-    """The same comparison with other fields in all specs."""
-    rows = [row.model_copy(update={"spec": row.spec.with_fields(**fields)}) for row in stored.comparison.rows]
-    specs = {row.id: row.spec for row in rows}
-    runs = {
-        row_id: {repeat: run.model_copy(update={"spec": specs[row_id]}) for repeat, run in repeats.items()}
-        for row_id, repeats in stored.runs.items()
-    }
-    plan = stored.comparison.model_copy(update={"rows": rows, "data_hash": data_hash})
-    return stored.model_copy(update={"comparison": plan, "runs": runs})
-
-
 @pytest.mark.parametrize(
     ("fields", "data_hash", "said"),
     [
@@ -111,7 +99,7 @@ def test_epochs_of_other_work_have_no_ratio_and_no_verdict(
     tmp_path: Path, fields: dict[str, Any], data_hash: str, said: str
 ) -> None:
     a = made.stored_in(made.repeated(), tmp_path / "a")
-    b = made.stored_in(changed(faster(made.repeated(), 2.0), data_hash, **fields), tmp_path / "b")
+    b = made.stored_in(made.other_work(faster(made.repeated(), 2.0), data_hash, **fields), tmp_path / "b")
     pair = pair_of(a, b)
     assert dict(pair.findings)["Which is faster?"][0] == (
         f"pytorch serial, 2 cores: no verdict: epochs of A and B are not the same work (other {said}). An image took 6.25 ms "
@@ -124,7 +112,7 @@ def test_the_same_data_in_another_place_and_another_length_are_compared(tmp_path
     a = made.stored_in(made.repeated(), tmp_path / "a")
     elsewhere = {"data": {"source": "/elsewhere/digits"}, "epochs": 9, "paths": {"cache_dir": "/elsewhere"}}
     elsewhere |= {"framework_options": {"pytorch_switch": "on"}}  # which is what one may want to compare
-    b = made.stored_in(changed(made.repeated(), "data", **elsewhere), tmp_path / "b")
+    b = made.stored_in(made.other_work(made.repeated(), "data", **elsewhere), tmp_path / "b")
     said = dict(pair_of(a, b).findings)["Which is faster?"]
     assert len(said) == 6 and "times as fast" in said[0]
 

@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -26,8 +25,7 @@ from compare.judgement.summary import summarize
 from compare.reporting import class_tables, comparison_report, comparison_tables, proof_tables, step_tables, tables
 from compare.reporting.comparison_report import Compared
 from tests.compare import made
-
-GOLDEN = Path(__file__).parent / "golden"
+from tests.compare.reporting.golden_files import assert_golden
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -354,14 +352,6 @@ def test_the_input_alone_has_no_columns_of_nothing() -> None:
 def _report(stored: Stored) -> Compared:
     summaries = summarize(stored)
     return Compared(stored, summaries, findings(stored, summaries))
-
-
-def assert_golden(name: str, text: str) -> None:
-    path = GOLDEN / name
-    if os.environ.get("UPDATE_GOLDEN"):
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    assert text == path.read_text(encoding="utf-8")
 
 
 def test_a_p_that_rounds_to_zero_is_smaller_than_the_last_digit() -> None:

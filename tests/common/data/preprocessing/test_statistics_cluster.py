@@ -1,7 +1,6 @@
-"""Scans by dask.distributed: processes, a cluster that stands, workers that die, and a cluster that is not there."""
+"""Scans by dask.distributed: processes, a cluster that stands, and workers that die."""
 
 import shutil
-import socket
 import subprocess
 import time
 from pathlib import Path
@@ -54,15 +53,6 @@ def test_more_workers_than_the_cluster_has_are_refused(cluster: Cluster, files: 
         dask_scan.scanning(files, 24, 3, cluster.address),
     ):
         pass
-
-
-def test_a_scheduler_that_does_not_answer_is_refused_soon(files: Encoded, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dask_scan, "CONNECT_SECONDS", 1.0)
-    with socket.socket() as silent:  # it takes the connection and says nothing
-        silent.bind(("127.0.0.1", 0))
-        address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
-        with pytest.raises(SchedulerError, match=f"scheduler cannot be reached. Received: {address}"):
-            dask_scan.workers_and_cores(address)
 
 
 @pytest.mark.slow

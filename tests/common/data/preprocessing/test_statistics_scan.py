@@ -12,7 +12,7 @@ import simplejpeg
 from common.data.decoding import decode
 from common.data.preprocessing import dask_scan, job, scan
 from common.data.preprocessing.job import Scan
-from common.data.sources import DataRefused, Encoded, load_files
+from common.data.sources import Encoded, load_files
 from common.spec import Data
 from tests.common.data.preprocessing.made_up_scan import jpeg, oracle, packed, png, repeated
 
@@ -81,11 +81,6 @@ def test_a_process_of_its_own_writes_what_it_measured(mixed: Encoded, tmp_path: 
     assert made.sums == oracle(mixed, 24)
     assert made.images == len(mixed)
     assert min(made.import_seconds, made.start_seconds, made.seconds, made.peak_memory_mib) > 0
-
-
-def test_data_without_files_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataRefused, match="no image files"):
-        load_files(Data(source="digits"), seed=0, cache_dir=str(tmp_path))
 
 
 @pytest.mark.slow
