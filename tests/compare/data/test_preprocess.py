@@ -138,6 +138,7 @@ def test_sums_that_differ_in_one_unit_are_named_and_nothing_is_stored(
     assert "NOT THE SAME: right x2 found other integer sums than the others." in preprocess(*arguments).stdout
 
 
+@pytest.mark.drawn
 def test_table_and_plot_are_written(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preprocess_report, "DISTURBED_FROM", -1.0)  # so that other work disturbs every scan
     out = tmp_path / "out"

@@ -41,6 +41,7 @@ def measured(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.drawn
 def test_a_metric_is_shown_over_commits_as_table_and_plot(measured: Path, tmp_path: Path) -> None:
     done = compare(measured, "--out", tmp_path / "out")
     assert done.exit_code == 0, done.output
