@@ -309,7 +309,7 @@ class RunResult(Exact):
     predictions_hash: str | None = None
     """SHA-256 over the int64 labels predicted for the test split."""
     confusion: list[list[Count]] | None = None
-    """Examples of the test split: true class (row) by predicted class (column)."""
+    """Examples of the test split: true class (row) by predicted class (column). As many of both, and one example at least."""
     class_names: list[str] = []
     versions: dict[str, str] = {}
     environment: Environment | None = None
@@ -326,3 +326,10 @@ class RunResult(Exact):
     """The deaths after which all its processes were started again by themselves, see `compare.execution.executor`."""
     clock_caution: str | None = None
     """What was seen of its clock that may be the machine's doing. No time of the run is reliable then."""
+
+    @pydantic.field_validator("confusion")
+    @classmethod
+    def _counts_examples(cls, confusion: list[list[int]] | None) -> list[list[int]] | None:
+        if confusion is not None and ({len(row) for row in confusion} != {len(confusion)} or not sum(map(sum, confusion))):
+            raise ValueError("confusion is no square matrix of examples")
+        return confusion

@@ -166,6 +166,9 @@ def change(**fields: Any) -> bytes:
         (change(spec={"sede": 1}), r"spec\.sede: Extra inputs are not permitted"),
         (change(spec=None), "is not a whole result"),
         (change(epochs=[{"epoch": 1}]), "is not a whole result"),
+        (change(confusion=[[]]), "confusion is no square matrix of examples"),
+        (change(confusion=[[0, 0], [0, 0]]), "confusion is no square matrix of examples"),
+        (change(confusion=[[1, 0], [1]]), "confusion is no square matrix of examples"),
     ],
 )
 def test_a_file_that_is_no_result_of_this_version_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
