@@ -393,7 +393,11 @@ def draw(kind: str, inputs: int) -> None:
             database=None,
             suppress_health_check=list(HealthCheck),
         )
-        seed(SEED + number // AT_ONCE)(chosen(given(st.tuples(*drawing))(each)))()
+        try:
+            seed(SEED + number // AT_ONCE)(chosen(given(st.tuples(*drawing))(each)))()
+        except BaseException:
+            print(f"{kind}: stopped after {number:,} inputs; CONVTWINS_FUZZ_FIRST={number} goes on")
+            raise
         gc.collect()  # what was drawn lies in cycles, megabytes of each model
     grown = _largest_mib() - before
     assert grown < MAX_MIB
