@@ -13,6 +13,11 @@ PROJECT = Path(__file__).parents[1]
 hypothesis.settings.register_profile("convtwins", deadline=None, derandomize="CI" in os.environ)
 hypothesis.settings.load_profile("convtwins")
 
+# Tests count on replicas that are CPU cores. So GPUs are hidden from all but tests/twins/test_gpu.py.
+VISIBLE_GPUS = "CONVTWINS_TEST_GPUS"
+os.environ.setdefault(VISIBLE_GPUS, os.environ.get("CUDA_VISIBLE_DEVICES", "all"))
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
 # Tables are as wide as this says, and pytest-xdist, like some shells, sets it.
 os.environ.pop("COLUMNS", None)
 

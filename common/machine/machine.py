@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import ctypes
 import hashlib
@@ -244,10 +245,20 @@ def checked(facts: dict[str, Any]) -> dict[str, Any]:
         numbers: list[Any] = cast(list[Any], value) if kind is list else [value] if kind is not str else []
         if not isinstance(value, kind) or not all(isinstance(each, int | float) and 0 <= each < 2**63 for each in numbers):
             raise ValueError(f"{name} is no fact of a machine")
+    names: Any = facts.get("gpus")
+    if names is not None and not (isinstance(names, list) and all(isinstance(each, str) for each in cast(list[Any], names))):
+        raise ValueError("gpus is no fact of a machine")
     return facts
 
 
 Facts = Annotated[dict[str, Any], AfterValidator(checked)]
+
+
+def processors(facts: Mapping[str, Any]) -> str:
+    """`AMD EPYC 7B13`; with GPUs `AMD EPYC 7B13 with 2 x NVIDIA H200`."""
+    names = collections.Counter[str](facts.get("gpus") or ())
+    counted = ", ".join(f"{number} x {name}" if number > 1 else name for name, number in names.items())
+    return f"{facts.get('processor') or 'unknown processor'}{' with ' if counted else ''}{counted}"
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:

@@ -25,6 +25,7 @@ from common.spec.schema import Spec, build, from_json, micro_batches
 from common.spec.switches import (
     check_against,
     conditions,
+    gpus,
     incompatibility,
     of_device,
     reduced,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from common.spec.errors import SpecError, alternatives, did_you_mean
@@ -15,6 +16,16 @@ def of_device(spec: Spec, description: dict[str, Any]) -> dict[str, Any]:
         description: the twin's `describe`. If there are GPUs, `on_cpu` has the entries that differ without them.
     """
     return description | description.get("on_cpu", {}) if spec.device == "cpu" else description
+
+
+def gpus(spec: Spec, descriptions: Iterable[dict[str, Any]]) -> list[str] | None:
+    """Names of the GPUs for a run, as the first framework that sees any says them. None: it has none.
+
+    Args:
+        descriptions: each twin's `describe`.
+    """
+    seen = ([each["name"] for each in of_device(spec, one)["devices"] if each["kind"] != "cpu"] for one in descriptions)
+    return next(filter(None, seen), None)
 
 
 def check_against(spec: Spec, description: dict[str, Any], replicas_here: int | None = None) -> str | None:

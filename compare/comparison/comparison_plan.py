@@ -251,7 +251,7 @@ def judged(request: Request, shown: Display) -> Comparison:
             for name, description in descriptions.items()
             if "environment" in description
         },
-        machine=machine.describe() | {"gpus": _gpus(descriptions)},
+        machine=machine.describe() | {"gpus": spec.gpus(run_spec, descriptions.values())},
         seeds=list(settings.seeds),
         target_accuracy=request.target_accuracy,
         work=work.count(architecture),
@@ -297,12 +297,6 @@ def _refuse_other_first_hosts(rows: Sequence[Row]) -> None:
                 f"--hosts must begin with this machine. Received: {', '.join(hosts)} ({error}). Name an address of this "
                 "machine first."
             ) from None
-
-
-def _gpus(descriptions: Mapping[str, dict[str, Any]]) -> list[str] | None:
-    """Names of the accelerators, as the first framework that sees any says them."""
-    seen = [[each["name"] for each in description["devices"] if each["kind"] != "cpu"] for description in descriptions.values()]
-    return next(filter(None, seen), None)
 
 
 def order(rows: Sequence[Row], repeats: int) -> list[tuple[Row, int]]:

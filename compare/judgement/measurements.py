@@ -162,7 +162,7 @@ class Measured(Frozen):
 
     @property
     def machine_name(self) -> str:
-        return f"{self.machine['processor'] or 'unknown processor'}, {self.machine['logical_cores'] or '?'} logical cores"
+        return f"{machine.processors(self.machine)}, {self.machine['logical_cores'] or '?'} logical cores"
 
     @property
     def commit_name(self) -> str:

@@ -12,7 +12,7 @@ from compare.execution.store import Stored
 from compare.judgement.cautions import RESUME, advice, is_reproduction
 from compare.judgement.conditions import OF_THE_MODE, WORDS, division
 from compare.judgement.row_figures import Summary
-from compare.judgement.summary import Family, measured, serial_of
+from compare.judgement.summary import Family, accelerated, measured, serial_of
 
 DISTURBED = " Other work disturbed it: do not rely on this."
 NO_FINDING = " Other work disturbed these runs. Make them again on an idle machine."
@@ -135,9 +135,9 @@ def _sentences(verdicts: Sequence[_Verdict], separator: str, above: Sequence[_Ve
 
 def _conditions(stored: Stored, summary: Summary, switches: str, division: str, **mode: str) -> dict[str, str]:
     """What decides a row's times."""
-    spec, place = _row(stored, summary).spec, summary.device
-    if place is None or place.startswith("cpu"):
-        place = stored.comparison.machine.get("processor")
+    spec, facts = _row(stored, summary).spec, stored.comparison.machine
+    place = ", ".join(dict.fromkeys(facts.get("gpus") or ())) if accelerated(summary.device) else facts.get("processor")
+    place = place or summary.device
     return {
         "model": spec.model_words,
         "batch": f"batch {spec.global_batch_size}",

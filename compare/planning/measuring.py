@@ -61,6 +61,11 @@ def this_machine(
             f"plan gives each replica a core. Received: {replicas} replicas for {wanted.cores} cores. Use fewer replicas, or "
             "plan for a --machine FILE."
         )
+    if not on_cpu and len(found) * max(len(hosts), 1) < replicas:
+        raise SpecError(
+            f"plan gives each replica a GPU. Received: {replicas} replicas for {wording.count(len(found), 'GPU')}. Use fewer "
+            "replicas, plan for the CPU with --set device=cpu, or plan for a --machine FILE."
+        )
     devices = (
         [Device(name=f"cpu {index}") for index in range(replicas)] if on_cpu else [Device(name=each["name"]) for each in found]
     )
@@ -75,10 +80,9 @@ def this_machine(
     for name in names:
         if name not in fresh:
             fresh[name] = _of_framework(name, described[name]["versions"], wanted, replicas, hosts, cores, shown, server=server)
-    facts = machine.describe()
+    facts = machine.describe() | {"gpus": None if on_cpu else [each.name for each in devices]}
     made = Machine(
-        name=f"{facts.get('processor') or 'unknown processor'}, {wanted.cores} cores"
-        + (f" on each of {len(hosts)} hosts" if hosts else ""),
+        name=f"{machine.processors(facts)}, {wanted.cores} cores" + (f" on each of {len(hosts)} hosts" if hosts else ""),
         facts=facts,
         measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
         devices=devices,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from common.artifacts.schema import Environment
+from common.machine.machine import processors
 from compare.core import verdict_words
 from compare.core.statistics import SIGNIFICANCE, VERDICT_PAIRS
 from compare.core.wording import count, percent
@@ -75,7 +76,7 @@ def report(found: Found, chosen: Candidates, asked: Asked) -> Report:
         facts=[
             f"{chosen.rows[0].id}, {heading(asked.metric)}",
             f"{count(len(titles) - 1, 'candidate')} after {titles[0]}, up to {titles[-1]}",
-            f"Machine: {facts.get('processor') or 'unknown processor'}, {facts.get('logical_cores') or '?'} logical cores",
+            f"Machine: {processors(facts)}, {facts.get('logical_cores') or '?'} logical cores",
         ],
         marks=[Mark("First bad", "found" if found.outcome == "found" else found.outcome, _TONES.get(found.outcome, "warn"))],
         findings=[each for each in sentences if each[1]],

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from common.artifacts import atomic_files
 from common.machine import machine
+from common.machine.machine import processors
 from compare.core import exits, terminal, wording
 from compare.execution import signing
 from compare.reporting import latex, page, plots, svg, tables
@@ -320,7 +321,7 @@ def ground(machine: Mapping[str, Any], versions: Mapping[str, Mapping[str, str]]
     """
     budget = "" if cores is None else f", budget of {wording.count(cores, 'core')}"
     packages = dict.fromkeys(f"{package} {version}" for each in versions.values() for package, version in each.items())
-    return f"{machine.get('processor') or 'unknown processor'}{budget}; {', '.join(packages)}"
+    return f"{processors(machine)}{budget}; {', '.join(packages)}"
 
 
 def to_json(values: Mapping[str, Any]) -> str:

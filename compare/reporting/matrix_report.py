@@ -173,7 +173,7 @@ def _machines(made: Read) -> dict[str, str]:
             known.append(facts)
             number = len(known) - 1
         cores = wording.count(facts.get("logical_cores") or 0, "core")
-        named[name] = f"M{number + 1}: {facts.get('processor') or 'unknown processor'}, {cores}"
+        named[name] = f"M{number + 1}: {machine.processors(facts)}, {cores}"
     return named
 
 

@@ -41,6 +41,8 @@ class Timed:
     units: list[Unit]
     rates: Rates | None
     """Rates of the machine. None if they could not be measured."""
+    gpus: list[str] | None
+    """Names. None: the layers ran on the CPU."""
     found: dict[str, list[Measured]]
     """By framework, one entry for each process."""
 
@@ -137,7 +139,7 @@ def report(timed: Timed) -> Report:
     return Report(
         title=f"Layers of {timed.spec.model_words}",
         json_file=RESULTS_FILE,
-        facts=[document.ground(machine.describe(), versions, cores=timed.spec.cores)],
+        facts=[document.ground(machine.describe() | {"gpus": timed.gpus}, versions, cores=timed.spec.cores)],
         findings=[("How far that goes", sentences(timed))],
         tables=[
             _table(timed, "layer-kinds", f"What a step of {timed.spec.model_words} waits for, by kinds of layers", kinds),
@@ -145,7 +147,7 @@ def report(timed: Timed) -> Report:
         ],
         values={
             "spec": timed.spec.model_dump(mode="json"),
-            "machine": machine.describe(),
+            "machine": machine.describe() | {"gpus": timed.gpus},
             "rates": timed.rates,
             "processes": timed.found,
             "sentences": sentences(timed),
@@ -167,6 +169,7 @@ def measure(wanted: Spec, frameworks: list[str], repeats: int, calls: int, shown
             specs[framework] = _with_own_switches(wanted, framework)
             if (refusal := spec.check_against(specs[framework], answer(framework))) is not None:
                 raise SpecError(f"{framework}: {refusal}")
+        gpus = spec.gpus(wanted, map(answer, frameworks))
     architecture = sources.architecture_of(wanted)
     shown.say("measuring what the machine can do")
     known = rates.measured(wanted.cores)
@@ -176,7 +179,7 @@ def measure(wanted: Spec, frameworks: list[str], repeats: int, calls: int, shown
             shown.say(f"{framework}, process {repeat + 1} of {repeats}")
             made = twin_client.answer(framework, "layers", specs[framework], "--calls", str(calls))
             found[framework].append(Measured.model_validate_json(made))
-    return Timed(wanted, layers.units(architecture), known, found)
+    return Timed(wanted, layers.units(architecture), known, gpus, found)
 
 
 def _with_own_switches(wanted: Spec, contestant: str) -> Spec:

@@ -89,13 +89,17 @@ def command(
         words = f"Interrupted. To continue, run the same command with {wording.shell(['--out', str(folder)])}."
         with interruptible(words), ExitStack() as lock:
             with display() as shown:
-                outcomes = _search(request, named, folder, shown, lock)
-            code = report(outcomes, folder).deliver(folder, as_json=as_json)
+                outcomes, facts = _search(request, named, folder, shown, lock)
+            code = report(outcomes, facts, folder).deliver(folder, as_json=as_json)
     raise typer.Exit(code)
 
 
-def report(outcomes: Sequence[Outcome], folder: Path) -> Report:
-    """Each framework's ladder and what was found. Each ladder also has files of its own in its framework's folder."""
+def report(outcomes: Sequence[Outcome], facts: Facts, folder: Path) -> Report:
+    """Each framework's ladder and what was found. Each ladder also has files of its own in its framework's folder.
+
+    Args:
+        facts: of the machine.
+    """
     ladders = {outcome.contestant: table(outcome) for outcome in outcomes}
     plain = {outcome.contestant: _plain(outcome) for outcome in outcomes}
     files: dict[str, str | bytes] = {}
@@ -106,7 +110,7 @@ def report(outcomes: Sequence[Outcome], folder: Path) -> Report:
     versions = {outcome.contestant: outcome.best.versions for outcome in outcomes}
     return Report(
         title="The fastest switches",
-        facts=[document.ground(machine.describe(), versions, cores=outcomes[0].best.spec.cores)],
+        facts=[document.ground(facts, versions, cores=outcomes[0].best.spec.cores)],
         findings=[(outcome.contestant, sentences(outcome)) for outcome in outcomes],
         tables=list(ladders.values()),
         files=files,
@@ -165,8 +169,8 @@ def sentences(outcome: Outcome) -> list[str]:
     return [f"{outcome.contestant}: best is {switches}. `run --switches best` takes it from {outcome.stored}.", *said]
 
 
-def _search(request: Request, named: list[str], folder: Path, shown: Display, lock: ExitStack) -> list[Outcome]:
-    """Search each framework's switches. `lock` holds the folder until its owner ends."""
+def _search(request: Request, named: list[str], folder: Path, shown: Display, lock: ExitStack) -> tuple[list[Outcome], Facts]:
+    """Search each framework's switches, and say what machine it is. `lock` holds the folder until its owner ends."""
     base = request.spec
     known_already = {"request": request.model_dump(mode="json"), "frameworks": named}
     results_folder.refuse_other_request(folder, RECORD_FILE, Record, "search", known_already, identity=_identity)
@@ -196,8 +200,8 @@ def _search(request: Request, named: list[str], folder: Path, shown: Display, lo
         )
         ladder, found = search.run()
         outcomes.append(_store(framework, request, descriptions[framework], ladder, found))
-        report(outcomes, folder).write(folder)  # the command says at its end whether that worked
-    return outcomes
+        report(outcomes, record.machine, folder).write(folder)  # the command says at its end whether that worked
+    return outcomes, record.machine
 
 
 def _record(request: Request, descriptions: Mapping[str, dict[str, Any]], *, is_new: bool) -> Record:
@@ -205,7 +209,8 @@ def _record(request: Request, descriptions: Mapping[str, dict[str, Any]], *, is_
         request=request,
         frameworks=list(descriptions),
         code_hash=code_digest.of(list(descriptions), request.spec.model),
-        machine={fact: machine.describe().get(fact) for fact in (*machine.IDENTITY, "python")},
+        machine={fact: machine.describe().get(fact) for fact in (*machine.IDENTITY, "python")}
+        | {"gpus": spec.gpus(request.spec, descriptions.values())},
         versions={framework: description["versions"] for framework, description in descriptions.items()},
         rates=rates.measured(request.spec.cores) if is_new else None,  # of a resumed search, those of its beginning count
     )

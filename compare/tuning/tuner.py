@@ -167,7 +167,7 @@ def _judge(settings: Tuning, shown: Display) -> tuple[Plan, Space, dict[str, dic
         validation_examples=len(dataset.validation.labels),
         code_hash=code_digest.of(settings.frameworks, base.model),
         versions={framework: description["versions"] for framework, description in descriptions.items()},
-        machine=machine.describe(),
+        machine=machine.describe() | {"gpus": spec.gpus(base, descriptions.values())},
     )
     return plan, space, {row.contestant: {**values, "framework_options": row.spec.framework_options} for row in rows}
 

@@ -392,7 +392,7 @@ def _report(plan: Plan, record: Record, done: list[Done], steps: int) -> Report:
         overline=f"Published report {paper.name}, scale {setting.scale}",
         facts=[
             f"{paper.model} on {setting.source}, scale {setting.scale}; begun {record.created_at}",
-            f"{record.machine.get('processor') or 'unknown processor'}, {setting.devices}",
+            f"{machine.processors(record.machine)}, {setting.devices}",
             f"The report: {paper.hardware}",
             *step_runner.on_the_data(setting.source),
             *([_OTHER_DATA] if any(_OTHER_DATA in said for part in parts for _, said in part.findings) else []),

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from common import spec
+from common.machine.machine import processors
 from common.spec import Spec
 from compare.core import exits
 from compare.core.interrupt import interruptible
@@ -62,7 +63,7 @@ def _report(study: Study, record: Record, done: list[Done]) -> Report:
         overline=f"Study, scale {record.settings['scale']}",
         facts=[
             f"{base.model} on {base.data.source}, {', '.join(study.frameworks)}; begun {record.created_at}",
-            f"{record.machine.get('processor') or 'unknown processor'}, budget of {base.cores} cores",
+            f"{processors(record.machine)}, budget of {base.cores} cores",
             *step_runner.on_the_data(base.data.source),
         ],
         marks=step_runner.marks(done, len(STEPS)),
