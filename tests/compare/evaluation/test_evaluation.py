@@ -92,6 +92,7 @@ def checkpoint(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.drawn
 def test_an_evaluation_trains_scores_and_writes_everything_and_does_nothing_twice(
     in_process: list[tuple[str, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deliveries: list[str]
 ) -> None:
