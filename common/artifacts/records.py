@@ -103,8 +103,8 @@ def why(error: Exception) -> str:
 
 
 def changed(path: Path, again: str) -> str:
-    """The message of an error about a file whose values are others than those that were written."""
-    return _message(f"{path} was changed since it was written: its checksum is missing or does not fit.", again)
+    """The message of an error about a file that was changed, or was never written by this project."""
+    return _message(f"{path} is not as this suite wrote it: its checksum is missing or does not fit.", again)
 
 
 def other_version(path: Path, field: str, received: object, needed: object, again: str) -> str:

@@ -52,7 +52,7 @@ class Card(Finite):
     """From 1. The weights are those at its end."""
     validation: Metrics | None
     chance_accuracy: float | None = Field(None, ge=0, le=1)
-    """Accuracy of always naming the most frequent class of the validation split. None: an earlier version wrote the card."""
+    """Accuracy of always naming the most frequent class of the validation split. None: not counted."""
 
     @property
     def scaling(self) -> Scaling:

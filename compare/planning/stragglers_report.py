@@ -32,7 +32,7 @@ def report(found: Found, repeats: int) -> Report:
         values={
             "spec": plan.run.model_dump(mode="json"),
             "verdicts": verdicts(found.suffered),
-            "suffered": [{**each.model_dump(mode="json"), "error": each.error} for each in found.suffered],
+            "suffered": [{**each.model_dump(mode="json"), "error": each.error, "n": each.n} for each in found.suffered],
             "median_error": found.median_error,
             "in_one_process": found.in_one_process,
         },

@@ -789,7 +789,7 @@ def _reason(what: Spec, counts: Counter[str]) -> str:
     if counts["turned"]:
         reason += f"; it decided {counts['turned']} otherwise than in float64, and the referee took these decisions over"
     if counts["unexplained"]:
-        reason += f"; rounding does not explain {counts['unexplained']} decisions that the framework tells"
+        reason += f"; rounding does not explain {wording.count(counts['unexplained'], 'decision')} that the framework tells"
     if counts["many"]:
         reason += f"; at {counts['many']} steps they are too many to try all, and the tolerance covers any decision"
     return reason

@@ -539,6 +539,35 @@ def test_many_decisions_that_a_run_tells_are_taken_over_and_the_rest_is_judged_a
     assert _gradients_of(judging.rungs(what, silent, "silent")).status != "passed"
 
 
+@pytest.mark.parametrize("found_by_gradients", [True, False])
+def test_with_one_decision_that_rounding_does_not_explain_none_told_is_taken_over_and_gradients_prove_nothing(
+    made: Any, monkeypatch: pytest.MonkeyPatch, found_by_gradients: bool
+) -> None:
+    what, recording, judging = made("mini_xception")
+    truth = judging._truth(what, 0)
+    tie = next(tie for tie in truth.ties if judging._explaining(what, 0, truth, _turned(judging, what, truth, [tie]), [tie]))
+    if not found_by_gradients:
+        monkeypatch.setattr(single_steps, "MOST_FLOPS", 0)
+    other = _with_gradients(what, recording, _turned(judging, what, truth, [tie]))
+    (leader,) = judging._leaders.values()
+    chosen = [decisions.with_others(point.chosen, tie.at(number)) for number, point in enumerate(leader.points)]
+    told = {f"decisions/0/{number}": tracing.packed(own) for number, own in enumerate(chosen)}
+    assert _gradients_of(judging.rungs(what, other | told, "explained")).status == "passed"
+    last = max(number for number, point in enumerate(leader.points) if point.layer is None)
+    far = leader.points[last].near
+    assert far.max() > 2 * decisions.RECORDED_REACH
+    chosen[last].flat[np.argmax(far)] ^= True
+    told[f"decisions/0/{last}"] = tracing.packed(chosen[last])
+    gradients = _gradients_of(judging.rungs(what, other | told, "unexplained"))
+    assert gradients.status == "shown" and "; rounding does not explain 1 decision that the framework tells" in gradients.reason
+    assert ("it decided 1 otherwise than in float64" in gradients.reason) == found_by_gradients
+    # The same for one that makes its gradients with such a decision: they differ, and what it tells excuses nothing.
+    wrong, _, unexplained = judging._as_recorded(what, told, truth, 0, np.float64)
+    assert unexplained == 1
+    lying = _with_gradients(what, recording, wrong.step.gradients) | told
+    assert _gradients_of(judging.rungs(what, lying, "lying")).status == "failed"
+
+
 @pytest.mark.parametrize("shape", [(3, 5, 7, 2), (2, 65)])
 @pytest.mark.parametrize("dtype", [np.bool_, np.int16])
 def test_decisions_are_packed_and_unpacked(shape: tuple[int, ...], dtype: Any) -> None:

@@ -472,6 +472,7 @@ def test_a_run_of_several_processes_that_is_ended_leaves_no_orphan_and_no_result
     (tmp_path / results.RESULT_FILE).write_text("of an earlier run")
     run = start(**ENDLESS)
     ranks = run.ranks()
+    assert len(ranks) == 2
     run.process.send_signal({"SIGTERM": 15, "SIGKILL": 9}[number])
     assert run.process.wait(SECONDS) == {"SIGTERM": 143, "SIGKILL": -9}[number]
     wait_until_gone(ranks)

@@ -161,7 +161,7 @@ def _flipped(path: Path) -> None:
     ("damage", "fields", "reason"),
     [
         (_torn, {}, "is not a whole checkpoint"),
-        (_flipped, {}, "was changed since it was written"),
+        (_flipped, {}, "is not as this suite wrote it"),
         (Path.unlink, {}, "no checkpoint had been made"),
         (lambda path: None, {"seed": 1}, "of another run: its spec differs"),
     ],

@@ -72,8 +72,9 @@ def runs(framework: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     """The same by `run`, each in a process of its own."""
     found: dict[str, RunResult] = {}
     for name, fields in TRIALS.items():
-        code, found[name] = Started(framework, tmp_path_factory.mktemp(name), SETTINGS | fields).end()
-        assert code == 0
+        with Started(framework, tmp_path_factory.mktemp(name), SETTINGS | fields) as run:
+            found[name] = run.end()
+        assert run.process.returncode == 0
     return found
 
 

@@ -123,7 +123,7 @@ def test_a_result_in_another_form_is_the_same_one_while_its_values_are(tmp_path:
     path.write_text(json.dumps(dict(reversed(values.items())), **shape), "utf-8-sig")
     assert results.load(path) == result
     path.write_text(json.dumps(values | {"repeat": 1}, **shape))
-    with pytest.raises(ResultError, match="was changed since it was written"):
+    with pytest.raises(ResultError, match="is not as this suite wrote it"):
         results.load(path)
 
 
@@ -131,7 +131,9 @@ def test_a_result_in_another_form_is_the_same_one_while_its_values_are(tmp_path:
 def test_a_result_without_a_checksum_is_refused(tmp_path: Path, content: str) -> None:
     path = tmp_path / results.RESULT_FILE
     path.write_text(content)
-    with pytest.raises(ResultError, match=r"changed since .*: its checksum is missing or does not fit\. Run it again\."):
+    with pytest.raises(
+        ResultError, match=r"is not as this suite wrote it: its checksum is missing or does not fit\. Run it again\."
+    ):
         results.load(path)
 
 
@@ -139,7 +141,7 @@ def test_a_result_without_a_checksum_is_refused(tmp_path: Path, content: str) ->
 def test_a_result_with_another_thing_for_a_checksum_is_refused(tmp_path: Path, checksum: Any) -> None:
     path = tmp_path / results.RESULT_FILE
     path.write_bytes(change(sha256=checksum))
-    with pytest.raises(ResultError, match="was changed since it was written"):
+    with pytest.raises(ResultError, match="is not as this suite wrote it"):
         results.load(path)
 
 

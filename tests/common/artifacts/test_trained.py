@@ -56,7 +56,7 @@ def test_a_changed_byte_is_noticed(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-3] ^= 1
     path.write_bytes(content)
-    with pytest.raises(WeightsError, match=r"a\.safetensors was changed since it was written"):
+    with pytest.raises(WeightsError, match=r"a\.safetensors is not as this suite wrote it"):
         trained.load(path)
 
 

@@ -310,7 +310,7 @@ def test_a_flipped_digit_is_named_set_aside_and_run_again(fake_twins: pytest.Mon
         assert old in path.read_bytes()
         path.write_bytes(path.read_bytes().replace(old, new, 1))
     said = re.sub(r"\s+", " ", compare("report", out).stdout)
-    assert "Set aside: runs/left-serial-1core-r0/result.json was changed since it was written" in said
+    assert "Set aside: runs/left-serial-1core-r0/result.json is not as this suite wrote it" in said
     assert compare("run", "--resume", out).exit_code == 0
     kept = out / "runs" / "left-serial-1core-r0.attempt1"
     assert event_log.damaged_events(kept) == [3]
@@ -333,7 +333,7 @@ def test_a_flipped_digit_of_the_plan_is_named(fake_twins: pytest.MonkeyPatch, tm
     plan = tmp_path / "out" / store.PLAN_FILE
     plan.write_text(plan.read_text().replace('"seed": 0', '"seed": 1', 1))
     done = compare("run", "--resume", tmp_path / "out")
-    assert done.exit_code == 2 and "compare.json was changed since it was written" in done.stderr
+    assert done.exit_code == 2 and "compare.json is not as this suite wrote it" in done.stderr
 
 
 def test_where_the_last_checkpoint_is_damaged_the_one_before_is_gone_on_from(

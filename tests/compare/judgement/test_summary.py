@@ -415,6 +415,7 @@ def test_a_run_that_went_on_with_fewer_replicas_says_what_that_changed(fields: d
     told = cautions.sentences(stored, summarize(stored))
     when = "from its last checkpoint when it had finished 1 epoch"
     assert any(f"went on with 1 of 2 replicas (--elastic), {when}: {said}. That run does not count." in each for each in told)
+    assert any("was restarted by itself (--elastic): killed by SIGKILL" in each for each in told)
 
 
 def test_near_equal_cautions_of_many_rows_are_one_with_their_number_and_their_names() -> None:

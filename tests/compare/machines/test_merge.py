@@ -151,6 +151,7 @@ def test_a_run_that_was_sent_twice_is_refused_and_so_is_one_folder(tmp_path: Pat
     assert done.exit_code == 2 and "named twice" in done.stderr
 
 
+@pytest.mark.drawn
 def test_the_report_is_written_and_never_over_something_else(tmp_path: Path) -> None:
     there = folders(tmp_path / "in", of_machine(1, 1.2, versions={"pytorch": {"torch": "3.0"}}), of_machine(2, 1.3))
     before = {path: path.read_bytes() for path in (tmp_path / "in").rglob("*") if path.is_file()}

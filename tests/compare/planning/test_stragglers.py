@@ -91,7 +91,7 @@ def test_every_mode_of_processes_is_measured_interleaved_beside_the_simulator(
     assert {(each["factor"], each["moves"]) for each in kept["suffered"]} == {(2.0, False), (4.0, False), (4.0, True)}
     for each in kept["suffered"]:
         assert each["measured"]["value"] == pytest.approx(1 + 0.75 * (each["factor"] - 1))
-        assert each["measured"]["n"] == 5
+        assert each["measured"]["n"] == each["n"] == 5
         assert each["error"] == pytest.approx(each["simulated"] / each["measured"]["value"] - 1)
     before = len(executed)
     assert ask("--factor", "2,4", "--jitter", "--frameworks", "left", "--out", tmp_path / "out").exit_code == 0

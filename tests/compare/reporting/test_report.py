@@ -79,7 +79,7 @@ def test_a_result_that_was_made_faster_and_has_lost_its_checksum_is_set_aside(tm
     path.write_text(json.dumps(values))
     compared = comparison_report.read(folder)
     assert compared.exit_code == 1 and compared.summaries[0].repeats_done == 2
-    said = "was changed since it was written: its checksum is missing or does not fit. Run it again."
+    said = "is not as this suite wrote it: its checksum is missing or does not fit. Run it again."
     assert compared.stored.set_aside == [f"{path.relative_to(folder)} {said}"]
 
 

@@ -145,6 +145,7 @@ def test_a_tuning_says_who_signed_it(searched: tuple[Path, Tuned], tmp_path: Pat
             (folder / "signed.txt").write_text("0" * 64 + "  tuned.json\n")
 
 
+@pytest.mark.drawn
 def test_the_report_is_written_in_every_form(
     searched: tuple[Path, Tuned], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
