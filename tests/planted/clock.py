@@ -4,7 +4,6 @@ import os
 import time
 from typing import Any
 
-from common.models import architectures
 from common.models.architectures import Architecture
 from common.training import loop, timing
 from tests.twins import own_plain_model
@@ -20,12 +19,9 @@ def architecture(num_classes: int, image_size: int) -> Architecture:
         "evaluation_waits": evaluation_waits,
         "other_clock": other_clock,
         "unprepared": unprepared,
-        "unsynchronised": unsynchronised,
         "nothing": lambda: None,
     }
-    plant[planted := os.environ["CONVTWINS_PLANTED"]]()
-    if planted == "unsynchronised":
-        return architectures.simple_cnn(num_classes, image_size)
+    plant[os.environ["CONVTWINS_PLANTED"]]()
     return own_plain_model.architecture(num_classes, image_size)
 
 
@@ -82,11 +78,6 @@ def unprepared() -> None:
     timing.Audit.defects = lambda audit, seen: {}
     timing.Audit.caution = lambda audit: None
     wrap_trainer(lambda trainer: setattr(trainer, "compile", lambda step_sizes, score_sizes: None))
-
-
-def unsynchronised() -> None:
-    """The clock stops when the last step is launched, not when the device has done it. The model must keep a GPU busy."""
-    wrap_trainer(lambda trainer: setattr(trainer, "synchronize", lambda: None))
 
 
 def wrap_trainer(plant: Any) -> None:
