@@ -461,7 +461,7 @@ def _step_parts(results: Sequence[RunResult]) -> StepParts | None:
 
 
 def _confusion(results: Sequence[RunResult]) -> list[list[int]] | None:
-    """The sum over results. None also where they differ in classes: they are of different data, and a caution says so."""
+    """The sum over results. None also where they differ in classes, as results of different data do."""
     found = [result.confusion for result in results if result.confusion]
     return np.sum(found, axis=0).tolist() if len(set(map(len, found))) == 1 else None
 

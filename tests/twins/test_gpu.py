@@ -15,7 +15,14 @@ from tests.twins.runs import Run
 
 DRIVER = Path("/proc/driver/nvidia/version")
 STEPS = 12
-FIELDS: dict[str, Any] = {"model": "simple_cnn", "data": {}, "global_batch_size": 64, "epochs": 2, "cores": 1}
+FIELDS: dict[str, Any] = {
+    "model": "simple_cnn",
+    "data": {},
+    "global_batch_size": 64,
+    "epochs": None,
+    "steps": STEPS,
+    "cores": 1,
+}
 Train = Callable[..., RunResult]
 
 
@@ -34,8 +41,8 @@ def _visible(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def train(framework: str, tmp_path: Path) -> Train:
     """Trains in a process of its own and returns the sealed result."""
 
-    def trained(name: str, environment: dict[str, str] | None = None, **fields: Any) -> RunResult:
-        with Run(framework, tmp_path / name, FIELDS | fields, **environment or {}) as run:
+    def trained(name: str, precision: str = "float64", **fields: Any) -> RunResult:
+        with Run(framework, tmp_path / name, FIELDS | {"precision": precision} | fields) as run:
             return run.end()
 
     return trained
@@ -43,8 +50,7 @@ def train(framework: str, tmp_path: Path) -> Train:
 
 def test_float64_training_on_the_gpu_is_that_on_the_cpu(train: Train) -> None:
     """Kernels differ, so sums have another order. Over so few steps that stays at the last bits."""
-    fields = {"precision": "float64", "epochs": None, "steps": STEPS}
-    on_cpu, on_gpu = train("cpu", device="cpu", **fields), train("gpu", **fields)
+    on_cpu, on_gpu = train("cpu", device="cpu"), train("gpu")
     assert (on_cpu.status, on_gpu.status) == ("ok", "ok"), (on_cpu.reason, on_gpu.reason)
     assert (on_cpu.devices, len(on_gpu.step_losses)) == (["cpu"], STEPS)
     assert on_gpu.device != "cpu" and on_gpu.order_hash == on_cpu.order_hash
@@ -63,8 +69,7 @@ def test_float64_training_on_the_gpu_is_that_on_the_cpu(train: Train) -> None:
 def test_a_switch_changes_no_float64_training_on_a_gpu(framework: str, train: Train, switches: dict[str, Any]) -> None:
     if framework == "tensorflow" and not switches.keys() & {"data_on", "cudnn_autotune"}:
         pytest.skip("a switch of PyTorch's")
-    fields = {"precision": "float64", "epochs": None, "steps": STEPS}
-    usual, switched = train("usual", **fields), train("switched", framework_options=switches, **fields)
+    usual, switched = train("usual"), train("switched", framework_options=switches)
     assert (usual.status, switched.status) == ("ok", "ok"), (usual.reason, switched.reason)
     assert switches.items() <= switched.switches.items() and not switches.items() <= usual.switches.items()
     np.testing.assert_allclose(switched.step_losses, usual.step_losses, rtol=1e-12, atol=0)
@@ -72,8 +77,7 @@ def test_a_switch_changes_no_float64_training_on_a_gpu(framework: str, train: Tr
 
 @pytest.mark.parametrize("arithmetic", ["full", "tf32", "bfloat16", "float16"])
 def test_fewer_digits_are_computed_with_and_named(framework: str, train: Train, arithmetic: str) -> None:
-    fields = {"precision": "float32", "epochs": None, "steps": STEPS, "framework_options": {"arithmetic": arithmetic}}
-    result, exact = train("fewer", **fields), train("exact", precision="float64", epochs=None, steps=STEPS)
+    result, exact = train("fewer", "float32", framework_options={"arithmetic": arithmetic}), train("exact")
     assert result.status == "ok", result.reason
     assert result.reduced == ([] if arithmetic == "full" else [f"arithmetic={arithmetic}"])
     away = abs(result.step_losses[0] / exact.step_losses[0] - 1)
