@@ -4,6 +4,8 @@
 
     CONVTWINS_MONTH=5000 pytest tests/compare/comparison/test_month.py -m slow -s -k made_up
     CONVTWINS_MONTH=500 pytest tests/compare/comparison/test_month.py -m slow -s -k real
+
+Each comparison is drawn by its number. `CONVTWINS_MONTH_FIRST=251` begins there, so a campaign can be divided.
 """
 
 import collections
@@ -31,9 +33,10 @@ from tests.compare.command_line import compare
 from tests.compare.comparison.test_survival import gone, sealed, started
 from tests.compare.conftest import behave
 
-NUMBER, SEED = int(os.environ.get("CONVTWINS_MONTH", "0")), 28
+FIRST, LAST = int(os.environ.get("CONVTWINS_MONTH_FIRST", "1")), int(os.environ.get("CONVTWINS_MONTH", "0"))
+SEED = 28
 MINUTES = 5.0
-"""Of each kind, without a number."""
+"""Of each kind, without a last number."""
 MADE_UP = ("--frameworks", "left,right", "--modes", "serial", "--cores", "1", "--no-proof")
 REAL = ("--preset", "digits", "--modes", "serial", "--cores", "1", "--no-proof", "--epochs", "1", "--limit", "64")
 SECONDS = 300
@@ -120,12 +123,13 @@ class Month:
     """Comparisons in a row."""
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
-        self.folder, self.drawn = folder, random.Random(SEED)
+        self.folder, self.drawn = folder, random.Random()
         self.faults: collections.Counter[str] = collections.Counter()
         self._patch = patch
 
     def use(self, number: int, *, real: bool) -> None:
         """One comparison: a fault or none, then to its end, then its report."""
+        self.drawn.seed(f"{SEED} {number}")
         out, repeats = self.folder / str(number), self.drawn.choice((1, 1, 1, 2, 3))
         words = ("run", *(REAL if real else MADE_UP), "--repeats", repeats, "--out", out)
         processes = (*SIGNALS, "child killed")
@@ -185,18 +189,18 @@ def test_a_month_of_use_leaves_nothing_behind(
     monkeypatch.setenv("TMPDIR", str(temporary))
     month, begun = Month(tmp_path, fake_twins), time.monotonic()
     month.use(0, real=real)  # what the first use opens, such as a font cache, may stay
-    before, memory, number = Held.now(), psutil.Process().memory_info().rss, 0
+    before, memory, number = Held.now(), psutil.Process().memory_info().rss, FIRST - 1
 
     def tell() -> None:
         grown = (psutil.Process().memory_info().rss - memory) / 2**20
         seconds = time.monotonic() - begun
-        print(f"{number} comparisons in {seconds:.0f} s, memory +{grown:.0f} MiB, faults: {dict(month.faults)}", flush=True)
+        print(f"{number + 1 - FIRST} comparisons from number {FIRST} in {seconds:.0f} s, memory +{grown:.0f} MiB, faults: {dict(month.faults)}", flush=True)
 
-    while number < NUMBER if NUMBER else time.monotonic() - begun < 60.0 * MINUTES:
+    while number < LAST if LAST else time.monotonic() - begun < 60.0 * MINUTES:
         number += 1
         month.use(number, real=real)
         assert stays(before) == [], number
         if number % 50 == 0:
             tell()
     tell()
-    assert number >= (NUMBER or 3)
+    assert number >= (LAST or 3)
