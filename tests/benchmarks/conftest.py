@@ -7,7 +7,7 @@ import pytest
 
 from common.machine import machine
 
-OF_BOTH = ("test_proof.py", "test_reports.py")
+OF_BOTH = ("test_connections.py", "test_proof.py", "test_reports.py")
 """Their benchmarks start both frameworks as processes, or none, so they run without --framework, and the others with it."""
 
 

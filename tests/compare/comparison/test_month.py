@@ -194,7 +194,8 @@ def test_a_month_of_use_leaves_nothing_behind(
     def tell() -> None:
         grown = (psutil.Process().memory_info().rss - memory) / 2**20
         seconds = time.monotonic() - begun
-        print(f"{number + 1 - FIRST} comparisons from number {FIRST} in {seconds:.0f} s, memory +{grown:.0f} MiB, faults: {dict(month.faults)}", flush=True)
+        done = f"{number + 1 - FIRST} comparisons from number {FIRST} in {seconds:.0f} s"
+        print(f"{done}, memory +{grown:.0f} MiB, faults: {dict(month.faults)}", flush=True)
 
     while number < LAST if LAST else time.monotonic() - begun < 60.0 * MINUTES:
         number += 1
