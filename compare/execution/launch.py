@@ -140,7 +140,7 @@ def _refuse(name: str) -> None:
     if (refusal := environment.refused_here(FRAMEWORKS[contestant.twin])) is not None:
         raise UnfitError(
             f"{name} cannot run here: {refusal} Received: {sys.executable}. Install convtwins[{contestant.twin}], or choose "
-            "others with --frameworks."
+            "other frameworks."
         )
 
 

@@ -318,7 +318,7 @@ def test_a_framework_that_is_missing_here_is_refused_before_anything_is_imported
     done = compare("run", "--out", tmp_path / "out")
     said = " ".join(done.output.split())
     assert done.exit_code == 2 and "tensorflow cannot run here: tensorflow is not installed." in said
-    assert "Install convtwins[tensorflow], or choose others with --frameworks." in said
+    assert "Install convtwins[tensorflow], or choose other frameworks." in said
     with launch.asked(["tensorflow", "left"], each_apart=True) as answer:
         assert answer("left")["framework"] == "left"
         with pytest.raises(LaunchError, match="tensorflow is not installed"):
