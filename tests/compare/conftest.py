@@ -1,11 +1,11 @@
 import json
+import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from matplotlib.figure import Figure
 
 from common.machine import machine, rates
 from common.machine.rates import Rates
@@ -13,6 +13,7 @@ from compare.core.errors import FolderError
 from compare.execution import launch, store
 from compare.reporting import plots
 from compare.reporting.document import Report
+from compare.reporting.plots import Drawing
 from tests.compare import forked
 from tests.compare.twins import fake
 
@@ -27,11 +28,19 @@ def forks() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def fast_disk() -> Iterator[None]:
+    """Nothing waits until a file is on the disk: no test cuts the power."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def empty_plots(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Plots are empty files, but where a test is marked `drawn`: they take nine tenths of the time of a report."""
     if request.node.get_closest_marker("drawn") is None:
-        monkeypatch.setattr(plots, "save", save_nothing)
+        monkeypatch.setattr(plots, "write_all", write_empty)
 
 
 @pytest.fixture
@@ -74,10 +83,11 @@ def deliveries(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-def save_nothing(figure: Figure, folder: Path, name: str, formats: Sequence[str] = plots.FORMATS) -> list[Path]:
-    files = [folder / f"{name}.{suffix}" for suffix in formats]
+def write_empty(drawings: Mapping[str, Drawing], folder: Path) -> list[Path]:
+    """Instead of `plots.write_all`: all of them, whether there is something to show or not."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [folder / f"{name}.{suffix}" for name in drawings for suffix in plots.FORMATS]
     for path in files:
-        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text('<svg xmlns="http://www.w3.org/2000/svg"/>' if path.suffix == ".svg" else "")
     return files
 

@@ -79,10 +79,10 @@ def _agree(architecture: Architecture, ours: dict[str, Any], theirs: dict[str, A
 TEN_STEPS = {"epochs": None, "steps": 10, "schedule": {"name": "cosine", "warmup_steps": 3}}
 
 
-def _against_the_referee(twin: Twin, architecture: Architecture, **fields: Any) -> list[third_opinion.Line]:
-    """The lines of `parity --referee` for ten steps of one framework."""
-    what = made.settings(global_batch_size=8, **TEN_STEPS, **fields)
-    data = made.dataset(architecture, train=43)
+def _against_the_referee(twin: Twin, architecture: Architecture, batch: int = 4, **fields: Any) -> list[third_opinion.Line]:
+    """The lines of `parity --referee` for ten steps of one framework. An epoch has five whole batches and one of three."""
+    what = made.settings(global_batch_size=batch, **TEN_STEPS, **fields)
+    data = made.dataset(architecture, train=5 * batch + 3)
     plan = Plan(what, architecture, len(data.train.labels))
     initial = weights.initial(architecture, what.seed)
     trainer = twin.parallel.build(what, architecture, plan, data, initial)
@@ -125,7 +125,7 @@ def test_adam_with_its_own_epsilon_is_the_referees_in_front_of_batch_norm_too(tw
 @pytest.mark.slow
 @pytest.mark.parametrize("optimizer", [ADAM, OWN_EPSILON], ids=["adam", "adam with its own epsilon"])
 def test_ten_steps_of_resnet18_with_adam_are_the_referees(twin: Twin, optimizer: dict[str, Any]) -> None:
-    lines = _against_the_referee(twin, made.resolve("resnet18"), optimizer=optimizer)
+    lines = _against_the_referee(twin, made.resolve("resnet18"), batch=8, optimizer=optimizer)
     assert _failed(lines) == []
     assert max(line.tolerance or 0.0 for line in lines) < 1e-5
 

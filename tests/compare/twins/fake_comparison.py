@@ -12,7 +12,7 @@ from tests.compare import conftest
 def pretend() -> None:
     """Fake what the fixture `fake_twins` fakes, in this process."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(plots, "save", conftest.save_nothing)
+    patch.setattr(plots, "write_all", conftest.write_empty)
     patch.setattr(launch, "FRAMEWORKS", conftest.FAKES)
     patch.setattr(machine, "available_cores", lambda: 4)
     patch.setattr(rates, "measured", conftest.measured_rates)
