@@ -188,7 +188,7 @@ MEMORY = """
         before = private()
         account = chunks.Account(owners=owners.meet(total) if ranks > 1 else owners.Owners())
         feed = chunks.feed(plan, split, ranks, rank, account)
-        for _ in feed(1, range(20)):
+        for _ in feed(1, range(10)):
             pass
         print(json.dumps([private() - before, account.held_bytes[0], account.moved_bytes, account.gathered_bytes]))
         sys.stdout.flush()
@@ -198,7 +198,7 @@ MEMORY = """
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not say what a process has to itself")
 def test_memory_falls_as_one_over_the_ranks(tmp_path: Path) -> None:
-    images = np.random.default_rng(0).integers(0, 256, (2**16, 32, 32, 3), np.uint8)
+    images = np.random.default_rng(0).integers(0, 256, (2**15, 32, 32, 3), np.uint8)
     np.save(tmp_path / "images.npy", images)
     taken: dict[int, int] = {}
     for ranks in (1, 2, 4):
