@@ -40,7 +40,8 @@ def cluster(*hosts: str, slots: int = 1) -> Generator[str]:
     """The address of a scheduler in this process, with a worker at each of these addresses of this machine."""
     options = {"nthreads": 1, "dashboard": False, "resources": {dask_slots.RESOURCE: slots} if slots else {}}
     workers = {number: {"cls": distributed.Worker, "options": {"host": host, **options}} for number, host in enumerate(hosts)}
-    scheduler = {"cls": distributed.Scheduler, "options": {"host": "127.0.0.1", "dashboard": False}}
+    there = {"host": "127.0.0.1", "dashboard": False, "dashboard_address": "127.0.0.1:0"}
+    scheduler = {"cls": distributed.Scheduler, "options": there}
     routes = {"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []}
     with dask.config.set(routes), distributed.SpecCluster(workers=workers, scheduler=scheduler, silence_logs=50) as made:
         yield made.scheduler_address

@@ -281,6 +281,7 @@ def test_thousands_of_plain_images_do_not_take_the_square_of_their_number() -> N
     assert (found.images, found.pairs) == (30_000, 30_000 * 29_999 // 2)
 
 
+@pytest.mark.drawn
 def test_a_results_folder_holds_report_counts_files_and_pictures(tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = explore(write_folder(tmp_path / "leaves", DIVIDED), "--out", out)

@@ -84,6 +84,7 @@ def test_a_value_of_the_command_wins_over_the_common_field() -> None:
     assert found["findings"] == {"own": 1} and found["exit_code"] == 0
 
 
+@pytest.mark.drawn
 def test_every_file_is_written_and_the_page_shows_what_the_command_line_shows(tmp_path: Path) -> None:
     assert small().write(tmp_path) is None
     found = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
