@@ -1,4 +1,5 @@
 import re
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -18,15 +19,23 @@ pytestmark = pytest.mark.drawn
 NAMES = ("loss", "accuracy", "seconds_per_epoch", "speedup", "phases")
 
 
-def write(summaries: Sequence[Summary], folder: Path, class_names: Sequence[str] = ()) -> list[Path]:
-    return plots.write_all(comparison_plots.drawings(summaries, class_names), folder)
+def write(summaries: Sequence[Summary], folder: Path, class_names: Sequence[str] = (), only: str | None = None) -> list[Path]:
+    drawings = comparison_plots.drawings(summaries, class_names)
+    return plots.write_all(drawings if only is None else {only: drawings[only]}, folder)
 
 
-@pytest.mark.parametrize(("kind", "more"), [("troubled", ("efficiency",)), ("repeated", ())])  # efficiency: against one core
-def test_every_plot_is_written_as_png_and_svg(tmp_path: Path, kind: str, more: tuple[str, ...]) -> None:
-    files = write(summarize(getattr(made, kind)()), tmp_path)
-    assert {path.name for path in files} == {f"{name}.{suffix}" for name in NAMES + more for suffix in ("png", "svg")}
-    with Image.open(tmp_path / "loss.png") as image:
+@pytest.fixture(scope="module")
+def troubled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Path]]:
+    """All plots of a comparison in which runs failed: their folder, and what was written."""
+    folder = tmp_path_factory.mktemp("troubled")
+    return folder, write(summarize(made.troubled()), folder)
+
+
+def test_every_plot_is_written_as_png_and_svg(troubled: tuple[Path, list[Path]]) -> None:
+    folder, files = troubled
+    names = (*NAMES, "efficiency")  # which is against one core
+    assert {path.name for path in files} == {f"{name}.{suffix}" for name in names for suffix in ("png", "svg")}
+    with Image.open(folder / "loss.png") as image:
         assert image.width > 1000
         assert len(image.convert("RGB").getcolors(image.width * image.height) or []) > 10  # something is drawn
 
@@ -38,10 +47,8 @@ def test_the_input_alone_is_drawn_against_its_workers_and_no_score_is(tmp_path: 
     assert all(f">{word}<" in drawn for word in ("inline", "1", "2", "pytorch serial, 2 cores", "tensorflow serial, 2 cores"))
 
 
-def test_failed_and_missing_rows_are_left_out_by_name(tmp_path: Path) -> None:
-    summaries = summarize(made.troubled())
-    write(summaries, tmp_path)
-    drawn = (tmp_path / "seconds_per_epoch.svg").read_text()
+def test_failed_and_missing_rows_are_left_out_by_name(troubled: tuple[Path, list[Path]]) -> None:
+    drawn = (troubled[0] / "seconds_per_epoch.svg").read_text()
     assert "pytorch serial, 1 core" in drawn and ">pytorch multi_process x2<" not in drawn
     assert "Left out: pytorch multi_process x2 (killed), tensorflow serial, 2 cores (failed)" in drawn
 
@@ -157,8 +164,8 @@ def test_a_comparison_of_failures_alone_has_no_plots(tmp_path: Path) -> None:
 @pytest.mark.parametrize("num_classes", [3, pytest.param(len(made.HOSTILE), marks=pytest.mark.slow), 120])
 def test_a_confusion_matrix_of_each_row_is_drawn_under_the_names_of_its_classes(tmp_path: Path, num_classes: int) -> None:
     stored = made.hostile(num_classes)
-    files = write(summarize(stored), tmp_path, stored.comparison.class_names)
-    assert {path.name for path in files} >= {"confusion.png", "confusion.svg"}
+    files = write(summarize(stored), tmp_path, stored.comparison.class_names, comparison_plots.CONFUSION)
+    assert {path.name for path in files} == {"confusion.png", "confusion.svg"}
     with Image.open(tmp_path / "confusion.png") as image:
         assert min(image.size) > 500 and max(image.size) < 8000
     drawn = (tmp_path / "confusion.svg").read_text()
@@ -177,18 +184,21 @@ def test_seven_matrices_stand_in_two_lines_each_column_with_its_classes_below() 
     assert below == [[], [], [], *[["a", "b", "c"]] * 4]
 
 
-def test_a_plot_with_nothing_left_to_show_is_removed_and_other_files_stay(tmp_path: Path) -> None:
-    write(summarize(made.troubled()), tmp_path)
-    (tmp_path / "scaling.png").touch()
-    write(summarize(made.repeated()), tmp_path)
+def test_a_plot_with_nothing_left_to_show_is_removed_and_other_files_stay(
+    troubled: tuple[Path, list[Path]], tmp_path: Path
+) -> None:
+    folder = tmp_path / "plots"
+    shutil.copytree(troubled[0], folder)
+    (folder / "scaling.png").touch()
+    write(summarize(made.repeated()), folder)
     logarithmic = {f"{name}{plots.LOGARITHMIC}" for name in ("loss", "seconds_per_epoch", "speedup")}
-    assert {path.stem for path in tmp_path.iterdir()} == {*NAMES, "scaling", *logarithmic}
-    plots.write_all(dict.fromkeys(NAMES, lambda figure: False), tmp_path)
-    assert [path.stem for path in tmp_path.iterdir()] == ["scaling"]
+    assert {path.stem for path in folder.iterdir()} == {*NAMES, "scaling", *logarithmic}
+    plots.write_all(dict.fromkeys(NAMES, lambda figure: False), folder)
+    assert [path.stem for path in folder.iterdir()] == ["scaling"]
 
 
 def test_a_plot_that_does_not_fit_on_the_disk_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(summarize(made.repeated()), tmp_path)
+    write(summarize(made.repeated()), tmp_path, only="loss")
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
     def full(descriptor: int) -> None:
@@ -196,5 +206,5 @@ def test_a_plot_that_does_not_fit_on_the_disk_leaves_the_one_before(tmp_path: Pa
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match="No space left"):
-        write(summarize(made.troubled()), tmp_path)
+        write(summarize(made.troubled()), tmp_path, only="loss")
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
