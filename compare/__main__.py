@@ -197,6 +197,10 @@ class _Output(io.TextIOWrapper):
         except OSError as error:
             self._give_up(error)
 
+    def close(self) -> None:
+        """A user's own code must not take it from the command."""
+        self.flush()
+
     def _give_up(self, error: OSError) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())  # drops what still waits to be written
         if isinstance(error, BrokenPipeError):
@@ -209,8 +213,26 @@ class _Output(io.TextIOWrapper):
 COLLECT_AFTER = (100_000, 50, 1000)
 
 
+def _refuse(words: str, code: int) -> NoReturn:
+    print(words, file=sys.stderr)
+    raise SystemExit(code)
+
+
+def _refuse_surroundings() -> None:
+    """Refuse what no command could work with, and put aside what would mislead libraries."""
+    if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]
+        _refuse("stdout is closed. Send it to a file, or to /dev/null.", EXIT_UNWRITTEN)
+    for word in sys.argv[1:]:
+        if not word.isascii() and any("\ud800" <= letter <= "\udfff" for letter in word):
+            _refuse(f"Words and names must be UTF-8. Received: {word!a}. Rename the file.", 2)
+    if not os.environ.get("COLUMNS", "1").strip("0"):
+        del os.environ["COLUMNS"]  # Rich would print nothing
+    os.environ["MPLBACKEND"] = "agg"  # that of a notebook is no package of this environment
+
+
 def main() -> None:
     """Run the command line of this process."""
+    _refuse_surroundings()
     gc.set_threshold(*COLLECT_AFTER)
     sys.stdout = _Output(sys.stdout.buffer, sys.stdout.encoding, sys.stdout.errors, line_buffering=sys.stdout.isatty())
     with interruptible(to_the_end=True):

@@ -16,7 +16,10 @@ def main() -> None:
     The caller's folder may hold models of their own. It comes last, so that no file in it is taken for a library.
     """
     sys.path.insert(0, str(APP))
-    sys.path.append(str(Path.cwd()))
+    try:
+        sys.path.append(str(Path.cwd()))
+    except FileNotFoundError:
+        sys.exit("The current folder is not there any more. Change to another.")
     from compare.__main__ import main as run_command_line
 
     run_command_line()

@@ -5,6 +5,7 @@ A checksum protects against accidents only. Who changes a file on purpose can wr
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -85,8 +86,14 @@ def sha256_hex(content: bytes) -> bytes:
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Replace a file, whole or not at all, even if the power fails meanwhile. Then the former file may stay."""
+    """Replace a file, whole or not at all, even if the power fails meanwhile. Then the former file may stay.
+
+    Raises:
+        OSError: it cannot be written, or it is a folder, a device, a pipe or a socket.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EEXIST, "It is there, and is no plain file", str(path))
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_PARTIAL)
     temporary = Path(name)
     try:

@@ -28,6 +28,8 @@ from common.spec.errors import did_you_mean
 _EXIT = os._exit
 _TERMINATED = 128 + signal.SIGTERM
 """Exit code of a twin that ends by that signal."""
+_MOST_LETTERS = 10_000
+"""Of an error's text."""
 
 _OTHERS = tuple(
     str(Path(folder).resolve()) + os.sep
@@ -108,7 +110,7 @@ def kept_running(model: str) -> Generator[None]:
     """Run a user's own code. It may not end the process: exit code 0 would look like a success.
 
     Raises:
-        SpecError: it called `sys.exit` or `os._exit`.
+        SpecError: it called `sys.exit` or `os._exit`, or raised what is no `Exception`.
     """
     process = os.getpid()
 
@@ -124,14 +126,25 @@ def kept_running(model: str) -> Generator[None]:
         if ending.code == _TERMINATED:
             raise
         raise SpecError(f"model {model} ends the process: {described(ending)}. Take that out of the module.") from ending
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        if _is_others(traceback.extract_tb(error.__traceback__)[-1].filename):  # the suite ends the command by such a one
+            raise
+        raise SpecError(f"model {model} failed: {described(error)}. Mend the module.") from error
     finally:
         os._exit = _EXIT
 
 
 def described(error: BaseException) -> str:
-    """What went wrong, and where in the user's own code."""
+    """What went wrong, and where in the user's own code: one line, which no terminal takes for a command."""
     frame = _own_frame(error)
-    return f"{type(error).__name__}: {error}{f' ({frame.filename}, line {frame.lineno})' if frame else ''}"
+    try:
+        text = str(error)
+    except Exception as another:
+        text = f"(its text cannot be made: {type(another).__name__})"
+    text = "".join(letter if letter.isprintable() else " " for letter in text[:_MOST_LETTERS])
+    return f"{type(error).__name__}: {text}{f' ({frame.filename}, line {frame.lineno})' if frame else ''}"
 
 
 def _own_frame(error: BaseException) -> traceback.FrameSummary | None:

@@ -102,7 +102,8 @@ def command(
         bool, typer.Option(help="Run modes with more replicas than cores. The replicas share cores.")
     ] = False,
     restarts: Annotated[
-        int | None, typer.Option(min=0, help="How often a run whose process dies goes on from its checkpoint. Default: 0.")
+        int | None,
+        typer.Option(min=0, max=10_000, help="How often a run whose process dies goes on from its checkpoint. Default: 0."),
     ] = None,
     elastic: Annotated[
         str | None,

@@ -133,7 +133,9 @@ def command(
         typer.Option("--repeats-needed", help="Only simulate how many repeats `run --until-decided` needs. Takes minutes."),
     ] = False,
     out: Annotated[Path | None, typer.Option(help=f"{options.OUT} Of --real-pairs. The same command continues there.")] = None,
-    trials: Annotated[int, typer.Option(min=1000, help="Comparisons to simulate. A quarter as many families.")] = TRIALS,
+    trials: Annotated[
+        int, typer.Option(min=1000, max=10_000_000, help="Comparisons to simulate. A quarter as many families.")
+    ] = TRIALS,
     seed: Annotated[int, typer.Option(min=0, help=f"{options.SEED} The simulation.")] = 0,
     as_json: options.AsJson = False,
 ) -> None:

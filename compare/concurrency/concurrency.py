@@ -105,13 +105,16 @@ def report(
 
 
 def _refuse_nowhere(file: Path) -> None:
-    """Refuse, before any work, a SARIF file that is a folder or whose folder is not there."""
+    """Refuse, before any work, a SARIF file that is a folder, a device or a link, or whose folder is not there."""
     try:
         is_folder, has_folder = file.is_dir(), file.parent.is_dir()
+        is_other = file.is_symlink() or (file.exists() and not file.is_file())
     except OSError as error:
         raise SpecError(f"--sarif cannot be written. Received: {file} ({error.strerror}).") from None
     if is_folder:
         raise SpecError(f"--sarif is a folder. Received: {file}. Name a file, e.g. {file / 'found.sarif'}.")
+    if is_other:
+        raise SpecError(f"--sarif must be a plain file. Received: {file}. Name another, which may be there or not.")
     if not has_folder:
         raise SpecError(f"--sarif must lie in a folder that exists. Received: {file}. Make {file.parent} first.")
 

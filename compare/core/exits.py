@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Generator
 from contextlib import contextmanager
 
@@ -14,6 +15,12 @@ from compare.core.errors import FolderError, LaunchError, UnfitError
 from compare.core.interrupt import Interrupted
 
 RUN_FAILED, USAGE, DATA_REFUSED, UNKNOWN, FINDINGS = 1, 2, 4, 5, 6
+
+
+def mended(error: OSError, where: str = "folder") -> str:
+    """What to do about a file that cannot be written: a sentence."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    return f"Free space, or name another {where}." if full else f"Name another {where}."
 
 
 @contextmanager
@@ -34,7 +41,7 @@ def reported() -> Generator[None]:
     except LaunchError as error:
         code, words = RUN_FAILED, str(error)
     except OSError as error:
-        code, words = RUN_FAILED, f"{error}. Free space, or name another folder. The same command continues from what is there."
+        code, words = RUN_FAILED, f"{error}. {mended(error)} The same command continues from what is there."
     else:
         return
     typer.echo(words, err=True)

@@ -71,7 +71,7 @@ def command(
         for each in shown:
             of_one = comparison_report.report(_published(each.compared), Path(each.name))
             if unwritten := of_one.write(out / each.name):
-                raise OSError(unwritten)
+                raise FolderError(unwritten)
         code = _report(shown, others, out).deliver(out, as_json=as_json)
         for name in before - {each.name for each in shown}:
             shutil.rmtree(out / name)

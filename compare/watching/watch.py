@@ -27,7 +27,7 @@ def command(
     seconds: Annotated[
         float | None, typer.Option(min=0.1, help="Watch for so long. Default: until the job is stuck or has ended.")
     ] = None,
-    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 1.0,
+    interval: Annotated[float, typer.Option(min=0.1, max=86_400, help="Seconds between two looks.")] = 1.0,
     patience: Annotated[
         float, typer.Option(min=1.0, help="Seconds without work after which a job is called slow or stuck.")
     ] = 10.0,

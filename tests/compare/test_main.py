@@ -148,6 +148,40 @@ def test_a_reader_that_has_seen_enough_ends_the_command_quietly(words: list[str]
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
 
 
+def started(*words: str | Path, **how: Any) -> subprocess.CompletedProcess[str]:
+    """`convtwins WORDS` in a process of its own."""
+    how["env"] = {**os.environ, **how.pop("environment", {})}
+    command = [sys.executable, "-c", "from convtwins import main; main()", *words]
+    return subprocess.run(
+        command, **{"cwd": launch.PROJECT_ROOT, "text": True, "check": False, "stderr": subprocess.PIPE, **how}
+    )
+
+
+def test_a_closed_stdout_is_refused_before_any_work() -> None:
+    done = started("--version", preexec_fn=lambda: os.close(1))
+    assert (done.returncode, done.stderr) == (1, "stdout is closed. Send it to a file, or to /dev/null.\n")
+
+
+def test_words_that_are_not_utf_8_are_refused(tmp_path: Path) -> None:
+    done = started("run", "--out", os.fsdecode(bytes(tmp_path) + b"/\xff"), stdout=subprocess.PIPE)
+    assert (done.returncode, done.stdout) == (2, "") and "must be UTF-8. Received: '/" in done.stderr
+    assert "\\udcff'" in done.stderr and list(tmp_path.iterdir()) == []
+
+
+def test_a_current_folder_that_was_removed_is_said(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    there = {"PYTHONPATH": str(launch.PROJECT_ROOT)}
+    done = started("--version", cwd=tmp_path / "gone", environment=there, preexec_fn=lambda: os.rmdir(tmp_path / "gone"))
+    assert (done.returncode, done.stderr) == (1, "The current folder is not there any more. Change to another.\n")
+
+
+def test_a_width_of_zero_and_the_backend_of_a_notebook_do_not_mislead(tmp_path: Path) -> None:
+    made.stored_in(made.repeated(), tmp_path / "results")
+    misled = {"COLUMNS": "0", "MPLBACKEND": "module://a_package_of_the_notebook"}
+    done = started("report", tmp_path / "results", environment=misled, stdout=subprocess.PIPE)
+    assert done.returncode == 0 and "Report: " in done.stdout, done.stderr
+
+
 @pytest.mark.parametrize("name", ["", *MODULES])
 def test_every_command_has_short_help_and_the_version(name: str) -> None:
     words = [name] if name else []

@@ -20,6 +20,7 @@ from common.data.cache import Entry, Side
 from common.data.dataset import DataRefused
 from common.data.sources import public_set_process
 from common.data.sources.file_source import Folder
+from common.machine.private_folder import PrivateFolder
 
 KIND = "public"
 """Folder of the archives in the cache."""
@@ -134,14 +135,15 @@ def _read(wanted: PublicSet, out: Path) -> dict[str, Any]:
         "out": str(out),
     }
     python = os.environ.get(public_set_process.PYTHON) or sys.executable
-    done = subprocess.run(
-        [python, "-P", public_set_process.__file__],
-        env={**os.environ, **_ENVIRONMENT, **({} if wanted.download else _OFFLINE)},
-        input=json.dumps(asked),
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
+    with PrivateFolder() as temporary:  # packages leave folders there
+        done = subprocess.run(
+            [python, "-P", public_set_process.__file__],
+            env={**os.environ, **_ENVIRONMENT, **({} if wanted.download else _OFFLINE), **temporary.environment},
+            input=json.dumps(asked),
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
     try:
         answer = json.loads(done.stdout)
     except ValueError:

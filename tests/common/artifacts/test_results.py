@@ -1,5 +1,6 @@
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -226,6 +227,13 @@ def test_a_replaced_file_is_the_old_one_or_the_new_one(tmp_path: Path, monkeypat
     atomic_files.write_atomically(path, b"new")
     assert path.read_text() == "new"
     assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_a_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="no plain file"):
+        atomic_files.write_atomically(tmp_path / "pipe", "new")
+    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_events_come_back_in_their_order(tmp_path: Path) -> None:

@@ -41,6 +41,23 @@ def test_a_module_that_ends_the_process_is_refused_with_its_line(
     assert os._exit is user_code._EXIT
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("raise BaseException('\\x1b[31mred')", r"failed: BaseException:  \[31mred \(.*net\.py, line 3\)\. Mend"),
+        (
+            "raise type('E', (Exception,), {'__str__': lambda self: 1 / 0})",
+            r"E: \(its text cannot be made: ZeroDivisionError\)",
+        ),
+        ("raise ValueError('a' * 10**6)", r"^.{9000,11000}$"),
+    ],
+)
+def test_whatever_a_module_raises_becomes_one_line(own_module: Callable[[str], str], text: str, words: str) -> None:
+    model = own_module(f"def architecture(num_classes, image_size):\n    {text}")
+    with pytest.raises(SpecError, match=words):
+        architectures.resolve(model, 3, 8)
+
+
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_builder_that_ends_the_process_is_refused(own_module: Callable[[str], str], ending: str) -> None:
     builder = user_code.builder(own_module(f"def build_pytorch(*_):\n    {ending}"), "pytorch")

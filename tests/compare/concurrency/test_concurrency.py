@@ -117,6 +117,11 @@ def test_sarif_has_the_structure_that_the_standard_requires(hanging: Path, tmp_p
 def test_a_sarif_file_that_cannot_be_written_is_refused_and_findings_are_printed(hanging: Path, tmp_path: Path) -> None:
     folder = compare("concurrency", hanging, "--sarif", tmp_path)
     assert (folder.exit_code, folder.stdout) == (2, "") and "--sarif is a folder" in folder.stderr
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("found.sarif")
+    for other in ("pipe", "link"):
+        done = compare("concurrency", hanging, "--sarif", tmp_path / other)
+        assert (done.exit_code, done.stdout) == (2, "") and "--sarif must be a plain file" in done.stderr
     for nowhere in (hanging / "found.sarif", tmp_path / "nowhere" / "found.sarif"):
         done = compare("concurrency", hanging, "--sarif", nowhere)
         assert (done.exit_code, done.stdout) == (2, "") and "must lie in a folder that exists" in done.stderr

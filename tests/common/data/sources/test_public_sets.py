@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import tarfile
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -76,7 +77,10 @@ def test_a_set_of_torchvision_is_read_once_and_then_needs_no_package(
         idx(raw, f"{kind}-images-idx3-ubyte", images)
         idx(raw, f"{kind}-labels-idx1-ubyte", labels)
     data = Data(source=f"torchvision:MNIST,root={tmp_path / 'root'}")
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     found = sources.load(data, seed=0, cache_dir=str(tmp_path / "cache"))
+    assert list((tmp_path / "temporary").iterdir()) == [], "a package left something"
     assert (found.name, found.image_size, found.class_names[3]) == ("torchvision:MNIST", 28, "3 - three")
     assert [len(split) for split in (found.train, found.validation, found.test)] == [50, 10, 20]
     images, labels = written["t10k"]
