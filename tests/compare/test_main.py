@@ -171,7 +171,7 @@ def test_words_that_are_not_utf_8_are_refused(tmp_path: Path) -> None:
 def test_a_current_folder_that_was_removed_is_said(tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
     there = {"PYTHONPATH": str(launch.PROJECT_ROOT)}
-    done = started("--version", cwd=tmp_path / "gone", environment=there, preexec_fn=lambda: os.rmdir(tmp_path / "gone"))
+    done = started("--version", cwd=tmp_path / "gone", environment=there, preexec_fn=(tmp_path / "gone").rmdir)
     assert (done.returncode, done.stderr) == (1, "The current folder is not there any more. Change to another.\n")
 
 
