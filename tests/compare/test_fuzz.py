@@ -380,7 +380,7 @@ KINDS: dict[str, tuple[Callable[..., None], tuple[st.SearchStrategy[Any], ...]]]
 
 
 class TooLong(BaseException):
-    """No `except Exception` of the code under test takes it, and Hypothesis does not look for a smaller input that is endless too."""
+    """`except Exception` in the code under test does not take it. Hypothesis looks for no smaller one, which may be endless."""
 
 
 @contextmanager
