@@ -71,7 +71,7 @@ def check_room_for_sockets() -> None:
         except OSError as error:
             raise OSError(
                 f"The temporary folder cannot have the sockets of input workers: {error}. Received: {tempfile.gettempdir()}. "
-                "Set TMPDIR to a folder with a short path."
+                "Set TMPDIR to a folder with a short path"
             ) from None
 
 

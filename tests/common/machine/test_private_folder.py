@@ -118,7 +118,7 @@ def test_a_path_without_room_for_sockets_is_refused_with_a_sentence(monkeypatch:
     monkeypatch.setattr(tempfile, "tempdir", "/tmp")
     private_folder.check_room_for_sockets()
     monkeypatch.setattr(tempfile, "tempdir", f"/tmp/{'x' * 100}")
-    with pytest.raises(OSError, match=r"path too long. Received: /tmp/x+. Set TMPDIR to a folder with a short path.$"):
+    with pytest.raises(OSError, match=r"path too long. Received: /tmp/x+. Set TMPDIR to a folder with a short path$"):
         private_folder.check_room_for_sockets()
 
 
