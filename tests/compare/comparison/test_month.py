@@ -49,7 +49,8 @@ PARALLEL = (
     (*TWO_CORES, "serial", "--input", "workers", "--workers", "1"),
 )
 """With ranks, a server, a meeting of ranks or workers, one row for each framework."""
-SECONDS = 300
+SECONDS = 900
+"""For a command, on a machine whose cores others hold too."""
 
 BEHAVIOURS = ("crash", "kill", "torn", "silent", "diverge")
 """Of a made-up twin."""
