@@ -17,6 +17,7 @@ from torch.utils.data import Dataset as TorchDataset
 from common.data import chunks, mapped
 from common.data.batches import Epoch, Feed, Plan
 from common.data.sources import Split
+from common.machine import private_folder
 from common.models.input_scaling import Scaling
 from common.spec import Spec
 from common.training.trainer import Batch
@@ -66,6 +67,7 @@ def feed(
             yield from map(source.__getitem__, at(epoch, steps))
 
         return inline
+    private_folder.check_room_for_sockets()  # Twin: torch's workers send files' descriptors over them.
     pinned = chosen.get("pinned_memory", False)
     if not pinned:  # a thread of torch pins tensors
         largest = max(stop - start for start, stop in plan.bounds(1, world_size, rank))

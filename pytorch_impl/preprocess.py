@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 from common.data.preprocessing.scan import contents, parts
 from common.data.preprocessing.sums import Sums, from_array
 from common.data.sources import Encoded
-from common.machine import machine
+from common.machine import machine, private_folder
 
 
 @contextmanager
@@ -26,6 +26,7 @@ def scanning(encoded: Encoded, image_size: int, workers: int) -> Generator[Calla
     stretches = parts(encoded)
     # Twin: torch's workers are processes that live from the warm-up to the scan. This list holds their tasks.
     order = [position % len(stretches) for position in range(workers)]
+    private_folder.check_room_for_sockets()  # Twin: torch's workers send files' descriptors over them.
     loader = DataLoader(
         _Stretches(stretches, image_size),
         sampler=order,

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import socket
 import tempfile
 from pathlib import Path
 from typing import Self
@@ -52,6 +53,26 @@ class PrivateFolder:
 def inside() -> bool:
     """Whether the temporary folder of this process is private already."""
     return Path(tempfile.gettempdir()).name.startswith(PREFIX)
+
+
+def check_room_for_sockets() -> None:
+    """Refuse a temporary folder that cannot have the Unix sockets of `multiprocessing`, most often since its path is too long.
+
+    Their maker would only write a traceback, and those that wait for its messages would hang.
+
+    Raises:
+        OSError: a sentence.
+    """
+    with socket.socket(socket.AF_UNIX) as tried:
+        try:
+            tried.bind(f"{tempfile.gettempdir()}/pymp-12345678/listener-12345678")
+        except FileNotFoundError:
+            return  # its length is right: only the folder of the socket is missing
+        except OSError as error:
+            raise OSError(
+                f"The temporary folder cannot have the sockets of input workers: {error}. Received: {tempfile.gettempdir()}. "
+                "Set TMPDIR to a folder with a short path"
+            ) from None
 
 
 def _locked(folder: Path) -> int:

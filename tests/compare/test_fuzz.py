@@ -14,11 +14,12 @@ import json
 import os
 import re
 import resource
+import signal
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,10 @@ FIRST = int(os.environ.get("CONVTWINS_FUZZ_FIRST", "0"))
 SEED, AT_ONCE = 28, 50
 """So many inputs are drawn with each seed, and the next seed follows."""
 CPU_SECONDS, MAX_MIB = 5.0, 512
-"""For one input."""
+"""For one input, and for all of one kind."""
+WALL_SECONDS = 120.0
+"""For an input that waits. Many times CPU_SECONDS: other work may hold the cores."""
+LINUX = sys.platform == "linux"
 
 
 @contextmanager
@@ -375,16 +379,40 @@ KINDS: dict[str, tuple[Callable[..., None], tuple[st.SearchStrategy[Any], ...]]]
 }
 
 
+class TooLong(BaseException):
+    """`except Exception` in the code under test does not take it. Hypothesis looks for no smaller one, which may be endless."""
+
+
+@contextmanager
+def time_limit() -> Iterator[None]:
+    """Ends what computes for more than CPU_SECONDS, and what waits for more than WALL_SECONDS."""
+
+    def end(*_: object) -> None:
+        raise TooLong
+
+    timers = {signal.SIGPROF: (signal.ITIMER_PROF, CPU_SECONDS), signal.SIGALRM: (signal.ITIMER_REAL, WALL_SECONDS)}
+    before = {number: signal.signal(number, end) for number in timers}
+    for timer, seconds in timers.values():
+        signal.setitimer(timer, seconds, 1.0)  # again and again: a destructor would lose a single one
+    try:
+        yield
+    finally:
+        for number, (timer, _) in timers.items():
+            signal.setitimer(timer, 0.0)
+            signal.signal(number, before[number])
+
+
 def draw(kind: str, inputs: int) -> None:
     check, drawing = KINDS[kind]
-    done, longest, before = 0, 0.0, _largest_mib()
+    done, longest, before = 0, 0.0, _forget_the_peak()
+    last: tuple[Any, ...] = ()
 
     def each(drawn: tuple[Any, ...]) -> None:
-        nonlocal done, longest
-        begun = time.process_time()
-        check(*drawn)
+        nonlocal done, longest, last
+        last, begun = drawn, time.process_time()
+        with time_limit():
+            check(*drawn)
         done, longest = done + 1, max(longest, time.process_time() - begun)
-        assert longest < CPU_SECONDS
 
     for number in range(FIRST, FIRST + inputs, AT_ONCE):
         chosen = settings(
@@ -393,19 +421,70 @@ def draw(kind: str, inputs: int) -> None:
             database=None,
             suppress_health_check=list(HealthCheck),
         )
+        drawn_with = SEED + number // AT_ONCE
         try:
-            seed(SEED + number // AT_ONCE)(chosen(given(st.tuples(*drawing))(each)))()
-        except BaseException:
+            seed(drawn_with)(chosen(given(st.tuples(*drawing))(each)))()
+        except BaseException as error:
             print(f"{kind}: stopped after {number:,} inputs; CONVTWINS_FUZZ_FIRST={number} goes on")
+            if isinstance(error, TooLong):
+                raise AssertionError(f"{kind}: an input of seed {drawn_with} took too long: {last!r:.2000}") from error
             raise
         gc.collect()  # what was drawn lies in cycles, megabytes of each model
-    grown = _largest_mib() - before
-    assert grown < MAX_MIB
-    print(f"{kind}: {done:,} inputs, at most {longest:.2f} s of CPU and {grown:.0f} MiB more memory for one")
+    grown = _peak_mib() - before
+    assert grown < MAX_MIB, f"{kind}: {grown:.0f} MiB"
+    assert done == inputs, f"{kind}: {done:,} of {inputs:,} inputs"
+    print(f"{kind}: {done:,} inputs, at most {longest:.2f} s of CPU for one, and {grown:.0f} MiB more memory")
 
 
-def _largest_mib() -> float:
+def _forget_the_peak() -> float:
+    """The memory of now, MiB, above which later peaks count. Off Linux earlier peaks count too."""
+    if LINUX:
+        Path("/proc/self/clear_refs").write_text("5")
+    return _peak_mib()
+
+
+def _peak_mib() -> float:
+    """The most memory that this process has had at once."""
+    if LINUX:
+        (kib,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+        return int(kib) / 2**10
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+
+
+def spin(_: int) -> None:
+    while True:
+        with suppress(Exception):
+            time.monotonic()
+
+
+@pytest.mark.parametrize("endless", [spin, lambda _: time.sleep(3600)], ids=["computes", "waits"])
+def test_an_endless_input_is_ended_and_named_with_its_seed(
+    monkeypatch: pytest.MonkeyPatch, endless: Callable[..., None]
+) -> None:
+    monkeypatch.setitem(globals(), "CPU_SECONDS", 0.3)
+    monkeypatch.setitem(globals(), "WALL_SECONDS", 1.0)
+    monkeypatch.setitem(KINDS, "endless", (endless, (st.just(7),)))
+    with pytest.raises(AssertionError, match=rf"endless: an input of seed {SEED + FIRST // AT_ONCE} took too long: \(7,\)"):
+        draw("endless", QUICK)
+
+
+@pytest.mark.skipif(not LINUX, reason="Only Linux can forget an earlier peak.")
+def test_a_kind_that_needs_much_memory_is_found_after_an_earlier_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    def needs(mib: int) -> None:
+        monkeypatch.setitem(KINDS, "large", (lambda _: len(b"x" * (mib * 2**20)), (st.integers(),)))
+        draw("large", QUICK)
+
+    needs(96)
+    monkeypatch.setitem(globals(), "MAX_MIB", 32)
+    needs(1)
+    with pytest.raises(AssertionError, match=r"large: \d+ MiB"):
+        needs(64)
+
+
+def test_inputs_that_were_not_drawn_are_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(KINDS, "few", (lambda _: None, (st.booleans(),)))
+    with pytest.raises(AssertionError, match=f"few: 2 of {QUICK} inputs"):
+        draw("few", QUICK)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -114,6 +114,14 @@ def test_the_path_of_a_socket_in_it_fits_on_macos() -> None:
         assert 49 + len(f"{folder.path.name}/pymp-12345678/listener-12345678") < 104
 
 
+def test_a_path_without_room_for_sockets_is_refused_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/tmp")
+    private_folder.check_room_for_sockets()
+    monkeypatch.setattr(tempfile, "tempdir", f"/tmp/{'x' * 100}")
+    with pytest.raises(OSError, match=r"path too long. Received: /tmp/x+. Set TMPDIR to a folder with a short path$"):
+        private_folder.check_room_for_sockets()
+
+
 def test_no_command_makes_a_temporary_folder_that_stays_where_it_is_killed() -> None:
     other = re.compile(r"\b(TemporaryDirectory|mkdtemp)\b")
     found = [path for path in (machine.PROJECT_ROOT / "compare").rglob("*.py") if other.search(path.read_text())]

@@ -21,6 +21,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,8 +39,18 @@ SEED = 28
 MINUTES = 5.0
 """Of each kind, without a last number."""
 MADE_UP = ("--frameworks", "left,right", "--modes", "serial", "--cores", "1", "--no-proof")
-REAL = ("--preset", "digits", "--modes", "serial", "--cores", "1", "--no-proof", "--epochs", "1", "--limit", "64")
-SECONDS = 300
+REAL = ("--preset", "digits", "--no-proof", "--epochs", "1", "--limit", "64")
+TWO_CORES = ("--cores", "2", "--no-one-core", "--modes")
+SERIAL = ("--cores", "1", "--modes", "serial")
+PARALLEL = (
+    (*TWO_CORES, "multi_process"),
+    (*TWO_CORES, "parameter_server"),
+    (*TWO_CORES, "sharded_data_parallel"),
+    (*TWO_CORES, "serial", "--input", "workers", "--workers", "1"),
+)
+"""With ranks, a server, a meeting of ranks or workers, one row for each framework."""
+SECONDS = 900
+"""For a command, on a machine whose cores others hold too."""
 
 BEHAVIOURS = ("crash", "kill", "torn", "silent", "diverge")
 """Of a made-up twin."""
@@ -48,35 +59,61 @@ SIGNALS = {"killed": signal.SIGKILL, "terminated": signal.SIGTERM, "interrupted"
 
 
 class Held(NamedTuple):
-    """What this process and this machine have open."""
+    """What this process, its temporary folder and the processes that have this folder hold."""
 
     descriptors: int
     threads: int
     children: int
-    listening: int
+    processes: frozenset[str]
+    listening: frozenset[str]
     shared_memory: frozenset[str]
     temporary: frozenset[str]
 
     @classmethod
     def now(cls) -> "Held":
         own, temporary = psutil.Process(), Path(tempfile.gettempdir())
+        others = _of_folder(temporary)
         return cls(
             own.num_fds(),
             threading.active_count(),
             len(own.children(recursive=True)),
-            sum(each.status == psutil.CONN_LISTEN for each in own.net_connections()),
+            frozenset(f"{each.pid} {' '.join(words)}" for each, words in others.items()),
+            frozenset(address for each in (own, *others) for address in _listening(each)),
             frozenset(_without_owner()),
-            frozenset(path.name for path in temporary.glob(f"{private_folder.PREFIX}*")),
+            frozenset(path.name for path in temporary.iterdir()),
         )
 
     def left_behind(self, before: "Held") -> list[str]:
         """What there is now and was not before, in words."""
         found = [
-            f"{now - then} {name}" for name, then, now in zip(self._fields[:4], before[:4], self[:4], strict=True) if now > then
+            f"{now - then} {name}" for name, then, now in zip(self._fields[:3], before[:3], self[:3], strict=True) if now > then
         ]
-        for name in self._fields[4:]:
+        for name in self._fields[3:]:
             found += [f"{name}: {each}" for each in sorted(getattr(self, name) - getattr(before, name))]
         return found
+
+
+def _of_folder(folder: Path) -> dict[psutil.Process, list[str]]:
+    """The command lines of other processes that were started with this temporary folder, or one inside it.
+
+    Those of other tests have other folders. What a comparison has started has this one, also if its parent has ended.
+    """
+    found: dict[psutil.Process, list[str]] = {}
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):  # it has ended, or is another user's
+            if process.pid != os.getpid() and Path(process.environ().get("TMPDIR", "/")).is_relative_to(folder):
+                found[process] = process.cmdline()
+    return found
+
+
+def _listening(process: psutil.Process) -> list[str]:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return [
+            f"{process.pid} at {each.laddr.ip}:{each.laddr.port}"
+            for each in process.net_connections("tcp")
+            if each.status == psutil.CONN_LISTEN
+        ]
+    return []
 
 
 def _without_owner() -> list[str]:
@@ -98,20 +135,31 @@ def stays(before: Held) -> list[str]:
 
 
 def test_what_is_left_behind_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted: a file, a socket, a process and a temporary folder that stay open."""
+    """Planted: a file, a socket, a process that listens, and what frameworks leave in a temporary folder."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     before = Held.now()
     assert before.left_behind(before) == []
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    listens = "import socket, time; held = socket.create_server(('127.0.0.1', 0)); print(held.getsockname()[1]); time.sleep(60)"
+    command = [sys.executable, "-u", "-c", listens]
+    environment = {**os.environ, "TMPDIR": str(tmp_path / "inside")}
+    planted = [tmp_path / name for name in ("__autograph_generated_file1.py", "pymp-1")]
     with (
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as child,
         private_folder.PrivateFolder(tmp_path) as folder,
-        socket.create_server(("127.0.0.1", 0)),
-        (folder.path / "file").open("w"),
+        socket.create_server(("127.0.0.1", 0)) as own,
     ):
+        assert child.stdout is not None
+        port, own_port = child.stdout.readline().strip(), own.getsockname()[1]
+        for path in planted:
+            path.touch()
         found = Held.now().left_behind(before)
-    child.kill()
-    child.wait()
-    assert found[1:] == ["1 children", "1 listening", f"temporary: {folder.path.name}"] and "descriptors" in found[0]
+        child.kill()
+    for path in planted:
+        path.unlink()
+    named = sorted(path.name for path in (*planted, folder.path))
+    listening = sorted([f"{child.pid} at 127.0.0.1:{port}", f"{os.getpid()} at 127.0.0.1:{own_port}"])
+    assert "descriptors" in found[0] and found[1:3] == ["1 children", f"processes: {child.pid} {' '.join(command)}"]
+    assert found[3:] == [*(f"listening: {each}" for each in listening), *(f"temporary: {each}" for each in named)]
     assert stays(before) == []
 
 
@@ -125,13 +173,15 @@ class Month:
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.folder, self.drawn = folder, random.Random()
         self.faults: collections.Counter[str] = collections.Counter()
+        self.modes: collections.Counter[str] = collections.Counter()
         self._patch = patch
 
     def use(self, number: int, *, real: bool) -> None:
         """One comparison: a fault or none, then to its end, then its report."""
         self.drawn.seed(f"{SEED} {number}")
         out, repeats = self.folder / str(number), self.drawn.choice((1, 1, 1, 2, 3))
-        words = ("run", *(REAL if real else MADE_UP), "--repeats", repeats, "--out", out)
+        kind = (*REAL, *self._mode()) if real else MADE_UP
+        words = ("run", *kind, "--repeats", repeats, "--out", out)
         processes = (*SIGNALS, "child killed")
         fault = self.drawn.choice(("none", "none", *processes) if real else ("none",) * 20 + BEHAVIOURS * 4 + processes)
         self.faults[fault] += 1
@@ -154,6 +204,11 @@ class Month:
         assert gone(self.folder), f"{fault}: an orphan"
         shutil.rmtree(out)
 
+    def _mode(self) -> tuple[str, ...]:
+        drawn = self.drawn.choice((SERIAL, self.drawn.choice(PARALLEL)))
+        self.modes[" ".join(drawn[drawn.index("--modes") + 1 :])] += 1
+        return drawn
+
     def _code(self, words: tuple[object, ...], *, real: bool) -> int:
         if not real:
             return compare(*words).exit_code
@@ -169,7 +224,7 @@ class Month:
             )
         else:
             process = started("", *map(str, words))
-        time.sleep(self.drawn.uniform(0.0, 15.0 if real else 3.0))
+        time.sleep(self.drawn.uniform(0.0, 20.0 if real else 3.0))
         if fault in SIGNALS:
             process.send_signal(SIGNALS[fault])
         elif children := psutil.Process(process.pid).children(recursive=True):
@@ -178,15 +233,20 @@ class Month:
         process.communicate(timeout=SECONDS)
 
 
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """The path of pytest's own folder leaves no room for the Unix sockets of input workers."""
+    with tempfile.TemporaryDirectory(prefix="m-") as name:
+        yield Path(name)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("real", [False, True], ids=["made_up", "real"])
 def test_a_month_of_use_leaves_nothing_behind(
-    fake_twins: pytest.MonkeyPatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, real: bool
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path, short_folder: Path, monkeypatch: pytest.MonkeyPatch, real: bool
 ) -> None:
-    temporary = tmp_path / "t"
-    temporary.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setattr(tempfile, "tempdir", str(short_folder))
+    monkeypatch.setenv("TMPDIR", str(short_folder))
     month, begun = Month(tmp_path, fake_twins), time.monotonic()
     month.use(0, real=real)  # what the first use opens, such as a font cache, may stay
     before, memory, number = Held.now(), psutil.Process().memory_info().rss, FIRST - 1
@@ -195,7 +255,7 @@ def test_a_month_of_use_leaves_nothing_behind(
         grown = (psutil.Process().memory_info().rss - memory) / 2**20
         seconds = time.monotonic() - begun
         done = f"{number + 1 - FIRST} comparisons from number {FIRST} in {seconds:.0f} s"
-        print(f"{done}, memory +{grown:.0f} MiB, faults: {dict(month.faults)}", flush=True)
+        print(f"{done}, memory +{grown:.0f} MiB, faults: {dict(month.faults)}, modes: {dict(month.modes)}", flush=True)
 
     while number < LAST if LAST else time.monotonic() - begun < 60.0 * MINUTES:
         number += 1

@@ -17,6 +17,16 @@ def invoke(*words: str | Path) -> Any:
     return CliRunner().invoke(app, list(map(str, words)))
 
 
+def silent_model(patch: pytest.MonkeyPatch, folder: Path, ending: str) -> None:
+    """A module in the current folder that ends its process at import."""
+    patch.syspath_prepend(folder)
+    patch.chdir(folder)
+    (folder / "silent_model").mkdir()
+    (folder / "silent_model" / "net.py").write_text(f"import os, sys\n{ending}\ndef built(): pass\n", encoding="utf-8")
+    for name in ("silent_model", MODEL):
+        patch.delitem(sys.modules, name, raising=False)
+
+
 @pytest.mark.parametrize("ending", ["sys.exit(0)", "os._exit(0)"])
 @pytest.mark.parametrize(
     "words",
@@ -30,22 +40,39 @@ def invoke(*words: str | Path) -> Any:
         ["evaluate", "--epochs", "1"],
         ["optimize"],
         ["layers"],
+        ["plan"],
+        ["stragglers"],
     ],
     ids=" ".join,
 )
 def test_a_model_that_ends_the_process_ends_no_command_well(
     fake_twins: pytest.MonkeyPatch, tmp_path: Path, words: list[str], ending: str
 ) -> None:
-    fake_twins.syspath_prepend(tmp_path)
-    fake_twins.chdir(tmp_path)
-    (tmp_path / "silent_model").mkdir()
-    (tmp_path / "silent_model" / "net.py").write_text(f"import os, sys\n{ending}\n", encoding="utf-8")
-    for name in ("silent_model", MODEL):
-        fake_twins.delitem(sys.modules, name, raising=False)
+    silent_model(fake_twins, tmp_path, ending)
     done = invoke(*words, "--model", MODEL, "--data", "digits", "--frameworks", "left,right")
     assert done.exit_code == 2, done.output
     assert f"model {MODEL} ends the process" in done.stderr
     assert not list((tmp_path / "results").rglob("*.json"))
+
+
+@pytest.mark.slow  # It starts PyTorch, which imports the model.
+@pytest.mark.parametrize("ending", ["sys.exit(0)", "os._exit(0)"])
+def test_a_model_that_ends_the_process_is_no_match(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ending: str) -> None:
+    silent_model(monkeypatch, tmp_path, ending)
+    done = invoke("match", f"{MODEL}:built", f"{MODEL}:built", "--input", "8x8x1", "--classes", "2", "--out", "kept")
+    assert done.exit_code == 2, done.output
+    assert f"model {MODEL}:built ends the process" in done.stderr
+    assert not list(tmp_path.rglob("*.json"))
+
+
+@pytest.mark.parametrize("ending", ["sys.exit(0)", "os._exit(0)"])
+def test_a_twin_that_ends_the_process_does_not_conform(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ending: str) -> None:
+    (tmp_path / "silent.py").write_text(f"import os, sys\n{ending}\n", encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(launch, "FRAMEWORKS", {"silent": "silent"})
+    done = invoke("conformance", "silent")
+    assert done.exit_code == 1, done.output
+    assert "silent must describe itself as a JSON object" in done.output
 
 
 def test_a_command_that_something_ends_in_the_middle_does_not_end_well(monkeypatch: pytest.MonkeyPatch) -> None:
