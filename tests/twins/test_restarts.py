@@ -1,4 +1,4 @@
-"""Runs of which a process is killed or stopped, and that `--restarts` brings to their end: not a bit of what they learn differs.
+"""One process of a run is killed or stopped, and `--restarts` brings it to its end: not a bit of what it learns differs.
 
 `make test-all` draws two blows for each mode. All of them, a table line for each mode (docs/survival.md):
 
@@ -41,26 +41,30 @@ IN_ANY_ORDER = ("parameter_server_async",)
 """Its updates come as they come. Two undisturbed runs of it differ too."""
 
 
+LAUNCHER = -1
+
+
 class Blow(NamedTuple):
     """What meets one process of a run."""
 
     victim: int
-    """Its rank."""
+    """Its rank. LAUNCHER: what has started the ranks."""
     signal: signal.Signals
     moment: Moment
     precision: spec.Precision
 
     @classmethod
     def all_of(cls, mode: str, draw: random.Random) -> list["Blow"]:
-        """Every rank, both signals and every moment, each in a precision that is drawn."""
+        """Every rank, both signals and every moment, each in a precision that is drawn, and SIGKILL for the launcher."""
+        processes = (KEPT | STARTING_OVER)[mode]
         moments: tuple[Moment, ...] = ("start", "middle", "last epoch", *(("checkpoint",) if mode in KEPT else ()))
         return [
             cls(victim, sent, moment, draw.choice(("float32", "float64")))
-            for victim in range((KEPT | STARTING_OVER)[mode])
+            for victim in range(LAUNCHER if processes > 1 else 0, processes)
             for sent in (signal.SIGKILL, signal.SIGSTOP)
             for moment in moments
             # Before it has its data, a stopped process counts as stuck after ten minutes only.
-            if (sent, moment) != (signal.SIGSTOP, "start")
+            if sent == signal.SIGKILL or (moment != "start" and victim != LAUNCHER)
         ]
 
 
@@ -117,7 +121,7 @@ class Striker:
             try:
                 if str(self._directory) not in " ".join(attempt.cmdline()):
                     continue
-                if self._processes == 1:
+                if self._processes == 1 or self._blow.victim == LAUNCHER:
                     return attempt
                 ranks = {each.environ().get("RANK"): each for each in attempt.children()}
                 return ranks.get(str(self._blow.victim))
