@@ -1,52 +1,89 @@
-"""Runs whose processes are killed, and that `--restarts` brings to their end: not a bit of what they learn may differ."""
+"""One process of a run is killed or stopped, and `--restarts` brings it to its end: not a bit of what it learns differs.
 
-import itertools
+`make test-all` draws two blows for each mode. All of them, a table line for each mode (docs/survival.md):
+
+    CONVTWINS_BLOWS=all pytest tests/twins/test_restarts.py --framework pytorch -m slow -s -k blows
+"""
+
+import collections
+import contextlib
+import os
 import random
+import signal
 import threading
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import psutil
 import pytest
 
 from common import spec
-from common.artifacts import checkpoint
+from common.artifacts import checkpoint, event_log
 from common.artifacts.schema import RunResult
-from compare.execution import executor, matrix, store
-from tests.twins.runs import PROJECT, RANKS, SETTINGS
+from compare.execution import executor, launch, matrix, store
+from tests.twins.runs import PROJECT, SETTINGS
 
-KILLS, SEED = 10, 29
-EPOCHS = 60
+ALL, SEED, DRAWN = os.environ.get("CONVTWINS_BLOWS") == "all", 29, 2
+EPOCHS = 12
 SECONDS = 300
+HANG_SECONDS = 10.0
 
-MODES: dict[str, dict[str, Any]] = {
-    "serial": {"cores": 1},
-    "multi_process": RANKS,
-    "sharded_data_parallel": {"mode": "sharded_data_parallel", "replicas": 2},
+Moment = Literal["start", "middle", "last epoch", "checkpoint"]
+KEPT: dict[str, int] = {"serial": 1, "multi_process": 2, "sharded_data_parallel": 2}
+"""Processes of each mode that goes on from a checkpoint."""
+STARTING_OVER: dict[str, int] = {
+    **dict.fromkeys(("parameter_server", "parameter_server_async", "model_averaging"), 2),
+    **dict.fromkeys(("model_parallel", "tensor_parallel", "pipeline", "pipeline_1f1b", "pipeline_async"), 2),
+    **dict.fromkeys(("hybrid_tensor", "hybrid_pipeline"), 4),
 }
-STARTING_OVER: dict[str, dict[str, Any]] = {
-    "parameter_server": {**RANKS, "mode": "parameter_server"},
-    "pipeline": {**RANKS, "mode": "pipeline", "pipeline": {"micro_batches": 2}},
-}
+IN_ANY_ORDER = ("parameter_server_async",)
+"""Its updates come as they come. Two undisturbed runs of it differ too."""
 
 
-class Killer:
-    """Sends SIGKILL to one process of each attempt of a run, at moments and to victims that a generator draws."""
+LAUNCHER = -1
 
-    def __init__(self, directory: Path, seconds: float, most: int, draw: random.Random, *, trained: bool) -> None:
-        self.kills = 0
+
+class Blow(NamedTuple):
+    """What meets one process of a run."""
+
+    victim: int
+    """Its rank. LAUNCHER: what has started the ranks."""
+    signal: signal.Signals
+    moment: Moment
+    precision: spec.Precision
+
+    @classmethod
+    def all_of(cls, mode: str, draw: random.Random) -> list["Blow"]:
+        """Every rank, both signals and every moment, each in a precision that is drawn, and SIGKILL for the launcher."""
+        processes = (KEPT | STARTING_OVER)[mode]
+        moments: tuple[Moment, ...] = ("start", "middle", "last epoch", *(("checkpoint",) if mode in KEPT else ()))
+        return [
+            cls(victim, sent, moment, draw.choice(("float32", "float64")))
+            for victim in range(LAUNCHER if processes > 1 else 0, processes)
+            for sent in (signal.SIGKILL, signal.SIGSTOP)
+            for moment in moments
+            # Before it has its data, a stopped process counts as stuck after ten minutes only.
+            if sent == signal.SIGKILL or (moment != "start" and victim != LAUNCHER)
+        ]
+
+
+class Striker:
+    """Deals a blow to the first attempt of a run.
+
+    Attributes:
+        struck: whether it came in time.
+    """
+
+    def __init__(self, directory: Path, blow: Blow, processes: int, draw: random.Random) -> None:
+        self.struck = False
         self._directory = directory
-        self._seconds = seconds
-        """Of an attempt, within which it is killed: from its start, or where it has `trained` from its first checkpoint."""
-        self._most = most
+        self._blow = blow
+        self._processes = processes
         self._draw = draw
-        self._trained = trained
         self._over = threading.Event()
 
-    @contextmanager
+    @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
         thread = threading.Thread(target=self._work)
         thread.start()
@@ -57,43 +94,58 @@ class Killer:
             thread.join()
 
     def _work(self) -> None:
-        seen: set[int] = set()
-        while self.kills < self._most and not self._over.wait(0.01):
-            started = [each for each in psutil.Process().children() if each.pid not in seen and self._is_of_run(each)]
-            if started and (not self._trained or (self._directory / checkpoint.FILE).exists()):
-                seen.add(started[0].pid)
-                self._over.wait(self._draw.uniform(0.0, self._seconds))
-                self._kill(started[0])
+        after = EPOCHS - 1 if self._blow.moment == "last epoch" else self._draw.randint(1, EPOCHS - 2)
+        while not self._over.wait(0.002):
+            if self._blow.moment == "start":
+                if self._victim() is not None:
+                    self._over.wait(self._draw.uniform(0.0, 2.0))
+                    break
+            elif len(event_log.read_epochs(self._directory)) >= after:
+                break
+        if self._blow.moment == "checkpoint":
+            while not self._over.is_set() and not any(self._directory.glob(f".{checkpoint.FILE}*")):
+                pass
+        elif self._blow.moment != "start":
+            self._over.wait(self._draw.uniform(0.0, 0.05))
+        victim = self._victim()
+        if victim is not None and not self._over.is_set():
+            try:
+                victim.send_signal(self._blow.signal)
+                self.struck = True
+            except psutil.NoSuchProcess:
+                pass  # it was quicker
 
-    def _kill(self, attempt: psutil.Process) -> None:
-        try:
-            family = [attempt, *attempt.children(recursive=True)]
-            self._draw.choice([each for each in family if self._is_of_run(each)]).kill()
-            self.kills += 1
-        except (psutil.NoSuchProcess, IndexError):
-            pass  # it was quicker
-
-    def _is_of_run(self, process: psutil.Process) -> bool:
-        try:
-            return str(self._directory) in " ".join(process.cmdline()) and process.status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return False
+    def _victim(self) -> psutil.Process | None:
+        """The rank, or the only process of the run."""
+        for attempt in psutil.Process().children():
+            try:
+                if str(self._directory) not in " ".join(attempt.cmdline()):
+                    continue
+                if self._processes == 1 or self._blow.victim == LAUNCHER:
+                    return attempt
+                ranks = {each.environ().get("RANK"): each for each in attempt.children()}
+                return ranks.get(str(self._blow.victim))
+            except psutil.Error:
+                pass
+        return None
 
 
 @pytest.fixture
 def execute(framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.chdir(PROJECT)
 
-    def run(
-        name: str, fields: dict[str, Any], kills: int = 0, seconds: float = 0.5, *, trained: bool = True
-    ) -> tuple[RunResult, int]:
-        """The result of a run, and how often it was killed."""
-        settings = {**SETTINGS, "model": "tests.twins.own_plain_model", "epochs": EPOCHS, "checkpoint_seconds": 0, **fields}
-        row = matrix.row(name, framework, spec.build(settings))
-        directory = store.run_folder(tmp_path, row.id, 0)
-        killer = Killer(directory, seconds, kills, random.Random(f"{SEED} {name}"), trained=trained)
-        with killer.at_work():
-            return executor.execute(row, 0, tmp_path, lambda events: None, restarts=kills), killer.kills
+    def run(name: str, mode: str, blow: Blow | None = None, **fields: Any) -> tuple[RunResult, bool]:
+        """The result of a run, and whether the blow came in time."""
+        processes = (KEPT | STARTING_OVER)[mode]
+        settings = {**SETTINGS, "model": "tests.twins.own_plain_model", "data": {"image_size": 12, "limit": 256}}
+        settings |= {"epochs": EPOCHS, "checkpoint_seconds": 0, "hang_seconds": HANG_SECONDS}
+        settings |= {"precision": blow.precision} if blow else {}
+        row = matrix.row(name, framework, spec.build(spec.with_variant(settings | fields, mode, min(processes, 2))))
+        if blow is None:
+            return executor.execute(row, 0, tmp_path, lambda events: None), False
+        striker = Striker(store.run_folder(tmp_path, row.id, 0), blow, processes, random.Random(f"{SEED} {name}"))
+        with striker.at_work():
+            return executor.execute(row, 0, tmp_path, lambda events: None, restarts=1), striker.struck
 
     return run
 
@@ -108,31 +160,38 @@ def learned(result: RunResult) -> list[Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["serial", "multi_process"])
-def test_a_run_of_which_a_process_is_killed_goes_on_from_its_checkpoint(execute: Any, mode: str) -> None:
-    alone, _ = execute("alone", MODES[mode])
-    made, killed = execute("killed", MODES[mode], 1)
-    assert learned(made) == learned(alone)
-    assert (killed, made.resumes, made.started_over, alone.restarts) == (1, 1, None, [])
-    (death,) = made.restarts
-    assert "SIGKILL" in death.reason and death.epochs > 0 and 0.0 < death.seconds_lost < SECONDS
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", MODES)
-def test_ten_kills_at_random_moments_change_no_bit_of_what_is_learned(execute: Any, mode: str) -> None:
-    begun = time.monotonic()
-    alone, _ = execute("alone", MODES[mode])
-    # Within less than the whole, so that a machine that is less busy then is not too quick to be killed.
-    seconds, killed, restarted = 0.75 * (time.monotonic() - begun), 0, 0
-    for number in itertools.count():
-        made, kills = execute(str(number), MODES[mode], KILLS - killed, seconds, trained=False)
-        assert learned(made) == learned(alone)
-        killed, restarted = killed + kills, restarted + len(made.restarts)
-        if killed == KILLS:
-            break
-    assert restarted >= KILLS / 2  # the others came when the result was written already
-    assert time.monotonic() - begun < 10 * SECONDS
+@pytest.mark.parametrize("mode", [*KEPT, *STARTING_OVER])
+def test_blows_at_random_moments_lose_double_and_change_nothing(execute: Any, framework: str, mode: str) -> None:
+    if mode != "serial" and launch.describe(framework)["modes"][spec.VARIANTS[mode][0]]["one_process"]:
+        pytest.skip(f"{mode} is one process in {framework}")
+    draw = random.Random(f"{SEED} {framework} {mode}")
+    blows = Blow.all_of(mode, draw)
+    blows = blows if ALL else draw.sample(blows, DRAWN)
+    alone: dict[str, RunResult] = {}
+    counts: collections.Counter[str] = collections.Counter()
+    for number, blow in enumerate(blows):
+        if blow.precision not in alone:
+            alone[blow.precision], _ = execute(blow.precision, mode, precision=blow.precision)
+        made, struck = execute(f"blow{number}", mode, blow)
+        assert made.status == "ok", (blow, made.reason)
+        assert [record.epoch for record in made.epochs] == list(range(1, EPOCHS + 1)), blow
+        assert mode in IN_ANY_ORDER or learned(made) == learned(alone[blow.precision]), blow
+        assert struck or not made.restarts, blow
+        counts[blow.signal.name] += struck
+        if not made.restarts:
+            counts["too late"] += 1  # its result was written already
+            continue
+        (death,) = made.restarts
+        assert ("SIGKILL" if blow.signal == signal.SIGKILL else "stopped") in death.reason, (blow, death.reason)
+        assert death.epochs >= {"start": 0, "last epoch": EPOCHS - 1}.get(blow.moment, 1), blow
+        assert 0.0 < death.seconds_lost < SECONDS
+        resumed = mode in KEPT and (blow.moment != "start" or made.resumes == 1)
+        assert made.resumes == resumed
+        if mode in STARTING_OVER:
+            assert made.started_over == f"mode {mode} starts over: each of its processes holds a part of what is trained"
+        counts["went on" if resumed else "began again"] += 1
+    print(f"\n{framework} {mode}: {dict(counts)}")
+    assert counts["too late"] <= max(1, len(blows) / 4)
 
 
 @pytest.mark.slow
@@ -142,11 +201,11 @@ def test_an_elastic_run_goes_on_with_one_replica_and_its_mathematics_are_those_t
     execute: Any, mode: str, statistics: str
 ) -> None:
     """Over the whole batch BatchNorm is the same for one replica. Over each replica's share it is another."""
-    fields = {**MODES[mode], "least_replicas": 1, "batch_norm_statistics": statistics}
-    alone, _ = execute("alone", fields)
-    made, killed = execute("killed", fields, 1)
+    fields = {"least_replicas": 1, "batch_norm_statistics": statistics}
+    alone, _ = execute("alone", mode, **fields)
+    made, struck = execute("killed", mode, Blow(1, signal.SIGKILL, "middle", "float64"), **fields)
     (death,) = made.restarts
-    assert (killed, death.replicas, made.resumes, made.started_over) == (1, 1, 1, None)
+    assert (struck, death.replicas, made.resumes, made.started_over) == (True, 1, 1, None)
     assert (made.spec, made.order_hash, made.weights_hash) == (alone.spec, alone.order_hash, alone.weights_hash)
     before = death.epochs - 1  # the last one may have ended before its checkpoint was written
     assert [each.train for each in made.epochs[:before]] == [each.train for each in alone.epochs[:before]]
@@ -155,13 +214,3 @@ def test_an_elastic_run_goes_on_with_one_replica_and_its_mathematics_are_those_t
     )
     assert apart < 1e-9 if statistics == "synchronised" else apart > 1e-6
     assert made.status == "not parallel"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", STARTING_OVER)
-def test_a_mode_without_checkpoints_starts_over(execute: Any, mode: str) -> None:
-    alone, _ = execute("alone", STARTING_OVER[mode])
-    made, killed = execute("killed", STARTING_OVER[mode], 1, seconds=alone.phases.wall_seconds / 2, trained=False)
-    assert (killed, len(made.restarts), made.resumes) == (1, 1, 0)
-    assert made.started_over == f"mode {mode} starts over: each of its processes holds a part of what is trained"
-    assert learned(made) == learned(alone)
