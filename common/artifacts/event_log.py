@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +13,13 @@ import pydantic
 
 from common.artifacts.atomic_files import ANY, is_unchanged, line_with_checksum, without_checksum
 from common.artifacts.schema import EpochRecord
+from common.machine import plain_file
 
 EVENTS_FILE = "events.jsonl"
+_MOST_BYTES = 2**28
+"""An epoch takes 600 bytes, so 400,000 of them fit. See `records.MOST_BYTES`."""
+MOST_DAMAGED = 100
+"""Lines that `damaged_events` names. A kill tears one. A file of nothing else has millions."""
 
 
 def append_event(directory: Path, event: str, **values: Any) -> None:
@@ -26,21 +34,32 @@ def append_event(directory: Path, event: str, **values: Any) -> None:
 
 
 def read_events(directory: Path) -> list[dict[str, Any]]:
-    """The whole lines of events.jsonl. Lines torn by a kill or changed since are left out. See `damaged_events`."""
+    """The whole lines of events.jsonl. Lines torn by a kill or changed since are left out. See `damaged_events`.
+
+    Raises:
+        PlainFileError: it is no plain file, or too large.
+    """
     return [event for line in _lines(directory) if (event := _event(line)) is not None]
 
 
 def damaged_events(directory: Path) -> list[int]:
-    """The numbers, from 1, of the lines of events.jsonl that `read_events` leaves out."""
+    """The numbers, from 1, of the first MOST_DAMAGED lines of events.jsonl that `read_events` leaves out.
+
+    Raises:
+        PlainFileError: it is no plain file, or too large.
+    """
     lines = enumerate(_lines(directory), 1)
-    return [number for number, line in lines if without_checksum(line) is None and _event(line) is None]
+    damaged = (number for number, line in lines if without_checksum(line) is None and _event(line) is None)
+    return list(islice(damaged, MOST_DAMAGED))
 
 
-def _lines(directory: Path) -> list[bytes]:
+def _lines(directory: Path) -> Iterator[bytes]:
+    """The lines that are not empty."""
     try:
-        return [line for line in (directory / EVENTS_FILE).read_bytes().split(b"\n") if line]
+        content = plain_file.read(directory / EVENTS_FILE, _MOST_BYTES)
     except FileNotFoundError:
-        return []
+        return iter(())
+    return (line[0] for line in re.finditer(rb"[^\n]+", content))
 
 
 def _event(line: bytes) -> dict[str, Any] | None:

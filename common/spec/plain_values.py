@@ -11,6 +11,9 @@ from typing import Any, NamedTuple, cast
 
 import yaml
 
+from common.machine import plain_file
+from common.machine.plain_file import PlainFileError
+
 MAX_BYTES = 2**17
 """Limit for a text. The longest file of this project has a tenth of it."""
 MAX_DEPTH = 32
@@ -31,16 +34,16 @@ class PlainValuesError(ValueError):
 
 
 def read_text(path: Path) -> str:
-    """A text file. No more than the limit is read, whatever the file is.
+    """A text file.
 
     Raises:
         OSError, UnicodeDecodeError: it cannot be read.
-        PlainValuesError: it is too large.
+        PlainValuesError: it is too large, or no plain file.
     """
-    with path.open("rb") as file:
-        content = file.read(MAX_BYTES + 1)
-    _check_size(len(content))
-    return content.decode("utf-8")
+    try:
+        return plain_file.read(path, MAX_BYTES).decode("utf-8")
+    except PlainFileError as error:
+        raise PlainValuesError(f"{error.strerror}") from None
 
 
 def from_yaml(text: str) -> Any:

@@ -15,7 +15,7 @@ from compare.core.errors import FolderError
 from compare.execution import code_digest, store
 from compare.execution.cells import Cell, MatrixPlan
 
-_FOLDERS = (store.RUNS_FOLDER, "proof")
+_FOLDERS = (store.RUNS_FOLDER, store.PROOF_FOLDER)
 MOST_BYTES = 2**30
 """Of an archive as it comes, and of all its files on disk."""
 _BLOCK_BYTES = 4096

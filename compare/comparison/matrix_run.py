@@ -105,6 +105,7 @@ def run_all(
             is_begun=partial(_is_begun, folder),
         ) as plan,
     ):
+        store.refuse_links(folder, [cell.name for cell in plan.cells])
         try:
             if plan.on is None:
                 _run_cells(plan, folder, within, live=live)

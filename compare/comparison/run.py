@@ -384,7 +384,7 @@ def proof(comparison: Comparison, request: Request, folder: Path, shown: Display
             comparison.rows,
             request.frameworks,
             replicas=request.settings.replicas,
-            out=folder / "proof",
+            out=folder / store.PROOF_FOLDER,
             progress=shown.say,
         )
     except (LaunchError, SpecError) as error:
@@ -429,7 +429,7 @@ def _follow_further(folder: Path, request: Request, shown: Display) -> None:
     shown.stage("proof: more copies of the run, since losses of a row left the distance of the few there are")
     try:
         copies = ladder.with_more_copies(
-            proof.trajectories, stored.comparison.rows, request.frameworks, out=folder / "proof", progress=shown.say
+            proof.trajectories, stored.comparison.rows, request.frameworks, out=folder / store.PROOF_FOLDER, progress=shown.say
         )
     except LaunchError:
         return  # fewer copies say less, and nothing that is wrong

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from common import spec
 from common.spec import SpecError
 
 _TORCH = "torch.distributed."
@@ -188,18 +187,11 @@ def configured(names: Sequence[str], file: Path | None) -> Meanings:
     """
     found: dict[str, Any] = {}
     if file is not None:
-        try:
-            found = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-        except (OSError, ValueError, yaml.YAMLError) as error:
-            raise SpecError(f"--names cannot be read. Received: {file} ({' '.join(str(error).split())}).") from None
+        found = spec.read_values(file, "file of --names")
         known = ("collectives", "ranks", "sizes")
-        lists = isinstance(found, dict) and all(
-            isinstance(words, list) and all(isinstance(word, str) for word in words) for words in found.values()
-        )
-        other = [name for name in found if name not in known] if isinstance(found, dict) else []
-        if other:
+        if other := [name for name in found if name not in known]:
             raise SpecError(f"--names has an unknown key. Received: {other[0]!r}. Use {', '.join(known)}.")
-        if not lists:
+        if not all(isinstance(words, list) and all(isinstance(word, str) for word in words) for words in found.values()):
             raise SpecError(f"--names must hold lists of names. Received: {file}. Use {', '.join(known)}.")
     for each in names:
         if not all(part.isidentifier() for part in each.split(".")):

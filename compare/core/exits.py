@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import typer
 
 from common.data.sources import DataRefused
+from common.machine.plain_file import PlainFileError
 from common.models.weights import WeightsError
 from common.spec import SpecError
 from compare.core.errors import FolderError, LaunchError, UnfitError
@@ -28,7 +29,8 @@ def reported() -> Generator[None]:
     """End the command with a message and an exit code if the block raises an error that a user can fix.
 
     Raises:
-        typer.Exit: in place of SpecError, FolderError, WeightsError, DataRefused, LaunchError, OSError and Interrupted.
+        typer.Exit: in place of SpecError, FolderError, WeightsError, PlainFileError, DataRefused, LaunchError, OSError and
+            Interrupted.
     """
     try:
         yield
@@ -36,6 +38,8 @@ def reported() -> Generator[None]:
         code, words = interruption.exit_code, interruption.words
     except (SpecError, FolderError, UnfitError, WeightsError) as error:
         code, words = USAGE, str(error)
+    except PlainFileError as error:
+        code, words = USAGE, f"{error}. Remove it, or name another folder."
     except DataRefused as error:
         code, words = DATA_REFUSED, str(error)
     except LaunchError as error:

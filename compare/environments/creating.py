@@ -12,6 +12,7 @@ import pydantic
 
 from common.artifacts import records
 from common.frozen import Frozen
+from common.machine import plain_file
 from common.machine.machine import PROJECT_ROOT
 from common.spec import SpecError
 from compare.core.errors import FolderError, LaunchError
@@ -21,6 +22,8 @@ from compare.execution.contestants import Contestant
 RECORD_FILE = "convtwins-environment.json"
 LOCKS = PROJECT_ROOT / "locks"
 """The suite's own."""
+_MOST_BYTES = 2**24
+"""Of a lock. The longest of the suite's own has a hundredth of it."""
 _LAST_LINES = 8
 
 
@@ -63,7 +66,7 @@ def create(name: str, lock: Path, folder: Path, python: str | None = None, *, no
     named = LOCKS / f"{lock}.lock"
     lock = named if named.exists() and not lock.exists() else lock
     try:
-        content = lock.read_bytes()
+        content = plain_file.read(lock, _MOST_BYTES)
     except OSError as error:
         known = ", ".join(sorted(path.stem for path in LOCKS.glob("*.lock")))
         raise SpecError(

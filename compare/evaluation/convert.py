@@ -11,6 +11,8 @@ import typer
 
 from common.artifacts import atomic_files, trained
 from common.artifacts.trained import SUFFIX, Card
+from common.machine import plain_file
+from common.machine.plain_file import PlainFileError
 from common.machine.private_folder import PrivateFolder
 from common.models.weights import WeightsError
 from common.spec import SpecError
@@ -20,6 +22,7 @@ from compare.execution import launch, twin_client
 from compare.execution.twin_client import OwnModel
 
 CARD_SUFFIX = ".card.json"
+_MOST_CARD_BYTES = 2**24
 """Suffix of the card of a framework's own file. Such a file holds weights alone; the card holds the rest."""
 
 
@@ -113,7 +116,9 @@ def _card(source: Path, like: Path | None, own_model: str | None) -> Card:
         return trained.load(like, own_model).card
     path = _beside(source)
     try:
-        return trained.card_from(path.read_bytes(), path)
+        return trained.card_from(plain_file.read(path, _MOST_CARD_BYTES), path)
+    except PlainFileError as error:
+        raise WeightsError(f"{error}. Say with --like CHECKPOINT whose model, classes and scaling it has.") from None
     except OSError:
         raise WeightsError(
             f"{source} holds weights alone, and {path.name} is not beside it. Say with --like CHECKPOINT whose model, classes "

@@ -15,7 +15,7 @@ from pydantic import Field
 from common.artifacts import records
 from common.artifacts.trained import Card, Trained
 from common.frozen import Frozen
-from common.machine import machine
+from common.machine import machine, plain_file
 from common.machine.interference import cores_lost
 from common.machine.machine import Facts
 from common.models import weights
@@ -172,7 +172,7 @@ def _run_all(
 
 def _stored(path: Path) -> Latencies | None:
     try:
-        return Latencies.model_validate_json(path.read_bytes())
+        return Latencies.model_validate_json(plain_file.read(path, records.MOST_BYTES))
     except (OSError, pydantic.ValidationError):
         return None
 

@@ -16,6 +16,7 @@ from common.artifacts.trained import Card, Trained
 from common.data.dataset import BadFile, listed_below
 from common.data.decoding import decode
 from common.data.sources import DataRefused
+from common.machine import plain_file
 from common.spec import SpecError
 from common.training import scores
 from compare.core import exits, statistics, wording
@@ -170,8 +171,4 @@ def is_guessing(card: Card) -> bool | None:
 def _content(path: Path) -> bytes:
     if path.is_dir():
         raise BadFile("a folder", "name the files in it")
-    with path.open("rb") as file:
-        content = file.read(MAX_BYTES + 1)
-    if len(content) > MAX_BYTES:
-        raise BadFile(decode.TOO_LARGE, f"more than {MAX_BYTES / 2**20:.0f} MiB")
-    return content
+    return plain_file.read(path, MAX_BYTES)

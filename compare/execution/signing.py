@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import stat
 import subprocess
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from common.artifacts import atomic_files
+from common.artifacts import atomic_files, records
 from common.frozen import Exact
+from common.machine import plain_file
+from common.machine.plain_file import PlainFileError
 from common.machine.private_folder import PrivateFolder
 from common.spec import SpecError
 from compare.core import wording
@@ -95,7 +96,12 @@ def sign(folder: Path, digests: Mapping[str, str], key: Path, again: str | None 
 
 
 def sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    """SHA-256 of a record.
+
+    Raises:
+        OSError: it cannot be read, is no plain file, or is too large for a record.
+    """
+    return hashlib.sha256(plain_file.read(path, records.MOST_BYTES)).hexdigest()
 
 
 def digests(folder: Path, paths: Collection[str]) -> dict[str, str]:
@@ -174,18 +180,13 @@ def _owner(key: str, signer: str | None) -> str:
 def _content(path: Path) -> bytes:
     """A file of the signature. A link or a device is not opened."""
     try:
-        # Without O_NONBLOCK, a pipe would wait for a writer.
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise _Refused(f"{path.name} is no plain file")
-            content = file.read(_MOST_BYTES[path.name] + 1)
+        return plain_file.read(path, _MOST_BYTES[path.name], follow=False)
     except FileNotFoundError:
         raise _Refused(f"{path.name} is missing") from None
+    except PlainFileError as error:
+        raise _Refused(f"{path.name} {error.fault}") from None
     except OSError as error:
         raise _Refused(f"{path.name} cannot be read, or is a link ({error.strerror})") from None
-    if len(content) > _MOST_BYTES[path.name]:
-        raise _Refused(f"{path.name} has more than {_MOST_BYTES[path.name]:,} bytes")
-    return content
 
 
 def _parsed(content: bytes) -> dict[str, str]:

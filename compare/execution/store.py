@@ -21,8 +21,9 @@ from common.artifacts import atomic_files, checkpoint, event_log, records, resul
 from common.artifacts.checkpoint import CheckpointError
 from common.artifacts.schema import Environment, ResultError, RunResult
 from common.frozen import Count, Exact, Moment
-from common.machine import machine
+from common.machine import machine, plain_file
 from common.machine.machine import Facts
+from common.machine.plain_file import PlainFileError
 from common.machine.rates import Rates
 from common.models.work import Work
 from compare.core.errors import FolderError
@@ -38,7 +39,7 @@ _MOST_DIFFERENCES = 5
 SCHEMA_VERSION = 1
 
 PLAN_FILE = "compare.json"
-RUNS_FOLDER = "runs"
+RUNS_FOLDER, PROOF_FOLDER = "runs", "proof"
 LOG_FILE = "log.txt"
 SPEC_FILE = "spec.json"
 _LOCK_FILE = ".lock"
@@ -256,7 +257,8 @@ def refuse_others(folder: Path, record: str | None, kind: str | None, what: str,
     if not others:
         return
     try:
-        same = record is not None and atomic_files.parsed((folder / record).read_bytes()).get("kind") == kind
+        found = None if record is None else plain_file.read(folder / record, records.MOST_BYTES)
+        same = found is not None and atomic_files.parsed(found).get("kind") == kind
     except (OSError, ValueError, AttributeError):
         same = False
     if not same:
@@ -275,6 +277,22 @@ def refuse_unwritable(folder: Path) -> None:
         raise FolderError(f"{there} is a file, not a folder. Choose a folder with --out.")
     if not os.access(there, os.W_OK | os.X_OK):
         raise FolderError(f"Results cannot be written to {folder} ({there} may not be written). Choose another --out.")
+
+
+def refuse_links(folder: Path, names: Collection[str]) -> None:
+    """Refuse to write to a folder whose own subfolders lead elsewhere. The folder itself may be a link.
+
+    Args:
+        names: of the subfolders. They may be missing.
+
+    Raises:
+        FolderError: one is a link.
+    """
+    for path in (folder / name for name in names):
+        if path.is_symlink():
+            raise FolderError(
+                f"{path} is a link, and what is written there would lie elsewhere. Remove it, or choose another --out."
+            )
 
 
 def refuse_busy(folder: Path) -> None:
@@ -398,12 +416,13 @@ def _with_repeats(argv: Sequence[str], repeats: int) -> list[str]:
 
 
 def _holds_plan(folder: Path) -> bool:
-    """Whether a folder holds a comparison. If it does not, it must be empty, except for hidden files.
+    """Whether a folder holds a comparison to go on with. If it holds none, it must be empty, except for hidden files.
 
     Raises:
-        FolderError: it is not.
+        FolderError: it is not, or a folder of the comparison is a link.
     """
     if (folder / PLAN_FILE).exists():
+        refuse_links(folder, (RUNS_FOLDER, PROOF_FOLDER))
         return True
     refuse_others(folder, PLAN_FILE, None, "comparison")
     return False
@@ -492,9 +511,10 @@ def read(folder: Path, signers: Path | None = None) -> Stored:
             if result is not None:
                 runs[row.id][repeat] = result
                 made_from[path] = signing.sha256(folder / path)
-            if damaged := event_log.damaged_events(run_folder(folder, row.id, repeat)):
+            if damaged := _damaged(run_folder(folder, row.id, repeat)):
+                stands = "the run has no result yet" if result is None else "the sealed result stands on its own"
                 path = f"{RUNS_FOLDER}/{row.id}-r{repeat}/{event_log.EVENTS_FILE}"
-                set_aside.append(_damaged(path, damaged, sealed=result is not None))
+                set_aside.append(f"{path}{damaged}; {stands}.")
     set_aside += _lost(folder, comparison.replaced, made_from)
     return Stored(
         comparison=comparison,
@@ -512,7 +532,7 @@ def set_apart(folder: Path, replaced: Sequence[Replaced]) -> None:
     for each in replaced:
         directory, place = run_folder(folder, each.row, each.repeat), (folder / each.path).parent
         path = directory / results.RESULT_FILE
-        if place.exists() or not path.exists() or signing.sha256(path) != each.sha256:
+        if place.exists() or not _is_as_it_was(path, each):
             continue
         for number in range(len(attempts(directory)), 0, -1):  # a kill in between leaves no gap
             _attempt(directory, number).rename(_attempt(place, number))
@@ -524,9 +544,16 @@ def _replaced(folder: Path, replaced: Sequence[Replaced]) -> dict[int, dict[int,
     found: dict[int, dict[int, dict[str, RunResult]]] = {}
     for each in sorted(replaced, key=lambda each: each.number):
         path = folder / each.path
-        if path.exists() and signing.sha256(path) == each.sha256:
+        if _is_as_it_was(path, each):
             found.setdefault(each.repeat, {}).setdefault(each.number, {})[each.row] = results.load(path)
     return found
+
+
+def _is_as_it_was(path: Path, replaced: Replaced) -> bool:
+    try:
+        return signing.sha256(path) == replaced.sha256
+    except (FileNotFoundError, NotADirectoryError, PlainFileError):
+        return False
 
 
 def _lost(folder: Path, replaced: Sequence[Replaced], made_from: Mapping[str, str]) -> list[str]:
@@ -537,13 +564,18 @@ def _lost(folder: Path, replaced: Sequence[Replaced], made_from: Mapping[str, st
         if not path.exists():
             if made_from.get(result_path(each.row, each.repeat)) != each.sha256:
                 said.append(f"{each.path} is missing: it was made again, and must be kept.")
-        elif signing.sha256(path) != each.sha256:
+        elif not _is_as_it_was(path, each):
             said.append(f"{each.path} was changed since it was made again.")
     return said
 
 
 def clear(directory: Path) -> None:
-    """Make way for a run: an earlier attempt that left something keeps it under a number."""
+    """Make way for a run: an earlier attempt that left something keeps it under a number.
+
+    Raises:
+        FolderError: the folder is a link.
+    """
+    refuse_links(directory.parent, [directory.name])
     if directory.exists() and any(directory.iterdir()):
         directory.rename(_attempt(directory, len(attempts(directory)) + 1))
     directory.mkdir(parents=True, exist_ok=True)
@@ -578,10 +610,15 @@ def _attempt(directory: Path, number: int) -> Path:
     return directory.with_name(f"{directory.name}.attempt{number}")
 
 
-def _damaged(path: str, numbers: Sequence[int], *, sealed: bool) -> str:
-    lines = f"line{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
-    stands = "the sealed result stands on its own" if sealed else "the run has no result yet"
-    return f"{path}: {lines}, torn or changed since; {stands}."
+def _damaged(directory: Path) -> str:
+    """What is wrong with the events of a run, as the end of a sentence. Empty: nothing."""
+    try:
+        numbers = event_log.damaged_events(directory)
+    except PlainFileError as error:
+        return f" {error.fault}"
+    more = " and perhaps more" if len(numbers) == event_log.MOST_DAMAGED else ""
+    lines = f"line{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}{more}"
+    return f": {lines}, torn or changed since" if numbers else ""
 
 
 def _difference(stored: Comparison, wanted: Comparison) -> str | None:

@@ -9,10 +9,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from common.artifacts import atomic_files
+from common.artifacts import atomic_files, records
 from common.artifacts.schema import Environment, Metrics, RunResult
 from common.frozen import Frozen
-from common.machine import machine
+from common.machine import machine, plain_file
+from common.machine.plain_file import PlainFileError
 from common.spec import Spec
 from compare.core.errors import FolderError
 from compare.core.statistics import Spread, spread
@@ -231,7 +232,9 @@ def _benchmark_files(folder: Path) -> list[Path]:
 
 def _is_benchmarks(path: Path) -> bool:
     try:
-        read = path.read_bytes()
+        read = plain_file.read(path, records.MOST_BYTES)
+    except PlainFileError:
+        return not path.is_dir()  # a file is named, and not passed over
     except OSError:
         return False
     try:
@@ -333,8 +336,10 @@ def _operations(runs: Sequence[RunResult]) -> dict[str, Spread]:
 
 def _benchmarks(path: Path) -> Measured:
     try:
-        values = atomic_files.parsed(path.read_bytes())
+        values = atomic_files.parsed(plain_file.read(path, records.MOST_BYTES))
         return _from_benchmarks(path, values)
+    except PlainFileError as error:
+        raise FolderError(f"{error}. Name a results folder, or a benchmark's file.") from None
     except OSError as error:
         raise FolderError(f"{path} cannot be read ({error.strerror}). Name a results folder, or a benchmark's file.") from None
     except (ValueError, LookupError, TypeError, AttributeError) as error:

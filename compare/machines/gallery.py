@@ -11,8 +11,9 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from common.artifacts import atomic_files
+from common.artifacts import atomic_files, records
 from common.artifacts.schema import Environment
+from common.machine import plain_file
 from compare.core import exits, wording
 from compare.core.errors import FolderError
 from compare.execution import cells, options, store
@@ -67,6 +68,7 @@ def command(
         shown = _named(whole)
         own = (*document.files_of(NAME), *(each.name for each in shown))
         store.refuse_others(out, RESULTS_FILE, KIND, "gallery", own=own)
+        store.refuse_links(out, [each.name for each in shown])
         before = _names_in(out)
         for each in shown:
             of_one = comparison_report.report(_published(each.compared), Path(each.name))
@@ -134,7 +136,7 @@ def _published(compared: Compared) -> Compared:
 def _names_in(out: Path) -> set[str]:
     """Folders of an earlier gallery, as it lists them."""
     try:
-        listed = atomic_files.parsed((out / RESULTS_FILE).read_bytes())["folders"]
+        listed = atomic_files.parsed(plain_file.read(out / RESULTS_FILE, records.MOST_BYTES))["folders"]
     except (OSError, ValueError, KeyError, TypeError):
         return set()
     named = {each for each in listed if isinstance(each, str) and re.fullmatch(r"[A-Za-z0-9_-]+", each)}

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from common import USER_PATH, spec
-from common.artifacts import atomic_files
+from common.artifacts import atomic_files, records
 from common.artifacts.schema import RunResult
 from common.data import sources
-from common.machine import code_version, machine
+from common.machine import code_version, machine, plain_file
 from common.machine.private_folder import PrivateFolder
 from common.models import user_code
 from common.spec import SpecError
@@ -473,7 +473,10 @@ def claim(out: Path, sides: Mapping[str, OneSide], mark: Mapping[str, Any]) -> N
     wanted = {**mark, "commits": {side: each.plan.machine["commit"] for side, each in sides.items()}}
     path = out / MARK_FILE
     if path.exists() and _has_runs(out):
-        there, asked = ({**store.flat(each), "revision": None} for each in (atomic_files.parsed(path.read_bytes()), wanted))
+        there, asked = (
+            {**store.flat(each), "revision": None}
+            for each in (atomic_files.parsed(plain_file.read(path, records.MOST_BYTES)), wanted)
+        )
         results_folder.refuse_other(out, "measurement", store.differing(there, asked))
     atomic_files.write_atomically(path, json.dumps(wanted, indent=1) + "\n")
 

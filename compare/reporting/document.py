@@ -15,11 +15,11 @@ import typer
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 from rich.text import Text
 
-from common.artifacts import atomic_files
-from common.machine import machine
+from common.artifacts import atomic_files, records
+from common.machine import machine, plain_file
 from common.machine.machine import processors
 from compare.core import exits, terminal, wording
-from compare.execution import signing
+from compare.execution import signing, store
 from compare.reporting import latex, page, plots, svg, tables
 from compare.reporting.plots import Drawing
 from compare.reporting.tables import ELSEWHERE, Table
@@ -37,6 +37,9 @@ _FORMS: Mapping[str, Callable[[Table], str]] = {"md": tables.to_markdown, "csv":
 
 Findings = Sequence[tuple[str, Sequence[str]]]
 """Sentences under headings."""
+
+_MOST_PICTURE_BYTES = 2**26
+"""A browser shows no page of more pictures than a few of this size."""
 
 _JSON: TypeAdapter[Any] = TypeAdapter(Any, config=ConfigDict(ser_json_inf_nan="null"))
 
@@ -165,7 +168,11 @@ class Report:
 
         Returns:
             Why that failed, or None.
+
+        Raises:
+            FolderError: a folder of its files is a link.
         """
+        store.refuse_links(folder, {TABLES_FOLDER, PLOTS_FOLDER, *(Path(path).parts[0] for path in self.files if "/" in path)})
         try:
             written = self._table_files()
             self._remove_tables_of_before(folder, kept={table.name for table in written})
@@ -266,7 +273,7 @@ class Report:
         if self.json_file is None or not (others := there - own):
             return
         try:
-            before = _Before.model_validate_json((folder / self.json_file).read_bytes())
+            before = _Before.model_validate_json(plain_file.read(folder / self.json_file, records.MOST_BYTES))
         except (OSError, ValueError):
             return
         for name in {table.name for table in before.tables} & others:
@@ -385,15 +392,20 @@ def _is_drawing(path: str) -> bool:
 def _drawing(path: Path, name: str) -> str:
     """A plot, and the same with a logarithmic axis in a template, which only a script shows."""
     name = name.replace("_", " ")
-    drawn = svg.svg(path.read_text("utf-8"), name)
+    drawn = svg.svg(_picture_of(path).decode(), name)
     if (other := path.with_stem(path.stem + plots.LOGARITHMIC)).exists():
-        drawn += f"<template>{svg.svg(other.read_text('utf-8'), f'{name}, logarithmic axis')}</template>"
+        drawn += f"<template>{svg.svg(_picture_of(other).decode(), f'{name}, logarithmic axis')}</template>"
     return drawn
+
+
+def _picture_of(path: Path) -> bytes:
+    """The content of a picture, which may lie in a folder from somebody else."""
+    return plain_file.read(path, _MOST_PICTURE_BYTES)
 
 
 def _photograph(folder: Path, path: str) -> tuple[str, str]:
     """(what it shows, data URL) of a PNG file."""
-    source = base64.b64encode((folder / path).read_bytes()).decode("ascii")
+    source = base64.b64encode(_picture_of(folder / path)).decode("ascii")
     return Path(path).stem.replace("_", " "), f"data:image/png;base64,{source}"
 
 

@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+from common.machine import plain_file
 from compare.watching.stacks import Frame, Reader
 
 EXCHANGE, MESSAGE, LOCK, POLL, SLEEP, FILE, CALL, INSIDE, TASK, WORK = (
@@ -203,8 +204,7 @@ def _lines(file: str, reader: Reader | None) -> list[str]:
         if not stat.S_ISREG(found.st_mode) or not 0 < found.st_size < _MOST_BYTES:
             return []
         if reader is None:
-            with os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb") as opened:
-                text = opened.read(_MOST_BYTES)
+            text = plain_file.read(file, _MOST_BYTES)
         else:
             text = subprocess.run(
                 ["head", "-c", str(_MOST_BYTES), f"./{inside}"],

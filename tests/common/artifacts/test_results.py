@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common import spec
-from common.artifacts import atomic_files, event_log, results, schema
+from common.artifacts import atomic_files, event_log, records, results, schema
 from common.artifacts.schema import EpochRecord, Metrics, Phases, ResultError, RunResult
+from common.machine.plain_file import PlainFileError
+from tests import hostile_files
 
 METRICS = Metrics(loss=0.5, accuracy=0.75, num_correct=3, num_examples=4)
 EPOCH = EpochRecord(
@@ -295,3 +297,28 @@ def test_a_flipped_bit_anywhere_in_an_event_is_noticed(tmp_path: Path) -> None:
         assert event_log.read_epochs(tmp_path) in ([], [EPOCH])
         lines = [line for line in flipped.split(b"\n") if line]
         assert len(event_log.read_events(tmp_path)) + len(event_log.damaged_events(tmp_path)) == len(lines)
+
+
+@pytest.mark.parametrize("name", hostile_files.IN_PLACE)
+def test_a_pipe_or_an_endless_file_is_no_result_and_no_events(name: str, tmp_path: Path) -> None:
+    result, events = tmp_path / results.RESULT_FILE, tmp_path / event_log.EVENTS_FILE
+    said = hostile_files.put(name, result)
+    hostile_files.put(name, events)
+    with hostile_files.soon():
+        with pytest.raises(ResultError, match=rf"{result} {said}.*\. Run it again\."):
+            results.load(result)
+        with pytest.raises(PlainFileError, match=f"{events} {said}"):
+            event_log.damaged_events(tmp_path)
+
+
+def test_a_result_of_many_epochs_and_classes_is_far_from_the_limit(tmp_path: Path) -> None:
+    """10,000 epochs and 1,000 classes have a tenth of what is read."""
+    long = EPOCH.model_copy(update={"validation": METRICS, "learning_rate": 1 / 3, "evaluation_seconds": 1 / 3})
+    whole = a_result(epochs=[long] * 100, confusion=[[12345] * 100] * 100)
+    few = results.save(whole, tmp_path).stat().st_size
+    assert 100 * few < records.MOST_BYTES / 2
+
+
+def test_of_events_that_are_all_damaged_the_first_are_named(tmp_path: Path) -> None:
+    (tmp_path / event_log.EVENTS_FILE).write_bytes(b"x\n" * 2**20)
+    assert event_log.damaged_events(tmp_path) == list(range(1, event_log.MOST_DAMAGED + 1))

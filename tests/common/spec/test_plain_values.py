@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from common import spec
 from common.spec import SpecError, plain_values
 from common.spec.plain_values import MAX_BYTES, MAX_DEPTH, MAX_VALUES, PlainValuesError
+from tests import hostile_files
 
 
 def levels(first: str, line: str, count: int = 20) -> str:
@@ -127,9 +128,11 @@ def test_what_is_written_is_read(value: Any) -> None:
     assert plain_values.from_yaml(yaml.safe_dump(value)) == value
 
 
-def test_a_file_without_end_is_read_up_to_the_limit() -> None:
-    with pytest.raises(SpecError, match="it is longer than 131,072 bytes"):
-        spec.read_values(Path("/dev/zero"))
+@pytest.mark.parametrize("name", hostile_files.IN_PLACE)
+def test_a_file_without_end_is_not_read(name: str, tmp_path: Path) -> None:
+    said = hostile_files.put(name, tmp_path / "spec.yaml")
+    with hostile_files.soon(), pytest.raises(SpecError, match=rf"spec\.yaml is not valid yaml: it {said}.*\. Mend the file\."):
+        spec.read_values(tmp_path / "spec.yaml")
 
 
 @pytest.mark.parametrize("path", ["studies", "compare/papers"])

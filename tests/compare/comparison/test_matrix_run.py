@@ -1,6 +1,7 @@
 """`run` with several models, data or batch sizes: one folder, one report."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,16 @@ def test_another_matrix_or_a_comparison_is_refused_in_its_folder(fake_twins: pyt
     assert "--resume takes all settings" in compare("run", "--resume", out, "--model", "simple_cnn").stderr
     with pytest.raises(FolderError):
         store.read(out)
+
+
+def test_a_matrix_goes_on_in_no_folder_that_a_link_leads_to(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    out, other = tmp_path / "out", tmp_path / "other"
+    assert matrix(out).exit_code == 0
+    shutil.rmtree(out / CELLS[0])
+    other.mkdir()
+    (out / CELLS[0]).symlink_to(other)
+    done = compare("run", "--resume", out)
+    assert done.exit_code == 2 and f"{out / CELLS[0]} is a link" in done.stderr and not list(other.iterdir())
 
 
 def test_report_makes_it_again_and_writes_elsewhere(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -153,6 +154,20 @@ def test_the_same_comparison_again_keeps_good_results_and_makes_the_rest(
     runs = tmp_path / "out" / "runs"
     assert (runs / "right-serial-1core-r0" / "result.json").stat().st_mtime_ns == kept
     assert results.load(runs / "left-serial-2cores-r0.attempt1" / "result.json").status == "killed"
+
+
+@pytest.mark.parametrize("name", ["runs", "proof", "runs/left-serial-2cores-r0"])
+def test_a_comparison_goes_on_in_no_folder_that_a_link_leads_to(
+    name: str, fake_twins: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+    compare_quick(out)
+    elsewhere.mkdir()
+    shutil.rmtree(out / name, ignore_errors=True)
+    (out / name).symlink_to(elsewhere)
+    done = compare("run", "--resume", out)
+    assert done.exit_code == 2 and f"{out / name} is a link" in done.stderr, done.output
+    assert not list(elsewhere.iterdir())
 
 
 def test_more_repeats_are_added_to_the_same_comparison(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:

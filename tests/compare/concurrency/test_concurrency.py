@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from compare.concurrency.findings import RULES, suppressions
+from tests import hostile_files
 from tests.compare.command_line import compare
 
 PROJECT = Path(__file__).parents[3]
@@ -315,8 +316,8 @@ def test_other_bad_words_are_refused(hanging: Path, tmp_path: Path) -> None:
             ("--names", tmp_path / "other.yaml"),
             "--names has an unknown key. Received: 'colectives'. Use collectives, ranks, sizes",
         ),
-        (("--names", tmp_path / "broken.yaml"), "--names cannot be read"),
-        (("--names", tmp_path / "nowhere.yaml"), "--names cannot be read"),
+        (("--names", tmp_path / "broken.yaml"), "broken.yaml is not valid yaml"),
+        (("--names", tmp_path / "nowhere.yaml"), "file of --names cannot be read"),
     ):
         done = compare("concurrency", hanging, *words)
         assert done.exit_code == 2 and said in done.stderr
@@ -336,3 +337,20 @@ def test_a_module_is_found_by_its_name_and_nothing_of_it_is_run(tmp_path: Path, 
 def test_every_rule_is_on_the_page() -> None:
     page = (PROJECT / "docs" / "concurrency.md").read_text()
     assert [name for name, rule in RULES.items() if f"| `{name}` | {rule.severity} | {rule.says} |" not in page] == []
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 5000, "ranks: !!bool x", "ranks: !!timestamp 99999999999", "a: &a [*a]", "[ranks]", "\0"]
+)
+def test_hostile_names_are_refused_in_a_sentence(text: str, hanging: Path, tmp_path: Path) -> None:
+    (tmp_path / "names.yaml").write_text(text)
+    done = compare("concurrency", hanging, "--names", tmp_path / "names.yaml")
+    assert done.exit_code == 2 and f"file of --names {tmp_path / 'names.yaml'} " in done.stderr
+
+
+@pytest.mark.parametrize("name", hostile_files.IN_PLACE)
+def test_names_in_a_pipe_or_an_endless_file_are_refused(name: str, hanging: Path, tmp_path: Path) -> None:
+    said = hostile_files.put(name, tmp_path / "names.yaml")
+    with hostile_files.soon():
+        done = compare("concurrency", hanging, "--names", tmp_path / "names.yaml")
+    assert done.exit_code == 2 and f"names.yaml is not valid yaml: it {said}" in done.stderr

@@ -18,6 +18,7 @@ from compare.core.errors import FolderError
 from compare.environments import checking, creating
 from compare.environments.checking import Checked, Subject
 from compare.execution import contestants, launch
+from tests import hostile_files
 from tests.compare.command_line import compare
 
 _UV = """#!{python}
@@ -246,3 +247,11 @@ def test_pip_makes_an_environment_where_there_is_no_uv(tmp_path: Path, monkeypat
     assert subprocess.run([target, "-c", "import pip"], check=False).returncode == 0
     made = creating.made(tmp_path / "made" / "mine")
     assert made is not None and (made.tool, made.lock) == ("pip", str(tmp_path / "my.lock"))
+
+
+@pytest.mark.parametrize("name", hostile_files.IN_PLACE)
+def test_a_lock_that_is_a_pipe_or_endless_is_refused(name: str, tmp_path: Path) -> None:
+    said = hostile_files.put(name, tmp_path / "my.lock")
+    with hostile_files.soon():
+        done = compare("env", "create", "mine", "--lock", str(tmp_path / "my.lock"))
+    assert done.exit_code == 2 and f"--lock cannot be read. Received: {tmp_path / 'my.lock'} (it {said}" in done.output

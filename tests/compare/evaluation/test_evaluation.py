@@ -32,6 +32,7 @@ from compare.execution import launch, store
 from compare.reporting.document import Report
 from compare.tuning import tuner
 from compare.tuning.records import Best, Plan, Trial, Tuned, Tuning
+from tests import hostile_files
 from tests.compare.command_line import compare
 from tests.compare.twins import learner, linear
 
@@ -346,7 +347,7 @@ def test_what_is_no_image_is_refused_by_name(
         f"{text}: not an image",
         f"{torn}: truncated or damaged",
         f"{wide}: more than 50 megapixels",
-        f"{large}: more than 50 megapixels (more than 0 MiB)",
+        f"{large}: it has more than 60,000 bytes",
         f"{tmp_path}: a folder",
         "gone.png: No such file or directory",
     ):
@@ -442,3 +443,20 @@ def test_infer_times_both_frameworks_in_turns_and_goes_on(
     elsewhere.write_text(elsewhere.read_text().replace('"numpy": "2"', '"numpy": "1"'))
     mixed = compare(*asked, *wanted)
     assert mixed.exit_code == 2 and "holds times of other versions of left (numpy is" in mixed.stderr
+
+
+@pytest.mark.parametrize("name", hostile_files.IN_PLACE)
+def test_a_pipe_or_an_endless_file_is_no_card_and_no_image(
+    name: str, in_process: list[tuple[str, ...]], checkpoint: Path, tmp_path: Path
+) -> None:
+    weights, image = tmp_path / "m.left", tmp_path / "image.png"
+    weights.write_text("weights")
+    card = tmp_path / f"m.left{convert.CARD_SUFFIX}"
+    said = hostile_files.put(name, card)
+    hostile_files.put(name, image)
+    with hostile_files.soon():
+        converted = compare("convert", weights, tmp_path / "m.safetensors", "--model", MODEL)
+        assert converted.exit_code == 2 and f"{card} {said}" in converted.stderr and "--like" in converted.stderr
+        predicted = compare("predict", checkpoint, image, "--model", MODEL)
+        assert predicted.exit_code == 4 and f"{image}: " in predicted.stderr
+        assert said in predicted.stderr or "a folder" in predicted.stderr

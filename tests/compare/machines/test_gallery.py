@@ -1,5 +1,6 @@
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -83,3 +84,15 @@ def test_names_from_outside_are_text(tmp_path: Path) -> None:
     assert compare("gallery", there, "--out", site).exit_code == 0
     assert "<script>alert" not in (site / "index.html").read_text()
     assert {path.name for path in tmp_path.iterdir()} == {"in", "site"}
+
+
+def test_a_gallery_writes_into_no_folder_that_a_link_leads_to(tmp_path: Path) -> None:
+    (there,) = folders(tmp_path / "in", of_machine(1))
+    site, other = tmp_path / "site", tmp_path / "other"
+    assert compare("gallery", there, "--out", site).exit_code == 0
+    place = site / Path(links(site)[0]).parent
+    shutil.rmtree(place)
+    other.mkdir()
+    place.symlink_to(other)
+    done = compare("gallery", there, "--out", site)
+    assert done.exit_code == 2 and f"{place} is a link" in done.stderr and not list(other.iterdir())

@@ -15,6 +15,7 @@ from common.machine import machine
 from compare.__main__ import app
 from compare.core.errors import FolderError
 from compare.regression import history
+from tests import hostile_files
 from tests.compare import kept, made, test_schema
 
 FIRST, SECOND = "1" * 40, "2" * 40
@@ -236,3 +237,14 @@ def test_a_reason_that_several_results_share_is_told_once_with_its_number(
     monkeypatch.setattr(history, "points", lambda *_: (points, ["too old", "too old", "torn"], False))
     told = compare(tmp_path).stderr
     assert told.count("too old") == 1 and "Left out (2 times): too old" in told and "Left out: torn" in told
+
+
+@pytest.mark.parametrize("name", hostile_files.IN_PLACE)
+def test_a_pipe_or_an_endless_file_among_benchmarks_is_named(name: str, measured: Path) -> None:
+    said = hostile_files.put(name, measured / "more.json")
+    with hostile_files.soon():
+        done = compare(measured, "--json")
+    is_damaged = name != "folder"  # which holds no file of pytest-benchmark
+    assert done.exit_code == is_damaged
+    assert (f"Left out: {measured / 'more.json'} {said}" in done.stderr) == is_damaged
+    assert len(json.loads(done.stdout)) == 4

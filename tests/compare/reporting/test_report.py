@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from common.artifacts import results
+from common.artifacts import event_log, results
 from common.artifacts.schema import Metrics, Noise
 from common.machine import machine
 from compare.__main__ import app
@@ -22,6 +22,7 @@ from compare.execution.store import Stored
 from compare.regression import history
 from compare.reporting import comparison_report, document
 from compare.reporting.tables import Cell, Column, Table
+from tests import hostile_files
 from tests.compare import made
 
 
@@ -218,3 +219,47 @@ def test_the_first_screen_says_why_its_verdicts_find_nothing() -> None:
     none = ["A against B: no finding: x.", "A against B: no finding: y.", "A against B: no finding: z."]
     answer = comparison_report.first_verdicts(found.model_copy(update={"contestants": ["All with a.", *none, reason]}))
     assert answer == [*none[:2], reason, "All with a."]
+
+
+@pytest.mark.parametrize("name", hostile_files.IN_PLACE)
+@pytest.mark.parametrize("file", [store.PLAN_FILE, results.RESULT_FILE, event_log.EVENTS_FILE])
+def test_a_pipe_or_an_endless_file_in_a_results_folder_is_named_and_not_waited_for(
+    name: str, file: str, tmp_path: Path
+) -> None:
+    stored = made.repeated(2)
+    folder = made.stored_in(stored, tmp_path / "out")
+    run = store.run_folder(folder, stored.comparison.rows[0].id, 0)
+    said = hostile_files.put(name, (folder if file == store.PLAN_FILE else run) / file)
+    with hostile_files.soon():
+        if file == store.PLAN_FILE:
+            done = CliRunner().invoke(app, ["report", str(folder)])
+            assert done.exit_code == 2 and f"{folder / file} {said}" in done.stderr
+        else:
+            (sentence,) = store.read(folder).set_aside
+            assert sentence.startswith(f"{run.relative_to(folder) / file} {said}")
+
+
+@pytest.mark.parametrize("name", hostile_files.IN_PLACE)
+def test_a_replaced_result_that_is_no_plain_file_was_changed(name: str, tmp_path: Path) -> None:
+    stored = made.repeated(1)
+    row = stored.comparison.rows[0].id
+    replaced = store.Replaced(row=row, repeat=0, sha256="0" * 64, number=1, cores_taken=None, epoch_seconds=1.0)
+    plan = stored.comparison.model_copy(update={"replaced": [replaced]})
+    folder = made.stored_in(stored.model_copy(update={"comparison": plan}), tmp_path / "out")
+    (folder / replaced.path).parent.mkdir()
+    hostile_files.put(name, folder / replaced.path)
+    with hostile_files.soon():
+        assert store.read(folder).set_aside == [f"{replaced.path} was changed since it was made again."]
+
+
+@pytest.mark.parametrize("name", [document.TABLES_FOLDER, document.PLOTS_FOLDER])
+def test_a_report_writes_into_no_folder_that_a_link_leads_to(name: str, tmp_path: Path) -> None:
+    folder, elsewhere = made.stored_in(made.repeated(1), tmp_path / "out"), tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (folder / name).symlink_to(elsewhere)
+    (tmp_path / "named").symlink_to(folder)
+    done = CliRunner().invoke(app, ["report", str(tmp_path / "named")])
+    assert done.exit_code == 2 and f"{tmp_path / 'named' / name} is a link" in done.stderr
+    assert not list(elsewhere.iterdir())
+    (folder / name).unlink()
+    assert CliRunner().invoke(app, ["report", str(tmp_path / "named")]).exit_code == 0  # the user named this link
