@@ -16,6 +16,8 @@ from common.machine.plain_file import PlainFileError
 
 MAX_BYTES = 2**17
 """Limit for a text. The longest file of this project has a tenth of it."""
+_FROM_COMMANDS = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
+"""Pipes that somebody writes into."""
 MAX_DEPTH = 32
 """Limit for lists and mappings inside each other, and for the parts of a dotted field."""
 MAX_VALUES = 20_000
@@ -34,14 +36,20 @@ class PlainValuesError(ValueError):
 
 
 def read_text(path: Path) -> str:
-    """A text file.
+    """A text file, or what comes from a command: `--spec /dev/stdin`, `--spec <(command)`.
 
     Raises:
         OSError, UnicodeDecodeError: it cannot be read.
         PlainValuesError: it is too large, or no plain file.
     """
     try:
-        return plain_file.read(path, MAX_BYTES).decode("utf-8")
+        if str(path).startswith(_FROM_COMMANDS):
+            with path.open("rb") as file:
+                content = file.read(MAX_BYTES + 1)
+            _check_size(len(content))
+        else:
+            content = plain_file.read(path, MAX_BYTES)
+        return content.decode("utf-8")
     except PlainFileError as error:
         raise PlainValuesError(f"{error.strerror}") from None
 

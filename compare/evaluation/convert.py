@@ -22,8 +22,8 @@ from compare.execution import launch, twin_client
 from compare.execution.twin_client import OwnModel
 
 CARD_SUFFIX = ".card.json"
-_MOST_CARD_BYTES = 2**24
 """Suffix of the card of a framework's own file. Such a file holds weights alone; the card holds the rest."""
+_MOST_CARD_BYTES = 2**24
 
 
 def command(

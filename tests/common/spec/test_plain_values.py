@@ -1,6 +1,7 @@
 """Text from anybody becomes plain values within limits, or is refused with a reason."""
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,16 @@ def test_a_file_without_end_is_not_read(name: str, tmp_path: Path) -> None:
     said = hostile_files.put(name, tmp_path / "spec.yaml")
     with hostile_files.soon(), pytest.raises(SpecError, match=rf"spec\.yaml is not valid yaml: it {said}.*\. Mend the file\."):
         spec.read_values(tmp_path / "spec.yaml")
+
+
+def test_a_file_may_come_from_a_command_and_is_read_up_to_the_limit() -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(reading), os.fdopen(writing, "w") as written:
+        written.write("epochs: 3")
+        written.close()
+        assert spec.read_values(Path(f"/dev/fd/{reading}")) == {"epochs": 3}
+    with Path("/dev/zero").open() as endless, pytest.raises(SpecError, match="it is longer than 131,072 bytes"):
+        spec.read_values(Path(f"/dev/fd/{endless.fileno()}"))
 
 
 @pytest.mark.parametrize("path", ["studies", "compare/papers"])
