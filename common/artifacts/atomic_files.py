@@ -5,11 +5,13 @@ A checksum protects against accidents only. Who changes a file on purpose can wr
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
 import os
 import tempfile
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any, TypeGuard, cast
 
@@ -85,6 +87,22 @@ def sha256_hex(content: bytes) -> bytes:
     return hashlib.sha256(content).hexdigest().encode()
 
 
+@contextlib.contextmanager
+def naming(path: Path) -> Generator[None]:
+    """Let an error of writing name the file. On a full disk the file can be opened, and the error of `write` names none."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
+
+
+def is_lack_of_room(error: BaseException) -> bool:
+    """Whether a disk is full, or a file larger than it may be. Such an error is of the machine, and needs no traceback."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Replace a file, whole or not at all, even if the power fails meanwhile. Then the former file may stay.
 
@@ -97,7 +115,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_PARTIAL)
     temporary = Path(name)
     try:
-        with os.fdopen(handle, "wb") as file:
+        with naming(path), os.fdopen(handle, "wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())

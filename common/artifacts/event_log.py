@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import pydantic
 
-from common.artifacts.atomic_files import ANY, is_unchanged, line_with_checksum, without_checksum
+from common.artifacts.atomic_files import ANY, is_unchanged, line_with_checksum, naming, without_checksum
 from common.artifacts.schema import EpochRecord
 from common.machine import plain_file
 
@@ -23,14 +24,31 @@ MOST_DAMAGED = 100
 
 
 def append_event(directory: Path, event: str, **values: Any) -> None:
-    """Add one line to events.jsonl and push it to the operating system, so that a kill loses no finished epoch."""
-    line = line_with_checksum({"event": event, **values}) + b"\n"
-    with (directory / EVENTS_FILE).open("ab+") as file:
+    """Add one line to events.jsonl and push it to the operating system, so that a kill loses no finished epoch.
+
+    Raises:
+        OSError: it cannot be written. The file stays as it was.
+    """
+    path, line = directory / EVENTS_FILE, line_with_checksum({"event": event, **values}) + b"\n"
+    with naming(path), path.open("ab+", buffering=0) as file:
         end = file.seek(0, os.SEEK_END)
         file.seek(max(end - 1, 0))
         if file.read(1) not in (b"", b"\n"):  # torn by a kill: keep this line apart from it
             line = b"\n" + line
-        file.write(line)
+        try:
+            while line:
+                line = line[file.write(line) :]  # where the disk is nearly full, a part of it may fit
+        except OSError:
+            file.truncate(end)
+            raise
+
+
+def append_end(directory: Path, status: str) -> None:
+    """Add the last event of a run. If that fails, the run ends without it: its result says more, and stands."""
+    try:
+        append_event(directory, "end", status=status)
+    except OSError as error:
+        print(f"The last event is left out: {error}.", file=sys.stderr)
 
 
 def read_events(directory: Path) -> list[dict[str, Any]]:

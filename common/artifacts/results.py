@@ -23,6 +23,11 @@ def save(result: RunResult, directory: Path) -> Path:
     return path
 
 
+def unwritten(error: OSError) -> str:
+    """What to say where `save` failed."""
+    return f"The result cannot be written: {error}. Free space, or raise the limit."
+
+
 def to_line(result: RunResult) -> bytes:
     """A result as its file holds it: one line, so that its checksum can be compared with the text itself."""
     return line_with_checksum(json.loads(result.model_dump_json()))

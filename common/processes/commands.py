@@ -17,7 +17,7 @@ from typing import Any
 import numpy.typing as npt
 
 from common import spec
-from common.artifacts import array_file, checkpoint, event_log, results, schema
+from common.artifacts import array_file, atomic_files, checkpoint, event_log, results, schema
 from common.data import sources
 from common.data.batches import Plan
 from common.data.preprocessing import job as scan_job
@@ -140,12 +140,12 @@ def run(job: Job, twin: Twin, cpus: list[int], facts: dict[str, Any]) -> int:
         run.record(device=twin.device)
         try:
             results.save(run.result(status, reason), out)
-            if status == "ok":
-                checkpoint.remove(out)
-            event_log.append_event(out, "end", status=status)
         except OSError as error:
-            print(f"The run's files cannot be written to {out}: {error}. Free space, or raise the limit.", file=sys.stderr)
+            print(results.unwritten(error), file=sys.stderr)
             return EXIT_FAILED
+        if status == "ok":
+            checkpoint.remove(out)
+        event_log.append_end(out, status)
     return code
 
 
@@ -168,7 +168,10 @@ def _train(job: Job, twin: Twin, run: Run, stopwatch: timing.Stopwatch) -> tuple
         if isinstance(error, SystemExit) and error.code == EXIT_TERMINATED:
             raise
         with contextlib.suppress(OSError):  # stderr may be a file on the very disk that is full
-            traceback.print_exc()
+            if atomic_files.is_lack_of_room(error):
+                print(f"The run ends: {error}. Free space, or raise the limit.", file=sys.stderr)
+            else:
+                traceback.print_exc()
         if isinstance(error, KeyboardInterrupt):
             return "killed", schema.INTERRUPTED, 128 + signal.SIGINT
         first_line = (str(error).strip().splitlines() or [""])[0][:500]

@@ -105,6 +105,8 @@ def launch(job: Job, environments: list[dict[str, str]], waiting: str) -> int:
             raise
         print(f"hosts must begin with this machine. Received: {', '.join(read.hosts)} ({error}).", file=sys.stderr)
         return EXIT_USAGE
+    except OSError as error:  # no room for what watches the ranks, or no more processes
+        failure = supervisor.Failure(0, EXIT_FAILED, f"the ranks cannot be run: {error}")
     if failure is None:
         made = out / results.RESULT_FILE if job.arguments.command == "run" else out
         if made.exists():
@@ -112,7 +114,10 @@ def launch(job: Job, environments: list[dict[str, str]], waiting: str) -> int:
         failure = supervisor.Failure(0, EXIT_FAILED, f"all ranks ended with exit code 0, and rank 0 wrote no {made.name}")
     print(failure.words, file=sys.stderr)
     if job.arguments.command == "run":
-        _save_failure(job, out, failure)
+        try:
+            _save_failure(job, out, failure)
+        except OSError as error:
+            print(results.unwritten(error), file=sys.stderr)
     return EXIT_DATA_REFUSED if failure.code == EXIT_DATA_REFUSED else EXIT_FAILED
 
 
@@ -143,7 +148,7 @@ def _save_failure(job: Job, out: Path, failure: supervisor.Failure) -> None:
             machine=machine.describe(),
         )
         results.save(made, out)
-        event_log.append_event(out, "end", status=made.status)
+        event_log.append_end(out, made.status)
         return
     written = results.load(out / results.RESULT_FILE)
     if written.status == "failed" and failure.rank != 0 and failure.code != EXIT_DATA_REFUSED:

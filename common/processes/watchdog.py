@@ -19,6 +19,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import psutil
 
+from common.artifacts import atomic_files
 from common.machine import flight, footprint
 from common.machine.flight import Flight
 from common.machine.heartbeat import LOADING_SECONDS, MARKS_BYTES, SHARED_BYTES, SIGNAL, VARIABLE, Marks
@@ -83,7 +84,8 @@ class Watched:
         try:
             os.ftruncate(self._marks.fileno(), SHARED_BYTES)
         except OSError:  # no file may be that large here
-            os.ftruncate(self._marks.fileno(), MARKS_BYTES)
+            with atomic_files.naming(Path(tempfile.gettempdir())):
+                os.ftruncate(self._marks.fileno(), MARKS_BYTES)
         self.descriptors = self._marks.fileno(), self._stacks.fileno()
         self.environment = {VARIABLE: ",".join(map(str, self.descriptors))}
         self.pid: int | None = None

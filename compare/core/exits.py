@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Generator
 from contextlib import contextmanager
 
 import typer
 
+from common.artifacts import atomic_files
 from common.data.sources import DataRefused
 from common.machine.plain_file import PlainFileError
 from common.models.weights import WeightsError
@@ -20,8 +20,7 @@ RUN_FAILED, USAGE, DATA_REFUSED, UNKNOWN, FINDINGS = 1, 2, 4, 5, 6
 
 def mended(error: OSError, where: str = "folder") -> str:
     """What to do about a file that cannot be written: a sentence."""
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    return f"Free space, or name another {where}." if full else f"Name another {where}."
+    return f"Free space, or name another {where}." if atomic_files.is_lack_of_room(error) else f"Name another {where}."
 
 
 @contextmanager

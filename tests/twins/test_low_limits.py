@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
-from common.artifacts import results
+from common.artifacts import checkpoint, event_log, results
 from compare.execution import launch, store
-from tests.twins.runs import SECONDS, Run
+from tests import full_disk
+from tests.full_disk import FullDisk
+from tests.twins.runs import RANKS, SECONDS, Run
 
 pytestmark = pytest.mark.slow
 
@@ -44,6 +46,49 @@ def test_a_run_within_a_low_limit_ends_well_or_says_why_not(framework: str, tmp_
         assert (result.reason is None) == (code == 0), result.reason
     else:
         assert code == 1 and "cannot be written" in run.log.rstrip().splitlines()[-1]
+
+
+@pytest.mark.parametrize("mode", ["serial", "multi_process"])
+def test_a_disk_full_for_any_one_file_fails_the_run_with_its_name_or_is_said(framework: str, tmp_path: Path, mode: str) -> None:
+    """Each write of a serial run fails once: the n-th, and all later ones to that file until it is closed.
+
+    Of a run with two ranks, one write of each kind (`write`, `fsync`, `ftruncate`) to each file fails. Where a temporary file
+    of Python or of the framework does not fit, a run that does without it need not say so.
+    """
+    library = full_disk.compiled(tmp_path)
+
+    fields = {"model": "tests.twins.own_plain_model", "epochs": 2, **KEPT, **(RANKS if mode == "multi_process" else {})}
+
+    def run(name: str, **environment: str) -> Run:
+        made = Run(framework, tmp_path / name, fields, **environment)
+        made.process.wait(SECONDS)
+        return made
+
+    disk = FullDisk(library, tmp_path / "undisturbed")
+    expected = run("undisturbed", **disk.environment).end().final_weights_hash
+    kinds = [write.kind for write in disk.writes()]
+    files = {results.RESULT_FILE, results.BEST_FILE, event_log.EVENTS_FILE, checkpoint.FILE}
+    assert {name for _, name in kinds} >= files
+    for at, kind in enumerate(kinds, 1):
+        if mode != "serial" and kind in kinds[: at - 1]:
+            continue
+        disk, folder = FullDisk(library, tmp_path / str(at), at), tmp_path / str(at)
+        disturbed = run(str(at), **disk.environment)
+        where, code, path = disk.met(), disturbed.process.returncode, folder / results.RESULT_FILE
+        result = results.load(path) if path.exists() else None
+        said = f"{disturbed.log}\n{result.reason if result is not None else ''}"
+        # A rank that lost its partner may say where.
+        unwanted = "^OSError: " if mode == "multi_process" else "Traceback"
+        assert not re.search(unwanted, disturbed.log, re.MULTILINE), (where, said)
+        assert not list(folder.glob(".*.partial")) and not event_log.damaged_events(folder), where
+        named = re.search(rf"No space left on device: '.*{re.escape(where.kind[1])}.*'", said)
+        if code == 0:
+            assert result is not None and (result.status, result.final_weights_hash) == ("ok", expected), (where, said)
+            assert named or where.is_temporary, (where, said)
+        else:
+            assert code == 1 and (result is None or result.status == "failed") and named, (where, said)
+            again = run(str(at))
+            assert again.end().final_weights_hash == expected, (where, again.log)
 
 
 CGROUPS = Path("/sys/fs/cgroup")

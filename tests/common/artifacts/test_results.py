@@ -1,6 +1,7 @@
 import json
 import math
 import os
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -284,6 +285,22 @@ def test_an_event_after_a_torn_line_is_not_lost_with_it(tmp_path: Path) -> None:
     event_log.append_event(tmp_path, "end", status="killed")
     assert event_log.read_events(tmp_path) == [{"event": "start"}, {"event": "end", "status": "killed"}]
     assert event_log.damaged_events(tmp_path) == [2]
+
+
+def test_what_does_not_fit_is_named_and_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    event_log.append_event(tmp_path, "start")
+    path = tmp_path / event_log.EVENTS_FILE
+    before = path.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 8, limits[1]))
+    try:
+        with pytest.raises(OSError, match=r"File too large: '.*/events\.jsonl'"):
+            event_log.append_event(tmp_path, "end", status="ok")
+        with pytest.raises(OSError, match=r"File too large: '.*/result\.json'"):
+            atomic_files.write_atomically(tmp_path / "result.json", 1000 * "x")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
 
 
 def test_a_flipped_bit_anywhere_in_an_event_is_noticed(tmp_path: Path) -> None:
