@@ -1,12 +1,9 @@
 """A run that may use little of the machine ends well, or says why not, in both frameworks."""
 
-import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +11,7 @@ import pytest
 
 from common.artifacts import results
 from compare.execution import launch, store
+from tests.control_groups import control_group, within
 from tests.twins.runs import SECONDS, Run
 
 pytestmark = pytest.mark.slow
@@ -46,34 +44,11 @@ def test_a_run_within_a_low_limit_ends_well_or_says_why_not(framework: str, tmp_
         assert code == 1 and "cannot be written" in run.log.rstrip().splitlines()[-1]
 
 
-CGROUPS = Path("/sys/fs/cgroup")
 LIMITS: dict[str, tuple[tuple[str, str], tuple[str, str]]] = {
-    "memory": (("memory/{}/memory.limit_in_bytes", "{}/memory.max"), ("300M", "420M")),
-    "pids": (("pids/{}/pids.max", "{}/pids.max"), ("5", "8")),
+    "memory": (("memory.limit_in_bytes", "memory.max"), ("300M", "420M")),
+    "pids": (("pids.max", "pids.max"), ("5", "8")),
 }
 """By controller, the file of its limit in versions 1 and 2, and two limits. The first may be less than an import needs."""
-
-
-@contextmanager
-def cgroup(controller: str, limit: str) -> Iterator[Path]:
-    """A control group of this limit. The test is skipped where none can be made."""
-    for file in LIMITS[controller][0]:
-        path = CGROUPS / file.format(f"convtwins-{os.getpid()}")
-        try:
-            path.parent.mkdir()
-        except OSError:
-            continue
-        try:
-            path.write_text(limit, encoding="ascii")
-        except OSError:
-            path.parent.rmdir()
-            continue
-        try:
-            yield path.parent
-        finally:
-            path.parent.rmdir()
-        return
-    pytest.skip(f"no control group of {controller} can be made here")
 
 
 @pytest.mark.parametrize(
@@ -84,8 +59,9 @@ def test_a_comparison_within_a_control_group_ends_well_or_says_why_not(
 ) -> None:
     settings = ["--frameworks", framework, "--modes", "serial", "--cores", "1", "--no-proof", "--limit", "128", "--epochs", "1"]
     command = [sys.executable, "-m", "compare", "run", *settings, "--out", str(tmp_path / "out")]
-    with cgroup(controller, limit) as group:
-        inside = ["bash", "-c", f'echo $$ > {group / "cgroup.procs"} && exec "$@"', "bash", *command]
+    first, second = ({file: limit} for file in LIMITS[controller][0])
+    with control_group(controller, first, second) as group:
+        inside = [*within(group), *command]
         done = subprocess.run(inside, cwd=launch.PROJECT_ROOT, capture_output=True, text=True, timeout=SECONDS, check=False)
         assert not (group / "cgroup.procs").read_text(encoding="ascii"), "a process is left"
     assert done.returncode in (0, 1) and "Traceback" not in done.stderr, done.stderr
