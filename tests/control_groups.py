@@ -1,8 +1,8 @@
-"""Control groups of the first version, for tests and recordings. They need root."""
+"""Control groups of either version, for tests and recordings. They need root."""
 
 import os
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,24 +12,60 @@ GROUPS = Path("/sys/fs/cgroup")
 
 
 @contextmanager
-def control_group(controller: str, settings: Mapping[str, str], name: str = "test") -> Generator[Path]:
+def control_group(controller: str, first: Mapping[str, str], second: Mapping[str, str], name: str = "test") -> Generator[Path]:
     """A control group for processes whose numbers are written into its `cgroup.procs`; skipped where none can be made.
 
     Args:
+        first: settings by file, in version 1.
+        second: the same in version 2.
         name: tells groups of one process apart.
     """
-    folder = GROUPS / controller / f"convtwins-{name}-{os.getpid()}"
-    if not (GROUPS / controller).is_dir() or not os.access(GROUPS / controller, os.W_OK):
-        pytest.skip(f"the control groups of {controller} cannot be written here")
-    folder.mkdir()
-    try:
-        for key, value in settings.items():
-            (folder / key).write_text(value, encoding="utf-8")
-        yield folder
-    finally:
-        for _ in range(200):
-            try:
-                folder.rmdir()
-                break
-            except OSError:  # its last process is still ending
-                time.sleep(0.05)
+    for parent, settings in ((GROUPS / controller, first), (GROUPS, second), (GROUPS / "unified", second)):
+        folder = parent / f"convtwins-{name}-{os.getpid()}"
+        try:
+            folder.mkdir()
+        except OSError:
+            continue
+        try:
+            for key, value in settings.items():
+                (folder / key).write_text(value, encoding="ascii")
+        except OSError:
+            folder.rmdir()
+            continue
+        try:
+            yield folder
+        finally:
+            _remove(folder)
+        return
+    pytest.skip(f"no control group of {controller} can be made here")
+
+
+@contextmanager
+def freezer() -> Generator[tuple[Path, Callable[[bool], None]]]:
+    """A control group, and what freezes or thaws all its processes. They are thawed in the end."""
+    with control_group("freezer", {"freezer.state": "THAWED"}, {"cgroup.freeze": "0"}) as group:
+
+        def freeze(wanted: bool) -> None:
+            if (group / "freezer.state").exists():
+                (group / "freezer.state").write_text("FROZEN" if wanted else "THAWED", encoding="ascii")
+            else:
+                (group / "cgroup.freeze").write_text(str(int(wanted)), encoding="ascii")
+
+        try:
+            yield group, freeze
+        finally:
+            freeze(False)
+
+
+def within(group: Path) -> list[str]:
+    """The words before a command that start it in a control group."""
+    return ["bash", "-c", f'echo $$ > {group / "cgroup.procs"} && exec "$@"', "bash"]
+
+
+def _remove(folder: Path) -> None:
+    for _ in range(200):
+        try:
+            folder.rmdir()
+            return
+        except OSError:  # its last process is still ending
+            time.sleep(0.05)

@@ -110,14 +110,30 @@ def blocked_in(pid: int, thread: int) -> str:
 
 def throttled_seconds(pid: int) -> float:
     """How long the quota of its control group has kept a process from running. 0: there is no quota, or it is not known."""
+    for group in _control_groups(pid, "cpu"):
+        counts = dict(each.split() for each in _text(f"{group}/cpu.stat").splitlines())
+        if "throttled_usec" in counts or "throttled_time" in counts:
+            return int(counts.get("throttled_usec", 0)) / 1e6 + int(counts.get("throttled_time", 0)) / 1e9
+    return 0.0
+
+
+def is_frozen(pid: int) -> bool:
+    """Whether the freezer of its control group stops a process. Its threads then seem to sleep, or to wait for the disk."""
+    return any(
+        _text(f"{group}/freezer.state") == "FROZEN" or "frozen 1" in _text(f"{group}/cgroup.events")
+        for group in _control_groups(pid, "freezer")
+    )
+
+
+def _control_groups(pid: int, controller: str) -> Iterator[str]:
+    """The folders of a process's control groups that may have this controller: of version 1, and of version 2."""
     for line in _text(f"/proc/{pid}/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
-        if not controllers or "cpu" in controllers.split(","):
-            folder = f"/sys/fs/cgroup/{controllers}".rstrip("/")
-            counts = dict(each.split() for each in _text(f"{folder}{path.rstrip('/')}/cpu.stat").splitlines())
-            if "throttled_usec" in counts or "throttled_time" in counts:
-                return int(counts.get("throttled_usec", 0)) / 1e6 + int(counts.get("throttled_time", 0)) / 1e9
-    return 0.0
+        if controller in controllers.split(","):
+            yield f"/sys/fs/cgroup/{controllers}{path.rstrip('/')}"
+        elif not controllers:
+            yield f"/sys/fs/cgroup{path.rstrip('/')}"
+            yield f"/sys/fs/cgroup/unified{path.rstrip('/')}"  # beside groups of version 1
 
 
 def _read_linux(pid: int) -> Footprint:

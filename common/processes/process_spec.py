@@ -56,6 +56,10 @@ class Running(Protocol):
         ...
 
 
+_HELD_SECONDS = 10.0
+"""For which a process that was ended is waited for."""
+
+
 class Local:
     """A member at work on this machine."""
 
@@ -101,4 +105,6 @@ class Local:
         # The group first: once the process is reaped, its number may be another's.
         with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: a group of nothing but zombies
             os.killpg(self.pid, signal.SIGKILL)
-        self._process.wait()
+        # The freezer of a control group, or a disk that does not answer, holds a process even then. It ends once it is let go.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_HELD_SECONDS)

@@ -42,7 +42,7 @@ class Sample(NamedTuple):
 
     marks: Marks
     stopped: bool
-    """By a signal or a debugger."""
+    """By a signal, a debugger, or the freezer of its control group."""
     cpu_seconds: float | None
     """Of it with all that it started. None: it made progress since it was last looked at, and nothing more was read."""
     wanting: bool = False
@@ -101,7 +101,9 @@ class Watched:
                 return None
             stopped = status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
             before, self._seen = self._seen, self.marks()
-            return Sample(self._seen, stopped, *_work(process)) if self._seen == before else Sample(self._seen, stopped, None)
+            if self._seen != before:
+                return Sample(self._seen, stopped, None)
+            return Sample(self._seen, stopped or footprint.is_frozen(process.pid), *_work(process))
         except psutil.NoSuchProcess:
             return None
 

@@ -93,7 +93,7 @@ def _attempt(
         left: the row's spec with the replicas that are left.
     """
     directory = store.run_folder(folder, row.id, repeat)
-    begun = time.time()
+    begun = time.monotonic()
     process: launch.Started | None = None
     try:
         try:
@@ -137,11 +137,13 @@ def _death(made: RunResult, directory: Path, begun: float, steps: int) -> Restar
     """How an attempt died.
 
     Args:
-        begun: when it was started, in seconds since 1970.
+        begun: when it was started, by the monotonic clock.
         steps: its updates.
     """
     kept = directory / checkpoint.FILE
-    since = max(begun, kept.stat().st_mtime) if kept.exists() else begun
+    seconds = time.monotonic() - begun
+    if kept.exists():  # a file has the time of the wall clock, which may have been set meanwhile
+        seconds = min(seconds, max(time.time() - kept.stat().st_mtime, 0.0))
     events = event_log.read_events(directory)
     resumed = next((event["epochs"] for event in events if event.get("event") == "resume"), 0)
     steps -= sum(epoch.steps for epoch in made.epochs[resumed:])
@@ -149,7 +151,7 @@ def _death(made: RunResult, directory: Path, begun: float, steps: int) -> Restar
         reason=made.reason or made.status,
         epochs=len(made.epochs),
         steps=max(steps, 0),
-        seconds_lost=max(time.time() - since, 0.0),
+        seconds_lost=seconds,
     )
 
 

@@ -86,6 +86,8 @@ class Member:
     def __init__(self, group: Group) -> None:
         self.group = group
         self.ended = False
+        self.frozen = False
+        """By the freezer of its control group."""
         self.footprints: dict[int, Footprint] = {}
         self.connections: list[Connection] = []
         self.looks: deque[Look] = deque()
@@ -146,7 +148,9 @@ class Member:
             self.footprints = _read(group.pids)
         self._counted = {pid: before[pid] for pid in ended if psutil.pid_exists(pid)} | self.footprints
         main = self.footprints.get(self._main)
-        self._stopped_looks = self._stopped_looks + 1 if main is not None and main.is_stopped else 0
+        self.frozen = footprint.is_frozen(self._main)
+        is_stopped = main is not None and (main.is_stopped or self.frozen)
+        self._stopped_looks = self._stopped_looks + 1 if is_stopped else 0
         own = {inode: connections[inode] for inode in held if inode in connections}
         self.connections = list(own.values())
         counts = {inode: each.received_bytes + each.acknowledged_bytes for inode, each in own.items()}

@@ -82,6 +82,8 @@ def _judge_living(members: Sequence[Member], living: Sequence[Member], patience:
         pids = wording.joined([str(each.main) for each in stopped])
         verb = "is" if len(stopped) == 1 else "are"
         words = f"{_names(stopped)} {verb} stopped by a signal or a debugger (`kill -CONT {pids}` lets go on)"
+        if all(each.frozen for each in stopped):
+            words = f"{_names(stopped)} {verb} frozen by the freezer of a control group"
         return Verdict(STUCK, words, tuple(each.name for each in stopped))
     still = [each for each in living if each.is_idle(patience)]
     asking = [each for each in living if each not in still and each.is_asking(patience)]

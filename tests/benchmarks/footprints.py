@@ -179,8 +179,8 @@ def _in_a_process(one: Wanted, out: Path) -> None:
     """Each recording has its own: a look counts all that its process has started, and a host is a namespace."""
     with ExitStack() as undo:
         hosts = [each.address for each in undo.enter_context(joined_hosts(2))] if one.fault == "network_cut" else []
-        limit = {"memory.limit_in_bytes": str(GROUP_BYTES)}
-        group = undo.enter_context(control_group("memory", limit, one.name)) if one.fault == "swapping" else None
+        limit = {"memory.limit_in_bytes": str(GROUP_BYTES)}, {"memory.max": str(GROUP_BYTES)}
+        group = undo.enter_context(control_group("memory", *limit, one.name)) if one.fault == "swapping" else None
         prefix = ["ip", "netns", "exec", hosts[0]] if hosts else []
         words = [*prefix, sys.executable, "-m", "tests.benchmarks.footprints", "one", str(out), *map(str, one)]
         subprocess.run([*words, *hosts, f"--group={group or ''}"], cwd=PROJECT, check=False)

@@ -1,12 +1,9 @@
 """A run that may use little of the machine ends well, or says why not, in both frameworks."""
 
-import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +12,7 @@ import pytest
 from common.artifacts import checkpoint, event_log, results
 from compare.execution import launch, store
 from tests import full_disk
+from tests.control_groups import control_group, within
 from tests.full_disk import FullDisk
 from tests.twins.runs import RANKS, SECONDS, Run
 
@@ -91,34 +89,11 @@ def test_a_disk_full_for_any_one_file_fails_the_run_with_its_name_or_is_said(fra
             assert again.end().final_weights_hash == expected, (where, again.log)
 
 
-CGROUPS = Path("/sys/fs/cgroup")
 LIMITS: dict[str, tuple[tuple[str, str], tuple[str, str]]] = {
-    "memory": (("memory/{}/memory.limit_in_bytes", "{}/memory.max"), ("300M", "420M")),
-    "pids": (("pids/{}/pids.max", "{}/pids.max"), ("5", "8")),
+    "memory": (("memory.limit_in_bytes", "memory.max"), ("300M", "420M")),
+    "pids": (("pids.max", "pids.max"), ("5", "8")),
 }
 """By controller, the file of its limit in versions 1 and 2, and two limits. The first may be less than an import needs."""
-
-
-@contextmanager
-def cgroup(controller: str, limit: str) -> Iterator[Path]:
-    """A control group of this limit. The test is skipped where none can be made."""
-    for file in LIMITS[controller][0]:
-        path = CGROUPS / file.format(f"convtwins-{os.getpid()}")
-        try:
-            path.parent.mkdir()
-        except OSError:
-            continue
-        try:
-            path.write_text(limit, encoding="ascii")
-        except OSError:
-            path.parent.rmdir()
-            continue
-        try:
-            yield path.parent
-        finally:
-            path.parent.rmdir()
-        return
-    pytest.skip(f"no control group of {controller} can be made here")
 
 
 @pytest.mark.parametrize(
@@ -129,8 +104,9 @@ def test_a_comparison_within_a_control_group_ends_well_or_says_why_not(
 ) -> None:
     settings = ["--frameworks", framework, "--modes", "serial", "--cores", "1", "--no-proof", "--limit", "128", "--epochs", "1"]
     command = [sys.executable, "-m", "compare", "run", *settings, "--out", str(tmp_path / "out")]
-    with cgroup(controller, limit) as group:
-        inside = ["bash", "-c", f'echo $$ > {group / "cgroup.procs"} && exec "$@"', "bash", *command]
+    first, second = ({file: limit} for file in LIMITS[controller][0])
+    with control_group(controller, first, second) as group:
+        inside = [*within(group), *command]
         done = subprocess.run(inside, cwd=launch.PROJECT_ROOT, capture_output=True, text=True, timeout=SECONDS, check=False)
         assert not (group / "cgroup.procs").read_text(encoding="ascii"), "a process is left"
     assert done.returncode in (0, 1) and "Traceback" not in done.stderr, done.stderr

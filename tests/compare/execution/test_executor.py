@@ -1,7 +1,9 @@
 """Which runs are restarted, and what results say of it. Made-up twins die here, real ones in `tests.twins.test_restarts`."""
 
+import itertools
 import json
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,18 @@ def test_a_run_that_a_signal_ends_is_restarted_and_says_how_often_why_and_where(
     assert all(0.0 < death.seconds_lost < 300.0 for death in made.restarts)
     said = capsys.readouterr().err
     assert said.count(f"repeat 1 is restarted: killed by {number} (finished epochs: 1, steps after them: 0).") == 2
+
+
+@pytest.mark.parametrize("days", [1, -1])
+def test_a_wall_clock_that_is_set_changes_no_seconds_lost(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: int
+) -> None:
+    now, calls = time.time, itertools.count()
+    monkeypatch.setattr(time, "time", lambda: now() + 86400 * days * next(calls))
+    behave(fake_twins, left__serial__1="kill")
+    begun = time.monotonic()
+    (death, *_) = run(tmp_path, restarts=1).restarts
+    assert 0.0 <= death.seconds_lost <= time.monotonic() - begun
 
 
 def test_when_no_restart_is_left_the_reason_names_all_deaths(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -15,19 +15,29 @@ from common.machine import machine
 from compare.watching.verdict import SLOW, STUCK
 from tests.compare.watching.jobs import started, watched
 from tests.compare.watching.test_watch import TRAINING
-from tests.control_groups import control_group
+from tests.control_groups import control_group, freezer
 from tests.namespaces import joined_hosts
 
 
 @pytest.mark.slow
 def test_a_job_that_its_quota_stops_is_slow_and_the_quota_is_named(tmp_path: Path) -> None:
-    settings = {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "10000"}
-    with control_group("cpu", settings) as group, started(TRAINING, tmp_path) as pid:
+    settings = {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "10000"}, {"cpu.max": "10000 100000"}
+    with control_group("cpu", *settings) as group, started(TRAINING, tmp_path) as pid:
         (group / "cgroup.procs").write_text(str(pid))
         found = watched(pid, lambda found: found.state == SLOW and "quota" in found.because)
     assert found.state == SLOW
     gets = rf"process {pid} gets 0\.[01]\d of the .* cores that it wants"
     assert re.fullmatch(rf"{gets}; the quota of its control group stops it \d+ % of the time", found.because), found.because
+
+
+@pytest.mark.slow
+def test_a_job_that_the_freezer_of_its_control_group_stops_is_stuck_and_not_slow_by_its_disk(tmp_path: Path) -> None:
+    with freezer() as (group, freeze), started(TRAINING, tmp_path) as pid:
+        (group / "cgroup.procs").write_text(str(pid))
+        freeze(True)
+        found = watched(pid)
+        freeze(False)
+    assert (found.state, found.because) == (STUCK, f"process {pid} is frozen by the freezer of a control group")
 
 
 MAPPED = """
@@ -49,8 +59,8 @@ MAPPED = """
 
 @pytest.mark.slow
 def test_a_job_whose_memory_comes_from_the_disk_again_and_again_is_slow_and_says_so(tmp_path: Path) -> None:
-    settings = {"memory.limit_in_bytes": str(64 * 2**20)}
-    with control_group("memory", settings) as group, started(MAPPED, tmp_path) as pid:
+    settings = {"memory.limit_in_bytes": str(64 * 2**20)}, {"memory.max": str(64 * 2**20)}
+    with control_group("memory", *settings) as group, started(MAPPED, tmp_path) as pid:
         (group / "cgroup.procs").write_text(str(pid))
         # What it wrote is in the memory of the machine, and is dropped from there.
         with (tmp_path / "data.bin").open("rb") as file:

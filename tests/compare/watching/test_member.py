@@ -47,6 +47,16 @@ def test_a_rank_that_asks_again_and_again_is_at_work_if_anything_moves(field: st
     rank.close()
 
 
+def test_a_rank_that_waits_for_the_disk_is_slow_and_the_reason_says_how_often_and_how_fast() -> None:
+    rank = Member(of(os.getpid()))
+    waiting = QUIET | {"wants": True, "disk_waits": True, "disk_bytes": 4.0 * 2**20}
+    rank.looks.extend([Look(**waiting)] * 3 + [Look(**QUIET | {"cpu_seconds": 1.0, "wants": True})])
+    found = judge([rank], 4.0)
+    rank.close()
+    assert (found.state, found.ranks) == (SLOW, ("rank 0",))
+    assert found.because == "rank 0 waits for the disk 75 % of the time (3.0 MiB a second)"
+
+
 def test_without_stacks_an_idle_rank_beside_one_that_works_is_not_called_healthy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
