@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +17,7 @@ from pydantic import Field
 
 from common import spec
 from common.frozen import Frozen
+from common.machine import plain_file
 from common.spec import SpecError, plain_values
 from common.spec.errors import shown
 from compare.core.option_parsing import chosen
@@ -24,6 +26,8 @@ from compare.execution.launch import FRAMEWORKS
 from compare.execution.matrix import FileName
 
 FOLDER = Path(__file__).parent
+_MOST_CSV_BYTES = 2**24
+"""Of a file of figures. A paper prints no more than a thousandth of it."""
 
 Scale = Literal["smoke", "quick", "full"]
 SMOKE: Scale = "smoke"
@@ -541,8 +545,8 @@ def _with_csv(paper: Paper, folder: Path) -> Iterator[tuple[str, PublishedTable 
             continue
         if Path(table.csv).name != table.csv:
             raise SpecError(f"tables.{name}.csv must lie beside the paper. Received: {shown(table.csv)}. Use its name alone.")
-        with (folder / table.csv).open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
+        text = plain_file.read(folder / table.csv, _MOST_CSV_BYTES).decode()
+        rows = list(csv.DictReader(io.StringIO(text, newline="")))
         if not rows:
             raise SpecError(f"{table.csv} has no rows. Received: an empty file. Write a heading and a row for each label.")
         label, *_ = rows[0]

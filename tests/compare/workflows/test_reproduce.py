@@ -36,6 +36,7 @@ from compare.reporting.tables import Table
 from compare.tuning import tuning_findings
 from compare.workflows import reproduce
 from compare.workflows.step_runner import Passed
+from tests import hostile_files
 from tests.compare.twins import fake
 from tests.parity import settings as parity_settings
 from tests.planted import exercise
@@ -925,6 +926,16 @@ def test_a_wrong_file_of_figures_is_refused_with_the_reason(content: bytes, said
     (tmp_path / "figures.csv").write_bytes(content)
     done = invoke(file, "--scale", "smoke", "--out", tmp_path / "out")
     assert done.exit_code == 2 and said in done.stderr and str(file) in done.stderr
+
+
+@pytest.mark.parametrize("name", hostile_files.IN_PLACE)
+def test_figures_in_a_pipe_or_an_endless_file_are_refused(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "fourth.yaml"
+    file.write_text(FOURTH.replace("figures:", "csv: figures.csv\n    figures:"))
+    said = hostile_files.put(name, tmp_path / "figures.csv")
+    with hostile_files.soon():
+        done = invoke(file, "--scale", "smoke", "--out", tmp_path / "out")
+    assert done.exit_code == 2 and f"figures.csv {said}" in done.stderr
 
 
 def test_every_mistake_of_the_exercise_is_one_that_can_be_planted() -> None:
