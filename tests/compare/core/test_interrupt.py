@@ -116,8 +116,8 @@ def test_an_interrupt_where_a_command_has_nothing_to_tidy_up_ends_with_one_line(
     )
     folder = Path(f"/proc/{process.pid}/fd")
     while process.poll() is None:
-        there = [os.readlink(each) for each in folder.iterdir() if each.is_symlink()]
-        if there.count(os.readlink(folder / "0")) == 2:  # its stdin, and the spec
+        there = [each.readlink() for each in folder.iterdir() if each.is_symlink()]
+        if there.count((folder / "0").readlink()) == 2:  # its stdin, and the spec
             break
         time.sleep(0.05)
     for _ in range(3):  # as `timeout` and an impatient user send it
