@@ -20,7 +20,8 @@ RUN_FAILED, USAGE, DATA_REFUSED, UNKNOWN, FINDINGS = 1, 2, 4, 5, 6
 
 def mended(error: OSError, where: str = "folder") -> str:
     """What to do about a file that cannot be written: a sentence."""
-    return f"Free space, or name another {where}." if atomic_files.is_lack_of_room(error) else f"Name another {where}."
+    may_be_full = error.errno is None or atomic_files.is_lack_of_room(error)
+    return f"Free space, or name another {where}." if may_be_full else f"Name another {where}."
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from common.processes import hosts, ranks, supervisor
 from common.processes.hosts import Distant
 from common.processes.process_spec import ProcessSpec
 from common.processes.supervisor import Failure, Watch
-from common.processes.twin import Job
+from common.processes.twin import EXIT_FAILED, Job
 
 LIMIT = 4.0
 
@@ -150,10 +150,11 @@ def test_another_error_of_the_system_is_not_taken_for_a_wrong_host(tmp_path: Pat
     monkeypatch.setattr(supervisor, "run_members", run_members)
     monkeypatch.setattr(machine, "hold_to", lambda _: None)
     read = spec.build({"mode": "multi_process", "replicas": 2, "cores": 1, "hosts": ["a", "b"]})
-    arguments = argparse.Namespace(command="run", out=tmp_path)
+    arguments = argparse.Namespace(command="run", out=tmp_path, repeat=0)
     environments = placement.environments(2, read.hosts)
-    with pytest.raises(FileNotFoundError, match="no ssh"):
-        ranks.launch(Job("pytorch", read, arguments, [], 0.0), environments, "")
+    assert ranks.launch(Job("pytorch", read, arguments, [], 0.0), environments, "") == EXIT_FAILED
+    made = results.load(tmp_path / results.RESULT_FILE)
+    assert made.status == "failed" and "the ranks cannot be run: no ssh" in str(made.reason)
 
 
 @pytest.mark.parametrize("command", ["run", "trace"])

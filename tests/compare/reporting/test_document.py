@@ -161,7 +161,8 @@ def test_a_full_disk_is_said_and_the_report_is_printed_all_the_same(
     assert small(exit_code=0).deliver(tmp_path, as_json=False) == exits.RUN_FAILED
     printed = capsys.readouterr()
     assert "It is a draw." in printed.out and "Report:" not in printed.out
-    assert printed.err.startswith(f"The report cannot be written to {tmp_path} ([Errno 28] No space left on device).")
+    said = f"The report cannot be written to {tmp_path} ([Errno 28] No space left on device: '{tmp_path}/tables/times.md')."
+    assert printed.err.startswith(said)
     assert not (tmp_path / "report.md").exists()
 
 
