@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 
 _MOST_AT_ONCE = 2**16
-"""Of a file that says that it is empty, as those of the kernel do."""
+"""Bytes that are asked for at once, at the least: files of the kernel say that they are empty."""
 
 
 class PlainFileError(OSError):

@@ -18,10 +18,10 @@ from compare.core.interrupt import Interrupted
 RUN_FAILED, USAGE, DATA_REFUSED, UNKNOWN, FINDINGS = 1, 2, 4, 5, 6
 
 
-def mended(error: OSError, where: str = "folder") -> str:
+def _advice(error: OSError) -> str:
     """What to do about a file that cannot be written: a sentence."""
     may_be_full = error.errno is None or atomic_files.is_lack_of_room(error)
-    return f"Free space, or name another {where}." if may_be_full else f"Name another {where}."
+    return "Free space, or name another folder." if may_be_full else "Name another folder."
 
 
 @contextmanager
@@ -45,7 +45,7 @@ def reported() -> Generator[None]:
     except LaunchError as error:
         code, words = RUN_FAILED, str(error)
     except OSError as error:
-        code, words = RUN_FAILED, f"{error}. {mended(error)} The same command continues from what is there."
+        code, words = RUN_FAILED, f"{error}. {_advice(error)} The same command continues from what is there."
     else:
         return
     typer.echo(words, err=True)
