@@ -44,9 +44,9 @@ def report(compared: Compared, folder: Path, found: Scaling, arguments: Sequence
         findings=[("Cautions", comparison_report.in_folder(compared.cautions, folder))] if compared.cautions else [],
         tables=[table for table in made if table.rows],
         drawings={NAME: lambda figure: draw(found, figure)},
-        environment=comparison_report.environment(compared),
+        environment=[*comparison_report.environment(compared), *comparison_report.made_from(compared.stored.made_from)],
         commands=[("This report, from the stored results:", f"{document.COMPARE} {again}")],
-        values=found.model_dump() | {"checks": checks},
+        values=found.model_dump() | {"checks": checks, "made_from": compared.stored.made_from},
         exit_code=compared.exit_code,
         failures=compared.failures,
     )

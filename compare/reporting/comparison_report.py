@@ -131,7 +131,7 @@ def report(compared: Compared, folder: Path, out: Path | None = None) -> Report:
         drawings=comparison_plots.drawings(summaries, comparison.class_names),
         files=frames,
         notes=["", f"Left out of the plots: {tables.escaped(absent)}."] if absent else [],
-        environment=[*environment(compared), *_made_from(stored), *_unsigned(stored)],
+        environment=[*environment(compared), *made_from(stored.made_from), *_unsigned(stored)],
         commands=commands(compared, folder, out),
         values=values,
         template="report.html.jinja",
@@ -167,10 +167,14 @@ def _values(compared: Compared) -> dict[str, Any]:
     }
 
 
-def _made_from(stored: Stored) -> list[tuple[str, str]]:
-    """One hash of all files that the report was made from: that of the lines that sha256sum prints of them."""
-    lines = signing.manifest(stored.made_from)
-    files = wording.count(len(stored.made_from), "file")
+def made_from(digests: Mapping[str, str]) -> list[tuple[str, str]]:
+    """One hash of all files that a report was made from: that of the lines that sha256sum prints of them.
+
+    Args:
+        digests: SHA-256 of each file, by its path in the folder.
+    """
+    lines = signing.manifest(digests)
+    files = wording.count(len(digests), "file")
     return [("made from", f"{files}, SHA-256 {hashlib.sha256(lines.encode()).hexdigest()}")] if lines else []
 
 

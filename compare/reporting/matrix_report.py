@@ -104,6 +104,7 @@ def report(made: Read, folder: Path, out: Path | None = None) -> Report:
     troubles = [f"{name}: {each}" for name, compared in made.compared.items() for each in compared.findings.troubles]
     again = ["report", str(folder), *(["--out", str(out)] if out else [])]
     done = len(made.compared)
+    read_from = {f"{name}/{path}": digest for name, each in made.compared.items() for path, digest in each.stored.made_from.items()}
     return Report(
         title=f"Matrix of {wording.count(len(plan.cells), 'comparison')}",
         overline="Comparison of frameworks",
@@ -123,6 +124,7 @@ def report(made: Read, folder: Path, out: Path | None = None) -> Report:
         tables=[wins_table(plan, found), _cells_table(made)],
         drawings={"wins": lambda figure: _draw(figure, found)},
         sections=[_section(cell, made.compared[cell.name], folder, out) for cell in plan.cells if cell.name in made.compared],
+        environment=comparison_report.made_from(read_from),
         commands=[
             *document.SET_UP,
             ("The matrix:", f"{COMMAND} {wording.shell(anew(plan.argv))}"),
@@ -135,6 +137,7 @@ def report(made: Read, folder: Path, out: Path | None = None) -> Report:
                 for cell in plan.cells
             },
             "verdicts": [each.seconds.model_dump() for each in found],
+            "made_from": read_from,
         },
         exit_code=exits.RUN_FAILED if failed or bad else 0,
         failures=[*([f"{wording.count(len(failed), 'comparison')} could not be run"] * bool(failed)), *bad],

@@ -11,7 +11,7 @@ import yaml
 from compare import api
 from compare.comparison import comparison_plan, run
 from compare.core.errors import FolderError
-from compare.execution import cells, executor, store
+from compare.execution import cells, executor, signing, store
 from compare.reporting import matrix_report
 from tests.compare import made
 from tests.compare.command_line import compare
@@ -50,6 +50,10 @@ def test_a_matrix_is_one_folder_and_its_report_begins_with_who_wins_where(
     assert html.index("Who wins where") < html.index(">Comparison<") and "left is faster in 2 of 2 comparisons" in html
     assert {path.name for path in (out / "tables").glob("who*")} == {f"who_wins_where.{form}" for form in ("csv", "md", "tex")}
     assert printed == json.loads((out / "results.json").read_text())
+    files = [path for cell in ("simple_cnn", "resnet18") for path in (out / cell).glob("runs/*/result.json")]
+    files += [out / cell / store.PLAN_FILE for cell in ("simple_cnn", "resnet18")]
+    assert printed["made_from"] == {path.relative_to(out).as_posix(): signing.sha256(path) for path in files}
+    assert len(files) == 22 and "22 files, SHA-256 " in html
     shown = api.load(out)
     assert isinstance(shown, api.Matrix)
     assert list(shown.cells) == ["simple_cnn", "resnet18"] and list(shown.who_wins_where.winner) == ["left"] * 2

@@ -175,6 +175,8 @@ def test_scaling_runs_every_size_with_its_serial_counterparts(
 
 def _assert_ratios_are_those_of_seconds_and_projections_are_apart(out: Path) -> None:
     done = compare("scaling", "--stored", out, "--json")
+    assert json.loads(done.stdout)["made_from"] == store.read(out).made_from
+    assert f"{len(store.read(out).made_from)} files, SHA-256 " in (out / "scaling.html").read_text()
     points = {point["id"]: point for point in json.loads(done.stdout)["points"]}
     # The fake's seconds are 1 / (1 + 0.5 (replicas - 1) + 0.2 (cores - 1)).
     two, four = points["left-multi_process-2replicas-strong"], points["left-multi_process-4replicas-weak"]
