@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from common.machine import machine
+from common.machine.plain_file import PlainFileError
 from common.spec import plain_values
 from common.spec.errors import SpecError, shown
 from common.spec.names import ELASTIC_MODES, VARIANTS
@@ -31,6 +32,8 @@ def read_values(path: str | Path, kind: str = "spec file") -> dict[str, Any]:
         values = plain_values.from_json(text) if path.suffix == ".json" else plain_values.from_yaml(text)
     except FileNotFoundError:
         raise SpecError(f"{kind} cannot be read: there is no file {path}. Name a .yaml or .json file that exists.") from None
+    except PlainFileError as error:
+        raise SpecError(f"{kind} cannot be read: {error}. Name a .yaml or .json file.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"{kind} cannot be read. Received: {path} ({error}). Use a .yaml or .json file.") from None
     except PlainValuesError as error:

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, cast
 import yaml
 
 from common.machine import plain_file
-from common.machine.plain_file import PlainFileError
 
 MAX_BYTES = 2**17
 """Limit for a text. The longest file of this project has a tenth of it."""
@@ -40,18 +39,15 @@ def read_text(path: Path) -> str:
 
     Raises:
         OSError, UnicodeDecodeError: it cannot be read.
-        PlainValuesError: it is too large, or no plain file.
+        PlainFileError: it is no plain file, or too large.
+        PlainValuesError: what comes from a command is too large.
     """
-    try:
-        if str(path).startswith(_FROM_COMMANDS):
-            with path.open("rb") as file:
-                content = file.read(MAX_BYTES + 1)
-            _check_size(len(content))
-        else:
-            content = plain_file.read(path, MAX_BYTES)
-        return content.decode("utf-8")
-    except PlainFileError as error:
-        raise PlainValuesError(f"{error.strerror}") from None
+    if not str(path).startswith(_FROM_COMMANDS):
+        return plain_file.read(path, MAX_BYTES).decode("utf-8")
+    with path.open("rb") as file:
+        content = file.read(MAX_BYTES + 1)
+    _check_size(len(content))
+    return content.decode("utf-8")
 
 
 def from_yaml(text: str) -> Any:

@@ -408,7 +408,7 @@ def test_a_missing_file_or_a_folder_is_refused_by_name(tmp_path: Path) -> None:
     missing = tmp_path / "none.yaml"
     for path, said in (
         (missing, f"cannot be read: there is no file {missing}"),
-        (tmp_path, f"{tmp_path} is not valid YAML: it is no plain file"),
+        (tmp_path, f"cannot be read: {tmp_path} is no plain file. Name a .yaml or .json file."),
     ):
         with pytest.raises(SpecError, match=said):
             spec.build(spec.read_values(path))
