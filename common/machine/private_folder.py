@@ -55,6 +55,11 @@ def inside() -> bool:
     return Path(tempfile.gettempdir()).name.startswith(PREFIX)
 
 
+def is_in_one(path: Path) -> bool:
+    """Whether a file lies in such a folder, and will be gone with it."""
+    return any(parent.name.startswith(PREFIX) for parent in path.parents)
+
+
 def check_room_for_sockets() -> None:
     """Refuse a temporary folder that cannot have the Unix sockets of `multiprocessing`, most often since its path is too long.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import sys
 import time
@@ -37,8 +36,6 @@ class Code:
 
 
 _POLL_SECONDS = 0.25
-_FULL_BYTES = 2**20
-"""Free space below which a disk is full."""
 
 
 def execute(row: Row, repeat: int, folder: Path, watch: Watch, code: Code | None = None, restarts: int = 0) -> RunResult:
@@ -223,7 +220,7 @@ def _not_stored(row: Row, repeat: int, reason: str) -> RunResult:
 
 def has_room(directory: Path) -> bool:
     """Whether the result of a run that ended is in its folder, and the disk could take more."""
-    return (directory / results.RESULT_FILE).exists() and shutil.disk_usage(directory).free >= _FULL_BYTES
+    return (directory / results.RESULT_FILE).exists() and not launch.is_full(directory)
 
 
 def ending_words(code: int, log: Path, lacked_memory: bool) -> str:
@@ -231,7 +228,7 @@ def ending_words(code: int, log: Path, lacked_memory: bool) -> str:
     words = launch.exit_words(code) if code else "ended without a result"
     if lacked_memory:
         return words + launch.LACKED_MEMORY
-    if shutil.disk_usage(log.parent).free < _FULL_BYTES:
+    if launch.is_full(log.parent):
         return f"{words}; the disk of {log.parent} is full"
     last = "" if code == -signal.SIGKILL else launch.last_line(log)  # a killed process said nothing of its end
     return f"{words}: {last}" if last else words

@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -493,6 +494,11 @@ def last_line(log: Path) -> str:
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
     said = (line for line in reversed(lines) if line.strip() and not _STACK_OF_NATIVE_CODE.match(line))
     return next((wording.one_line(line)[:_REASON_LENGTH] for line in said), "")
+
+
+def is_full(folder: Path) -> bool:
+    """Whether the disk of a folder could take no more than a MiB."""
+    return shutil.disk_usage(folder).free < 2**20
 
 
 def memory_kills() -> int:

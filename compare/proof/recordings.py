@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import safetensors.numpy
 
 from common.artifacts import array_file
-from common.machine import machine
+from common.machine import machine, private_folder
 from common.processes.entry import OF_THE_PROCESS
 from common.spec import Spec
 from compare.core.errors import LaunchError
@@ -19,6 +19,8 @@ from compare.proof.differences import Arrays
 
 _SIDE_BY_SIDE = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"}
 """A thread that waits must sleep. One that spins takes a core from the other process."""
+_LAST_LINES = 10
+"""Of a log, shown with an error. A traceback's last call and its reason are in them."""
 
 
 class Recording(NamedTuple):
@@ -128,11 +130,7 @@ class Recorder:
         def ended(call: launch.Call, code: int) -> None:
             process = started[call.log]
             if code != 0:
-                lines = call.log.read_text(encoding="utf-8", errors="replace").splitlines()
-                raise LaunchError(
-                    f"{call.framework} could not record {_labels(process)} ({launch.exit_words(code)}). See {call.log}.\n"
-                    + "\n".join(lines[-3:])
-                )
+                raise _refused(call, process, code)
             written()
 
         def written() -> None:
@@ -178,3 +176,12 @@ class Recorder:
 def _labels(process: Sequence[Recording]) -> str:
     first, others = process[0].label, len(process) - 1
     return f"{first} and {others} more" if others else first
+
+
+def _refused(call: launch.Call, process: Sequence[Recording], code: int) -> LaunchError:
+    """A twin that could not record, with the last words of its log."""
+    full = f"; the disk of {call.log.parent} is full" if launch.is_full(call.log.parent) else ""
+    kept = "With --out DIR its log is kept" if private_folder.is_in_one(call.log) else f"See {call.log}"
+    first = f"{call.framework} could not record {_labels(process)} ({launch.exit_words(code)}{full}). {kept}."
+    lines = call.log.read_text(encoding="utf-8", errors="replace").splitlines()
+    return LaunchError("\n".join([first, *lines[-_LAST_LINES:]]))

@@ -104,7 +104,8 @@ def report(made: Read, folder: Path, out: Path | None = None) -> Report:
     troubles = [f"{name}: {each}" for name, compared in made.compared.items() for each in compared.findings.troubles]
     again = ["report", str(folder), *(["--out", str(out)] if out else [])]
     done = len(made.compared)
-    read_from = {f"{name}/{path}": digest for name, each in made.compared.items() for path, digest in each.stored.made_from.items()}
+    stored = {name: each.stored for name, each in made.compared.items()}
+    read_from = {f"{name}/{path}": digest for name, each in stored.items() for path, digest in each.made_from.items()}
     return Report(
         title=f"Matrix of {wording.count(len(plan.cells), 'comparison')}",
         overline="Comparison of frameworks",

@@ -1,6 +1,7 @@
 """`python -m compare parity` as a user types it, with twins that only pretend."""
 
 import json
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typer.testing import CliRunner
 from common.machine import machine
 from compare.__main__ import app
 from compare.comparison import comparison_plan
-from compare.execution import matrix, run_settings
+from compare.execution import launch, matrix, run_settings
 from compare.proof import ladder
 from compare.proof.certificate import Proof
 from compare.proof.differences import Arrays
@@ -155,8 +156,16 @@ def test_a_twin_that_dies_is_exit_code_1_and_named(twins: FakeTwins) -> None:
     twins.code = 1
     done = parity()
     assert done.exit_code == 1
-    assert "pytorch could not record serial and 2 more (exit code 1)" in done.stderr
+    assert "pytorch could not record serial and 2 more (exit code 1). With --out DIR its log is kept." in done.stderr
     assert done.stdout == ""
+
+
+def test_a_temporary_folder_that_is_full_is_named(twins: FakeTwins, monkeypatch: pytest.MonkeyPatch) -> None:
+    twins.code = 1
+    monkeypatch.setattr(launch, "is_full", lambda folder: True)
+    done = parity()
+    assert done.exit_code == 1
+    assert re.search(r"\(exit code 1; the disk of .*cvtw-.* is full\)\. With --out DIR its log is kept\.", done.stderr)
 
 
 @pytest.mark.parametrize("code", [0, 1])
