@@ -52,7 +52,7 @@ from tests.compare import made
 
 PROJECT = Path(__file__).parents[2]
 REFUSALS = (SpecError, FolderError, DataRefused, BadFile, CheckpointError, WeightsError)
-"""What becomes an exit code and a sentence, or a line of a report."""
+"""What becomes an exit code and a sentence (tests/compare/core/test_exits.py), or a line of a report."""
 
 QUICK, MANY = 40, int(os.environ.get("CONVTWINS_FUZZ_INPUTS", "3000"))
 FIRST = int(os.environ.get("CONVTWINS_FUZZ_FIRST", "0"))
