@@ -59,6 +59,8 @@ EXIT_UNWRITTEN = EXIT_UNFINISHED = 1
 EXIT_UNREAD = SIGNALLED + signal.SIGPIPE
 """stdout was closed by the reader (`| head`). That is no failure, and 0 would be a verdict."""
 
+_FOLDERS = ("HOME", "TMPDIR", "XDG_CACHE_HOME", "CONVTWINS_CACHE", "TORCH_HOME", "KERAS_HOME")
+"""Variables of the environment that name folders which commands use."""
 
 _TABLE_FROM = 100
 """Columns of a terminal that shows a command's options as a table. A narrower table cuts long names."""
@@ -218,13 +220,22 @@ def _refuse(words: str, code: int) -> NoReturn:
     raise SystemExit(code)
 
 
+def _is_text(word: str) -> bool:
+    """Whether what the system handed over was UTF-8. Reports and results could not hold it else."""
+    return word.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in word)
+
+
 def _refuse_surroundings() -> None:
     """Refuse what no command could work with, and put aside what would mislead libraries."""
     if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]
         _refuse("stdout is closed. Send it to a file, or to /dev/null.", EXIT_UNWRITTEN)
     for word in sys.argv[1:]:
-        if not word.isascii() and any("\ud800" <= letter <= "\udfff" for letter in word):
+        if not _is_text(word):
             _refuse(f"Words and names must be UTF-8. Received: {word!a}. Rename the file.", 2)
+    folders = {name: os.environ.get(name, "") for name in _FOLDERS} | {"The current folder": str(Path.cwd())}
+    for name, folder in folders.items():
+        if not _is_text(folder):
+            _refuse(f"{name} must be UTF-8. Received: {folder!a}. Use another folder.", 2)
     if not os.environ.get("COLUMNS", "1").strip("0"):
         del os.environ["COLUMNS"]  # Rich would print nothing
     os.environ["MPLBACKEND"] = "agg"  # that of a notebook is no package of this environment

@@ -168,6 +168,19 @@ def test_words_that_are_not_utf_8_are_refused(tmp_path: Path) -> None:
     assert "\\udcff'" in done.stderr and list(tmp_path.iterdir()) == []
 
 
+def test_folders_of_the_surroundings_that_are_not_utf_8_are_refused_by_name(tmp_path: Path) -> None:
+    folder = os.fsdecode(bytes(tmp_path) + b"/\xff")
+    os.mkdir(folder)
+    there = {"PYTHONPATH": str(launch.PROJECT_ROOT)}
+    for how, name in (
+        ({"environment": {"HOME": folder}}, "HOME"),
+        ({"cwd": folder, "environment": there}, "The current folder"),
+    ):
+        done = started("doctor", "--json", stdout=subprocess.PIPE, **how)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr == f"{name} must be UTF-8. Received: {folder!a}. Use another folder.\n"
+
+
 def test_a_current_folder_that_was_removed_is_said(tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
     there = {"PYTHONPATH": str(launch.PROJECT_ROOT)}
