@@ -170,7 +170,7 @@ def test_words_that_are_not_utf_8_are_refused(tmp_path: Path) -> None:
 
 def test_folders_of_the_surroundings_that_are_not_utf_8_are_refused_by_name(tmp_path: Path) -> None:
     folder = os.fsdecode(bytes(tmp_path) + b"/\xff")
-    os.mkdir(folder)
+    Path(folder).mkdir()
     there = {"PYTHONPATH": str(launch.PROJECT_ROOT)}
     for how, name in (
         ({"environment": {"HOME": folder}}, "HOME"),
