@@ -12,6 +12,7 @@ import os
 import platform
 import re
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -127,6 +128,11 @@ def family() -> list[psutil.Process]:
         with contextlib.suppress(psutil.NoSuchProcess):
             family.append(psutil.Process(int(os.environ[COMPANION_VARIABLE])))
     return family
+
+
+def clock() -> float:
+    """Seconds by a clock that all processes here share: since boot on Linux, where nobody sets it, elsewhere since 1970."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.time()
 
 
 def cpu_seconds() -> float:

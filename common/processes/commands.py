@@ -101,7 +101,7 @@ def serve(framework: str, load_twin: Callable[[], Twin], arguments: argparse.Nam
         made = serving.Serving(
             framework, twin.versions, arguments.cores, prepare, twin.synchronize, lambda line: print(line, file=answers)
         )
-        made.serve(sys.stdin, device=twin.device, start_seconds=time.time() - started)
+        made.serve(sys.stdin, device=twin.device, start_seconds=machine.clock() - started)
     return EXIT_OK
 
 

@@ -19,7 +19,6 @@ import queue
 import signal
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
@@ -98,7 +97,7 @@ class Serving:
             thread.join()
 
     def _trial(self, trial: str, text: str, judged: bool) -> None:
-        stopwatch = timing.Stopwatch(self._synchronize, time.time())
+        stopwatch = timing.Stopwatch(self._synchronize)
         status: Ending = "ok"
         reason = None
         try:

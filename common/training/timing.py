@@ -16,6 +16,7 @@ import numpy.typing as npt
 import psutil
 
 from common.artifacts.schema import Phases
+from common.machine import machine
 
 NOTICED_SECONDS, NOTICED = 0.005, 0.01
 """Losses that come later than this after the clock has stopped, in seconds and part of an epoch, are a caution."""
@@ -44,15 +45,13 @@ STARTED_VARIABLE = "CONVTWINS_STARTED"
 
 
 def process_started() -> float:
-    """When the run was started, in seconds since 1970 (on Linux to about 0.01 s: the kernel's own record)."""
+    """When the run was started, by `machine.clock` (on Linux to about 0.01 s: the kernel's own record)."""
     passed_on = os.environ.get(STARTED_VARIABLE)
     if passed_on:
         return float(passed_on)
     if sys.platform != "linux":
         return psutil.Process().create_time()
-    # psutil adds the ticks since boot to a boot time in whole seconds, which is wrong by up to one of them.
-    ticks = int(Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19])
-    return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
+    return int(Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
 
 
 class ClockError(AssertionError):
@@ -194,12 +193,12 @@ class Stopwatch:
 
     Args:
         synchronize: waits until the device has done all that was asked of it.
-        started: start of the run, in seconds since 1970. The time until now is the import phase.
+        started: start of the run, by `machine.clock`. The time until now is the import phase. None: it has none.
     """
 
-    def __init__(self, synchronize: Callable[[], None], started: float) -> None:
+    def __init__(self, synchronize: Callable[[], None], started: float | None = None) -> None:
         self._synchronize = synchronize
-        self._import_seconds = max(time.time() - started, 0.0)
+        self._import_seconds = 0.0 if started is None else max(machine.clock() - started, 0.0)
         self._created = time.perf_counter()
         self._seconds = {"build": 0.0, "first_step": 0.0, "compile": 0.0, "training": 0.0, "evaluation": 0.0}
         self._input_wait_seconds = 0.0

@@ -83,7 +83,7 @@ def harness(framework: str, what: Spec, dataset: Dataset) -> Epoch:
     device = importlib.import_module(f"{framework}_impl.device")
     trainer = parallel.build(what, architecture, plan, dataset, weights.initial(architecture, what.seed))
     folder = tempfile.TemporaryDirectory()
-    run = Run(framework, what, {}, Path(folder.name), 0, Stopwatch(device.synchronize, time.time()))
+    run = Run(framework, what, {}, Path(folder.name), 0, Stopwatch(device.synchronize))
     feed, numbers = trainer.feed(), iter(range(1, plan.epochs + 1))
 
     def epoch() -> float:

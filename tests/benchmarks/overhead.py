@@ -88,9 +88,7 @@ def microseconds(framework: str, images: int) -> float:
         return itertools.repeat(batch, len(steps))
 
     with tempfile.TemporaryDirectory() as folder, contextlib.suppress(_Enough):
-        Run(framework, what, {}, Path(folder), 0, Stopwatch(device.synchronize, time.time()))._epoch(
-            1, trainer, plan, dataset, feed
-        )
+        Run(framework, what, {}, Path(folder), 0, Stopwatch(device.synchronize))._epoch(1, trainer, plan, dataset, feed)
     return 1e6 * (stamps[-1] - stamps[-1 - TIMED]) / TIMED
 
 

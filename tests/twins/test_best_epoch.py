@@ -1,6 +1,5 @@
 """The best validation epoch: its weights are kept, and training ends when no epoch gets better; in every mode alike."""
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,7 @@ def run(twin: Twin, folder: Path, *, earlier: Path | None = None, **fields: Any)
     wanted = made.settings(**{"epochs": EPOCHS, "optimizer": {"learning_rate": 0.1}, **fields})
     plan = Plan(wanted, NETWORK, len(DATA.train.labels))
     trainer = twin.parallel.build(wanted, NETWORK, plan, DATA, made.values(NETWORK))
-    running = Run(twin.framework, wanted, {}, folder, 0, Stopwatch(trainer.synchronize, time.time()))
+    running = Run(twin.framework, wanted, {}, folder, 0, Stopwatch(trainer.synchronize))
     running.record(data_hash=DATA.content_hash, weights_hash="same")
     running.train(trainer, plan, DATA, earlier)
     return running.result("ok"), trainer

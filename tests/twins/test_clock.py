@@ -34,7 +34,7 @@ def trained(twin: Twin, folder: Path, change: Any = lambda trainer: None, **fiel
     spec = made.settings(**fields)
     trainer = made.trainer(twin, ARCHITECTURE, DATA, **fields)
     change(trainer)
-    run = Run(twin.framework, spec, {}, folder, 0, Stopwatch(twin.device.synchronize, time.time()))
+    run = Run(twin.framework, spec, {}, folder, 0, Stopwatch(twin.device.synchronize))
     run.train(trainer, Plan(spec, ARCHITECTURE, len(DATA.train)), DATA)
     return run
 

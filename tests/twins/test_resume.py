@@ -64,7 +64,7 @@ def run(
     trainer = twin.parallel.build(spec, NETWORK, plan, DATA, made.values(NETWORK))
     if until is not None:
         _break_off(trainer, until * plan.steps_per_epoch + 2)
-    running = Run(twin.framework, spec, {}, folder, 0, Stopwatch(trainer.synchronize, time.time()))
+    running = Run(twin.framework, spec, {}, folder, 0, Stopwatch(trainer.synchronize))
     running.record(data_hash=DATA.content_hash, weights_hash=weights.digest(trainer.weights()))
     try:
         running.train(trainer, plan, DATA, earlier)

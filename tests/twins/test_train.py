@@ -1,4 +1,3 @@
-import time
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +88,7 @@ def test_a_loss_that_is_no_number_ends_the_run_and_keeps_the_epochs_before_it(
     fields = {"global_batch_size": batch_size, "epochs": 3, "precision": "float32"}
     fields |= {"optimizer": {"learning_rate": learning_rate}}
     spec = made.settings(**fields)
-    run = loop.Run(twin.framework, spec, {}, tmp_path, 0, timing.Stopwatch(twin.device.synchronize, time.time()))
+    run = loop.Run(twin.framework, spec, {}, tmp_path, 0, timing.Stopwatch(twin.device.synchronize))
     trainer = made.trainer(twin, architecture, data, **fields)
     with pytest.raises(loop.Diverged, match=message):
         run.train(trainer, Plan(spec, architecture, len(data.train)), data)

@@ -69,12 +69,12 @@ def run(scanning: Scanning, path: Path, workers: int, out: Path, started: float)
     Args:
         scanning: the engine. All that it needs is imported by now.
         workers: at least 1.
-        started: start of the process, in seconds since 1970.
+        started: start of the process, by `machine.clock`.
     """
     encoded, image_size = load(path)
-    imported = time.time()
+    imported = machine.clock()
     with scanning(encoded, image_size, workers) as scan:
-        start_seconds = time.time() - imported
+        start_seconds = machine.clock() - imported
         others = Meter()
         start = time.perf_counter()
         sums = scan()

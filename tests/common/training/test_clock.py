@@ -141,7 +141,7 @@ def run(
     plan = Plan(wanted, ARCHITECTURE, len(SPLIT))
     trainer = Counting(plan, Ranks(1))
     change(trainer)
-    made = Run("made up", wanted, {}, folder, 0, Stopwatch(trainer.drain, time.time()))
+    made = Run("made up", wanted, {}, folder, 0, Stopwatch(trainer.drain))
     folder.mkdir(exist_ok=True)
     made.record(data_hash="none", weights_hash="none")
     made.train(cast(Trainer, trainer), plan, DATA, earlier)
@@ -256,7 +256,7 @@ def both_ranks(folder: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[
         trainer = Counting(plan, ranks, rank)
         trainer.step_seconds = LONG_SECONDS if rank else STEP_SECONDS
         change(trainer)
-        made = Run("made up", wanted, {}, folder, 0, Stopwatch(trainer.synchronize, time.time()))
+        made = Run("made up", wanted, {}, folder, 0, Stopwatch(trainer.synchronize))
         try:
             made.learn(cast(Trainer, trainer), plan, DATA)
             found[rank] = [record.timed_seconds for record in made.result("ok").epochs]
@@ -452,7 +452,7 @@ def test_a_clock_that_was_set_meanwhile_is_no_queue_that_was_filled_before() -> 
 
 
 def test_a_phase_within_a_phase_would_count_twice() -> None:
-    stopwatch = Stopwatch(lambda: None, time.time())
+    stopwatch = Stopwatch(lambda: None)
     with (
         stopwatch.phase("training"),
         pytest.raises(ClockError, match="time counted twice: phase evaluation lies within phase training"),

@@ -1,7 +1,6 @@
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -26,7 +25,8 @@ def a_clock() -> Generator[Callable[[float], None]]:
         now[0] += seconds
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(timing, "time", SimpleNamespace(time=lambda: 5000 + now[0], perf_counter=lambda: now[0] - 70))
+        patch.setattr(timing, "time", SimpleNamespace(time=lambda: now[0], perf_counter=lambda: now[0] - 70))
+        patch.setattr(timing.machine, "clock", lambda: 5000 + now[0])
         yield advance
 
 
@@ -98,11 +98,12 @@ def test_what_a_failing_block_took_is_counted_and_its_error_passed_on() -> None:
         assert (phases.training_seconds, phases.input_wait_seconds, phases.wall_seconds) == (4, 4, 4)
 
 
-def test_a_start_in_the_future_by_a_clock_set_back_counts_as_now() -> None:
-    with a_clock() as advance:
-        stopwatch = timing.Stopwatch(do_nothing, 5003)
-        advance(2)
-        assert (stopwatch.phases().import_seconds, stopwatch.phases().wall_seconds) == (0, 2)
+def test_without_a_start_or_with_one_in_the_future_it_counts_from_now() -> None:
+    for started in (None, 5003):
+        with a_clock() as advance:
+            stopwatch = timing.Stopwatch(do_nothing, started)
+            advance(2)
+            assert (stopwatch.phases().import_seconds, stopwatch.phases().wall_seconds) == (0, 2)
 
 
 # When the run was started.
@@ -118,8 +119,8 @@ def test_a_process_started_between_its_launch_and_its_first_line() -> None:
     ask = "from common.training import timing; time.sleep(0.2); print(timing.process_started(), first)"
     environment = {name: value for name, value in os.environ.items() if name != timing.STARTED_VARIABLE}
     environment["PYTHONPATH"] = str(machine.PROJECT_ROOT)
-    launched = time.time()
-    command = [sys.executable, "-c", f"import time; first = time.time(); {ask}"]
+    launched = machine.clock()
+    command = [sys.executable, "-c", f"import time; first = time.clock_gettime(time.CLOCK_BOOTTIME); {ask}"]
     started, first = map(float, subprocess.check_output(command, env=environment).split())
     tick = 0.05  # the kernel counts in hundredths
     assert launched - tick <= started <= first + tick
