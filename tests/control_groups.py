@@ -12,16 +12,20 @@ GROUPS = Path("/sys/fs/cgroup")
 
 
 @contextmanager
-def control_group(controller: str, first: Mapping[str, str], second: Mapping[str, str], name: str = "test") -> Generator[Path]:
+def control_group(
+    controller: str, first: Mapping[str, str] | None, second: Mapping[str, str] | None, name: str = "test"
+) -> Generator[Path]:
     """A control group for processes whose numbers are written into its `cgroup.procs`; skipped where none can be made.
 
     Args:
-        first: settings by file, in version 1.
+        first: settings by file, in version 1. None: none of that version.
         second: the same in version 2.
         name: tells groups of one process apart.
     """
     for parent, settings in ((GROUPS / controller, first), (GROUPS, second), (GROUPS / "unified", second)):
         folder = parent / f"convtwins-{name}-{os.getpid()}"
+        if settings is None:
+            continue
         try:
             folder.mkdir()
         except OSError:
@@ -41,15 +45,14 @@ def control_group(controller: str, first: Mapping[str, str], second: Mapping[str
 
 
 @contextmanager
-def freezer() -> Generator[tuple[Path, Callable[[bool], None]]]:
-    """A control group, and what freezes or thaws all its processes. They are thawed in the end."""
-    with control_group("freezer", {"freezer.state": "THAWED"}, {"cgroup.freeze": "0"}) as group:
+def freezer(version: int) -> Generator[tuple[Path, Callable[[bool], None]]]:
+    """A control group of version 1 or 2, and what freezes or thaws all its processes. They are thawed in the end."""
+    name, words = ("freezer.state", ("THAWED", "FROZEN")) if version == 1 else ("cgroup.freeze", ("0", "1"))
+    settings = {name: words[False]}
+    with control_group("freezer", settings if version == 1 else None, settings if version == 2 else None) as group:
 
         def freeze(wanted: bool) -> None:
-            if (group / "freezer.state").exists():
-                (group / "freezer.state").write_text("FROZEN" if wanted else "THAWED", encoding="ascii")
-            else:
-                (group / "cgroup.freeze").write_text(str(int(wanted)), encoding="ascii")
+            (group / name).write_text(words[wanted], encoding="ascii")
 
         try:
             yield group, freeze

@@ -5,6 +5,7 @@
 //
 // FILE is outside FOLDER and starts empty. It gets one byte for each write of any process to a regular file below FOLDER, so
 // that its size is their number. FILE.log gets a line for each: what was called, and the path. N is 0 where all is to fit.
+// With FULL_DISK_DELAY_MS each of these writes takes so many milliseconds more.
 // The standard streams do not count: they are of whoever started the process.
 // C streams write past the symbol `write`. `fwrite` therefore counts by itself.
 
@@ -36,10 +37,11 @@ static int appended(const char *path, const char *text, size_t length) {
 }
 
 static enum fate met(const char *call, int file, const char *path) {
-    const char *folder = getenv("FULL_DISK_BELOW"), *points = getenv("FULL_DISK_POINTS"), *at = getenv("FULL_DISK_AT");
+    const char *folder = getenv("FULL_DISK_BELOW"), *points = getenv("FULL_DISK_POINTS"), *at = getenv("FULL_DISK_AT"), *delay;
     size_t length = folder ? strlen(folder) : 0;
     if (!folder || !points || !at || strncmp(path, folder, length) || path[length] != '/') return FITS;
     if (file >= 0 && file == full) return FAILS;
+    if ((delay = getenv("FULL_DISK_DELAY_MS"))) usleep(1000 * atoi(delay));
     int number = appended(points, ".", 1);
     char log[PATH_MAX + 8], line[PATH_MAX + 64];
     snprintf(log, sizeof log, "%s.log", points);

@@ -1,4 +1,4 @@
-"""A disk that is full from a chosen write on, for one file, in all processes of a command: see full_disk.c."""
+"""A disk that is slow, or full from a chosen write on, for one file, in all processes of a command: see full_disk.c."""
 
 import re
 import shutil
@@ -32,7 +32,7 @@ class Write(NamedTuple):
 class FullDisk:
     """A folder, in which the `at`-th write fails, or none. It has a folder for temporary files."""
 
-    def __init__(self, library: Path, folder: Path, at: int = 0) -> None:
+    def __init__(self, library: Path, folder: Path, at: int = 0, delay_ms: int = 0) -> None:
         self.at = at
         self._points = folder.with_name(f"{folder.name}.writes")
         self._points.touch()
@@ -43,6 +43,7 @@ class FullDisk:
             "FULL_DISK_BELOW": str(folder),
             "FULL_DISK_POINTS": str(self._points),
             "FULL_DISK_AT": str(at),
+            "FULL_DISK_DELAY_MS": str(delay_ms),
             "TMPDIR": str(temporary),
         }
 

@@ -25,6 +25,11 @@ class Host:
         """The words that run a command on this host."""
         return ["ip", "netns", "exec", self.address, *words]
 
+    def plug(self, plugged: bool = True) -> None:
+        """Join its cable and the switch, or pull the cable. Nobody is told: what is sent is lost."""
+        network, _, place = self.address.rpartition(".")
+        _ip(f"{network}.switch", "link", "set", f"plug{int(place) - 1}", *(("master", "bridge") if plugged else ("nomaster",)))
+
     def sent_bytes(self) -> int:
         """What has left its interface so far, headers included."""
         counter = f"/sys/class/net/{INTERFACE}/statistics/tx_bytes"

@@ -401,7 +401,7 @@ class Run:
             meeting_seconds=timer.meeting_seconds,
             late_seconds=late,
             begun_before=timer.started_at - min(begins, default=timer.started_at) if all(begins) else math.inf,
-            clock_stepped=timer.clock_stepped,
+            clock_stepped=timer.clock_stepped(),
             compilations=timer.compilations,
             updates=trainer.updates - (first_step + steps),
             moved=self._parameters(trainer, plan, epoch) != trained,
@@ -500,7 +500,6 @@ class Run:
             timer.own_seconds = timer.elapsed()
             timer.late_seconds = self._stopwatch.drain()
             timer.compilations = trainer.compilations() - compilations
-            timer.clock_stepped = (time.time() - timer.started_at) - timer.elapsed()
             timer.agreed_seconds = timing.lasted(*_stamps(trainer, timer.start, timer.start + timer.own_seconds))
             timer.meeting_seconds = time.perf_counter() - before
         used = meter.usage()

@@ -74,7 +74,7 @@ class Evidence(NamedTuple):
     """How long before the clock started the input began to make a timed batch, in seconds. Of the earliest such batch. It is
     infinite if a batch does not say when it was begun."""
     clock_stepped: float
-    """By how many seconds the system's time was set meanwhile. Begin times are in it."""
+    """By how many seconds at most the system's time was set, one way or the other, meanwhile. Begin times are in it."""
     compilations: float
     """How far the trainer's count of what it has built rose while the clock ran."""
     updates: float
@@ -110,7 +110,7 @@ class Audit:
         found: dict[str, str] = {}
         for rank, each in enumerate(seen):
             ran, in_rank = f"the clock ran {each.seconds:.2f} s", f" in rank {rank}" if len(seen) > 1 else ""
-            begun_before = each.begun_before - abs(each.clock_stepped)
+            begun_before = each.begun_before - each.clock_stepped
             longest = each.meeting_seconds * (1 + CLOCK_RATES) + RESOLUTION_SECONDS
             checks = (
                 (
@@ -260,12 +260,21 @@ class Timer:
         self.compilations = 0
         self.own_seconds = self.meeting_seconds = self.late_seconds = 0.0
         """See `Evidence`."""
-        self.clock_stepped = 0.0
         self.started_at = time.time()
         self.start = time.perf_counter()
+        self._least_ahead = self._most_ahead = self.started_at - self.start
 
     def elapsed(self) -> float:
         return time.perf_counter() - self.start
+
+    def clock_stepped(self) -> float:
+        """See `Evidence`. It is seen whenever a batch has come, and when this is called."""
+        self._compare_clocks(time.perf_counter())
+        return self._most_ahead - self._least_ahead
+
+    def _compare_clocks(self, now: float) -> None:
+        ahead = time.time() - now
+        self._least_ahead, self._most_ahead = min(self._least_ahead, ahead), max(self._most_ahead, ahead)
 
     @contextmanager
     def waiting_for_input(self) -> Generator[None]:
@@ -273,4 +282,6 @@ class Timer:
         try:
             yield
         finally:
-            self.input_wait_seconds += time.perf_counter() - start
+            end = time.perf_counter()
+            self.input_wait_seconds += end - start
+            self._compare_clocks(end)

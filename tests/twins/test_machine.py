@@ -1,26 +1,37 @@
-"""Runs on a machine that sleeps: all their processes are frozen, or one rank alone."""
+"""Runs on a machine that sleeps, whose network is cut, whose clock is set or whose disk is slow, and a rank that never ends."""
 
+import itertools
+import json
 import re
+import shutil
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from common.processes.hosts import SHELL
+from tests import full_disk
 from tests.control_groups import freezer, within
-from tests.twins.runs import ENDLESS, RANKS, wait_until_gone
+from tests.namespaces import Host, joined_hosts
+from tests.twins.runs import ENDLESS, PROJECT, RANKS, wait_until_gone
 
 pytestmark = pytest.mark.slow
 
 HANG_SECONDS, SHORT_SECONDS = 5.0, 4.0
+CLOCKS = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
+NO_HANG_SECONDS = 200.0
 
 
-@pytest.mark.parametrize("seconds", [6.0, 15.0])
+@pytest.mark.parametrize(("seconds", "version"), [(6.0, 1), (15.0, 1), (6.0, 2)])
 def test_a_run_on_a_machine_that_sleeps_for_longer_than_the_limit_is_not_called_hanging(
-    begin: Any, framework: str, tmp_path: Path, seconds: float
+    begin: Any, framework: str, tmp_path: Path, seconds: float, version: int
 ) -> None:
     fields = RANKS | {"hang_seconds": SHORT_SECONDS, "epochs": 60}
-    with freezer() as (group, freeze):
+    with freezer(version) as (group, freeze):
         run = begin(tmp_path / "run", fields, within(group))
         run.wait_for_an_epoch()
         freeze(True)
@@ -39,8 +50,9 @@ def test_a_run_on_a_machine_that_sleeps_for_longer_than_the_limit_is_not_called_
     assert awake.final_weights_hash == result.final_weights_hash is not None
 
 
-def test_a_rank_that_the_freezer_stops_alone_ends_the_run_and_is_named(begin: Any, tmp_path: Path) -> None:
-    with freezer() as (group, freeze):
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_rank_that_the_freezer_stops_alone_ends_the_run_and_is_named(begin: Any, tmp_path: Path, version: int) -> None:
+    with freezer(version) as (group, freeze):
         run = begin(tmp_path / "run", ENDLESS | {"hang_seconds": HANG_SECONDS})
         rank = run.ranks()[1]
         (group / "cgroup.procs").write_text(str(rank.pid), encoding="ascii")
@@ -53,3 +65,102 @@ def test_a_rank_that_the_freezer_stops_alone_ends_the_run_and_is_named(begin: An
     assert result.status == "killed"
     assert re.match(r"rank 1 of 2 is stopped after step \d+; rank 0 of 2 waits in ", result.reason), result.reason
     assert seconds <= HANG_SECONDS + 30.0  # ten of them for its end, which does not come while it is frozen
+
+
+@pytest.mark.parametrize("shell", ["local", "ssh"])
+@pytest.mark.parametrize("seconds", [5.0, 60.0])
+def test_a_run_over_two_hosts_outlives_a_network_that_is_cut_or_says_that_it_is(
+    begin: Any, framework: str, tmp_path: Path, ssh_to: Any, seconds: float, shell: str
+) -> None:
+    with joined_hosts(2) as hosts:
+        fields = RANKS | {"hosts": [host.address for host in hosts], "epochs": 100, "hang_seconds": NO_HANG_SECONDS}
+        command = "ip netns exec {host}" if shell == "local" else ssh_to(hosts[1])
+        run = begin(tmp_path / "cut", fields, hosts[0].command(), CONVTWINS_RSH=command)
+        run.wait_for_an_epoch()
+        hosts[1].plug(False)
+        time.sleep(seconds)
+        hosts[1].plug(True)
+        result = run.end()
+        print(framework, shell, seconds, result.status, result.reason, len(result.epochs), run.seconds)
+    if seconds > 10.0 and (framework == "tensorflow" or shell == "ssh"):
+        assert result.status == "killed" or result.status == "failed", result.reason
+        return
+    assert (result.status, result.reason, len(result.epochs)) == ("ok", None, 100), run.log
+    together = begin(tmp_path / "together", RANKS | {"epochs": 100}).end()
+    assert result.final_weights_hash == together.final_weights_hash is not None
+
+
+@pytest.fixture
+def ssh_to(tmp_path: Path) -> Iterator[Any]:
+    """Starts a server of ssh on a host. Gives the command that reaches it as `hosts.SHELL` would."""
+    if shutil.which("sshd") is None:
+        pytest.skip("there is no sshd (openssh-server)")
+    servers: list[subprocess.Popen[bytes]] = []
+    folder = tmp_path / "ssh"
+    folder.mkdir(mode=0o700)
+    for name in ("host", "user"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)], check=True)
+    Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
+
+    def serve(host: Host) -> str:
+        settings = {
+            "HostKey": folder / "host", "AuthorizedKeysFile": folder / "user.pub", "StrictModes": "no", "UsePAM": "no",
+            "ListenAddress": host.address, "PidFile": "none",
+        }  # fmt: skip
+        words = [str(shutil.which("sshd")), "-D", "-e", "-f", "/dev/null"]
+        words += [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]
+        with (folder / "log").open("wb") as log:
+            servers.append(subprocess.Popen(host.command(*words), stderr=log))
+        own = f"-i {folder / 'user'} -o UserKnownHostsFile=/dev/null -o StrictHostKeyChecking=no"
+        return SHELL.replace("{host}", f"{own} {{host}}")
+
+    yield serve
+    for server in servers:
+        server.terminate()
+        server.wait()
+
+
+def test_a_wall_clock_that_jumps_changes_no_time_and_no_weight(begin: Any, tmp_path: Path) -> None:
+    if not CLOCKS:
+        pytest.skip("the wall clock is set by libfaketime")
+    jumps, fields = tmp_path / "jumps", {"epochs": 60}
+    jumps.write_text("+0d")
+    variables = {"FAKETIME_NO_CACHE": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1", "FAKETIME_TIMESTAMP_FILE": str(jumps)}
+    begun = time.monotonic()
+    run = begin(tmp_path / "jumps-run", fields, LD_PRELOAD=str(CLOCKS[0]), **variables)
+    for days in itertools.cycle((1, -2, 30, 0)):
+        (tmp_path / "next").write_text(f"{days:+d}d")
+        (tmp_path / "next").replace(jumps)
+        if run.process.poll() is not None:
+            break
+        time.sleep(0.5)  # many epochs
+    seconds = time.monotonic() - begun
+    result = run.end()
+    assert (result.status, result.reason) == ("ok", None), run.log
+    assert result.phases is not None
+    assert all(0.0 <= value <= seconds for value in result.phases.model_dump().values() if value is not None), result.phases
+    assert all(0.0 < each.seconds <= seconds for each in result.epochs)
+    alone = begin(tmp_path / "alone", fields).end()
+    assert result.final_weights_hash == alone.final_weights_hash is not None
+
+
+def test_the_time_of_a_slow_disk_is_in_no_epoch(begin: Any, tmp_path: Path) -> None:
+    disk = full_disk.FullDisk(full_disk.compiled(tmp_path), tmp_path / "slow", delay_ms=200)
+    fields = {"epochs": 10, "checkpoint_seconds": 0}
+    run = begin(tmp_path / "slow", fields, **disk.environment)
+    result = run.end()
+    assert (result.status, result.reason) == ("ok", None), run.log
+    slowed = sum(not each.is_temporary for each in disk.writes())
+    print(result.phases, slowed)
+    alone = begin(tmp_path / "alone", fields).end()
+    assert result.final_weights_hash == alone.final_weights_hash is not None
+
+
+def test_a_rank_that_computes_for_ever_is_named_by_watch(begin: Any, tmp_path: Path) -> None:
+    run = begin(tmp_path / "run", RANKS | {"hang_seconds": HANG_SECONDS}, CONVTWINS_PLANTED="spinning")
+    command = [sys.executable, "-m", "compare", "watch", str(run.process.pid), "--json", "--patience", "5", "--seconds", "90"]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
+    print(done.stdout, done.stderr, run.log)
+    said = json.loads(done.stdout)
+    assert run.process.poll() is None
+    assert said["to_blame"] == ["rank 1"]

@@ -448,7 +448,7 @@ def test_losses_that_are_late_in_a_single_epoch_tell_no_defect_from_a_busy_machi
 
 
 def test_a_clock_that_was_set_meanwhile_is_no_queue_that_was_filled_before() -> None:
-    assert Audit().defects([SOUND._replace(begun_before=3600.0, clock_stepped=-3600.0)]) == {}
+    assert Audit().defects([SOUND._replace(begun_before=3600.0, clock_stepped=3600.0)]) == {}
 
 
 def test_a_phase_within_a_phase_would_count_twice() -> None:

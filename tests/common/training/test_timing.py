@@ -106,6 +106,18 @@ def test_without_a_start_or_with_one_in_the_future_it_counts_from_now() -> None:
             assert (stopwatch.phases().import_seconds, stopwatch.phases().wall_seconds) == (0, 2)
 
 
+@pytest.mark.parametrize(("jumps", "stepped"), [([], 0), ([-5], 5), ([-5, 30], 30), ([7, -7], 7)])
+def test_a_system_time_that_is_set_and_set_back_is_seen_when_a_batch_comes(jumps: list[float], stepped: float) -> None:
+    now = 1000.0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(timing, "time", SimpleNamespace(time=lambda: now, perf_counter=lambda: 3.0))
+        timer = timing.Timer()
+        for seconds in jumps:
+            with timer.waiting_for_input():
+                now += seconds
+        assert timer.clock_stepped() == stepped
+
+
 # When the run was started.
 
 

@@ -31,8 +31,11 @@ def test_a_job_that_its_quota_stops_is_slow_and_the_quota_is_named(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_a_job_that_the_freezer_of_its_control_group_stops_is_stuck_and_not_slow_by_its_disk(tmp_path: Path) -> None:
-    with freezer() as (group, freeze), started(TRAINING, tmp_path) as pid:
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_job_that_the_freezer_of_its_control_group_stops_is_stuck_and_not_slow_by_its_disk(
+    tmp_path: Path, version: int
+) -> None:
+    with freezer(version) as (group, freeze), started(TRAINING, tmp_path) as pid:
         (group / "cgroup.procs").write_text(str(pid))
         freeze(True)
         found = watched(pid)
