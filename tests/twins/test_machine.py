@@ -69,9 +69,10 @@ def test_a_rank_that_the_freezer_stops_alone_ends_the_run_and_is_named(begin: An
 
 @pytest.mark.parametrize("shell", ["local", "ssh"])
 @pytest.mark.parametrize("seconds", [5.0, 60.0])
-def test_a_run_over_two_hosts_outlives_a_network_that_is_cut_or_says_that_it_is(
+def test_a_run_over_two_hosts_outlives_a_network_that_is_cut_or_names_the_host(
     begin: Any, framework: str, tmp_path: Path, ssh_to: Any, seconds: float, shell: str
 ) -> None:
+    """The streams of a local shell are not cut. Those of ssh are, and it gives up after 20 s."""
     with joined_hosts(2) as hosts:
         fields = RANKS | {"hosts": [host.address for host in hosts], "epochs": 100, "hang_seconds": NO_HANG_SECONDS}
         command = "ip netns exec {host}" if shell == "local" else ssh_to(hosts[1])
@@ -79,15 +80,19 @@ def test_a_run_over_two_hosts_outlives_a_network_that_is_cut_or_says_that_it_is(
         run.wait_for_an_epoch()
         hosts[1].plug(False)
         time.sleep(seconds)
-        hosts[1].plug(True)
+        still_runs = run.process.poll() is None
+        hosts[1].plug()
         result = run.end()
-        print(framework, shell, seconds, result.status, result.reason, len(result.epochs), run.seconds)
-    if seconds > 10.0 and (framework == "tensorflow" or shell == "ssh"):
-        assert result.status == "killed" or result.status == "failed", result.reason
-        return
-    assert (result.status, result.reason, len(result.epochs)) == ("ok", None, 100), run.log
-    together = begin(tmp_path / "together", RANKS | {"epochs": 100}).end()
-    assert result.final_weights_hash == together.final_weights_hash is not None
+    print(f"\n{framework}, {shell}, {seconds:.0f} s: {result.status}, {result.reason}")
+    if seconds > 10.0 and framework == "tensorflow":  # the ranks' own limit of TensorFlow for each other
+        assert result.status in ("killed", "failed") and "heartbeat timeout" in result.reason, result.reason
+    elif seconds > 10.0 and shell == "ssh":
+        assert result.status == "killed" and not still_runs
+        assert result.reason.startswith(f"rank 1 of 2 on {hosts[1].address} lost its connection"), result.reason
+    else:
+        assert (result.status, result.reason, len(result.epochs)) == ("ok", None, 100), run.log
+        together = begin(tmp_path / "together", RANKS | {"epochs": 100}).end()
+        assert still_runs and result.final_weights_hash == together.final_weights_hash is not None
 
 
 @pytest.fixture
@@ -145,22 +150,23 @@ def test_a_wall_clock_that_jumps_changes_no_time_and_no_weight(begin: Any, tmp_p
 
 
 def test_the_time_of_a_slow_disk_is_in_no_epoch(begin: Any, tmp_path: Path) -> None:
-    disk = full_disk.FullDisk(full_disk.compiled(tmp_path), tmp_path / "slow", delay_ms=200)
+    disk, delay = full_disk.FullDisk(full_disk.compiled(tmp_path), tmp_path / "slow", delay_ms=200), 0.2
     fields = {"epochs": 10, "checkpoint_seconds": 0}
-    run = begin(tmp_path / "slow", fields, **disk.environment)
-    result = run.end()
-    assert (result.status, result.reason) == ("ok", None), run.log
-    slowed = sum(not each.is_temporary for each in disk.writes())
-    print(result.phases, slowed)
+    result = begin(tmp_path / "slow", fields, **disk.environment).end()
+    assert (result.status, result.reason, result.phases is None) == ("ok", None, False)
+    epochs = [number for number, each in enumerate(disk.writes()) if each.kind[1] == "checkpoint.safetensors"]
+    slowed = delay * (epochs[-1] - epochs[0])  # by one process, one after the other
+    assert len(epochs) >= 10 and result.phases.other_seconds >= slowed
     alone = begin(tmp_path / "alone", fields).end()
     assert result.final_weights_hash == alone.final_weights_hash is not None
+    assert sum(each.seconds for each in result.epochs) <= result.phases.wall_seconds - slowed
 
 
-def test_a_rank_that_computes_for_ever_is_named_by_watch(begin: Any, tmp_path: Path) -> None:
+def test_a_rank_that_computes_for_ever_is_not_ended_and_watch_names_it(begin: Any, tmp_path: Path) -> None:
     run = begin(tmp_path / "run", RANKS | {"hang_seconds": HANG_SECONDS}, CONVTWINS_PLANTED="spinning")
     command = [sys.executable, "-m", "compare", "watch", str(run.process.pid), "--json", "--patience", "5", "--seconds", "90"]
-    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
-    print(done.stdout, done.stderr, run.log)
-    said = json.loads(done.stdout)
+    said = json.loads(subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False).stdout)
+    assert (said["verdict"], said["to_blame"]) == ("stuck", ["rank 1"]), said["because"]
+    assert "for rank 1, which asks again and again in spinning (hanging.py:" in said["because"]
+    time.sleep(2 * HANG_SECONDS)
     assert run.process.poll() is None
-    assert said["to_blame"] == ["rank 1"]
