@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
+from tensorflow.python.eager import context
 
 from common.machine import flight
 from common.processes import rendezvous
 from tensorflow_impl import collectives, device
+
+_PATIENCE_MS = 30 * 60 * 1000
+"""torch's default for its process groups."""
 
 
 class Group:
@@ -71,8 +75,19 @@ def all_ranks() -> Group:
     options = tf.distribute.experimental.CommunicationOptions(
         implementation=implementation.NCCL if device.gpus() else implementation.RING,
     )
+    _be_patient()
     number = collectives.channel(None).begin("rendezvous")
     strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     flight.end(number)
     rendezvous.keep_to_loopback()  # Twin: TensorFlow's server listens on all addresses. No setting changes that.
     return Group(strategy)
+
+
+def _be_patient() -> None:
+    """Let ranks wait for each other as long as torch's do. A cut network or a sleeping machine outlasts the default of 10 s.
+
+    Whoever started the ranks ends those that hang.
+    """
+    # Twin: TensorFlow's ranks send heartbeats, and no argument of a strategy sets their limit. torch's have a time-out alone.
+    own: Any = context.context()
+    own.configure_coordination_service = partial(own.configure_coordination_service, heartbeat_timeout_in_ms=_PATIENCE_MS)

@@ -40,9 +40,6 @@ def test_a_run_on_a_machine_that_sleeps_for_longer_than_the_limit_is_not_called_
         freeze(False)
         result = run.end()
     assert "no progress" not in run.log
-    if framework == "tensorflow" and seconds > 10.0:  # the ranks' own limit of TensorFlow for each other
-        assert result.status == "failed" and "heartbeat timeout" in result.reason, result.reason
-        return
     assert (result.status, result.reason, len(result.epochs)) == ("ok", None, 60), run.log
     # The clock that the run uses goes on while a group is frozen.
     assert result.phases is not None and result.phases.wall_seconds >= seconds
@@ -84,8 +81,8 @@ def test_a_run_over_two_hosts_outlives_a_network_that_is_cut_or_names_the_host(
         hosts[1].plug()
         result = run.end()
     print(f"\n{framework}, {shell}, {seconds:.0f} s: {result.status}, {result.reason}")
-    if seconds > 10.0 and framework == "tensorflow":  # the ranks' own limit of TensorFlow for each other
-        assert result.status in ("killed", "failed") and "heartbeat timeout" in result.reason, result.reason
+    if seconds > 10.0 and framework == "tensorflow":  # gRPC gives up after 20 s as well: ssh may be the first
+        assert re.match(r"UnavailableError: |rank 1 of 2 on .* lost its connection", result.reason), result.reason
     elif seconds > 10.0 and shell == "ssh":
         assert result.status == "killed" and not still_runs
         assert result.reason.startswith(f"rank 1 of 2 on {hosts[1].address} lost its connection"), result.reason
