@@ -16,11 +16,14 @@ from common import spec
 from common.artifacts import checkpoint, event_log, results
 from common.machine import placement
 from common.processes import supervisor
+from compare.execution import launch
 from tests.namespaces import joined_hosts
 from tests.strangers import attack, listening
 from tests.twins.runs import ENDLESS, PROJECT, RANKS, SECONDS, SETTINGS, Run, wait_until_gone
 
 SHELL = "ip netns exec {host}"
+MODES = [mode for mode in spec.VARIANTS if mode not in ("serial", "data_parallel")]
+"""Those that have several processes in a framework."""
 
 
 @pytest.fixture
@@ -132,8 +135,13 @@ def test_hosts_that_do_not_begin_with_this_machine_are_refused(start: Any, mode:
     assert "hosts must begin with this machine. Received: 192.0.2.77, 192.0.2.78" in run.log
 
 
-def test_a_run_on_one_machine_listens_on_the_loopback_interface_alone(start: Any) -> None:
-    run = start("here", ENDLESS)
+@pytest.mark.parametrize(
+    "mode", ["multi_process", *(pytest.param(mode, marks=pytest.mark.slow) for mode in MODES if mode != "multi_process")]
+)
+def test_a_run_on_one_machine_listens_on_the_loopback_interface_alone(start: Any, framework: str, mode: str) -> None:
+    if launch.describe(framework)["modes"][spec.VARIANTS[mode][0]]["one_process"]:
+        pytest.skip(f"{mode} is one process in {framework}")
+    run = start("here", spec.with_variant(ENDLESS, mode, 2))
     run.wait_for_an_epoch()
     family = [psutil.Process(run.process.pid), *psutil.Process(run.process.pid).children(recursive=True)]
     listening = {
