@@ -13,22 +13,26 @@ GROUPS = Path("/sys/fs/cgroup")
 
 @contextmanager
 def control_group(
-    controller: str, first: Mapping[str, str] | None, second: Mapping[str, str] | None, name: str = "test"
+    controller: str, version_1: Mapping[str, str] | None, version_2: Mapping[str, str] | None, name: str = "test"
 ) -> Generator[Path]:
     """A control group for processes whose numbers are written into its `cgroup.procs`; skipped where none can be made.
 
     Args:
-        first: settings by file, in version 1. None: none of that version.
-        second: the same in version 2.
+        version_1: settings by file. None: no group of that version.
+        version_2: the same.
         name: tells groups of one process apart.
     """
-    for parent, settings in ((GROUPS / controller, first), (GROUPS, second), (GROUPS / "unified", second)):
+    places = ((GROUPS / controller, version_1), (GROUPS, version_2), (GROUPS / "unified", version_2))
+    for parent, settings in places:
         folder = parent / f"convtwins-{name}-{os.getpid()}"
         if settings is None:
             continue
         try:
             folder.mkdir()
         except OSError:
+            continue
+        if not (folder / "cgroup.procs").exists():  # no control groups are mounted there: it is a plain folder
+            folder.rmdir()
             continue
         try:
             for key, value in settings.items():
@@ -53,6 +57,9 @@ def freezer(version: int) -> Generator[tuple[Path, Callable[[bool], None]]]:
 
         def freeze(wanted: bool) -> None:
             (group / name).write_text(words[wanted], encoding="ascii")
+            state, frozen = (name, "FROZEN") if version == 1 else ("cgroup.events", "frozen 1")
+            while (frozen in (group / state).read_text(encoding="ascii")) != wanted:
+                time.sleep(0.01)
 
         try:
             yield group, freeze
@@ -72,3 +79,4 @@ def _remove(folder: Path) -> None:
             return
         except OSError:  # its last process is still ending
             time.sleep(0.05)
+    raise AssertionError(f"{folder} holds processes still: {(folder / 'cgroup.procs').read_text(encoding='ascii').split()}")

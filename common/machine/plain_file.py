@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 _MOST_AT_ONCE = 2**16
 """Bytes that are asked for at once, at the least: files of the kernel say that they are empty."""
@@ -21,6 +22,9 @@ class PlainFileError(OSError):
 
     def __str__(self) -> str:
         return f"{self.filename} {self.fault}"
+
+    def __reduce__(self) -> tuple[Any, ...]:  # from Dask's workers it comes as a pickle
+        return type(self), (self.filename, self.errno, self.fault)
 
 
 def read(path: str | Path, most_bytes: int, *, follow: bool = True) -> bytes:

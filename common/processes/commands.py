@@ -144,7 +144,8 @@ def run(job: Job, twin: Twin, cpus: list[int], facts: dict[str, Any]) -> int:
             print(results.unwritten(error), file=sys.stderr)
             return EXIT_FAILED
         if status == "ok":
-            checkpoint.remove(out)
+            with contextlib.suppress(OSError):  # the result stands, and nothing resumes a run that has one
+                checkpoint.remove(out)
         event_log.append_end(out, status)
     return code
 

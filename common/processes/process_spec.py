@@ -56,8 +56,8 @@ class Running(Protocol):
         ...
 
 
-_HELD_SECONDS = 10.0
-"""For which a process that was ended is waited for."""
+HELD_SECONDS = 10.0
+"""How long to wait for a process after SIGKILL. The freezer of a control group, or a disk that does not answer, holds it."""
 
 
 class Local:
@@ -105,6 +105,5 @@ class Local:
         # The group first: once the process is reaped, its number may be another's.
         with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: a group of nothing but zombies
             os.killpg(self.pid, signal.SIGKILL)
-        # The freezer of a control group, or a disk that does not answer, holds a process even then. It ends once it is let go.
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_HELD_SECONDS)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # of one that is held, and ends once it is let go
+            self._process.wait(HELD_SECONDS)

@@ -218,11 +218,15 @@ def _saved(stacks: Sequence[str], running: Sequence[Running], members: Sequence[
     ]
     sentence = flight_report.sentence(ranks)
     paths: list[Path] = []
-    if folder is not None and stacks:
-        paths += watchdog.save_stacks(stacks, [member.name for member in members], folder)
-    if folder is not None and (sentence or (stacks and any(rank.flight and rank.flight.records for rank in ranks))):
-        paths.append(flight_report.save(ranks, folder))
-    seen = f"; see {', '.join(path.name for path in paths)}" if paths else ""
+    unwritten = ""
+    try:
+        if folder is not None and stacks:
+            paths += watchdog.save_stacks(stacks, [member.name for member in members], folder)
+        if folder is not None and (sentence or (stacks and any(rank.flight and rank.flight.records for rank in ranks))):
+            paths.append(flight_report.save(ranks, folder))
+    except OSError as error:  # a full disk is no reason to lose why the run ends
+        unwritten = f"; what its ranks did cannot be written ({error})"
+    seen = f"; see {', '.join(path.name for path in paths)}{unwritten}" if paths else unwritten
     return f"{seen}. {sentence}" if sentence else seen
 
 

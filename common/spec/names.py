@@ -50,7 +50,7 @@ SCHEDULERS = ("threads", "processes")
 """Of Dask, besides the address `tcp://host:port` of a running cluster."""
 LEVELS = ("plain", "usual", "closed", "best")
 """Of switches. See `Spec.switches`."""
-MOST_EPOCHS, MOST_STEPS, MOST_IMAGES = 10**6, 10**9, 10**9
+MOST_EPOCHS, MOST_STEPS, MOST_IMAGES = 400_000, 10**9, 10**9
 MOST_BATCH_SIZE, MOST_REPLICAS, MOST_MICRO_BATCHES = 2**20, 2**12, 2**12
 """More than any run has. Larger numbers are slips of the hand, or hostile."""
 Precision = Literal["float32", "float64"]

@@ -274,7 +274,8 @@ class Timer:
 
     def _compare_clocks(self, now: float) -> None:
         ahead = time.time() - now
-        self._least_ahead, self._most_ahead = min(self._least_ahead, ahead), max(self._most_ahead, ahead)
+        if time.perf_counter() - now < RESOLUTION_SECONDS:  # else the process was held between the two
+            self._least_ahead, self._most_ahead = min(self._least_ahead, ahead), max(self._most_ahead, ahead)
 
     @contextmanager
     def waiting_for_input(self) -> Generator[None]:

@@ -29,6 +29,7 @@ from common.machine import environment, heartbeat, plugins
 from common.machine.machine import PROJECT_ROOT
 from common.machine.private_folder import PrivateFolder
 from common.processes import signals, watchdog
+from common.processes.process_spec import HELD_SECONDS
 from compare.core import wording
 from compare.core.errors import LaunchError, UnfitError
 from compare.execution import contestants
@@ -362,7 +363,8 @@ def stop(process: Started, *, grace_seconds: float | None = None) -> None:
         process.wait(grace_seconds)
     _, alive = psutil.wait_procs(descendants, timeout=min(grace_seconds, 1.0))
     _signal_all(process, alive, signal.SIGKILL)
-    process.wait()
+    with contextlib.suppress(subprocess.TimeoutExpired):  # of one that is held, and ends once it is let go
+        process.wait(HELD_SECONDS)
     process.release()
 
 
@@ -396,9 +398,13 @@ def _hang(process: Started, dog: watchdog.Watchdog, folder: Path) -> str | None:
     """How a process hangs, in words, after it was stopped. None if it works."""
     if (hang := dog.look()) is None:
         return None
-    (path,) = watchdog.save_stacks(hang.stacks, ["rank 0"], folder)
+    try:
+        (path,) = watchdog.save_stacks(hang.stacks, ["rank 0"], folder)
+        seen = f"; see {path.name}"
+    except OSError as error:
+        seen = f"; its stacks cannot be written ({error})"
     stop(process, grace_seconds=0.0)
-    return f"{hang.words}; see {path.name}"
+    return f"{hang.words}{seen}"
 
 
 class Call(NamedTuple):

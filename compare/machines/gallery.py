@@ -73,7 +73,8 @@ def command(
         for each in shown:
             of_one = comparison_report.report(_published(each.compared), Path(each.name))
             if unwritten := of_one.write(out / each.name):
-                raise FolderError(unwritten)
+                typer.echo(unwritten, err=True)
+                raise typer.Exit(exits.RUN_FAILED)
         code = _report(shown, others, out).deliver(out, as_json=as_json)
         for name in before - {each.name for each in shown}:
             shutil.rmtree(out / name)

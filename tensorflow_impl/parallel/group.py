@@ -11,7 +11,7 @@ import numpy.typing as npt
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from common.machine import flight
+from common.machine import flight, heartbeat
 from common.processes import rendezvous
 from tensorflow_impl import collectives, device
 
@@ -75,7 +75,8 @@ def all_ranks() -> Group:
     options = tf.distribute.experimental.CommunicationOptions(
         implementation=implementation.NCCL if device.gpus() else implementation.RING,
     )
-    _be_patient()
+    if heartbeat.is_watched():
+        _be_patient()
     number = collectives.channel(None).begin("rendezvous")
     strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     flight.end(number)
@@ -84,9 +85,9 @@ def all_ranks() -> Group:
 
 
 def _be_patient() -> None:
-    """Let ranks wait for each other as long as torch's do. A cut network or a sleeping machine outlasts the default of 10 s.
+    """Let ranks miss heartbeats for as long as torch's ranks wait. The default is ten seconds, which a short sleep outlasts.
 
-    Whoever started the ranks ends those that hang.
+    Not under another launcher, which might not end ranks that hang. gRPC still gives a cut network up after some 20 s.
     """
     # Twin: TensorFlow's ranks send heartbeats, and no argument of a strategy sets their limit. torch's have a time-out alone.
     own: Any = context.context()

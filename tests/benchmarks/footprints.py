@@ -75,7 +75,7 @@ class Wanted(NamedTuple):
     @property
     def fields(self) -> dict[str, Any]:
         given = spec.with_variant({"pipeline": {"micro_batches": 2}}, self.mode, 2)
-        return given | {"cores": SETTINGS["cores"], "epochs": 1_000_000, "hang_seconds": 600.0}
+        return given | {"cores": SETTINGS["cores"], "epochs": 400_000, "hang_seconds": 600.0}
 
 
 def wanted(framework: str, rounds: int) -> Iterator[Wanted]:

@@ -26,7 +26,7 @@ SETTINGS: dict[str, Any] = {
     "cores": min(2, machine.available_cores()),
 }
 RANKS = {"mode": "multi_process", "replicas": 2}
-ENDLESS = {**RANKS, "epochs": 1_000_000}
+ENDLESS = {**RANKS, "epochs": 400_000}
 
 SECONDS = 300
 """How long any process may take on a machine that has much else to do."""

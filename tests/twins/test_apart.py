@@ -105,7 +105,7 @@ def test_an_asynchronous_server_counts_every_push_and_learns(ended: dict[str, Ru
 def test_a_killed_rank_or_server_ends_the_run_as_killed_and_is_named(
     begin: Any, tmp_path: Path, victim: str, updates: str
 ) -> None:
-    fields = {**RUNS["asynchronous"], "replicas": 2, "epochs": 1_000_000, "parameter_server": {"updates": updates}}
+    fields = {**RUNS["asynchronous"], "replicas": 2, "epochs": 400_000, "parameter_server": {"updates": updates}}
     run = begin(tmp_path, fields, kind=Started)
     ranks = run.ranks()
     (server,) = [child for child in psutil.Process(run.process.pid).children() if child not in ranks]

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from common.artifacts import event_log
 from common.processes.hosts import SHELL
 from tests import full_disk
 from tests.control_groups import freezer, within
@@ -35,14 +36,13 @@ def test_a_run_on_a_machine_that_sleeps_for_longer_than_the_limit_is_not_called_
         run = begin(tmp_path / "run", fields, within(group))
         run.wait_for_an_epoch()
         freeze(True)
+        epochs = len(event_log.read_epochs(run.folder))
         time.sleep(seconds)
-        assert run.process.poll() is None, "it was over before it slept"
+        assert len(event_log.read_epochs(run.folder)) == epochs < 60
         freeze(False)
         result = run.end()
     assert "no progress" not in run.log
     assert (result.status, result.reason, len(result.epochs)) == ("ok", None, 60), run.log
-    # The clock that the run uses goes on while a group is frozen.
-    assert result.phases is not None and result.phases.wall_seconds >= seconds
     awake = begin(tmp_path / "awake", fields).end()
     assert awake.final_weights_hash == result.final_weights_hash is not None
 
@@ -65,11 +65,14 @@ def test_a_rank_that_the_freezer_stops_alone_ends_the_run_and_is_named(begin: An
 
 
 @pytest.mark.parametrize("shell", ["local", "ssh"])
-@pytest.mark.parametrize("seconds", [5.0, 60.0])
-def test_a_run_over_two_hosts_outlives_a_network_that_is_cut_or_names_the_host(
+@pytest.mark.parametrize("seconds", [8.0, 60.0])
+def test_a_run_over_two_hosts_outlives_a_network_that_is_cut_or_says_so(
     begin: Any, framework: str, tmp_path: Path, ssh_to: Any, seconds: float, shell: str
 ) -> None:
-    """The streams of a local shell are not cut. Those of ssh are, and it gives up after 20 s."""
+    """The streams of a local shell are not cut. Those of ssh are, and it gives up after 20 s.
+
+    Eight seconds outlast the pauses of TCP, and become more than ten without a message.
+    """
     with joined_hosts(2) as hosts:
         fields = RANKS | {"hosts": [host.address for host in hosts], "epochs": 100, "hang_seconds": NO_HANG_SECONDS}
         command = "ip netns exec {host}" if shell == "local" else ssh_to(hosts[1])
@@ -80,12 +83,12 @@ def test_a_run_over_two_hosts_outlives_a_network_that_is_cut_or_names_the_host(
         still_runs = run.process.poll() is None
         hosts[1].plug()
         result = run.end()
-    print(f"\n{framework}, {shell}, {seconds:.0f} s: {result.status}, {result.reason}")
-    if seconds > 10.0 and framework == "tensorflow":  # gRPC gives up after 20 s as well: ssh may be the first
-        assert re.match(r"UnavailableError: |rank 1 of 2 on .* lost its connection", result.reason), result.reason
-    elif seconds > 10.0 and shell == "ssh":
-        assert result.status == "killed" and not still_runs
+        wait_until_gone(run.processes())
+    if seconds > 10.0 and shell == "ssh":
+        assert (result.status, still_runs) == ("killed", False), result.reason
         assert result.reason.startswith(f"rank 1 of 2 on {hosts[1].address} lost its connection"), result.reason
+    elif seconds > 10.0 and framework == "tensorflow":  # its gRPC gives up
+        assert (result.status, result.reason) == ("failed", "UnavailableError: Graph execution error:")
     else:
         assert (result.status, result.reason, len(result.epochs)) == ("ok", None, 100), run.log
         together = begin(tmp_path / "together", RANKS | {"epochs": 100}).end()
@@ -128,6 +131,10 @@ def test_a_wall_clock_that_jumps_changes_no_time_and_no_weight(begin: Any, tmp_p
     jumps, fields = tmp_path / "jumps", {"epochs": 60}
     jumps.write_text("+0d")
     variables = {"FAKETIME_NO_CACHE": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1", "FAKETIME_TIMESTAMP_FILE": str(jumps)}
+    (tmp_path / "tomorrow").write_text("+1d")
+    of_tomorrow = {"LD_PRELOAD": str(CLOCKS[0]), **variables, "FAKETIME_TIMESTAMP_FILE": str(tmp_path / "tomorrow")}
+    tomorrow = float(subprocess.check_output([sys.executable, "-c", "import time; print(time.time())"], env=of_tomorrow))
+    assert tomorrow > time.time() + 80_000, "the library sets no clock"
     begun = time.monotonic()
     run = begin(tmp_path / "jumps-run", fields, LD_PRELOAD=str(CLOCKS[0]), **variables)
     for days in itertools.cycle((1, -2, 30, 0)):
@@ -147,16 +154,16 @@ def test_a_wall_clock_that_jumps_changes_no_time_and_no_weight(begin: Any, tmp_p
 
 
 def test_the_time_of_a_slow_disk_is_in_no_epoch(begin: Any, tmp_path: Path) -> None:
-    disk, delay = full_disk.FullDisk(full_disk.compiled(tmp_path), tmp_path / "slow", delay_ms=200), 0.2
-    fields = {"epochs": 10, "checkpoint_seconds": 0}
+    disk, delay = full_disk.FullDisk(full_disk.compiled(tmp_path), tmp_path / "slow", delay_ms=2000), 2.0
+    fields = {"epochs": 4, "checkpoint_seconds": 0}
     result = begin(tmp_path / "slow", fields, **disk.environment).end()
     assert (result.status, result.reason, result.phases is None) == ("ok", None, False)
     epochs = [number for number, each in enumerate(disk.writes()) if each.kind[1] == "checkpoint.safetensors"]
     slowed = delay * (epochs[-1] - epochs[0])  # by one process, one after the other
-    assert len(epochs) >= 10 and result.phases.other_seconds >= slowed
+    assert len(epochs) >= 4 and result.phases.other_seconds >= slowed
+    assert max(each.seconds for each in result.epochs) < delay
     alone = begin(tmp_path / "alone", fields).end()
     assert result.final_weights_hash == alone.final_weights_hash is not None
-    assert sum(each.seconds for each in result.epochs) <= result.phases.wall_seconds - slowed
 
 
 def test_a_rank_that_computes_for_ever_is_not_ended_and_watch_names_it(begin: Any, tmp_path: Path) -> None:
