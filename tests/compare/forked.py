@@ -21,10 +21,11 @@ import pytest
 from compare.execution import launch
 
 FORKED = frozenset(
-    f"tests.compare.twins.{name}" for name in ("left", "right", "as_pytorch", "as_tensorflow", "scan_left", "scan_right")
+    f"tests.compare.twins.{name}"
+    for name in ("left", "right", "as_pytorch", "as_tensorflow", "scan_left", "scan_right", "learner_left", "learner_right")
 )
-_DIE_WITH_PARENT = 1
-"""PR_SET_PDEATHSIG."""
+_DIE_WITH_PARENT, _NAME = 1, 15
+"""PR_SET_PDEATHSIG and PR_SET_NAME."""
 
 
 def install(patch: pytest.MonkeyPatch) -> None:
@@ -58,7 +59,9 @@ def _become(module: str, words: list[str], kept: Sequence[int], environment: Map
     code = 1
     try:
         gc.freeze()  # the parent's objects stay shared
-        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+        control = ctypes.CDLL(None).prctl
+        control(_DIE_WITH_PARENT, signal.SIGKILL)
+        control(_NAME, module.rpartition(".")[2].encode())  # its command line stays that of pytest
         if os.getppid() != parent:
             os._exit(1)
         lowest = 3
@@ -73,6 +76,9 @@ def _become(module: str, words: list[str], kept: Sequence[int], environment: Map
             signal.signal(number, signal.SIG_IGN)  # as Python does when it starts
         signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.stdin, sys.stdout, sys.stderr = (os.fdopen(number, mode) for number, mode in enumerate("rww"))
+        warnings.resetwarnings()  # pytest makes errors of them
+        for category in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
+            warnings.simplefilter("ignore", category)
         sys.argv = [module, *words]
         runpy.run_module(module, run_name="__main__", alter_sys=True)
         code = 0

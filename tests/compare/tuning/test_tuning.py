@@ -79,7 +79,7 @@ def wait_until_running(folder: Path) -> psutil.Process:
     while not is_running(folder):
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    return next(child for child in psutil.Process().children() if "serve-trials" in child.cmdline())
+    return next(child for child in psutil.Process().children() if child.name() == "learner_left")
 
 
 # Searches.
