@@ -22,7 +22,10 @@ FULL = Path("/dev/full")
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="a device that is always full is Linux's")
-@pytest.mark.parametrize("words", [["cache"], ["cache", "--json"], ["data", "--help"]])
+@pytest.mark.parametrize(
+    "words",
+    [["cache"], *(pytest.param(words, marks=pytest.mark.slow) for words in (["cache", "--json"], ["data", "--help"]))],
+)
 def test_output_that_cannot_be_written_ends_with_one_line(words: list[str], tmp_path: Path) -> None:
     with FULL.open("w") as full:
         done = subprocess.run(
@@ -124,10 +127,10 @@ def test_a_number_out_of_range_is_refused_by_its_name_with_what_was_received(
 @pytest.mark.parametrize(
     "words",
     [
-        ["report", "DIR"],
+        pytest.param(["report", "DIR"], marks=pytest.mark.slow),
         pytest.param(["report", "DIR", "--json"], marks=pytest.mark.slow),
         ["history", "DIR"],
-        ["cache", "--json"],
+        pytest.param(["cache", "--json"], marks=pytest.mark.slow),
         ["--help"],
     ],
 )

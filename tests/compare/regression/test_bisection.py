@@ -84,8 +84,9 @@ NEAR = [0.0, 0.07, 0.09, 0.16]
 @pytest.mark.parametrize(
     ("levels", "noise", "threshold", "broken"),
     [
-        (STEP, 0.02, 0.03, ()), (STEP, 0.02, 0.03, (3, 4, 5)), (HARD, 0.02, 0.0, ()), (GRADUAL, 0.02, 0.05, ()),
-        (NEAR, 0.03, 0.05, ()), (EQUAL, 0.03, 0.0, ()),
+        pytest.param(STEP, 0.02, 0.03, (), marks=pytest.mark.slow), (STEP, 0.02, 0.03, (3, 4, 5)),
+        pytest.param(HARD, 0.02, 0.0, (), marks=pytest.mark.slow),
+        pytest.param(GRADUAL, 0.02, 0.05, (), marks=pytest.mark.slow), (NEAR, 0.03, 0.05, ()), (EQUAL, 0.03, 0.0, ()),
     ],
     ids=["a step", "broken candidates", "a small step", "many small steps", "near the border", "no difference"],
 )  # fmt: skip
