@@ -25,9 +25,10 @@ from compare.core.presets import Preset
 from compare.execution import executor, launch, matrix, run_settings, store
 from compare.execution.matrix import Row
 from compare.proof import certificate, ladder
+from compare.reporting import plots
 from tests.compare import made
 from tests.compare.command_line import compare
-from tests.compare.conftest import behave
+from tests.compare.conftest import behave, write_empty
 
 QUICK = ("--frameworks", "left,right", "--cores", "2", "--no-proof", "--modes", "serial")
 
@@ -60,7 +61,7 @@ def test_a_comparison_runs_every_row_and_writes_everything(fake_twins: pytest.Mo
     assert "Identical training: not claimed" in done.stdout
 
 
-@pytest.mark.parametrize(("batch", "larger"), [(64, False), (5000, True)])
+@pytest.mark.parametrize(("batch", "larger"), [pytest.param(64, False, marks=pytest.mark.slow), (5000, True)])
 def test_a_batch_that_is_larger_than_the_training_split_is_told_before_anything_is_trained(
     batch: int, larger: bool, fake_twins: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -538,6 +539,7 @@ def test_report_refuses_a_folder_without_a_comparison(tmp_path: Path) -> None:
 def test_report_reads_a_comparison_of_a_machine_with_more_cores(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     compare_quick(tmp_path / "out")
     fake_twins.undo()
+    fake_twins.setattr(plots, "write_all", write_empty)
     fake_twins.setattr("common.machine.machine.available_cores", lambda: 1)
     done = compare("report", tmp_path / "out")
     assert done.exit_code == 0, done.output

@@ -378,7 +378,7 @@ def test_python_files_that_no_commit_holds_are_refused_by_name(team: Path) -> No
         sides("before", team, "nets_of_a_team.later")
 
 
-@pytest.mark.parametrize("what", ["the model", "an import"])
+@pytest.mark.parametrize("what", ["the model", pytest.param("an import", marks=pytest.mark.slow)])
 def test_a_base_that_would_import_the_heads_model_is_refused(
     team: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
