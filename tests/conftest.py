@@ -1,5 +1,6 @@
 """What all tests share: which twin is under test, and where the real data lies."""
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -40,6 +41,12 @@ def nothing_is_left_in_the_checkout(request: pytest.FixtureRequest) -> Iterator[
     assert not left, (
         f"This test, or one beside it, has left {', '.join(sorted(left))} in the checkout. Give it --out or a folder."
     )
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays to the end, so Python need not look for garbage among it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

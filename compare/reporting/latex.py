@@ -7,6 +7,7 @@ import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from string import ascii_lowercase, ascii_uppercase, digits
 
 from compare.core.wording import one_line
@@ -179,10 +180,12 @@ def _width(table: Table, columns: Sequence[Column], short: Mapping[str, str]) ->
     return sum(widest(column) + _SEPARATION_PT for column in columns)
 
 
+@lru_cache(maxsize=4096)
 def _points_of_heading(text: str) -> float:
     return max(map(_points, _heading_lines(text)), default=0.0)
 
 
+@lru_cache(maxsize=4096)
 def _points(text: str) -> float:
     return sum(_LETTER_PT.get(letter, 4.8 if letter.isascii() else 9.0) for letter in text)
 

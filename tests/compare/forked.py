@@ -21,10 +21,22 @@ import pytest
 from compare.execution import launch
 
 FORKED = frozenset(
-    f"tests.compare.twins.{name}" for name in ("left", "right", "as_pytorch", "as_tensorflow", "scan_left", "scan_right")
+    f"tests.compare.twins.{name}"
+    for name in (
+        *("left", "right", "as_pytorch", "as_tensorflow", "scan_left", "scan_right", "learner_left", "learner_right"),
+        "fake_comparison",
+    )
 )
-_DIE_WITH_PARENT = 1
-"""PR_SET_PDEATHSIG."""
+_DIE_WITH_PARENT, _NAME = 1, 15
+"""PR_SET_PDEATHSIG and PR_SET_NAME."""
+
+
+class Suite(subprocess.Popen[str]):
+    """As `launch.of_suite` starts a module."""
+
+    def __init__(self, module: str) -> None:
+        command, pipe = launch._tied(sys.executable, ["-m", module]), subprocess.PIPE
+        super().__init__(command, env=launch._environment(), stdin=pipe, stdout=pipe, text=True)
 
 
 def install(patch: pytest.MonkeyPatch) -> None:
@@ -46,7 +58,7 @@ def install(patch: pytest.MonkeyPatch) -> None:
             warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
             cast(Any, subprocess.Popen)._execute_child(self, args, executable, preexec, *others)
 
-    for started in (launch.Started, launch._Short):
+    for started in (launch.Started, launch._Short, Suite):
         patch.setattr(started, "_execute_child", execute_child, raising=False)
 
 
@@ -58,7 +70,9 @@ def _become(module: str, words: list[str], kept: Sequence[int], environment: Map
     code = 1
     try:
         gc.freeze()  # the parent's objects stay shared
-        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+        control = ctypes.CDLL(None).prctl
+        control(_DIE_WITH_PARENT, signal.SIGKILL)
+        control(_NAME, module.rpartition(".")[2].encode())  # its command line stays that of pytest
         if os.getppid() != parent:
             os._exit(1)
         lowest = 3
@@ -72,7 +86,12 @@ def _become(module: str, words: list[str], kept: Sequence[int], environment: Map
         for number in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_IGN)  # as Python does when it starts
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        sys.stdin, sys.stdout, sys.stderr = (os.fdopen(number, mode) for number, mode in enumerate("rww"))
+        # They stay open where those of a fork that forks are thrown away.
+        streams = (os.fdopen(number, mode, closefd=False) for number, mode in enumerate("rww"))
+        sys.stdin, sys.stdout, sys.stderr = streams
+        warnings.resetwarnings()  # pytest makes errors of them
+        for category in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
+            warnings.simplefilter("ignore", category)
         sys.argv = [module, *words]
         runpy.run_module(module, run_name="__main__", alter_sys=True)
         code = 0

@@ -40,7 +40,11 @@ def run(*words: str | Path) -> tuple[int, str]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is counted in KiB on Linux alone")
-@pytest.mark.parametrize("content", [ALIASES, MERGES, LONG_WORD, CHAIN], ids=["aliases", "merges", "a long word", "a chain"])
+@pytest.mark.parametrize(
+    "content",
+    [ALIASES, *(pytest.param(each, marks=pytest.mark.slow) for each in (MERGES, LONG_WORD, CHAIN))],
+    ids=["aliases", "merges", "a long word", "a chain"],
+)
 def test_a_bomb_for_a_spec_is_refused_at_little_cost(content: str, tmp_path: Path) -> None:
     path = tmp_path / "bomb.yaml"
     path.write_text(content)

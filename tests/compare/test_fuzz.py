@@ -478,7 +478,7 @@ def test_a_kind_that_needs_much_memory_is_found_after_an_earlier_peak(monkeypatc
                     pages[at] = 1
 
         monkeypatch.setitem(KINDS, "large", (touch, (st.integers(),)))
-        draw("large", QUICK)
+        draw("large", 4)
 
     needs(96)
     monkeypatch.setitem(globals(), "MAX_MIB", 32)

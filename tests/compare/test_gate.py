@@ -42,7 +42,7 @@ def test_a_ratio_is_judged_by_its_whole_interval(
 
 
 def test_processor_time_that_doubles_is_slower_whatever_else_is_not(tmp_path: Path) -> None:
-    made = sides(tmp_path, BUSY.format(0.1), BUSY.format(0.3))
+    made = sides(tmp_path, BUSY.format(0.06), BUSY.format(0.18))
     assert judge([PRINTED._replace(cost=lambda printed, seconds: 1.0), SPENT], *made) == 1
 
 

@@ -22,7 +22,10 @@ FULL = Path("/dev/full")
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="a device that is always full is Linux's")
-@pytest.mark.parametrize("words", [["cache"], ["cache", "--json"], ["data", "--help"]])
+@pytest.mark.parametrize(
+    "words",
+    [["cache"], *(pytest.param(words, marks=pytest.mark.slow) for words in (["cache", "--json"], ["data", "--help"]))],
+)
 def test_output_that_cannot_be_written_ends_with_one_line(words: list[str], tmp_path: Path) -> None:
     with FULL.open("w") as full:
         done = subprocess.run(
@@ -124,10 +127,10 @@ def test_a_number_out_of_range_is_refused_by_its_name_with_what_was_received(
 @pytest.mark.parametrize(
     "words",
     [
-        ["report", "DIR"],
+        pytest.param(["report", "DIR"], marks=pytest.mark.slow),
         pytest.param(["report", "DIR", "--json"], marks=pytest.mark.slow),
         ["history", "DIR"],
-        ["cache", "--json"],
+        pytest.param(["cache", "--json"], marks=pytest.mark.slow),
         ["--help"],
     ],
 )
@@ -189,7 +192,7 @@ def test_a_current_folder_that_was_removed_is_said(tmp_path: Path) -> None:
 
 
 def test_a_width_of_zero_and_the_backend_of_a_notebook_do_not_mislead(tmp_path: Path) -> None:
-    made.stored_in(made.repeated(), tmp_path / "results")
+    made.stored_in(made.input_only(repeats=1), tmp_path / "results")
     misled = {"COLUMNS": "0", "MPLBACKEND": "module://a_package_of_the_notebook"}
     done = started("report", tmp_path / "results", environment=misled, stdout=subprocess.PIPE)
     assert done.returncode == 0 and "Report: " in done.stdout, done.stderr

@@ -158,7 +158,7 @@ def cycles(root: Path, package: str) -> list[list[str]]:
 
 def _without_type_checking(tree: ast.Module) -> ast.Module:
     body = [node for node in tree.body if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")]
-    return ast.Module(body, [])
+    return ast.Module(body, []) if len(body) < len(tree.body) else tree
 
 
 def opaque(root: Path, package: str) -> list[Finding]:
@@ -176,7 +176,7 @@ def branches_on_framework(root: Path, package: str) -> list[Finding]:
     return [
         Finding(file, node.lineno, f"branches on the framework: {ast.unparse(node)}")
         for file, tree in _trees(root, package)
-        for node in ast.walk(tree)
+        for node in _nodes(tree)
         if isinstance(node, (ast.Compare, ast.MatchValue))
         if any(isinstance(part, ast.Constant) and part.value in FRAMEWORK_NAMES for part in ast.iter_child_nodes(node))
     ]
@@ -193,6 +193,12 @@ def _parsed(text: str) -> ast.Module:
 
 
 @cache
+def _nodes(tree: ast.Module) -> list[ast.AST]:
+    """All nodes. To walk a tree takes longer than what is done with them."""
+    return list(ast.walk(tree))
+
+
+@cache
 def _imports(tree: ast.Module, package: tuple[str, ...]) -> list[tuple[int, str]]:
     return list(_each_import(tree, package))
 
@@ -200,7 +206,7 @@ def _imports(tree: ast.Module, package: tuple[str, ...]) -> list[tuple[int, str]
 def _each_import(tree: ast.Module, package: tuple[str, ...]) -> Iterator[tuple[int, str]]:
     """(line, absolute module) of each import statement and each literal dynamic import, at any depth."""
     aliases = _aliases(tree)
-    for node in ast.walk(tree):
+    for node in _nodes(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -216,8 +222,8 @@ def _each_import(tree: ast.Module, package: tuple[str, ...]) -> Iterator[tuple[i
 
 def _opaque_loads(tree: ast.Module) -> Iterator[tuple[int, str]]:
     aliases = _aliases(tree)
-    plain = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call) and _literal_module(node) is not None}
-    for node in ast.walk(tree):
+    plain = {id(node.func) for node in _nodes(tree) if isinstance(node, ast.Call) and _literal_module(node) is not None}
+    for node in _nodes(tree):
         if isinstance(node, (ast.Name, ast.Attribute)):
             function = _dotted(node, aliases)
             if function in INTERPRETERS or (function in LOADERS and id(node) not in plain):
@@ -237,7 +243,7 @@ def _literal_module(call: ast.Call) -> str | None:
 def _aliases(tree: ast.Module) -> dict[str, str]:
     """What each imported name stands for: {"load": "importlib.import_module"}."""
     aliases: dict[str, str] = {}
-    for node in ast.walk(tree):
+    for node in _nodes(tree):
         if isinstance(node, ast.Import):
             aliases |= {alias.asname: alias.name for alias in node.names if alias.asname}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -255,6 +261,14 @@ def _dotted(node: ast.expr, aliases: dict[str, str]) -> str | None:
 
 
 # The house itself.
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _trees_are_forgotten() -> Iterator[None]:
+    """Python would look for garbage among a million nodes whenever a later test makes some."""
+    yield
+    for kept in (_parsed, _nodes, _imports, _aliases):
+        kept.cache_clear()
 
 
 @pytest.mark.parametrize("package", TABLE)

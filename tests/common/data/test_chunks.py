@@ -197,33 +197,30 @@ MEMORY = """
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not say what a process has to itself")
-def test_memory_falls_as_one_over_the_ranks(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ranks", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
+def test_memory_falls_as_one_over_the_ranks(tmp_path: Path, ranks: int) -> None:
     images = np.random.default_rng(0).integers(0, 256, (2**15, 32, 32, 3), np.uint8)
     np.save(tmp_path / "images.npy", images)
-    taken: dict[int, int] = {}
-    for ranks in (1, 2, 4):
-        place = placement.environments(ranks)
-        (port,) = supervisor.free_ports(1)
-        processes = [
-            subprocess.Popen(
-                [sys.executable, "-c", textwrap.dedent(MEMORY), str(tmp_path / "images.npy"), str(rank), str(ranks)],
-                env={**os.environ, **place[rank], "MASTER_PORT": str(port), "PYTHONPATH": str(machine.PROJECT_ROOT)},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(ranks)
-        ]
-        answers = [json.loads(process.stdout.readline()) for process in processes]  # pyright: ignore[reportOptionalMemberAccess]
-        for process in processes:
-            process.communicate(timeout=300)
-        private, held, moved, gathered = zip(*answers, strict=True)
-        assert held == (images.nbytes // ranks,) * ranks
-        assert abs(sum(moved) / sum(gathered) - (1 - 1 / ranks)) < 0.02
-        taken[ranks] = max(private)
+    place = placement.environments(ranks)
+    (port,) = supervisor.free_ports(1)
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(MEMORY), str(tmp_path / "images.npy"), str(rank), str(ranks)],
+            env={**os.environ, **place[rank], "MASTER_PORT": str(port), "PYTHONPATH": str(machine.PROJECT_ROOT)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(ranks)
+    ]
+    answers = [json.loads(process.stdout.readline()) for process in processes]  # pyright: ignore[reportOptionalMemberAccess]
+    for process in processes:
+        process.communicate(timeout=300)
+    private, held, moved, gathered = zip(*answers, strict=True)
+    assert held == (images.nbytes // ranks,) * ranks
+    assert abs(sum(moved) / sum(gathered) - (1 - 1 / ranks)) < 0.02
     # Beside the chunks: batches on their way, Dask's graphs, and what the allocator keeps.
-    for ranks, private in taken.items():
-        assert images.nbytes / ranks <= private <= images.nbytes / ranks + 40 * 2**20, taken
+    assert images.nbytes / ranks <= max(private) <= images.nbytes / ranks + 40 * 2**20
 
 
 def test_a_chunk_that_no_worker_holds_is_asked_for_again() -> None:

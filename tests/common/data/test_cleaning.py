@@ -107,7 +107,14 @@ def splits_of(loaded):
     return loaded.train, loaded.validation, loaded.test
 
 
-@pytest.mark.parametrize("kind", BAD)
+LIKE_ANOTHER = {
+    *("one_byte", "zeros", "an_error_page", "pdf", "a_jpeg_without_its_end", "half_a_bmp", "half_a_ppm"),
+    *("a_gif_named_webp", "100_megapixels", "16_bit_pgm", "12_bit_ppm"),
+}
+"""Kinds that one beside them stands for in the quick suite."""
+
+
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=[pytest.mark.slow] if kind in LIKE_ANOTHER else []) for kind in BAD])
 def test_a_bad_file_is_refused_by_name_or_left_out_everywhere(kind, tmp_path, cache):
     name, content, problem = BAD[kind]
     path = str(write_folder(tmp_path / "pets", GOOD | {f"dog/{name}": content}))
@@ -322,7 +329,7 @@ def made_up_jpegs() -> list[bytes]:
     ]
 
 
-@pytest.fixture(params=["made up", "real"])
+@pytest.fixture(params=["made up", pytest.param("real", marks=pytest.mark.slow)])
 def jpegs(request, test_data) -> list[bytes]:
     if request.param == "made up":
         return made_up_jpegs()

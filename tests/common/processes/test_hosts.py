@@ -45,7 +45,13 @@ def member(rank: int, code: str, host: str | None = None) -> ProcessSpec:
     return ProcessSpec(f"rank {rank}", [sys.executable, "-c", PRELUDE + textwrap.dedent(code)], {"RANK": str(rank)}, host=host)
 
 
-@pytest.mark.parametrize("others", ["threading.Event().wait()", "while True: heartbeat.stepped(); time.sleep(0.01)"])
+@pytest.mark.parametrize(
+    "others",
+    [
+        pytest.param("threading.Event().wait()", marks=pytest.mark.slow),
+        "while True: heartbeat.stepped(); time.sleep(0.01)",
+    ],
+)
 def test_a_host_that_is_lost_is_named_though_its_last_word_was_of_work(tmp_path: Path, others: str) -> None:
     lost = """
         end = time.monotonic() + 1.5
@@ -86,7 +92,7 @@ flight.end(channel.begin("all_reduce", "float32", (4, 25), 400))
 """
 
 
-@pytest.mark.parametrize("has_ended", [False, True], ids=["hangs", "is killed"])
+@pytest.mark.parametrize("has_ended", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["hangs", "is killed"])
 def test_what_a_rank_on_a_host_has_recorded_comes_here(tmp_path: Path, has_ended: bool) -> None:
     waits = f"{RECORDS}channel.begin('barrier'); threading.Event().wait()"
     there = f"{RECORDS}{'os.kill(os.getpid(), signal.SIGKILL)' if has_ended else 'time.sleep(60)'}"

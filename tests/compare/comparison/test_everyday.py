@@ -221,7 +221,7 @@ def shell(tmp_path: Path) -> Callable[[str], str]:
     ("line", "expected"),
     [
         ("convtwins do", {"doctor"}),
-        ("convtwins run --dry", {"--dry-run"}),
+        pytest.param("convtwins run --dry", {"--dry-run"}, marks=pytest.mark.slow),
     ],
 )
 def test_bash_completes_the_words_of_the_command(shell: Callable[[str], str], line: str, expected: set[str]) -> None:

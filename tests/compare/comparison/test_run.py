@@ -25,15 +25,30 @@ from compare.core.presets import Preset
 from compare.execution import executor, launch, matrix, run_settings, store
 from compare.execution.matrix import Row
 from compare.proof import certificate, ladder
+from compare.reporting import plots
 from tests.compare import made
 from tests.compare.command_line import compare
-from tests.compare.conftest import behave
+from tests.compare.conftest import behave, write_empty
 
 QUICK = ("--frameworks", "left,right", "--cores", "2", "--no-proof", "--modes", "serial")
 
 
 def compare_quick(out: Path, *arguments: str) -> Any:
     return compare("run", *QUICK, "--out", out, *arguments)
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the first `finished` lies, once it is made."""
+    return tmp_path_factory.mktemp("made") / "out"
+
+
+@pytest.fixture
+def finished(fake_twins: pytest.MonkeyPatch, kept: Path, tmp_path: Path) -> Path:
+    """What `compare_quick` leaves in a folder: four rows that went well, once each."""
+    if not kept.exists():
+        assert compare_quick(kept).exit_code == 0
+    return shutil.copytree(kept, tmp_path / "out")
 
 
 @pytest.mark.drawn
@@ -60,7 +75,7 @@ def test_a_comparison_runs_every_row_and_writes_everything(fake_twins: pytest.Mo
     assert "Identical training: not claimed" in done.stdout
 
 
-@pytest.mark.parametrize(("batch", "larger"), [(64, False), (5000, True)])
+@pytest.mark.parametrize(("batch", "larger"), [pytest.param(64, False, marks=pytest.mark.slow), (5000, True)])
 def test_a_batch_that_is_larger_than_the_training_split_is_told_before_anything_is_trained(
     batch: int, larger: bool, fake_twins: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -157,11 +172,8 @@ def test_the_same_comparison_again_keeps_good_results_and_makes_the_rest(
 
 
 @pytest.mark.parametrize("name", ["runs", "proof", "runs/left-serial-2cores-r0"])
-def test_a_comparison_goes_on_in_no_folder_that_a_link_leads_to(
-    name: str, fake_twins: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
-    compare_quick(out)
+def test_a_comparison_goes_on_in_no_folder_that_a_link_leads_to(name: str, finished: Path, tmp_path: Path) -> None:
+    out, elsewhere = finished, tmp_path / "elsewhere"
     elsewhere.mkdir()
     shutil.rmtree(out / name, ignore_errors=True)
     (out / name).symlink_to(elsewhere)
@@ -170,10 +182,9 @@ def test_a_comparison_goes_on_in_no_folder_that_a_link_leads_to(
     assert not list(elsewhere.iterdir())
 
 
-def test_more_repeats_are_added_to_the_same_comparison(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    compare_quick(tmp_path / "out")
-    assert compare_quick(tmp_path / "out", "--repeats", "2").exit_code == 0
-    stored = store.read(tmp_path / "out")
+def test_more_repeats_are_added_to_the_same_comparison(finished: Path) -> None:
+    assert compare_quick(finished, "--repeats", "2").exit_code == 0
+    stored = store.read(finished)
     assert all(sorted(repeats) == [0, 1] for repeats in stored.runs.values())
 
 
@@ -237,13 +248,12 @@ def test_the_time_to_an_accuracy_is_counted_from_the_epochs(fake_twins: pytest.M
     assert "left serial, 1 core: validation accuracy 0.99 was not reached in 3 epochs" in re.sub(r"\s+", " ", again.stdout)
 
 
-def test_every_row_is_held_against_what_the_machine_can_do(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert compare_quick(tmp_path / "out").exit_code == 0
-    stored = store.read(tmp_path / "out")
+def test_every_row_is_held_against_what_the_machine_can_do(fake_twins: pytest.MonkeyPatch, finished: Path) -> None:
+    stored = store.read(finished)
     assert {cores: rate.float32_gflops for cores, rate in stored.comparison.rates.items()} == {1: 100.0, 2: 200.0}
     fake_twins.setattr("common.machine.rates.measured", pytest.fail)  # they are kept
-    assert compare_quick(tmp_path / "out").exit_code == 0
-    assert "Where is the limit?" in (tmp_path / "out" / "report.md").read_text()
+    assert compare_quick(finished).exit_code == 0
+    assert "Where is the limit?" in (finished / "report.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -258,11 +268,8 @@ def test_every_row_is_held_against_what_the_machine_can_do(fake_twins: pytest.Mo
         (("--modes", "serial,data_parallel"), "its rows are"),
     ],
 )
-def test_another_comparison_in_the_same_folder_is_refused(
-    fake_twins: pytest.MonkeyPatch, tmp_path: Path, change: tuple[str, ...], difference: str
-) -> None:
-    compare_quick(tmp_path / "out")
-    done = compare_quick(tmp_path / "out", *change)
+def test_another_comparison_in_the_same_folder_is_refused(finished: Path, change: tuple[str, ...], difference: str) -> None:
+    done = compare_quick(finished, *change)
     assert done.exit_code == 2
     assert difference in done.stderr and "Choose another --out" in done.stderr
 
@@ -286,9 +293,10 @@ def test_a_second_comparison_in_the_same_folder_at_the_same_time_is_refused(
     assert "Another command works in out. Wait for it, or choose another --out." in second.stderr
 
 
-def test_a_folder_in_use_is_refused_before_anything_is_prepared(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    assert compare_quick(out).exit_code == 0
+def test_a_folder_in_use_is_refused_before_anything_is_prepared(
+    fake_twins: pytest.MonkeyPatch, finished: Path, tmp_path: Path
+) -> None:
+    out = finished
     fake_twins.setattr(comparison_plan, "judged", pytest.fail)
 
     def refused(said: str, *asked: str, folder: Path = out) -> None:
@@ -514,9 +522,8 @@ def test_a_row_that_leaves_the_distance_of_a_few_copies_is_judged_by_more(
     assert proof is not None and proof.trajectories == copies(2.00015, ladder.MORE_COPIES)
 
 
-def test_report_makes_everything_again_and_sets_torn_results_aside(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    compare_quick(out)
+def test_report_makes_everything_again_and_sets_torn_results_aside(finished: Path) -> None:
+    out = finished
     before = (out / "tables" / "comparison.md").read_text()
     for name in ("report.md", "results.json"):
         (out / name).unlink()
@@ -535,11 +542,11 @@ def test_report_refuses_a_folder_without_a_comparison(tmp_path: Path) -> None:
     assert done.exit_code == 2 and "holds no comparison" in done.stderr
 
 
-def test_report_reads_a_comparison_of_a_machine_with_more_cores(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    compare_quick(tmp_path / "out")
+def test_report_reads_a_comparison_of_a_machine_with_more_cores(fake_twins: pytest.MonkeyPatch, finished: Path) -> None:
     fake_twins.undo()
+    fake_twins.setattr(plots, "write_all", write_empty)
     fake_twins.setattr("common.machine.machine.available_cores", lambda: 1)
-    done = compare("report", tmp_path / "out")
+    done = compare("report", finished)
     assert done.exit_code == 0, done.output
 
 

@@ -24,6 +24,7 @@ from compare.comparison import run_process
 from compare.core.errors import FolderError, LaunchError, UnfitError
 from compare.execution import launch, run_settings
 from compare.schema import SPEC_FILE
+from tests.compare import forked
 from tests.compare.command_line import compare
 from tests.compare.conftest import behave
 
@@ -87,6 +88,7 @@ def test_ctrl_c_ends_the_runs_keeps_what_had_ended_and_the_same_call_goes_on(
     with pytest.raises(KeyboardInterrupt, match=r"Interrupted\. To continue, run the same command with --out "):
         run(QUICK, out=out)
     signal.signal(signal.SIGINT, before)
+    fakes.setattr(launch, "of_suite", lambda name: forked.Suite("tests.compare.twins.fake_comparison"))
     with pytest.raises(ProcessLookupError):
         os.kill(int(pids.read_text().split()[0]), 0)
     assert list(api.load(out).runs.status) == ["ok", "killed"]

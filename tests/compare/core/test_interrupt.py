@@ -50,7 +50,11 @@ def with_its_twin(tmp_path: Path, *command: str) -> tuple[subprocess.Popen[bytes
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "command",
-    [("parity", "--no-remember", "--modes", "serial"), ("models", "--model", "simple_cnn"), ("run", "--modes", "serial")],
+    [
+        ("parity", "--no-remember", "--modes", "serial"),
+        ("models", "--model", "simple_cnn"),
+        pytest.param(("run", "--modes", "serial"), marks=pytest.mark.slow),
+    ],
 )
 def test_an_interrupt_ends_the_twin_says_so_and_leaves_no_temporary_folder(
     command: tuple[str, ...], number: signal.Signals, code: int, tmp_path: Path

@@ -68,7 +68,11 @@ def beyond(looks: looking.Looks, h: float, last: int, *, sides: int) -> float:
     return float(0.5 * special.ndtri(p / sides) ** 2 * p / looks.decline)
 
 
-@pytest.mark.parametrize(("looks", "sides"), [(looking.DIFFERENT, 2), (looking.SMALLER, 1)], ids=["different", "smaller"])
+@pytest.mark.parametrize(
+    ("looks", "sides"),
+    [(looking.DIFFERENT, 2), pytest.param(looking.SMALLER, 1, marks=pytest.mark.slow)],
+    ids=["different", "smaller"],
+)
 @pytest.mark.parametrize("h", [0.033, *(pytest.param(h, marks=pytest.mark.slow) for h in (0.3, 0.0033, 1e-4))])
 def test_the_factors_are_those_of_the_integral(looks: looking.Looks, sides: int, h: float) -> None:
     together = crossing(looks, h, 60, sides=sides) + beyond(looks, h, 60, sides=sides)

@@ -275,7 +275,7 @@ def test_workers_without_work_are_reported(data: Path) -> None:
     assert "had work" not in alone and "The one scan found the same integer sums as this process" in alone
 
 
-@pytest.mark.parametrize("option", [("--on-bad", "skip"), ("--set", "data.on_bad=skip")])
+@pytest.mark.parametrize("option", [("--on-bad", "skip"), pytest.param(("--set", "data.on_bad=skip"), marks=pytest.mark.slow)])
 def test_bad_files_may_be_left_out(data: Path, option: tuple[str, str]) -> None:
     (data / "a" / "bad.jpg").write_bytes(b"x")
     arguments = (data, "--engines", "left", "--workers", "1", "--repeats", "1")

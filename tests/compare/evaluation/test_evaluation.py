@@ -29,11 +29,13 @@ from compare.evaluation import convert, evaluation_report, evaluation_tables, fi
 from compare.evaluation.final_training import Evaluation
 from compare.evaluation.scoring import Crossing, Evaluated, Model, Pair
 from compare.execution import launch, store
+from compare.reporting import plots
 from compare.reporting.document import Report
 from compare.tuning import tuner
 from compare.tuning.records import Best, Plan, Trial, Tuned, Tuning
 from tests import hostile_files
 from tests.compare.command_line import compare
+from tests.compare.conftest import write_empty
 from tests.compare.twins import learner, linear
 
 MODEL = "tests.compare.twins.linear"
@@ -126,6 +128,7 @@ def test_an_evaluation_trains_scores_and_writes_everything_and_does_nothing_twic
         f"({path})" in (out / "evaluation.md").read_text() for path in ("plots/confusion.png", "plots/confused_left.png")
     )
     assert "Wilson&#39;s interval" in (out / "evaluation.html").read_text("utf-8")
+    monkeypatch.setattr(plots, "write_all", write_empty)  # drawn once is enough
     stamps = {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")}
     again = compare(*words)
     assert again.exit_code == 0 and json.loads(again.stdout) == said

@@ -60,26 +60,32 @@ def matched(both: Both, net: str, model: str, **options: Any) -> Match:
         ("Net", "sequential", {}),
         ("Residual", "residual", {}),
         ("Twice", "twice_by_name", {}),
-        ("Twice", "Twice", {}),
-        ("Twice", "Twice", {"maps": ["left=one"]}),
         ("TwoPaths", "TwoPaths", {"maps": ["left=one"]}),
         ("blocks", "blocks", {}),
         ("seeded", "seeded", {"as_built": True}),
         ("Net", "port", OWN),
-        *(("Net", port, {}) for port in TURNED),
-        ("ChannelsLast", "port", {}),
+        ("Net", TURNED[0], {}),
         ("Shared", "shared", {}),
-        ("InTurn", "in_turn", {}),
-        ("Perceptron", "perceptron", {}),
-        ("Perceptron", "perceptron_channels_first", {}),
         ("Perceptron", "perceptron", {"prepare": ("channels_last", "scaled_only")}),
-        ("ScaledPerceptron", "ScaledPerceptron", {}),
-        ("Heads", "heads", {}),
         ("Heads", "heads_channels_first", {}),
-        ("with_relu6", "with_relu6", {}),
         ("with_relu6", "subclassed_with_relu6", {}),
-        ("with_softmax_inside", "with_softmax_inside", {}),
-        ("with_hardswish", "with_hardswish", {}),
+        *(
+            pytest.param(net, port, options, marks=pytest.mark.slow)
+            for net, port, options in (
+                ("Twice", "Twice", {}),
+                ("Twice", "Twice", {"maps": ["left=one"]}),
+                *(("Net", port, {}) for port in TURNED[1:]),
+                ("ChannelsLast", "port", {}),
+                ("InTurn", "in_turn", {}),
+                ("Perceptron", "perceptron", {}),
+                ("Perceptron", "perceptron_channels_first", {}),
+                ("ScaledPerceptron", "ScaledPerceptron", {}),
+                ("Heads", "heads", {}),
+                ("with_relu6", "with_relu6", {}),
+                ("with_softmax_inside", "with_softmax_inside", {}),
+                ("with_hardswish", "with_hardswish", {}),
+            )
+        ),
     ],
 )
 def test_a_right_port_is_the_same_model(both: Both, net: str, model: str, options: dict[str, Any]) -> None:
@@ -94,7 +100,7 @@ def test_a_right_port_is_the_same_model(both: Both, net: str, model: str, option
     assert len(found.rungs) == 7 + 2 * rules + bool(options.get("as_built"))
 
 
-@pytest.mark.parametrize("model", ["inception", "InceptionOfFunctions"])
+@pytest.mark.parametrize("model", ["inception", pytest.param("InceptionOfFunctions", marks=pytest.mark.slow)])
 def test_parallel_branches_are_paired_by_their_paths(both: Both, model: str) -> None:
     """Shapes do not tell them apart, and the port makes and runs them in another order."""
     found = matched(both, "Inception", model, accept=["biased-variance"])
@@ -206,7 +212,13 @@ READ_FROM_THE_MODELS = {"layer-missing", "initialisation", "frozen", "pairing", 
 """Causes that need no experiment."""
 
 
-@pytest.mark.parametrize(("cause", "rung", "net", "model", "options", "said"), CASES, ids=lambda each: str(each)[:40])
+def _once(cases: list[tuple[str, str, str, str, dict[str, Any], str]]) -> list[Any]:
+    """All cases. In the quick suite is the first of each cause at each rung."""
+    first = {case[:2]: case for case in reversed(cases)}
+    return [pytest.param(*case, marks=[] if first[case[:2]] is case else [pytest.mark.slow]) for case in cases]
+
+
+@pytest.mark.parametrize(("cause", "rung", "net", "model", "options", "said"), _once(CASES), ids=lambda each: str(each)[:40])
 def test_a_planted_mistake_is_found_where_it_is_and_named(
     both: Both, cause: str, rung: str, net: str, model: str, options: dict[str, Any], said: str
 ) -> None:
@@ -288,8 +300,8 @@ def test_a_port_that_exchanges_height_and_width_too_before_it_flattens_is_anothe
     [
         ("with_clamped_leaky", "right_leaky", "leaky_relu at "),
         ("ClampedLogits", "port", "between dense, dense, the last that agree, and the output"),
-        ("Brightens", "Subclassed", ""),
-        ("CountsZeros", "port", ""),
+        pytest.param("Brightens", "Subclassed", "", marks=pytest.mark.slow),
+        pytest.param("CountsZeros", "port", "", marks=pytest.mark.slow),
         ("GuardsBlack", "Standardises", "between the image, the last that agree, and conv1"),
         ("SeesTheBatch", "port", ""),
     ],
@@ -306,7 +318,14 @@ def test_black_images_do_not_settle_the_order_in_which_an_image_is_flattened(bot
     assert found.same, found.sentences
 
 
-@pytest.mark.parametrize(("net", "model"), [("Scaled", "rescaled"), ("TwoRounded", "two_rounded"), ("with_gelu", "gelu")])
+@pytest.mark.parametrize(
+    ("net", "model"),
+    [
+        ("Scaled", "rescaled"),
+        pytest.param("TwoRounded", "two_rounded", marks=pytest.mark.slow),
+        pytest.param("with_gelu", "gelu", marks=pytest.mark.slow),
+    ],
+)
 def test_what_tensorflow_rounds_is_held_to_what_rounding_makes_of_large_values(both: Both, net: str, model: str) -> None:
     found = matched(both, net, model)
     assert found.holds and not found.same, found.sentences
@@ -499,7 +518,12 @@ def test_all_rounded_constants_are_looked_behind_and_each_is_tried_out(both: Bot
 
 
 @pytest.mark.parametrize(
-    ("net", "model"), [("Scaled", "rescaled"), ("Scaled", "rescaled_and_padded"), ("Standardised", "standardised")]
+    ("net", "model"),
+    [
+        ("Scaled", "rescaled"),
+        pytest.param("Scaled", "rescaled_and_padded", marks=pytest.mark.slow),
+        pytest.param("Standardised", "standardised", marks=pytest.mark.slow),
+    ],
 )
 def test_a_scaling_whose_constants_tensorflow_rounds_is_accepted(both: Both, net: str, model: str) -> None:
     found = matched(both, net, model)

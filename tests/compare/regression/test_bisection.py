@@ -4,6 +4,7 @@ import json
 import math
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -83,8 +84,9 @@ NEAR = [0.0, 0.07, 0.09, 0.16]
 @pytest.mark.parametrize(
     ("levels", "noise", "threshold", "broken"),
     [
-        (STEP, 0.02, 0.03, ()), (STEP, 0.02, 0.03, (3, 4, 5)), (HARD, 0.02, 0.0, ()), (GRADUAL, 0.02, 0.05, ()),
-        (NEAR, 0.03, 0.05, ()), (EQUAL, 0.03, 0.0, ()),
+        pytest.param(STEP, 0.02, 0.03, (), marks=pytest.mark.slow), (STEP, 0.02, 0.03, (3, 4, 5)),
+        pytest.param(HARD, 0.02, 0.0, (), marks=pytest.mark.slow),
+        pytest.param(GRADUAL, 0.02, 0.05, (), marks=pytest.mark.slow), (NEAR, 0.03, 0.05, ()), (EQUAL, 0.03, 0.0, ()),
     ],
     ids=["a step", "broken candidates", "a small step", "many small steps", "near the border", "no difference"],
 )  # fmt: skip
@@ -180,10 +182,10 @@ def test_candidates_that_cannot_be_measured_are_left_out() -> None:
 # With a repository, and runs that take no time.
 
 
-@pytest.fixture
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Nine commits in the place of the suite's own. The sixth is slow; two change nothing that a run uses."""
-    folder = tmp_path / "repository"
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Nine commits, made once: each costs two processes. The sixth is slow; two change nothing that a run uses."""
+    folder = tmp_path_factory.mktemp("history") / "repository"
     folder.mkdir()
     git(folder, "init", "-q", "-b", "main")
     commit(folder, "zero", {"requirements.lock": "torch==1\n", "common/state": "0", "common/spec.py": spec_module()})
@@ -191,6 +193,13 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         commit(folder, f"change {number}", {"common/state": str(number)})
     commit(folder, "words", {"docs/page.md": "words"})
     commit(folder, "more words", {"docs/page.md": "more words"})
+    return folder
+
+
+@pytest.fixture
+def repository(history: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the nine commits in the place of the suite's own."""
+    folder = shutil.copytree(history, tmp_path / "repository", symlinks=True)
     monkeypatch.setattr(machine, "PROJECT_ROOT", folder)
     return folder
 

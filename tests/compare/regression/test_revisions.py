@@ -378,7 +378,7 @@ def test_python_files_that_no_commit_holds_are_refused_by_name(team: Path) -> No
         sides("before", team, "nets_of_a_team.later")
 
 
-@pytest.mark.parametrize("what", ["the model", "an import"])
+@pytest.mark.parametrize("what", ["the model", pytest.param("an import", marks=pytest.mark.slow)])
 def test_a_base_that_would_import_the_heads_model_is_refused(
     team: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
@@ -762,12 +762,10 @@ def test_an_upgrade_during_the_proof_is_refused_before_anything_is_measured(
     contestants.leave()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
-    [
-        pytest.param(("--frameworks", "third"), id="name"),
-        pytest.param(("--contestant", "third=third"), id="contestant", marks=pytest.mark.slow),
-    ],
+    [pytest.param(("--frameworks", "third"), id="name"), pytest.param(("--contestant", "third=third"), id="contestant")],
 )
 def test_a_twin_that_only_the_two_environments_have_is_looked_up_there(
     fake_twins: pytest.MonkeyPatch, interpreters: Callable[[int], list[Path]], tmp_path: Path, words: tuple[str, str]

@@ -59,10 +59,12 @@ def test_the_stored_tree_asks_for_what_is_known_and_every_way_through_it_ends() 
         Tree.model_validate({"threshold": 0.9})
 
 
-@pytest.mark.parametrize(("code", "exit_code", "words"), [(LOCKS, 6, "looks as stuck ones did"), (TRAINING, 0, "healthy")])
-def test_the_command_may_judge_by_the_tree(tmp_path: Path, code: str, exit_code: int, words: str) -> None:
+@pytest.mark.parametrize(
+    ("code", "seconds", "exit_code", "words"), [(LOCKS, 9, 6, "looks as stuck ones did"), (TRAINING, 5, 0, "healthy")]
+)
+def test_the_command_may_judge_by_the_tree(tmp_path: Path, code: str, seconds: int, exit_code: int, words: str) -> None:
     with started(code, tmp_path) as pid:
-        done = compare("watch", pid, "--judge", "tree", "--seconds", 9, "--interval", "0.25")
+        done = compare("watch", pid, "--judge", "tree", "--seconds", seconds, "--interval", "0.25")
     assert (done.exit_code, words in done.output) == (exit_code, True), done.output
 
 

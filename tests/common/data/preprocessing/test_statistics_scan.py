@@ -57,6 +57,7 @@ def test_parts_hold_every_file_once_in_order(mixed: Encoded, monkeypatch: pytest
     assert [content for part in parts for content in scan.contents(part)] == [mixed.content(i) for i in range(len(mixed))]
 
 
+@pytest.mark.slow
 def test_libjpeg_turbo_gives_the_canonical_pixels_of_a_thousand_real_images(
     test_data: Callable[[str], Path], tmp_path: Path
 ) -> None:
