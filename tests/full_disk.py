@@ -48,7 +48,7 @@ class FullDisk:
         }
 
     def writes(self) -> list[Write]:
-        """All that were tried until the file that did not fit was closed, and after."""
+        """Every write but those that failed after the first."""
         lines = self._points.with_name(f"{self._points.name}.log").read_text(encoding="utf-8").splitlines()
         found = sorted((int(number), call, path) for number, call, path in (line.split(" ", 2) for line in lines))
         return [Write(call, Path(path)) for _, call, path in found]

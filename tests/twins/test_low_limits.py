@@ -67,12 +67,14 @@ def test_a_disk_full_for_any_one_file_fails_the_run_with_its_name_or_is_said(fra
     kinds = [write.kind for write in disk.writes()]
     files = {results.RESULT_FILE, results.BEST_FILE, event_log.EVENTS_FILE, checkpoint.FILE}
     assert {name for _, name in kinds} >= files
+    met: set[tuple[str, str]] = set()
     for at, kind in enumerate(kinds, 1):
         if mode != "serial" and kind in kinds[: at - 1]:
             continue
         disk, folder = FullDisk(library, tmp_path / str(at), at), tmp_path / str(at)
         disturbed = run(str(at), **disk.environment)
         where, code, path = disk.met(), disturbed.process.returncode, folder / results.RESULT_FILE
+        met.add(where.kind)
         result = results.load(path) if path.exists() else None
         said = f"{disturbed.log}\n{result.reason if result is not None else ''}"
         # A rank that lost its partner may say where.
@@ -87,6 +89,7 @@ def test_a_disk_full_for_any_one_file_fails_the_run_with_its_name_or_is_said(fra
             assert code == 1 and (result is None or result.status == "failed") and named, (where, said)
             again = run(str(at))
             assert again.end().final_weights_hash == expected, (where, again.log)
+    assert {name for _, name in met} >= files and (mode != "serial" or met == set(kinds))
 
 
 LIMITS: dict[str, tuple[tuple[str, str], tuple[str, str]]] = {

@@ -1,6 +1,6 @@
 """One process of a run is killed or stopped, and `--restarts` brings it to its end: not a bit of what it learns differs.
 
-`make test-all` draws two blows for each mode. All of them, a table line for each mode (docs/survival.md):
+`make test-all` draws two blows for each mode. All of them, with a line for each mode:
 
     CONVTWINS_BLOWS=all pytest tests/twins/test_restarts.py --framework pytorch -m slow -s -k blows
 """

@@ -1,5 +1,6 @@
 """Files from anybody."""
 
+import pickle
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,8 @@ def test_what_is_no_plain_file_or_too_large_is_refused_by_name(name: str, tmp_pa
     with hostile_files.soon(), pytest.raises(PlainFileError) as refused:
         plain_file.read(tmp_path / "file", 2**20)
     assert str(refused.value).startswith(f"{tmp_path / 'file'} {said}")
+    again = pickle.loads(pickle.dumps(refused.value))  # noqa: S301  as Dask's workers send it
+    assert (str(again), again.fault, again.errno) == (str(refused.value), refused.value.fault, refused.value.errno)
 
 
 @pytest.mark.parametrize(("most", "size"), [(1000, "1,000 bytes"), (2**21, "2 MiB")])

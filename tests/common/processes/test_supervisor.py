@@ -1,3 +1,5 @@
+import errno
+import os
 import signal
 import socket
 import subprocess
@@ -8,12 +10,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import psutil
 import pytest
 
 from common.machine import machine
-from common.processes import supervisor
+from common.processes import supervisor, watchdog
 from common.processes.process_spec import Local, ProcessSpec
 from common.processes.supervisor import Failure, Watch
 from tests.ranks import assert_gone, run_ranks, runs
@@ -103,12 +106,19 @@ def test_what_a_killed_rank_started_is_ended_with_it(folder: Path) -> None:
     assert_gone(noted(folder, 2))
 
 
+def no_room(*_: object) -> NoReturn:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 def test_what_a_rank_left_running_is_ended_though_all_ended_well(folder: Path) -> None:
     assert run('note(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]).pid)', ranks=2) is None
     assert_gone(noted(folder, 2))
 
 
-def test_the_stacks_of_those_that_a_dead_rank_leaves_behind_are_saved(folder: Path) -> None:
+@pytest.mark.parametrize("full", [False, True])
+def test_the_stacks_of_those_that_a_dead_rank_leaves_behind_are_saved_where_there_is_room(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, full: bool
+) -> None:
     code = """
         from common.machine import heartbeat
         heartbeat.attach()
@@ -120,7 +130,13 @@ def test_the_stacks_of_those_that_a_dead_rank_leaves_behind_are_saved(folder: Pa
     """
     saved = folder / "saved"
     ranks = [ProcessSpec(f"rank {rank}", python(code), {"RANK": str(rank)}) for rank in range(2)]
+    if full:
+        monkeypatch.setattr(watchdog, "save_stacks", no_room)
     failure = supervisor.run_members(ranks, Watch(folder=saved))
+    if full:
+        said = "rank 1 of 2 was ended by SIGKILL; what its ranks did cannot be written ([Errno 28] No space left on device)"
+        assert failure == Failure(1, -9, said)
+        return
     assert failure == Failure(1, -9, "rank 1 of 2 was ended by SIGKILL; see stacks-rank0.txt, stacks-rank1.txt")
     assert "most recent call first" in (saved / "stacks-rank0.txt").read_text()
     assert (saved / "stacks-rank1.txt").read_text() == "It has ended.\n"

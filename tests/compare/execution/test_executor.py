@@ -1,6 +1,5 @@
 """Which runs are restarted, and what results say of it. Made-up twins die here, real ones in `tests.twins.test_restarts`."""
 
-import itertools
 import json
 import signal
 import time
@@ -9,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from common.artifacts import results
+from common.artifacts import checkpoint, results
 from common.artifacts.schema import RunResult
 from common.spec import build
 from compare.core.interrupt import Interrupted
@@ -53,16 +52,16 @@ def test_a_run_that_a_signal_ends_is_restarted_and_says_how_often_why_and_where(
     assert said.count(f"repeat 1 is restarted: killed by {number} (finished epochs: 1, steps after them: 0).") == 2
 
 
-@pytest.mark.parametrize("days", [1, -1])
-def test_a_wall_clock_that_is_set_changes_no_seconds_lost(
-    fake_twins: pytest.MonkeyPatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: int
+@pytest.mark.parametrize(("days", "most"), [(0, 1.0), (1, 6.0), (-1, 6.0)])
+def test_the_seconds_lost_since_a_checkpoint_are_within_the_attempt_however_the_clock_is_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: int, most: float
 ) -> None:
-    now, calls = time.time, itertools.count()
-    monkeypatch.setattr(time, "time", lambda: now() + 86400 * days * next(calls))
-    behave(fake_twins, left__serial__1="kill")
-    begun = time.monotonic()
-    (death, *_) = run(tmp_path, restarts=1).restarts
-    assert 0.0 <= death.seconds_lost <= time.monotonic() - begun
+    (tmp_path / checkpoint.FILE).touch()
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + 86400 * days)
+    made = RunResult(framework="left", spec=ROW.spec, status="killed", reason="killed by SIGKILL", repeat=0)
+    death = executor._death(made, tmp_path, time.monotonic() - 5.0, 0)
+    assert 0.0 <= death.seconds_lost <= most
 
 
 def test_when_no_restart_is_left_the_reason_names_all_deaths(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:

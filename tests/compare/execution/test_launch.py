@@ -275,6 +275,25 @@ def test_a_twin_that_hangs_after_a_step_leaves_its_stacks(script: Path, tmp_path
     assert "line 2 in wait" in (tmp_path / "log.stacks" / "stacks-rank0.txt").read_text()
 
 
+def test_a_twin_that_sigkill_does_not_end_is_left_behind(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A control group's freezer holds a process: here a SIGKILL that does nothing stands for it."""
+    monkeypatch.setattr(launch, "HELD_SECONDS", 0.2)
+    script.write_text("import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(600)")
+    process = launch.start("scripted", ["run"], log=tmp_path / "log")
+    try:
+        deadline = time.monotonic() + 60
+        while "ready" not in (tmp_path / "log").read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        with monkeypatch.context() as held:
+            held.setattr(launch, "_signal_all", lambda *_: None)
+            launch.stop(process, grace_seconds=0.1)
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.wait()
+
+
 def test_a_twin_that_works_is_waited_for(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watchdog, "LOADING_SECONDS", 1.0)
     script.write_text("import time; end = time.time() + 4\nwhile time.time() < end: pass")
