@@ -6,6 +6,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from threadpoolctl import threadpool_limits
 
 PROJECT = Path(__file__).parents[1]
 
@@ -40,6 +41,16 @@ def nothing_is_left_in_the_checkout(request: pytest.FixtureRequest) -> Iterator[
     assert not left, (
         f"This test, or one beside it, has left {', '.join(sorted(left))} in the checkout. Give it --out or a folder."
     )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def products_on_one_thread() -> Iterator[None]:
+    """NumPy's products here are small: its threads wait for each other, and take the cores from the part beside this one.
+
+    This costs the referee up to ten times its own processor time. The processes that tests start keep their threads.
+    """
+    with threadpool_limits(1, "blas"):
+        yield
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -73,7 +73,7 @@ def _spec(**fields: Any) -> Spec:
 
 def _split(mode: str) -> Spec:
     """In float64, at a learning rate at which a small error of the gradients drowns in the rounding of the weights."""
-    values = {"model": "simple_cnn", "precision": "float64", "optimizer": {"name": "sgd", "learning_rate": 1e-9}}
+    values = {"model": "simple_cnn", "precision": "float64", "cores": 1, "optimizer": {"name": "sgd", "learning_rate": 1e-9}}
     values |= {"global_batch_size": 8, "data": {"limit": EXAMPLES}, "steps": 4}
     return spec.build(spec.with_variant(values, mode, 2))
 
