@@ -132,24 +132,6 @@ def test_hosts_that_do_not_begin_with_this_machine_are_refused(start: Any, mode:
     assert "hosts must begin with this machine. Received: 192.0.2.77, 192.0.2.78" in run.log
 
 
-def test_a_run_on_one_machine_listens_on_the_loopback_interface_alone(start: Any) -> None:
-    run = start("here", ENDLESS)
-    run.wait_for_an_epoch()
-    family = [psutil.Process(run.process.pid), *psutil.Process(run.process.pid).children(recursive=True)]
-    listening = {
-        (process.pid, connection.laddr.ip, connection.laddr.port)
-        for process in family
-        for connection in process.net_connections()
-        if connection.status == psutil.CONN_LISTEN
-    }
-    assert listening, "the ranks are connected"
-    everywhere = {(pid, port) for pid, address, port in listening if address not in ("127.0.0.1", "::1")}
-    if everywhere:  # a socket that is bound to an interface and not to an address
-        sockets = subprocess.run(["ss", "-Hltnp"], check=True, capture_output=True, text=True).stdout.splitlines()
-        for pid, port in everywhere:
-            assert any(f"%lo:{port} " in line and f"pid={pid}," in line for line in sockets), sockets
-
-
 @pytest.mark.slow
 def test_a_stranger_on_this_machine_reaches_nothing_of_a_parameter_server(start: Any, tmp_path: Path) -> None:
     run = start("here", ENDLESS | {"mode": "parameter_server"})
