@@ -7,6 +7,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from threadpoolctl import threadpool_limits
 
 PROJECT = Path(__file__).parents[1]
 
@@ -47,6 +48,16 @@ def pytest_collection_finish() -> None:
     """What was imported and collected stays to the end, so Python need not look for garbage among it again and again."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def products_on_one_thread() -> Iterator[None]:
+    """NumPy's products here are small: its threads wait for each other, and take the cores from the part beside this one.
+
+    This costs the referee up to ten times its own processor time. The processes that tests start keep their threads.
+    """
+    with threadpool_limits(1, "blas"):
+        yield
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

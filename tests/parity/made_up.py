@@ -115,7 +115,7 @@ def _recording_of_steps(written: str, drawn: tuple[int, ...], by_referee: tuple[
 
 
 def architecture_of(what: Spec) -> Architecture:
-    return architectures.resolve(what.model, 10, 32)
+    return architectures.of(what, 10, 32)
 
 
 class FakeTwins:

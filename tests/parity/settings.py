@@ -10,6 +10,7 @@ _PROBE: dict[str, Any] = {
     "precision": "float64",
     "steps": 6,
     "global_batch_size": 8,
+    "cores": 1,  # several threads of so small a model wait more than they compute
     # The last batch of the epoch has 5 examples, which two replicas share unevenly.
     "data": {"limit": 45},
     "augmentation": {"horizontal_flip": True, "shift_px": 2},

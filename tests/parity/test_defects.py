@@ -24,7 +24,6 @@ QUICK = [
     ("pytorch", "sgd", "parameter_has_another_name", "1 parameters", ()),
     ("tensorflow", "sgd", "depthwise_has_a_bias", "1 parameters", ()),
     ("pytorch", "sgd", "max_pool_padding_is_symmetric", "2 logits, train mode", ()),
-    ("tensorflow", "sgd", "max_pool_padding_is_symmetric", "2 logits, train mode", ()),
     *(("pytorch", "sgd", defect, "2 logits, train mode", ()) for defect in OF_BOTH),
     ("pytorch", "sgd", "dense_kernel_is_transposed", "2 logits, train mode", ("2 logits, eval mode",)),
     ("pytorch", "sgd", "flatten_is_channels_first", "2 logits, train mode", ()),
@@ -38,7 +37,6 @@ QUICK = [
     ("pytorch", "sgd", "labels_are_swapped", "3 gradients", ("5 losses",)),
     ("pytorch", "relu_norm", "bias_gradients_are_half_a_percent_too_long", "3 gradients", ("4 weights after one step",)),
     ("pytorch", "adam", "adam_epsilon_before_correction", "4 weights after one step", ("5 losses",)),
-    ("tensorflow", "adam", "adam_epsilon_before_correction", "4 weights after one step", ("5 losses",)),
     ("pytorch", "adam", "adam_epsilon_of_keras", "4 weights after one step", ("5 losses",)),
     ("pytorch", "adam", "adam_weight_decay_is_decoupled", "4 weights after one step", ("5 losses",)),
     ("tensorflow", "sgd", "optimizer_of_keras", "4 weights after one step", ("5 losses",)),
@@ -48,7 +46,6 @@ QUICK = [
     ("pytorch", "sgd", "sgd_weight_decay_is_decoupled", "5 losses", ("5 logits after the last step, eval mode",)),
     ("pytorch", "sgd", "learning_rate_in_the_buffer", "5 losses", ("5 logits after the last step, eval mode",)),
     ("pytorch", "data_parallel", "last_shard_is_unscaled", "6 data_parallel against serial", ()),
-    ("tensorflow", "data_parallel", "last_shard_is_unscaled", "6 data_parallel against serial", ()),
     ("pytorch", "data_parallel", "batch_norm_is_per_replica", "6 data_parallel against serial", ()),
     (
         "pytorch",
@@ -65,7 +62,10 @@ QUICK = [
 SLOW = [
     # As with PyTorch above: TensorFlow builds a graph for each.
     *(("tensorflow", "sgd", defect, "2 logits, train mode", ()) for defect in (*OF_BOTH, "flatten_is_channels_first")),
+    ("tensorflow", "sgd", "max_pool_padding_is_symmetric", "2 logits, train mode", ()),
     ("tensorflow", "sgd", "batch_norm_momentum_means_old", "4 BatchNorm statistics after one step", ()),
+    ("tensorflow", "adam", "adam_epsilon_before_correction", "4 weights after one step", ("5 losses",)),
+    ("tensorflow", "data_parallel", "last_shard_is_unscaled", "6 data_parallel against serial", ()),
     ("pytorch", "multi_process", "last_shard_is_unscaled", "6 multi_process against serial", ()),
     ("pytorch", "multi_process", "batch_norm_is_per_replica", "6 multi_process against serial", ()),
     ("tensorflow", "multi_process", "last_shard_is_unscaled", "6 multi_process against serial", ()),
@@ -108,7 +108,7 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Recordings:
 
 @pytest.fixture(scope="module")
 def slow(tmp_path_factory: pytest.TempPathFactory) -> Recordings:
-    models = ("mini_xception", "simple_cnn", "resnet18_float32", "sgd")
+    models = ("mini_xception", "simple_cnn", "resnet18_float32", "sgd", "adam")
     clean = [(framework, name, "nothing") for framework in ("pytorch", "tensorflow") for name in models]
     parallel = [
         ("pytorch", "multi_process", "nothing"),

@@ -24,7 +24,9 @@ MODES = ("serial", "data_parallel", "multi_process")
 
 
 def timed(**fields: Any) -> Spec:
-    return spec.build({"model": "simple_cnn", "augmentation": {"horizontal_flip": True}, **fields})
+    """Of a quarter of the width, as the ladder asks nothing of a model's size. The referee takes its time over a whole one."""
+    values: dict[str, Any] = {"model": "simple_cnn", "width": 0.25, "augmentation": {"horizontal_flip": True}}
+    return spec.build({**values, **fields})
 
 
 def prove(
@@ -455,8 +457,9 @@ def test_the_timed_run_is_followed_beside_copies_one_unit_in_the_last_place_apar
 
 def test_a_large_model_is_followed_for_fewer_steps(twins: FakeTwins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ladder._Ladder, "single_steps", lambda self: [])  # the referee takes its time over this model
-    runs = both(model="mini_xception", global_batch_size=64, epochs=9)
-    found = free_running(prove(tmp_path, timed(model="mini_xception"), timed_runs=runs))
+    large: dict[str, Any] = {"model": "mini_xception", "width": 1.0}
+    runs = both(**large, global_batch_size=64, epochs=9)
+    found = free_running(prove(tmp_path, timed(**large), timed_runs=runs))
     assert ladder.LEAST_FOLLOWED <= found.steps < 20
 
 
@@ -545,7 +548,7 @@ def test_a_level_that_leaves_fewer_digits_is_not_claimed(twins: FakeTwins, tmp_p
 
 def laid_out(monkeypatch: pytest.MonkeyPatch, modes: Sequence[str] = MODES, **options: Any) -> list[Row]:
     monkeypatch.setattr(machine, "available_cores", lambda: 2)
-    values = {"model": "simple_cnn", "cores": 2, "global_batch_size": 8, "data": {"limit": 20}}
+    values = {"model": "simple_cnn", "width": 0.25, "cores": 2, "global_batch_size": 8, "data": {"limit": 20}}
     return matrix.rows(values, ("pytorch", "tensorflow"), modes, 2, **options)
 
 
@@ -653,7 +656,7 @@ def test_a_proof_is_remembered_until_something_that_it_depends_on_changes(twins:
     again = prove(tmp_path, timed(), remember=True)
     assert (first.remembered, again.remembered, len(twins.calls)) == (False, True, asked)
     assert again.rungs == first.rungs
-    for change in ({"seed": 1}, {"optimizer": {"learning_rate": 0.01}}, {"model": "tests.parity.probe"}):
+    for change in ({"seed": 1}, {"optimizer": {"learning_rate": 0.01}}, {"model": "tests.parity.probe", "width": 1.0}):
         assert not prove(tmp_path, timed(**change), remember=True).remembered
     assert not prove(tmp_path, timed(), remember=True, steps=6).remembered
     assert not prove(tmp_path, timed(), MODES, remember=True).remembered

@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -10,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.ranks import run_ranks
+from common.processes import supervisor
 from tests.twins import made
 from tests.twins.adapters import Twin
-from tests.twins.runs import Run
+from tests.twins.runs import PROJECT, SECONDS, Run
 from tests.twins.split_model import settings
 
 # TensorFlow reads it when it is imported: its greetings are no part of a test's report.
@@ -51,8 +52,11 @@ def begin(framework: str) -> Iterator[Any]:
 def divided(framework: str, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each process of `split_model` has to say, in order of rank."""
     folder = tmp_path_factory.mktemp("split")
-    environments = importlib.import_module(f"{framework}_impl.rendezvous").environments(settings()) or [{}]
-    environments = [{**environment, "TF_CPP_MIN_LOG_LEVEL": "2"} for environment in environments]
-    command = [sys.executable, "-m", "tests.twins.split_model", framework, str(folder)]
-    assert run_ranks(command, environments) is None
-    return [json.loads((folder / f"{rank}.json").read_text(encoding="utf-8")) for rank in range(len(environments))]
+    environments = importlib.import_module(f"{framework}_impl.rendezvous").environments(settings())
+    meeting = {"MASTER_PORT": str(*supervisor.free_ports(1))}
+    words = [json.dumps(environment | meeting) for environment in environments]
+    command = [sys.executable, "-m", "tests.twins.split_model", framework, str(folder), *words]
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
+    done = subprocess.run(command, cwd=PROJECT, env=environment, check=False, capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == 0, done.stderr
+    return [json.loads((folder / f"{rank}.json").read_text(encoding="utf-8")) for rank in range(len(environments) or 1)]

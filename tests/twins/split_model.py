@@ -1,11 +1,14 @@
-"""`python -m tests.twins.split_model FRAMEWORK DIR`: the made network divided over three replicas, and what each of them holds.
+"""`python -m tests.twins.split_model FRAMEWORK DIR [ENVIRONMENT ...]`: the made network divided over three replicas.
 
-A program of its own, since the replicas are ranks in one framework and devices of a process in the other.
+It says what each of them holds. A program of its own, since the replicas are ranks in one framework and devices of a process in
+the other. Each rank has an environment, as JSON.
 """
 
 import json
 import os
+import signal
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -120,5 +123,39 @@ def held(framework: str, trainer: Any) -> dict[str, tuple[int, int]]:
     return found
 
 
+def fork(framework: str, folder: Path, environments: list[dict[str, str]]) -> None:
+    """Start the ranks as forks of one process: what takes them longest is to import the framework, of which nothing runs yet.
+
+    Raises:
+        SystemExit: one of them has failed. The others end with it.
+    """
+    Twin(framework)
+    ranks: list[int] = []
+    for environment in environments:
+        if not (rank := os.fork()):
+            os.environ |= environment
+            failed = True
+            try:
+                main(framework, folder)
+                failed = False
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stderr.flush()
+                os._exit(failed)  # no exit handlers of the process that it is a copy of
+        ranks.append(rank)
+    while ranks:
+        ended, status = os.wait()
+        ranks.remove(ended)
+        if status:
+            for rank in ranks:
+                os.kill(rank, signal.SIGKILL)
+            raise SystemExit(f"a rank ended with {status}")
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    environments = [json.loads(each) for each in sys.argv[3:]]
+    if environments:
+        fork(sys.argv[1], Path(sys.argv[2]), environments)
+    else:
+        main(sys.argv[1], Path(sys.argv[2]))

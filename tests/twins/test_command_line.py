@@ -6,10 +6,12 @@ import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import safetensors.numpy
 
@@ -62,7 +64,7 @@ WITH_DASK = {
 }
 MODES |= WITH_DASK
 SLOW = (
-    *("workers", "dask", "sharded_data_parallel", "parameter_server", "tensor_parallel", "hybrid_tensor"),
+    *("workers", "dask", "data_parallel", "sharded_data_parallel", "parameter_server", "tensor_parallel", "hybrid_tensor"),
     *(name for name in WITH_DASK if name != "dask, multi_process"),
 )
 SHARED = ("dask, multi_process",)
@@ -76,6 +78,29 @@ REFUSED = {"data": {"source": "tests/twins"}}  # a folder that holds no image
 
 class Started(Run):
     settings = SETTINGS
+
+    def watch_sockets(self) -> None:
+        """Until it ends: `self.listening`, where its sockets listened the last time, by process and port."""
+        self.listening: dict[tuple[int, int], str] = {}
+        while self.process.poll() is None:
+            with suppress(psutil.NoSuchProcess):  # some end meanwhile
+                first = psutil.Process(self.process.pid)
+                for process in (first, *first.children(recursive=True)):
+                    for connection in process.net_connections():
+                        if connection.status == psutil.CONN_LISTEN:
+                            address, port = connection.laddr
+                            if place := address if address in LOCAL else _shown(process.pid, port):
+                                self.listening[process.pid, port] = place
+            time.sleep(0.3)
+
+
+LOCAL = ("127.0.0.1", "::1")
+
+
+def _shown(pid: int, port: int) -> str:
+    """How `ss` shows a socket, which alone tells the interface that it is bound to. Empty: it is gone."""
+    shown = subprocess.run(["ss", "-Hltnp"], check=True, capture_output=True, text=True).stdout.splitlines()
+    return "".join(line for line in shown if f":{port} " in line and f"pid={pid}," in line)
 
 
 @pytest.fixture
@@ -92,6 +117,8 @@ def ended(framework: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
 
     def run(name: str, fields: dict[str, Any]) -> tuple[Started, RunResult]:
         with Started(framework, tmp_path_factory.mktemp(name), fields) as one:
+            if name == "multi_process":
+                one.watch_sockets()
             result = one.end()
         assert one.process.returncode == (4 if name == "refused" else 0), one.log
         return one, result
@@ -369,7 +396,7 @@ def test_events_tell_the_run_as_it_happened(ended: Ended, name: str) -> None:
     assert event_log.read_epochs(run.folder) == result.epochs
 
 
-@pytest.mark.parametrize("name", ["serial", "data_parallel", "multi_process"])
+@pytest.mark.parametrize("name", ["serial", pytest.param("data_parallel", marks=pytest.mark.slow), "multi_process"])
 def test_a_profiled_run_says_where_a_steps_time_goes_and_what_it_sends(ended: Ended, name: str) -> None:
     run, result = ended[name]
     parts = result.step_parts
@@ -422,6 +449,13 @@ def test_too_large_a_learning_rate_ends_as_diverged_with_the_epochs_so_far(start
     assert [epoch.epoch for epoch in result.epochs] == list(range(1, int(said[1])))
     assert result.epochs
     assert result.phases is not None
+
+
+def test_a_run_on_one_machine_listens_on_the_loopback_interface_alone(ended: Ended) -> None:
+    """TensorFlow's sockets are bound to the interface, and not to an address, a moment after they begin to listen."""
+    (run, _) = ended["multi_process"]
+    assert run.listening, "the ranks are connected"
+    assert all(place in LOCAL or f"%lo:{port} " in place for (_, port), place in run.listening.items()), run.listening
 
 
 def test_refused_data_ends_with_exit_code_4_and_its_reason(ended: Ended) -> None:

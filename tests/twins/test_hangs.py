@@ -139,7 +139,7 @@ def test_a_run_of_one_process_that_hangs_is_ended_by_the_comparison(
 ) -> None:
     monkeypatch.setenv("CONVTWINS_PLANTED", planted)
     monkeypatch.chdir(PROJECT)
-    row = Row(id="hangs", contestant=framework, spec=spec.build(SETTINGS | LIMIT))
+    row = Row(id="hangs", contestant=framework, spec=spec.build(SETTINGS | LIMIT | {"cores": 1}))
     result = executor.execute(row, 0, tmp_path, lambda events: None)
     assert result.status == "killed"
     place = "is stopped" if planted == "stopped" else f"hangs in {PLACES[planted]}"

@@ -135,10 +135,11 @@ def test_hosts_that_do_not_begin_with_this_machine_are_refused(start: Any, mode:
     assert "hosts must begin with this machine. Received: 192.0.2.77, 192.0.2.78" in run.log
 
 
-@pytest.mark.parametrize(
-    "mode", ["multi_process", *(pytest.param(mode, marks=pytest.mark.slow) for mode in MODES if mode != "multi_process")]
-)
-def test_a_run_on_one_machine_listens_on_the_loopback_interface_alone(start: Any, framework: str, mode: str) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES)
+def test_a_run_of_any_mode_on_one_machine_listens_on_the_loopback_interface_alone(
+    start: Any, framework: str, mode: str
+) -> None:
     if launch.describe(framework)["modes"][spec.VARIANTS[mode][0]]["one_process"]:
         pytest.skip(f"{mode} is one process in {framework}")
     run = start("here", spec.with_variant(ENDLESS, mode, 2))
