@@ -137,9 +137,7 @@ def test_hosts_that_do_not_begin_with_this_machine_are_refused(start: Any, mode:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
-def test_a_run_of_any_mode_on_one_machine_listens_on_the_loopback_interface_alone(
-    start: Any, framework: str, mode: str
-) -> None:
+def test_every_mode_listens_on_the_loopback_interface_alone(start: Any, framework: str, mode: str) -> None:
     if launch.describe(framework)["modes"][spec.VARIANTS[mode][0]]["one_process"]:
         pytest.skip(f"{mode} is one process in {framework}")
     run = start("here", spec.with_variant(ENDLESS, mode, 2))
