@@ -232,7 +232,11 @@ def _refuse_surroundings() -> None:
     for word in sys.argv[1:]:
         if not _is_text(word):
             _refuse(f"Words and names must be UTF-8. Received: {word!a}. Rename the file.", 2)
-    folders = {name: os.environ.get(name, "") for name in _FOLDERS} | {"The current folder": str(Path.cwd())}
+    try:
+        here = str(Path.cwd())
+    except FileNotFoundError:
+        _refuse("The current folder is not there any more. Change to another.", EXIT_UNFINISHED)
+    folders = {name: os.environ.get(name, "") for name in _FOLDERS} | {"The current folder": here}
     for name, folder in folders.items():
         if not _is_text(folder):
             _refuse(f"{name} must be UTF-8. Received: {folder!a}. Use another folder.", 2)

@@ -4,6 +4,7 @@ An installed package has the suite in `_app`, so site-packages gains one name. I
 """
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
@@ -16,10 +17,8 @@ def main() -> None:
     The caller's folder may hold models of their own. It comes last, so that no file in it is taken for a library.
     """
     sys.path.insert(0, str(APP))
-    try:
+    with suppress(FileNotFoundError):  # the command line says that it was removed
         sys.path.append(str(Path.cwd()))
-    except FileNotFoundError:
-        sys.exit("The current folder is not there any more. Change to another.")
     from compare.__main__ import main as run_command_line
 
     run_command_line()

@@ -131,6 +131,7 @@ def _process(job: Job, rank: int, environment: dict[str, str]) -> ProcessSpec:
     if arguments.command == "trace" and arguments.reverse_batches:
         command.append("--reverse-batches")
     files = {"spec.json": read.to_json()}
+    del environment[timing.STARTED_VARIABLE]  # that machine counts from another start
     return ProcessSpec(f"rank {rank}", command, environment, host=read.hosts[place], files=files)
 
 

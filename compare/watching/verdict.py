@@ -79,12 +79,13 @@ def with_ended(found: Verdict, members: Sequence[Member]) -> Verdict:
 
 def _judge_living(members: Sequence[Member], living: Sequence[Member], patience: float, stacks_age: float) -> Verdict:
     if stopped := [each for each in living if each.stopped]:
-        pids = wording.joined([str(each.main) for each in stopped])
-        verb = "is" if len(stopped) == 1 else "are"
-        words = f"{_names(stopped)} {verb} stopped by a signal or a debugger (`kill -CONT {pids}` lets go on)"
-        if all(each.frozen for each in stopped):
-            words = f"{_names(stopped)} {verb} frozen by the freezer of a control group"
-        return Verdict(STUCK, words, tuple(each.name for each in stopped))
+        said: list[str] = []
+        if others := [each for each in stopped if not each.frozen]:
+            pids = " ".join(str(each.main) for each in others)
+            said.append(f"{_names(others)} {_are(others)} stopped by a signal or a debugger (`kill -CONT {pids}` lets go on)")
+        if frozen := [each for each in stopped if each.frozen]:
+            said.append(f"{_names(frozen)} {_are(frozen)} frozen by the freezer of a control group")
+        return Verdict(STUCK, "; ".join(said), tuple(each.name for each in stopped))
     still = [each for each in living if each.is_idle(patience)]
     asking = [each for each in living if each not in still and each.is_asking(patience)]
     if still or asking:
@@ -355,3 +356,7 @@ def _names(members: Sequence[Member]) -> str:
 
 def _have(members: Sequence[Member]) -> str:
     return "has" if len(members) == 1 else "have"
+
+
+def _are(members: Sequence[Member]) -> str:
+    return "is" if len(members) == 1 else "are"

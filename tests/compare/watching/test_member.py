@@ -124,6 +124,19 @@ def test_a_job_that_waits_for_tasks_is_healthy_and_one_that_is_gone_has_ended() 
     assert judge([], 1.0).state == ENDED
 
 
+def test_ranks_that_are_stopped_and_ranks_that_are_frozen_are_told_apart() -> None:
+    """SIGCONT wakes no frozen process."""
+    ranks = [idle(waits.TASK, number) for number in range(3)]
+    for number, rank in enumerate(ranks):
+        rank.__dict__ |= {"stopped": True, "frozen": number == 2, "main": 100 + number}
+    found = judge(cast(Any, ranks), 1.0)
+    assert (found.state, found.ranks) == (STUCK, ("rank 0", "rank 1", "rank 2"))
+    assert found.because == (
+        "rank 0 and rank 1 are stopped by a signal or a debugger (`kill -CONT 100 101` lets go on); "
+        "rank 2 is frozen by the freezer of a control group"
+    )
+
+
 @pytest.mark.parametrize(
     ("kinds", "blamed"),
     [
