@@ -128,7 +128,7 @@ def test_ranks_that_are_stopped_and_ranks_that_are_frozen_are_told_apart() -> No
     """SIGCONT wakes no frozen process."""
     ranks = [idle(waits.TASK, number) for number in range(3)]
     for number, rank in enumerate(ranks):
-        rank.__dict__ |= {"stopped": True, "frozen": number == 2, "main": 100 + number}
+        vars(rank).update(stopped=True, frozen=number == 2, main=100 + number)
     found = judge(cast(Any, ranks), 1.0)
     assert (found.state, found.ranks) == (STUCK, ("rank 0", "rank 1", "rank 2"))
     assert found.because == (
