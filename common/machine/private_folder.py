@@ -14,6 +14,9 @@ from typing import Self
 PREFIX = "cvtw-"
 """Short: on macOS a Unix socket's path has at most 103 letters, and 49 of them may be the temporary folder's."""
 
+_own: set[Path] = set()
+"""Those that this process has made."""
+
 
 class PrivateFolder:
     """A folder of mode 0700 in the temporary folder. This process holds a lock on it until it ends.
@@ -33,12 +36,14 @@ class PrivateFolder:
                 continue  # another process took it for a stale one before it was locked
             except OSError:
                 break  # a file system without locks: what a killed process leaves there stays
+        _own.add(self.path)
         self.environment = {"TMPDIR": str(self.path)}
         """Makes it the temporary folder of a process."""
 
     def remove(self) -> None:
         """Remove it with all that is in it. A second call does nothing."""
         shutil.rmtree(self.path, ignore_errors=True)
+        _own.discard(self.path)
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -56,8 +61,8 @@ def inside() -> bool:
 
 
 def is_in_one(path: Path) -> bool:
-    """Whether a file lies in such a folder, and will be gone with it."""
-    return any(parent.name.startswith(PREFIX) for parent in path.parents)
+    """Whether a file lies in such a folder of this process, and will be gone with it."""
+    return not _own.isdisjoint(path.parents)
 
 
 def check_room_for_sockets() -> None:

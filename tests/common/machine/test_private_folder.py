@@ -37,6 +37,7 @@ def held(parent: Path) -> tuple[subprocess.Popen[str], Path]:
 
 def test_a_folder_is_for_its_user_alone_and_goes_with_all_that_is_in_it(parent: Path) -> None:
     with PrivateFolder() as folder:
+        assert private_folder.is_in_one(folder.path / "logs" / "log") and not private_folder.is_in_one(parent / "log")
         assert folder.path.parent == parent
         assert folder.path.stat().st_mode & 0o777 == 0o700
         (folder.path / "deep" / "er").mkdir(parents=True)
