@@ -52,19 +52,19 @@ SHARED_BYTES = MARKS_BYTES + flight.BYTES
 """Size of the file that a watchdog shares with the process under its watch. The marks alone where no file may be so large."""
 
 # Of this process: nobody's, until `attach` maps the watcher's.
-_own: npt.NDArray[np.int64] = np.zeros(len(Marks._fields), np.int64)
-_is_watched = False
+_NOBODYS: npt.NDArray[np.int64] = np.zeros(len(Marks._fields), np.int64)
+_own = _NOBODYS
 
 
 def attach() -> None:
     """Be watched by the process that started this one, where it does so. Call once, early."""
-    global _own, _is_watched  # a process is watched as a whole
+    global _own  # a process is watched as a whole
     passed = os.environ.pop(VARIABLE, None)  # what this process starts is not it
     if passed is None:
         return
     marks, stacks = map(int, passed.split(","))
     shared = mmap.mmap(marks, 0)
-    _own, _is_watched = np.frombuffer(shared, np.int64, len(Marks._fields)), True
+    _own = np.frombuffer(shared, np.int64, len(Marks._fields))
     if len(shared) == SHARED_BYTES:
         flight.attach(memoryview(shared)[MARKS_BYTES:])
     # A handler in C, which needs neither the interpreter's lock nor a main thread that comes back to Python.
@@ -74,7 +74,7 @@ def attach() -> None:
 
 def is_watched() -> bool:
     """Whether the process that started this one would end it if it hung."""
-    return _is_watched
+    return _own is not _NOBODYS
 
 
 def heartbeat() -> None:

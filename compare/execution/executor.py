@@ -228,7 +228,7 @@ def ending_words(code: int, log: Path, lacked_memory: bool) -> str:
     words = launch.exit_words(code) if code else "ended without a result"
     if lacked_memory:
         return words + launch.LACKED_MEMORY
-    if launch.is_full(log.parent):
-        return f"{words}; the disk of {log.parent} is full"
+    if full := launch.full_disk_words(log.parent):
+        return f"{words}{full}"
     last = "" if code == -signal.SIGKILL else launch.last_line(log)  # a killed process said nothing of its end
     return f"{words}: {last}" if last else words

@@ -507,6 +507,11 @@ def is_full(folder: Path) -> bool:
     return shutil.disk_usage(folder).free < 2**20
 
 
+def full_disk_words(folder: Path) -> str:
+    """That the disk of a folder is full, after how a process ended. Empty if it is not."""
+    return f"; the disk of {folder} is full" if is_full(folder) else ""
+
+
 def memory_kills() -> int:
     """Processes that the kernel has killed for lack of memory since the machine started. 0 if unknown."""
     try:

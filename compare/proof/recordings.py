@@ -180,8 +180,8 @@ def _labels(process: Sequence[Recording]) -> str:
 
 def _refused(call: launch.Call, process: Sequence[Recording], code: int) -> LaunchError:
     """A twin that could not record, with the last words of its log."""
-    full = f"; the disk of {call.log.parent} is full" if launch.is_full(call.log.parent) else ""
+    ended = launch.exit_words(code) + launch.full_disk_words(call.log.parent)
     kept = "With --out DIR its log is kept" if private_folder.is_in_one(call.log) else f"See {call.log}"
-    first = f"{call.framework} could not record {_labels(process)} ({launch.exit_words(code)}{full}). {kept}."
+    first = f"{call.framework} could not record {_labels(process)} ({ended}). {kept}."
     lines = call.log.read_text(encoding="utf-8", errors="replace").splitlines()
     return LaunchError("\n".join([first, *lines[-_LAST_LINES:]]))

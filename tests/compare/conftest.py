@@ -56,6 +56,12 @@ def fake_twins(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     launch.DESCRIPTIONS.clear()
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the finished comparison of a module's tests lies, once the first of them has made it. Each works on a copy."""
+    return tmp_path_factory.mktemp("made") / "out"
+
+
 @pytest.fixture(scope="session")
 def ssh_key(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A key that signs without a passphrase."""

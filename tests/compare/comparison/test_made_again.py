@@ -26,12 +26,6 @@ QUICK = ("--frameworks", "left,right", "--cores", "2", "--no-proof", "--modes", 
 DISTURBED = "right-serial-2cores"
 
 
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the first `folder` lies, once it is made."""
-    return tmp_path_factory.mktemp("made") / "out"
-
-
 @pytest.fixture
 def folder(fake_twins: pytest.MonkeyPatch, kept: Path, tmp_path: Path) -> Path:
     """Results of two rows with three repeats each. Other work took cores from one run of the second repeat."""

@@ -37,12 +37,6 @@ def compare_quick(out: Path, *arguments: str) -> Any:
     return compare("run", *QUICK, "--out", out, *arguments)
 
 
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the first `finished` lies, once it is made."""
-    return tmp_path_factory.mktemp("made") / "out"
-
-
 @pytest.fixture
 def finished(fake_twins: pytest.MonkeyPatch, kept: Path, tmp_path: Path) -> Path:
     """What `compare_quick` leaves in a folder: four rows that went well, once each."""
