@@ -103,6 +103,12 @@ def is_lack_of_room(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
+def remedy(error: OSError, otherwise: str) -> str:
+    """What to do about what cannot be written: free space if that may help, or `otherwise`, the second half of a sentence."""
+    may_be_full = error.errno is None or is_lack_of_room(error)
+    return f"Free space, or {otherwise}." if may_be_full else f"{otherwise[:1].upper()}{otherwise[1:]}."
+
+
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Replace a file, whole or not at all, even if the power fails meanwhile. Then the former file may stay.
 

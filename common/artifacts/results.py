@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from common.artifacts import records
-from common.artifacts.atomic_files import line_with_checksum, write_atomically
+from common.artifacts.atomic_files import is_lack_of_room, line_with_checksum, write_atomically
 from common.artifacts.event_log import EVENTS_FILE
 from common.artifacts.schema import SCHEMA_VERSION, ResultError, RunResult
 
@@ -25,7 +25,7 @@ def save(result: RunResult, directory: Path) -> Path:
 
 def unwritten(error: OSError) -> str:
     """What to say where `save` failed."""
-    return f"The result cannot be written: {error}. Free space, or raise the limit."
+    return f"The result cannot be written: {error}." + (" Free space, or raise the limit." if is_lack_of_room(error) else "")
 
 
 def to_line(result: RunResult) -> bytes:

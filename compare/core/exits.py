@@ -18,12 +18,6 @@ from compare.core.interrupt import Interrupted
 RUN_FAILED, USAGE, DATA_REFUSED, UNKNOWN, FINDINGS = 1, 2, 4, 5, 6
 
 
-def _advice(error: OSError) -> str:
-    """What to do about a file that cannot be written: a sentence."""
-    may_be_full = error.errno is None or atomic_files.is_lack_of_room(error)
-    return "Free space, or name another folder." if may_be_full else "Name another folder."
-
-
 @contextmanager
 def reported() -> Generator[None]:
     """End the command with a message and an exit code if the block raises an error that a user can fix.
@@ -45,7 +39,8 @@ def reported() -> Generator[None]:
     except LaunchError as error:
         code, words = RUN_FAILED, str(error)
     except OSError as error:
-        code, words = RUN_FAILED, f"{error}. {_advice(error)} The same command continues from what is there."
+        advice = atomic_files.remedy(error, "name another folder")
+        code, words = RUN_FAILED, f"{error}. {advice} The same command continues from what is there."
     else:
         return
     typer.echo(words, err=True)

@@ -189,7 +189,8 @@ class Report:
             if self.json_file is not None:
                 atomic_files.write_atomically(folder / self.json_file, self.to_json() + "\n")
         except OSError as error:
-            return f"The report cannot be written to {folder} ({error}). Free space there, or choose another --out."
+            advice = atomic_files.remedy(error, "choose another --out")
+            return f"The report cannot be written to {folder} ({error}). {advice}"
         return None
 
     def to_json(self) -> str:

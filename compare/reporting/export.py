@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from common.artifacts import atomic_files
 from common.artifacts.schema import Metrics, RunResult
 from common.machine.machine import INSTALLED
 from common.spec import SpecError
@@ -42,7 +43,8 @@ def command(
         try:
             count = export(stored, to, out)
         except OSError as error:
-            raise FolderError(f"{out} cannot be written ({error}). Free space, or choose another --out.") from None
+            advice = atomic_files.remedy(error, "choose another --out")
+            raise FolderError(f"{out} cannot be written ({error}). {advice}") from None
     typer.echo(f"{wording.count(count, 'run')} written. Look at them with: {_VIEWERS[to].format(out=out)}")
 
 

@@ -1,7 +1,9 @@
 """The common report as whole text. To renew it after a wanted change: UPDATE_GOLDEN=1 pytest <this file>."""
 
+import errno
 import io
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -151,18 +153,23 @@ def test_text_from_outside_means_itself_everywhere(
     assert not {"\x1b", "\u202e"} & set(capsys.readouterr().out)
 
 
-def test_a_full_disk_is_said_and_the_report_is_printed_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [(errno.ENOSPC, "Free space, or choose another --out."), (errno.EROFS, "Choose another --out.")],
+    ids=["full", "read_only"],
+)
+def test_a_disk_that_takes_nothing_is_said_and_the_report_is_printed_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int, advice: str
 ) -> None:
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
+    def taken(descriptor: int) -> None:
+        raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("os.fsync", full)
+    monkeypatch.setattr("os.fsync", taken)
     assert small(exit_code=0).deliver(tmp_path, as_json=False) == exits.RUN_FAILED
     printed = capsys.readouterr()
     assert "It is a draw." in printed.out and "Report:" not in printed.out
-    said = f"The report cannot be written to {tmp_path} ([Errno 28] No space left on device: '{tmp_path}/tables/times.md')."
-    assert printed.err.startswith(said)
+    why = f"[Errno {number}] {os.strerror(number)}: '{tmp_path}/tables/times.md'"
+    assert printed.err == f"The report cannot be written to {tmp_path} ({why}). {advice}\n"
     assert not (tmp_path / "report.md").exists()
 
 
