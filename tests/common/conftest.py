@@ -13,7 +13,7 @@ from common.machine import machine
 from tests.common.data.preprocessing.made_up_cluster import Cluster
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A scheduler and two workers of one thread each, started as a user would: processes that know each other by TCP."""
     folder = tmp_path_factory.mktemp("cluster")
