@@ -239,7 +239,11 @@ def test_a_planted_mistake_is_found_where_it_is_and_named(
     ("net", "model", "maps"),
     [
         ("InvertedResidual", "inverted_residual_upside_down", []),  # of the two normalisations, the first agrees
-        ("InvertedResidual", "inverted_residual_upside_down_early", []),  # both part, but another layer does so first
+        pytest.param(
+            # Both part, but another layer does so first.
+            *("InvertedResidual", "inverted_residual_upside_down_early", []),
+            marks=pytest.mark.slow,
+        ),
         ("TwoPaths", "TwoPaths", ["left=two", "right=one"]),
     ],
 )
@@ -262,6 +266,7 @@ def test_settings_that_act_from_the_second_step_on_are_named(both: Both, optimiz
     assert [each.name for each in steps.causes] == [cause] and not found.holds
 
 
+@pytest.mark.slow
 def test_running_means_that_are_zero_but_for_rounding_are_no_difference(both: Both) -> None:
     found = matched(both, "bottleneck", "bottleneck", accept=["biased-variance"])
     assert found.holds, found.sentences
@@ -429,17 +434,20 @@ def test_a_bias_in_front_of_batch_norm_whose_gradient_is_rounding_is_no_differen
     assert found.holds, found.sentences
 
 
+@pytest.mark.slow
 def test_biases_that_training_moves_by_rounding_alone_are_no_difference(both: Both) -> None:
     found = matched(both, "norm_twice_of_zero_biases", "norm_twice", accept=["biased-variance"], steps=20)
     assert found.holds, found.sentences
 
 
+@pytest.mark.slow
 def test_statistics_of_every_layer_must_be_explained(both: Both) -> None:
     found = matched(both, "norm_twice_with_a_second_that_keeps_its_variance", "norm_twice", accept=["biased-variance"])
     (statistics,) = (rung for rung in found.rungs if rung.name == "running statistics")
     assert not found.holds and statistics.status == climbing.FAILED and not statistics.causes, found.sentences
 
 
+@pytest.mark.slow
 def test_the_same_call_gives_the_same_answer(both: Both) -> None:
     first, second = ([rung.difference for rung in matched(both, "Net", "same_padding").rungs] for _ in range(2))
     assert first == second
@@ -507,6 +515,7 @@ def test_what_tensorflow_rounds_is_accepted_alone_and_hides_nothing(both: Both) 
     assert [cause.name for cause in split.causes] == ["epsilon"] and split.difference < 1e-4
 
 
+@pytest.mark.slow
 def test_all_rounded_constants_are_looked_behind_and_each_is_tried_out(both: Both) -> None:
     right = matched(both, "TwoRounded", "two_rounded")
     assert right.holds and right.but_for == "constants that a framework rounds to float32", right.sentences
