@@ -89,10 +89,14 @@ class Local:
         """Ask it to end."""
         self._process.terminate()
 
-    def kill(self) -> None:
-        """End it with all that it started, input workers too: a rank that waits for another hears no gentler word."""
+    def kill(self, seconds: float = HELD_SECONDS) -> None:
+        """End it with all that it started, input workers too: a rank that waits for another hears no gentler word.
+
+        Args:
+            seconds: how long to wait for its end. Before that, a second call waits on.
+        """
         if self._process.returncode is None:
-            self._reap()
+            self._reap(seconds)
         self.watched.close()
 
     def wait(self, seconds: float) -> None:
@@ -101,9 +105,9 @@ class Local:
         while self.poll() is None and time.monotonic() < deadline:
             time.sleep(0.02)
 
-    def _reap(self) -> None:
+    def _reap(self, seconds: float = HELD_SECONDS) -> None:
         # The group first: once the process is reaped, its number may be another's.
         with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: a group of nothing but zombies
             os.killpg(self.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):  # of one that is held, and ends once it is let go
-            self._process.wait(HELD_SECONDS)
+            self._process.wait(seconds)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from common.machine import heartbeat, machine, placement
 from common.processes import flight_report, hosts, signals, watchdog
-from common.processes.process_spec import Local, ProcessSpec, Running
+from common.processes.process_spec import HELD_SECONDS, Local, ProcessSpec, Running
 
 _PR_SET_PDEATHSIG = 1
 
@@ -237,12 +237,16 @@ def _wait(running: Sequence[Running], seconds: float = 5.0) -> None:
 
 
 def _end(running: Sequence[Running]) -> None:
+    local = [each for each in running if isinstance(each, Local)]
     distant = [each for each in running if isinstance(each, hosts.Distant)]
     for each in distant:
         each.terminate()
-    for each in running:
-        if each not in distant:
-            each.kill()
+    # Several may be held, by a freezer for example. They are waited for together.
+    deadline = time.monotonic() + HELD_SECONDS
+    for each in local:
+        each.kill(0.0)
+    for each in local:
+        each.kill(max(deadline - time.monotonic(), 0.0))
     _wait(distant, seconds=hosts.ENDING_SECONDS)
     for each in distant:
         each.kill()

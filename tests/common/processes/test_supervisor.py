@@ -157,6 +157,21 @@ def test_the_group_of_a_rank_is_ended_before_its_number_is_free(monkeypatch: pyt
     assert (code, killed) == (3, [rank.pid])
 
 
+def test_ranks_that_are_held_after_their_end_are_waited_for_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Held as the freezer of a control group holds a process: SIGKILL does not end it yet."""
+    monkeypatch.setattr(supervisor, "HELD_SECONDS", 1.0)
+    ranks = [Local(ProcessSpec("rank", python("import time; time.sleep(60)"), {})) for _ in range(4)]
+    with monkeypatch.context() as held:
+        held.setattr(os, "killpg", lambda group, number: None)
+        begun = time.monotonic()
+        supervisor._end(ranks)  # pyright: ignore[reportPrivateUsage]
+        seconds = time.monotonic() - begun
+    assert [each.poll() for each in ranks] == [None] * 4
+    assert 1.0 <= seconds < 3.0  # one after the other: four
+    supervisor._end(ranks)  # pyright: ignore[reportPrivateUsage]
+    assert [each.poll() for each in ranks] == [-signal.SIGKILL] * 4
+
+
 def test_where_all_fail_alike_the_first_rank_may_still_write_down_why(folder: Path) -> None:
     code = """
         if rank == 0:
