@@ -73,10 +73,11 @@ class Striker:
 
     Attributes:
         struck: whether it came in time.
+        cut_short: whether it left a checkpoint half written.
     """
 
     def __init__(self, directory: Path, blow: Blow, processes: int, draw: random.Random) -> None:
-        self.struck = False
+        self.struck = self.cut_short = False
         self._directory = directory
         self._blow = blow
         self._processes = processes
@@ -103,7 +104,7 @@ class Striker:
             elif len(event_log.read_epochs(self._directory)) >= after:
                 break
         if self._blow.moment == "checkpoint":
-            while not self._over.is_set() and not any(self._directory.glob(f".{checkpoint.FILE}*")):
+            while not self._over.is_set() and not self._is_half_written():
                 pass
         elif self._blow.moment != "start":
             self._over.wait(self._draw.uniform(0.0, 0.05))
@@ -112,8 +113,15 @@ class Striker:
             try:
                 victim.send_signal(self._blow.signal)
                 self.struck = True
+                if self._blow.signal == signal.SIGKILL:
+                    while victim.status() != psutil.STATUS_ZOMBIE:  # whoever waits for it would take its exit code
+                        pass
+                    self.cut_short = self._is_half_written()
             except psutil.NoSuchProcess:
                 pass  # it was quicker
+
+    def _is_half_written(self) -> bool:
+        return any(self._directory.glob(f".{checkpoint.FILE}*"))
 
     def _victim(self) -> psutil.Process | None:
         """The rank, or the only process of the run."""
@@ -134,18 +142,18 @@ class Striker:
 def execute(framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.chdir(PROJECT)
 
-    def run(name: str, mode: str, blow: Blow | None = None, **fields: Any) -> tuple[RunResult, bool]:
-        """The result of a run, and whether the blow came in time."""
+    def run(name: str, mode: str, blow: Blow | None = None, **fields: Any) -> tuple[RunResult, Striker | None]:
+        """The result of a run, and who dealt the blow."""
         processes = (KEPT | STARTING_OVER)[mode]
         settings = {**SETTINGS, "model": "tests.twins.own_plain_model", "data": {"image_size": 12, "limit": 256}}
         settings |= {"epochs": EPOCHS, "checkpoint_seconds": 0, "hang_seconds": HANG_SECONDS}
         settings |= {"precision": blow.precision} if blow else {}
         row = matrix.row(name, framework, spec.build(spec.with_variant(settings | fields, mode, min(processes, 2))))
         if blow is None:
-            return executor.execute(row, 0, tmp_path, lambda events: None), False
+            return executor.execute(row, 0, tmp_path, lambda events: None), None
         striker = Striker(store.run_folder(tmp_path, row.id, 0), blow, processes, random.Random(f"{SEED} {name}"))
         with striker.at_work():
-            return executor.execute(row, 0, tmp_path, lambda events: None, restarts=1), striker.struck
+            return executor.execute(row, 0, tmp_path, lambda events: None, restarts=1), striker
 
     return run
 
@@ -172,12 +180,13 @@ def test_blows_at_random_moments_lose_double_and_change_nothing(execute: Any, fr
     for number, blow in enumerate(blows):
         if blow.precision not in alone:
             alone[blow.precision], _ = execute(blow.precision, mode, precision=blow.precision)
-        made, struck = execute(f"blow{number}", mode, blow)
+        made, striker = execute(f"blow{number}", mode, blow)
         assert made.status == "ok", (blow, made.reason)
         assert [record.epoch for record in made.epochs] == list(range(1, EPOCHS + 1)), blow
         assert mode in IN_ANY_ORDER or learned(made) == learned(alone[blow.precision]), blow
-        assert struck or not made.restarts, blow
-        counts[blow.signal.name] += struck
+        assert striker.struck or not made.restarts, blow
+        counts[blow.signal.name] += striker.struck
+        counts["checkpoint cut short"] += striker.cut_short
         if not made.restarts:
             counts["too late"] += 1  # its result was written already
             continue
@@ -203,9 +212,9 @@ def test_an_elastic_run_goes_on_with_one_replica_and_its_mathematics_are_those_t
     """Over the whole batch BatchNorm is the same for one replica. Over each replica's share it is another."""
     fields = {"least_replicas": 1, "batch_norm_statistics": statistics}
     alone, _ = execute("alone", mode, **fields)
-    made, struck = execute("killed", mode, Blow(1, signal.SIGKILL, "middle", "float64"), **fields)
+    made, striker = execute("killed", mode, Blow(1, signal.SIGKILL, "middle", "float64"), **fields)
     (death,) = made.restarts
-    assert (struck, death.replicas, made.resumes, made.started_over) == (True, 1, 1, None)
+    assert (striker.struck, death.replicas, made.resumes, made.started_over) == (True, 1, 1, None)
     assert (made.spec, made.order_hash, made.weights_hash) == (alone.spec, alone.order_hash, alone.weights_hash)
     before = death.epochs - 1  # the last one may have ended before its checkpoint was written
     assert [each.train for each in made.epochs[:before]] == [each.train for each in alone.epochs[:before]]
