@@ -76,29 +76,30 @@ def save(card: Card, values: Weights, path: Path) -> None:
     checked_arrays.write(path, {"version": _VERSION, "card": card.model_dump_json()}, values)
 
 
-def load(path: Path, own_model: str | None = None) -> Trained:
+def load(path: Path, own_model: str | None = None, *, again: str = _USE) -> Trained:
     """Read the file of a trained model. Nothing in it is run.
 
     Args:
         path: of a file that `save` has written.
         own_model: the user's own module, `package.module`, that the file may name. A name that is only in a file is never
             imported.
+        again: a sentence that says how to get the file anew.
 
     Raises:
         WeightsError: no such file, changed since it was written, or its weights do not fit its model.
         SpecError: the user's own module does not hold to the contract.
     """
     try:
-        words, values = checked_arrays.read(path, what="trained model", again=_USE, version=_VERSION)
+        words, values = checked_arrays.read(path, what="trained model", again=again, version=_VERSION)
     except RecordError as error:
         raise WeightsError(str(error)) from None
-    card = card_from(words.get("card", ""), path)
+    card = card_from(words.get("card", ""), path, again=again)
     architecture = architecture_of(card, path, own_model)
     weights.check(values, architecture, path)
     return Trained(card, architecture, values)
 
 
-def card_from(text: str | bytes, path: Path) -> Card:
+def card_from(text: str | bytes, path: Path, *, again: str = _USE) -> Card:
     """A card from its JSON.
 
     Raises:
@@ -107,7 +108,7 @@ def card_from(text: str | bytes, path: Path) -> Card:
     try:
         return Card.model_validate_json(text)
     except pydantic.ValidationError as error:
-        raise WeightsError(records.torn(path, "card of a trained model", f"{error.error_count()} faults", _USE)) from None
+        raise WeightsError(records.torn(path, "card of a trained model", f"{error.error_count()} faults", again)) from None
 
 
 def architecture_of(card: Card, path: Path, own_model: str | None = None) -> Architecture:

@@ -13,12 +13,13 @@ import numpy.typing as npt
 
 from common.artifacts import atomic_files, results, trained
 from common.artifacts.records import RecordError
-from common.artifacts.schema import Metrics
+from common.artifacts.schema import Metrics, RunResult
 from common.artifacts.trained import Trained
 from common.data import sources
 from common.frozen import Frozen
 from common.machine import machine
 from common.machine.machine import Facts
+from common.models.weights import WeightsError
 from common.training import inference, scores
 from common.training.scores import Agreement, Confusion, Scores
 from compare.core import statistics, wording
@@ -201,7 +202,7 @@ class _Scorer:
             status, reason = (result.status, result.reason) if result else ("not run", None)
             return Model(status=status, reason=reason, **known), None
         path = store.run_folder(self._folder / TRAINING_FOLDER, row.id, repeat) / results.BEST_FILE
-        model = trained.load(path, row.spec.model)
+        model = _kept(path, result)
         logits = partial(self._logits, path, model, row, repeat)
         made = logits(row.contestant)
         others = {name: logits(name) for name in self._contestants if name != row.contestant}
@@ -239,6 +240,27 @@ class _Scorer:
         options = ["--cores", cores, "--device", row.spec.device, "--out", out, *twin_client.own_model(model)]
         twin_client.call(contestant, ["score", path, "--data-of", spec_file, "--split", split, *options], log)
         return inference.logits(out, model, count)
+
+
+def _kept(path: Path, result: RunResult) -> Trained:
+    """The model that a run has kept.
+
+    Raises:
+        WeightsError: there is none, it is torn, or it is another run's.
+    """
+    again = f"Remove the folder {path.parent}. The same command then makes this run again."
+    model = trained.load(path, result.spec.model, again=again)
+    card, best = model.card, next((each for each in result.epochs if each.epoch == result.best_epoch), None)
+    facts: dict[str, tuple[object, object]] = {
+        "framework": (card.framework, result.framework),
+        "spec": (card.spec_hash, result.spec.digest),
+        "data": (card.data_hash, result.data_hash),
+        "epoch": (card.epoch, result.best_epoch),
+        "validation scores": (card.validation, best.validation if best else None),
+    }
+    if differing := [name for name, (own, of_run) in facts.items() if own != of_run]:
+        raise WeightsError(f"{path} is the model of another run, by its {wording.joined(differing)}. {again}")
+    return model
 
 
 def _crossing(contestant: str, found: Agreement) -> Crossing:

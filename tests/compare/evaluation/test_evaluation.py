@@ -4,6 +4,7 @@ import argparse
 import io
 import json
 import re
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import cache
@@ -17,7 +18,7 @@ from PIL import Image
 from rich.console import Console
 
 from common import spec
-from common.artifacts import atomic_files, trained
+from common.artifacts import atomic_files, results, trained
 from common.models import weights
 from common.models.weights import WeightsError
 from common.spec import SpecError
@@ -25,7 +26,7 @@ from common.training import inference, scores
 from common.training.scores import Agreement
 from compare.core.errors import FolderError
 from compare.core.progress import display
-from compare.evaluation import convert, evaluation_report, evaluation_tables, final_training, inference_timing, predict
+from compare.evaluation import convert, evaluation_report, evaluation_tables, final_training, inference_timing, predict, scoring
 from compare.evaluation.final_training import Evaluation
 from compare.evaluation.scoring import Crossing, Evaluated, Model, Pair
 from compare.execution import launch, store
@@ -138,6 +139,36 @@ def test_an_evaluation_trains_scores_and_writes_everything_and_does_nothing_twic
     monkeypatch.setattr(Report, "write", lambda *_: "No space left. Free some.")
     full = compare(*words)
     assert full.exit_code == 1 and full.stderr.endswith("No space left. Free some.\n")
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_model_of_another_run_in_the_place_of_ones_own_is_refused_and_the_run_can_be_made_again(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    words = ("evaluate", *SETTINGS, "--epochs", "2", "--out", out, "--json")
+    first = compare(*words)
+    assert first.exit_code == 0, first.output
+    left, right = (
+        out / scoring.TRAINING_FOLDER / "runs" / f"{side}-serial-r0" / results.BEST_FILE for side in ("left", "right")
+    )
+    own = left.read_bytes()
+    for content, said in (
+        (right.read_bytes(), "is the model of another run, by its framework"),
+        (own[:1000], "is not a whole trained model"),
+        (None, "there is no file best.safetensors."),
+    ):
+        left.unlink()
+        if content is not None:
+            left.write_bytes(content)
+        done = compare(*words)
+        assert done.exit_code == 2 and said in done.stderr, done.output
+        assert done.stderr.endswith(f"Remove the folder {left.parent}. The same command then makes this run again.\n")
+        left.write_bytes(own)
+    card, values = trained.load(left, MODEL)[::2]
+    trained.save(card.model_copy(update={"epoch": 7}), values, left)
+    assert "of another run, by its epoch. Remove" in compare(*words).stderr
+    shutil.rmtree(left.parent)
+    again = compare(*words)
+    assert again.exit_code == 0 and json.loads(again.stdout)["sentences"] == json.loads(first.stdout)["sentences"]
 
 
 @pytest.mark.slow
