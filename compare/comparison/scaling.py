@@ -55,9 +55,8 @@ def command(
     """Measure strong and weak scaling, fit Amdahl and Gustafson, and project to machines that are not here."""
     with exits.reported():
         signing.check(sign)
-        wish = Wish()
-        if project is not None:
-            wish = Wish(numbers("--project", project, least=1), scaling_laws.network(network))
+        link = scaling_laws.network(network)
+        wish = Wish() if project is None else Wish(numbers("--project", project, least=1), link)
         again = [] if project is None else ["--project", project, "--network", network]
 
         def view(compared: Compared, folder: Path) -> Report:

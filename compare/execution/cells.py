@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -105,7 +106,8 @@ def expand(values: dict[str, Any]) -> list[tuple[dict[str, str], dict[str, Any]]
             continue
         each_value = cast(list[Any], listed)
         labels = _labels(each_value)
-        if not labels or len(set(labels)) < len(labels):
+        is_twice = any(one == other for one, other in itertools.combinations(each_value, 2))  # 64 is 64.0
+        if not labels or is_twice or len(set(labels)) < len(labels):
             raise SpecError(f"{field} must list different values. Received: {listed!r}. Name each once.")
         made = [
             ({**own, name: label}, spec.overlay(of_one, {field: value}))

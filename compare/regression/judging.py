@@ -133,7 +133,10 @@ def _refuse_other_work(baseline: Measured, candidate: Measured, pairs: Sequence[
             f"{name} was {was.get(name)} and is {is_.get(name)}" for name in {**was, **is_} if was.get(name) != is_.get(name)
         ]
         if differing:
-            raise FolderError(f"{now.name} did other work: {'; '.join(differing)}. Measure the same.")
+            raise FolderError(
+                f"{now.name} did other work in {candidate.source}: {'; '.join(differing)}. Measure the same, or name another "
+                "candidate."
+            )
     if baseline.data_hash != candidate.data_hash:
         raise FolderError(
             f"{both} cannot be compared: their data has other content. Received: {baseline.data_name} and "

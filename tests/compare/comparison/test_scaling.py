@@ -352,6 +352,7 @@ def test_a_run_that_fails_is_named_with_its_size_and_its_kind(fake_twins: pytest
         (("--kinds", "strongg"), "Did you mean strong?"),
         (("--modes", "multi"), "--modes names something unknown"),
         (("--project", "8", "--network", "1Gb"), "--network takes"),
+        (("--network", "1Gb"), "--network takes"),
         (("--replicas", "3"), "Use 63 or 66."),
     ],
 )

@@ -42,6 +42,7 @@ def test_labels_are_the_shortest_words_that_tell_values_apart(values: list[Any],
     [
         ({"model": []}, "model must list different values. Received: []."),
         ({"data": {"source": ["a", "a"]}}, "data.source must list different values. Received: ['a', 'a']."),
+        ({"global_batch_size": [64, 64.0]}, "global_batch_size must list different values. Received: [64, 64.0]."),
         ({"global_batch_size": list(range(1, 1002))}, "A matrix has at most 1000 comparisons. Received: 1001 or more."),
     ],
 )

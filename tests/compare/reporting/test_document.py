@@ -149,7 +149,7 @@ def test_text_from_outside_means_itself_everywhere(
     assert not re.search(r"(?<!\\)<", prose)
     assert not {"\x1b", "\u202e"} & set(html + markdown)
     assert json.loads((tmp_path / "small.json").read_text("utf-8"))["text"] == made.HOSTILE
-    hostile.show(tmp_path, as_json=False)
+    hostile.show(tmp_path / "of\x1b[31m\u202eothers", as_json=False)
     assert not {"\x1b", "\u202e"} & set(capsys.readouterr().out)
 
 
