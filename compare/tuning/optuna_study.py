@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -21,7 +23,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from common.spec import SpecError
 from compare.core import wording
-from compare.core.errors import LaunchError
+from compare.core.errors import FolderError, LaunchError
 from compare.tuning.records import SearchResult, State, Trial, Tuning
 from compare.tuning.search_space import Space
 from compare.tuning.servers import Layout
@@ -79,6 +81,19 @@ def random_trials(trials: int) -> int:
 def derived_seed(seed: int, place: int) -> int:
     """Seed of a repeat's sampler, or of a slot. It is the same for every framework and number of jobs."""
     return int(np.random.SeedSequence([seed, place]).generate_state(1)[0])
+
+
+def own_storage(file: Path) -> RDBStorage:
+    """The storage in a tuning's own file, made if it is missing.
+
+    Raises:
+        FolderError: it is damaged.
+    """
+    try:
+        return open_storage(f"sqlite:///{file.resolve()}")
+    except SpecError as error:
+        why = _first_line(error.__context__ or error)
+        raise FolderError(f"{file} cannot be used ({why}). Restore it, or tune in another folder.") from None
 
 
 def open_storage(url: str) -> RDBStorage:
@@ -173,26 +188,46 @@ def pending(search: Search, study: optuna.Study) -> list[tuple[int, dict[str, An
         slot = trial.user_attrs.get(SLOT)
         if slot is None:
             continue
-        if _is_finished(trial):
+        if _finished(search, trial) is not None:
             finished.add(slot)
         elif trial.params.keys() == search.space.distributions.keys():
             given[slot] = trial.params
     return [(slot, given.get(slot)) for slot in range(search.trials) if slot not in finished]
 
 
-def _is_finished(trial: FrozenTrial) -> bool:
-    """Whether it ended as its record states. A trial that was killed in between is trained again."""
-    run = trial.user_attrs.get(RUN)
-    return run is not None and trial.state == OPTUNA_STATES[run["state"]]
+def _finished(search: Search, trial: FrozenTrial) -> Trial | None:
+    """A trial that ended as its record states. None: it was killed in between, and is trained again.
+
+    Raises:
+        FolderError: its record is not as it was written.
+    """
+    run, objective = trial.user_attrs.get(RUN), search.settings.objective
+    if run is None:
+        return None
+    try:
+        made = Trial(slot=trial.user_attrs[SLOT], number=trial.number, fields=trial.params, value=trial.value, **run)
+    except (KeyError, TypeError, ValueError) as error:
+        raise _changed(search, trial, f"its record cannot be read: {_first_line(error)}") from None
+    if trial.state != OPTUNA_STATES[made.state]:
+        return None
+    recorded = getattr(made, objective)
+    if made.state == "ok" and (made.value is None or recorded is None or not math.isclose(made.value, recorded, rel_tol=1e-9)):
+        raise _changed(search, trial, f"its value is {made.value}, and the {objective} of its record {recorded}")
+    return made
+
+
+def _changed(search: Search, trial: FrozenTrial, fault: str) -> FolderError:
+    which = f"Trial {trial.number} of {search.study}"
+    return FolderError(f"{which} is not as it was stored ({fault}). Restore the storage, or tune in another folder.")
 
 
 def result(search: Search, study: optuna.Study) -> SearchResult:
-    """A search as far as its study has it."""
-    trials = [
-        Trial(slot=each.user_attrs[SLOT], number=each.number, fields=each.params, value=each.value, **each.user_attrs[RUN])
-        for each in study.get_trials(deepcopy=False)
-        if _is_finished(each)
-    ]
+    """A search as far as its study has it.
+
+    Raises:
+        FolderError: a record in it is not as it was written.
+    """
+    trials = [made for each in study.get_trials(deepcopy=False) if (made := _finished(search, each)) is not None]
     done = study.user_attrs.get(DONE)
     return SearchResult(
         contestant=search.contestant,
@@ -213,6 +248,7 @@ def stored(search: Search, storage: RDBStorage) -> SearchResult:
 
     Raises:
         LaunchError: the storage fails.
+        FolderError: a record in it is not as it was written.
     """
     with storage_errors():
         return result(search, open_study(search, storage))

@@ -52,7 +52,9 @@ def tune(settings: Tuning, folder: Path, lock: ExitStack | None = None) -> Tuned
             folder, PLAN_FILE, wanted, "tuning", identity=_identity, merge=_with_more_repeats, own=(LOGS_FOLDER,)
         )
         plan = (lock or own_lock).enter_context(claimed)
-        storage = shared_storage or optuna_study.open_storage(f"sqlite:///{(folder / STORAGE_FILE).resolve()}")
+        if shared_storage is None and (folder / RECORD_FILE).exists() and not (folder / STORAGE_FILE).exists():
+            shown.say(f"{folder / STORAGE_FILE} is gone: all trials are trained again")
+        storage = shared_storage or optuna_study.own_storage(folder / STORAGE_FILE)
         searches = _searches(settings, plan, space, values)
         found = [optuna_study.stored(each, storage) for each in searches]
         pairs = zip(searches, found, strict=True)

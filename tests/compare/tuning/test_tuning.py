@@ -207,6 +207,41 @@ def test_studies_may_stand_in_another_database_under_names_of_their_own(tmp_path
 
 
 @pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ("UPDATE trial_values SET value = 0.001 WHERE trial_id = 1", "its value is 0.001, and the loss of its record "),
+        ("UPDATE trial_user_attributes SET value_json = '{}' WHERE key = 'run'", "its record cannot be read: "),
+        ("UPDATE trial_user_attributes SET value_json = '7' WHERE key = 'run'", "its record cannot be read: "),
+        (None, "file is not a database). Restore it, or tune in another folder."),
+    ],
+)
+def test_trials_that_were_changed_since_are_not_believed(
+    searched: tuple[Path, Tuned], tmp_path: Path, changed: str | None, said: str
+) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(searched[0], folder)
+    storage = folder / tuner.STORAGE_FILE
+    if changed is None:
+        storage.write_text("no database, whatever its name says")
+    else:
+        with closing(sqlite3.connect(storage)) as connection, connection:
+            assert connection.execute(changed).rowcount
+    done = CliRunner().invoke(app, ["tune", "--resume", str(folder)])
+    assert done.exit_code == 2 and said in done.stderr and "Traceback" not in done.stderr, done.output
+
+
+@pytest.mark.slow
+def test_a_finished_tuning_whose_trials_are_gone_says_that_all_are_trained_again(
+    searched: tuple[Path, Tuned], tmp_path: Path
+) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(searched[0], folder)
+    (folder / tuner.STORAGE_FILE).unlink()
+    done = CliRunner().invoke(app, ["tune", "--resume", str(folder)])
+    assert done.exit_code == 0 and "is gone: all trials are trained again" in done.stderr, done.output
+
+
+@pytest.mark.parametrize(
     ("settings", "said"),
     [
         ({"values": {**VALUES, "mode": "data_parallel", "replicas": 2}}, "mode of a trial must be serial"),
