@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -76,7 +77,9 @@ def save(card: Card, values: Weights, path: Path) -> None:
     checked_arrays.write(path, {"version": _VERSION, "card": card.model_dump_json()}, values)
 
 
-def load(path: Path, own_model: str | None = None, *, again: str = _USE) -> Trained:
+def load(
+    path: Path, own_model: str | None = None, *, again: str = _USE, judge: Callable[[Card], None] | None = None
+) -> Trained:
     """Read the file of a trained model. Nothing in it is run.
 
     Args:
@@ -84,6 +87,7 @@ def load(path: Path, own_model: str | None = None, *, again: str = _USE) -> Trai
         own_model: the user's own module, `package.module`, that the file may name. A name that is only in a file is never
             imported.
         again: a sentence that says how to get the file anew.
+        judge: refuses a card, before the model that it names is looked for.
 
     Raises:
         WeightsError: no such file, changed since it was written, or its weights do not fit its model.
@@ -94,6 +98,8 @@ def load(path: Path, own_model: str | None = None, *, again: str = _USE) -> Trai
     except RecordError as error:
         raise WeightsError(str(error)) from None
     card = card_from(words.get("card", ""), path, again=again)
+    if judge is not None:
+        judge(card)
     architecture = architecture_of(card, path, own_model)
     weights.check(values, architecture, path)
     return Trained(card, architecture, values)

@@ -93,7 +93,7 @@ class Local:
         """End it with all that it started, input workers too: a rank that waits for another hears no gentler word.
 
         Args:
-            seconds: how long to wait for its end. Before that, a second call waits on.
+            seconds: how long to wait for its end. If it has not ended by then, another call waits on.
         """
         if self._process.returncode is None:
             self._reap(seconds)

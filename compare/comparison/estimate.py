@@ -72,7 +72,7 @@ def rehearse(request: Request, *, as_json: bool, like: Path | None) -> int:
 def say_what_is_measured(like: Path | None) -> None:
     if like is None:
         typer.echo(
-            "Training a few steps of one row of each framework. --from DIR takes times from results and measures nothing.",
+            "An estimate needs a few steps of one row of each framework. --from DIR takes times from results instead.",
             err=True,
         )
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from common.artifacts import atomic_files, results, trained
 from common.artifacts.records import RecordError
 from common.artifacts.schema import Metrics, RunResult
-from common.artifacts.trained import Trained
+from common.artifacts.trained import Card, Trained
 from common.data import sources
 from common.frozen import Frozen
 from common.machine import machine
@@ -249,18 +249,22 @@ def _kept(path: Path, result: RunResult) -> Trained:
         WeightsError: there is none, it is torn, or it is another run's.
     """
     again = f"Remove the folder {path.parent}. The same command then makes this run again."
-    model = trained.load(path, result.spec.model, again=again)
-    card, best = model.card, next((each for each in result.epochs if each.epoch == result.best_epoch), None)
-    facts: dict[str, tuple[object, object]] = {
-        "framework": (card.framework, result.framework),
-        "spec": (card.spec_hash, result.spec.digest),
-        "data": (card.data_hash, result.data_hash),
-        "epoch": (card.epoch, result.best_epoch),
-        "validation scores": (card.validation, best.validation if best else None),
-    }
-    if differing := [name for name, (own, of_run) in facts.items() if own != of_run]:
-        raise WeightsError(f"{path} is the model of another run, by its {wording.joined(differing)}. {again}")
-    return model
+    best = next((each for each in result.epochs if each.epoch == result.best_epoch), None)
+
+    def judge(card: Card) -> None:
+        facts: dict[str, tuple[object, object]] = {
+            "framework": (card.framework, result.framework),
+            "spec": (card.spec_hash, result.spec.digest),
+            "data": (card.data_hash, result.data_hash),
+            "epoch": (card.epoch, result.best_epoch),
+            "validation scores": (card.validation, best.validation if best else None),
+        }
+        if differing := [name for name, (own, of_run) in facts.items() if own != of_run]:
+            raise WeightsError(
+                f"{path} is not the model of this run. Other than in the result: {', '.join(differing)}. {again}"
+            )
+
+    return trained.load(path, result.spec.model, again=again, judge=judge)
 
 
 def _crossing(contestant: str, found: Agreement) -> Crossing:

@@ -106,6 +106,8 @@ def expand(values: dict[str, Any]) -> list[tuple[dict[str, str], dict[str, Any]]
             continue
         each_value = cast(list[Any], listed)
         labels = _labels(each_value)
+        if (number := len(made) * len(each_value)) > MOST_CELLS:
+            raise SpecError(f"A matrix has at most {MOST_CELLS} comparisons. Received: {number} or more. Name fewer values.")
         is_twice = any(one == other for one, other in itertools.combinations(each_value, 2))  # 64 is 64.0
         if not labels or is_twice or len(set(labels)) < len(labels):
             raise SpecError(f"{field} must list different values. Received: {listed!r}. Name each once.")
@@ -114,8 +116,6 @@ def expand(values: dict[str, Any]) -> list[tuple[dict[str, str], dict[str, Any]]
             for own, of_one in made
             for label, value in zip(labels, each_value, strict=True)
         ]
-        if len(made) > MOST_CELLS:
-            raise SpecError(f"A matrix has at most {MOST_CELLS} comparisons. Received: {len(made)} or more. Name fewer values.")
     return made
 
 

@@ -214,8 +214,8 @@ def newest_beside(baseline: Measured) -> Measured:
     matching = [each for each in later if each.subjects.keys() & baseline.subjects.keys()]
     if not matching:
         raise FolderError(
-            f"There is nothing to compare with {baseline.source}: {folder} holds nothing newer that shares a row with it. "
-            "Name the candidate."
+            f"There is nothing to compare with {baseline.source}: {folder} holds nothing newer that shares a row or benchmark "
+            "with it. Name the candidate."
         )
     return max(matching, key=lambda each: each.measured_at)
 

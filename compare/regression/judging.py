@@ -126,17 +126,15 @@ def _refuse_other_work(baseline: Measured, candidate: Measured, pairs: Sequence[
     for before, now in ((pair.before, pair.now) for pair in pairs):
         if before.device != now.device and before.device and now.device:
             raise FolderError(
-                f"{now.name} ran on another device: {before.device} before, {now.device} now. Measure it on the same."
+                f"{now.name} ran on another device in {candidate.source}: {before.device} before, {now.device} now. "
+                "Measure it on the same."
             )
         was, is_ = before.work, now.work
         differing = [
             f"{name} was {was.get(name)} and is {is_.get(name)}" for name in {**was, **is_} if was.get(name) != is_.get(name)
         ]
         if differing:
-            raise FolderError(
-                f"{now.name} did other work in {candidate.source}: {'; '.join(differing)}. Measure the same, or name another "
-                "candidate."
-            )
+            raise FolderError(f"{now.name} did other work in {candidate.source}: {'; '.join(differing)}. Measure the same.")
     if baseline.data_hash != candidate.data_hash:
         raise FolderError(
             f"{both} cannot be compared: their data has other content. Received: {baseline.data_name} and "
@@ -149,7 +147,8 @@ def _refuse_other_work(baseline: Measured, candidate: Measured, pairs: Sequence[
             if were and are and were != are:
                 was, is_ = (", ".join(each[:12] for each in values) for values in (were, are))
                 raise FolderError(
-                    f"{now.name} did other work: {what}: {was} before, {is_} now. Measure revisions that read the data alike."
+                    f"{now.name} did other work in {candidate.source}: {what}: {was} before, {is_} now. Measure revisions "
+                    "that read the data alike."
                 )
 
 

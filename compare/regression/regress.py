@@ -43,7 +43,7 @@ def command(
         Path | None, typer.Argument(help="Before: a results folder, or a folder of pytest-benchmark files.")
     ] = None,
     candidate: Annotated[
-        Path | None, typer.Argument(help="Now. Default: the newest beside the baseline that shares a row with it.")
+        Path | None, typer.Argument(help="Now. Default: the newest beside the baseline that shares a row or benchmark with it.")
     ] = None,
     threshold: Annotated[str, typer.Option(help=f"{options.THRESHOLD} Of seconds or MiB.")] = "5%",
     accuracy_threshold: Annotated[str, typer.Option(help="Loss of accuracy that counts, of 100 %.")] = "1%",
@@ -131,7 +131,7 @@ def judge_stored(baseline: Path, candidate: Path | None, criteria: Criteria) -> 
 
     Args:
         baseline: a results folder, benchmark files, or, alone, the folder of an interleaved measurement.
-        candidate: another of the same kind. None: the newest one beside the baseline that shares a row with it.
+        candidate: another of the same kind. None: the newest one beside the baseline that shares a row or benchmark with it.
         criteria: what counts as a regression.
 
     Raises:

@@ -161,8 +161,8 @@ class Report:
         tables.print_findings(console, self.findings)
         console.print()
         if folder:
-            made = wording.one_line(f"{folder / self.markdown_file}, {self.page_file}")
-            console.print(Text(f"Report: {made}"), soft_wrap=True)
+            made = wording.visible(str(folder / self.markdown_file))
+            console.print(Text(f"Report: {made}, {self.page_file}"), soft_wrap=True)
 
     def write(self, folder: Path) -> str | None:
         """Write page, Markdown, tables, plots and JSON. Tables that only the earlier report had are removed.

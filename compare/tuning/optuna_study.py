@@ -19,8 +19,9 @@ from optuna.samplers import BaseSampler, PartialFixedSampler, RandomSampler, TPE
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError, SQLAlchemyError
 
+from common.artifacts import records
 from common.spec import SpecError
 from compare.core import wording
 from compare.core.errors import FolderError, LaunchError
@@ -34,6 +35,7 @@ HALVING_FACTOR = 3
 """Successive halving keeps the best fraction at epochs 1, 3, 9, ... (Jamieson & Talwalkar 2016, as Optuna does it)."""
 _MOST_RANDOM = 10
 _RANDOM_PART = 3
+_ELSEWHERE = "Restore it, or tune in another folder."
 
 # Attributes of a study, and of its trials.
 DONE, ATTEMPTS = "convtwins_done", "convtwins_attempts"
@@ -87,13 +89,15 @@ def own_storage(file: Path) -> RDBStorage:
     """The storage in a tuning's own file, made if it is missing.
 
     Raises:
-        FolderError: it is damaged.
+        FolderError: it cannot be used.
     """
     try:
         return open_storage(f"sqlite:///{file.resolve()}")
     except SpecError as error:
-        why = _first_line(error.__context__ or error)
-        raise FolderError(f"{file} cannot be used ({why}). Restore it, or tune in another folder.") from None
+        cause = error.__context__ or error
+        is_damaged = isinstance(cause, DatabaseError) and not isinstance(cause, OperationalError)  # another one has it open
+        advice = _ELSEWHERE if is_damaged else "Run the same command again when it can be."
+        raise FolderError(f"{file} cannot be used ({_first_line(cause)}). {advice}") from None
 
 
 def open_storage(url: str) -> RDBStorage:
@@ -184,7 +188,7 @@ def pending(search: Search, study: optuna.Study) -> list[tuple[int, dict[str, An
     """The slots without a finished trial, in order. An interrupted slot comes with the values that it had drawn."""
     given: dict[int, dict[str, Any]] = {}
     finished: set[int] = set()
-    for trial in study.get_trials(deepcopy=False):
+    for trial in _trials(search, study):
         slot = trial.user_attrs.get(SLOT)
         if slot is None:
             continue
@@ -206,8 +210,8 @@ def _finished(search: Search, trial: FrozenTrial) -> Trial | None:
         return None
     try:
         made = Trial(slot=trial.user_attrs[SLOT], number=trial.number, fields=trial.params, value=trial.value, **run)
-    except (KeyError, TypeError, ValueError) as error:
-        raise _changed(search, trial, f"its record cannot be read: {_first_line(error)}") from None
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:  # RuntimeError: it has several values
+        raise _changed(search, trial, f"its record cannot be read: {records.why(error)}") from None
     if trial.state != OPTUNA_STATES[made.state]:
         return None
     recorded = getattr(made, objective)
@@ -216,9 +220,20 @@ def _finished(search: Search, trial: FrozenTrial) -> Trial | None:
     return made
 
 
+def _trials(search: Search, study: optuna.Study) -> list[FrozenTrial]:
+    """The trials of a study.
+
+    Raises:
+        FolderError: something in it is not as Optuna wrote it.
+    """
+    try:
+        return study.get_trials(deepcopy=False)
+    except (ValueError, TypeError, LookupError) as error:
+        raise FolderError(f"{search.study} cannot be read ({records.why(error)}). {_ELSEWHERE}") from None
+
+
 def _changed(search: Search, trial: FrozenTrial, fault: str) -> FolderError:
-    which = f"Trial {trial.number} of {search.study}"
-    return FolderError(f"{which} is not as it was stored ({fault}). Restore the storage, or tune in another folder.")
+    return FolderError(f"Trial {trial.number} of {search.study} is not as it was stored ({fault}). {_ELSEWHERE}")
 
 
 def result(search: Search, study: optuna.Study) -> SearchResult:
@@ -227,7 +242,7 @@ def result(search: Search, study: optuna.Study) -> SearchResult:
     Raises:
         FolderError: a record in it is not as it was written.
     """
-    trials = [made for each in study.get_trials(deepcopy=False) if (made := _finished(search, each)) is not None]
+    trials = [made for each in _trials(search, study) if (made := _finished(search, each)) is not None]
     done = study.user_attrs.get(DONE)
     return SearchResult(
         contestant=search.contestant,

@@ -15,6 +15,7 @@ from common.data import sources
 from common.machine import machine
 from common.models import architectures
 from common.spec import Spec, SpecError
+from compare.core.errors import FolderError
 from compare.core.progress import Display, display
 from compare.execution import code_digest, contestants, launch, matrix, results_folder, store
 from compare.execution.interleaving import turn
@@ -46,14 +47,16 @@ def tune(settings: Tuning, folder: Path, lock: ExitStack | None = None) -> Tuned
         results_folder.refuse_other_request(
             folder, PLAN_FILE, Plan, "tuning", _of_settings(settings), identity=_identity, kind=KIND, own=(LOGS_FOLDER,)
         )
+        if settings.storage is None and (folder / RECORD_FILE).exists() and not (folder / STORAGE_FILE).exists():
+            raise FolderError(
+                f"{folder / STORAGE_FILE}, which holds the trials, is gone. Restore it, or tune in another folder."
+            )
         wanted, space, values = _judge(settings, shown)
         shared_storage = None if settings.storage is None else optuna_study.open_storage(settings.storage)
         claimed = results_folder.claimed(
             folder, PLAN_FILE, wanted, "tuning", identity=_identity, merge=_with_more_repeats, own=(LOGS_FOLDER,)
         )
         plan = (lock or own_lock).enter_context(claimed)
-        if shared_storage is None and (folder / RECORD_FILE).exists() and not (folder / STORAGE_FILE).exists():
-            shown.say(f"{folder / STORAGE_FILE} is gone: all trials are trained again")
         storage = shared_storage or optuna_study.own_storage(folder / STORAGE_FILE)
         searches = _searches(settings, plan, space, values)
         found = [optuna_study.stored(each, storage) for each in searches]

@@ -113,12 +113,13 @@ class Striker:
             try:
                 victim.send_signal(self._blow.signal)
                 self.struck = True
-                if self._blow.signal == signal.SIGKILL:
-                    while victim.status() != psutil.STATUS_ZOMBIE:  # whoever waits for it would take its exit code
-                        pass
+                is_writer = self._processes == 1 or self._blow.victim == 0
+                while is_writer and self._blow.signal == signal.SIGKILL and not self._over.is_set():
                     self.cut_short = self._is_half_written()
+                    if victim.status() == psutil.STATUS_ZOMBIE:  # whoever waits for it would take its exit code
+                        break
             except psutil.NoSuchProcess:
-                pass  # it was quicker
+                pass  # it was quicker, or has been waited for
 
     def _is_half_written(self) -> bool:
         return any(self._directory.glob(f".{checkpoint.FILE}*"))

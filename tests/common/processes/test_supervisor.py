@@ -161,12 +161,14 @@ def test_ranks_that_are_held_after_their_end_are_waited_for_together(monkeypatch
     """Held as the freezer of a control group holds a process: SIGKILL does not end it yet."""
     monkeypatch.setattr(supervisor, "HELD_SECONDS", 1.0)
     ranks = [Local(ProcessSpec("rank", python("import time; time.sleep(60)"), {})) for _ in range(4)]
+    struck: dict[int, float] = {}
     with monkeypatch.context() as held:
-        held.setattr(os, "killpg", lambda group, number: None)
+        held.setattr(os, "killpg", lambda group, number: struck.setdefault(group, time.monotonic()))
         begun = time.monotonic()
         supervisor._end(ranks)  # pyright: ignore[reportPrivateUsage]
         seconds = time.monotonic() - begun
     assert [each.poll() for each in ranks] == [None] * 4
+    assert struck.keys() == {each.pid for each in ranks} and max(struck.values()) - begun < 1.0  # all before one is waited for
     assert 1.0 <= seconds < 3.0  # one after the other: four
     supervisor._end(ranks)  # pyright: ignore[reportPrivateUsage]
     assert [each.poll() for each in ranks] == [-signal.SIGKILL] * 4

@@ -152,7 +152,7 @@ def test_a_model_of_another_run_in_the_place_of_ones_own_is_refused_and_the_run_
     )
     own = left.read_bytes()
     for content, said in (
-        (right.read_bytes(), "is the model of another run, by its framework"),
+        (right.read_bytes(), "is not the model of this run. Other than in the result: framework, spec"),
         (own[:1000], "is not a whole trained model"),
         (None, "there is no file best.safetensors."),
     ):
@@ -163,9 +163,18 @@ def test_a_model_of_another_run_in_the_place_of_ones_own_is_refused_and_the_run_
         assert done.exit_code == 2 and said in done.stderr, done.output
         assert done.stderr.endswith(f"Remove the folder {left.parent}. The same command then makes this run again.\n")
         left.write_bytes(own)
-    card, values = trained.load(left, MODEL)[::2]
-    trained.save(card.model_copy(update={"epoch": 7}), values, left)
-    assert "of another run, by its epoch. Remove" in compare(*words).stderr
+    card, _, values = trained.load(left, MODEL)
+    other: list[tuple[dict[str, Any], str]] = [
+        ({"framework": "right"}, "framework"),
+        ({"spec_hash": ""}, "spec"),
+        ({"data_hash": ""}, "data"),
+        ({"epoch": 7}, "epoch"),
+        ({"validation": None}, "validation scores"),
+        ({"model": "evil.module", "seed": 9, "spec_hash": ""}, "spec"),  # nobody is told to trust that module
+    ]
+    for fields, said in other:
+        trained.save(card.model_copy(update=fields), values, left)
+        assert f"Other than in the result: {said}. Remove" in compare(*words).stderr, fields
     shutil.rmtree(left.parent)
     again = compare(*words)
     assert again.exit_code == 0 and json.loads(again.stdout)["sentences"] == json.loads(first.stdout)["sentences"]

@@ -239,11 +239,8 @@ def test_a_planted_mistake_is_found_where_it_is_and_named(
     ("net", "model", "maps"),
     [
         ("InvertedResidual", "inverted_residual_upside_down", []),  # of the two normalisations, the first agrees
-        pytest.param(
-            # Both part, but another layer does so first.
-            *("InvertedResidual", "inverted_residual_upside_down_early", []),
-            marks=pytest.mark.slow,
-        ),
+        # Both part, but another layer does so first.
+        pytest.param("InvertedResidual", "inverted_residual_upside_down_early", [], marks=pytest.mark.slow),
         ("TwoPaths", "TwoPaths", ["left=two", "right=one"]),
     ],
 )
@@ -440,14 +437,12 @@ def test_biases_that_training_moves_by_rounding_alone_are_no_difference(both: Bo
     assert found.holds, found.sentences
 
 
-@pytest.mark.slow
 def test_statistics_of_every_layer_must_be_explained(both: Both) -> None:
     found = matched(both, "norm_twice_with_a_second_that_keeps_its_variance", "norm_twice", accept=["biased-variance"])
     (statistics,) = (rung for rung in found.rungs if rung.name == "running statistics")
     assert not found.holds and statistics.status == climbing.FAILED and not statistics.causes, found.sentences
 
 
-@pytest.mark.slow
 def test_the_same_call_gives_the_same_answer(both: Both) -> None:
     first, second = ([rung.difference for rung in matched(both, "Net", "same_padding").rungs] for _ in range(2))
     assert first == second

@@ -484,12 +484,12 @@ def test_other_work_or_data_or_another_device_is_an_error(tmp_path: Path) -> Non
     fewer = row.model_copy(update={"spec": row.spec.with_fields(data={"limit": 100})})
     for number, (options, said) in enumerate(
         [
-            ({"rows": [larger]}, ": global_batch_size was 64 and is 128. Measure the same, or name another candidate."),
+            ({"rows": [larger]}, "/0: global_batch_size was 64 and is 128. Measure the same."),
             ({"rows": [fewer], "data_hash": "of 100"}, "/1: data.limit was None and is 100"),
             ({"data_hash": "other"}, "their data has other content. Received: digits and digits"),
-            ({"changed": {"data_hash": "decoded otherwise"}}, "other work: content of the data: data before, decoded othe now"),
-            ({"changed": {"epochs": [EPOCH]}}, "did other work: images of an epoch: 640 before, 639 now"),
-            ({"changed": {"device": "cuda"}}, "ran on another device: cpu before, cuda now"),
+            ({"changed": {"data_hash": "decoded otherwise"}}, "/3: content of the data: data before, decoded othe now"),
+            ({"changed": {"epochs": [EPOCH]}}, "/4: images of an epoch: 640 before, 639 now"),
+            ({"changed": {"device": "cuda"}}, "/5: cpu before, cuda now"),
         ]
     ):
         done = compare(before, kept.folder(tmp_path / str(number), {"pytorch": 4.0}, **options))
@@ -554,7 +554,7 @@ def test_a_missing_or_unreadable_baseline_is_an_error(tmp_path: Path) -> None:
         ((tmp_path, now), "holds no comparison"),
         ((tmp_path / "torn.json", now), "is no whole file of pytest-benchmark"),
         ((tmp_path / "other.json", now), "is no whole file of pytest-benchmark"),
-        ((now,), "holds nothing newer that shares a row with it"),
+        ((now,), "holds nothing newer that shares a row or benchmark with it"),
         ((now, now), "holds the runs of"),
         ((now, later, "--only", "jax*"), "no rows in common that match jax*"),
         ((now, now, "--threshold", "five"), "--threshold must be a fraction of at least 0. Received: 'five'"),

@@ -161,10 +161,10 @@ def test_text_from_outside_means_itself_everywhere(
 def test_a_disk_that_takes_nothing_is_said_and_the_report_is_printed_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int, advice: str
 ) -> None:
-    def taken(descriptor: int) -> None:
+    def refused(descriptor: int) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("os.fsync", taken)
+    monkeypatch.setattr("os.fsync", refused)
     assert small(exit_code=0).deliver(tmp_path, as_json=False) == exits.RUN_FAILED
     printed = capsys.readouterr()
     assert "It is a draw." in printed.out and "Report:" not in printed.out

@@ -212,6 +212,7 @@ def test_studies_may_stand_in_another_database_under_names_of_their_own(tmp_path
         ("UPDATE trial_values SET value = 0.001 WHERE trial_id = 1", "its value is 0.001, and the loss of its record "),
         ("UPDATE trial_user_attributes SET value_json = '{}' WHERE key = 'run'", "its record cannot be read: "),
         ("UPDATE trial_user_attributes SET value_json = '7' WHERE key = 'run'", "its record cannot be read: "),
+        ("UPDATE trial_user_attributes SET value_json = '{' WHERE key = 'run'", "cannot be read (JSONDecodeError: "),
         (None, "file is not a database). Restore it, or tune in another folder."),
     ],
 )
@@ -230,15 +231,25 @@ def test_trials_that_were_changed_since_are_not_believed(
     assert done.exit_code == 2 and said in done.stderr and "Traceback" not in done.stderr, done.output
 
 
-@pytest.mark.slow
-def test_a_finished_tuning_whose_trials_are_gone_says_that_all_are_trained_again(
-    searched: tuple[Path, Tuned], tmp_path: Path
-) -> None:
+def test_a_tuning_whose_trials_are_gone_keeps_its_record(searched: tuple[Path, Tuned], tmp_path: Path) -> None:
     folder = tmp_path / "copy"
     shutil.copytree(searched[0], folder)
     (folder / tuner.STORAGE_FILE).unlink()
     done = CliRunner().invoke(app, ["tune", "--resume", str(folder)])
-    assert done.exit_code == 0 and "is gone: all trials are trained again" in done.stderr, done.output
+    assert done.exit_code == 2 and "which holds the trials, is gone. Restore it" in done.stderr, done.output
+    assert (folder / tuner.RECORD_FILE).read_bytes() == (searched[0] / tuner.RECORD_FILE).read_bytes()
+
+
+def test_a_storage_that_another_one_has_open_is_not_called_damaged(
+    searched: tuple[Path, Tuned], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(optuna_study, "_BUSY_SECONDS", 0.1)
+    folder = tmp_path / "copy"
+    shutil.copytree(searched[0], folder)
+    with closing(sqlite3.connect(folder / tuner.STORAGE_FILE)) as connection:
+        connection.execute("BEGIN EXCLUSIVE")
+        done = CliRunner().invoke(app, ["tune", "--resume", str(folder)])
+    assert done.exit_code == 2 and "database is locked). Run the same command again" in done.stderr, done.output
 
 
 @pytest.mark.parametrize(
