@@ -238,7 +238,7 @@ def _wait(running: Sequence[Running], seconds: float = 5.0) -> None:
 
 def _end(running: Sequence[Running]) -> None:
     distant = [each for each in running if isinstance(each, hosts.Distant)]
-    local = [each for each in running if not isinstance(each, hosts.Distant)]
+    local = [each for each in running if isinstance(each, Local)]
     for each in distant:
         each.terminate()
     # Several may be held, by a freezer for example. They are waited for together.

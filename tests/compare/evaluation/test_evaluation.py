@@ -152,7 +152,7 @@ def test_a_model_of_another_run_in_the_place_of_ones_own_is_refused_and_the_run_
     )
     own = left.read_bytes()
     for content, said in (
-        (right.read_bytes(), "is not the model of this run. Other than in the result: framework, spec"),
+        (right.read_bytes(), "is not the model of this run. Other than in the result: framework. Remove"),
         (own[:1000], "is not a whole trained model"),
         (None, "there is no file best.safetensors."),
     ):
