@@ -113,12 +113,16 @@ class Job:
         program = footprint.program(process.pid)
         known = self._environments.get(process)
         if known is None or (known[0] != program and program not in _ENDED):
-            self._said.pop(process, None)
+            if known is not None:
+                del self._environments[process]
+                self._said.pop(process, None)
             try:
-                known = program, process.environ()
+                environment = process.environ()
             except (psutil.AccessDenied, psutil.ZombieProcess, OSError):
-                known = program, dict[str, str]()
-            self._environments[process] = known
+                environment = dict[str, str]()
+            if not environment:  # a program that starts has none for a moment
+                return {}
+            known = self._environments[process] = program, environment
         return known[1]
 
     def _said_by_variables(self, living: Mapping[psutil.Process, Found]) -> dict[int, str]:

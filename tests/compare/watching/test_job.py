@@ -133,14 +133,31 @@ def test_what_a_rank_has_started_is_not_asked_for_its_rank(tmp_path: Path, monke
 
 def test_a_rank_that_has_ended_and_is_not_waited_for_keeps_its_name() -> None:
     with subprocess.Popen(["sleep", "60"], env={**os.environ, "RANK": "3"}) as process:
-        job = Job([process.pid])
-        before = [group.name for group in job.groups()]
+        job, deadline = Job([process.pid]), time.monotonic() + 10
+        while (before := [group.name for group in job.groups()]) != ["rank 3"] and time.monotonic() < deadline:
+            time.sleep(0.02)  # its program has just started
         process.kill()
-        deadline = time.monotonic() + 10
         while psutil.Process(process.pid).status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
             time.sleep(0.02)
         after = [group.name for group in job.groups()]
     assert before == after == ["rank 3"]
+
+
+def test_a_program_that_has_no_environment_yet_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    environ, asked = psutil.Process.environ, list[int]()
+
+    def late(process: psutil.Process) -> dict[str, str]:
+        asked.append(process.pid)
+        return {} if len(asked) == 1 else environ(process)
+
+    monkeypatch.setattr(psutil.Process, "environ", late)
+    with subprocess.Popen(["sleep", "60"], env={**os.environ, "RANK": "3"}) as process:
+        job, deadline = Job([process.pid]), time.monotonic() + 10
+        names = [job.groups()[0].name]
+        while names[-1] != "rank 3" and time.monotonic() < deadline:
+            names.append(job.groups()[0].name)
+        process.kill()
+    assert (names[0], names[-1]) == (f"process {process.pid}", "rank 3")
 
 
 def test_a_shell_that_becomes_another_program_is_asked_again_for_its_rank() -> None:
