@@ -35,7 +35,9 @@ HALVING_FACTOR = 3
 """Successive halving keeps the best fraction at epochs 1, 3, 9, ... (Jamieson & Talwalkar 2016, as Optuna does it)."""
 _MOST_RANDOM = 10
 _RANDOM_PART = 3
-_ELSEWHERE = "Restore it, or tune in another folder."
+ELSEWHERE = "Restore it, or tune in another folder."
+_UNUSABLE = (SQLAlchemyError, optuna.exceptions.OptunaError, ImportError, RuntimeError)
+"""What a storage raises that cannot be opened."""
 
 # Attributes of a study, and of its trials.
 DONE, ATTEMPTS = "convtwins_done", "convtwins_attempts"
@@ -92,12 +94,11 @@ def own_storage(file: Path) -> RDBStorage:
         FolderError: it cannot be used.
     """
     try:
-        return open_storage(f"sqlite:///{file.resolve()}")
-    except SpecError as error:
-        cause = error.__context__ or error
-        is_damaged = isinstance(cause, DatabaseError) and not isinstance(cause, OperationalError)  # another one has it open
-        advice = _ELSEWHERE if is_damaged else "Run the same command again when it can be."
-        raise FolderError(f"{file} cannot be used ({_first_line(cause)}). {advice}") from None
+        return _opened(f"sqlite:///{file.resolve()}")
+    except _UNUSABLE as error:
+        is_damaged = isinstance(error, DatabaseError) and not isinstance(error, OperationalError)  # another one has it open
+        advice = ELSEWHERE if is_damaged else "Run the same command again when it can be."
+        raise FolderError(f"{file} cannot be used ({_first_line(error)}). {advice}") from None
 
 
 def open_storage(url: str) -> RDBStorage:
@@ -107,12 +108,16 @@ def open_storage(url: str) -> RDBStorage:
         SpecError: there is none, or it cannot be reached.
     """
     try:
-        sqlite = make_url(url).get_backend_name() == "sqlite"
-        return RDBStorage(url, engine_kwargs={"connect_args": {"timeout": _BUSY_SECONDS}} if sqlite else None)
-    except (SQLAlchemyError, optuna.exceptions.OptunaError, ImportError, RuntimeError) as error:
+        return _opened(url)
+    except _UNUSABLE as error:
         raise SpecError(
             f"--storage cannot be used. Received: {masked(url)} ({_first_line(error)}). Use e.g. sqlite:///FILE."
         ) from None
+
+
+def _opened(url: str) -> RDBStorage:
+    sqlite = make_url(url).get_backend_name() == "sqlite"
+    return RDBStorage(url, engine_kwargs={"connect_args": {"timeout": _BUSY_SECONDS}} if sqlite else None)
 
 
 def masked(url: str) -> str:
@@ -229,11 +234,11 @@ def _trials(search: Search, study: optuna.Study) -> list[FrozenTrial]:
     try:
         return study.get_trials(deepcopy=False)
     except (ValueError, TypeError, LookupError) as error:
-        raise FolderError(f"{search.study} cannot be read ({records.why(error)}). {_ELSEWHERE}") from None
+        raise FolderError(f"{search.study} cannot be read ({records.why(error)}). {ELSEWHERE}") from None
 
 
 def _changed(search: Search, trial: FrozenTrial, fault: str) -> FolderError:
-    return FolderError(f"Trial {trial.number} of {search.study} is not as it was stored ({fault}). {_ELSEWHERE}")
+    return FolderError(f"Trial {trial.number} of {search.study} is not as it was stored ({fault}). {ELSEWHERE}")
 
 
 def result(search: Search, study: optuna.Study) -> SearchResult:

@@ -48,9 +48,7 @@ def tune(settings: Tuning, folder: Path, lock: ExitStack | None = None) -> Tuned
             folder, PLAN_FILE, Plan, "tuning", _of_settings(settings), identity=_identity, kind=KIND, own=(LOGS_FOLDER,)
         )
         if settings.storage is None and (folder / RECORD_FILE).exists() and not (folder / STORAGE_FILE).exists():
-            raise FolderError(
-                f"{folder / STORAGE_FILE}, which holds the trials, is gone. Restore it, or tune in another folder."
-            )
+            raise FolderError(f"{folder / STORAGE_FILE}, which holds the trials, is gone. {optuna_study.ELSEWHERE}")
         wanted, space, values = _judge(settings, shown)
         shared_storage = None if settings.storage is None else optuna_study.open_storage(settings.storage)
         claimed = results_folder.claimed(
