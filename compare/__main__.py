@@ -207,7 +207,10 @@ class _Output(io.TextIOWrapper):
         os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())  # drops what still waits to be written
         if isinstance(error, BrokenPipeError):
             raise SystemExit(EXIT_UNREAD) from None
-        print(f"The output cannot be written ({error.strerror}). Free space, or send it elsewhere.", file=sys.stderr)
+        from common.artifacts import atomic_files  # not before it is needed: it takes long
+
+        advice = atomic_files.remedy(error, "send it elsewhere")
+        print(f"The output cannot be written ({error.strerror}). {advice}", file=sys.stderr)
         raise SystemExit(EXIT_UNWRITTEN) from None
 
 

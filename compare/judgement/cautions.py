@@ -82,7 +82,7 @@ def _said(alike: Sequence[_Caution], rows: int) -> str:
 
 
 def _cut_short(summary: Summary, runs: Sequence[RunResult]) -> Iterator[_Caution]:
-    """Runs of a row that were cut short and continued or started over."""
+    """Runs of a row that did not go through in one piece."""
     if resumes := sum(run.resumes for run in runs):
         times = "once" if resumes == 1 else f"{resumes} times"
         rest = "leaves out what was lost in between. Each epoch is timed by itself."
@@ -111,7 +111,7 @@ def _cut_short(summary: Summary, runs: Sequence[RunResult]) -> Iterator[_Caution
                 f"{left} when it had finished {epochs}",
             )
     for reason in dict.fromkeys(run.started_over for run in runs if run.started_over):
-        said = f"cut short and started over: {reason}."
+        said = f"started over: {reason}."
         yield _Caution(summary.name, f"was {said}", said)
 
 

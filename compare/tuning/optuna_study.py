@@ -143,7 +143,7 @@ def storage_errors() -> Generator[None]:
     except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
         reason = _first_line(error.__cause__ or error)
         raise LaunchError(
-            f"The storage of the trials failed ({reason}). Free space or repair it. Run the same command again to resume."
+            f"The storage of the trials failed ({reason}). Repair it. Then the same command resumes."
         ) from None
 
 

@@ -115,11 +115,12 @@ class Striker:
                 self.struck = True
                 is_writer = self._processes == 1 or self._blow.victim == 0
                 while is_writer and self._blow.signal == signal.SIGKILL and not self._over.is_set():
-                    self.cut_short = self._is_half_written()
-                    if victim.status() == psutil.STATUS_ZOMBIE:  # whoever waits for it would take its exit code
+                    has_ended = victim.status() == psutil.STATUS_ZOMBIE  # whoever waits for it would take its exit code
+                    self.cut_short = self._is_half_written()  # after it has ended, or it might still finish the file
+                    if has_ended:
                         break
             except psutil.NoSuchProcess:
-                pass  # it was quicker, or has been waited for
+                self.cut_short = False  # it was quicker, or has been waited for
 
     def _is_half_written(self) -> bool:
         return any(self._directory.glob(f".{checkpoint.FILE}*"))
