@@ -93,16 +93,19 @@ class Growth(NamedTuple):
         copies = (
             f"copies of the serial run ({self.number} in each framework) whose weights start one unit in the last place apart"
         )
-        said = f"Rounding: {copies} differ as much (limit {last:.1e}, twice their distance)."
-        if last <= FLOAT32_TOLERANCE:
-            apart = self.copies[: self.judged]
+        apart = self.copies[: self.judged]
+        unlike = self.differences[: self.judged] > np.maximum(MARGIN * apart, UNITS)
+        step = int(np.argmax(unlike)) + 1 if unlike.any() else None
+        if last > FLOAT32_TOLERANCE:
+            said = f"Rounding: {copies} differ as much (limit {last:.1e}, twice their distance)."
+            if step is not None:
+                said += f" But {self.at(step)} is more than twice the {apart[step - 1]:.1e} of copies there. Less than "
+                said += f"{FLOAT32_TOLERANCE:.0e} is too little to judge."
+        elif step is not None:
+            said = f"Less than {FLOAT32_TOLERANCE:.0e}, but {self.at(step)} is more than twice {apart[step - 1]:.1e}, the "
+            said += f"distance of {copies}. It is within the tolerance of float32 losses, but copies alone do not explain it."
+        else:
             said = f"Rounding: less than {FLOAT32_TOLERANCE:.0e}. In {copies} it does not grow beyond that."
-            if (beyond := self.differences[: self.judged] > np.maximum(MARGIN * apart, UNITS)).any():
-                step = int(np.argmax(beyond)) + 1
-                said = f"Less than {FLOAT32_TOLERANCE:.0e}, but {self.at(step)} is more than {apart[step - 1]:.1e}, the "
-                said += (
-                    f"distance of {copies}. It is within the tolerance of float32 losses, but copies alone do not explain it."
-                )
         if self.judged < len(self.differences):
             said += f" Copies were followed for {self.judged} steps. Later losses are not judged."
         return said

@@ -96,8 +96,12 @@ def test_a_difference_below_the_floor_is_called_rounding_only_where_copies_diffe
     near = Trajectories(cores=2, steps=STEPS, losses={name: [losses(), losses(1e-3)] for name in ("a", "b")})
     assert growth.between(losses(), losses(1e-3), near).explained.startswith("Rounding: less than 1e-05.")
     found = growth.between(losses(), [each * (1 + 3e-7) for each in losses()], near).explained
-    assert found.startswith("Less than 1e-05, but 3.0e-07 at step 1 is more than 1.0e-10, the distance of copies of the serial")
+    assert found.startswith("Less than 1e-05, but 3.0e-07 at step 1 is more than twice 1.0e-10, the distance of copies")
     assert "ounding" not in found
+    grown = Trajectories(cores=2, steps=STEPS, losses={name: [losses(), planted(losses(1e-3), 9)] for name in ("a", "b")})
+    assert "But" not in growth.between(losses(), losses(1e-3), grown).explained
+    found = growth.between(losses(), [each * (1 + 9e-6) for each in losses()], grown).explained
+    assert " But 9.0e-06 at step 1 is more than twice the 1.0e-10 of copies there. Less than 1e-05 is too little" in found
 
 
 def test_without_copies_nothing_is_called_rounding() -> None:
