@@ -451,6 +451,7 @@ def test_the_verdict_of_the_proof_stands_with_the_table(
     assert "data_parallel: not claimed: why not." in done.stdout
     assert "pipeline: compared with serial in parts." in done.stdout
     assert "losses differ between the frameworks by at most 8.7e-08" in done.stdout
+    assert ("The proof failed: these may not be the same training." in " ".join(done.stdout.split())) is bool(code)
     proof = store.read_plan(tmp_path / "out").proof
     assert proof is not None and proof.rungs[0]["max_relative_difference"] == 3e-15
 
