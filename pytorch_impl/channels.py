@@ -11,10 +11,10 @@ import torch
 from torch import distributed, nn
 
 from common.models import sharding
-from pytorch_impl import collectives
+from pytorch_impl import collectives, models
 
 
-def split(model: nn.Module, replicas: distributed.ProcessGroup) -> nn.Module:
+def split(model: nn.Module, replicas: distributed.ProcessGroup, memory_format: str) -> nn.Module:
     """Split the output channels of every convolution and dense layer over replicas.
 
     Other layers, such as BatchNorm and pooling, run on the gathered channels.
@@ -22,6 +22,7 @@ def split(model: nn.Module, replicas: distributed.ProcessGroup) -> nn.Module:
     Args:
         model: its weights are not loaded yet.
         replicas: share the model.
+        memory_format: value of the switch, in which activations and their gradients are sent.
 
     Returns:
         The split model. Layers keep their names.
@@ -32,7 +33,7 @@ def split(model: nn.Module, replicas: distributed.ProcessGroup) -> nn.Module:
     # Twin: torch replaces layers in the model, here by one slice of each. Keras builds a new model with all slices.
     for name, layer in list(model.named_modules()):
         if isinstance(layer, nn.Conv2d | nn.Linear):
-            model.set_submodule(name, _Split(name, layer, replicas))
+            model.set_submodule(name, _Split(name, layer, replicas, memory_format))
     return model
 
 
@@ -67,8 +68,9 @@ class _Split(nn.Module):
     is split between its groups. Each group has its own input channels, so the input's gradient is gathered, not summed.
     """
 
-    def __init__(self, name: str, layer: nn.Conv2d | nn.Linear, group: distributed.ProcessGroup) -> None:
+    def __init__(self, name: str, layer: nn.Conv2d | nn.Linear, group: distributed.ProcessGroup, memory_format: str) -> None:
         super().__init__()
+        self.memory_format = memory_format
         self.group, self.rank, ranks = group, distributed.get_rank(group), distributed.get_world_size(group)
         groups = layer.groups if isinstance(layer, nn.Conv2d) else 1
         grouped = groups > 1
@@ -101,7 +103,7 @@ class _Split(nn.Module):
 
     def gather(self, own: torch.Tensor) -> torch.Tensor:
         """All ranks' slices of the output, side by side on axis 1."""
-        return _exchange(own, self.channels, self.rank, self.group)
+        return _exchange(own, self.channels, self)
 
     def _bytes(self, x: torch.Tensor, whole: torch.Tensor) -> int:
         """Gathering sends every slice to all R - 1 others; a ring all-reduce moves 2 (R - 1) times the whole."""
@@ -120,7 +122,7 @@ class _Copy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[torch.Tensor, None]:
-        gradient = _dense(gradients[0])
+        gradient = _dense(gradients[0], ctx.layer)
         collectives.all_reduce(_flat(gradient), ctx.layer.group)
         return gradient, None
 
@@ -136,7 +138,7 @@ class _Scatter(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[torch.Tensor, None]:
-        return _exchange(gradients[0], ctx.layer.inputs, ctx.layer.rank, ctx.layer.group), None
+        return _exchange(gradients[0], ctx.layer.inputs, ctx.layer), None
 
 
 class _Gather(torch.autograd.Function):
@@ -152,18 +154,15 @@ class _Gather(torch.autograd.Function):
         return gradients[0][:, ctx.layer.channels[ctx.layer.rank]], None
 
 
-def _exchange(own: torch.Tensor, slices: list[slice], rank: int, group: distributed.ProcessGroup) -> torch.Tensor:
+def _exchange(own: torch.Tensor, slices: list[slice], layer: _Split) -> torch.Tensor:
     """Every rank's slice of axis 1, in order.
 
     Each rank sends its slice to every other. gloo's own all-gather needs slices of equal size and copies them twice.
     """
-    own = _dense(own)
-    dense = torch.channels_last if not own.is_contiguous() else torch.contiguous_format
-    parts = [
-        own if peer == rank else own.new_empty((len(own), part.stop - part.start, *own.shape[2:])).to(memory_format=dense)
-        for peer, part in enumerate(slices)
-    ]
-    peers = [peer for peer in range(len(slices)) if peer != rank]
+    own, group = _dense(own, layer), layer.group
+    shapes = [(len(own), part.stop - part.start, *own.shape[2:]) for part in slices]
+    parts = [own if peer == layer.rank else _dense(own.new_empty(shape), layer) for peer, shape in enumerate(shapes)]
+    peers = [peer for peer in range(len(slices)) if peer != layer.rank]
     sends = [distributed.P2POp(distributed.isend, _flat(own), group=group, group_peer=peer) for peer in peers]
     receives = [distributed.P2POp(distributed.irecv, _flat(parts[peer]), group=group, group_peer=peer) for peer in peers]
     whole = len(own), slices[-1].stop, *own.shape[2:]
@@ -171,11 +170,12 @@ def _exchange(own: torch.Tensor, slices: list[slice], rank: int, group: distribu
     return torch.cat(parts, 1)
 
 
-def _dense(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, or a copy of it, without gaps in memory: NCHW or NHWC."""
-    if tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last):
-        return tensor
-    return tensor.contiguous()
+def _dense(tensor: torch.Tensor, layer: _Split) -> torch.Tensor:
+    """The tensor, or a copy of it, without gaps in memory, in the layer's memory format.
+
+    Its own strides do not tell the format. A tensor with one channel has both formats, and another rank may have more channels.
+    """
+    return models.formatted(tensor, layer.memory_format) if tensor.dim() == 4 else tensor.contiguous()
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:

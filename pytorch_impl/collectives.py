@@ -127,7 +127,9 @@ class DataParallel(DistributedDataParallel):
 
     def __init__(self, model: torch.nn.Module, group: Any, bucket_mib: float) -> None:
         number = channel(group).begin("set_up")
-        super().__init__(model, process_group=group, bucket_cap_mb=bucket_mib, forward_sync_buffers=False)
+        super().__init__(
+            model, process_group=group, bucket_cap_mb=bucket_mib, forward_sync_buffers=False, gradient_as_bucket_view=True
+        )
         flight.end(number)
         own = [parameter for parameter in model.parameters() if parameter.requires_grad]
         count, num_bytes = sum(each.numel() for each in own), sum(each.nbytes for each in own)

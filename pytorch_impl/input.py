@@ -186,7 +186,7 @@ def augment(images: torch.Tensor, draws: Epoch) -> torch.Tensor:
         uint8 [N, H, W, 3]. Sampled values are rounded half to even.
     """
     if draws.flips is not None:
-        images = torch.where(draws.flips[:, None, None, None], images.flip(2), images)
+        images = flip(images, draws.flips)
     if draws.shifts is not None:
         images = shift(images, draws.shifts)
     if draws.affines is None and draws.brightness is None:
@@ -195,6 +195,19 @@ def augment(images: torch.Tensor, draws: Epoch) -> torch.Tensor:
     if draws.brightness is not None:
         values = values * draws.brightness[:, None, None, None]
     return values.round().clamp(0.0, 255.0).to(torch.uint8)
+
+
+def flip(images: torch.Tensor, flips: torch.Tensor) -> torch.Tensor:
+    """Mirror some images, left to right.
+
+    Args:
+        images: uint8 [N, H, W, 3].
+        flips: bool [N].
+
+    Returns:
+        uint8 [N, H, W, 3].
+    """
+    return torch.where(flips[:, None, None, None], images.flip(2), images)
 
 
 def shift(images: torch.Tensor, shifts: torch.Tensor) -> torch.Tensor:

@@ -46,9 +46,10 @@ def build(architecture: Architecture, precision: str, group: ReplicaGroup | None
     else:
         builder = user_code.builder(architecture.name, "pytorch")
         model = builder(architecture, precision, group) if builder else _Network(architecture, group)
+    model.to({"float32": torch.float32, "float64": torch.float64}[precision])
     if arithmetic in _ARITHMETIC:
         _autocast(model, _ARITHMETIC[arithmetic])
-    return model.to({"float32": torch.float32, "float64": torch.float64}[precision])
+    return model
 
 
 def build_stage(stage: Stage, precision: str) -> nn.Module:
@@ -87,12 +88,12 @@ def _autocast(model: nn.Module, dtype: torch.dtype) -> None:
     Copies by torch's parallel wrappers keep that class. A wrapped `forward` would belong to the first model.
     """
     own: Any = type(model)
+    full = next(model.parameters()).dtype  # here: nn.DataParallel's copies have no parameters to ask
 
     class Autocast(own):
         def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
-            weight = next(self.parameters())
-            with torch.autocast(weight.device.type, dtype):
-                return super().forward(*inputs).to(weight.dtype)
+            with torch.autocast(inputs[0].device.type, dtype):
+                return super().forward(*inputs).to(full)
 
     model.__class__ = Autocast
 
@@ -120,9 +121,9 @@ class _Network(nn.Module):
             elif isinstance(layer, architectures.Cut):
                 x = self._through_cut(layer, x, masks)
             elif isinstance(layer, architectures.Dropout):
-                x = self.get_submodule(_attribute_name(layer.name))(x, next(masks, None))
+                x = getattr(self, _attribute_name(layer.name))(x, next(masks, None))
             else:
-                x = self.get_submodule(_attribute_name(layer.name))(x)
+                x = getattr(self, _attribute_name(layer.name))(x)
         return x
 
     def _through_cut(self, layer: architectures.Cut, x: torch.Tensor, masks: Any) -> torch.Tensor:

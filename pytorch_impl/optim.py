@@ -96,7 +96,7 @@ class Adam:
 class Native:
     """The framework's own SGD or Adam with the spec's settings. Its rule differs between the twins."""
 
-    _kernel: dict[str, Any] = {}  # empty: torch chooses; on a CPU, the loop
+    _kernel: dict[str, Any] = {"foreach": False}  # otherwise torch chooses by the device
 
     def __init__(self, settings: spec.Optimizer, variables: list[Any]) -> None:
         self._variables = variables
@@ -138,7 +138,10 @@ class Native:
         kept: dict[int, dict[str, torch.Tensor]] = {}
         for path, array in values.items():
             index, _, name = path.partition("/")
-            kept.setdefault(int(index), {})[name] = torch.tensor(array)
+            value, variable = torch.tensor(array), self._variables[int(index)]
+            if name != "step":  # with its variable's strides, see `_laid_out_as`
+                value = torch.empty_like(variable, requires_grad=False).copy_(value)
+            kept.setdefault(int(index), {})[name] = value
         self._optimizer.load_state_dict({**self._optimizer.state_dict(), "state": kept})
 
 

@@ -30,7 +30,8 @@ def options(kind: str) -> dict[str, Any]:
             "elsewhere": {} if on_cuda else {"tf32": CUDA, "tf32_convolutions": CUDA},
             "only": {
                 "bfloat16": {"precision": ["float32"], "mode": apart},
-                "float16": {"precision": ["float32"], "mode": apart},
+                # An overflow must skip the step, and a compressed gradient would hide it or keep it as its error.
+                "float16": {"precision": ["float32"], "mode": apart, "communication.compression": ["none"]},
                 "tf32": {"precision": ["float32"]},
                 "tf32_convolutions": {"precision": ["float32"]},
             },
@@ -102,6 +103,8 @@ def _graph(on_cuda: bool) -> dict[str, Any]:
         "values": ["eager", *(graphs if has_compiler else []), *([cuda_graphs] if on_cuda else [])],
         "default": "eager",
         "sets": {"graph": {"eager": "eager", **dict.fromkeys([*graphs, cuda_graphs], "compiled")}},
+        # Threads share what torch.compile keeps: the stance, and how many models of one class it compiles before it gives up.
+        "process": [*graphs, cuda_graphs],
         "elsewhere": elsewhere | ({} if on_cuda else {cuda_graphs: CUDA}),
         # The next micro-batch's graph overwrites the memory of the first one's gradients.
         "only": dict.fromkeys(graphs, only) | {cuda_graphs: only | {"accumulation": [1]}},

@@ -66,7 +66,6 @@ def measure(read: Spec, ways: Ways, one_pass: Callable[[], object], synchronize:
         one_pass: a model's forward and backward pass on one batch.
         synchronize: waits for the device.
     """
-    meet = ways.all_reduce(1)
 
     def finished(work: Callable[[], object]) -> Callable[[], object]:
         def both() -> None:
@@ -75,6 +74,7 @@ def measure(read: Spec, ways: Ways, one_pass: Callable[[], object], synchronize:
 
         return both
 
+    meet = finished(ways.all_reduce(1))
     first = os.environ["RANK"] == "0"
     one_pass = finished(one_pass)
     alone = _seconds(one_pass) if first else 0.0

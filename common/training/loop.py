@@ -369,6 +369,7 @@ class Run:
         with self._timed(trainer) as timer:
             for step in timed:
                 train(timer, step)
+            trainer.synchronize()  # a device may still compute what the loop has asked of it
             own_seconds = timer.elapsed()
             if part != "input":
                 trainer.finish_epoch()

@@ -175,8 +175,9 @@ def _averaged(case: Case) -> Steps:
         made.update(case, device, 1.0)
     values = case.bytes_of(sum(each.size for each in case.architecture.parameters()))
     seconds = all_reduce_seconds(case.link("all_reduce"), case.run.replicas, values, one_process=False)
-    every = min(case.run.averaging.every_steps or case.steps_per_epoch, case.steps_per_epoch)
-    made.send("exchange", seconds / every, list(made.last.values()))
+    every = case.run.averaging.every_steps
+    averages = (1 / every if every else 0.0) + 1 / case.steps_per_epoch  # each epoch ends with one that is scored
+    made.send("exchange", seconds * averages, list(made.last.values()))
     made.held = dict.fromkeys((each.name for each in case.devices), _whole_model(case, copies=1))
     return made
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import threading
 import time
 from collections.abc import Sequence
@@ -79,7 +80,7 @@ class DataParallel(Trainer):
     def _exchange(self, gradients: Sequence[list[torch.Tensor]]) -> list[torch.Tensor]:
         """The sum of the replicas' gradients."""
         if not self._compressors:
-            return [torch.stack(parts).sum(0) for parts in zip(*gradients, strict=True)]
+            return [functools.reduce(torch.add, parts) for parts in zip(*gradients, strict=True)]
         assert self._threads is not None
         messages = self._threads.run(lambda rank: list(self._compressors[rank].compress(gradients[rank])))
         return self._compressors[0].total(list(zip(*messages, strict=True)))

@@ -67,8 +67,9 @@ class ModelAveraging(Trainer):
             predictions[rank, part] = predicted.cpu().numpy()
             losses[rank] += float(loss)
         average, _ = score_split(self, test, size)
-        # The end of the run averages the last steps too.
-        averages = math.ceil(self._step / (self._spec.averaging.every_steps or self._step))
+        every_steps = self._spec.averaging.every_steps
+        # Each epoch ends with an average that is scored.
+        averages = math.ceil(self._step / self._plan.steps_per_epoch) + (self._step // every_steps if every_steps else 0)
         # A ring sends all but one rank's part, once to sum and once to distribute the sum.
         sent = 2 * (ranks - 1) * sum(value.nbytes for value in _values(self._own))
         return {

@@ -28,7 +28,7 @@ class TensorParallel(Trainer):
         self._processes = group.all_ranks()
         model = self._new_model(copies)
         self._num_values = models.num_values(model)
-        self._model = channels.split(model, replicas)
+        self._model = channels.split(model, replicas, self._switches["memory_format"])
 
     def _train_step(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
         return train.train_step(self._objective, self._model, self._optimizer, images, labels, masks, update)

@@ -48,7 +48,8 @@ class DataParallel(Trainer):
         return self._sum(losses), tf.concat(self._strategy.experimental_local_results(predictions), 0)
 
     def _sum(self, values: Any) -> tf.Tensor:
-        return self._strategy.reduce(tf.distribute.ReduceOp.SUM, values, axis=None)
+        with tf.device(self.devices[0]):  # a strategy's own `reduce` would send it to the host at every step
+            return tf.add_n(self._strategy.experimental_local_results(values))
 
     def share_statistics(self) -> None:
         self._replicas.share(self._statistics())
@@ -73,8 +74,10 @@ def on_shards(strategy: Any, one: Callable[..., Any], images: Any, labels: Any, 
     """Results of every replica of a strategy, each on its own shard of a global batch."""
 
     def own() -> Any:
-        part = own_part(images)
-        return one(images[part], labels[part], [mask[part] for mask in masks])
+        with tf.device("CPU:0"):  # where the batch is: only the shard is sent, and no bound is computed on a GPU
+            part = own_part(images)
+            shard = images[part], labels[part], [mask[part] for mask in masks]
+        return one(*shard)
 
     return strategy.run(own)
 

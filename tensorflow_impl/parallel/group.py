@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from functools import cache, partial
 from typing import Any
@@ -51,9 +52,10 @@ class Group:
         """Copy the first replica's tensors to every replica."""
         for tensor in tensors:
             first, *others = self.members.experimental_local_results(tensor)
-            if (resolver := self.members.cluster_resolver) is not None:  # the replicas are in several processes
+            if self.members.cluster_resolver is not None:  # the replicas are in several processes
                 own = first.numpy()
-                first.assign(self.sum(own if resolver.task_id == 0 else np.zeros_like(own)))
+                # Not by the resolver's task: the chief and the first worker both have task 0.
+                first.assign(self.sum(own if os.environ["RANK"] == "0" else np.zeros_like(own)))
             for other in others:
                 other.assign(first)
 

@@ -13,7 +13,7 @@ from common.models.weights import Weights
 from common.training.communication import ring_all_reduce_bytes, statistics_payload_bytes
 from common.training.trainer import Update
 from tensorflow_impl import evaluate, weights
-from tensorflow_impl.parallel.data_parallel import own_part, together
+from tensorflow_impl.parallel.data_parallel import on_shards, together
 from tensorflow_impl.parallel.group import Group
 from tensorflow_impl.parallel.tensor_parallel import TensorParallel
 
@@ -32,11 +32,10 @@ class HybridTensor(TensorParallel):
         self._model, self._optimizer = self._models[0], self._optimizers[0]
 
     def _train_step(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
-        def one() -> Any:
-            part, model = own_part(images), self._own_model()
-            return self._objective.gradients(model, images[part], labels[part], [mask[part] for mask in masks], update)
+        def one(images: Any, labels: Any, masks: Any) -> Any:
+            return self._objective.gradients(self._own_model(), images, labels, masks, update)
 
-        losses, num_correct, gradients = self._copies.run(one)
+        losses, num_correct, gradients = on_shards(self._copies, one, images, labels, masks)
         found = [self._copies.experimental_local_results(gradient) for gradient in gradients]
         for model, optimizer in zip(self._models, self._optimizers, strict=True):
             summed: list[tf.Tensor] = []
@@ -47,11 +46,10 @@ class HybridTensor(TensorParallel):
         return self._sum(losses), self._sum(num_correct)
 
     def _score_batch(self, images: Any, labels: Any) -> Any:
-        def one() -> Any:
-            part = own_part(images)
-            return evaluate.score(self._own_model(), images[part], labels[part], self._objective)
+        def one(images: Any, labels: Any, masks: Any) -> Any:
+            return evaluate.score(self._own_model(), images, labels, self._objective)
 
-        losses, predictions = self._copies.run(one)
+        losses, predictions = on_shards(self._copies, one, images, labels, ())
         return self._sum(losses), tf.concat(self._copies.experimental_local_results(predictions), 0)
 
     def _own_model(self) -> keras.Model:

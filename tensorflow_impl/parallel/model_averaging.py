@@ -34,6 +34,16 @@ class ModelAveraging(Trainer):
         self._own = self._new_model(None)
         self._model = self._new_model(None)
         self._optimizer = self._new_optimizer(self._own)
+        # Twin: one operation after the other takes ten times as long as a graph.
+        flattened = device.graph(lambda: vectors.flatten(_values(self._own)))
+        assign = [
+            device.graph(
+                lambda values, model=model: vectors.assign(_values(model), values),
+                input_signature=[tf.TensorSpec((None,), _values(model)[0].dtype)],
+            )
+            for model in (self._own, self._model)
+        ]
+        self._flattened, self._assign_own, self._assign = (each.get_concrete_function() for each in (flattened, *assign))
         self._score_own = device.graph(
             lambda images, labels: evaluate.score(self._own, images, labels, self._objective),
             input_signature=self._signature[:2],
@@ -50,17 +60,17 @@ class ModelAveraging(Trainer):
         found = super().train_step(batch, num_examples, learning_rate)
         every_steps = self._spec.averaging.every_steps
         if every_steps is not None and self._step % every_steps == 0:
-            vectors.assign(_values(self._own), self._average())
+            self._assign_own(self._average())
         return found
 
     def _average(self) -> tf.Tensor:
         rank, ranks = self.shard
         # Ranks that own parts of unequal size count as much as they have examples (McMahan et al. 2017).
         weight = self._plan.weight(ranks, rank)
-        return self._shards.total(vectors.flatten(_values(self._own)) * weight) / ranks
+        return self._shards.total(self._flattened() * weight) / ranks
 
     def finish_epoch(self) -> None:
-        vectors.assign(_values(self._model), self._average())
+        self._assign(self._average())
 
     def report(self, test: Split) -> dict[str, Any]:
         """Scores of the ranks' own models, and bytes of the averages."""
@@ -72,8 +82,9 @@ class ModelAveraging(Trainer):
             predictions[rank, part] = predicted.numpy()
             losses[rank] += float(loss)
         average, _ = score_split(self, test, size)
-        # The end of the run averages the last steps too.
-        averages = math.ceil(self._step / (self._spec.averaging.every_steps or self._step))
+        every_steps = self._spec.averaging.every_steps
+        # Each epoch ends with an average that is scored.
+        averages = math.ceil(self._step / self._plan.steps_per_epoch) + (self._step // every_steps if every_steps else 0)
         # A ring sends all but one rank's part, once to sum and once to distribute the sum.
         sent = 2 * (ranks - 1) * sum(value.shape.num_elements() * value.dtype.size for value in _values(self._own))
         return {

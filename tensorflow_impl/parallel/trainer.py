@@ -6,7 +6,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any, cast
 
@@ -14,7 +14,6 @@ import keras
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
-from tensorflow.python.eager.polymorphic_function import tracing_compilation
 
 from common.data.batches import Feed, Plan
 from common.data.sources import Dataset
@@ -80,8 +79,11 @@ class Trainer(trainer.Trainer):
 
     def compilations(self) -> int:
         # TensorFlow has no public count. Another version may lack this one: then nothing is seen to be traced.
-        counter = getattr(tracing_compilation, "_graph_building_time_counter", None)
-        return len(self._shapes) + (0 if counter is None else counter.get_cell().value())  # microseconds
+        with suppress(ImportError):
+            from tensorflow.python.eager.polymorphic_function.tracing_compilation import _graph_building_time_counter as counter
+
+            return len(self._shapes) + counter.get_cell().value()  # microseconds
+        return len(self._shapes)
 
     def score(self, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> tuple[Any, npt.NDArray[np.int64]]:
         loss, predictions = self._score(tf.constant(images), tf.constant(labels))

@@ -36,6 +36,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         )
     },
     **{("models.py", name): _FORMATS for name in ("placed", "formatted")},
+    ("channels.py", "split"): _FORMATS,
     **{("weights.py", name): _FLATTENED for name in ("orders", "flattened", "restored")},
     ("slots.py", ""): "Torch's input workers are processes, which share memory; TensorFlow's are threads.",
     ("native.py", "UserModel.forward"): "Keras takes a model's inputs as one list, and the training mode with each call.",

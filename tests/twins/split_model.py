@@ -44,6 +44,10 @@ def main(framework: str, folder: Path) -> None:
     twin.device.configure(settings())
     trainer = made.trainer(twin, ARCHITECTURE, mode="tensor_parallel", replicas=REPLICAS)
     report = {"tensor_parallel": split(twin, trainer), "sharded_data_parallel": sharded(twin)}
+    if framework == "pytorch":  # only torch has this switch
+        options = {"memory_format": "channels_last"}
+        other = made.trainer(twin, ARCHITECTURE, mode="tensor_parallel", replicas=REPLICAS, framework_options=options)
+        report["channels_last"] = split(twin, other)
     trainer.close()
     (folder / f"{os.environ.get('RANK', '0')}.json").write_text(json.dumps(report), encoding="utf-8")
 

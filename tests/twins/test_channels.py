@@ -43,13 +43,15 @@ def test_each_replica_holds_its_slices_alone_with_their_buffers(framework: str, 
     assert received == [[values + other] * 2 for values, other in zip(expected, others, strict=True)]
 
 
-def test_a_step_of_uneven_slices_is_serials_step(twin: Twin, reports: Reports) -> None:
+def test_a_step_of_uneven_slices_is_serials_step(twin: Twin, divided: list[dict[str, Any]], reports: Reports) -> None:
     trainer = made.trainer(twin, ARCHITECTURE)
     data = made.dataset(ARCHITECTURE).train
     batch = twin.batch(data.images[:COUNT], data.labels[:COUNT], made.masks(ARCHITECTURE, COUNT))
     loss, _ = trainer.train_step(batch, COUNT, 0.05)
     after = trainer.weights()
-    for report in reports:
+    others = [report["channels_last"] for report in divided if "channels_last" in report]
+    assert len(others) == (REPLICAS if twin.framework == "pytorch" else 0)
+    for report in (*reports, *others):  # a slice of one channel has both memory formats, one of two has not
         assert report["loss"] == pytest.approx(trainer.fetch([loss])[0], rel=1e-13)
         for name, array in after.items():
             assert np.abs(np.array(report["trained"][name]) - array).max() <= 1e-13, name

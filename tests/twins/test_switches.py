@@ -114,6 +114,34 @@ def test_the_loss_scale_leaves_no_trace_in_gradients(twin: Twin) -> None:
     assert max(np.abs(scaled[name] - gradient).max() for name, gradient in plain.items()) < 0.02 * largest
 
 
+def test_float16_takes_no_compressed_gradients(twin: Twin) -> None:
+    """An overflow must skip the step. A message would hide it, and its error would stay."""
+    fields = runs.SETTINGS | {"mode": "data_parallel", "replicas": 2, "precision": "float32"}
+    fields["communication"] = {"compression": "int8"}
+    refused = spec.incompatibility(spec.build(fields), twin.switches.options("cpu")["arithmetic"], "float16")
+    assert refused is not None
+
+
+def test_a_model_with_less_arithmetic_runs_as_a_copy_on_another_device(twin: Twin) -> None:
+    """nn.DataParallel's copies have tensors in the place of parameters."""
+    if twin.framework == "tensorflow":
+        pytest.skip("replicas of a strategy are no copies of a model")
+
+    def copied(module: Any) -> Any:
+        made = module._replicate_for_data_parallel()
+        for name, child in module.named_children():
+            made._modules[name] = copied(child)
+        for name, parameter in module._parameters.items():
+            setattr(made, name, None if parameter is None else parameter.detach())
+        return made
+
+    model = twin.models.build(ARCHITECTURE, "float32", arithmetic="bfloat16").eval()
+    images = twin.tensor(np.ones((2, 3, ARCHITECTURE.image_size, ARCHITECTURE.image_size), np.float32))
+    given, found = model(images), copied(model)(images)
+    assert twin.array(found).dtype == np.float32
+    assert np.array_equal(twin.array(given.detach()), twin.array(found))
+
+
 @pytest.mark.parametrize("kernel", ["foreach", "fused"])
 @pytest.mark.parametrize("name", ["sgd", "adam"])
 @pytest.mark.parametrize("native", [False, True])
