@@ -18,7 +18,8 @@ class Predictor:
         self._device = torch.device(device.kind())
         model = models.build(trained.architecture, trained.card.precision)
         weights.load(model, trained.architecture, trained.weights)
-        self._model = model.to(self._device)
+        # Twin: images come as NHWC. TensorFlow's kernels take them so, torch's too where the weights lie alike.
+        self._model = models.placed(model, self._device, "channels_last")
 
     def logits(self, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.floating]:
         """Logits [N, classes] of images uint8 [N, S, S, 3], both on the host. Returns when the device has finished."""

@@ -21,11 +21,11 @@ from typing import Any, NoReturn
 from common import spec
 from common.artifacts import results
 from common.data import sources
-from common.machine import environment, heartbeat, machine, placement
+from common.machine import environment, heartbeat, machine, placement, plain_file
 from common.processes import command_line, commands, ranks, supervisor
 from common.processes.commands import refused
 from common.processes.twin import EXIT_FAILED, EXIT_OK, EXIT_TERMINATED, Job, Rendezvous, Switches, Twin
-from common.spec import Spec
+from common.spec import Spec, plain_values
 from common.training import inference, timing
 from common.training.loop import is_first_rank
 
@@ -148,8 +148,8 @@ def _read(path: Path) -> Spec:
         SpecError: the file cannot be read, or is not a spec.
     """
     try:
-        return spec.from_json(path.read_bytes()).with_fields()
-    except (OSError, ValueError) as error:
+        return spec.from_json(plain_file.read(path, plain_values.MAX_BYTES)).with_fields()
+    except (OSError, ValueError, plain_file.PlainFileError) as error:
         raise spec.SpecError(f"{path} is not a spec: {error}") from None
 
 

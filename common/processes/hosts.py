@@ -23,7 +23,7 @@ from common.machine.flight import Flight
 from common.machine.heartbeat import Marks
 from common.machine.private_folder import PrivateFolder
 from common.processes import watchdog
-from common.processes.process_spec import Local, ProcessSpec
+from common.processes.process_spec import SETTLED, Local, ProcessSpec
 from common.processes.watchdog import Sample
 
 SHELL_VARIABLE = "CONVTWINS_RSH"
@@ -185,6 +185,8 @@ def main() -> int:
         received += more
     line, received = received.split(b"\n", 1)
     asked = json.loads(line)
+    for name in filter(SETTLED.fullmatch, list(os.environ)):
+        del os.environ[name]
     with PrivateFolder() as temporary:
         folder = str(temporary.path)
         for name, content in asked["files"].items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import time
@@ -55,6 +56,14 @@ class Running(Protocol):
         """Wait until it has ended, or for so long."""
         ...
 
+
+# A run's threads and its place among ranks are the spec's to set, never the shell's.
+SETTLED = re.compile(
+    "(OMP|GOMP|KMP|MKL|DNNL|ONEDNN|TF|TORCH|PYTORCH|ATEN|TORCHELASTIC|XLA|JAX|KERAS|MALLOC|PMI|OMPI)_.*"
+    "|(OPENBLAS|NUMEXPR)_NUM_THREADS|(VECLIB_MAXIMUM|BLIS_NUM)_THREADS|GLIBC_TUNABLES"
+    "|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|ROLE_RANK|MASTER_ADDR|MASTER_PORT|CONVTWINS_(STARTED|COMPANION|MEETING|PARAMETER_SERVER)|NVIDIA_TF32_OVERRIDE|LD_PRELOAD"
+)
+"""Names of variables that a run does not take from the shell."""
 
 HELD_SECONDS = 10.0
 """How long to wait for a process after SIGKILL. The freezer of a control group, or a disk that does not answer, holds it."""

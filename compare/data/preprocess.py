@@ -47,9 +47,8 @@ def _judged(
 ) -> Request:
     named = contestants.own_twins("--engines", names(engines), (*launch.OWN, *launch.FRAMEWORKS))
     counts = numbers("--workers", workers, least=1)
-    if scheduler not in spec.SCHEDULERS and not scheduler.startswith("tcp://"):
-        raise SpecError(
-            f"--scheduler is unknown. Received: {scheduler!r}. Use {', '.join(spec.SCHEDULERS)}, or tcp://host:port."
-        )
+    if scheduler not in spec.SCHEDULERS and not scheduler.startswith(("tcp://", "tls://")):
+        kinds = ", ".join(spec.SCHEDULERS)
+        raise SpecError(f"--scheduler is unknown. Received: {scheduler!r}. Use {kinds}, tcp://host:port or tls://host:port.")
     wanted = spec.build(spec.overlay(values, spec.parse_assignments(assignments)))
     return Request(tuple(named), counts, scheduler, repeats, wanted)

@@ -29,7 +29,7 @@ from common.machine import environment, heartbeat, plugins
 from common.machine.machine import PROJECT_ROOT
 from common.machine.private_folder import PrivateFolder
 from common.processes import signals, watchdog
-from common.processes.process_spec import HELD_SECONDS
+from common.processes.process_spec import HELD_SECONDS, SETTLED
 from compare.core import wording
 from compare.core.errors import LaunchError, UnfitError
 from compare.execution import contestants
@@ -39,13 +39,6 @@ FRAMEWORKS = {"pytorch": "pytorch_impl", "tensorflow": "tensorflow_impl"}
 
 OWN = {"dask": "common.processes.dask_scan_process"}
 """The suite's own work that is measured beside the frameworks, in processes started the same way."""
-
-# A run's threads and its place among ranks are the spec's to set, never the shell's.
-_DROPPED = re.compile(
-    "(OMP|GOMP|KMP|MKL|DNNL|ONEDNN|TF|TORCH|PYTORCH|ATEN|TORCHELASTIC|XLA|JAX|KERAS|MALLOC|PMI|OMPI)_.*"
-    "|(OPENBLAS|NUMEXPR)_NUM_THREADS|(VECLIB_MAXIMUM|BLIS_NUM)_THREADS|GLIBC_TUNABLES"
-    "|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|ROLE_RANK|MASTER_ADDR|MASTER_PORT|CONVTWINS_(STARTED|COMPANION|MEETING|PARAMETER_SERVER)|NVIDIA_TF32_OVERRIDE|LD_PRELOAD"
-)
 
 # Asks the kernel to end the process with its parent (PR_SET_PDEATHSIG, Linux), then becomes the twin. A setting made
 # between fork and exec would need preexec_fn, which can deadlock in a threaded parent; this one survives the exec.
@@ -559,7 +552,7 @@ def _module(name: str) -> list[str]:
 
 
 def _environment(root: Path | None = None) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not _DROPPED.fullmatch(name)}
+    kept = {name: value for name, value in os.environ.items() if not SETTLED.fullmatch(name)}
     # An empty entry would be the caller's folder. That comes last.
     paths = [str(root or PROJECT_ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return kept | {

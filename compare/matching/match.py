@@ -207,7 +207,7 @@ def _check_numbers(image: object, classes: object, steps: object) -> None:
 
 def _weights(files: Sequence[str]) -> tuple[str | None, str | None]:
     torch = [str(Path(file).resolve()) for file in files if file.endswith(_TORCH_SUFFIXES)]
-    keras = [str(Path(file).resolve()) for file in files if file.endswith((".h5", ".keras"))]
+    keras = [str(Path(file).resolve()) for file in files if file.endswith(".weights.h5")]
     for file in files:
         if not Path(file).is_file():
             raise SpecError(f"--weights names no file. Received: {file}.")

@@ -116,7 +116,7 @@ def predict(asked: Asked, shown: Display) -> Plan:
     plan = Plan(one, planned_for, [], here=given is None)
     for name in names:
         rows = [matrix.row(f"{name}-{index}", name, each.run) for index, each in enumerate(found)]
-        judged = matrix.judge(rows, {name: described[name]}, oversubscribe=True)
+        judged = matrix.judge(rows, described, oversubscribe=True)
         layouts_here = [Layout(each.words, row.spec) for each, row in zip(found, judged, strict=True)]
         barred = [row.unavailable for row in judged]
         costs = measuring.model_costs(

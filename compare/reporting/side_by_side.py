@@ -85,7 +85,8 @@ def report(folders: tuple[Path, Path], compared: _Two, out: Path | None) -> Repo
     same_machine = not machine.differences(*(each.stored.comparison.machine for each in compared))
     matched = [_Matched(ours[row_id], theirs[row_id]) for row_id in both]
     unlike = {row_id: _unlike(compared, ours[row_id], theirs[row_id]) for row_id in both}
-    ratios = {row_id: ratio for row_id in both if not unlike[row_id] and (ratio := _ratio(compared, row_id)) is not None}
+    alike = [row_id for row_id in both if same_machine and not unlike[row_id]]
+    ratios = {row_id: ratio for row_id in alike if (ratio := _ratio(compared, row_id)) is not None}
     sentences = _sentences(folders, compared, matched, ratios, unlike, same_machine)
     differences = [*_environments(compared), *_specs(compared, both)]
     made = [_seconds(matched, ratios), _scores(matched), _states(matched)]
@@ -262,7 +263,7 @@ def _seconds(matched: Sequence[_Matched], ratios: dict[str, Ratio]) -> Table:
     )
     note = (
         "Median over repeats (25 % to 75 % quantile). A over B: geometric means of the seconds per epoch, unpaired (95 % Welch "
-        "interval); none where an epoch of A is other work than one of B."
+        "interval); none where the machines differ, or an epoch of A is other work than one of B."
     )
     return Table.of("beside_seconds", "Times", columns, matched, note)
 

@@ -24,7 +24,7 @@ from compare.core import exits
 from compare.core.interrupt import interruptible
 from compare.core.progress import Display, display
 from compare.core.statistics import Spread, spread
-from compare.execution import contestants, launch, options, results_folder, run_settings, twin_client
+from compare.execution import launch, matrix, options, results_folder, run_settings, twin_client
 from compare.execution.interleaving import turn
 from compare.judgement import verdict_sentences
 from compare.judgement.row_figures import DISTURBED
@@ -163,13 +163,12 @@ def measure(wanted: Spec, frameworks: list[str], repeats: int, calls: int, shown
         LaunchError: a process failed.
     """
     shown.say("asking the frameworks what they can do here")
-    specs: dict[str, Spec] = {}
     with launch.asked(frameworks) as answer:
-        for framework in frameworks:
-            specs[framework] = _with_own_switches(wanted, framework)
-            if (refusal := spec.check_against(specs[framework], answer(framework))) is not None:
-                raise SpecError(f"{framework}: {refusal}")
+        rows = [matrix.row(framework, framework, wanted) for framework in frameworks]
+        rows = matrix.judge(rows, {framework: answer(framework) for framework in frameworks})
         gpus = spec.gpus(wanted, map(answer, frameworks))
+    if refused := [f"{row.contestant}: {row.unavailable}" for row in rows if row.unavailable is not None]:
+        raise SpecError(refused[0])
     architecture = sources.architecture_of(wanted)
     shown.say("measuring what the machine can do")
     known = rates.measured(wanted.cores)
@@ -177,14 +176,10 @@ def measure(wanted: Spec, frameworks: list[str], repeats: int, calls: int, shown
     for repeat in range(repeats):
         for framework in turn(frameworks, repeat):
             shown.say(f"{framework}, process {repeat + 1} of {repeats}")
-            made = twin_client.answer(framework, "layers", specs[framework], "--calls", str(calls))
+            (own,) = (row.spec for row in rows if row.contestant == framework)
+            made = twin_client.answer(framework, "layers", own, "--calls", str(calls))
             found[framework].append(Measured.model_validate_json(made))
     return Timed(wanted, layers.units(architecture), known, gpus, found)
-
-
-def _with_own_switches(wanted: Spec, contestant: str) -> Spec:
-    own = contestants.named(contestant).switches
-    return wanted.with_fields(framework_options=wanted.framework_options | own) if own else wanted
 
 
 def sentences(timed: Timed) -> list[str]:

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import re
 import subprocess
 import sys
@@ -519,6 +520,10 @@ def test_a_file_that_is_no_spec_is_refused_before_anything_starts(framework: str
     ended = subprocess.run(command, cwd=PROJECT, capture_output=True, check=False, timeout=SECONDS)
     assert ended.returncode == 2
     assert b"modle is not a field" in ended.stderr
+    (tmp_path / "spec.json").unlink()
+    os.mkfifo(tmp_path / "spec.json")
+    ended = subprocess.run(command, cwd=PROJECT, capture_output=True, check=False, timeout=SECONDS)
+    assert ended.returncode == 2 and b"is a named pipe" in ended.stderr, ended.stderr
     assert not (tmp_path / "out").exists()
 
 

@@ -37,6 +37,8 @@ _SPLITS = {
 """What the packages call the splits. The first that a set has counts."""
 _LONGEST = 200
 _MOST_NAMED = 20
+_WITHOUT_SCRIPTS = 4
+"""The first major version of `datasets` that runs no code of a set."""
 
 
 class Refused(Exception):
@@ -303,6 +305,9 @@ def of_huggingface(package: Any, wanted: Wanted) -> dict[str, Part]:
     _only(wanted, "root", "image", "label", "config")
     if wanted.path is not None:
         found = package.load_from_disk(wanted.path)
+    elif package.__version__.partition(".")[0] in map(str, range(_WITHOUT_SCRIPTS)):
+        use = f"Install datasets {_WITHOUT_SCRIPTS} or later there"
+        raise wanted.refused("an older datasets may run code that comes with the set", f"datasets {package.__version__}", use)
     else:
         found = package.load_dataset(wanted.name, wanted.settings.get("config"), cache_dir=wanted.settings.get("root"))
     splits: dict[str, Any] = dict(found) if isinstance(found, package.DatasetDict) else {"train": found}

@@ -149,6 +149,30 @@ def test_what_is_asked_with_the_first_words_is_answered() -> None:
         process.stdin.close()
 
 
+def test_a_rank_takes_no_settings_from_the_shell_of_its_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rank has what the run gives it alone, also where ssh's shell sets more there."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.setenv("XLA_FLAGS", "--of_the_shell")
+    monkeypatch.setenv("RANK", "5")
+    told = 'import json, os; json.dump(dict(os.environ), open("told.json", "w"))'
+    asked = {
+        "command": [sys.executable, "-c", told],
+        "environment": {"RANK": "1", "MKL_NUM_THREADS": "2"},
+        "files": {},
+        "folder": str(tmp_path),
+        "silence_seconds": 60.0,
+    }
+    command = [sys.executable, "-m", "common.processes.hosts"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=machine.PROJECT_ROOT) as process:
+        assert process.stdin is not None
+        process.stdin.write(f"{json.dumps(asked)}\n".encode())
+        process.stdin.flush()
+        assert process.wait(60) == 0  # while its launcher still listens
+    found = json.loads((tmp_path / "told.json").read_text())
+    assert (found["RANK"], found["MKL_NUM_THREADS"]) == ("1", "2")
+    assert not found.keys() & {"OMP_NUM_THREADS", "XLA_FLAGS"}
+
+
 def test_another_error_of_the_system_is_not_taken_for_a_wrong_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def run_members(*_: object) -> None:
         raise FileNotFoundError("no ssh")

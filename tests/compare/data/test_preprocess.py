@@ -191,7 +191,7 @@ def test_more_workers_than_a_cluster_has_is_a_row_that_is_not_run(data: Path, mo
         (
             ("--scheduler", "thread"),
             2,
-            "--scheduler is unknown. Received: 'thread'. Use threads, processes, or tcp://host:port.",
+            "--scheduler is unknown. Received: 'thread'. Use threads, processes, tcp://host:port or tls://host:port.",
         ),
         (("--set", "data.on_bed=skip"), 2, "Did you mean on_bad?"),
         (("--limit", "0"), 2, "limit"),

@@ -70,6 +70,7 @@ def test_where_machines_differ_nothing_is_said_about_speed(tmp_path: Path) -> No
     b = made.stored_in(faster(made.repeated(), 2.0, machine={"processor": "Another CPU"}), tmp_path / "b")
     done = compare("report", a, b)
     assert done.exit_code == 0 and "times as fast" not in done.stdout
+    assert re.search(r"pytorch +serial, 2 cores +4\.000 \(3\.960 +2\.000 \(1\.980 +- ", done.stdout), done.stdout
     assert "nothing is said about speed" in done.stdout.replace("\n", " ")
     assert re.search(r"processor +Some CPU +Another CPU", done.stdout)
 

@@ -60,6 +60,16 @@ def ask(*words: str) -> Any:
     return CliRunner().invoke(app, ["layers", "--model", "mini_xception", *size, *words])
 
 
+def test_a_switch_of_one_framework_is_left_out_for_the_other(twins: Twins, monkeypatch: pytest.MonkeyPatch) -> None:
+    switch = {"values": ["contiguous", "channels_last"], "default": "contiguous", "help": "layout"}
+    for framework, options in (("left", {"memory_format": switch}), ("right", {})):
+        monkeypatch.setitem(launch.DESCRIPTIONS, framework, launch.DESCRIPTIONS[framework] | {"options": options})
+    done = ask("--repeats", "1", "--set", "framework_options.memory_format=channels_last")
+    assert done.exit_code == 0 and twins.asked == ["left", "right"], done.stderr
+    done = ask("--set", "framework_options.memory_formt=channels_last")
+    assert done.exit_code == 2 and "did you mean memory_format?" in done.stderr
+
+
 def table(done: Any, name: str) -> dict[str, dict[str, Any]]:
     assert done.exit_code == 0, done.output
     (found,) = [each for each in json.loads(done.stdout)["tables"] if each["name"] == name]

@@ -223,6 +223,15 @@ def test_what_is_no_classification_of_images_is_refused(
     assert not str(refused.value).endswith("?.")
 
 
+def test_a_package_that_may_run_code_of_a_set_is_not_asked_for_it(convert: Callable[..., Written]) -> None:
+    def load_dataset(*arguments: Any, **settings: Any) -> None:
+        pytest.fail("it might have run code of the set")
+
+    old = SimpleNamespace(__version__="3.6.0", load_dataset=load_dataset, DatasetDict=dict)
+    with pytest.raises(public_set_process.Refused, match=r"Received: datasets 3\.6\.0\. Install datasets 4 or later there\."):
+        convert("huggingface", old)
+
+
 def test_a_missing_package_is_named_with_the_interpreter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv(public_set_process.PYTHON, raising=False)
     monkeypatch.setitem(public_sets.PACKAGES, "tfds", "no_such_package.sets")
