@@ -523,7 +523,7 @@ def test_a_file_that_is_no_spec_is_refused_before_anything_starts(framework: str
     (tmp_path / "spec.json").unlink()
     os.mkfifo(tmp_path / "spec.json")
     ended = subprocess.run(command, cwd=PROJECT, capture_output=True, check=False, timeout=SECONDS)
-    assert ended.returncode == 2 and b"is a named pipe" in ended.stderr, ended.stderr
+    assert ended.returncode == 2 and b"is no plain file" in ended.stderr, ended.stderr
     assert not (tmp_path / "out").exists()
 
 
