@@ -48,7 +48,9 @@ def command(
         typer.Option("--map", metavar="TORCH=KERAS", help="Layers that stand for each other. May be repeated."),
     ] = None,
     as_built: Annotated[bool, typer.Option("--as-built", help="Compare weights as both are built, and copy none.")] = False,
-    steps: Annotated[int, typer.Option(min=1, help=f"{options.STEPS} At each, the losses are compared.")] = 20,
+    steps: Annotated[
+        int, typer.Option(min=1, max=options.MOST_STEPS, help=f"{options.STEPS} At each, the losses are compared.")
+    ] = 20,
     prepare: Annotated[tuple[str, str] | None, typer.Option(help=f"Functions from uint8 images: {_IN_ORDER}.")] = None,
     loss: Annotated[
         tuple[str, str] | None, typer.Option(help=f"Losses: {_IN_ORDER}. Default: cross-entropy of logits.")

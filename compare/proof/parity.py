@@ -36,8 +36,6 @@ _WITH_SPEC = (
     "as_json", "referee",
 )  # fmt: skip
 """Command parameters that go with a spec file or a preset, which says everything else."""
-_MOST_STEPS = 100_000
-"""A proof records arrays of its steps."""
 
 FREE_RUNNING_DEPTHS = {"resnet34": 0.5, "resnet50": 0.34, "vgg16_bn": 0.6}
 """Of models that are followed over many steps, unless `--set depth=` says another. At their full depth one framework alone
@@ -56,7 +54,7 @@ def command(
         int | None,
         typer.Option(
             min=1,
-            max=_MOST_STEPS,
+            max=options.MOST_STEPS,
             help=f"{options.STEPS} At each, the losses are compared. By default {ladder.STEPS}, of a large model fewer.",
             show_default=False,
         ),

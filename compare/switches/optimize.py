@@ -69,7 +69,12 @@ def command(
     only: Annotated[str | None, typer.Option(help="Switches to try, with commas. Default: all.")] = None,
     repeats: Annotated[int, typer.Option(min=2, help=f"{options.REPEATS} In turns.")] = 5,
     steps: Annotated[
-        int, typer.Option(min=1, help=f"{options.STEPS} Timed, in each run. On a GPU it takes {ACCELERATOR_EPOCHS} epochs.")
+        int,
+        typer.Option(
+            min=1,
+            max=options.MOST_STEPS,
+            help=f"{options.STEPS} Timed, in each run. On a GPU it takes {ACCELERATOR_EPOCHS} epochs.",
+        ),
     ] = 30,
     max_loss_drift: Annotated[
         float, typer.Option(min=0, help=f"Largest relative difference of a loss over {DRIFT_STEPS} steps that best may have.")

@@ -118,4 +118,4 @@ def test_the_first_tutorial_runs_with_twins_that_pretend(fake_twins: pytest.Monk
             words[place] = str(int(words[place]) - 4)
         done = compare(*words)
         assert done.exit_code == 0, (line, done.output)
-    assert store.read_plan(Path("results/first")).repeats == 2
+    assert store.read_plan(Path("results/first")).repeats == 4
