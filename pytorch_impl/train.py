@@ -63,8 +63,7 @@ class Objective:
         Returns:
             (loss, num_correct): the share of the mean loss, and how many of the N predictions are right.
         """
-        if not model.training:  # setting it walks through all layers
-            model.train()
+        model.train()
         logits = model(input.scale(images, next(model.parameters()).dtype, self.scaling), *masks)
         with torch.no_grad():
             num_correct = (logits.argmax(1) == labels).sum()
