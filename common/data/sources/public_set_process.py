@@ -305,7 +305,7 @@ def of_huggingface(package: Any, wanted: Wanted) -> dict[str, Part]:
     _only(wanted, "root", "image", "label", "config")
     if wanted.path is not None:
         found = package.load_from_disk(wanted.path)
-    elif package.__version__.partition(".")[0] in map(str, range(_WITHOUT_SCRIPTS)):
+    elif int(package.__version__.partition(".")[0]) < _WITHOUT_SCRIPTS:
         use = f"Install datasets {_WITHOUT_SCRIPTS} or later there"
         raise wanted.refused("an older datasets may run code that comes with the set", f"datasets {package.__version__}", use)
     else:
