@@ -167,7 +167,7 @@ def _exchange(own: torch.Tensor, slices: list[slice], layer: _Split) -> torch.Te
     receives = [distributed.P2POp(distributed.irecv, _flat(parts[peer]), group=group, group_peer=peer) for peer in peers]
     whole = len(own), slices[-1].stop, *own.shape[2:]
     collectives.swap(collectives.begin(group, "all_gather", own, whole), sends + receives)
-    return torch.cat(parts, 1)
+    return _dense(torch.cat(parts, 1), layer)
 
 
 def _dense(tensor: torch.Tensor, layer: _Split) -> torch.Tensor:

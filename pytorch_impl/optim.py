@@ -138,9 +138,9 @@ class Native:
         kept: dict[int, dict[str, torch.Tensor]] = {}
         for path, array in values.items():
             index, _, name = path.partition("/")
-            value, variable = torch.tensor(array), self._variables[int(index)]
-            if name != "step":  # with its variable's strides, see `_laid_out_as`
-                value = torch.empty_like(variable, requires_grad=False).copy_(value)
+            value = torch.tensor(array)
+            if name != "step":
+                (value,) = _laid_out_as([self._variables[int(index)]], [value])
             kept.setdefault(int(index), {})[name] = value
         self._optimizer.load_state_dict({**self._optimizer.state_dict(), "state": kept})
 
@@ -251,10 +251,10 @@ class _NativeAtOnce(Native):
 
 
 def _laid_out_as(variables: list[torch.Tensor], gradients: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The gradients, each with its variable's strides.
+    """The gradients or a state, each with its variable's strides.
 
-    torch's fused kernels read variable, gradient and state side by side in memory, and do not look at strides. A sum over
-    replicas of gradients in `channels_last` is contiguous, and would update other weights.
+    torch's fused kernels read variable, gradient and state side by side in memory, and do not look at strides. What was sent in
+    a vector, or stored, is laid out otherwise, and would update other weights.
     """
 
     def order(tensor: torch.Tensor) -> list[int]:

@@ -79,8 +79,7 @@ class Objective:
             over the micro-batches and have the optimizer's order.
         """
         parameters = list(model.parameters())
-        for parameter in parameters:
-            parameter.grad = None
+        model.zero_grad()
         scale = self._loss_scale()
         shares: list[torch.Tensor] = []
         correct: list[torch.Tensor] = []

@@ -74,9 +74,10 @@ class _BatchNorm(keras.layers.Layer):
     def _two_pass(self, inputs: tf.Tensor) -> tf.Tensor:
         axes = (0, 1, 2)
         count = tf.cast(tf.size(inputs) // inputs.shape[-1], inputs.dtype)
-        centred = inputs - tf.reduce_sum(inputs, axes) / count
+        mean = tf.reduce_sum(inputs, axes) / count
+        centred = inputs - mean
         variance = tf.reduce_sum(tf.square(centred), axes) / count
-        self._update(tf.reduce_sum(inputs, axes) / count, variance * (count / (count - 1)))
+        self._update(mean, variance * (count / (count - 1)))
         return self._normalised(centred, variance)
 
     def _normalised(self, centred: tf.Tensor, variance: tf.Tensor) -> tf.Tensor:

@@ -6,6 +6,7 @@ import torch
 from torch import distributed
 
 from pytorch_impl import collectives
+from pytorch_impl.parallel import vectors
 from pytorch_impl.parallel.group import Group
 from pytorch_impl.parallel.pipeline import Pipeline
 
@@ -22,7 +23,7 @@ class HybridPipeline(Pipeline):
 
     def _summed(self, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
         """The sum over the stage's copies, sent as one message."""
-        joined = self._shards.total(torch.cat([gradient.flatten() for gradient in gradients]))
+        joined = self._shards.total(vectors.flatten(gradients))
         copies = self.shard[1]
         self._meter.sent_bytes += 2 * (copies - 1) * joined.nbytes // copies  # as in a ring all-reduce
         parts = joined.split([gradient.numel() for gradient in gradients])

@@ -54,8 +54,7 @@ class Pipeline(Trainer):
     def _train_step(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
         schedule = self._schedule(len(labels), update.micro_batches, training=True)
         parameters = list(self._model.parameters())
-        for parameter in parameters:
-            parameter.grad = None
+        self._model.zero_grad()
         self._model.train()
         losses: list[torch.Tensor] = []
         outputs = schedule.step(

@@ -263,8 +263,7 @@ class Trainer(trainer.Trainer):
 
         def forward() -> None:
             nonlocal share
-            for parameter in parameters:
-                parameter.grad = None
+            model.zero_grad()
             share, _ = self._objective.forward(model, images, labels, masks, num_examples)
 
         def backward() -> None:

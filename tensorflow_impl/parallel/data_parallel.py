@@ -38,18 +38,14 @@ class DataParallel(Trainer):
             )
 
         losses, num_correct = self._each(one, images, labels, masks)
-        return self._sum(losses), self._sum(num_correct)
+        return sum_over(self._strategy, losses), sum_over(self._strategy, num_correct)
 
     def _score_batch(self, images: Any, labels: Any) -> Any:
         def one(images: Any, labels: Any, masks: Any) -> Any:
             return evaluate.score(self._model, images, labels, self._objective)
 
         losses, predictions = self._each(one, images, labels, ())
-        return self._sum(losses), tf.concat(self._strategy.experimental_local_results(predictions), 0)
-
-    def _sum(self, values: Any) -> tf.Tensor:
-        with tf.device(self.devices[0]):  # a strategy's own `reduce` would send it to the host at every step
-            return tf.add_n(self._strategy.experimental_local_results(values))
+        return sum_over(self._strategy, losses), tf.concat(self._strategy.experimental_local_results(predictions), 0)
 
     def share_statistics(self) -> None:
         self._replicas.share(self._statistics())
@@ -80,6 +76,12 @@ def on_shards(strategy: Any, one: Callable[..., Any], images: Any, labels: Any, 
         return one(*shard)
 
     return strategy.run(own)
+
+
+def sum_over(strategy: Any, values: Any) -> tf.Tensor:
+    """The sum of what every replica of a strategy returned, on the first replica's device."""
+    with tf.device(strategy.extended.worker_devices[0]):  # a strategy's own `reduce` would send it to the host at every step
+        return tf.add_n(strategy.experimental_local_results(values))
 
 
 def own_part(batch: tf.Tensor) -> slice:

@@ -13,7 +13,7 @@ from common.models.weights import Weights
 from common.training.communication import ring_all_reduce_bytes, statistics_payload_bytes
 from common.training.trainer import Update
 from tensorflow_impl import evaluate, weights
-from tensorflow_impl.parallel.data_parallel import on_shards, together
+from tensorflow_impl.parallel.data_parallel import on_shards, sum_over, together
 from tensorflow_impl.parallel.group import Group
 from tensorflow_impl.parallel.tensor_parallel import TensorParallel
 
@@ -43,22 +43,19 @@ class HybridTensor(TensorParallel):
                 with tf.device(variable.value.device):
                     summed.append(tf.add_n(parts))
             optimizer.apply(summed, update.learning_rate, update.step)
-        return self._sum(losses), self._sum(num_correct)
+        return sum_over(self._copies, losses), sum_over(self._copies, num_correct)
 
     def _score_batch(self, images: Any, labels: Any) -> Any:
         def one(images: Any, labels: Any, masks: Any) -> Any:
             return evaluate.score(self._own_model(), images, labels, self._objective)
 
         losses, predictions = on_shards(self._copies, one, images, labels, ())
-        return self._sum(losses), tf.concat(self._copies.experimental_local_results(predictions), 0)
+        return sum_over(self._copies, losses), tf.concat(self._copies.experimental_local_results(predictions), 0)
 
     def _own_model(self) -> keras.Model:
         """The calling copy's model."""
         context = tf.distribute.get_replica_context()
         return self._models[int(tf.get_static_value(tf.convert_to_tensor(context.replica_id_in_sync_group)))]
-
-    def _sum(self, values: Any) -> tf.Tensor:
-        return tf.add_n(self._copies.experimental_local_results(values))
 
     def share_statistics(self) -> None:
         for model in self._models[1:]:

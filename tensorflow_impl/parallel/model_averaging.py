@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from functools import partial
 from typing import Any
 
 import keras
@@ -35,15 +36,12 @@ class ModelAveraging(Trainer):
         self._model = self._new_model(None)
         self._optimizer = self._new_optimizer(self._own)
         # Twin: one operation after the other takes ten times as long as a graph.
-        flattened = device.graph(lambda: vectors.flatten(_values(self._own)))
-        assign = [
-            device.graph(
-                lambda values, model=model: vectors.assign(_values(model), values),
-                input_signature=[tf.TensorSpec((None,), _values(model)[0].dtype)],
-            )
+        vector = [tf.TensorSpec((None,), device.dtype(self._spec))]
+        self._flattened = device.graph(partial(vectors.flatten, _values(self._own))).get_concrete_function()
+        self._assign_own, self._assign = (
+            device.graph(partial(vectors.assign, _values(model)), input_signature=vector).get_concrete_function()
             for model in (self._own, self._model)
-        ]
-        self._flattened, self._assign_own, self._assign = (each.get_concrete_function() for each in (flattened, *assign))
+        )
         self._score_own = device.graph(
             lambda images, labels: evaluate.score(self._own, images, labels, self._objective),
             input_signature=self._signature[:2],

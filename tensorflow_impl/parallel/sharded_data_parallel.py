@@ -12,7 +12,7 @@ from common.data.sources import Split
 from common.training.communication import ring_all_reduce_bytes, statistics_payload_bytes
 from common.training.trainer import Batch, Update
 from tensorflow_impl import evaluate, shards
-from tensorflow_impl.parallel.data_parallel import on_shards, together
+from tensorflow_impl.parallel.data_parallel import on_shards, sum_over, together
 from tensorflow_impl.parallel.trainer import Trainer
 
 
@@ -44,7 +44,7 @@ class ShardedDataParallel(Trainer):
 
         losses, num_correct, gradients = self._each(one, images, labels, masks)
         self._optimizer.apply(self._scattered(gradients), update.learning_rate, update.step)
-        return self._sum(losses), self._sum(num_correct)
+        return sum_over(self._strategy, losses), sum_over(self._strategy, num_correct)
 
     def _scattered(self, gradients: list[Any]) -> list[tf.Tensor]:
         """The sum of all replicas' gradients of each part of a parameter, on the device that holds it."""
@@ -59,10 +59,7 @@ class ShardedDataParallel(Trainer):
             return evaluate.score(self._model, images, labels, self._objective)
 
         losses, predictions = self._each(one, images, labels, ())
-        return self._sum(losses), tf.concat(self._strategy.experimental_local_results(predictions), 0)
-
-    def _sum(self, values: Any) -> tf.Tensor:
-        return tf.add_n(self._strategy.experimental_local_results(values))
+        return sum_over(self._strategy, losses), tf.concat(self._strategy.experimental_local_results(predictions), 0)
 
     def decisions(self, batch: Batch, num_examples: int) -> list[npt.NDArray[Any]]:
         # Twin: TensorFlow finds a cycle in the forward graph of a gathered ResNet. What serial decides is tried for this mode.

@@ -86,7 +86,9 @@ class Trainer(trainer.Trainer):
         return len(self._shapes)
 
     def score(self, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> tuple[Any, npt.NDArray[np.int64]]:
-        loss, predictions = self._score(tf.constant(images), tf.constant(labels))
+        with tf.device("CPU:0"):  # as the batches of training
+            given = tf.constant(images), tf.constant(labels)
+        loss, predictions = self._score(*given)
         return loss, predictions.numpy()
 
     def fetch(self, values: list[Any]) -> npt.NDArray[Any]:

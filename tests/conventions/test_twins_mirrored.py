@@ -49,7 +49,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("models.py", "build_layers"): "Keras is told the shape in front of layers; torch hears of it from the values.",
     **{
         ("parallel/data_parallel.py", name): "A shard cut in TensorFlow's graph; torch's replicas are told theirs."
-        for name in ("on_shards", "own_part")
+        for name in ("on_shards", "own_part", "sum_over")
     },
     **{("models.py", f"GroupedConv2D{method}"): _GROUPS for method in ("", ".convolution_op")},
     (

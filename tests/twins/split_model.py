@@ -47,7 +47,14 @@ def main(framework: str, folder: Path) -> None:
     if framework == "pytorch":  # only torch has this switch
         options = {"memory_format": "channels_last"}
         other = made.trainer(twin, ARCHITECTURE, mode="tensor_parallel", replicas=REPLICAS, framework_options=options)
+        laid_out: list[bool] = []
+        for module in other._model.modules():
+            if isinstance(module, twin.channels._Split):
+                module.register_forward_hook(
+                    lambda _, given, whole: laid_out.append(twin.models.formatted(whole, "channels_last") is whole)
+                )
         report["channels_last"] = split(twin, other)
+        report["channels_last"]["laid_out"] = laid_out
     trainer.close()
     (folder / f"{os.environ.get('RANK', '0')}.json").write_text(json.dumps(report), encoding="utf-8")
 

@@ -127,6 +127,38 @@ def test_a_rank_learns_its_place_from_tf_config(framework: str, monkeypatch: pyt
     }
 
 
+def test_an_evaluator_of_tf_config_is_no_rank(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stands in no cluster, so its number would be another task's."""
+    if framework != "tensorflow":
+        pytest.skip("torchrun's variables are read as they are")
+    rendezvous = importlib.import_module("tensorflow_impl.rendezvous")
+    config = {"cluster": {"chief": ["a:1"], "worker": ["b:1"]}, "task": {"type": "evaluator", "index": 0}}
+    monkeypatch.setattr(rendezvous.os, "environ", {"TF_CONFIG": json.dumps(config)})
+    with pytest.raises(spec.SpecError, match="evaluator"):
+        rendezvous.adopt()
+
+
+def test_the_first_rank_alone_shares_its_statistics(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The chief and the first worker of `TF_CONFIG` both have task 0. A sum of both statistics would be doubled."""
+    if framework != "tensorflow":
+        pytest.skip("torch broadcasts them")
+    tensorflow = importlib.import_module("tensorflow")
+    group = importlib.import_module("tensorflow_impl.parallel.group")
+    members = SimpleNamespace(cluster_resolver=SimpleNamespace(task_id=0), experimental_local_results=lambda values: [values])
+    given: dict[str, list[float]] = {}
+    for rank in ("0", "1"):
+        own, statistic = group.Group(members), tensorflow.Variable([3.0, 4.0])
+        monkeypatch.setenv("RANK", rank)
+
+        def total(values: Any, rank: str = rank) -> Any:
+            given[rank] = values.tolist()
+            return values
+
+        monkeypatch.setattr(own, "sum", total)
+        own.share([statistic])
+    assert given == {"0": [3.0, 4.0], "1": [0.0, 0.0]}
+
+
 def test_the_peak_memory_is_of_each_device(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two GPUs, made up. No machine here had two."""
     twin = Twin(framework)

@@ -119,7 +119,8 @@ def test_float16_takes_no_compressed_gradients(twin: Twin) -> None:
     fields = runs.SETTINGS | {"mode": "data_parallel", "replicas": 2, "precision": "float32"}
     fields["communication"] = {"compression": "int8"}
     refused = spec.incompatibility(spec.build(fields), twin.switches.options("cpu")["arithmetic"], "float16")
-    assert refused is not None
+    # TensorFlow's float16 is for serial runs alone.
+    assert refused is not None and ("compression" if twin.framework == "pytorch" else "mode") in refused
 
 
 def test_a_model_with_less_arithmetic_runs_as_a_copy_on_another_device(twin: Twin) -> None:
