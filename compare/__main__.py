@@ -6,6 +6,7 @@ import gc
 import importlib
 import inspect
 import io
+import itertools
 import os
 import re
 import shutil
@@ -232,7 +233,9 @@ def _refuse_surroundings() -> None:
     """Refuse what no command could work with, and put aside what would mislead libraries."""
     if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]
         _refuse("stdout is closed. Send it to a file, or to /dev/null.", EXIT_UNWRITTEN)
-    for word in sys.argv[1:]:
+    for before, word in itertools.pairwise(sys.argv):
+        if not word or re.fullmatch("--[a-z-]+=", word):  # an empty path would be the current folder
+            _refuse(f"A value is empty. Received: '' after {word or before}. Is a variable of the shell not set?", 2)
         if not _is_text(word):
             _refuse(f"Words and names must be UTF-8. Received: {word!a}. Rename the file.", 2)
     try:

@@ -172,6 +172,14 @@ def test_words_that_are_not_utf_8_are_refused(tmp_path: Path) -> None:
     assert "\\udcff'" in done.stderr and list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("words", [("--out", ""), ("--out=",)])
+def test_an_empty_value_is_refused(words: tuple[str, ...]) -> None:
+    """As an unset variable of the shell leaves it. As a path it would be the current folder."""
+    done = started("report", *words, stdout=subprocess.PIPE)
+    wanted = f"A value is empty. Received: '' after {words[0]}. Is a variable of the shell not set?\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", wanted)
+
+
 def test_folders_of_the_surroundings_that_are_not_utf_8_are_refused_by_name(tmp_path: Path) -> None:
     folder = os.fsdecode(bytes(tmp_path) + b"/\xff")
     Path(folder).mkdir()
