@@ -237,7 +237,7 @@ def flip(images: tf.Tensor, flips: tf.Tensor) -> tf.Tensor:
         uint8 [N, H, W, 3].
     """
     # Twin: TensorFlow's slice with a negative step and its broadcast over four axes take several times as long as these.
-    flat = -1, math.prod(images.shape[1:])
+    flat = -1, images.shape[1:].num_elements()
     chosen = tf.where(flips[:, None], tf.reshape(tf.reverse(images, [2]), flat), tf.reshape(images, flat))
     return tf.reshape(chosen, (-1, *images.shape[1:]))
 

@@ -20,6 +20,8 @@ from common.models.weights import Weights, WeightsError
 from common.spec import MODELS, Precision, SpecError
 
 SUFFIX = ".safetensors"
+MOST_CARD_BYTES = 2**24
+"""Of a card in a file of its own."""
 _VERSION = "1"
 _USE = "Use the best.safetensors of a run; `convert` makes one from a framework's own file."
 _Above0 = Annotated[float, Field(gt=0)]

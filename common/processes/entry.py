@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 from common import spec
 from common.artifacts import results
 from common.data import sources
-from common.machine import environment, heartbeat, machine, placement, plain_file
+from common.machine import environment, heartbeat, machine, placement
 from common.processes import command_line, commands, ranks, supervisor
 from common.processes.commands import refused
 from common.processes.twin import EXIT_FAILED, EXIT_OK, EXIT_TERMINATED, Job, Rendezvous, Switches, Twin
@@ -148,8 +148,8 @@ def _read(path: Path) -> Spec:
         SpecError: the file cannot be read, or is not a spec.
     """
     try:
-        return spec.from_json(plain_file.read(path, plain_values.MAX_BYTES)).with_fields()
-    except (OSError, ValueError, plain_file.PlainFileError) as error:
+        return spec.from_json(plain_values.read_text(path)).with_fields()
+    except (OSError, ValueError) as error:
         raise spec.SpecError(f"{path} is not a spec: {error}") from None
 
 

@@ -33,7 +33,7 @@ FOLDER = "{folder}"
 """In a command: a temporary folder on the other machine."""
 
 _PASSED = re.compile("(CONVTWINS|GLOO|NCCL|TF|TORCH|PYTHON)_?[A-Z0-9_]*|LANG|LC_ALL")
-"""Variables of the environment that are passed to ranks on other machines."""
+"""Variables of the environment that are passed to ranks on other machines, beside `SETTLED`."""
 _SIGN_SECONDS = 0.5
 """Between two signs of life, both ways."""
 _SILENT_SECONDS = 4 * _SIGN_SECONDS
@@ -69,7 +69,7 @@ class Distant:
         self._process = subprocess.Popen(
             [*shell, *map(shlex.quote, there)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0
         )
-        passed = {name: value for name, value in os.environ.items() if _PASSED.fullmatch(name)}
+        passed = {name: value for name, value in os.environ.items() if _is_passed(name)}
         self._send(
             command=list(member.command),
             environment=passed | member.environment,
@@ -173,6 +173,11 @@ class Distant:
                 if answer.get("flight") is not None:
                     self._flight = Flight.from_json(answer["flight"])
                 self._code = answer.get("code", self._code)
+
+
+def _is_passed(name: str) -> bool:
+    """Ranks of this machine have all of the launcher's environment. Its threads and kernels must be those of the others too."""
+    return _PASSED.fullmatch(name) is not None or (SETTLED.fullmatch(name) is not None and name != "LD_PRELOAD")
 
 
 def main() -> int:

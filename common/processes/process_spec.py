@@ -57,10 +57,15 @@ class Running(Protocol):
         ...
 
 
+OF_KERNELS = (
+    "OMP|GOMP|KMP|MKL|DNNL|ONEDNN|OPENBLAS|GOTO|BLIS|VECLIB|NUMEXPR|ACL|LIBXSMM|NPY"  # threads and kernels of a CPU
+    "|CUDNN|CUBLAS|CUBLASLT|TF|TORCH|TORCHINDUCTOR|TORCHDYNAMO|PYTORCH|ATEN|XLA|JAX|KERAS"
+)
+"""How the names of variables begin that choose kernels, their threads, or how a framework computes."""
+
 # A run's threads and its place among ranks are the spec's to set, never the shell's.
 SETTLED = re.compile(
-    "(OMP|GOMP|KMP|MKL|DNNL|ONEDNN|TF|TORCH|PYTORCH|ATEN|TORCHELASTIC|XLA|JAX|KERAS|MALLOC|PMI|OMPI)_.*"
-    "|(OPENBLAS|NUMEXPR)_NUM_THREADS|(VECLIB_MAXIMUM|BLIS_NUM)_THREADS|GLIBC_TUNABLES"
+    f"({OF_KERNELS}|TORCHELASTIC|MALLOC|PMI|OMPI)_.*|GLIBC_TUNABLES|CUDA_LAUNCH_BLOCKING"
     "|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|ROLE_RANK|MASTER_ADDR|MASTER_PORT|CONVTWINS_(STARTED|COMPANION|MEETING|PARAMETER_SERVER)|NVIDIA_TF32_OVERRIDE|LD_PRELOAD"
 )
 """Names of variables that a run does not take from the shell."""

@@ -19,11 +19,12 @@ from common.artifacts.trained import Card, Trained
 from common.data import sources
 from common.data.dataset import Images
 from common.frozen import Frozen
-from common.machine import heartbeat, machine
+from common.machine import heartbeat, machine, plain_file
 from common.machine.interference import Meter
 from common.models import weights
 from common.models.architectures import Architecture
 from common.models.weights import Weights, WeightsError
+from common.spec import plain_values
 
 COMMANDS = ("score", "infer", "write", "read")
 
@@ -170,7 +171,7 @@ def run(inference: Inference, arguments: argparse.Namespace, device: str, versio
     """
     path, out = arguments.file, arguments.out
     if arguments.command == "read":
-        card = trained.card_from(arguments.card.read_bytes(), arguments.card)
+        card = trained.card_from(plain_file.read(arguments.card, trained.MOST_CARD_BYTES), arguments.card)
         architecture = trained.architecture_of(card, arguments.card, arguments.model)
         found = inference.read(card, architecture, path)
         weights.check(found, architecture, path)
@@ -224,7 +225,7 @@ def _write(inference: Inference, model: Trained, out: Path) -> None:
 def _images(arguments: argparse.Namespace) -> Images:
     if arguments.images is not None:
         return np.load(arguments.images, mmap_mode="r", allow_pickle=False)
-    read = spec.from_json(arguments.data_of.read_bytes())
+    read = spec.from_json(plain_values.read_text(arguments.data_of))
     dataset = sources.load(read.data, seed=read.split_seed, cache_dir=read.paths.cache_dir)
     return getattr(dataset, arguments.split).images
 

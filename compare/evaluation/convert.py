@@ -23,7 +23,6 @@ from compare.execution.twin_client import OwnModel
 
 CARD_SUFFIX = ".card.json"
 """Suffix of the card of a framework's own file. Such a file holds weights alone; the card holds the rest."""
-_MOST_CARD_BYTES = 2**24
 
 
 def command(
@@ -116,7 +115,7 @@ def _card(source: Path, like: Path | None, own_model: str | None) -> Card:
         return trained.load(like, own_model).card
     path = _beside(source)
     try:
-        return trained.card_from(plain_file.read(path, _MOST_CARD_BYTES), path)
+        return trained.card_from(plain_file.read(path, trained.MOST_CARD_BYTES), path)
     except PlainFileError as error:
         raise WeightsError(f"{error}. Say with --like CHECKPOINT whose model, classes and scaling it has.") from None
     except OSError:

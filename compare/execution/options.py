@@ -42,7 +42,9 @@ MODES = f"Which of {', '.join(spec.VARIANTS)}, with commas; or all."
 REPLICAS = "Replicas of the parallel modes."
 REPEATS = "How often each is run."
 MOST_REPEATS = "The most repeats."
-STEPS, MOST_STEPS = "Training steps.", 100_000
+STEPS = "Training steps."
+MOST_COMPARED_STEPS = 100_000
+"""Of `match`, `parity` and `optimize`. A larger number is a slip: each step is kept, or takes a part of a second."""
 CALLS = "Timed calls."
 PROFILE = "Time the parts of a step separately, after each run."
 PROOF = "Prove first that the training is the same."

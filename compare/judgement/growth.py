@@ -99,7 +99,8 @@ class Growth(NamedTuple):
         if last > FLOAT32_TOLERANCE:
             said = f"Rounding: {copies} differ as much (limit {last:.1e}, twice their distance)."
             if step is not None:
-                said += f" But {self.at(step)} is more than twice the {apart[step - 1]:.1e} of copies there. Less than "
+                said = f"{copies[0].upper()}{copies[1:]} differ as much later (limit {last:.1e}, twice their distance). But "
+                said += f"{self.at(step)} is more than twice the {apart[step - 1]:.1e} of copies there. Less than "
                 said += f"{FLOAT32_TOLERANCE:.0e} is too little to judge."
         elif step is not None:
             said = f"Less than {FLOAT32_TOLERANCE:.0e}, but {self.at(step)} is more than twice {apart[step - 1]:.1e}, the "

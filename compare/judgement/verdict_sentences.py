@@ -24,7 +24,7 @@ MAKE_MORE = f"{MAKE_AGAIN.removesuffix('.')} --repeats {VERDICT_PAIRS}. {_NEEDED
 """The same of one with fewer repeats than a verdict needs."""
 UNWATCHED = " Too short to tell whether other work disturbed it: do not rely on this."
 LATE = " Its losses came after the clock had stopped, so some work may not be timed: do not rely on this."
-NOT_PROVED = " The proof failed: these may not be the same training."
+NOT_PROVED = " The same training is not proved."
 
 _TELLING = ("graph", "memory_format")
 """Switches whose values stand in every verdict, whether the spec names them or not: they decide most of the time."""
@@ -49,6 +49,11 @@ def doubt_of(*compared: Summary) -> str:
     return UNWATCHED if any(summary.unwatched for summary in compared) else ""
 
 
+def unproved(*compared: Summary) -> str:
+    """The warning behind a verdict on these rows, if the proof of one failed or broke off."""
+    return NOT_PROVED if any(summary.parity == "not proved" for summary in compared) else ""
+
+
 def _verdict(stored: Stored, said: str, who: str, conditions: dict[str, str], *compared: Summary) -> _Verdict:
     """The verdict on the times of these rows. If other work disturbed one, no ratio is said."""
     if any(summary.disturbed for summary in compared):
@@ -56,8 +61,7 @@ def _verdict(stored: Stored, said: str, who: str, conditions: dict[str, str], *c
         if min(summary.repeats for summary in compared) < VERDICT_PAIRS:
             doubt = f"{MAKE_AGAIN} {_NEEDED}{advice(stored, '')}" if is_reproduction(stored) else MAKE_MORE
         return _Verdict(f"{who}: no finding", conditions, doubt, advised=True)
-    unproved = NOT_PROVED if any(summary.parity == "not proved" for summary in compared) else ""
-    return _Verdict(said, conditions, unproved + doubt_of(*compared))
+    return _Verdict(said, conditions, unproved(*compared) + doubt_of(*compared))
 
 
 def of_contestants(stored: Stored, judged: Family) -> list[str]:

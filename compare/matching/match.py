@@ -49,7 +49,7 @@ def command(
     ] = None,
     as_built: Annotated[bool, typer.Option("--as-built", help="Compare weights as both are built, and copy none.")] = False,
     steps: Annotated[
-        int, typer.Option(min=1, max=options.MOST_STEPS, help=f"{options.STEPS} At each, the losses are compared.")
+        int, typer.Option(min=1, max=options.MOST_COMPARED_STEPS, help=f"{options.STEPS} At each, the losses are compared.")
     ] = 20,
     prepare: Annotated[tuple[str, str] | None, typer.Option(help=f"Functions from uint8 images: {_IN_ORDER}.")] = None,
     loss: Annotated[
@@ -203,8 +203,8 @@ def _check_numbers(image: object, classes: object, steps: object) -> None:
         raise SpecError(f"image must be (height, width, channels). Received: {image!r}. Use e.g. (28, 28, 1).")
     if type(classes) is not int or classes < 2:
         raise SpecError(f"classes must be the number of outputs, 2 or more. Received: {classes!r}.")
-    if type(steps) is not int or steps < 1:
-        raise SpecError(f"steps must be 1 or more. Received: {steps!r}.")
+    if type(steps) is not int or not 1 <= steps <= options.MOST_COMPARED_STEPS:
+        raise SpecError(f"steps must be 1 to {options.MOST_COMPARED_STEPS:,}. Received: {steps!r}.")
 
 
 def _weights(files: Sequence[str]) -> tuple[str | None, str | None]:

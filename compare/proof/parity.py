@@ -54,7 +54,7 @@ def command(
         int | None,
         typer.Option(
             min=1,
-            max=options.MOST_STEPS,
+            max=options.MOST_COMPARED_STEPS,
             help=f"{options.STEPS} At each, the losses are compared. By default {ladder.STEPS}, of a large model fewer.",
             show_default=False,
         ),

@@ -16,6 +16,7 @@ from common.artifacts import records
 from common.artifacts.records import RecordError
 from common.data import sources
 from common.machine import machine
+from common.processes.process_spec import OF_KERNELS
 from common.spec import Spec
 from compare.core import differences
 from compare.execution import code_digest, contestants, launch
@@ -23,10 +24,9 @@ from compare.judgement import growth
 from compare.proof.certificate import Proof
 
 _OF_KERNELS = re.compile(
-    "(OMP|GOMP|KMP|MKL|DNNL|ONEDNN|OPENBLAS|GOTO|BLIS|VECLIB|NUMEXPR|ACL|LIBXSMM|NPY"  # threads and kernels of a CPU
-    "|CUDA|CUDNN|CUBLAS|CUBLASLT|NVIDIA|TRITON|HIP|HSA|ROCR|ROCBLAS|HIPBLASLT|MIOPEN"  # kernels of a GPU
-    "|NCCL|RCCL|GLOO|UCX|UCC|OMPI|I_MPI"  # the order of the sums of an all-reduce
-    "|TF|TORCH|TORCHINDUCTOR|TORCHDYNAMO|PYTORCH|ATEN|XLA|JAX|KERAS|LD)_.*|GLIBC_TUNABLES"
+    f"({OF_KERNELS}|LD"
+    "|CUDA|NVIDIA|TRITON|HIP|HSA|ROCR|ROCBLAS|HIPBLASLT|MIOPEN"  # kernels of a GPU
+    "|NCCL|RCCL|GLOO|UCX|UCC|OMPI|I_MPI)_.*|GLIBC_TUNABLES"  # the order of the sums of an all-reduce
 )
 """Environment variables that choose kernels, libraries, their threads or the algorithm of an exchange. The launcher keeps
 most of them from the twins. It lets others through, and this process obeys some itself. Nothing separates these, so all

@@ -20,7 +20,7 @@ from compare.judgement.measurements import OF_THE_PLACE, is_of_the_content
 from compare.judgement.row_figures import DISTURBED, Summary
 from compare.judgement.run_figures import epoch_seconds
 from compare.judgement.summary import comparable, family
-from compare.judgement.verdict_sentences import MAKE_AGAIN, doubt_of
+from compare.judgement.verdict_sentences import MAKE_AGAIN, doubt_of, unproved
 from compare.reporting import comparison_report, document, tables
 from compare.reporting.comparison_report import Compared
 from compare.reporting.document import Mark, Report
@@ -216,7 +216,7 @@ def _speed(ours: Summary, theirs: Summary, judged: Judged, folders: tuple[Path, 
     if ours.disturbed or theirs.disturbed:
         disturbed = [folder for folder, each in zip(folders, (ours, theirs), strict=True) if each.disturbed]
         return f"{ours.name}: no finding.{' '.join(comparison_report.in_folder([MAKE_AGAIN], each)[0] for each in disturbed)}"
-    doubt = doubt_of(ours, theirs)
+    doubt = unproved(ours, theirs) + doubt_of(ours, theirs)
     if judged.verdict == "too few repeats to tell":
         return f"{ours.name}: {judged.verdict} ({judged.ratio.n} of {VERDICT_PAIRS}); {times} here.{doubt}"
     unclear = f"{judged.verdict}; " if judged.verdict == "no difference shown" else ""

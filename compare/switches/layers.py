@@ -45,6 +45,8 @@ class Timed:
     """Names. None: the layers ran on the CPU."""
     found: dict[str, list[Measured]]
     """By framework, one entry for each process."""
+    specs: dict[str, Spec]
+    """By framework, without the switches that it lacks."""
 
     @property
     def frameworks(self) -> list[str]:
@@ -147,6 +149,7 @@ def report(timed: Timed) -> Report:
         ],
         values={
             "spec": timed.spec.model_dump(mode="json"),
+            "framework_options": {framework: own.framework_options for framework, own in timed.specs.items()},
             "machine": machine.describe() | {"gpus": timed.gpus},
             "rates": timed.rates,
             "processes": timed.found,
@@ -169,6 +172,7 @@ def measure(wanted: Spec, frameworks: list[str], repeats: int, calls: int, shown
         gpus = spec.gpus(wanted, map(answer, frameworks))
     if refused := [f"{row.contestant}: {row.unavailable}" for row in rows if row.unavailable is not None]:
         raise SpecError(refused[0])
+    specs = {row.contestant: row.spec for row in rows}
     architecture = sources.architecture_of(wanted)
     shown.say("measuring what the machine can do")
     known = rates.measured(wanted.cores)
@@ -176,10 +180,9 @@ def measure(wanted: Spec, frameworks: list[str], repeats: int, calls: int, shown
     for repeat in range(repeats):
         for framework in turn(frameworks, repeat):
             shown.say(f"{framework}, process {repeat + 1} of {repeats}")
-            (own,) = (row.spec for row in rows if row.contestant == framework)
-            made = twin_client.answer(framework, "layers", own, "--calls", str(calls))
+            made = twin_client.answer(framework, "layers", specs[framework], "--calls", str(calls))
             found[framework].append(Measured.model_validate_json(made))
-    return Timed(wanted, layers.units(architecture), known, gpus, found)
+    return Timed(wanted, layers.units(architecture), known, gpus, found, specs)
 
 
 def sentences(timed: Timed) -> list[str]:
@@ -196,6 +199,8 @@ def sentences(timed: Timed) -> list[str]:
         )
         if taken:
             said.append(f"{framework}: other work took up to {taken:.2f} cores.{verdict_sentences.DISTURBED}")
+        if left_out := sorted(timed.spec.framework_options.keys() - timed.specs[framework].framework_options.keys()):
+            said.append(f"{framework} has no {' or '.join(left_out)}. It was timed without.")
     if timed.reach is None:
         said.append("The limits of the machine could not be measured.")
     return said

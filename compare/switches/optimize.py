@@ -72,7 +72,7 @@ def command(
         int,
         typer.Option(
             min=1,
-            max=options.MOST_STEPS,
+            max=options.MOST_COMPARED_STEPS,
             help=f"{options.STEPS} Timed, in each run. On a GPU it takes {ACCELERATOR_EPOCHS} epochs.",
         ),
     ] = 30,

@@ -142,7 +142,8 @@ def storage_errors() -> Generator[None]:
         yield
     except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
         reason = _first_line(error.__cause__ or error)
-        raise LaunchError(f"The storage of the trials failed ({reason}). Repair it. Then the same command resumes.") from None
+        advice = "Free space" if re.search("is full|No space", reason) else "Repair it"
+        raise LaunchError(f"The storage of the trials failed ({reason}). {advice}. Then the same command resumes.") from None
 
 
 def open_study(search: Search, storage: RDBStorage) -> optuna.Study:

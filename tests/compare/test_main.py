@@ -110,7 +110,10 @@ def test_no_value_is_cut_off_in_the_help_of_a_narrow_terminal(width: str) -> Non
         (["regress", "--interleaved", "main", "--repeats", "-3"], "--repeats", "-3"),
         (["run", "--until-decided", "--most-repeats", "4"], "--most-repeats", "4"),
         (["run", "--batch-size", "many"], "--batch-size", "'many'"),
-        (["parity", "--steps", "100001"], "--steps", "100001"),
+        *(
+            ([*command, "--steps", "100001"], "--steps", "100001")
+            for command in (["parity"], ["optimize"], ["match", "a:A", "b:B", "--input", "8x8x3", "--classes", "2"])
+        ),
         (["evaluate", "--patience", "-1"], "--patience", "-1"),
         (["run", "--epochs", "-2"], "epochs", "-2"),
         (["evaluate", "--epochs", "-2"], "epochs", "-2"),

@@ -520,6 +520,9 @@ def test_a_file_that_is_no_spec_is_refused_before_anything_starts(framework: str
     ended = subprocess.run(command, cwd=PROJECT, capture_output=True, check=False, timeout=SECONDS)
     assert ended.returncode == 2
     assert b"modle is not a field" in ended.stderr
+    piped = [*command[:4], "/dev/stdin", *command[5:]]
+    by_stdin = subprocess.run(piped, cwd=PROJECT, capture_output=True, check=False, timeout=SECONDS, input=b'{"modle": 1}')
+    assert by_stdin.returncode == 2 and b"modle is not a field" in by_stdin.stderr, by_stdin.stderr
     (tmp_path / "spec.json").unlink()
     os.mkfifo(tmp_path / "spec.json")
     ended = subprocess.run(command, cwd=PROJECT, capture_output=True, check=False, timeout=SECONDS)

@@ -118,6 +118,18 @@ def test_what_the_shell_there_says_is_no_answer(monkeypatch: pytest.MonkeyPatch,
     assert capfd.readouterr().err.splitlines() == ["Welcome", "7", "done"]
 
 
+def test_a_rank_on_another_host_has_the_launchers_threads_and_kernels(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Local ranks have them too. With others, ranks of one run would compute differently."""
+    monkeypatch.setenv(hosts.SHELL_VARIABLE, """sh -c 'OMP_NUM_THREADS=9 GOTO_NUM_THREADS=9 exec "$@"' sh""")
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.delenv("GOTO_NUM_THREADS", raising=False)
+    told = 'import os; print(*(os.environ.get(f"{name}_NUM_THREADS") for name in ("OMP", "GOTO")))'
+    assert supervisor.run_members([member(0, ""), member(1, told, "far")], Watch()) is None
+    assert capfd.readouterr().err.splitlines() == ["3 None"]
+
+
 def test_hosts_that_do_not_end_by_themselves_are_waited_for_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(hosts.SHELL_VARIABLE, "sh -c 'exec sleep 600' sh")
     monkeypatch.setattr(hosts, "ENDING_SECONDS", 1.5)

@@ -148,6 +148,19 @@ def run(
     return made.result("ok")
 
 
+def test_a_process_has_its_pace_when_its_device_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its neighbour has a pace of 1 image/s."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    neighbour, alone = np.array([0.0, 1.0]), Counting.total
+    monkeypatch.setattr(
+        Counting, "total", lambda own, values: values + neighbour if np.shape(values) == (2,) else alone(own, values)
+    )
+    result = run(tmp_path)
+    fastest = max(each.timed_images / each.timed_seconds for each in result.epochs)
+    assert result.images_per_second_by_process and result.images_per_second_by_process[0] <= 1.1 * fastest
+
+
 def test_a_sound_clock_covers_what_the_device_computes(tmp_path: Path) -> None:
     result = run(tmp_path)
     for record, steps in zip(result.epochs, (STEPS - 1, STEPS), strict=True):

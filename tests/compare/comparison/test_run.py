@@ -451,7 +451,7 @@ def test_the_verdict_of_the_proof_stands_with_the_table(
     assert "data_parallel: not claimed: why not." in done.stdout
     assert "pipeline: compared with serial in parts." in done.stdout
     assert "losses differ between the frameworks by at most 8.7e-08" in done.stdout
-    assert ("The proof failed: these may not be the same training." in " ".join(done.stdout.split())) is bool(code)
+    assert ("The same training is not proved." in " ".join(done.stdout.split())) is bool(code)
     proof = store.read_plan(tmp_path / "out").proof
     assert proof is not None and proof.rungs[0]["max_relative_difference"] == 3e-15
 
@@ -480,6 +480,7 @@ def test_a_proof_that_breaks_off_proves_nothing_and_the_runs_go_on(fake_twins: p
     done = compare("run", *arguments, "--out", tmp_path / "out")
     assert done.exit_code == 1
     assert "Identical training: not proved: the proof broke off: left cannot record." in done.stdout
+    assert "The same training is not proved." in " ".join(done.stdout.split())
     why = "Exit code 1: the same training is not proved. The report says more.\n"
     assert done.stderr.endswith(why)
     again = compare("report", tmp_path / "out")

@@ -193,7 +193,8 @@ def test_more_workers_than_a_cluster_has_is_a_row_that_is_not_run(data: Path, mo
             2,
             "--scheduler is unknown. Received: 'thread'. Use threads, processes, tcp://host:port or tls://host:port.",
         ),
-        (("--set", "data.on_bed=skip"), 2, "Did you mean on_bad?"),
+        (("--scheduler", "tls:/host:1"), 2, "--scheduler is unknown. Received: 'tls:/host:1'."),
+        (("--scheduler", "tls://host:1", "--set", "data.on_bed=skip"), 2, "Did you mean on_bad?"),
         (("--limit", "0"), 2, "limit"),
     ],
 )

@@ -666,10 +666,16 @@ def test_what_is_not_supported_is_refused_by_name_with_its_line(both: Both, net:
         ({"maps": ["conv1"]}, "--map must be torch.name=keras.name"),
         ({"accept": ["epsilom"]}, "Did you mean epsilon?"),
         ({"weights": ["absent.pt"]}, "--weights names no file"),
+        ({"weights": ["net.keras"]}, "--weights takes one .pt and one .weights.h5. Received: net.keras."),
+        ({"steps": 100_001}, "steps must be 1 to 100,000. Received: 100001."),
         ({"net": "net", "model": "model:build"}, "A model or function is named package.module:name. Received: 'net'"),
     ],
 )
-def test_a_wrong_word_is_refused_before_anything_starts(options: dict[str, Any], said: str) -> None:
+def test_a_wrong_word_is_refused_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.keras").touch()
     with pytest.raises(SpecError, match=re.escape(said)):
         matching.match(**{"net": "a:b", "model": "c:d", "image": IMAGE, "classes": 5, **options})  # pyright: ignore[reportArgumentType]
 

@@ -19,6 +19,7 @@ class Times:
         self.links = made.links(made.link(1e-3, 1e-9))
         self.batches: list[set[tuple[int, int]]] = []
         self.servers: list[bool] = []
+        self.options: dict[str, dict[str, Any]] = {}
 
     def this_machine(
         self, names: list[str], wanted: Spec, replicas: int, hosts: list[str], shown: Any, server: bool
@@ -31,6 +32,7 @@ class Times:
 
     def model_costs(self, name: str, wanted: Spec, batches: set[tuple[int, int]], cores: int, shown: Any) -> Costs:
         self.batches.append(batches)
+        self.options[name] = wanted.framework_options
         factor = {"left": 1.0, "right": 2.0}[name]
         found = made.costs(made.architecture(wanted.model), process_mib=100.0)
         times = [

@@ -9,6 +9,7 @@ import yaml
 from typer.testing import CliRunner
 
 from compare.__main__ import app
+from compare.execution import launch
 from compare.judgement.scaling_laws import Network
 from compare.planning import machine_file, planner, verdicts
 from compare.planning.costs import Device, Machine
@@ -47,6 +48,14 @@ def test_every_mode_is_ranked_with_its_parts_by_framework(times: Times) -> None:
         assert wide["efficiency"] == pytest.approx(2**0.5 / 2)
     # Layers were timed at the smallest micro-batch, a replica's share and the whole batch, and serially on all cores.
     assert times.batches[0] == {(2, 4), (2, 32), (2, 64), (4, 64)}
+
+
+def test_a_switch_of_one_framework_is_left_out_for_the_other(times: Times, monkeypatch: pytest.MonkeyPatch) -> None:
+    switch = {"values": ["contiguous", "channels_last"], "default": "contiguous", "help": "layout"}
+    for framework, options in (("left", {"memory_format": switch}), ("right", {})):
+        monkeypatch.setitem(launch.DESCRIPTIONS, framework, launch.DESCRIPTIONS[framework] | {"options": options})
+    plan("--modes", "data_parallel", "--set", "framework_options.memory_format=channels_last")
+    assert times.options == {"left": {"memory_format": "channels_last"}, "right": {}}
 
 
 def test_the_first_lines_say_which_mode_pays_why_and_how_sure(times: Times) -> None:

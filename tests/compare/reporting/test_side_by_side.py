@@ -65,6 +65,22 @@ def test_two_folders_of_one_machine_are_matched_row_by_row_and_left_untouched(tm
     assert {"what": "pytorch", "a": "torch 2.0", "b": "torch 3.0"} in printed["differences"]
 
 
+@pytest.mark.parametrize("side", ["a", "b"])
+def test_a_verdict_on_rows_whose_proof_failed_says_so(tmp_path: Path, side: str) -> None:
+    stored = {"a": made.repeated(), "b": faster(made.repeated(), 2.0)}
+    failed = {row.id: "not proved" for row in stored[side].comparison.rows if row.contestant == "pytorch"}
+    proof = store.ProofRecord(
+        verdict="not proved", sentence="rung 5 failed", row_verdicts=failed, mode_verdicts={"pytorch": {}}
+    )
+    stored[side] = stored[side].model_copy(update={"comparison": stored[side].comparison.model_copy(update={"proof": proof})})
+    report = pair_of(*(made.stored_in(each, tmp_path / name) for name, each in stored.items()))
+    said = dict(report.findings)["Which is faster?"]
+    verdicts = [sentence for sentence in said if "times as fast" in sentence]
+    assert len(verdicts) == 4
+    for sentence in verdicts:
+        assert ("The same training is not proved." in sentence) is sentence.startswith("pytorch")
+
+
 def test_where_machines_differ_nothing_is_said_about_speed(tmp_path: Path) -> None:
     a = made.stored_in(made.repeated(), tmp_path / "a")
     b = made.stored_in(faster(made.repeated(), 2.0, machine={"processor": "Another CPU"}), tmp_path / "b")

@@ -24,11 +24,13 @@ class Twins:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.options: dict[str, Any] = {}
         self.failing: str | None = None
         self.cores_of_others = 0.0
 
     def call(self, framework: str, arguments: Sequence[str], *, log: Path, **_: Any) -> int:
         self.asked.append(framework)
+        self.options[framework] = json.loads(Path(arguments[1]).read_text("utf-8"))["framework_options"]
         if self.failing is not None:
             log.write_text(f"Traceback\n{self.failing}\n", "utf-8")
             return 2 if "Leave it out" in self.failing else 1
@@ -64,8 +66,11 @@ def test_a_switch_of_one_framework_is_left_out_for_the_other(twins: Twins, monke
     switch = {"values": ["contiguous", "channels_last"], "default": "contiguous", "help": "layout"}
     for framework, options in (("left", {"memory_format": switch}), ("right", {})):
         monkeypatch.setitem(launch.DESCRIPTIONS, framework, launch.DESCRIPTIONS[framework] | {"options": options})
-    done = ask("--repeats", "1", "--set", "framework_options.memory_format=channels_last")
+    done = ask("--repeats", "1", "--set", "framework_options.memory_format=channels_last", "--json")
     assert done.exit_code == 0 and twins.asked == ["left", "right"], done.stderr
+    assert twins.options == {"left": {"memory_format": "channels_last"}, "right": {}}
+    assert json.loads(done.stdout)["framework_options"] == twins.options
+    assert "right has no memory_format. It was timed without." in done.stdout
     done = ask("--set", "framework_options.memory_formt=channels_last")
     assert done.exit_code == 2 and "did you mean memory_format?" in done.stderr
 

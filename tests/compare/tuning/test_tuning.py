@@ -19,6 +19,7 @@ from urllib.parse import unquote
 import optuna
 import psutil
 import pytest
+from sqlalchemy.exc import OperationalError
 from typer.testing import CliRunner
 
 from common.artifacts import atomic_files
@@ -238,6 +239,17 @@ def test_a_tuning_whose_trials_are_gone_keeps_its_record(searched: tuple[Path, T
     done = CliRunner().invoke(app, ["tune", "--resume", str(folder)])
     assert done.exit_code == 2 and "which holds the trials, is gone. Restore it" in done.stderr, done.output
     assert (folder / tuner.RECORD_FILE).read_bytes() == (searched[0] / tuner.RECORD_FILE).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("reason", "advice"), [("database or disk is full", "Free space."), ("no such table: trials", "Repair it.")]
+)
+def test_a_storage_that_fails_says_what_helps(reason: str, advice: str) -> None:
+    with (
+        pytest.raises(LaunchError, match=rf"{reason}.*\. {advice} Then the same command resumes"),
+        optuna_study.storage_errors(),
+    ):
+        raise OperationalError("INSERT", {}, sqlite3.OperationalError(reason))
 
 
 def test_a_storage_that_another_one_has_open_is_not_called_damaged(

@@ -223,13 +223,19 @@ def test_what_is_no_classification_of_images_is_refused(
     assert not str(refused.value).endswith("?.")
 
 
-def test_a_package_that_may_run_code_of_a_set_is_not_asked_for_it(convert: Callable[..., Written]) -> None:
+@pytest.mark.parametrize(("version", "asked"), [("3.6.0", False), ("4.0.0", True), ("10.1.0.dev0", True)])
+def test_a_package_that_may_run_code_of_a_set_is_not_asked_for_it(
+    convert: Callable[..., Written], version: str, asked: bool
+) -> None:
     def load_dataset(*arguments: Any, **settings: Any) -> None:
-        pytest.fail("it might have run code of the set")
+        raise InterruptedError("asked")
 
-    old = SimpleNamespace(__version__="3.6.0", load_dataset=load_dataset, DatasetDict=dict)
-    with pytest.raises(public_set_process.Refused, match=r"Received: datasets 3\.6\.0\. Install datasets 4 or later there\."):
-        convert("huggingface", old)
+    package = SimpleNamespace(__version__=version, load_dataset=load_dataset, DatasetDict=dict)
+    why = (
+        "Received: InterruptedError: asked" if asked else rf"Received: datasets {version}\. Install datasets 4 or later there\."
+    )
+    with pytest.raises(public_set_process.Refused, match=why):
+        convert("huggingface", package)
 
 
 def test_a_missing_package_is_named_with_the_interpreter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
