@@ -808,7 +808,7 @@ def _chains(what: Spec, size: int) -> list[list[npt.NDArray[np.int64]]]:
 def _moved(array: Array, generator: np.random.Generator) -> Array:
     """Every value one unit in the last place up or down.
 
-    A zero stays. Beside it lie subnormal numbers, which no sum would notice, and with which BLAS is ten times as slow.
+    A zero stays. Beside it lie subnormal numbers. No sum would notice them, and with them BLAS is ten times as slow.
     """
     up = generator.random(array.shape, np.float32) < 0.5
     moved = np.nextafter(array, np.where(up, array.dtype.type(np.inf), array.dtype.type(-np.inf)))
