@@ -95,6 +95,8 @@ def missing(path: Path, what: str, again: str) -> str:
         return _message(f"{path.parent} is a file, not the folder of a {what}.", again)
     if not path.parent.exists():
         return _message(f"There is no folder {path.parent}.", again)
+    if path.exists():
+        return _message(f"{path} is no {what}: it is no plain file.", again)
     return _message(f"{path.parent} holds no {what}: there is no file {path.name}.", again)
 
 

@@ -38,7 +38,9 @@ def read_values(path: str | Path, kind: str = "spec file") -> dict[str, Any]:
         raise SpecError(f"{kind} cannot be read. Received: {path} ({error}). Use a .yaml or .json file.") from None
     except PlainValuesError as error:
         raise SpecError(f"{kind} {path} is not valid {path.suffix.lstrip('.') or 'YAML'}: {error}. Mend the file.") from None
-    if values is None:
+    if not text.strip():  # as a full disk or a broken copy leaves it
+        raise SpecError(f"{kind} {path} is empty. Use `field: value` lines, or {{}} for the defaults.")
+    if values is None:  # nothing but comments
         values = {}
     if not isinstance(values, dict):
         raise SpecError(

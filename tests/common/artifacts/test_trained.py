@@ -68,7 +68,7 @@ def test_files_that_are_no_trained_model_are_refused_by_name(tmp_path: Path) -> 
         said = "there is no file missing" if content is None else rf"{name} is not a whole trained model \(.*\)"
         with pytest.raises(WeightsError, match=rf"{said}\. Use the best\.safetensors of a run"):
             trained.load(path)
-    with pytest.raises(WeightsError, match="there is no file"):
+    with pytest.raises(WeightsError, match="is no trained model: it is no plain file"):
         trained.load(tmp_path)
     foreign = tmp_path / "foreign"
     safetensors.numpy.save_file({"x": np.zeros(3)}, foreign)
