@@ -253,8 +253,8 @@ class _NativeAtOnce(Native):
 def _laid_out_as(variables: list[torch.Tensor], gradients: list[torch.Tensor]) -> list[torch.Tensor]:
     """The gradients or a state, each with its variable's strides.
 
-    torch's fused kernels read variable, gradient and state side by side in memory, and do not look at strides. What was sent in
-    a vector, or stored, is laid out otherwise, and would update other weights.
+    torch's fused kernels read variable, gradient and state side by side in memory, and do not look at strides. Gradients
+    that were sent in a vector, and stored states, have other strides. They would update other weights.
     """
 
     def order(tensor: torch.Tensor) -> list[int]:
