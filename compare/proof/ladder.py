@@ -56,9 +56,9 @@ MORE_FLOPS = 2e12
 LEAST_WITH_MORE = 10
 """Steps that more copies follow, at least. Of a large model `LEAST_FOLLOWED` are followed, by no more copies."""
 LEAST_FOLLOWED, MOST_FOLLOWED = 4, 100
-FOLLOWED_FLOPS = 0.75e12
-"""Of a run and its copies in one framework: some five seconds on two cores. On digits the copies are as far apart as they will
-ever be by then."""
+FOLLOWED_FLOPS = 0.6e12
+"""Of a run and its copies in one framework: some eight seconds on one core. The losses of digits' copies
+are tenths apart by then."""
 LOWER_RATES = 2
 """How often the learning rate of the free-running losses may be divided by ten."""
 _EVEN = "serial"
