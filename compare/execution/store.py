@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from datetime import datetime
 from functools import cached_property, lru_cache
@@ -43,6 +43,7 @@ RUNS_FOLDER, PROOF_FOLDER = "runs", "proof"
 LOG_FILE = "log.txt"
 SPEC_FILE = "spec.json"
 _LOCK_FILE = ".lock"
+_KEPT_APART = re.compile(r"\.(attempt|replaced)[0-9]+$")
 _LOCK_SECONDS = 1.0
 """How long a command tries to get a folder. One that only looks whether a folder is busy holds it for a moment."""
 
@@ -189,6 +190,8 @@ class Stored(Exact):
     """Why each stored file that cannot be relied on was left out."""
     torn: dict[str, int] = {}
     """Row id: how many of its repeats have a result that was set aside."""
+    unplanned: list[str] = []
+    """Folders of runs that have a result and are not in the plan."""
     replaced: dict[int, dict[int, dict[str, RunResult]]] = {}
     """Repeat: {number: {row id: result}} of the runs that `Comparison.replaced` names, the oldest number first."""
     made_from: dict[str, str] = {}
@@ -521,10 +524,21 @@ def read(folder: Path, signers: Path | None = None) -> Stored:
         runs=runs,
         set_aside=set_aside,
         torn=torn,
+        unplanned=_unplanned(folder, planned),
         replaced=_replaced(folder, comparison.replaced),
         made_from=made_from,
         signature=signing.judge(folder, made_from, planned, signers),
     )
+
+
+def _unplanned(folder: Path, planned: Set[str]) -> list[str]:
+    """Names of run folders whose result no plan asks for. Attempts and replaced runs have a suffix."""
+    try:
+        folders = sorted(each for each in (folder / RUNS_FOLDER).iterdir() if not _KEPT_APART.search(each.name))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    others = [each for each in folders if f"{RUNS_FOLDER}/{each.name}/{results.RESULT_FILE}" not in planned]
+    return [each.name for each in others if (each / results.RESULT_FILE).is_file()]
 
 
 def set_apart(folder: Path, replaced: Sequence[Replaced]) -> None:

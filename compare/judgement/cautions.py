@@ -35,6 +35,9 @@ RISEN_FROM = 2.0
 """A run broke down if its last training loss exceeds the first one, and that of the best epoch this many times."""
 
 
+_MOST_NAMED = 3
+
+
 class _Caution(NamedTuple):
     """What is wrong with one row. Rows with the same `several` share one sentence."""
 
@@ -51,6 +54,7 @@ def sentences(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
     general = [
         *signature(stored),
         *(f"Set aside: {reason}" for reason in stored.set_aside),
+        *_unplanned(stored.unplanned),
         *of_the_data(stored.comparison.data_notes),
         *_shared_cores(stored),
         *_not_in_turn(stored),
@@ -315,6 +319,17 @@ def _shared_cores(stored: Stored) -> list[str]:
         "threads of a core do less than two cores."
         for cores, physical in sorted(budgets)
         if physical < cores
+    ]
+
+
+def _unplanned(runs: Sequence[str]) -> list[str]:
+    """Results that do not count, as after `--resume` with fewer repeats or modes: who chooses runs chooses a verdict."""
+    if not runs:
+        return []
+    more = f" and {len(runs) - _MOST_NAMED} more" if len(runs) > _MOST_NAMED else ""
+    return [
+        f"{wording.count(len(runs), 'result')} in {store.RUNS_FOLDER}/ that the plan does not ask for and no figure counts: "
+        f"{', '.join(runs[:_MOST_NAMED])}{more}."
     ]
 
 

@@ -84,6 +84,22 @@ def test_a_result_that_was_made_faster_and_has_lost_its_checksum_is_set_aside(tm
     assert compared.stored.set_aside == [f"{path.relative_to(folder)} {said}"]
 
 
+def test_results_that_the_plan_does_not_ask_for_are_named(tmp_path: Path) -> None:
+    stored = made.repeated(5)
+    folder = made.stored_in(stored, tmp_path / "results")
+    assert not any("does not ask for" in caution for caution in comparison_report.read(folder).cautions)
+    fewer = stored.comparison.model_copy(update={"repeats": 3})
+    store.write_plan(folder, fewer)
+    rows = [row.id for row in fewer.rows]
+    store.run_folder(folder, rows[0], 4).rename(store.run_folder(folder, rows[0], 4).with_name("earlier.attempt1"))
+    compared = comparison_report.read(folder)
+    left = sorted(f"{row}-r{repeat}" for row in rows for repeat in (3, 4) if (row, repeat) != (rows[0], 4))
+    assert compared.stored.unplanned == left and compared.exit_code == 0
+    (said,) = [caution for caution in compared.cautions if "does not ask for" in caution]
+    named = f"{', '.join(left[:3])} and {len(left) - 3} more."
+    assert said == f"{len(left)} results in runs/ that the plan does not ask for and no figure counts: {named}"
+
+
 def test_a_row_with_a_torn_repeat_is_incomplete_beside_the_figures_of_the_others(tmp_path: Path) -> None:
     stored = made.repeated(3)
     folder = made.stored_in(stored, tmp_path / "results")
