@@ -87,7 +87,7 @@ LOOSE = 1e-3
 
 _OF_SCORES = (
     "a prediction is the class of the largest logit, or of one that rounding can make the largest; the loss in evaluation may "
-    "be off by what rounding moves a logit"
+    "be off by what rounding moves a logit and the loss itself"
 )
 """Why the tolerances of the scores."""
 
@@ -475,9 +475,13 @@ class Judge:
         if what.precision == "float32" and f"num_correct/{step}" in recorded:
             yield from (("scores", each) for each in self._counted(recorded, truth, step))
             (_, losses), error, predicted = self._evaluated(recorded, step)
-            scored, wanted = np.asarray(recorded[f"scored/{step}/loss"], np.float64).reshape(1), np.array([losses.mean()])
-            # Of each image the loss moves by twice the error of a logit at most.
-            yield "scores", finding("loss in evaluation", absolute(scored, wanted), 2 * error, abs(float(wanted[0])))
+            scored, wanted = np.asarray(recorded[f"scored/{step}/loss"], np.float64).reshape(1), losses.mean().reshape(1)
+            scale = abs(float(wanted[0]))
+            # Of each image the loss moves by twice the error of a logit at most. Its own sums round too, also of tiny logits.
+            yield (
+                "scores",
+                finding("loss in evaluation", absolute(scored, wanted), 2 * error + ROUNDING_FACTOR * unit * scale, scale),
+            )
             yield "scores", predicted
         (weights, kept_before), after = state_before(self._teacher, step), group(recorded, f"after/{step}/weights/")
         for name, wanted in truth.step.statistics.items():
@@ -530,7 +534,8 @@ class Judge:
         logits, labels = truth.step.logits, truth.step.labels
         others = np.where(np.eye(logits.shape[1], dtype=bool)[labels], -np.inf, logits).max(1)
         margins = logits[range(len(labels)), labels] - others
-        least, most = (int((margins > side * 2 * truth.allowed.logits).sum()) for side in (1.0, -1.0))
+        error = 2 * truth.allowed.logits
+        least, most = int((margins > error).sum()), int((margins >= -error).sum())  # equal logits are a tie
         counted = np.asarray(recorded[f"num_correct/{step}"]).item()
         beyond = max(least - counted, counted - most, 0)
         yield Finding(beyond / len(labels), 0.0, f"right predictions of {counted} images, should be {least} to {most}", step)

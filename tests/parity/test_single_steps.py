@@ -274,6 +274,21 @@ def test_rounding_alone_fails_no_step_and_the_tolerance_is_small(
     assert by_aspect["batches"].judged_steps == 4
 
 
+def test_the_scores_of_a_last_layer_of_zeros_may_round_and_no_more(recorded: Recordings) -> None:
+    teacher = recorded("pytorch", "teacher-nothing")
+    for name in teacher:
+        if "/weights/logits." in name:
+            teacher[name] = np.zeros_like(teacher[name])
+    steps = [name.split("/")[1] for name in teacher if name.startswith("scored/") and name.endswith("/loss")]
+
+    def status(relative: float) -> str:
+        pupil = teacher | {f"scored/{step}/loss": np.array([math.log(10) * (1 + relative)]) for step in steps}
+        found = _judge(_spec(), teacher).rungs(_spec(), pupil, "tensorflow")
+        return next(rung for rung in found if rung.name.endswith("scores")).status
+
+    assert [status(2.0**-23), status(1e-5)] == ["passed", "failed"]
+
+
 def test_an_array_is_judged_on_its_own_scale_however_small_it_is(recorded: Recordings, judge: single_steps.Judge) -> None:
     clean = recorded("tensorflow", "pupil-nothing")
     name = "after/2/slots/buffer/conv_bn.gamma"
