@@ -323,7 +323,7 @@ def _shared_cores(stored: Stored) -> list[str]:
 
 
 def _unplanned(runs: Sequence[str]) -> list[str]:
-    """Results that do not count, as after `--resume` with fewer repeats or modes: who chooses runs chooses a verdict."""
+    """Results that do not count, as under another plan than they were made by. Who leaves out runs chooses a verdict."""
     if not runs:
         return []
     more = f" and {len(runs) - _MOST_NAMED} more" if len(runs) > _MOST_NAMED else ""

@@ -9,7 +9,9 @@ from __future__ import annotations
 import bz2
 import gzip
 import hashlib
+import io
 import lzma
+import shutil
 import stat
 import tarfile
 import zipfile
@@ -181,8 +183,10 @@ class Zip(_Archive):
                 yield name, partial(self._content, archive, member)
 
     def _content(self, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
+        content = io.BytesIO()  # its value is no copy: a large member is in memory once
         with _refusing_damage(self.path), archive.open(member) as file:
-            return b"".join(iter(partial(file.read, _ZIP_BYTES_AT_ONCE), b""))
+            shutil.copyfileobj(file, content, _ZIP_BYTES_AT_ONCE)
+        return content.getvalue()
 
 
 class _Forward:

@@ -131,6 +131,12 @@ def test_a_refusal_of_broken_files_names_the_copies_across_splits_too(tmp_path: 
     assert "1 image that is in more than one split" in found["refusal"] and "`--duplicates allow`" in found["refusal"]
 
 
+def test_data_without_one_usable_image_are_shown_too(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "leaves", {"cat/0.png": b"", "dog/0.png": b""})
+    assert len(explored(folder, exit_code=4)["files"]["bad"]) == 2
+    assert "'cat/0.png': empty" in explore(folder).stdout
+
+
 def test_broken_files_may_be_left_out(tmp_path: Path) -> None:
     found = explored(write_folder(tmp_path / "leaves", DIVIDED | BROKEN), "--on-bad", "skip")
     assert found["refusal"] is None and len(found["files"]["bad"]) == 4 and found["content_hash"]

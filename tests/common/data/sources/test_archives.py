@@ -377,6 +377,20 @@ def test_a_file_in_a_zip_that_unpacks_to_more_than_it_says_is_refused_without_me
         tracemalloc.stop()
 
 
+@pytest.mark.parametrize("write", [write_tar, write_zip])
+def test_a_large_file_of_an_archive_is_in_memory_once(write, tmp_path):
+    size = 2**24
+    path = write(tmp_path / "pets", {"cat/large.png": bytes(size)})
+    source = archives.recognise(path)
+    assert source is not None
+    tracemalloc.start()
+    try:
+        assert [content.num_bytes for _, content in source.read(["cat/large.png"])] == [size]
+        assert tracemalloc.get_traced_memory()[1] < 1.3 * size
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.parametrize("write", [write_folder, write_tar, write_zip])
 def test_an_image_file_has_a_lower_limit_than_a_file_of_arrays(write, tmp_path, refusal, monkeypatch):
     assert image_folder.MAX_FILE_BYTES < file_source.MAX_FILE_BYTES
