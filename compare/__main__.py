@@ -235,7 +235,8 @@ def _refuse_surroundings() -> None:
         _refuse("stdout is closed. Send it to a file, or to /dev/null.", EXIT_UNWRITTEN)
     for before, word in itertools.pairwise(sys.argv):
         if not word or re.fullmatch("--[a-z-]+=", word):  # an empty path would be the current folder
-            _refuse(f"A value is empty. Received: '' after {word or before}. Is a variable of the shell not set?", 2)
+            which = word or before
+            _refuse(f"A value is empty. Received: '' after {which}. Give it a value, or leave the option out.", 2)
         if not _is_text(word):
             _refuse(f"Words and names must be UTF-8. Received: {word!a}. Rename the file.", 2)
     try:

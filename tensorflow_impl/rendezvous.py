@@ -30,7 +30,9 @@ def adopt() -> None:
     if "TF_CONFIG" not in os.environ or "RANK" in os.environ:
         return
     config = json.loads(os.environ["TF_CONFIG"])
-    if others := {*config["cluster"], config["task"]["type"]} - {"chief", "worker"}:
+    if config["task"]["type"] not in ("chief", "worker"):
+        raise SpecError(f"TF_CONFIG makes this process no worker. Received: {config['task']['type']}. Do not start it.")
+    if others := set(config["cluster"]) - {"chief", "worker"}:
         raise SpecError(f"TF_CONFIG must name a chief or workers alone. Received: {', '.join(sorted(others))}. Leave them out.")
     addresses = [*config["cluster"].get("chief", []), *config["cluster"].get("worker", [])]
     rank = config["task"]["index"] + (len(config["cluster"].get("chief", [])) if config["task"]["type"] == "worker" else 0)

@@ -42,6 +42,8 @@ def parse(framework: str, words: Sequence[str]) -> argparse.Namespace:
     subparser.add_argument("--workers", type=int, required=True)
     subparser.add_argument("--out", type=Path, required=True, metavar="FILE")
     inference.add_commands(commands)
+    if "" in words:  # an empty path would be the current folder
+        parser.error("A value is empty. Received: ''. Give it a value, or leave its option out.")
     first, *others = _recordings(words) if words[:1] == ["trace"] else [list(words)]
     arguments = parser.parse_args(first)
     arguments.then = [parser.parse_args(["trace", *other]) for other in others]

@@ -7,6 +7,7 @@ import hashlib
 import os
 import sys
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
@@ -92,10 +93,11 @@ def launch(job: Job, environments: list[dict[str, str]], waiting: str) -> int:
     try:
         server, address = parameter_server.of_its_own(read, environments[0][placement.PASSWORD_VARIABLE]) or (None, {})
         shared = {timing.STARTED_VARIABLE: repr(job.started), **address}
-        members = [_process(job, rank, environment | shared) for rank, environment in enumerate(environments)]
-        if server is not None:
-            members.append(server)
         with contextlib.ExitStack() as held:
+            job = replace(job, words=_words(job, held))
+            members = [_process(job, rank, environment | shared) for rank, environment in enumerate(environments)]
+            if server is not None:
+                members.append(server)
             if not private_folder.inside():  # else whoever started this process has made one for the run
                 here = held.enter_context(private_folder.PrivateFolder()).environment
                 members = [each if each.host else each._replace(environment=each.environment | here) for each in members]
@@ -119,6 +121,16 @@ def launch(job: Job, environments: list[dict[str, str]], waiting: str) -> int:
         except OSError as error:
             print(results.unwritten(error), file=sys.stderr)
     return EXIT_DATA_REFUSED if failure.code == EXIT_DATA_REFUSED else EXIT_FAILED
+
+
+def _words(job: Job, held: contextlib.ExitStack) -> list[str]:
+    """The command line of a rank. It cannot read stdin or a pipe again, so it gets a file."""
+    path = job.arguments.spec
+    if path.is_file() and not path.is_symlink():  # /dev/stdin is a link, also where it leads to a file
+        return job.words
+    file = held.enter_context(private_folder.PrivateFolder()).path / "spec.json"
+    file.write_text(job.spec.to_json(), encoding="utf-8")
+    return [str(file) if Path(word) == path else word for word in job.words]
 
 
 def _process(job: Job, rank: int, environment: dict[str, str]) -> ProcessSpec:

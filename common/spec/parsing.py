@@ -28,6 +28,8 @@ def read_values(path: str | Path, kind: str = "spec file") -> dict[str, Any]:
     path = Path(path)
     try:
         text = plain_values.read_text(path)
+        if not text.strip("\ufeff \t\r\n"):  # as a full disk or a broken copy leaves it
+            raise SpecError(f"{kind} {path} is empty. Use `field: value` lines.")
         # YAML is a superset of JSON but for tabs and long keys; read each by its own rules.
         values = plain_values.from_json(text) if path.suffix == ".json" else plain_values.from_yaml(text)
     except FileNotFoundError:
@@ -38,9 +40,7 @@ def read_values(path: str | Path, kind: str = "spec file") -> dict[str, Any]:
         raise SpecError(f"{kind} cannot be read. Received: {path} ({error}). Use a .yaml or .json file.") from None
     except PlainValuesError as error:
         raise SpecError(f"{kind} {path} is not valid {path.suffix.lstrip('.') or 'YAML'}: {error}. Mend the file.") from None
-    if not text.strip():  # as a full disk or a broken copy leaves it
-        raise SpecError(f"{kind} {path} is empty. Use `field: value` lines, or {{}} for the defaults.")
-    if values is None:  # nothing but comments
+    if values is None:  # comments, or `null`
         values = {}
     if not isinstance(values, dict):
         raise SpecError(

@@ -43,7 +43,7 @@ RUNS_FOLDER, PROOF_FOLDER = "runs", "proof"
 LOG_FILE = "log.txt"
 SPEC_FILE = "spec.json"
 _LOCK_FILE = ".lock"
-_KEPT_APART = re.compile(r"\.(attempt|replaced)[0-9]+$")
+_ATTEMPT = re.compile(r"\.attempt[0-9]+$")
 _LOCK_SECONDS = 1.0
 """How long a command tries to get a folder. One that only looks whether a folder is busy holds it for a moment."""
 
@@ -524,21 +524,23 @@ def read(folder: Path, signers: Path | None = None) -> Stored:
         runs=runs,
         set_aside=set_aside,
         torn=torn,
-        unplanned=_unplanned(folder, planned),
+        unplanned=_unplanned(folder, planned, comparison.replaced),
         replaced=_replaced(folder, comparison.replaced),
         made_from=made_from,
         signature=signing.judge(folder, made_from, planned, signers),
     )
 
 
-def _unplanned(folder: Path, planned: Set[str]) -> list[str]:
-    """Names of run folders whose result no plan asks for. Attempts and replaced runs have a suffix."""
+def _unplanned(folder: Path, planned: Set[str], replaced: Sequence[Replaced]) -> list[str]:
+    """Names of run folders whose result no plan asks for. Earlier attempts at a planned run are none of them."""
+    known = {Path(path).parent.name for path in (*planned, *(each.path for each in replaced))}
     try:
-        folders = sorted(each for each in (folder / RUNS_FOLDER).iterdir() if not _KEPT_APART.search(each.name))
-    except (FileNotFoundError, NotADirectoryError):
+        with os.scandir(folder / RUNS_FOLDER) as entries:
+            others = sorted(each.name for each in entries if _ATTEMPT.sub("", each.name) not in known)
+    except OSError:  # runs that cannot be read are missing
         return []
-    others = [each for each in folders if f"{RUNS_FOLDER}/{each.name}/{results.RESULT_FILE}" not in planned]
-    return [each.name for each in others if (each / results.RESULT_FILE).is_file()]
+    there = (name for name in others if os.path.lexists(folder / RUNS_FOLDER / name / results.RESULT_FILE))
+    return [os.fsencode(name).decode("utf-8", "backslashreplace") for name in there]
 
 
 def set_apart(folder: Path, replaced: Sequence[Replaced]) -> None:

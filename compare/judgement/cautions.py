@@ -36,6 +36,7 @@ RISEN_FROM = 2.0
 
 
 _MOST_NAMED = 3
+"""Runs that a caution names."""
 
 
 class _Caution(NamedTuple):

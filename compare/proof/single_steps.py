@@ -477,7 +477,7 @@ class Judge:
             (_, losses), error, predicted = self._evaluated(recorded, step)
             scored, wanted = np.asarray(recorded[f"scored/{step}/loss"], np.float64).reshape(1), losses.mean().reshape(1)
             scale = abs(float(wanted[0]))
-            # Of each image the loss moves by twice the error of a logit at most. Its own sums round too, also of tiny logits.
+            # An image moves the loss by twice a logit's error at most. The loss rounds too, even where all logits are tiny.
             yield (
                 "scores",
                 finding("loss in evaluation", absolute(scored, wanted), 2 * error + ROUNDING_FACTOR * unit * scale, scale),

@@ -200,7 +200,7 @@ def sentences(timed: Timed) -> list[str]:
         if taken:
             said.append(f"{framework}: other work took up to {taken:.2f} cores.{verdict_sentences.DISTURBED}")
         if left_out := sorted(timed.spec.framework_options.keys() - timed.specs[framework].framework_options.keys()):
-            said.append(f"{framework} has no {' or '.join(left_out)}. It was timed without.")
+            said.append(f"{framework} has no {' or '.join(left_out)}. It was timed without it.")
     if timed.reach is None:
         said.append("The limits of the machine could not be measured.")
     return said

@@ -68,7 +68,7 @@ class MultiProcess(Trainer):
             if self._wrapped is None:
                 self._compressor.exchange(found)
                 return
-            # As many bytes as DDP sends, in buckets as full. DDP fills its own in the order in which gradients are ready.
+            # As many bytes as DDP sends, in buckets of its size. DDP fills its own in the order in which gradients are ready.
             work = [collectives.start_all_reduce(bucket) for bucket in buckets]
             for each in work:
                 each.wait()

@@ -86,7 +86,7 @@ class Trainer(trainer.Trainer):
         return len(self._shapes)
 
     def score(self, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> tuple[Any, npt.NDArray[np.int64]]:
-        with tf.device("CPU:0"):  # Twin: else TensorFlow sends the whole batch to the first GPU. Replicas take shards.
+        with tf.device("CPU:0"):  # Twin: else TensorFlow sends the whole batch to the first GPU. Each replica copies its shard.
             given = tf.constant(images), tf.constant(labels)
         loss, predictions = self._score(*given)
         return loss, predictions.numpy()

@@ -179,7 +179,7 @@ def test_words_that_are_not_utf_8_are_refused(tmp_path: Path) -> None:
 def test_an_empty_value_is_refused(words: tuple[str, ...]) -> None:
     """As an unset variable of the shell leaves it. As a path it would be the current folder."""
     done = started("report", *words, stdout=subprocess.PIPE)
-    wanted = f"A value is empty. Received: '' after {words[0]}. Is a variable of the shell not set?\n"
+    wanted = f"A value is empty. Received: '' after {words[0]}. Give it a value, or leave the option out.\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", wanted)
 
 

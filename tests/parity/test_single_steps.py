@@ -281,12 +281,22 @@ def test_the_scores_of_a_last_layer_of_zeros_may_round_and_no_more(recorded: Rec
             teacher[name] = np.zeros_like(teacher[name])
     steps = [name.split("/")[1] for name in teacher if name.startswith("scored/") and name.endswith("/loss")]
 
-    def status(relative: float) -> str:
-        pupil = teacher | {f"scored/{step}/loss": np.array([math.log(10) * (1 + relative)]) for step in steps}
+    assert any(teacher[f"num_correct/{step}"] > 0 for step in steps)  # all logits are equal, which is a tie
+
+    def status(units: int) -> str:
+        pupil = teacher | {f"scored/{step}/loss": np.array([math.log(10) * (1 + units * 2.0**-24)]) for step in steps}
         found = _judge(_spec(), teacher).rungs(_spec(), pupil, "tensorflow")
         return next(rung for rung in found if rung.name.endswith("scores")).status
 
-    assert [status(2.0**-23), status(1e-5)] == ["passed", "failed"]
+    assert [status(6), status(10)] == ["passed", "failed"]
+
+
+@pytest.mark.parametrize("more", [-1, 1])
+def test_one_right_prediction_more_or_less_is_found(recorded: Recordings, judge: single_steps.Judge, more: int) -> None:
+    pupil = recorded("tensorflow", "pupil-nothing")
+    pupil |= {name: count + more for name, count in pupil.items() if name.startswith("num_correct/")}
+    (rung,) = [each for each in judge.rungs(_spec(), pupil, "tensorflow") if each.status == "failed"]
+    assert rung.name.endswith("scores") and "right predictions of" in rung.where
 
 
 def test_an_array_is_judged_on_its_own_scale_however_small_it_is(recorded: Recordings, judge: single_steps.Judge) -> None:

@@ -358,7 +358,8 @@ def test_a_file_is_read_by_its_suffix(tmp_path: Path, name: str, text: str, expe
     [
         ("s.json", b"{'seed': 1}", "is not valid json"),
         ("s.yaml", b"a: [1", "is not valid yaml"),
-        ("s.yaml", b"\n", "s.yaml is empty. Use `field: value` lines, or {} for the defaults."),
+        ("s.yaml", b"\n", "s.yaml is empty. Use `field: value` lines."),
+        ("s.json", b"\xef\xbb\xbf \n", "s.json is empty. Use `field: value` lines."),
         ("s.yaml", b"- 1\n- 2\n", "must hold a mapping of fields. Received: list."),
         ("s.yaml", b"data: {1: 2}\n", "has a field without a name. Received: 1."),
         ("s.yaml", b"data: &it {limit: *it}\n", "is not valid yaml"),

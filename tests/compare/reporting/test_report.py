@@ -91,9 +91,11 @@ def test_results_that_the_plan_does_not_ask_for_are_named(tmp_path: Path) -> Non
     fewer = stored.comparison.model_copy(update={"repeats": 3})
     store.write_plan(folder, fewer)
     rows = [row.id for row in fewer.rows]
-    store.run_folder(folder, rows[0], 4).rename(store.run_folder(folder, rows[0], 4).with_name("earlier.attempt1"))
+    last = store.run_folder(folder, rows[-1], 4)
+    last.rename(last.with_name(f"{rows[-1]}-r0.attempt1"))
+    store.run_folder(folder, rows[-1], 3).rename(last.with_name("zz\udcff"))
     compared = comparison_report.read(folder)
-    left = sorted(f"{row}-r{repeat}" for row in rows for repeat in (3, 4) if (row, repeat) != (rows[0], 4))
+    left = [*sorted(f"{row}-r{repeat}" for row in rows[:-1] for repeat in (3, 4)), "zz\\xff"]
     assert compared.stored.unplanned == left and compared.exit_code == 0
     (said,) = [caution for caution in compared.cautions if "does not ask for" in caution]
     named = f"{', '.join(left[:3])} and {len(left) - 3} more."

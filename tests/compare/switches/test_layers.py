@@ -70,7 +70,7 @@ def test_a_switch_of_one_framework_is_left_out_for_the_other(twins: Twins, monke
     assert done.exit_code == 0 and twins.asked == ["left", "right"], done.stderr
     assert twins.options == {"left": {"memory_format": "channels_last"}, "right": {}}
     assert json.loads(done.stdout)["framework_options"] == twins.options
-    assert "right has no memory_format. It was timed without." in done.stdout
+    assert "right has no memory_format. It was timed without it." in done.stdout
     done = ask("--set", "framework_options.memory_formt=channels_last")
     assert done.exit_code == 2 and "did you mean memory_format?" in done.stderr
 
