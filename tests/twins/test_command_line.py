@@ -528,6 +528,8 @@ def test_a_file_that_is_no_spec_is_refused_before_anything_starts(framework: str
     ended = subprocess.run(command, cwd=PROJECT, capture_output=True, check=False, timeout=SECONDS)
     assert ended.returncode == 2 and b"is no plain file" in ended.stderr, ended.stderr
     assert not (tmp_path / "out").exists()
+    ended = subprocess.run([*command[:-1], ""], cwd=PROJECT, capture_output=True, check=False, timeout=SECONDS)
+    assert ended.returncode == 2 and b"A value is empty" in ended.stderr, ended.stderr
 
 
 @pytest.mark.slow

@@ -192,7 +192,7 @@ def test_another_error_of_the_system_is_not_taken_for_a_wrong_host(tmp_path: Pat
     monkeypatch.setattr(supervisor, "run_members", run_members)
     monkeypatch.setattr(machine, "hold_to", lambda _: None)
     read = spec.build({"mode": "multi_process", "replicas": 2, "cores": 1, "hosts": ["a", "b"]})
-    arguments = argparse.Namespace(command="run", out=tmp_path, repeat=0)
+    arguments = argparse.Namespace(command="run", spec=tmp_path / "spec.json", out=tmp_path, repeat=0)
     environments = placement.environments(2, read.hosts)
     assert ranks.launch(Job("pytorch", read, arguments, [], 0.0), environments, "") == EXIT_FAILED
     made = results.load(tmp_path / results.RESULT_FILE)
@@ -207,7 +207,7 @@ def test_ranks_that_all_end_well_and_have_written_nothing_have_failed(
     monkeypatch.setattr(machine, "hold_to", lambda _: None)
     read = spec.build({"mode": "multi_process", "replicas": 2, "cores": 1})
     out = tmp_path if command == "run" else tmp_path / "recording"
-    arguments = argparse.Namespace(command=command, out=out, repeat=0)
+    arguments = argparse.Namespace(command=command, spec=tmp_path / "spec.json", out=out, repeat=0)
     job = Job("pytorch", read, arguments, [command], 0.0)
     assert ranks.launch(job, placement.environments(2), "") == 1
     assert "all ranks ended with exit code 0" in capsys.readouterr().err
