@@ -19,7 +19,9 @@ def visible(name: str) -> str:
 
     Reports show every name this way, in all their forms. JSON holds the name itself.
     """
-    return "".join(repr(letter)[1:-1] if letter == "\\" or not letter.isprintable() else letter for letter in name)
+    start, end = len(name) - len(name.lstrip(" ")), len(name.rstrip(" "))  # a space at an end is seen in no table
+    around = "".join(repr(letter)[1:-1] if letter == "\\" or not letter.isprintable() else letter for letter in name[start:end])
+    return r"\x20" * start + around + r"\x20" * (len(name) - max(start, end))
 
 
 def shortened(text: str, length: int) -> str:

@@ -47,8 +47,8 @@ def tune(settings: Tuning, folder: Path, lock: ExitStack | None = None) -> Tuned
         results_folder.refuse_other_request(
             folder, PLAN_FILE, Plan, "tuning", _of_settings(settings), identity=_identity, kind=KIND, own=(LOGS_FOLDER,)
         )
-        if settings.storage is None and (folder / RECORD_FILE).exists() and not (folder / STORAGE_FILE).exists():
-            raise FolderError(f"{folder / STORAGE_FILE}, which holds the trials, is gone. {optuna_study.ELSEWHERE}")
+        if settings.storage is None and (lost := _lost_storage(folder)) is not None:
+            raise FolderError(f"{folder / STORAGE_FILE}, which holds the trials, is {lost}. {optuna_study.ELSEWHERE}")
         wanted, space, values = _judge(settings, shown)
         shared_storage = None if settings.storage is None else optuna_study.open_storage(settings.storage)
         claimed = results_folder.claimed(
@@ -68,6 +68,16 @@ def tune(settings: Tuning, folder: Path, lock: ExitStack | None = None) -> Tuned
             tuned = _tuned(plan, space, [optuna_study.stored(each, storage) for each in searches])
             records.write(folder / RECORD_FILE, tuned)
         return tuned
+
+
+def _lost_storage(folder: Path) -> str | None:
+    """What has become of the trials of an earlier search. None: nothing, or there was none."""
+    if not any((folder / each).exists() for each in (RECORD_FILE, LOGS_FOLDER)):
+        return None
+    storage = folder / STORAGE_FILE
+    if not storage.exists():
+        return "gone"
+    return None if storage.stat().st_size else "empty"
 
 
 def stored_settings(folder: Path) -> Tuning:

@@ -14,9 +14,9 @@ from compare.reporting import class_tables, latex, tables
 from tests.compare import made
 from tests.compare.twins import linear
 
-NAMES = ("bell\a", "red\x1b[31m", "two\nlines", "a\tb", "right \u202e left", "zero\u200bwidth", "back\\slash", "слива")
+NAMES = ("bell\a", "red\x1b[31m", "two\nlines", "a\tb", "right \u202e left", "zero\u200bwidth", "back\\slash", "слива", " ends ")
 SHOWN = (
-    r"bell\x07", r"red\x1b[31m", r"two\nlines", r"a\tb", r"right \u202e left", r"zero\u200bwidth", r"back\\slash", "слива",
+    r"bell\x07", r"red\x1b[31m", r"two\nlines", r"a\tb", r"right \u202e left", r"zero\u200bwidth", r"back\\slash", "слива", r"\x20ends\x20",
 )  # fmt: skip
 
 

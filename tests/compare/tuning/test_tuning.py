@@ -232,12 +232,15 @@ def test_trials_that_were_changed_since_are_not_believed(
     assert done.exit_code == 2 and said in done.stderr and "Traceback" not in done.stderr, done.output
 
 
-def test_a_tuning_whose_trials_are_gone_keeps_its_record(searched: tuple[Path, Tuned], tmp_path: Path) -> None:
+@pytest.mark.parametrize("lost", ["gone", "empty"])
+def test_a_tuning_whose_trials_are_lost_keeps_its_record(searched: tuple[Path, Tuned], tmp_path: Path, lost: str) -> None:
     folder = tmp_path / "copy"
     shutil.copytree(searched[0], folder)
     (folder / tuner.STORAGE_FILE).unlink()
+    if lost == "empty":
+        (folder / tuner.STORAGE_FILE).touch()
     done = CliRunner().invoke(app, ["tune", "--resume", str(folder)])
-    assert done.exit_code == 2 and "which holds the trials, is gone. Restore it" in done.stderr, done.output
+    assert done.exit_code == 2 and f"which holds the trials, is {lost}. Restore it" in done.stderr, done.output
     assert (folder / tuner.RECORD_FILE).read_bytes() == (searched[0] / tuner.RECORD_FILE).read_bytes()
 
 
