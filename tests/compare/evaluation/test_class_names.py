@@ -14,14 +14,21 @@ from compare.reporting import class_tables, latex, tables
 from tests.compare import made
 from tests.compare.twins import linear
 
-NAMES = ("bell\a", "red\x1b[31m", "two\nlines", "a\tb", "right \u202e left", "zero\u200bwidth", "back\\slash", "слива", " ends ")
+NAMES = ("bell\a", "red\x1b[31m", "two\nlines", "a\tb", "right \u202e left", "zero\u200bwidth", "back\\slash", "слива")
 SHOWN = (
-    r"bell\x07", r"red\x1b[31m", r"two\nlines", r"a\tb", r"right \u202e left", r"zero\u200bwidth", r"back\\slash", "слива", r"\x20ends\x20",
+    r"bell\x07", r"red\x1b[31m", r"two\nlines", r"a\tb", r"right \u202e left", r"zero\u200bwidth", r"back\\slash", "слива",
 )  # fmt: skip
 
 
 def test_a_name_is_shown_character_by_character() -> None:
     assert tuple(map(wording.visible, NAMES)) == SHOWN
+    assert [wording.visible(name) for name in ("a b", " a", "a  ", "  ", "")] == [
+        "a b",
+        r"\x20a",
+        r"a\x20\x20",
+        r"\x20\x20",
+        "",
+    ]
 
 
 def predictions(correct: int = 50, chance: float | None = None) -> tables.Table:
