@@ -23,7 +23,7 @@ from common.machine.flight import Flight
 from common.machine.heartbeat import Marks
 from common.machine.private_folder import PrivateFolder
 from common.processes import watchdog
-from common.processes.process_spec import SETTLED, Local, ProcessSpec
+from common.processes.process_spec import COMPUTING, SETTLED, Local, ProcessSpec
 from common.processes.watchdog import Sample
 
 SHELL_VARIABLE = "CONVTWINS_RSH"
@@ -33,7 +33,7 @@ FOLDER = "{folder}"
 """In a command: a temporary folder on the other machine."""
 
 _PASSED = re.compile("(CONVTWINS|GLOO|NCCL|TF|TORCH|PYTHON)_?[A-Z0-9_]*|LANG|LC_ALL")
-"""Variables of the environment that are passed to ranks on other machines, beside `SETTLED`."""
+"""Variables of the environment that are passed to ranks on other machines, beside `COMPUTING`."""
 _SIGN_SECONDS = 0.5
 """Between two signs of life, both ways."""
 _SILENT_SECONDS = 4 * _SIGN_SECONDS
@@ -176,8 +176,8 @@ class Distant:
 
 
 def _is_passed(name: str) -> bool:
-    """Ranks of this machine have all of the launcher's environment. Its threads and kernels must be those of the others too."""
-    return _PASSED.fullmatch(name) is not None or (SETTLED.fullmatch(name) is not None and name != "LD_PRELOAD")
+    """Ranks of this machine have all of the launcher's environment. What it says of computing must hold for the others too."""
+    return any(names.fullmatch(name) for names in (_PASSED, COMPUTING))
 
 
 def main() -> int:

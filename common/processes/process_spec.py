@@ -63,10 +63,13 @@ OF_KERNELS = (
 )
 """How the names of variables begin that choose kernels, their threads, or how a framework computes."""
 
+COMPUTING = re.compile(f"({OF_KERNELS}|MALLOC)_.*|GLIBC_TUNABLES|CUDA_LAUNCH_BLOCKING|NVIDIA_TF32_OVERRIDE")
+"""Names of variables that say how a process computes. They are the same for all ranks."""
+
 # A run's threads and its place among ranks are the spec's to set, never the shell's.
 SETTLED = re.compile(
-    f"({OF_KERNELS}|TORCHELASTIC|MALLOC|PMI|OMPI)_.*|GLIBC_TUNABLES|CUDA_LAUNCH_BLOCKING"
-    "|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|ROLE_RANK|MASTER_ADDR|MASTER_PORT|CONVTWINS_(STARTED|COMPANION|MEETING|PARAMETER_SERVER)|NVIDIA_TF32_OVERRIDE|LD_PRELOAD"
+    f"{COMPUTING.pattern}|(TORCHELASTIC|PMI|OMPI)_.*|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|ROLE_RANK"
+    "|MASTER_ADDR|MASTER_PORT|CONVTWINS_(STARTED|COMPANION|MEETING|PARAMETER_SERVER)|LD_PRELOAD"
 )
 """Names of variables that a run does not take from the shell."""
 

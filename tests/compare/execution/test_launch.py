@@ -12,6 +12,7 @@ import pytest
 from common import spec
 from common.artifacts import results
 from common.processes import signals, watchdog
+from common.processes.process_spec import SETTLED
 from compare.core import errors
 from compare.core.interrupt import Interrupted, interruptible
 from compare.execution import executor, launch, matrix, store
@@ -76,10 +77,24 @@ def test_a_twin_inherits_no_thread_or_rank_settings_of_the_shell(
         "CONVTWINS_MEETING",
         "MASTER_ADDR",
         "KERAS_BACKEND",
+        *(
+            "GOMP_CPU_AFFINITY",
+            "KMP_BLOCKTIME",
+            "DNNL_MAX_CPU_ISA",
+            "ONEDNN_VERBOSE",
+            "OPENBLAS_NUM_THREADS",
+            "GOTO_NUM_THREADS",
+        ),
+        *("BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS", "LIBXSMM_TARGET", "NPY_DISABLE_CPU_FEATURES"),
+        *("CUDNN_LOGINFO_DBG", "CUBLAS_WORKSPACE_CONFIG", "CUBLASLT_LOG_LEVEL", "TORCH_LOGS", "TORCHINDUCTOR_FREEZING"),
+        *("TORCHDYNAMO_DISABLE", "PYTORCH_CUDA_ALLOC_CONF", "ATEN_CPU_CAPABILITY", "XLA_FLAGS", "JAX_PLATFORMS", "ACL_THREADS"),
+        *("MALLOC_ARENA_MAX", "GLIBC_TUNABLES", "CUDA_LAUNCH_BLOCKING", "NVIDIA_TF32_OVERRIDE", "TORCHELASTIC_RUN_ID"),
+        *("PMI_RANK", "OMPI_COMM_WORLD_RANK", "GROUP_RANK", "ROLE_RANK", "MASTER_PORT"),
     ]
     for name in names:
         monkeypatch.setenv(name, "1")
     monkeypatch.setenv("HARMLESS", "kept")
+    assert not SETTLED.fullmatch("TFDS_DATA_DIR") and SETTLED.fullmatch("LD_PRELOAD")
     script.write_text(f"import os; print([n for n in {names} if n in os.environ], os.environ['HARMLESS'])")
     launch.call("scripted", ["run"], log=tmp_path / "log.txt")
     assert (tmp_path / "log.txt").read_text() == "[] kept\n"
