@@ -388,7 +388,8 @@ def proof(comparison: Comparison, request: Request, folder: Path, shown: Display
             progress=shown.say,
         )
     except (LaunchError, SpecError) as error:
-        return ProofRecord(verdict="not proved", sentence=f"the proof broke off: {error}")
+        rows = {row.id: "not proved" for row in comparison.rows if row.spec.departs is None}
+        return ProofRecord(verdict="not proved", sentence=f"the proof broke off: {error}", row_verdicts=rows)
     verdicts = {framework: {mode: proof.mode_verdict(framework, mode) for mode in modes} for framework in request.frameworks}
     rows = timed_rows.row_verdicts(proof, comparison.rows)
     others = {

@@ -375,8 +375,6 @@ def _efficiency(row: Row, device: str | None, one_core: Ratio | None, same_cores
 def _parity(comparison: Comparison, row: Row) -> str:
     if comparison.proof is None:
         return "not examined"
-    if comparison.proof.verdict == "not proved" and not comparison.proof.mode_verdicts and row.spec.departs is None:
-        return "not proved"  # it broke off
     of_mode = comparison.proof.mode_verdicts.get(row.contestant, {}).get(row.spec.variant, "not claimed")
     return comparison.proof.row_verdicts.get(row.id, of_mode)
 

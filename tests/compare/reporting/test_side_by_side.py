@@ -69,9 +69,7 @@ def test_two_folders_of_one_machine_are_matched_row_by_row_and_left_untouched(tm
 def test_a_verdict_on_rows_whose_proof_failed_says_so(tmp_path: Path, side: str) -> None:
     stored = {"a": made.repeated(), "b": faster(made.repeated(), 2.0)}
     failed = {row.id: "not proved" for row in stored[side].comparison.rows if row.contestant == "pytorch"}
-    proof = store.ProofRecord(
-        verdict="not proved", sentence="rung 5 failed", row_verdicts=failed, mode_verdicts={"pytorch": {}}
-    )
+    proof = store.ProofRecord(verdict="not proved", sentence="rung 5 failed", row_verdicts=failed)
     stored[side] = stored[side].model_copy(update={"comparison": stored[side].comparison.model_copy(update={"proof": proof})})
     report = pair_of(*(made.stored_in(each, tmp_path / name) for name, each in stored.items()))
     said = dict(report.findings)["Which is faster?"]
