@@ -68,10 +68,24 @@ def stored_request(folder: Path, repeats: int | None = None) -> Request:
 
     Raises:
         FolderError: the folder holds no comparison, or brings an interpreter of its own.
+        SpecError: fewer repeats than it has.
     """
     stored = store.read_plan(folder)
+    refuse_fewer(repeats, stored.repeats, folder)
     enter(stored.contestants, folder)
     return of_rows(stored.rows, stored, folder, repeats)
+
+
+def refuse_fewer(repeats: int | None, planned: int, folder: Path) -> None:
+    """Refuse to leave out repeats: who may choose among them chooses a verdict.
+
+    Raises:
+        SpecError: fewer than were planned.
+    """
+    if repeats is not None and repeats < planned:
+        raise SpecError(
+            f"--repeats can only grow: {folder} has {planned}. Received: {repeats}. Leave it out, or start another comparison."
+        )
 
 
 def enter(stored: Sequence[Contestant], folder: Path) -> None:

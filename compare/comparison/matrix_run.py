@@ -148,6 +148,7 @@ def _run_cells(plan: MatrixPlan, folder: Path, within: Within, *, live: bool) ->
 def stored(folder: Path, repeats: int | None) -> MatrixPlan:
     """The plan of a stored matrix, to go on with it."""
     plan = cells.read(folder)
+    comparison_plan.refuse_fewer(repeats, plan.repeats, folder)
     comparison_plan.enter(plan.contestants, folder)
     return plan.model_copy(update={"repeats": plan.repeats if repeats is None else repeats})
 

@@ -272,6 +272,8 @@ def test_resume_takes_every_setting_from_the_folder_and_runs_what_is_missing(
     assert results.load(tmp_path / "out" / "runs" / "left-serial-1core-r0" / "result.json").status == "ok"
     again = compare("run", "--resume", tmp_path / "out", "--repeats", "2", "--json")
     assert json.loads(again.stdout)["comparison"]["repeats"] == 2
+    fewer = compare("run", "--resume", tmp_path / "out", "--repeats", "1")
+    assert fewer.exit_code == 2 and "--repeats can only grow" in fewer.stderr and "Received: 1." in fewer.stderr
 
 
 @pytest.mark.parametrize(
