@@ -79,7 +79,7 @@ def _class_table(exploration: Exploration, classes: Sequence[ClassCount]) -> Tab
     totals = [each.total for each in exploration.classes]
     left_out = len(exploration.classes) - len(classes)
     balance = f"{count(totals.count(0), 'class', 'classes')} of {len(totals):,} without an image."
-    if all(totals) and totals:
+    if totals and all(totals):
         balance = f"The largest class has {max(totals) / min(totals):.2f} times the images of the smallest."
     return Table.of(
         "counts",

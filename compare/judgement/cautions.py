@@ -35,10 +35,6 @@ RISEN_FROM = 2.0
 """A run broke down if its last training loss exceeds the first one, and that of the best epoch this many times."""
 
 
-_MOST_NAMED = 3
-"""Runs that a caution names."""
-
-
 class _Caution(NamedTuple):
     """What is wrong with one row. Rows with the same `several` share one sentence."""
 
@@ -327,11 +323,8 @@ def _unplanned(runs: Sequence[str]) -> list[str]:
     """Results that do not count, as under another plan than they were made by. Who leaves out runs chooses a verdict."""
     if not runs:
         return []
-    more = f" and {len(runs) - _MOST_NAMED} more" if len(runs) > _MOST_NAMED else ""
-    return [
-        f"{wording.count(len(runs), 'result')} in {store.RUNS_FOLDER}/ that the plan does not ask for and no figure counts: "
-        f"{', '.join(runs[:_MOST_NAMED])}{more}."
-    ]
+    found = wording.count(len(runs), "result")
+    return [f"{found} in {store.RUNS_FOLDER}/ that the plan does not ask for and no figure counts: {wording.listed(runs)}."]
 
 
 def _not_in_turn(stored: Stored) -> list[str]:

@@ -478,10 +478,8 @@ class Judge:
             scored, wanted = np.asarray(recorded[f"scored/{step}/loss"], np.float64).reshape(1), losses.mean().reshape(1)
             scale = abs(float(wanted[0]))
             # An image moves the loss by twice a logit's error at most. The loss rounds too, even where all logits are tiny.
-            yield (
-                "scores",
-                finding("loss in evaluation", absolute(scored, wanted), 2 * error + ROUNDING_FACTOR * unit * scale, scale),
-            )
+            allowed = 2 * error + ROUNDING_FACTOR * unit * scale
+            yield "scores", finding("loss in evaluation", absolute(scored, wanted), allowed, scale)
             yield "scores", predicted
         (weights, kept_before), after = state_before(self._teacher, step), group(recorded, f"after/{step}/weights/")
         for name, wanted in truth.step.statistics.items():

@@ -21,9 +21,12 @@ def test_ranks_read_a_spec_that_their_launcher_has_read_from_a_pipe(
     what = spec.build({"mode": "multi_process", "replicas": 2})
     place, file, seen = tmp_path / "given", tmp_path / "spec.json", list[str]()
     file.write_text(what.to_json(), encoding="utf-8")
-    {"file": file.rename, "pipe": lambda place: os.mkfifo(place), "link to a file": lambda place: place.symlink_to(file)}[kind](
-        place
-    )
+    if kind == "pipe":
+        os.mkfifo(place)
+    elif kind == "link to a file":
+        place.symlink_to(file)
+    else:
+        file.rename(place)
 
     def run(members: Sequence[Any], watch: supervisor.Watch) -> supervisor.Failure:
         for member in members:
