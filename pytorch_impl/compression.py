@@ -78,6 +78,9 @@ class Compressor:
         self._positions = weights.positions(model, architecture)
         self._names = list(self._positions)
         self._orders = weights.orders(model, architecture)
+        # Twin: compressed messages have the canonical layout, which is Keras'. Others keep torch's: to turn each kernel in each
+        # step would take ResNet18 a quarter of its time.
+        self._is_canonical = settings.compression != "none"
         self.sizes = [self._variables[position].numel() for position in self._positions.values()]
         self._dtype = self._variables[0].dtype
         self._buckets = buckets(self.sizes, self._dtype.itemsize, settings.bucket_mib)
@@ -91,9 +94,7 @@ class Compressor:
         """Yield the message of each bucket. Gradients are in the order of the model's own parameters."""
         for number, bucket in enumerate(self._buckets):
             names = [self._names[index] for index in bucket]
-            values = torch.cat(
-                [weights.flattened(name, gradients[self._positions[name]], self._orders.get(name)) for name in names]
-            )
+            values = torch.cat([self.flattened(name, gradients[self._positions[name]]) for name in names])
             if self._lost is not None:
                 values = values + self._lost[number]
             message = encode(values, self._settings)
@@ -118,10 +119,22 @@ class Compressor:
             summed = self._sum(parts, count).split([self.sizes[index] for index in bucket])
             for index, values in zip(bucket, summed, strict=True):
                 position = self._positions[self._names[index]]
-                made[position] = weights.restored(
-                    self._names[index], values, self._variables[position], self._orders.get(self._names[index])
-                )
+                made[position] = self.restored(self._names[index], values, self._variables[position])
         return made
+
+    def flattened(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """All values of a parameter or of its gradient [count], as messages hold them."""
+        return weights.flattened(name, tensor, self._orders.get(name)) if self._is_canonical else tensor.reshape(-1)
+
+    def restored(self, name: str, values: torch.Tensor, variable: torch.Tensor) -> torch.Tensor:
+        """Reshape values from `flattened` to those of a model's own variable."""
+        if self._is_canonical:
+            return weights.restored(name, values, variable, self._orders.get(name))
+        return values.view(variable.shape)
+
+    def canonical(self, name: str, values: torch.Tensor, variable: torch.Tensor) -> torch.Tensor:
+        """Values from `flattened` in the canonical layout [count]."""
+        return weights.flattened(name, self.restored(name, values, variable), self._orders.get(name))
 
     def exchange(self, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
         """Sum the gradients of all replicas. Each replica passes its own, in the order of the model's parameters."""

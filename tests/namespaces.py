@@ -1,4 +1,4 @@
-"""Hosts of their own on this machine: network namespaces, joined by a switch."""
+"""Hosts of their own on this machine: network namespaces, joined by a switch or by a slow wire."""
 
 from __future__ import annotations
 
@@ -6,13 +6,25 @@ import os
 import random
 import shutil
 import subprocess
-from collections.abc import Generator
+import sys
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 INTERFACE = "eth0"
+
+
+class Link(NamedTuple):
+    """What a message between two hosts meets."""
+
+    megabits: float
+    """A second, of what each host sends."""
+    milliseconds: float
+    """Until a packet arrives."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +49,12 @@ class Host:
 
 
 @contextmanager
-def joined_hosts(number: int) -> Generator[list[Host]]:
-    """So many hosts that reach each other and nothing else; the test is skipped where namespaces cannot be made."""
+def joined_hosts(number: int, link: Link | None = None) -> Generator[list[Host]]:
+    """So many hosts that reach each other and nothing else; the test is skipped where namespaces cannot be made.
+
+    Args:
+        link: None: as fast as the machine makes it. Only such hosts can be unplugged.
+    """
     if os.geteuid() != 0 or shutil.which("ip") is None:
         pytest.skip("network namespaces need root and iproute2")
     network = f"10.{random.randrange(64, 128)}.{random.randrange(256)}"  # of this test alone: the names are the machine's
@@ -49,17 +65,37 @@ def joined_hosts(number: int) -> Generator[list[Host]]:
             if made.returncode:
                 pytest.skip(f"network namespaces cannot be made here: {made.stderr.strip()}")
             undo.callback(subprocess.run, ["ip", "netns", "delete", name], check=True)
-        _ip(switch, "link", "add", "name", "bridge", "type", "bridge")
-        _ip(switch, "link", "set", "bridge", "up")
-        for place, host in enumerate(hosts):
-            plug = f"plug{place}"
-            _ip(host.address, "link", "add", "name", INTERFACE, "type", "veth", "peer", "name", plug, "netns", switch)
-            _ip(switch, "link", "set", plug, "master", "bridge")
-            _ip(switch, "link", "set", plug, "up")
-            _ip(host.address, "address", "add", f"{host.address}/24", "dev", INTERFACE)
-            for interface in ("lo", INTERFACE):
-                _ip(host.address, "link", "set", interface, "up")
+            _ip(name, "link", "set", "lo", "up")
+        if link is None:
+            _join_by_switch(switch, hosts)
+        else:
+            undo.enter_context(_relayed(hosts, link))
         yield hosts
+
+
+def _join_by_switch(switch: str, hosts: Sequence[Host]) -> None:
+    _ip(switch, "link", "add", "name", "bridge", "type", "bridge")
+    _ip(switch, "link", "set", "bridge", "up")
+    for place, host in enumerate(hosts):
+        plug = f"plug{place}"
+        _ip(host.address, "link", "add", "name", INTERFACE, "type", "veth", "peer", "name", plug, "netns", switch)
+        _ip(switch, "link", "set", plug, "master", "bridge")
+        _ip(switch, "link", "set", plug, "up")
+        _ip(host.address, "address", "add", f"{host.address}/24", "dev", INTERFACE)
+        _ip(host.address, "link", "set", INTERFACE, "up")
+
+
+@contextmanager
+def _relayed(hosts: Sequence[Host], link: Link) -> Generator[None]:
+    if shutil.which("tc") is None or not Path("/dev/net/tun").exists():
+        pytest.skip("a slow wire needs tc and /dev/net/tun")
+    words = [str(link.milliseconds), str(link.megabits), *(host.address for host in hosts)]
+    with subprocess.Popen([sys.executable, "-m", "tests.relay", *words], stdout=subprocess.PIPE, text=True) as relay:
+        try:
+            assert relay.stdout is not None and relay.stdout.readline() == "ready\n", "the relay did not start"
+            yield
+        finally:
+            relay.terminate()
 
 
 def _ip(namespace: str, *words: str) -> None:

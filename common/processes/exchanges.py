@@ -22,6 +22,8 @@ ITEM_BYTES = 4
 SIZES = (2**10, 2**16, 2**20, 2**24)
 """Bytes of the messages that are timed: the first shows the latency, the last the rate."""
 WARM_UP_CALLS, CALLS = 3, 10
+LONG_WARM_UP_CALLS, LONG_CALLS = 1, 5
+"""Of the largest message: over a link of 10 Mbit/s each takes 14 s."""
 
 
 class Ways(NamedTuple):
@@ -85,7 +87,7 @@ def measure(read: Spec, ways: Ways, one_pass: Callable[[], object], synchronize:
     for name, way in (("all_reduce", ways.all_reduce), ("send", ways.send)):
         if way is not None:
             works = [(size, finished(way(size // ITEM_BYTES))) for size in SIZES]
-            found[name] = [Timed(num_bytes=size, seconds=_seconds(work, meet)) for size, work in works]
+            found[name] = [Timed(num_bytes=size, seconds=_seconds(work, meet, *_calls(size))) for size, work in works]
     return Exchanged(replicas=read.replicas, alone_seconds=alone, together_seconds=together, versions={}, **found)
 
 
@@ -101,7 +103,7 @@ def measure_server(read: Spec, meeting_place: str) -> Exchanged:
             connection.push([values], 0.0)
             connection.pull()
 
-        own[int(os.environ["RANK"]), index] = _seconds(push_and_pull, connection.barrier)
+        own[int(os.environ["RANK"]), index] = _seconds(push_and_pull, connection.barrier, *_calls(size))
     slowest = connection.sum(own).max(axis=0)  # a worker beside the server is done before one that is far away
     connection.close()
     found = [Timed(num_bytes=size, seconds=float(seconds)) for size, seconds in zip(SIZES, slowest, strict=True)]
@@ -113,14 +115,23 @@ def save(measured: Exchanged, versions: dict[str, str], out: Path) -> None:
     atomic_files.write_atomically(out, made.model_dump_json(indent=1))
 
 
-def _seconds(work: Callable[[], object], meet: Callable[[], object] = lambda: None) -> float:
+def _calls(size: int) -> tuple[int, int]:
+    """Calls that warm up, and calls that are timed, of a message of so many bytes."""
+    return (LONG_WARM_UP_CALLS, LONG_CALLS) if size == SIZES[-1] else (WARM_UP_CALLS, CALLS)
+
+
+def _seconds(
+    work: Callable[[], object],
+    meet: Callable[[], object] = lambda: None,
+    warm_up_calls: int = WARM_UP_CALLS,
+    calls: int = CALLS,
+) -> float:
     """The median of a call, each begun when all are ready."""
-    heartbeat.reached()
     taken: list[float] = []
-    for call in range(WARM_UP_CALLS + CALLS):
+    for _ in range(warm_up_calls + calls):
+        heartbeat.reached()
         meet()
         start = time.perf_counter()
         work()
-        if call >= WARM_UP_CALLS:
-            taken.append(time.perf_counter() - start)
-    return statistics.median(taken)
+        taken.append(time.perf_counter() - start)
+    return statistics.median(taken[warm_up_calls:])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import logging
 import os
 import signal
@@ -39,6 +40,8 @@ ADDRESS_VARIABLE = "CONVTWINS_PARAMETER_SERVER"
 """Where the ranks find the server process of their run."""
 CONNECT_SECONDS = 60.0
 """For which a rank waits until the server answers for the first time: both start at once."""
+PIECE = 2**16
+"""Values that are added and updated at once. They stay in the processor's cache."""
 LOST_SECONDS = 5.0
 """Within which the answer to a worker must come once another worker has gone: it may have been given before."""
 
@@ -73,12 +76,12 @@ class Server:
         self._bound = 0 if synchronous else staleness
         self._values = np.zeros(0)
         self._counts: list[int] = []
-        self._rule = optim.build(settings, [self._values])
+        self._rule = optim.build(settings, self._pieces())
         self._updates = 0
         self._clocks = [0] * workers
         self._pulled = [0] * workers
         self._late: Counter[int] = Counter()
-        self._shares: dict[int, Array] = {}
+        self._shares: dict[int, list[Array]] = {}
         self._changed = asyncio.Condition()
         self._joined: set[int] = set()
         self._gathered: dict[int, Any] = {}
@@ -114,7 +117,7 @@ class Server:
         elif rank == 0:
             self._values = values.copy()
             self._counts = counts
-            self._rule = optim.build(self._settings, [self._values])
+            self._rule = optim.build(self._settings, self._pieces())
         await self.gather(rank, None)
 
     async def push(self, rank: int, messages: list[Array], learning_rate: float) -> None:
@@ -123,7 +126,7 @@ class Server:
         gradient = [compression.decoded(part, count, self._values.dtype, self._communication) for part, count in parts]
         async with self._changed:
             self._clocks[rank] += 1
-            self._shares[rank] = np.concatenate(gradient)
+            self._shares[rank] = [piece for part in gradient for piece in _cut(part)]
             if not self._synchronous or len(self._shares) == self._workers:
                 self._update(learning_rate)
             self._changed.notify_all()
@@ -131,30 +134,45 @@ class Server:
     def _update(self, learning_rate: float) -> None:
         self._late.update(self._updates - self._pulled[rank] for rank in self._shares)
         self._updates += 1
-        total = reduce(np.add, [self._shares[rank] for rank in sorted(self._shares)])
-        self._rule.apply([total], learning_rate, self._updates)
+        shares = [self._shares[rank] for rank in sorted(self._shares)]
+        totals = (reduce(np.add, pieces) for pieces in zip(*shares, strict=True))
+        self._rule.apply(totals, learning_rate, self._updates)
         self._shares.clear()
+
+    def _pieces(self) -> list[Array]:
+        """The parameters, cut as each message is."""
+        borders = itertools.pairwise([0, *itertools.accumulate(self._counts)])
+        return [piece for start, end in borders for piece in _cut(self._values[start:end])]
 
     async def pull(self, rank: int) -> Array:
         """The parameters, as soon as this worker is not too far ahead of the slowest."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._bound is None or self._clocks[rank] - min(self._clocks) <= self._bound)
             self._pulled[rank] = self._updates
-            return self._values.copy()  # the next update must not change what is still being sent
+            # The next update must not change what is still being sent. A synchronous one waits for workers that have it.
+            return self._values if self._synchronous else self._values.copy()
 
     async def slots(self, rank: int) -> dict[str, Array]:
         """What the rule keeps for all parameters, by slot. For recordings, never while a step is timed."""
-        return {slot: kept.copy() for slot, (kept,) in self._rule.slots().items()}
+        return {slot: np.concatenate(kept) for slot, kept in self._rule.slots().items()}
 
     async def load_slots(self, rank: int, values: dict[str, Array]) -> None:
         """Take rank 0's slots; all workers wait until they are here."""
-        for slot, (kept,) in self._rule.slots().items() if rank == 0 else ():
-            kept[:] = values[slot]
+        for slot, kept in self._rule.slots().items() if rank == 0 else ():
+            start = 0
+            for piece in kept:
+                piece[:] = values[slot][start : start + len(piece)]
+                start += len(piece)
         await self.gather(rank, None)
 
     async def late(self, rank: int) -> list[int]:
         """Pushes by the number of updates between the worker's pull and the update that its push became."""
         return [self._late[updates] for updates in range(max(self._late, default=-1) + 1)]
+
+
+def _cut(values: Array) -> list[Array]:
+    """Views of `PIECE` values, the last of fewer."""
+    return [values[start : start + PIECE] for start in range(0, len(values), PIECE)]
 
 
 class Connection:

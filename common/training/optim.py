@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import numpy as np
@@ -44,7 +45,7 @@ class SGD:
         self._variables = variables
         self._buffers = [np.zeros_like(variable) for variable in variables]
 
-    def apply(self, gradients: list[Array], learning_rate: float, step: int) -> None:
+    def apply(self, gradients: Iterable[Array], learning_rate: float, step: int) -> None:
         """Update every variable once; `step` counts from 1."""
         for variable, gradient, buffer in zip(self._variables, gradients, self._buffers, strict=True):
             buffer *= self._settings.momentum
@@ -69,7 +70,7 @@ class Adam:
         self._means = [np.zeros_like(variable) for variable in variables]
         self._squares = [np.zeros_like(variable) for variable in variables]
 
-    def apply(self, gradients: list[Array], learning_rate: float, step: int) -> None:
+    def apply(self, gradients: Iterable[Array], learning_rate: float, step: int) -> None:
         """Update every variable once; `step` counts from 1."""
         beta_1, beta_2 = self._settings.beta_1, self._settings.beta_2
         correction_1, correction_2 = 1.0 - beta_1**step, 1.0 - beta_2**step

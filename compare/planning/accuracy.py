@@ -32,11 +32,22 @@ class Pair(Frozen):
     n: int
     in_doubt: int = 0
     """Runs that other work disturbed, or that were too short to tell."""
+    predicted_mib: float | None = None
+    """Peak memory of the fullest process."""
+    measured_mib: float | None = None
+    """The same, the largest of all repeats. None: not measured."""
 
     @property
     def error(self) -> float:
         """(predicted - measured) / measured."""
         return self.predicted_seconds / self.measured_seconds - 1.0
+
+    @property
+    def memory_error(self) -> float | None:
+        """The same of memory."""
+        if self.predicted_mib is None or self.measured_mib is None:
+            return None
+        return self.predicted_mib / self.measured_mib - 1.0
 
 
 class Accuracy(Frozen):
@@ -56,6 +67,9 @@ class Accuracy(Frozen):
     best_found: dict[str, bool]
     """By framework: whether the fastest measured layout, or one within 5 % of it, is among the first two predicted of those
     that were measured. Of two layouts it always is: such frameworks are left out."""
+    median_memory_error: float | None
+    """Of the absolute errors of peak memory. None: it was not measured."""
+    worst_memory_error: float | None
 
 
 def judge(pairs: Sequence[Pair]) -> Accuracy | None:
@@ -63,6 +77,7 @@ def judge(pairs: Sequence[Pair]) -> Accuracy | None:
     if not pairs:
         return None
     errors = [abs(each.error) for each in pairs]
+    of_memory = [abs(each.memory_error) for each in pairs if each.memory_error is not None]
     groups: dict[str, list[Pair]] = {}
     for each in pairs:
         groups.setdefault(each.contestant, []).append(each)
@@ -76,6 +91,8 @@ def judge(pairs: Sequence[Pair]) -> Accuracy | None:
         low=interval[0],
         high=interval[1],
         best_found={name: finds_best(group) for name, group in groups.items() if len(group) > 2},
+        median_memory_error=statistics.median(of_memory) if of_memory else None,
+        worst_memory_error=max(of_memory, default=None),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from typing import Any
 
@@ -14,7 +15,7 @@ from compare.planning import accuracy, machine_file, verdicts
 from compare.planning.accuracy import Accuracy, Pair
 from compare.planning.planner import Plan
 from compare.planning.prediction import Predicted
-from compare.planning.projection import MAP_LINKS, MAP_REPLICAS, MAP_SPEEDS, Projected, Winner
+from compare.planning.projection import MAP_LINKS, MAP_REPLICAS, MAP_SPEEDS, MeasuredWinner, Projected, Winner
 from compare.reporting import document, plots
 from compare.reporting.document import Report
 from compare.reporting.tables import Column, Table
@@ -51,7 +52,7 @@ def report(plan: Plan, limit_mib: float | None) -> Report:
         findings=[(heading, sentences) for heading, sentences in sections if sentences],
         tables=[table for table in made if table.rows],
         detail_tables=[memory_table(plan.predicted)],
-        drawings={f"map_{name}": _map(points) for name, points in plan.winners.items()},
+        drawings={f"map_{name}": _map(points, plan.measured_winners.get(name)) for name, points in plan.winners.items()},
         files={MACHINE_FILE: machine_file.text(plan.machine)},
         values={
             "spec": plan.run.model_dump(mode="json"),
@@ -59,10 +60,11 @@ def report(plan: Plan, limit_mib: float | None) -> Report:
             "verdicts": first,
             "predict_seconds": plan.seconds,
             "predicted": [each.model_dump(mode="json", exclude={"run"}) for each in plan.predicted],
-            "measured": [{**each.model_dump(), "error": each.error} for each in plan.pairs],
+            "measured": [{**each.model_dump(), "error": each.error, "memory_error": each.memory_error} for each in plan.pairs],
             "accuracy": found,
             "projected": plan.projected,
             "winners": plan.winners,
+            "measured_winners": plan.measured_winners,
         },
     )
 
@@ -144,9 +146,15 @@ def measured_table(pairs: list[Pair]) -> Table:
         Column("n", "runs"),
         Column("in_doubt", "in doubt"),
         Column("error", "error %", 1, pick=lambda each: 100 * each.error),
+        Column("predicted_mib", "predicted MiB", 0, short="predicted\nMiB", wide=True),
+        Column("measured_mib", "measured MiB", 0, short="measured\nMiB", wide=True),
     )
     return Table.of(
-        "measured", "Predicted and measured", columns, pairs, note="Medians over runs in fresh processes, interleaved."
+        "measured",
+        "Predicted and measured",
+        columns,
+        pairs,
+        note="Medians over runs in fresh processes, interleaved. MiB: peak memory of the fullest process.",
     )
 
 
@@ -182,6 +190,11 @@ def accuracy_sentences(found: Accuracy | None) -> list[str]:
         f"Seconds per step of {found.n} measured layouts: median error {100 * found.median_error:.0f} %, largest "
         f"{100 * found.worst_error:.0f} %."
     ]
+    if found.median_memory_error is not None and found.worst_memory_error is not None:
+        said.append(
+            f"Peak memory of the fullest process: median error {100 * found.median_memory_error:.0f} %, largest "
+            f"{100 * found.worst_memory_error:.0f} %."
+        )
     if found.rank_correlation is not None:
         counted = "the framework" if len(found.layouts) == 1 else "each framework, pooled"
         interval = f"95 % interval {found.low:.2f} to {found.high:.2f}" if found.low is not None else "too few for an interval"
@@ -202,11 +215,11 @@ def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else 1e3 * seconds
 
 
-def _map(points: list[Winner]) -> Any:
-    """Draws the winner over links and replicas, a field for each speed of the devices."""
+def _map(points: list[Winner], measured: MeasuredWinner | None) -> Any:
+    """Draws the winner over links and replicas, a field for each speed of the devices. What was measured is a star."""
 
     def draw(figure: Figure) -> bool:
-        modes = list(dict.fromkeys(each.mode for each in points))
+        modes = list(dict.fromkeys([*(each.mode for each in points), *([measured.mode] if measured else [])]))
         figure.set_size_inches(3 * len(MAP_SPEEDS), 4.5)
         fields = figure.subplots(1, len(MAP_SPEEDS), sharey=True)
         for axes, speed in zip(fields, MAP_SPEEDS, strict=True):
@@ -217,13 +230,25 @@ def _map(points: list[Winner]) -> Any:
                 colour = plots.COLOURS[modes.index(each.mode) % len(plots.COLOURS)]
                 axes.scatter(x, y, s=700, marker="s", color=colour)
                 axes.text(x, y, f"{each.speedup:.1f}", ha="center", va="center", fontsize=8)
+            if measured is not None and speed == 1.0 and measured.replicas in MAP_REPLICAS:
+                x, y = _place(measured.seconds_per_byte), MAP_REPLICAS.index(measured.replicas) - 0.3
+                colour = plots.COLOURS[modes.index(measured.mode) % len(plots.COLOURS)]
+                axes.scatter(x, y, s=200, marker="*", color=colour, edgecolors="black", zorder=3)
+                axes.annotate(f"{measured.speedup:.1f}", (x, y), (9, -4), textcoords="offset points", fontsize=8)
             axes.set(title=f"devices x{speed:g}", xlim=(-0.6, len(MAP_LINKS) - 0.4), ylim=(-0.6, len(MAP_REPLICAS) - 0.4))
             axes.set_xticks(range(len(MAP_LINKS)), list(MAP_LINKS), rotation=60, ha="right")
             axes.set_yticks(range(len(MAP_REPLICAS)), [f"{each} replicas" for each in MAP_REPLICAS])
             axes.grid(visible=False)
         shown = [Patch(color=plots.COLOURS[index % len(plots.COLOURS)], label=mode) for index, mode in enumerate(modes)]
         figure.legend(handles=shown, loc="outside lower center", ncols=4, fontsize=8)
-        figure.suptitle("Projected: the fastest mode with serial's mathematics, and its speed-up over one device")
+        star = "; star: measured here" if measured else ""
+        figure.suptitle(f"Projected: the fastest mode with serial's mathematics, and its speed-up over one device{star}")
         return bool(points)
 
     return draw
+
+
+def _place(seconds_per_byte: float) -> float:
+    """Where a link lies on the axis of a map, whose links are ten times as fast from place to place."""
+    slowest = next(iter(MAP_LINKS.values()))[1]
+    return min(max(math.log10(slowest / max(seconds_per_byte, 1e-15)), -0.4), len(MAP_LINKS) - 0.6)

@@ -31,11 +31,12 @@ from compare.planning.case import Case
 from compare.planning.costs import Costs, Machine
 from compare.planning.layouts import Layout
 from compare.planning.prediction import Predicted
-from compare.planning.projection import Ground, Projected, Winner
+from compare.planning.projection import Ground, MeasuredWinner, Projected, Winner
 
 MEASURED_LAYOUTS = 3
 """Of each framework, besides serial."""
 MEASURED_STEPS = 20
+"""Of each run, where the spec does not say how many."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ class Plan:
     projected: list[Projected] = field(default_factory=list[Projected])
     winners: dict[str, list[Winner]] = field(default_factory=dict[str, list[Winner]])
     """By framework."""
+    measured_winners: dict[str, MeasuredWinner] = field(default_factory=dict[str, MeasuredWinner])
     cases: dict[str, dict[str, Case]] = field(default_factory=dict[str, dict[str, Case]])
     """By framework and layout: those that can run here."""
     image_seconds: dict[str, float] = field(default_factory=dict[str, float])
@@ -295,7 +297,7 @@ def measured_rows(plan: Plan, *, every_mode: bool = False) -> list[Row]:
         else:
             best = best[:MEASURED_LAYOUTS]
         for each in [*serial, *best]:
-            short = each.run.with_fields(epochs=None, steps=MEASURED_STEPS, checkpoint_seconds=None)
+            short = each.run.with_fields(epochs=None, steps=each.run.steps or MEASURED_STEPS, checkpoint_seconds=None)
             made.append(matrix.row(row_id(each), name, short))
     return made
 
@@ -316,6 +318,7 @@ def pairs(plan: Plan, rows: Sequence[Row], results: Mapping[str, Sequence[RunRes
         if predicted is None or not runs:
             continue
         times = [step_seconds(each) for each in runs]
+        peaks = [peak for each in runs for peak in each.peak_memory_by_process_mib]
         made.append(
             Pair(
                 contestant=row.contestant,
@@ -326,6 +329,8 @@ def pairs(plan: Plan, rows: Sequence[Row], results: Mapping[str, Sequence[RunRes
                 high_seconds=max(times),
                 n=len(times),
                 in_doubt=sum(map(times_in_doubt, runs)),
+                predicted_mib=by_id[row.id].process_mib,
+                measured_mib=max(peaks, default=None),
             )
         )
     return made
@@ -346,3 +351,22 @@ def look_further(asked: Asked, plan: Plan) -> None:
             plan.projected += projection.project(ground, asked.sizes, asked.settings.modes, alone, own)
         if asked.maps:
             plan.winners[ground.contestant] = projection.winners(ground, asked.settings.modes, alone)
+            if (found := _measured_winner(plan, ground.contestant, own)) is not None:
+                plan.measured_winners[ground.contestant] = found
+
+
+def _measured_winner(plan: Plan, name: str, own: Sequence[Pair]) -> MeasuredWinner | None:
+    """None: serial or nothing else was measured, or there are no links between processes."""
+    runs = {each.words: each.run for each in plan.predicted if each.contestant == name}
+    link = plan.machine.frameworks[name].links.all_reduce
+    alone = next((each for each in own if each.words == "serial"), None)
+    others = [each for each in own if runs[each.words].departs is None and runs[each.words].mode != "serial"]
+    if link is None or alone is None or not others:
+        return None
+    fastest = min([alone, *others], key=lambda each: each.measured_seconds)
+    return MeasuredWinner(
+        seconds_per_byte=link.beta_seconds_per_byte,
+        replicas=max(runs[each.words].replicas for each in others),
+        mode=runs[fastest.words].variant,
+        speedup=alone.measured_seconds / fastest.measured_seconds,
+    )

@@ -127,6 +127,17 @@ class Winner(Frozen):
     """Images per second over those of one device."""
 
 
+class MeasuredWinner(Frozen):
+    """The fastest measured mode with serial's mathematics, on the links that were timed."""
+
+    seconds_per_byte: float
+    """Of a hop between processes."""
+    replicas: int
+    mode: str
+    speedup: float
+    """Seconds of a serial step over its own, both of the whole batch."""
+
+
 def winners(ground: Ground, modes: Sequence[str], serial_image_seconds: float) -> list[Winner]:
     """The fastest of the modes with serial's mathematics, over links, replicas and speeds of devices.
 

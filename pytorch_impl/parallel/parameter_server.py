@@ -30,9 +30,8 @@ class ParameterServer(Trainer):
         self._model = self._new_model(_Workers(self._server) if self._synchronises else None)
         self._compressor = Compressor(self._spec.communication, self._model, self._architecture)
         own = list(self._model.parameters())
-        # Twin: the server's values have the canonical order and layout. Keras' layout is the same.
+        # Twin: the server's values have the canonical order, and the compressor's layout. Keras' layout is the canonical one.
         self._parameters = {name: own[place] for name, place in weights.positions(self._model, self._architecture).items()}
-        self._orders = weights.orders(self._model, self._architecture)
 
     def _train_step(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
         # An asynchronous worker uses the mean loss over its own shard.
@@ -54,7 +53,7 @@ class ParameterServer(Trainer):
     def _pull(self) -> None:
         parts = self._tensor(self._server.pull()).split(self._compressor.sizes)
         for (name, parameter), part in zip(self._parameters.items(), parts, strict=True):
-            parameter.copy_(weights.restored(name, part, parameter, self._orders.get(name)))
+            parameter.copy_(self._compressor.restored(name, part, parameter))
 
     def finish_epoch(self) -> None:
         self._server.barrier()
@@ -112,13 +111,16 @@ class ParameterServer(Trainer):
         self._server.load_slots({path.removesuffix("/0"): array for path, array in values.items()})
 
     def _trainable(self) -> list[npt.NDArray[Any]]:
-        own = [
-            weights.flattened(name, parameter.detach(), self._orders.get(name)) for name, parameter in self._parameters.items()
-        ]
+        own = [self._compressor.flattened(name, parameter.detach()) for name, parameter in self._parameters.items()]
         return [torch.cat(own).cpu().numpy()]
 
     def _by_name(self, arrays: list[npt.NDArray[Any]]) -> Weights:
-        return split(arrays[0], self._architecture)
+        parts = torch.from_numpy(arrays[0]).split(self._compressor.sizes)
+        canonical = [
+            self._compressor.canonical(name, part, parameter)
+            for (name, parameter), part in zip(self._parameters.items(), parts, strict=True)
+        ]
+        return split(torch.cat(canonical).numpy(), self._architecture)
 
 
 class _Workers:

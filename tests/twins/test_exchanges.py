@@ -2,7 +2,6 @@
 
 import importlib
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +11,9 @@ import pytest
 from common import spec
 from common.machine import flight
 from common.processes.exchanges import SIZES, Exchanged
-from tests.namespaces import INTERFACE, joined_hosts
+from tests.namespaces import Link, joined_hosts
 
-MEGABITS = 100
+LINK = Link(megabits=100, milliseconds=5)
 SHELL = "ip netns exec {host}"
 
 
@@ -51,13 +50,8 @@ def test_a_server_is_timed_by_all_its_workers(framework: str, tmp_path: Path) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["multi_process", "parameter_server"])
-def test_the_rate_of_a_shaped_link_is_found(framework: str, tmp_path: Path, mode: str) -> None:
-    if shutil.which("tc") is None:
-        pytest.skip("links are shaped by tc, which is not here")
-    shape = f"tc qdisc add dev {INTERFACE} root tbf rate {MEGABITS}mbit burst 64kb latency 400ms".split()
-    with joined_hosts(2) as made:
-        for host in made:
-            subprocess.run(host.command(*shape), check=True)
+def test_the_rate_and_the_delay_of_a_slow_link_are_found(framework: str, tmp_path: Path, mode: str) -> None:
+    with joined_hosts(2, LINK) as made:
         hosts = [host.address for host in made]
         before = SHELL.replace("{host}", hosts[0]).split()
         code, said, out = timed(framework, tmp_path, *before, mode=mode, replicas=2, hosts=hosts)
@@ -65,8 +59,12 @@ def test_the_rate_of_a_shaped_link_is_found(framework: str, tmp_path: Path, mode
     found = Exchanged.model_validate_json(out.read_bytes())
     largest = (found.all_reduce or found.server)[-1]
     # In a ring of two each sends all bytes once. Of a server, the distant worker pushes and pulls all of them over the wire.
-    seconds = largest.num_bytes * 8 / (MEGABITS * 1e6) * (1 if found.all_reduce else 2)
+    seconds = largest.num_bytes * 8 / (LINK.megabits * 1e6) * (1 if found.all_reduce else 2)
     assert 0.9 * seconds < largest.seconds < 1.5 * seconds, (largest.seconds, seconds)
+    # Both ways there and back: around a ring of two, or a push and a pull, each with its answer.
+    smallest = (found.all_reduce or found.server)[0]
+    least = 2 * LINK.milliseconds / 1e3 * (1 if found.all_reduce else 2)
+    assert least < smallest.seconds < 3 * least, (smallest.seconds, least)
 
 
 def test_one_replica_sends_nothing(framework: str, tmp_path: Path) -> None:
