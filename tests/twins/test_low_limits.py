@@ -1,5 +1,6 @@
 """A run that may use little of the machine ends well, or says why not, in both frameworks."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -120,3 +121,32 @@ def test_a_comparison_within_a_control_group_ends_well_or_says_why_not(
         assert re.search(lacking, reason or "", re.IGNORECASE), reason
     again = [*command[:4], "--resume", str(tmp_path / "out")] if (tmp_path / "out" / store.PLAN_FILE).exists() else command
     subprocess.run(again, cwd=launch.PROJECT_ROOT, check=True, timeout=SECONDS, capture_output=True)
+
+
+HELD_MIB = 650
+"""Of each replica of `tests.planted.large` after its imports. Alone it needs four times its 192 MiB of weights, with Adam."""
+DIVIDED = ["sharded_data_parallel", "tensor_parallel", "pipeline"]
+"""Modes that divide the weights. Twin: only torch has a process for each replica there."""
+
+
+@pytest.mark.parametrize("mode", ["serial", *DIVIDED])
+def test_a_model_that_is_too_large_for_one_replica_trains_where_it_is_divided(framework: str, tmp_path: Path, mode: str) -> None:
+    if mode in DIVIDED and framework == "tensorflow":
+        pytest.skip("TensorFlow's replicas share a process there; the result has the memory of each, computed")
+    settings = {"model": "tests.planted.large", "optimizer.name": "adam", "data.image_size": 12, "data.limit": 64, "steps": 2}
+    words = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    words += ["--set", "epochs=null", "--set", "global_batch_size=32", "--modes", mode, "--frameworks", framework, "--cores", "2"]
+    command = [sys.executable, "-m", "compare", "run", "--data", "digits", *words, "--no-proof", "--out", str(tmp_path / "out")]
+    limits = ({file: f"{HELD_MIB}M"} for file in LIMITS["memory"][0])
+    first, second = limits
+    with control_group("memory", first, second, "0") as one, control_group("memory", first, second, "1") as other:
+        environment = {**os.environ, "CONVTWINS_GROUPS": f"{one}:{other}"}
+        done = subprocess.run(
+            command, cwd=launch.PROJECT_ROOT, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
+        )
+    (path,) = (tmp_path / "out").glob("runs/*/result.json")
+    result = results.load(path)
+    if mode == "serial":
+        assert (done.returncode, result.status) == (1, "killed") and "out of memory" in (result.reason or ""), result.reason
+    else:
+        assert (done.returncode, result.status) == (0, "ok"), f"{result.reason}\n{done.stderr}"

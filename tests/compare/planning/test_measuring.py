@@ -64,6 +64,10 @@ def test_errors_ranks_and_the_best_among_the_first_two() -> None:
     assert judged.low is None
     assert accuracy.finds_best([pair("a", 1.0, 1.04), *late[1:]])
     assert accuracy.judge([]) is None
+    assert judged.median_memory_error is None
+    of_memory = [late[0].model_copy(update={"predicted_mib": 100.0, "measured_mib": 80.0}), late[1]]
+    remembered = accuracy.judge(of_memory)
+    assert remembered is not None and remembered.median_memory_error == remembered.worst_memory_error == pytest.approx(0.25)
     # Of two layouts, both are the first two predicted: nothing is said of that.
     two = accuracy.judge(late[:2])
     assert two is not None and (two.best_found, two.rank_correlation, two.layouts) == ({}, None, {"left": 2})

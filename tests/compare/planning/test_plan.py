@@ -175,7 +175,7 @@ def test_the_best_three_and_serial_are_measured_and_errors_become_bands(times: T
     out = tmp_path / "out"
     found = plan(
         "--frameworks", "left", "--modes", "multi_process,data_parallel,pipeline", "--measure", "--repeats", "2",
-        "--project", "8,4096", "--out", str(out),
+        "--project", "8,4096", "--maps", "--out", str(out),
     )  # fmt: skip
     measured = found["measured"]
     assert len(measured) == 1 + planner.MEASURED_LAYOUTS and {each["n"] for each in measured} == {2}
@@ -188,6 +188,10 @@ def test_the_best_three_and_serial_are_measured_and_errors_become_bands(times: T
     assert wide["low_seconds"] == pytest.approx(wide["step_seconds"] * min(ratios))
     assert wide["high_seconds"] == pytest.approx(wide["step_seconds"] * max(ratios))
     assert (out / "measured" / "compare.json").exists() and "Projected, not measured" in (out / "report.md").read_text("utf-8")
+    star = found["measured_winners"]["left"]
+    times_of = {each["words"]: each["measured_seconds"] for each in measured}
+    assert star["speedup"] == pytest.approx(times_of["serial"] / min(times_of.values())) and star["replicas"] == 2
+    assert (out / "plots" / "map_left.png").exists()
     said = " ".join(found["findings"]["How good the predictions were"])
     assert (
         "Rank correlation within the framework" in said and "left: of the 4 layouts that were measured, the fastest is " in said
@@ -216,6 +220,8 @@ def test_a_score_measures_the_best_layout_of_every_mode() -> None:
         "pytorch-multi_process-x2", "pytorch-tensor_parallel-x2",
     ]  # fmt: skip
     assert {each.steps for each in names.values()} == {planner.MEASURED_STEPS}
+    plan.predicted = [each.model_copy(update={"run": each.run.with_fields(epochs=None, steps=6)}) for each in found]
+    assert {each.spec.steps for each in planner.measured_rows(plan)} == {6}
     assert [each.id for each in planner.measured_rows(plan)] == [
         "pytorch-serial", "pytorch-pipeline-x2-4-micro-batches", "pytorch-serial-2-cores",
         "pytorch-pipeline-x2-2-micro-batches",
