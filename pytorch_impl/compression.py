@@ -78,8 +78,8 @@ class Compressor:
         self._positions = weights.positions(model, architecture)
         self._names = list(self._positions)
         self._orders = weights.orders(model, architecture)
-        # Twin: compressed messages have the canonical layout, which is Keras'. Others keep torch's: to turn each kernel in each
-        # step would take ResNet18 a quarter of its time.
+        # Twin: compressed messages have the canonical layout, which is Keras'. Others have values as they lie in memory: torch
+        # would turn each kernel in each step.
         self._is_canonical = settings.compression != "none"
         self.sizes = [self._variables[position].numel() for position in self._positions.values()]
         self._dtype = self._variables[0].dtype
@@ -124,17 +124,27 @@ class Compressor:
 
     def flattened(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """All values of a parameter or of its gradient [count], as messages hold them."""
-        return weights.flattened(name, tensor, self._orders.get(name)) if self._is_canonical else tensor.reshape(-1)
+        if self._is_canonical:
+            return weights.flattened(name, tensor, self._orders.get(name))
+        return (tensor.permute(0, 2, 3, 1) if self._is_channels_last(name) else tensor).reshape(-1)
 
     def restored(self, name: str, values: torch.Tensor, variable: torch.Tensor) -> torch.Tensor:
         """Reshape values from `flattened` to those of a model's own variable."""
         if self._is_canonical:
             return weights.restored(name, values, variable, self._orders.get(name))
+        if self._is_channels_last(name):
+            outputs, inputs, height, width = variable.shape
+            return values.view(outputs, height, width, inputs).permute(0, 3, 1, 2)
         return values.view(variable.shape)
 
     def canonical(self, name: str, values: torch.Tensor, variable: torch.Tensor) -> torch.Tensor:
         """Values from `flattened` in the canonical layout [count]."""
+        if self._is_canonical:
+            return values
         return weights.flattened(name, self.restored(name, values, variable), self._orders.get(name))
+
+    def _is_channels_last(self, name: str) -> bool:
+        return not self._variables[self._positions[name]].is_contiguous()
 
     def exchange(self, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
         """Sum the gradients of all replicas. Each replica passes its own, in the order of the model's parameters."""

@@ -149,7 +149,8 @@ class Server:
         async with self._changed:
             await self._changed.wait_for(lambda: self._bound is None or self._clocks[rank] - min(self._clocks) <= self._bound)
             self._pulled[rank] = self._updates
-            # The next update must not change what is still being sent. A synchronous one waits for workers that have it.
+            # The next update must not change what is still being sent. A synchronous one needs a push of every worker, and a
+            # worker pushes only when it has its whole answer.
             return self._values if self._synchronous else self._values.copy()
 
     async def slots(self, rank: int) -> dict[str, Array]:
@@ -159,10 +160,9 @@ class Server:
     async def load_slots(self, rank: int, values: dict[str, Array]) -> None:
         """Take rank 0's slots; all workers wait until they are here."""
         for slot, kept in self._rule.slots().items() if rank == 0 else ():
-            start = 0
-            for piece in kept:
-                piece[:] = values[slot][start : start + len(piece)]
-                start += len(piece)
+            borders = [*itertools.accumulate(map(len, kept))][:-1]
+            for piece, own in zip(kept, np.split(values[slot], borders), strict=True):
+                piece[:] = own
         await self.gather(rank, None)
 
     async def late(self, rank: int) -> list[int]:

@@ -33,7 +33,7 @@ class Pair(Frozen):
     in_doubt: int = 0
     """Runs that other work disturbed, or that were too short to tell."""
     predicted_mib: float | None = None
-    """Peak memory of the fullest process."""
+    """Peak memory of the fullest rank."""
     measured_mib: float | None = None
     """The same, the largest of all repeats. None: not measured."""
 
@@ -44,7 +44,7 @@ class Pair(Frozen):
 
     @property
     def memory_error(self) -> float | None:
-        """The same of memory."""
+        """(predicted - measured) / measured, of memory. None: it was not measured."""
         if self.predicted_mib is None or self.measured_mib is None:
             return None
         return self.predicted_mib / self.measured_mib - 1.0

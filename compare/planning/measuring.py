@@ -223,7 +223,7 @@ def _with_run(times: list[Times], result: RunResult, cores: int, size: int, held
     fraction = forward / (forward + backward) if known and forward is not None and backward is not None else 1 / 3
     update = (parts.optimizer_seconds if parts else None) or 0.0
     (whole,) = (each.whole_seconds for each in times if (each.cores, each.batch_size) == (cores, size))
-    resident = result.peak_memory_pss_mib or result.peak_memory_mib or 0.0
+    resident = max(result.peak_memory_by_process_mib, default=0.0)
     return Costs(
         times=times,
         forward_fraction=fraction,

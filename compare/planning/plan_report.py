@@ -154,7 +154,8 @@ def measured_table(pairs: list[Pair]) -> Table:
         "Predicted and measured",
         columns,
         pairs,
-        note="Medians over runs in fresh processes, interleaved. MiB: peak memory of the fullest process.",
+        note="Seconds: medians over runs in fresh processes, interleaved. MiB: peak memory (RSS) of the fullest rank with its "
+        "workers; measured, the largest of all runs.",
     )
 
 
@@ -192,7 +193,7 @@ def accuracy_sentences(found: Accuracy | None) -> list[str]:
     ]
     if found.median_memory_error is not None and found.worst_memory_error is not None:
         said.append(
-            f"Peak memory of the fullest process: median error {100 * found.median_memory_error:.0f} %, largest "
+            f"Peak memory of the fullest rank: median error {100 * found.median_memory_error:.0f} %, largest "
             f"{100 * found.worst_memory_error:.0f} %."
         )
     if found.rank_correlation is not None:
@@ -230,7 +231,7 @@ def _map(points: list[Winner], measured: MeasuredWinner | None) -> Any:
                 colour = plots.COLOURS[modes.index(each.mode) % len(plots.COLOURS)]
                 axes.scatter(x, y, s=700, marker="s", color=colour)
                 axes.text(x, y, f"{each.speedup:.1f}", ha="center", va="center", fontsize=8)
-            if measured is not None and speed == 1.0 and measured.replicas in MAP_REPLICAS:
+            if measured is not None and speed == 1.0:
                 x, y = _place(measured.seconds_per_byte), MAP_REPLICAS.index(measured.replicas) - 0.3
                 colour = plots.COLOURS[modes.index(measured.mode) % len(plots.COLOURS)]
                 axes.scatter(x, y, s=200, marker="*", color=colour, edgecolors="black", zorder=3)
@@ -241,7 +242,7 @@ def _map(points: list[Winner], measured: MeasuredWinner | None) -> Any:
             axes.grid(visible=False)
         shown = [Patch(color=plots.COLOURS[index % len(plots.COLOURS)], label=mode) for index, mode in enumerate(modes)]
         figure.legend(handles=shown, loc="outside lower center", ncols=4, fontsize=8)
-        star = "; star: measured here" if measured else ""
+        star = "; star: measured here, the same batch divided" if measured else ""
         figure.suptitle(f"Projected: the fastest mode with serial's mathematics, and its speed-up over one device{star}")
         return bool(points)
 

@@ -31,12 +31,12 @@ from compare.planning.case import Case
 from compare.planning.costs import Costs, Machine
 from compare.planning.layouts import Layout
 from compare.planning.prediction import Predicted
-from compare.planning.projection import Ground, MeasuredWinner, Projected, Winner
+from compare.planning.projection import MAP_REPLICAS, Ground, MeasuredWinner, Projected, Winner
 
 MEASURED_LAYOUTS = 3
 """Of each framework, besides serial."""
 MEASURED_STEPS = 20
-"""Of each run, where the spec does not say how many."""
+"""Of each run, or fewer where the spec says so."""
 
 
 @dataclass(frozen=True)
@@ -297,7 +297,9 @@ def measured_rows(plan: Plan, *, every_mode: bool = False) -> list[Row]:
         else:
             best = best[:MEASURED_LAYOUTS]
         for each in [*serial, *best]:
-            short = each.run.with_fields(epochs=None, steps=each.run.steps or MEASURED_STEPS, checkpoint_seconds=None)
+            short = each.run.with_fields(
+                epochs=None, steps=min(each.run.steps or MEASURED_STEPS, MEASURED_STEPS), checkpoint_seconds=None
+            )
             made.append(matrix.row(row_id(each), name, short))
     return made
 
@@ -356,17 +358,21 @@ def look_further(asked: Asked, plan: Plan) -> None:
 
 
 def _measured_winner(plan: Plan, name: str, own: Sequence[Pair]) -> MeasuredWinner | None:
-    """None: serial or nothing else was measured, or there are no links between processes."""
-    runs = {each.words: each.run for each in plan.predicted if each.contestant == name}
+    """Of modes whose replicas are processes, as those of a map are.
+
+    None: serial or nothing else was measured, there are no links between processes, or a map has no such number of replicas.
+    """
+    runs = {words: case.run for words, case in plan.cases[name].items() if not case.one_process}
     link = plan.machine.frameworks[name].links.all_reduce
     alone = next((each for each in own if each.words == "serial"), None)
-    others = [each for each in own if runs[each.words].departs is None and runs[each.words].mode != "serial"]
+    others = [each for each in own if each.words in runs and runs[each.words].mode != "serial"]
+    others = [each for each in others if runs[each.words].departs is None and runs[each.words].replicas in MAP_REPLICAS]
     if link is None or alone is None or not others:
         return None
     fastest = min([alone, *others], key=lambda each: each.measured_seconds)
     return MeasuredWinner(
         seconds_per_byte=link.beta_seconds_per_byte,
-        replicas=max(runs[each.words].replicas for each in others),
+        replicas=runs[others[0].words].replicas,
         mode=runs[fastest.words].variant,
         speedup=alone.measured_seconds / fastest.measured_seconds,
     )

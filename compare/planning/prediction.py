@@ -33,7 +33,7 @@ class Predicted(Frozen):
     memory_mib: dict[str, float] = {}
     """Peak of each device, computed. In one process, the first has the process itself."""
     process_mib: float | None = None
-    """Peak of the fullest process: of all its devices together."""
+    """Peak of the fullest rank. A rank that holds all devices has their sum. A parameter server is no rank."""
     efficiency: float | None = None
     """How many times as fast as serial on one device, over the devices. Serial on the cores of several counts as several."""
     why: str | None = None
@@ -90,7 +90,7 @@ def predict(name: str, layout: Layout, case: Case, alone: Case, limit_mib: float
         epoch_seconds=parts.total * case.train_examples / run.global_batch_size,
         parts=parts._asdict(),
         memory_mib=memory,
-        process_mib=sum(memory.values()) if case.one_process else max(memory.values()),
+        process_mib=(sum if case.one_process else max)(memory[device.name] for device in case.devices),
         efficiency=schedules.step(alone)[0].total / parts.total / (run.replicas * case.cores / alone.cores),
         why=f"does not fit: {'; '.join(beyond)}" if beyond else None,
         fits=not beyond,

@@ -131,7 +131,7 @@ class MeasuredWinner(Frozen):
     """The fastest measured mode with serial's mathematics, on the links that were timed."""
 
     seconds_per_byte: float
-    """Of a hop between processes."""
+    """Of a hop of an all-reduce between processes."""
     replicas: int
     mode: str
     speedup: float

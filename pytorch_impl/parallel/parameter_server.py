@@ -30,7 +30,7 @@ class ParameterServer(Trainer):
         self._model = self._new_model(_Workers(self._server) if self._synchronises else None)
         self._compressor = Compressor(self._spec.communication, self._model, self._architecture)
         own = list(self._model.parameters())
-        # Twin: the server's values have the canonical order, and the compressor's layout. Keras' layout is the canonical one.
+        # Twin: the server's values have the canonical order of parameters. Each has the layout of the compressor's messages.
         self._parameters = {name: own[place] for name, place in weights.positions(self._model, self._architecture).items()}
 
     def _train_step(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
@@ -115,12 +115,12 @@ class ParameterServer(Trainer):
         return [torch.cat(own).cpu().numpy()]
 
     def _by_name(self, arrays: list[npt.NDArray[Any]]) -> Weights:
-        parts = torch.from_numpy(arrays[0]).split(self._compressor.sizes)
+        parts = self._tensor(arrays[0]).split(self._compressor.sizes)
         canonical = [
             self._compressor.canonical(name, part, parameter)
             for (name, parameter), part in zip(self._parameters.items(), parts, strict=True)
         ]
-        return split(torch.cat(canonical).numpy(), self._architecture)
+        return split(torch.cat(canonical).cpu().numpy(), self._architecture)
 
 
 class _Workers:

@@ -30,7 +30,7 @@ class ParameterServer(Trainer):
         self._model = self._new_model(_Workers(self._server) if self._synchronises else None)
         self._compressor = Compressor(self._spec.communication, self._model, self._architecture)
         own = [variable.value for variable in self._model.trainable_variables]
-        # Twin: the server's values have the canonical order and layout. Keras' layout is the same, torch's is not.
+        # Twin: the server's values have the canonical order and layout, which is Keras'. Uncompressed, torch's have its own.
         self._parameters = [own[place] for place in weights.positions(self._model, self._architecture).values()]
         vector = tf.TensorSpec((None,), device.dtype(self._spec))
         self._assign = device.graph(lambda values: vectors.assign(self._parameters, values), input_signature=[vector])

@@ -11,12 +11,11 @@ from common.models.architectures import Architecture, Dense, Flatten, ReLU
 
 WIDTH = 4096
 LAYERS = 3
-WEIGHT_MIB = LAYERS * WIDTH**2 * 4 / 2**20
-"""Of float32; the small first and last layers are left out."""
 
 
 def architecture(num_classes: int, image_size: int) -> Architecture:
     groups = os.environ.get("CONVTWINS_GROUPS")
+    # The launcher builds the architecture too.
     if groups and Path(sys.argv[0]).parent.name.endswith("_impl"):
         own = groups.split(":")[int(os.environ.get("RANK", "0"))]
         (Path(own) / "cgroup.procs").write_text(str(os.getpid()), encoding="ascii")

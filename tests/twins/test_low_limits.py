@@ -130,12 +130,25 @@ DIVIDED = ["sharded_data_parallel", "tensor_parallel", "pipeline"]
 
 
 @pytest.mark.parametrize("mode", ["serial", *DIVIDED])
-def test_a_model_that_is_too_large_for_one_replica_trains_where_it_is_divided(framework: str, tmp_path: Path, mode: str) -> None:
+def test_a_model_that_is_too_large_for_one_replica_trains_where_it_is_divided(
+    framework: str, tmp_path: Path, mode: str
+) -> None:
     if mode in DIVIDED and framework == "tensorflow":
         pytest.skip("TensorFlow's replicas share a process there; the result has the memory of each, computed")
     settings = {"model": "tests.planted.large", "optimizer.name": "adam", "data.image_size": 12, "data.limit": 64, "steps": 2}
     words = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
-    words += ["--set", "epochs=null", "--set", "global_batch_size=32", "--modes", mode, "--frameworks", framework, "--cores", "2"]
+    words += [
+        "--set",
+        "epochs=null",
+        "--set",
+        "global_batch_size=32",
+        "--modes",
+        mode,
+        "--frameworks",
+        framework,
+        "--cores",
+        "2",
+    ]
     command = [sys.executable, "-m", "compare", "run", "--data", "digits", *words, "--no-proof", "--out", str(tmp_path / "out")]
     limits = ({file: f"{HELD_MIB}M"} for file in LIMITS["memory"][0])
     first, second = limits
