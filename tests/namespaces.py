@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import pytest
 
+from common.machine import machine
+
 INTERFACE = "eth0"
 
 
@@ -53,7 +55,7 @@ def joined_hosts(number: int, link: Link | None = None) -> Generator[list[Host]]
     """So many hosts that reach each other and nothing else; the test is skipped where namespaces cannot be made.
 
     Args:
-        link: None: as fast as the machine makes it. Only such hosts can be unplugged.
+        link: None: as fast as the machine makes it. Only such hosts have a cable that `plug` can pull.
     """
     if os.geteuid() != 0 or shutil.which("ip") is None:
         pytest.skip("network namespaces need root and iproute2")
@@ -90,7 +92,8 @@ def _relayed(hosts: Sequence[Host], link: Link) -> Generator[None]:
     if not Path("/dev/net/tun").exists():
         pytest.skip("a slow wire needs /dev/net/tun")
     words = [str(link.milliseconds), str(link.megabits), *(host.address for host in hosts)]
-    with subprocess.Popen([sys.executable, "-m", "tests.relay", *words], stdout=subprocess.PIPE, text=True) as relay:
+    command = [sys.executable, "-m", "tests.relay", *words]
+    with subprocess.Popen(command, cwd=machine.PROJECT_ROOT, stdout=subprocess.PIPE, text=True) as relay:
         try:
             assert relay.stdout is not None and relay.stdout.readline() == "ready\n", "the relay did not start"
             yield

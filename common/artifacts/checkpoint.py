@@ -21,7 +21,7 @@ from common.models.weights import Weights
 from common.spec import Spec
 
 FILE = "checkpoint.safetensors"
-_VERSION = "2"
+_VERSION = "3"
 _IDS = "ids"
 _STATE, _BEST = "state/", "best/"
 

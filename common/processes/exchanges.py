@@ -23,7 +23,7 @@ SIZES = (2**10, 2**16, 2**20, 2**24)
 """Bytes of the messages that are timed: the first shows the latency, the last the rate."""
 WARM_UP_CALLS, CALLS = 3, 10
 LONG_WARM_UP_CALLS, LONG_CALLS = 1, 5
-"""Of the largest message: over a link of 10 Mbit/s each takes 14 s."""
+"""The largest message is sent less often. Over a link of 10 Mbit/s it takes 14 s."""
 
 
 class Ways(NamedTuple):

@@ -1,7 +1,8 @@
 """Compressed gradient exchange: the rules that both twins follow, in plain NumPy, and the bytes that are sent.
 
 Gradients travel in buckets. A bucket is a flat array of whole parameters in canonical order and layout. Uncompressed, each may
-have the framework's layout. The `values` of a bucket are the replica's gradients, plus, with error feedback, what it has not sent before. Of these values arrives:
+have the framework's layout. The `values` of a bucket are the replica's gradients, plus, with error feedback, what it has not
+sent before. Of these values arrives:
 
 - `float16`: each value rounded to float32, then to float16, at most 65504 in size. The replicas' values are summed in float16
   too, on their way. No replica feeds that rounding error back. A parameter server sums in full precision.

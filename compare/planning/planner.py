@@ -297,9 +297,8 @@ def measured_rows(plan: Plan, *, every_mode: bool = False) -> list[Row]:
         else:
             best = best[:MEASURED_LAYOUTS]
         for each in [*serial, *best]:
-            short = each.run.with_fields(
-                epochs=None, steps=min(each.run.steps or MEASURED_STEPS, MEASURED_STEPS), checkpoint_seconds=None
-            )
+            steps = min(each.run.steps or MEASURED_STEPS, MEASURED_STEPS)
+            short = each.run.with_fields(epochs=None, steps=steps, checkpoint_seconds=None)
             made.append(matrix.row(row_id(each), name, short))
     return made
 

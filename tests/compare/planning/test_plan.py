@@ -222,6 +222,8 @@ def test_a_score_measures_the_best_layout_of_every_mode() -> None:
     assert {each.steps for each in names.values()} == {planner.MEASURED_STEPS}
     plan.predicted = [each.model_copy(update={"run": each.run.with_fields(epochs=None, steps=6)}) for each in found]
     assert {each.spec.steps for each in planner.measured_rows(plan)} == {6}
+    plan.predicted = [each.model_copy(update={"run": each.run.with_fields(epochs=None, steps=1000)}) for each in found]
+    assert {each.spec.steps for each in planner.measured_rows(plan)} == {planner.MEASURED_STEPS}
     assert [each.id for each in planner.measured_rows(plan)] == [
         "pytorch-serial", "pytorch-pipeline-x2-4-micro-batches", "pytorch-serial-2-cores",
         "pytorch-pipeline-x2-2-micro-batches",
