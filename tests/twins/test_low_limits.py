@@ -1,5 +1,6 @@
 """A run that may use little of the machine ends well, or says why not, in both frameworks."""
 
+import json
 import os
 import re
 import shutil
@@ -125,33 +126,19 @@ def test_a_comparison_within_a_control_group_ends_well_or_says_why_not(
 
 HELD_MIB = 650
 """Of each replica of `tests.planted.large` after its imports. Alone it needs four times its 192 MiB of weights, with Adam."""
+LARGE = {"model": "tests.planted.large", "optimizer": {"name": "adam"}, "data": {"image_size": 12, "limit": 64}, "steps": 2}
 DIVIDED = ["sharded_data_parallel", "tensor_parallel", "pipeline"]
 """Modes that divide the weights. Twin: only torch has a process for each replica there."""
 
 
 @pytest.mark.parametrize("mode", ["serial", *DIVIDED])
-def test_a_model_that_is_too_large_for_one_replica_trains_where_it_is_divided(
-    framework: str, tmp_path: Path, mode: str
-) -> None:
+def test_a_model_too_large_for_one_replica_trains_where_it_is_divided(framework: str, tmp_path: Path, mode: str) -> None:
     if mode in DIVIDED and framework == "tensorflow":
         pytest.skip("TensorFlow's replicas share a process there; the result has the memory of each, computed")
-    settings = {"model": "tests.planted.large", "optimizer.name": "adam", "data.image_size": 12, "data.limit": 64, "steps": 2}
-    words = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
-    words += [
-        "--set",
-        "epochs=null",
-        "--set",
-        "global_batch_size=32",
-        "--modes",
-        mode,
-        "--frameworks",
-        framework,
-        "--cores",
-        "2",
-    ]
-    command = [sys.executable, "-m", "compare", "run", "--data", "digits", *words, "--no-proof", "--out", str(tmp_path / "out")]
-    limits = ({file: f"{HELD_MIB}M"} for file in LIMITS["memory"][0])
-    first, second = limits
+    (tmp_path / "spec.json").write_text(json.dumps(LARGE | {"epochs": None}), "utf-8")
+    words = ["--spec", str(tmp_path / "spec.json"), "--modes", mode, "--frameworks", framework, "--cores", "2"]
+    command = [sys.executable, "-m", "compare", "run", *words, "--no-proof", "--out", str(tmp_path / "out")]
+    first, second = ({file: f"{HELD_MIB}M"} for file in LIMITS["memory"][0])
     with control_group("memory", first, second, "0") as one, control_group("memory", first, second, "1") as other:
         environment = {**os.environ, "CONVTWINS_GROUPS": f"{one}:{other}"}
         done = subprocess.run(
