@@ -30,8 +30,9 @@ def load(model: nn.Module, architecture: Architecture, weights: Mapping[str, npt
     """Set every parameter and statistic of a model from canonical arrays, rounded to the model's precision."""
     with torch.no_grad():
         for parameter in architecture.parameters():
+            given = weights[parameter.name]
             for holder, part in channels.holders(_layer(model, parameter.name)):
-                whole = _in_own_order(holder, parameter.name, weights[parameter.name])[..., part]
+                whole = _in_own_order(holder, parameter.name, given)[..., part]
                 for tensor, own in shards.parts(_tensor(holder, parameter.name)):
                     array = _to_framework(parameter.name, whole[..., own])
                     tensor.copy_(torch.from_numpy(np.ascontiguousarray(array)))

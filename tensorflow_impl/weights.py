@@ -18,8 +18,9 @@ from tensorflow_impl import channels, device, models, shards
 def load(model: keras.Model, architecture: Architecture, weights: Mapping[str, npt.NDArray[np.floating]]) -> None:
     """Set every parameter and statistic of a model from canonical arrays, rounded to the model's precision."""
     for parameter in architecture.parameters():
+        given = weights[parameter.name]
         for holder, part in channels.holders(_layer(model, parameter.name)):
-            whole = weights[parameter.name][..., part]
+            whole = given[..., part]
             for variable, own in shards.parts(_variable(holder, parameter.name)):
                 array = _reordered(holder, parameter.name, whole[..., own])
                 for copy in device.copies(variable.value):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +16,23 @@ import safetensors.numpy
 from common.models.architectures import Architecture, Parameter
 
 Weights = dict[str, npt.NDArray[np.floating]]
+GivenWeights = Mapping[str, npt.NDArray[np.floating]]
+"""Weights that are only read."""
 
 
 class WeightsError(ValueError):
     """A file of weights cannot be read, or does not fit the architecture."""
 
 
-def initial(architecture: Architecture, seed: int) -> Weights:
-    """Draw every parameter of a model.
+def initial(architecture: Architecture, seed: int) -> GivenWeights:
+    """Every parameter of a model, each drawn whenever it is asked for: together they may be too large for one process.
 
     Each parameter has its own stream, keyed by seed and name, so that adding a layer changes no other layer's draw.
 
     Returns:
         Canonical name to float64 array; a float32 run takes these values rounded.
     """
-    return {parameter.name: _draw(parameter, seed) for parameter in architecture.parameters()}
+    return _Drawn({parameter.name: parameter for parameter in architecture.parameters()}, seed)
 
 
 def split(values: npt.NDArray[Any], architecture: Architecture) -> Weights:
@@ -40,13 +42,13 @@ def split(values: npt.NDArray[Any], architecture: Architecture) -> Weights:
     return {parameter.name: part.reshape(parameter.shape) for parameter, part in zip(trainable, parts, strict=True)}
 
 
-def digest(weights: Mapping[str, npt.NDArray[np.floating]]) -> str:
+def digest(weights: GivenWeights) -> str:
     """SHA-256 over names, shapes and float64 values, in order of name."""
     sha256 = hashlib.sha256()
     for name in sorted(weights):
         array = np.ascontiguousarray(weights[name], dtype="<f8")
         sha256.update(f"{name}{array.shape}".encode())
-        sha256.update(array.tobytes())
+        sha256.update(array.data)
     return sha256.hexdigest()
 
 
@@ -74,6 +76,21 @@ def check(weights: Mapping[str, npt.NDArray[Any]], architecture: Architecture, p
     others = sorted(name for name, array in weights.items() if array.dtype.name not in ("float32", "float64"))
     if others:
         raise WeightsError(f"{path} must hold float32 or float64. Received: {others[0]} of {weights[others[0]].dtype}.")
+
+
+class _Drawn(Mapping[str, npt.NDArray[np.float64]]):
+    def __init__(self, parameters: Mapping[str, Parameter], seed: int) -> None:
+        self._parameters = parameters
+        self._seed = seed
+
+    def __getitem__(self, name: str) -> npt.NDArray[np.float64]:
+        return _draw(self._parameters[name], self._seed)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parameters)
+
+    def __len__(self) -> int:
+        return len(self._parameters)
 
 
 def _draw(parameter: Parameter, seed: int) -> npt.NDArray[np.float64]:

@@ -288,7 +288,7 @@ def _prepare(twin: Twin, read: Spec) -> tuple[sources.Dataset, Plan, Trainer]:
     return dataset, plan, _built(twin, dataset, plan, initial)
 
 
-def _planned(read: Spec, *, reverse_batches: bool) -> tuple[sources.Dataset, Plan, weights.Weights]:
+def _planned(read: Spec, *, reverse_batches: bool) -> tuple[sources.Dataset, Plan, weights.GivenWeights]:
     """The data, the plan and the drawn weights of a spec."""
     dataset = sources.load(read.data, seed=read.split_seed, cache_dir=read.paths.cache_dir)
     heartbeat.reached()
@@ -299,7 +299,7 @@ def _planned(read: Spec, *, reverse_batches: bool) -> tuple[sources.Dataset, Pla
     return dataset, plan, weights.initial(architecture, read.seed)
 
 
-def _built(twin: Twin, dataset: sources.Dataset, plan: Plan, initial: weights.Weights) -> Trainer:
+def _built(twin: Twin, dataset: sources.Dataset, plan: Plan, initial: weights.GivenWeights) -> Trainer:
     """The trainer of a plan. Ranks agree on data and code."""
     trainer = twin.build(plan.spec, plan.architecture, plan, dataset, initial)
     if "RANK" in os.environ:

@@ -31,7 +31,7 @@ class Twin:
     """Devices, modes that are possible here, switches: JSON-ready."""
     configure: Callable[..., None]
     """(spec, trials=1): set threads and devices. Called once, before any tensor is made."""
-    build: Callable[[Spec, architectures.Architecture, Plan, sources.Dataset, weights.Weights], Trainer]
+    build: Callable[[Spec, architectures.Architecture, Plan, sources.Dataset, weights.GivenWeights], Trainer]
     """The Trainer of the spec's mode."""
     summarize: Callable[[architectures.Architecture], dict[str, Any]]
     """Layers, output shapes and values of the model as the framework has built it: JSON-ready."""

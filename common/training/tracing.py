@@ -16,7 +16,7 @@ from common.artifacts import array_file
 from common.data.batches import Plan
 from common.data.sources import Dataset, Split
 from common.machine import heartbeat
-from common.models.weights import Weights
+from common.models.weights import GivenWeights, Weights
 from common.training.loop import evaluate
 from common.training.trainer import Batch, Trainer
 
@@ -170,7 +170,7 @@ def group(arrays: Mapping[str, npt.NDArray[Any]], prefix: str) -> dict[str, npt.
 
 
 def trace(
-    trainer: Trainer, plan: Plan, dataset: Dataset, initial: Weights, *, batches_too: bool = False
+    trainer: Trainer, plan: Plan, dataset: Dataset, initial: GivenWeights, *, batches_too: bool = False
 ) -> dict[str, npt.NDArray[Any]]:
     """Train `plan.total_steps` steps and record them.
 
@@ -236,7 +236,7 @@ def trace(
     return arrays
 
 
-def _examine(trainer: Trainer, batch: Batch, num_examples: int, initial: Weights) -> dict[str, npt.NDArray[Any]]:
+def _examine(trainer: Trainer, batch: Batch, num_examples: int, initial: GivenWeights) -> dict[str, npt.NDArray[Any]]:
     """Examine the untrained model, then restore its initial weights."""
     arrays: dict[str, npt.NDArray[Any]] = {f"initial/{name}": array for name, array in trainer.weights().items()}
     arrays["num_values"] = np.array(trainer.num_values())

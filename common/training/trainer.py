@@ -14,7 +14,7 @@ from common.data import chunks, owners
 from common.data.batches import Feed, Plan, in_order
 from common.data.sources import Dataset, Split
 from common.models.architectures import Architecture
-from common.models.weights import Weights
+from common.models.weights import GivenWeights, Weights
 from common.spec import Spec, resolved
 
 
@@ -232,7 +232,7 @@ class Trainer:
         """Every parameter and statistic by canonical name: replica 0's, or gathered where replicas divide the model."""
         raise NotImplementedError
 
-    def load_weights(self, values: Weights) -> None:
+    def load_weights(self, values: GivenWeights) -> None:
         """Set every parameter and statistic of every replica."""
         raise NotImplementedError
 

@@ -108,7 +108,7 @@ def rank_correlation(groups: Sequence[Sequence[Pair]]) -> tuple[float | None, tu
 
     Times are ranked in each group, and ranks count from the group's mean. So the difference between two frameworks, which is
     easy to predict, adds nothing. The interval is that of a partial correlation by Fisher's z (a group more is a pair fewer),
-    with the variance (1 + r^2 / 2) / (n - 3) of Bonett & Wright 2000.
+    with the variance (1 + r^2 / 2) / (n - 3) of Bonett & Wright 2000. A perfect correlation has none.
     """
     from scipy import stats  # here: see scaling_laws
 
@@ -126,9 +126,9 @@ def rank_correlation(groups: Sequence[Sequence[Pair]]) -> tuple[float | None, tu
         return None, (None, None)
     found = float(one @ other) / spread
     n = len(one) - (len(groups) - 1)
-    if n < LEAST_FOR_INTERVAL:
+    if n < LEAST_FOR_INTERVAL or abs(found) > 1 - 1e-9:  # Fisher's z of a perfect correlation has no end
         return found, (None, None)
-    middle = math.atanh(min(max(found, -1 + 1e-9), 1 - 1e-9))
+    middle = math.atanh(found)
     half = 1.96 * math.sqrt((1 + found**2 / 2) / (n - 3))
     return found, (math.tanh(middle - half), math.tanh(middle + half))
 

@@ -10,7 +10,7 @@ import torch
 from torch import distributed
 
 from common.data.sources import Split
-from common.models.weights import Weights
+from common.models.weights import GivenWeights
 from common.training import ensemble
 from common.training.loop import evaluate as score_split
 from common.training.trainer import Batch, StepBreakdown, Update
@@ -85,7 +85,7 @@ class ModelAveraging(Trainer):
         """A rank's forward pass, backward pass and update, or why they cannot be called one by one."""
         return self._breakdown_of(self._own, batch, num_examples)
 
-    def load_weights(self, values: Weights) -> None:
+    def load_weights(self, values: GivenWeights) -> None:
         for model in (self._own, self._model):
             weights.load(model, self._architecture, values)
 

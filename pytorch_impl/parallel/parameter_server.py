@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from common.data.sources import Split
-from common.models.weights import Weights, split
+from common.models.weights import GivenWeights, Weights, split
 from common.processes import parameter_server, rendezvous
 from common.training.communication import server_bytes, statistics_payload_bytes
 from common.training.trainer import Batch, ComputeAndExchange, StepBreakdown, Update
@@ -98,7 +98,7 @@ class ParameterServer(Trainer):
     def close(self) -> None:
         self._server.close()
 
-    def load_weights(self, values: Weights) -> None:
+    def load_weights(self, values: GivenWeights) -> None:
         weights.load(self._model, self._architecture, values)
         self._server.load(self._trainable()[0], self._compressor.counts)
 

@@ -18,7 +18,7 @@ from common.data.sources import Split
 from common.machine import flight
 from common.models import stages
 from common.models.architectures import Parameter
-from common.models.weights import Weights
+from common.models.weights import GivenWeights, Weights
 from common.training.trainer import Batch, Update
 from pytorch_impl import collectives, device, input, models, train, weights
 from pytorch_impl.parallel import group
@@ -183,7 +183,7 @@ class Pipeline(Trainer):
             not_separable="a stage that waits for its neighbour cannot tell idling from receiving: both are idle seconds",
         )
 
-    def load_weights(self, values: Weights) -> None:
+    def load_weights(self, values: GivenWeights) -> None:
         weights.load(self._model, self._stage.architecture, values)
         self.share_statistics()
 

@@ -21,7 +21,7 @@ from common.data.batches import Feed, Plan
 from common.data.sources import Dataset
 from common.models import user_code
 from common.models.architectures import Architecture
-from common.models.weights import Weights
+from common.models.weights import GivenWeights, Weights
 from common.spec import Spec
 from common.training import trainer
 from common.training.trainer import Batch, Recording, StepBreakdown, Update
@@ -42,7 +42,7 @@ class Trainer(trainer.Trainer):
     `common.training.trainer.Trainer` documents the public methods.
     """
 
-    def __init__(self, spec: Spec, architecture: Architecture, plan: Plan, dataset: Dataset, initial: Weights) -> None:
+    def __init__(self, spec: Spec, architecture: Architecture, plan: Plan, dataset: Dataset, initial: GivenWeights) -> None:
         super().__init__(spec, architecture, plan, dataset, device.describe())
         self._device = torch.device(device.kind())
         self._objective = train.Objective(spec.loss, plan.scaling, self._loss_scale)
@@ -102,7 +102,7 @@ class Trainer(trainer.Trainer):
         if distributed.is_initialized():
             distributed.destroy_process_group()
 
-    def load_weights(self, values: Weights) -> None:
+    def load_weights(self, values: GivenWeights) -> None:
         weights.load(self._model, self._architecture, values)
         self.share_statistics()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from common.data.batches import Plan
 from common.data.sources import Dataset
 from common.models.architectures import Architecture
-from common.models.weights import Weights
+from common.models.weights import GivenWeights
 from common.spec import Spec
 from tensorflow_impl.parallel.data_parallel import DataParallel
 from tensorflow_impl.parallel.hybrid_pipeline import HybridPipeline
@@ -38,7 +38,7 @@ _TRAINERS: dict[str, type[Trainer]] = {
 }
 
 
-def build(spec: Spec, architecture: Architecture, plan: Plan, dataset: Dataset, weights: Weights) -> Trainer:
+def build(spec: Spec, architecture: Architecture, plan: Plan, dataset: Dataset, weights: GivenWeights) -> Trainer:
     """Build the trainer of a spec's mode.
 
     Args:

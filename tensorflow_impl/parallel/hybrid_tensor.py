@@ -9,7 +9,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from common.data.sources import Split
-from common.models.weights import Weights
+from common.models.weights import GivenWeights
 from common.training.communication import ring_all_reduce_bytes, statistics_payload_bytes
 from common.training.trainer import Update
 from tensorflow_impl import evaluate, weights
@@ -75,7 +75,7 @@ class HybridTensor(TensorParallel):
     def _trained_models(self) -> list[keras.Model]:
         return self._models
 
-    def load_weights(self, values: Weights) -> None:
+    def load_weights(self, values: GivenWeights) -> None:
         for model in self._models:
             weights.load(model, self._architecture, values)
 

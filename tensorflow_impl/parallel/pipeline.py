@@ -17,7 +17,7 @@ from common.data.sources import Split
 from common.models import stages
 from common.models.architectures import BatchNorm
 from common.models.stages import Stage
-from common.models.weights import Weights
+from common.models.weights import GivenWeights, Weights
 from common.training.trainer import Batch, Update
 from tensorflow_impl import device, input, models, optim, train, weights
 from tensorflow_impl.optim import Optimizer
@@ -155,7 +155,7 @@ class Pipeline(Trainer):
     def _trained_models(self) -> list[Any]:
         return [part.model for copy in self._copies for part in copy]
 
-    def load_weights(self, values: Weights) -> None:
+    def load_weights(self, values: GivenWeights) -> None:
         for copy in self._copies:
             for part in copy:
                 weights.load(part.model, part.stage.architecture, values)

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from common.models import stages
 from common.models.stages import Stage
-from common.models.weights import Weights
+from common.models.weights import GivenWeights
 from common.training.trainer import Batch, Update
 from tensorflow_impl import optim
 from tensorflow_impl.parallel.pipeline import Pipeline
@@ -83,7 +83,7 @@ class PipelineAsync(Pipeline):
     def _held_back(self) -> list[keras.Variable]:
         return [variable for stage in self._newer for version in stage for variable in version]
 
-    def load_weights(self, values: Weights) -> None:
+    def load_weights(self, values: GivenWeights) -> None:
         super().load_weights(values)
         for part, newer in zip(self._copies[0], self._newer, strict=True):
             for variables in newer:

@@ -19,7 +19,7 @@ from common.data.batches import Feed, Plan
 from common.data.sources import Dataset
 from common.models import architectures, user_code
 from common.models.architectures import Architecture, BatchNorm
-from common.models.weights import Weights
+from common.models.weights import GivenWeights, Weights
 from common.spec import Spec
 from common.training import trainer
 from common.training.trainer import Batch, ComputeAndExchange, Recording, StepBreakdown, Update
@@ -37,7 +37,7 @@ class Trainer(trainer.Trainer):
 
     _exchanges = True
 
-    def __init__(self, spec: Spec, architecture: Architecture, plan: Plan, dataset: Dataset, initial: Weights) -> None:
+    def __init__(self, spec: Spec, architecture: Architecture, plan: Plan, dataset: Dataset, initial: GivenWeights) -> None:
         super().__init__(spec, architecture, plan, dataset, device.describe())
         self._objective = train.Objective(spec.loss, plan.scaling, self._loss_scale)
         self.threads = {
@@ -104,7 +104,7 @@ class Trainer(trainer.Trainer):
         """Disconnect from the other processes at the end of the run."""
         # Twin: the strategy has no such call. Its server ends with the process.
 
-    def load_weights(self, values: Weights) -> None:
+    def load_weights(self, values: GivenWeights) -> None:
         weights.load(self._model, self._architecture, values)
 
     def weights(self) -> Weights:

@@ -2,34 +2,45 @@
 
     python -m tests.benchmarks.links 100 1 plan --modes multi_process --score --out DIR [-- plan ...]
 
-The numbers are megabits a second and milliseconds until a packet arrives. `--hosts` is added to each command. The hosts are
-network namespaces of this machine (root needed); the wire is `tests/relay.py`.
+`--hosts` is added to each command. The hosts are network namespaces of this machine, which need root. The wire is
+`tests/relay.py`: a process that takes time from the ranks, most on fast links.
 """
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import os
 import subprocess
 import sys
 
+import pytest
+
 from tests.namespaces import Link, joined_hosts
 
 
 def main() -> int:
-    """Run the commands. Returns the first exit code that is not 0."""
-    link, words = Link(float(sys.argv[1]), float(sys.argv[2])), sys.argv[3:]
-    commands = [list(group) for between, group in itertools.groupby(words, lambda word: word == "--") if not between]
+    """Run the commands. Returns the first exit code that is not 0, or 2 where no such hosts can be made."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("megabits", type=float, help="a second, of what each host sends")
+    parser.add_argument("milliseconds", type=float, help="until a packet arrives")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="of convtwins; several are divided by --")
+    read = parser.parse_args()
     cores = sorted(os.sched_getaffinity(0))
-    half = len(cores) // 2
-    first, second = (",".join(map(str, own)) for own in (cores[:half], cores[half:]))
+    if len(cores) < 2:
+        parser.error(f"two hosts need two cores. Received: {len(cores)}.")
+    first, second = (",".join(map(str, own)) for own in (cores[: len(cores) // 2], cores[len(cores) // 2 :]))
+    commands = [list(group) for between, group in itertools.groupby(read.command, lambda word: word == "--") if not between]
     environment = {**os.environ, "CONVTWINS_RSH": f"taskset -c {second} ip netns exec {{host}}"}
-    with joined_hosts(2, link) as hosts:
-        over = ["--hosts", ",".join(host.address for host in hosts)]
-        for command in commands:
-            run = hosts[0].command("taskset", "-c", first, sys.executable, "-m", "convtwins", *command, *over)
-            if code := subprocess.run(run, check=False, env=environment).returncode:
-                return code
+    try:
+        with joined_hosts(2, Link(read.megabits, read.milliseconds)) as hosts:
+            over = ["--hosts", ",".join(host.address for host in hosts)]
+            for command in commands:
+                run = hosts[0].command("taskset", "-c", first, sys.executable, "-m", "convtwins", *command, *over)
+                if code := subprocess.run(run, check=False, env=environment).returncode:
+                    return code
+    except pytest.skip.Exception as reason:
+        parser.error(f"no hosts: {reason}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""A model of 50 million weights. Each process of a twin that builds it enters a control group of its own.
+"""A model of 101 million weights. Each process of a twin that builds it enters a control group of its own.
 
 CONVTWINS_GROUPS names the groups' folders by rank, divided by colons.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 from common.models.architectures import Architecture, Dense, Flatten, ReLU
 
 WIDTH = 4096
-LAYERS = 3
+LAYERS = 6
 
 
 def architecture(num_classes: int, image_size: int) -> Architecture:

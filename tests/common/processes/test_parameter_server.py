@@ -11,6 +11,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import reduce
 from itertools import pairwise
 from typing import Any
 
@@ -28,6 +29,7 @@ from common.processes.parameter_server import Connection, Server, ServerError
 from common.processes.process_spec import ProcessSpec
 from common.processes.supervisor import Failure, Watch
 from common.spec import Spec
+from common.training import optim
 
 SGD = spec.Optimizer.model_validate({"momentum": 0.0})
 SECRET = "of the run"
@@ -65,6 +67,47 @@ def test_a_synchronous_update_is_one_from_the_sum_of_all_shares_in_the_order_of_
     pulled = run(server, np.array([2.0]), work, work, work)
     assert [float(values[0]) for values in pulled] == [2.0] * 3
     assert asyncio.run(server.late(0)) == [3]
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam"])
+def test_pieces_of_messages_are_updated_as_the_whole_is(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(parameter_server, "PIECE", 2)
+    counts, steps, workers = [5, 3], 3, 3
+    optimizer = spec.Optimizer.model_validate({"name": name, "weight_decay": 0.1})
+    generator = np.random.default_rng(0)
+    start, shares = generator.normal(size=8), generator.normal(size=(steps, workers, 8))
+    expected = start.copy()
+    rule = optim.build(optimizer, [expected])
+    for step in range(steps):
+        rule.apply([reduce(np.add, shares[step])], 0.5, step + 1)
+    server = Server(optimizer, AS_THEY_ARE, workers, synchronous=True, staleness=None)
+
+    async def work(rank: int) -> Any:
+        await server.load(rank, start, counts)
+        for step in range(steps):
+            await server.push(rank, np.split(shares[step, rank], [5]), 0.5)
+            pulled = await server.pull(rank)
+        return pulled, await server.slots(rank)
+
+    async def all_of_them() -> list[Any]:
+        return await asyncio.gather(*(work(rank) for rank in range(workers)))
+
+    for pulled, slots in asyncio.run(all_of_them()):
+        np.testing.assert_array_equal(pulled, expected)
+        for slot, (kept,) in rule.slots().items():
+            np.testing.assert_array_equal(slots[slot], kept)
+    backwards = {slot: values[::-1] for slot, values in slots.items()}
+
+    async def set_and_ask(rank: int) -> Any:
+        await server.load_slots(rank, backwards)
+        return await server.slots(rank)
+
+    async def set_and_ask_all() -> list[Any]:
+        return await asyncio.gather(*(set_and_ask(rank) for rank in range(workers)))
+
+    for found in asyncio.run(set_and_ask_all()):
+        for slot, values in backwards.items():
+            np.testing.assert_array_equal(found[slot], values)
 
 
 @pytest.mark.parametrize("name", ["sgd", "adam"])

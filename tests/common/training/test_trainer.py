@@ -10,7 +10,7 @@ import pytest
 from common import spec
 from common.data.batches import Plan
 from common.models import architectures
-from common.models.weights import Weights
+from common.models.weights import GivenWeights, Weights
 from common.training.trainer import Trainer
 
 DESCRIPTION: dict[str, Any] = {
@@ -60,7 +60,7 @@ class Noted(Trainer):
     def weights(self) -> Weights:
         return self.arrays
 
-    def load_weights(self, values: Weights) -> None:
+    def load_weights(self, values: GivenWeights) -> None:
         self.arrays = dict(values)
 
     def _trainable(self) -> list[Any]:

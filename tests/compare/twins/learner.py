@@ -14,7 +14,7 @@ from common.artifacts.trained import Card, Trained
 from common.data.batches import Feed, Plan
 from common.data.sources import Dataset
 from common.models.architectures import Architecture
-from common.models.weights import Weights, WeightsError
+from common.models.weights import GivenWeights, Weights, WeightsError
 from common.processes import entry
 from common.spec import Spec
 from common.training.inference import Inference
@@ -34,7 +34,7 @@ class Learner:
     shard = (0, 1)
     scores_together = False
 
-    def __init__(self, spec: Spec, architecture: Architecture, plan: Plan, dataset: Dataset, initial: Weights) -> None:
+    def __init__(self, spec: Spec, architecture: Architecture, plan: Plan, dataset: Dataset, initial: GivenWeights) -> None:
         self.devices = ["cpu"]
         self.threads: dict[str, int] = {}
         self.updates = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from common.data.batches import Plan
 from common.data.sources import Dataset
 from common.models.architectures import Architecture
-from common.models.weights import Weights
+from common.models.weights import GivenWeights
 from common.spec import Spec
 from jax_impl.parallel.data_parallel import DataParallel
 from jax_impl.parallel.serial import Serial
@@ -14,6 +14,6 @@ from jax_impl.parallel.trainer import Trainer
 _TRAINERS: dict[str, type[Trainer]] = {"serial": Serial, "data_parallel": DataParallel}
 
 
-def build(spec: Spec, architecture: Architecture, plan: Plan, dataset: Dataset, weights: Weights) -> Trainer:
+def build(spec: Spec, architecture: Architecture, plan: Plan, dataset: Dataset, weights: GivenWeights) -> Trainer:
     """Build the trainer of a spec's mode."""
     return _TRAINERS[spec.variant](spec, architecture, plan, dataset, weights)

@@ -15,7 +15,7 @@ from common.data.batches import Feed, Plan
 from common.data.sources import Dataset
 from common.machine.machine import available_cores
 from common.models.architectures import Architecture
-from common.models.weights import Weights
+from common.models.weights import GivenWeights, Weights
 from common.spec import Spec
 from common.training import trainer
 from common.training.trainer import Batch, Recording, StepBreakdown, Update
@@ -40,7 +40,7 @@ class Trainer(trainer.Trainer):
     `common.training.trainer.Trainer` documents the public methods.
     """
 
-    def __init__(self, spec: Spec, architecture: Architecture, plan: Plan, dataset: Dataset, initial: Weights) -> None:
+    def __init__(self, spec: Spec, architecture: Architecture, plan: Plan, dataset: Dataset, initial: GivenWeights) -> None:
         super().__init__(spec, architecture, plan, dataset, device.describe())
         self._objective = train.Objective(spec.loss, plan.scaling, spec.precision)
         self.threads = {"intra_op": available_cores(), "inter_op": spec.replicas, "input": spec.workers}
@@ -102,7 +102,7 @@ class Trainer(trainer.Trainer):
     def synchronize(self) -> None:
         device.synchronize()
 
-    def load_weights(self, values: Weights) -> None:
+    def load_weights(self, values: GivenWeights) -> None:
         model = self._first_model()
         weights.load(model, self._architecture, values)
         self._spread(model)
