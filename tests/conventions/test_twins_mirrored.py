@@ -23,6 +23,7 @@ _FORMATS = "A layout in memory is a switch of torch alone; TensorFlow's kernels 
 _AGES = "TensorFlow keeps weights of several ages; torch's updates wait."
 
 _FLATTENED = "Torch flattens images channels first, and a user's own model is not changed; the canonical order is TensorFlow's."
+_TURNED = "Torch would turn each kernel into the canonical layout, which is Keras'."
 _GROUPS = "Keras compiles a grouped convolution with XLA, which is slow on a CPU; torch has a kernel for it."
 _WATCHED = "Torch's functions are watched as they are called; a Keras model names its layers' inputs."
 _CALLED = "Torch's exchanges are Python's calls; TensorFlow's run inside a graph, which is called as a whole."
@@ -38,6 +39,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     **{("models.py", name): _FORMATS for name in ("placed", "formatted")},
     ("channels.py", "split"): _FORMATS,
     **{("weights.py", name): _FLATTENED for name in ("orders", "flattened", "restored")},
+    **{("compression.py", f"Compressor.{name}"): _TURNED for name in ("flattened", "restored", "canonical")},
     ("slots.py", ""): "Torch's input workers are processes, which share memory; TensorFlow's are threads.",
     ("native.py", "UserModel.forward"): "Keras takes a model's inputs as one list, and the training mode with each call.",
     ("native.py", "UserModel.constants"): "Torch counts a model's constants (buffers) with its statistics. Keras has none.",

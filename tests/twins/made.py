@@ -96,7 +96,7 @@ def settings(**fields: Any) -> Spec:
 def values(architecture: Architecture, key: int = 5) -> Weights:
     """Weights of which no two are alike, statistics too, so that none can stand in for another."""
     generator = np.random.default_rng(key)
-    drawn = weights.initial(architecture, key)
+    drawn: Weights = dict(weights.initial(architecture, key))
     for name, array in drawn.items():
         if name.endswith(("gamma", "variance")):
             drawn[name] = generator.uniform(0.5, 1.5, array.shape)

@@ -91,7 +91,7 @@ def test_biases_and_batch_norm_start_as_the_identity() -> None:
 
 @given(st.data())
 def test_the_digest_changes_with_any_value(data: st.DataObject) -> None:
-    drawn = weights.initial(a_model(DENSE), 0)
+    drawn = dict(weights.initial(a_model(DENSE), 0))
     before = weights.digest(drawn)
     array = drawn[data.draw(st.sampled_from(sorted(drawn)))]
     index = data.draw(st.integers(0, array.size - 1))
@@ -113,7 +113,7 @@ def test_the_digest_follows_names_and_shapes_but_not_order_layout_or_precision()
 
 def test_weights_survive_a_file(tmp_path: Path) -> None:
     architecture = a_model(DENSE, BatchNorm("bn", 4))
-    drawn = weights.initial(architecture, 0)
+    drawn = dict(weights.initial(architecture, 0))
     weights.save(drawn | {"dense.kernel": np.asfortranarray(drawn["dense.kernel"])}, tmp_path / "w", {"model": "any"})
     loaded = safetensors.numpy.load_file(tmp_path / "w")
     weights.check(loaded, architecture, tmp_path / "w")
