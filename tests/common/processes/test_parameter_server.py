@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from common import spec
 from common.machine import machine, placement
-from common.processes import parameter_server, supervisor, watchdog
+from common.processes import parameter_server, supervisor
 from common.processes.parameter_server import Connection, Server, ServerError
 from common.processes.process_spec import ProcessSpec
 from common.processes.supervisor import Failure, Watch
