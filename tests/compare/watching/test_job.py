@@ -123,9 +123,11 @@ def test_what_a_rank_has_started_is_not_asked_for_its_rank(tmp_path: Path, monke
     with started(code, tmp_path) as pid:
         deadline = time.monotonic() + 30
         # One may be ready before the other one has been started.
-        while sum(len(each.children()) for each in (ranks := psutil.Process(pid).children())) < 6:
+        ranks = psutil.Process(pid).children()
+        while sum(len(each.children()) for each in ranks) < 6:
             assert time.monotonic() < deadline
             time.sleep(0.05)
+            ranks = psutil.Process(pid).children()
         job = Job([pid])
         names = [group.name for group in job.groups() if group.is_rank]
         job.groups()
