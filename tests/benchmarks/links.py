@@ -26,6 +26,8 @@ def main() -> int:
     parser.add_argument("milliseconds", type=float, help="until a packet arrives")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="of convtwins; several are divided by --")
     read = parser.parse_args()
+    if not (read.megabits > 0 <= read.milliseconds and read.command):
+        parser.error("a link needs a rate above 0, a delay of 0 or more, and a command.")
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         parser.error(f"two hosts need two cores. Received: {len(cores)}.")
