@@ -79,6 +79,7 @@ class Compressor:
         self._variables = model.trainable_variables
         self._positions = weights.positions(model, architecture)
         self._names = list(self._positions)
+        # Twin: Keras' layout is the canonical one. torch turns what it compresses.
         self.sizes = [math.prod(self._variables[position].shape) for position in self._positions.values()]
         self._dtype = tf.as_dtype(self._variables[0].dtype)
         self._buckets = buckets(self.sizes, self._dtype.size, settings.bucket_mib)

@@ -110,8 +110,13 @@ class Server:
     async def load(self, rank: int, values: Array, counts: list[int]) -> None:
         """Take rank 0's parameters, and how many of them are in each message; all workers wait until they are here.
 
-        The optimizer's state stays if the parameters are as many as before.
+        The optimizer's state stays if the parameters are as many as before. No worker pulls meanwhile.
+
+        Raises:
+            ServerError: the messages do not hold as many values.
         """
+        if rank == 0 and sum(counts) != len(values):
+            raise ServerError(f"messages of {sum(counts)} values do not hold all parameters. Received: {len(values)} values.")
         if rank == 0 and counts == self._counts and values.dtype == self._values.dtype:
             self._values[:] = values
         elif rank == 0:

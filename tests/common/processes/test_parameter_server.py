@@ -69,6 +69,12 @@ def test_a_synchronous_update_is_one_from_the_sum_of_all_shares_in_the_order_of_
     assert asyncio.run(server.late(0)) == [3]
 
 
+def test_messages_that_leave_parameters_out_are_refused() -> None:
+    server = Server(SGD, AS_THEY_ARE, 1, synchronous=True, staleness=None)
+    with pytest.raises(ServerError, match="messages of 3 values do not hold all parameters"):
+        asyncio.run(server.load(0, np.zeros(4), [3]))
+
+
 @pytest.mark.parametrize("name", ["sgd", "adam"])
 def test_pieces_of_messages_are_updated_as_the_whole_is(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(parameter_server, "PIECE", 2)

@@ -253,6 +253,19 @@ def test_other_work_on_the_machine_is_a_caution(times: Times) -> None:
     assert said.startswith("left: other work took cores") and said.endswith("do not rely on this.")
 
 
+def test_the_fullest_rank_is_no_server_and_holds_all_devices_of_its_process(
+    times: Times, fake_twins: pytest.MonkeyPatch
+) -> None:
+    modes = launch.DESCRIPTIONS["left"]["modes"]
+    fake_twins.setitem(modes, "tensor_parallel", modes["tensor_parallel"] | {"one_process": True})
+    found = plan("--frameworks", "left", "--modes", "tensor_parallel,parameter_server,multi_process")["predicted"]
+    by_mode = {each["words"].split()[0]: each for each in found}
+    together, served, apart = (by_mode[mode] for mode in ("tensor_parallel", "parameter_server", "multi_process"))
+    assert together["process_mib"] == pytest.approx(sum(together["memory_mib"].values()))
+    assert served["process_mib"] == apart["process_mib"] == pytest.approx(max(apart["memory_mib"].values()))
+    assert "server" in served["memory_mib"]
+
+
 def test_a_framework_that_cannot_run_a_mode_says_why(times: Times, fake_twins: pytest.MonkeyPatch) -> None:
     from compare.execution import launch
 
