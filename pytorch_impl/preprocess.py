@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
@@ -25,10 +24,7 @@ def scanning(encoded: Encoded, image_size: int, workers: int) -> Generator[Calla
         workers: loader processes (PyTorch) or parallel map calls (TensorFlow).
     """
     stretches = parts(encoded)
-    # Twin: torch's workers are processes that live from the warm-up to the scan. They are forks of one that has imported torch
-    # and its decoder, and has no threads yet. This list holds their tasks.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["pytorch_impl.decode"])
+    # Twin: torch's workers are processes that live from the warm-up to the scan. This list holds their tasks.
     order = [position % len(stretches) for position in range(workers)]
     private_folder.check_room_for_sockets()  # Twin: torch's workers send files' descriptors over them.
     loader = DataLoader(
@@ -36,7 +32,7 @@ def scanning(encoded: Encoded, image_size: int, workers: int) -> Generator[Calla
         sampler=order,
         batch_size=None,
         num_workers=workers,
-        multiprocessing_context=context,
+        multiprocessing_context="spawn",
         worker_init_fn=_begin_worker,
         persistent_workers=True,
     )
@@ -70,7 +66,7 @@ class _Stretches(Dataset[tuple[int, torch.Tensor]]):
         self._image_size = image_size
 
     def __getitem__(self, position: int) -> tuple[int, torch.Tensor]:
-        # Twin: the decoder is torchvision's, which takes as long to import as torch itself.
+        # Twin: the decoder is torchvision's, which takes as long to import as torch itself. The warm-up imports it.
         from pytorch_impl import decode
 
         stretch = self._stretches[position]

@@ -25,7 +25,7 @@ class WeightsError(ValueError):
 
 
 def initial(architecture: Architecture, seed: int) -> GivenWeights:
-    """Every parameter of a model, each drawn whenever it is asked for: together they may be too large for one process.
+    """Every parameter of a model, each drawn whenever it is asked for. So all float64 draws are never in memory together.
 
     Each parameter has its own stream, keyed by seed and name, so that adding a layer changes no other layer's draw.
 

@@ -62,7 +62,7 @@ class Accuracy(Frozen):
     rank_correlation: float | None
     """Spearman's, within frameworks: see `rank_correlation`. None: all have fewer than 3 pairs, or equal ones."""
     low: float | None
-    """Its 95 % interval. None: too few pairs."""
+    """Its 95 % interval. None: too few pairs, or a perfect correlation."""
     high: float | None
     best_found: dict[str, bool]
     """By framework: whether the fastest measured layout, or one within 5 % of it, is among the first two predicted of those

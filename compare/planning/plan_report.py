@@ -198,7 +198,7 @@ def accuracy_sentences(found: Accuracy | None) -> list[str]:
         )
     if found.rank_correlation is not None:
         counted = "the framework" if len(found.layouts) == 1 else "each framework, pooled"
-        none = "all ranks agree: no interval" if abs(found.rank_correlation) > 0.9999 else "too few for an interval"
+        none = "no interval" if abs(found.rank_correlation) > 1 - 1e-9 else "too few for an interval"
         interval = f"95 % interval {found.low:.2f} to {found.high:.2f}" if found.low is not None else none
         said.append(f"Rank correlation within {counted}: {found.rank_correlation:.2f} ({interval}, n = {found.n}).")
     for name, hit in found.best_found.items():
