@@ -19,9 +19,10 @@ def load(model: Model, architecture: Architecture, weights: Mapping[str, npt.NDA
     # Twin: JAX's layouts are the canonical ones, so nothing is turned.
     for arrays in (model.parameters, model.statistics):
         for name, array in arrays.items():
-            if (received := np.shape(weights[name])) != array.shape:
+            given = weights[name]
+            if (received := np.shape(given)) != array.shape:
                 raise ValueError(f"{name} must have shape {array.shape}. Received: {received}.")
-            arrays[name] = jnp.array(weights[name], array.dtype)
+            arrays[name] = jnp.array(given, array.dtype)
 
 
 def extract(model: Model, architecture: Architecture) -> Weights:
