@@ -118,33 +118,34 @@ class Compressor:
         for bucket, count, parts in zip(self._buckets, self.counts, messages, strict=True):
             summed = self._sum(parts, count).split([self.sizes[index] for index in bucket])
             for index, values in zip(bucket, summed, strict=True):
-                position = self._positions[self._names[index]]
-                made[position] = self.restored(self._names[index], values, self._variables[position])
+                made[self._positions[self._names[index]]] = self.restored(self._names[index], values)
         return made
 
     def flattened(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """All values of a parameter or of its gradient [count], as messages hold them."""
         if self._is_canonical:
             return weights.flattened(name, tensor, self._orders.get(name))
-        return (tensor.permute(0, 2, 3, 1) if self._is_channels_last(name) else tensor).reshape(-1)
+        is_channels_last = not self._variable(name).is_contiguous()
+        return (tensor.permute(0, 2, 3, 1) if is_channels_last else tensor).reshape(-1)
 
-    def restored(self, name: str, values: torch.Tensor, variable: torch.Tensor) -> torch.Tensor:
-        """Reshape values from `flattened` to those of a model's own variable."""
+    def restored(self, name: str, values: torch.Tensor) -> torch.Tensor:
+        """Reshape values from `flattened` to those of the model's own variable."""
+        variable = self._variable(name)
         if self._is_canonical:
             return weights.restored(name, values, variable, self._orders.get(name))
-        if self._is_channels_last(name):
-            outputs, inputs, height, width = variable.shape
-            return values.view(outputs, height, width, inputs).permute(0, 3, 1, 2)
-        return values.view(variable.shape)
+        if variable.is_contiguous():
+            return values.view(variable.shape)
+        outputs, inputs, height, width = variable.shape
+        return values.view(outputs, height, width, inputs).permute(0, 3, 1, 2)
 
-    def canonical(self, name: str, values: torch.Tensor, variable: torch.Tensor) -> torch.Tensor:
+    def canonical(self, name: str, values: torch.Tensor) -> torch.Tensor:
         """Values from `flattened` in the canonical layout [count]."""
         if self._is_canonical:
             return values
-        return weights.flattened(name, self.restored(name, values, variable), self._orders.get(name))
+        return weights.flattened(name, self.restored(name, values), self._orders.get(name))
 
-    def _is_channels_last(self, name: str) -> bool:
-        return not self._variables[self._positions[name]].is_contiguous()
+    def _variable(self, name: str) -> torch.Tensor:
+        return self._variables[self._positions[name]]
 
     def exchange(self, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
         """Sum the gradients of all replicas. Each replica passes its own, in the order of the model's parameters."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from torch import nn
 
 from common.matching import recording
 from common.models.architectures import Architecture
-from common.models.weights import Weights
+from common.models.weights import GivenWeights, Weights
 from pytorch_impl import channels, models, shards
 
 # Twin: torch has its own names and layouts of arrays. Role -> attribute.
@@ -26,7 +26,7 @@ _ATTRIBUTES = {
 }
 
 
-def load(model: nn.Module, architecture: Architecture, weights: Mapping[str, npt.NDArray[np.floating]]) -> None:
+def load(model: nn.Module, architecture: Architecture, weights: GivenWeights) -> None:
     """Set every parameter and statistic of a model from canonical arrays, rounded to the model's precision."""
     with torch.no_grad():
         for parameter in architecture.parameters():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -11,11 +11,11 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from common.models.architectures import Architecture
-from common.models.weights import Weights
+from common.models.weights import GivenWeights, Weights
 from tensorflow_impl import channels, device, models, shards
 
 
-def load(model: keras.Model, architecture: Architecture, weights: Mapping[str, npt.NDArray[np.floating]]) -> None:
+def load(model: keras.Model, architecture: Architecture, weights: GivenWeights) -> None:
     """Set every parameter and statistic of a model from canonical arrays, rounded to the model's precision."""
     for parameter in architecture.parameters():
         given = weights[parameter.name]

@@ -14,6 +14,8 @@ from common.frozen import Frozen
 TIE = 0.05
 """Times that differ by no more count as equally good."""
 LEAST_FOR_INTERVAL = 5
+PERFECT = 1 - 1e-9
+"""A correlation beyond it is one but for rounding. Fisher's z of it has no end."""
 
 
 class Pair(Frozen):
@@ -126,7 +128,7 @@ def rank_correlation(groups: Sequence[Sequence[Pair]]) -> tuple[float | None, tu
         return None, (None, None)
     found = float(one @ other) / spread
     n = len(one) - (len(groups) - 1)
-    if n < LEAST_FOR_INTERVAL or abs(found) > 1 - 1e-9:  # Fisher's z of a perfect correlation has no end
+    if n < LEAST_FOR_INTERVAL or abs(found) > PERFECT:
         return found, (None, None)
     middle = math.atanh(found)
     half = 1.96 * math.sqrt((1 + found**2 / 2) / (n - 3))

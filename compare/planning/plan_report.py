@@ -198,7 +198,7 @@ def accuracy_sentences(found: Accuracy | None) -> list[str]:
         )
     if found.rank_correlation is not None:
         counted = "the framework" if len(found.layouts) == 1 else "each framework, pooled"
-        none = "no interval" if abs(found.rank_correlation) > 1 - 1e-9 else "too few for an interval"
+        none = "no interval" if abs(found.rank_correlation) > accuracy.PERFECT else "too few for an interval"
         interval = f"95 % interval {found.low:.2f} to {found.high:.2f}" if found.low is not None else none
         said.append(f"Rank correlation within {counted}: {found.rank_correlation:.2f} ({interval}, n = {found.n}).")
     for name, hit in found.best_found.items():
@@ -221,7 +221,8 @@ def _map(points: list[Winner], measured: MeasuredWinner | None) -> Any:
     """Draws the winner over links and replicas, a field for each speed of the devices. What was measured is a star."""
 
     def draw(figure: Figure) -> bool:
-        modes = list(dict.fromkeys([*(each.mode for each in points), *([measured.mode] if measured else [])]))
+        modes = dict.fromkeys([*(each.mode for each in points), *([measured.mode] if measured else [])])
+        colours = {mode: plots.COLOURS[index % len(plots.COLOURS)] for index, mode in enumerate(modes)}
         figure.set_size_inches(3 * len(MAP_SPEEDS), 4.5)
         fields = figure.subplots(1, len(MAP_SPEEDS), sharey=True)
         for axes, speed in zip(fields, MAP_SPEEDS, strict=True):
@@ -229,19 +230,17 @@ def _map(points: list[Winner], measured: MeasuredWinner | None) -> Any:
                 if each.speed != speed:
                     continue
                 x, y = list(MAP_LINKS).index(each.link), MAP_REPLICAS.index(each.replicas)
-                colour = plots.COLOURS[modes.index(each.mode) % len(plots.COLOURS)]
-                axes.scatter(x, y, s=700, marker="s", color=colour)
+                axes.scatter(x, y, s=700, marker="s", color=colours[each.mode])
                 axes.text(x, y, f"{each.speedup:.1f}", ha="center", va="center", fontsize=8)
             if measured is not None and speed == 1.0:
                 x, y = _place(measured.seconds_per_byte), MAP_REPLICAS.index(measured.replicas) - 0.3
-                colour = plots.COLOURS[modes.index(measured.mode) % len(plots.COLOURS)]
-                axes.scatter(x, y, s=200, marker="*", color=colour, edgecolors="black", zorder=3)
+                axes.scatter(x, y, s=200, marker="*", color=colours[measured.mode], edgecolors="black", zorder=3)
                 axes.annotate(f"{measured.speedup:.1f}", (x, y), (9, -4), textcoords="offset points", fontsize=8)
             axes.set(title=f"devices x{speed:g}", xlim=(-0.6, len(MAP_LINKS) - 0.4), ylim=(-0.6, len(MAP_REPLICAS) - 0.4))
             axes.set_xticks(range(len(MAP_LINKS)), list(MAP_LINKS), rotation=60, ha="right")
             axes.set_yticks(range(len(MAP_REPLICAS)), [f"{each} replicas" for each in MAP_REPLICAS])
             axes.grid(visible=False)
-        shown = [Patch(color=plots.COLOURS[index % len(plots.COLOURS)], label=mode) for index, mode in enumerate(modes)]
+        shown = [Patch(color=colour, label=mode) for mode, colour in colours.items()]
         figure.legend(handles=shown, loc="outside lower center", ncols=4, fontsize=8)
         star = "; star: measured here, the same batch divided" if measured else ""
         figure.suptitle(f"Projected: the fastest mode with serial's mathematics, and its speed-up over one device{star}")
@@ -251,6 +250,6 @@ def _map(points: list[Winner], measured: MeasuredWinner | None) -> Any:
 
 
 def _place(seconds_per_byte: float) -> float:
-    """Where a link lies on the axis of a map, whose links are ten times as fast from place to place."""
+    """Where a link lies on the axis of a map. Each place is ten times as fast as the one before."""
     slowest = next(iter(MAP_LINKS.values()))[1]
     return min(max(math.log10(slowest / max(seconds_per_byte, 1e-15)), -0.4), len(MAP_LINKS) - 0.6)

@@ -82,6 +82,7 @@ class Plan:
     winners: dict[str, list[Winner]] = field(default_factory=dict[str, list[Winner]])
     """By framework."""
     measured_winners: dict[str, MeasuredWinner] = field(default_factory=dict[str, MeasuredWinner])
+    """By framework."""
     cases: dict[str, dict[str, Case]] = field(default_factory=dict[str, dict[str, Case]])
     """By framework and layout: those that can run here."""
     image_seconds: dict[str, float] = field(default_factory=dict[str, float])

@@ -86,6 +86,7 @@ class ModelAveraging(Trainer):
         return self._breakdown_of(self._own, batch, num_examples)
 
     def load_weights(self, values: GivenWeights) -> None:
+        values = dict(values)  # each is drawn once for both models
         for model in (self._own, self._model):
             weights.load(model, self._architecture, values)
 

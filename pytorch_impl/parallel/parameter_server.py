@@ -53,7 +53,7 @@ class ParameterServer(Trainer):
     def _pull(self) -> None:
         parts = self._tensor(self._server.pull()).split(self._compressor.sizes)
         for (name, parameter), part in zip(self._parameters.items(), parts, strict=True):
-            parameter.copy_(self._compressor.restored(name, part, parameter))
+            parameter.copy_(self._compressor.restored(name, part))
 
     def finish_epoch(self) -> None:
         self._server.barrier()
@@ -116,10 +116,7 @@ class ParameterServer(Trainer):
 
     def _by_name(self, arrays: list[npt.NDArray[Any]]) -> Weights:
         parts = self._tensor(arrays[0]).split(self._compressor.sizes)
-        canonical = [
-            self._compressor.canonical(name, part, parameter)
-            for (name, parameter), part in zip(self._parameters.items(), parts, strict=True)
-        ]
+        canonical = [self._compressor.canonical(name, part) for name, part in zip(self._parameters, parts, strict=True)]
         return split(torch.cat(canonical).cpu().numpy(), self._architecture)
 
 

@@ -76,6 +76,7 @@ class HybridTensor(TensorParallel):
         return self._models
 
     def load_weights(self, values: GivenWeights) -> None:
+        values = dict(values)  # each is drawn once for all copies
         for model in self._models:
             weights.load(model, self._architecture, values)
 

@@ -7,14 +7,13 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-import numpy.typing as npt
 
 from common.models.architectures import Architecture
-from common.models.weights import Weights
+from common.models.weights import GivenWeights, Weights
 from jax_impl.models import Model
 
 
-def load(model: Model, architecture: Architecture, weights: Mapping[str, npt.NDArray[np.floating]]) -> None:
+def load(model: Model, architecture: Architecture, weights: GivenWeights) -> None:
     """Set every parameter and statistic of a model from canonical arrays, rounded to the model's precision."""
     # Twin: JAX's layouts are the canonical ones, so nothing is turned.
     for arrays in (model.parameters, model.statistics):
