@@ -62,7 +62,7 @@ def joined_hosts(number: int, link: Link | None = None) -> Generator[list[Host]]
     network = f"10.{random.randrange(64, 128)}.{random.randrange(256)}"  # of this test alone: the names are the machine's
     hosts, switch = [Host(f"{network}.{place + 1}") for place in range(number)], f"{network}.switch"
     with ExitStack() as undo:
-        for name in (switch, *(host.address for host in hosts)):
+        for name in [*([switch] if link is None else []), *(host.address for host in hosts)]:
             made = subprocess.run(["ip", "netns", "add", name], check=False, capture_output=True, text=True)
             if made.returncode:
                 pytest.skip(f"network namespaces cannot be made here: {made.stderr.strip()}")
@@ -93,7 +93,10 @@ def _relayed(hosts: Sequence[Host], link: Link) -> Generator[None]:
         pytest.skip("a slow wire needs /dev/net/tun")
     words = [str(link.milliseconds), str(link.megabits), *(host.address for host in hosts)]
     command = [sys.executable, "-m", "tests.relay", *words]
-    with subprocess.Popen(command, cwd=machine.PROJECT_ROOT, stdout=subprocess.PIPE, text=True) as relay:
+    # Ctrl-C must not end it before those that send over it.
+    with subprocess.Popen(
+        command, cwd=machine.PROJECT_ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as relay:
         try:
             assert relay.stdout is not None and relay.stdout.readline() == "ready\n", "the relay did not start"
             yield

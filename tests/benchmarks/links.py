@@ -16,11 +16,20 @@ import sys
 
 import pytest
 
+from compare.core.interrupt import Interrupted, interruptible
 from tests.namespaces import Link, joined_hosts
 
 
 def main() -> int:
     """Run the commands. Returns the first exit code that is not 0, or 2 where no such hosts can be made."""
+    try:
+        with interruptible():
+            return _run()
+    except Interrupted as interruption:
+        return interruption.exit_code  # the command has said so
+
+
+def _run() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("megabits", type=float, help="a second, of what each host sends")
     parser.add_argument("milliseconds", type=float, help="until a packet arrives")
@@ -39,7 +48,13 @@ def main() -> int:
             over = ["--hosts", ",".join(host.address for host in hosts)]
             for command in commands:
                 run = hosts[0].command("taskset", "-c", first, sys.executable, "-m", "convtwins", *command, *over)
-                if code := subprocess.run(run, check=False, env=environment).returncode:
+                with subprocess.Popen(run, env=environment) as process:
+                    try:
+                        code = process.wait()
+                    except Interrupted:
+                        process.terminate()  # it ends what it has started
+                        raise
+                if code:
                     return code
     except pytest.skip.Exception as reason:
         parser.error(f"no hosts: {reason}")

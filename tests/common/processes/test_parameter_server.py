@@ -260,6 +260,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     told = tmp_path_factory.mktemp("served") / "told.json"
     code = f"""
         import json, time
+        from common.machine import footprint
         for step in range(3):
             server.push([np.full(3, 1.0 + rank, np.float32)], 0.1)
             values = server.pull()
@@ -273,9 +274,11 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
             companion = psutil.Process(int(os.environ[machine.COMPANION_VARIABLE]))
             assert companion in machine.family()
             listening = [each.laddr.ip for each in companion.net_connections() if each.status == psutil.CONN_LISTEN]
-            before, since = companion.num_ctx_switches().voluntary, time.monotonic()
+            def woken():
+                return footprint.read(companion.pid).total("voluntary_switches")
+            before, since = woken(), time.monotonic()
             time.sleep(4)
-            wakes = (companion.num_ctx_switches().voluntary - before) / (time.monotonic() - since)
+            wakes = (woken() - before) / (time.monotonic() - since)
             with open({str(told)!r}, "w") as file:
                 json.dump({{"pid": companion.pid, "listening": listening, "wakes": wakes}}, file)
         server.close()
