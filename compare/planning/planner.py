@@ -36,7 +36,7 @@ from compare.planning.projection import MAP_REPLICAS, Ground, MeasuredWinner, Pr
 MEASURED_LAYOUTS = 3
 """Of each framework, besides serial."""
 MEASURED_STEPS = 20
-"""Of each run, or fewer where the spec says so."""
+"""Of each measured run. A spec may ask for fewer."""
 
 
 @dataclass(frozen=True)
