@@ -15,7 +15,7 @@ TIE = 0.05
 """Times that differ by no more count as equally good."""
 LEAST_FOR_INTERVAL = 5
 PERFECT = 1 - 1e-9
-"""A correlation beyond it is one but for rounding. Fisher's z of it has no end."""
+"""A correlation beyond it is perfect: only rounding parts it from one. Fisher's z of it has no end."""
 
 
 class Pair(Frozen):
