@@ -53,6 +53,10 @@ class _BatchNorm(keras.layers.Layer):
         self.mean = keras.Variable("zeros", name="mean", **statistics)
         self.variance = keras.Variable("ones", name="variance", **statistics)
 
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        """That of the input. Keras would trace a graph to learn it, for each layer of the model."""
+        return input_shape
+
     def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
         """Normalise [N, H, W, C]; in training mode with the statistics of the replica's own examples."""
         if inputs.dtype == tf.float64:  # the fused kernel has no float64

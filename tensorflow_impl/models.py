@@ -253,6 +253,11 @@ class _Padding(keras.layers.Layer):
         self._padding = [(0, 0), *padding, (0, 0)]
         self._value = value
 
+    def compute_output_shape(self, x_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        """Of `call`. Keras would trace a graph to learn it."""
+        added = (sum(edges) for edges in self._padding)
+        return tuple(None if size is None else size + more for size, more in zip(x_shape, added, strict=True))
+
     def call(self, x: tf.Tensor) -> tf.Tensor:
         """[N, H, W, C] to [N, top + H + bottom, left + W + right, C]."""
         return tf.pad(x, self._padding, constant_values=self._value)
@@ -264,6 +269,12 @@ class _MaskedDropout(keras.layers.Layer):
     def __init__(self, rate: float, **options: Any) -> None:
         super().__init__(**options)
         self.scale = 1.0 / (1.0 - rate)
+
+    def compute_output_shape(
+        self, x_shape: tuple[int | None, ...], mask_shape: tuple[int | None, ...]
+    ) -> tuple[int | None, ...]:
+        """Of `call`. Keras would trace a graph to learn it."""
+        return x_shape
 
     def call(self, x: tf.Tensor, mask: tf.Tensor, training: bool = False) -> tf.Tensor:
         """[N, units] with mask bool [N, units]; the identity in evaluation mode."""

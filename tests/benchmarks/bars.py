@@ -81,7 +81,7 @@ MOST_WAITING = 0.02
 STREAMED = 0.95
 """Of the pace of decoding or of computing alone, whichever is slower; of decoding by workers or inline, whichever is faster."""
 MOST_REPORT_SECONDS = 10.0
-MOST_START_UP_SECONDS = 2.0
+MOST_START_UP_SECONDS = {"pytorch": 0.3, "tensorflow": 0.7}
 """From the command to the first step, beyond the import of the framework: spec, data from the cache, weights, model."""
 IMPORTS = {
     name: f"import os, {packages}; os._exit(0)"
@@ -136,7 +136,7 @@ class _Bars:
         for framework in self._frameworks:
             beyond = _start_up(framework, self._pairs, Runs(self._folder / framework))
             what = "start-up beyond the import of the framework"
-            self._add_estimate(framework, what, beyond, MOST_START_UP_SECONDS, _in_seconds)
+            self._add_estimate(framework, what, beyond, MOST_START_UP_SECONDS[framework], _in_seconds)
 
     def scans(self) -> None:
         scanned = _scans(self._folder)
