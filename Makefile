@@ -2,6 +2,8 @@
 
 PYTHON ?= python3
 PRESET ?= verdict
+# Repeats of `make compare`: from five on, until every question is decided, as far as three minutes allow.
+UNTIL := --until-decided --most-repeats 7 --smallest-effect 10%
 DIR ?= $(patsubst %/,%,$(firstword $(shell ls -td results/*/ 2>/dev/null)))
 
 BIN := .venv/bin
@@ -74,7 +76,7 @@ run-benchmarks: setup
 	$(BENCHMARK)
 
 compare: setup ## The head-to-head: train in both frameworks, serially and in parallel (PRESET=verdict)
-	$(BIN)/convtwins run --preset $(PRESET)
+	$(BIN)/convtwins run --preset $(PRESET) $(if $(filter verdict,$(PRESET)),$(UNTIL))
 
 report: setup ## Tables and plots again from stored results (DIR=results/..., else the newest)
 	@test -n "$(DIR)" || { echo "There are no results to report. Run make compare, or give DIR=<folder of a comparison>." >&2; exit 2; }

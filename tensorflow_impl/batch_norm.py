@@ -54,7 +54,7 @@ class _BatchNorm(keras.layers.Layer):
         self.variance = keras.Variable("ones", name="variance", **statistics)
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        """That of the input. Keras would trace a graph to learn it, for each layer of the model."""
+        """Shape of `call`'s output. Without it Keras traces a graph to learn it."""
         return input_shape
 
     def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:

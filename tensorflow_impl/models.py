@@ -254,7 +254,7 @@ class _Padding(keras.layers.Layer):
         self._value = value
 
     def compute_output_shape(self, x_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        """Of `call`. Keras would trace a graph to learn it."""
+        """Shape of `call`'s output. Without it Keras traces a graph to learn it."""
         added = (sum(edges) for edges in self._padding)
         return tuple(None if size is None else size + more for size, more in zip(x_shape, added, strict=True))
 
@@ -270,10 +270,8 @@ class _MaskedDropout(keras.layers.Layer):
         super().__init__(**options)
         self.scale = 1.0 / (1.0 - rate)
 
-    def compute_output_shape(
-        self, x_shape: tuple[int | None, ...], mask_shape: tuple[int | None, ...]
-    ) -> tuple[int | None, ...]:
-        """Of `call`. Keras would trace a graph to learn it."""
+    def compute_output_shape(self, x_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        """Shape of `call`'s output. Without it Keras traces a graph to learn it."""
         return x_shape
 
     def call(self, x: tf.Tensor, mask: tf.Tensor, training: bool = False) -> tf.Tensor:

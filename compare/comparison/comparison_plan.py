@@ -278,7 +278,7 @@ def judged(request: Request, shown: Display) -> Comparison:
     if planned.until is not None and not asks_anything(planned):
         raise SpecError(
             f"--until-decided needs a question. Received: {', '.join(row.id for row in rows)}, of which no two are compared. "
-            "Add a framework or a parallel mode, or use another preset than verdict, which asks for it."
+            "Add a framework or a parallel mode."
         )
     return planned
 

@@ -49,12 +49,8 @@ def digits() -> Preset:
 
 
 def verdict() -> Preset:
-    """Digits again, with the fewest rows that tell both which framework is faster and whether going parallel pays.
-
-    Repeats are added until both are decided, as far as three minutes allow. So a difference must be 10 % to matter.
-    """
-    until = UntilDecided(most_repeats=7, smallest_effect=0.1)
-    return replace(digits(), modes=("serial", "data_parallel"), one_core=False, repeats=VERDICT_PAIRS, until=until)
+    """Digits again, with the fewest rows that tell both which framework is faster and whether going parallel pays."""
+    return replace(digits(), modes=("serial", "data_parallel"), one_core=False, repeats=VERDICT_PAIRS)
 
 
 def cifar10_minixception() -> Preset:

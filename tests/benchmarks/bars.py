@@ -43,6 +43,7 @@ from compare.execution.store import Stored
 from compare.judgement.run_figures import epoch_seconds, images_per_second
 from compare.judgement.summary import ratio_of_seconds, summarize
 from compare.switches.search import EPOCH_STEPS, USUAL, Step
+from tensorflow_impl.__main__ import _NOT_NEEDED
 from tests.benchmarks import flat, harness, overhead, reports, scans
 from tests.benchmarks.flat import Pairs
 from tests.benchmarks.sealed import Runs
@@ -82,10 +83,10 @@ STREAMED = 0.95
 """Of the pace of decoding or of computing alone, whichever is slower; of decoding by workers or inline, whichever is faster."""
 MOST_REPORT_SECONDS = 10.0
 MOST_START_UP_SECONDS = {"pytorch": 0.3, "tensorflow": 0.7}
-"""From the command to the first step, beyond the import of the framework: spec, data from the cache, weights, model."""
+"""From the command to the first step, beyond the import of what a twin needs of its framework."""
 IMPORTS = {
-    name: f"import os, {packages}; os._exit(0)"
-    for name, packages in (("pytorch", "torch"), ("tensorflow", "tensorflow, keras"))
+    "pytorch": "import os, torch; os._exit(0)",
+    "tensorflow": f"import os, sys; sys.modules.update(dict.fromkeys({_NOT_NEEDED})); import tensorflow, keras; os._exit(0)",
 }
 HARNESS_EPOCHS = 6
 """Of the harness and of each other in a process, whose medians are one pair: a bar of one percent needs several."""
