@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import cast
 
@@ -34,5 +35,6 @@ def load_twin() -> entry.Twin:
 
 
 if __name__ == "__main__":
+    ended = entry.main("tensorflow", load_twin, rendezvous, switches)
     # Twin: a rank that ends at once would take away what others still fetch from it; its threads can wait.
-    sys.exit(entry.main("tensorflow", load_twin, rendezvous, switches))
+    sys.exit(ended) if "RANK" in os.environ else entry.leave(ended)

@@ -13,6 +13,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
@@ -128,14 +129,15 @@ def _loaded(load_twin: Callable[[], Twin]) -> Twin:
 
 
 def leave(code: int) -> NoReturn:
-    """End the process with the exit code of `main`. For a framework whose ranks do not need each other any more by then.
+    """End the process with the exit code of `main`, without interpreter teardown, which takes up to half a second.
 
-    A rank exits without interpreter teardown. Threads that exchanged tensors for it may still ask for the interpreter. They
-    would end the process by SIGABRT when all is written. Functions registered with `atexit` still run.
+    Threads that are no daemons are waited for, and functions registered with `atexit` run, as ever. A rank's threads are not
+    waited for: those that exchanged tensors for it may still ask for the interpreter, and would end the process by SIGABRT when
+    all is written.
     """
     if "RANK" not in os.environ:
-        sys.exit(code)
-    atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]  # as the interpreter does itself
+        threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue]  # as the interpreter does itself
+    atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]  # the same
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
