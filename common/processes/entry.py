@@ -128,14 +128,19 @@ def _loaded(load_twin: Callable[[], Twin]) -> Twin:
         gc.enable()
 
 
-def leave(code: int) -> NoReturn:
+def leave(code: int, *, ranks_at_once: bool = True) -> NoReturn:
     """End the process with the exit code of `main`, without interpreter teardown, which takes up to half a second.
 
-    Threads that are no daemons are waited for, and functions registered with `atexit` run, as ever. A rank's threads are not
-    waited for: those that exchanged tensors for it may still ask for the interpreter, and would end the process by SIGABRT when
-    all is written.
+    Functions registered with `atexit` run. Threads that are no daemons are waited for. Those of a rank are not: they exchanged
+    tensors for it and may still ask for the interpreter, which would end the process by SIGABRT when all is written.
+
+    Args:
+        ranks_at_once: False: a rank ends as every interpreter does. For a framework whose ranks may still need each other.
     """
-    if "RANK" not in os.environ:
+    is_rank = "RANK" in os.environ
+    if is_rank and not ranks_at_once:
+        sys.exit(code)
+    if not is_rank:
         threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue]  # as the interpreter does itself
     atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]  # the same
     sys.stdout.flush()
