@@ -129,7 +129,10 @@ class _Gathering(keras.layers.Layer):
 
             return y, backward
 
-        with tf.control_dependencies([x]):  # otherwise the graph would gather all layers at once
+        # Otherwise the graph would gather all layers at once. TensorFlow fuses a padding with its convolution, which would then
+        # wait for itself. So that waits for what is padded.
+        made = cast(tf.Operation, x.op)
+        with tf.control_dependencies([made.inputs[0] if made.type in ("Pad", "PadV2") else x]):
             own = self._own()
         return gathering(x, *own)
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from common.models.architectures import Architecture, BatchNorm, Conv, Dense, Flatten, ReLU
 from common.models.sharding import shard
 from common.spec import Spec
 from tests.twins import made
@@ -26,6 +27,19 @@ COUNTS = (9, 7, 3)
 """Examples of the steps of sharded replicas: as many for each, unevenly many, and one for each."""
 ARCHITECTURE = made.network()
 """Of 6, 5 and 4 channels: only some of its layers divide evenly."""
+PADDED = Architecture(
+    "padded",
+    made.SIZE_PX,
+    made.CLASSES,
+    (
+        Conv("conv", 3, 6, 3, 2, ((1, 1), (1, 1)), bias=False),
+        BatchNorm("bn", 6),
+        ReLU("relu"),
+        Flatten("flatten"),
+        Dense("logits", 6 * (made.SIZE_PX // 2) ** 2, made.CLASSES),
+    ),
+)
+"""TensorFlow has kernels in float32 that pad and convolve at once."""
 SHARDED: dict[str, Any] = {
     "mode": "sharded_data_parallel",
     "batch_norm_statistics": "synchronised",
@@ -44,6 +58,7 @@ def main(framework: str, folder: Path) -> None:
     twin.device.configure(settings())
     trainer = made.trainer(twin, ARCHITECTURE, mode="tensor_parallel", replicas=REPLICAS)
     report = {"tensor_parallel": split(twin, trainer), "sharded_data_parallel": sharded(twin)}
+    report["padded"] = scored(made.trainer(twin, PADDED, replicas=REPLICAS, **SHARDED | {"precision": "float32"}))
     if framework == "pytorch":  # only torch has this switch
         options = {"memory_format": "channels_last"}
         other = made.trainer(twin, ARCHITECTURE, mode="tensor_parallel", replicas=REPLICAS, framework_options=options)
@@ -115,6 +130,12 @@ def sharded(twin: Twin) -> dict[str, Any]:
             padding_is_counted(patch)
             found["num_values_with_padding"] = trainer.num_values()
     return found
+
+
+def scored(trainer: Any) -> float:
+    """The loss of a few examples of the padded network."""
+    data = made.dataset(PADDED).train
+    return float(trainer.fetch([trainer.score(data.images[:COUNT], data.labels[:COUNT])[0]])[0])
 
 
 def equal(ours: dict[str, Any], theirs: dict[str, Any]) -> bool:

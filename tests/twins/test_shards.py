@@ -10,7 +10,7 @@ from common.models.architectures import BatchNorm
 from common.training.communication import ring_all_reduce_bytes
 from tests.twins import made
 from tests.twins.adapters import Twin
-from tests.twins.split_model import ARCHITECTURE, COUNTS, REPLICAS
+from tests.twins.split_model import ARCHITECTURE, COUNTS, PADDED, REPLICAS, scored
 
 Reports = list[dict[str, Any]]
 TRAINABLE = [parameter for parameter in ARCHITECTURE.parameters() if parameter.trainable]
@@ -52,6 +52,11 @@ def test_steps_of_even_and_uneven_shards_are_serials_steps_also_from_a_gathered_
         for kind, arrays in (("trained", trainer.weights()), ("buffer", trainer.slots()["buffer"])):
             for name, array in arrays.items():
                 assert np.abs(np.array(report[kind][name]) - array).max() <= 1e-13, (kind, name)
+
+
+def test_a_padding_before_a_convolution_is_scored_as_serially_in_float32(twin: Twin, divided: list[dict[str, Any]]) -> None:
+    expected = scored(made.trainer(twin, PADDED, precision="float32"))
+    assert [report["padded"] for report in divided] == pytest.approx([expected] * len(divided), rel=1e-5)
 
 
 def test_bytes_by_kind_are_the_closed_form(framework: str, reports: Reports) -> None:
