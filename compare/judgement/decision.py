@@ -24,8 +24,12 @@ def is_hopeful(question: Judged, comparison: Comparison) -> bool:
     return 2 * question.ratio.n >= len(both)
 
 
-def sentence(comparison: Comparison, verdicts: Sequence[Judged]) -> str | None:
-    """How many repeats it took to decide every question, or which ones are open. None without `--until-decided`."""
+def sentence(comparison: Comparison, verdicts: Sequence[Judged], *, cut_short: bool = False) -> str | None:
+    """How many repeats it took to decide every question, or which ones are open. None without `--until-decided`.
+
+    Args:
+        cut_short: whether planned runs have not been made.
+    """
     until, repeats = comparison.until, wording.count(comparison.repeats, "repeat")
     if until is None:
         return None
@@ -38,6 +42,10 @@ def sentence(comparison: Comparison, verdicts: Sequence[Judged]) -> str | None:
         fewer = "Rows whose questions were decided before that ran fewer times. " if comparison.left_out else ""
         return f"{asked} {'was' if len(verdicts) == 1 else 'were all'} decided after {repeats}. {fewer}{matters}"
     names = "; ".join(each.name if " against " in each.name else f"{each.name} against serial" for each in left)
+    if cut_short:
+        return (
+            f"Not decided: {len(left)} of {asked} ({names}). Not all of {repeats} were made. --resume makes the rest. {matters}"
+        )
     end = f"The most is {until.most_repeats} (--most-repeats)."
     if comparison.repeats < until.most_repeats:
         stuck = not any(is_hopeful(each, comparison) for each in left)

@@ -55,7 +55,8 @@ def findings(stored: Stored, summaries: Sequence[Summary]) -> Findings:
         for each in judged.judged
     ]
     words = None if all(each.disturbed for each in verdicts) else verdict_words.family_words(judged.judged)
-    surety = (decision.sentence(stored.comparison, judged.judged), words)
+    cut_short = any(summary.status in ("incomplete", "not run") for summary in summaries)
+    surety = (decision.sentence(stored.comparison, judged.judged, cut_short=cut_short), words)
     return Findings(
         sameness=sameness.sentences(stored, summaries),
         comparable=comparable,

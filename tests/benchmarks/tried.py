@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import chain
 from typing import Any, NamedTuple
 
 from rich.console import Console
@@ -179,9 +180,9 @@ TRIED: dict[str, dict[str, Tried]] = {
         "float32 with bfloat16 products": Tried(options={"arithmetic": "full"}, before=_bfloat16_products),
         "BatchNorm compiled with its ReLU": Tried(before=lambda: _compile_regions(_norm_with_relu), model="mini_xception"),
         "residual blocks compiled": Tried(before=lambda: _compile_regions(_residual_blocks), model="mini_xception"),
-        "torchvision's BatchNorm compiled": Tried(before=lambda: _compile_kind("BatchNorm2d"), model="resnet18"),
+        "BatchNorm compiled": Tried(before=lambda: _compile_kind("BatchNorm2d"), model="resnet18"),
         "torchvision's residual blocks compiled": Tried(before=lambda: _compile_kind("BasicBlock"), model="resnet18"),
-        "compiled with its own layout": Tried(options={"graph": "compile"}, before=_layout_compiled),
+        "compiled with inductor's layout": Tried(options={"graph": "compile"}, before=_layout_compiled),
     },
     "tensorflow": ALLOCATORS
     | MICRO_BATCHES
@@ -205,15 +206,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--framework", required=True, choices=launch.FRAMEWORKS)
     parser.add_argument("--model", required=True, choices=list(MODELS))
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", help="of what is tried, with commas")
+    parser.add_argument("--rounds", type=int, choices=range(1, 101), default=3, metavar="N", help="from 1 to 100; default: 3")
+    parser.add_argument("--only", help=f"some of these, with commas: {', '.join(dict.fromkeys(chain(*TRIED.values())))}")
     parser.add_argument("--one", help=argparse.SUPPRESS)  # in a process of its own
     arguments = parser.parse_args()
     tried = {name: each for name, each in TRIED[arguments.framework].items() if each.model in (None, arguments.model)}
     if arguments.one:
         print(json.dumps(_seconds(arguments.framework, arguments.model, ({NOTHING: Tried()} | tried)[arguments.one])))
         return
-    names = arguments.only.split(",") if arguments.only else list(tried)
+    names = list(tried) if arguments.only is None else arguments.only.split(",")
     if unknown := set(names) - set(tried):
         parser.error(f"--only: received {', '.join(sorted(unknown))}. Use {', '.join(tried)}.")
     found: dict[str, list[float] | str] = {name: [] for name in (NOTHING, *names)}
