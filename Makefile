@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 PRESET ?= verdict
-# Repeats of `make compare`: from five on, until every question is decided, as far as three minutes allow.
+# Repeats of `make compare`: five to seven, until every question is decided. Seven take up to three minutes on two cores.
 UNTIL := --until-decided --most-repeats 7 --smallest-effect 10%
 DIR ?= $(patsubst %/,%,$(firstword $(shell ls -td results/*/ 2>/dev/null)))
 

@@ -39,12 +39,14 @@ _OTHERS = tuple(
     )
 )
 
+_IMPORTED: set[str] = set()
 _MAKES_NAMES = ("*", "__getattr__", "sys.modules", "globals", "locals", "vars", "setattr", "exec", "eval")
 """A module with none of these words defines no names but those in its text."""
 
 
 def module(model: str) -> ModuleType:
     """Import a user's model module by its dotted name."""
+    _IMPORTED.add(model)
     with kept_running(model):
         try:
             found = importlib.import_module(model)
@@ -59,6 +61,11 @@ def module(model: str) -> ModuleType:
     if (clash := name_clashes.clash(model, None)) is not None:
         raise SpecError(clash)
     return found
+
+
+def is_imported() -> bool:
+    """Whether a user's own code runs in this process."""
+    return bool(_IMPORTED)
 
 
 def builder(model: str, framework: str) -> Callable[..., Any] | None:

@@ -23,6 +23,7 @@ from common import spec
 from common.artifacts import results
 from common.data import sources
 from common.machine import environment, heartbeat, machine, placement
+from common.models import user_code
 from common.processes import command_line, commands, ranks, supervisor
 from common.processes.commands import refused
 from common.processes.twin import EXIT_FAILED, EXIT_OK, EXIT_TERMINATED, Job, Rendezvous, Switches, Twin
@@ -34,6 +35,9 @@ __all__ = ["EXIT_FAILED", "EXIT_OK", "Rendezvous", "Switches", "Twin", "leave", 
 
 OF_THE_PROCESS = ("mode", "replicas", "cores", "device", "switches", "framework_options", "hosts")
 """Fields of the spec that decide the threads, devices and ranks of a process. They are set once."""
+
+_NOT_FLUSHED = 120
+"""Exit code of an interpreter whose output could not be written."""
 
 _WITHOUT_SPEC = {
     "preprocess": commands.preprocess,
@@ -138,13 +142,20 @@ def leave(code: int, *, ranks_at_once: bool = True) -> NoReturn:
         ranks_at_once: False: a rank ends as every interpreter does. For a framework whose ranks may still need each other.
     """
     is_rank = "RANK" in os.environ
-    if is_rank and not ranks_at_once:
+    # A user's code may have files open, and a profiler or a debugger writes at the very end.
+    needs_teardown = user_code.is_imported() or sys.gettrace() is not None or sys.getprofile() is not None
+    if not ranks_at_once if is_rank else needs_teardown:
         sys.exit(code)
     if not is_rank:
         threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue]  # as the interpreter does itself
     atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]  # the same
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (AttributeError, ValueError):  # there is none, or it is closed
+            continue
+        except OSError:
+            code = code or _NOT_FLUSHED
     os._exit(code)
 
 

@@ -33,19 +33,18 @@ def sentence(comparison: Comparison, verdicts: Sequence[Judged], *, cut_short: b
     until, repeats = comparison.until, wording.count(comparison.repeats, "repeat")
     if until is None:
         return None
-    if not verdicts:
-        return f"Not decided after {repeats}: no two runs can be compared."
     matters = f"A difference below {percent_words(until.smallest_effect)} does not matter here (--smallest-effect)."
     left = undecided(verdicts)
     asked = wording.count(len(verdicts), "question")
+    names = "; ".join(each.name if " against " in each.name else f"{each.name} against serial" for each in left)
+    if cut_short:  # questions of which no run has been made are not among these
+        known = f" Open so far: {len(left)} of {asked} ({names})." if left else ""
+        return f"Not all of {repeats} were made, so not all is decided.{known} --resume makes the rest. {matters}"
+    if not verdicts:
+        return f"Not decided after {repeats}: no two runs can be compared."
     if not left:
         fewer = "Rows whose questions were decided before that ran fewer times. " if comparison.left_out else ""
         return f"{asked} {'was' if len(verdicts) == 1 else 'were all'} decided after {repeats}. {fewer}{matters}"
-    names = "; ".join(each.name if " against " in each.name else f"{each.name} against serial" for each in left)
-    if cut_short:
-        return (
-            f"Not decided: {len(left)} of {asked} ({names}). Not all of {repeats} were made. --resume makes the rest. {matters}"
-        )
     end = f"The most is {until.most_repeats} (--most-repeats)."
     if comparison.repeats < until.most_repeats:
         stuck = not any(is_hopeful(each, comparison) for each in left)

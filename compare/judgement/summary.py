@@ -237,7 +237,7 @@ def _status(row: Row, results: Sequence[RunResult], repeats: int, torn: int) -> 
         return status, reason
     # A repeat that a user interrupted is missing like one that was never started. A row without a finished one has only that.
     has_finished = any(result.status in store.FINISHED for result in results)
-    interrupted = [result for result in results if has_finished and _was_interrupted(result)]
+    interrupted = [result for result in results if has_finished and was_interrupted(result)]
     bad = [result for result in results if result.status != "ok" and result not in interrupted]
     absent = repeats - len(results)
     counts = (("interrupted", len(interrupted)), ("without a result", absent - torn), ("with a torn result", torn))
@@ -254,7 +254,8 @@ def _status(row: Row, results: Sequence[RunResult], repeats: int, torn: int) -> 
     return "ok", None
 
 
-def _was_interrupted(result: RunResult) -> bool:
+def was_interrupted(result: RunResult) -> bool:
+    """Whether a user cut this run short."""
     return result.status == "killed" and (result.reason or "").startswith(INTERRUPTED)
 
 

@@ -128,19 +128,24 @@ def test_an_interrupted_decision_is_continued_and_no_run_is_made_twice(fake_twin
     done = run(*ASKED, "--until-decided", "--out", tmp_path / "out")
     assert done.exit_code == 130
     said = told(done)[1]
-    assert said.startswith("Not decided: 1 of 1 question")
-    assert "Not all of 6 repeats were made. --resume makes the rest." in said
+    assert said.startswith("Not all of 6 repeats were made, so not all is decided. Open so far: 1 of 1 question (")
+    assert "--resume makes the rest." in said
     repeats, said, _ = told(run("--resume", tmp_path / "out", "--json"))
     assert said.startswith(f"1 question was decided after {repeats} repeats.")
     assert len(runs.made) == len(set(runs.made)) == 2 * repeats
 
 
-def test_a_comparison_that_is_cut_short_early_does_not_blame_its_runs(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("made", [1, 5])
+def test_a_comparison_that_is_cut_short_early_does_not_blame_its_runs(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path, made: int
+) -> None:
     runs = Runs(fake_twins, 0.04)
-    runs.interrupt_at = 5
+    runs.interrupt_at = made
     done = run(*ASKED, "--until-decided", "--out", tmp_path / "out")
     assert done.exit_code == 130
-    assert "Not all of 5 repeats were made." in told(done)[1] and "Fewer than half" not in told(done)[1]
+    said = told(done)[1]
+    assert said.startswith("Not all of 5 repeats were made, so not all is decided.") and "--resume makes the rest." in said
+    assert "Fewer than half" not in said
 
 
 def test_a_finished_comparison_may_be_decided_later(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
