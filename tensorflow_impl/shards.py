@@ -129,10 +129,10 @@ class _Gathering(keras.layers.Layer):
 
             return y, backward
 
-        # Otherwise the graph would gather all layers at once. TensorFlow fuses a padding with its convolution, which would then
-        # wait for itself. So that waits for what is padded.
-        made = cast(tf.Operation, x.op)
-        with tf.control_dependencies([made.inputs[0] if made.type in ("Pad", "PadV2") else x]):
+        # Without waiting, the graph would gather all layers at once. TensorFlow fuses a padding with the convolution behind it.
+        # The fused operation would wait for itself if parameters waited for the padding. So they wait for what is padded.
+        maker = cast(tf.Operation, x.op)
+        with tf.control_dependencies([maker.inputs[0] if maker.type in ("Pad", "PadV2") else x]):
             own = self._own()
         return gathering(x, *own)
 

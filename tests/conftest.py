@@ -26,9 +26,7 @@ os.environ.pop("COLUMNS", None)
 
 def in_folder(folder: Path) -> set[str]:
     """What lies in a checkout and in its `results`. Hidden files are caches."""
-    found = {str(path.relative_to(folder)) for pattern in ("[!.]*", "results/*") for path in folder.glob(pattern)}
-    # A pytest beside this one makes its cache folder under such a name, and hides it at once.
-    return {name for name in found if not name.startswith("pytest-cache-files-")}
+    return {str(path.relative_to(folder)) for pattern in ("[!.]*", "results/*") for path in folder.glob(pattern)}
 
 
 _THERE = in_folder(PROJECT)

@@ -40,6 +40,7 @@ _OTHERS = tuple(
 )
 
 _IMPORTED: set[str] = set()
+"""Modules of users that this process imported, or tried to."""
 _MAKES_NAMES = ("*", "__getattr__", "sys.modules", "globals", "locals", "vars", "setattr", "exec", "eval")
 """A module with none of these words defines no names but those in its text."""
 

@@ -141,12 +141,13 @@ def leave(code: int, *, ranks_at_once: bool = True) -> NoReturn:
     Args:
         ranks_at_once: False: a rank ends as every interpreter does. For a framework whose ranks may still need each other.
     """
-    is_rank = "RANK" in os.environ
-    # A user's code may have files open, and a profiler or a debugger writes at the very end.
-    needs_teardown = user_code.is_imported() or sys.gettrace() is not None or sys.getprofile() is not None
-    if not ranks_at_once if is_rank else needs_teardown:
-        sys.exit(code)
-    if not is_rank:
+    if "RANK" in os.environ:
+        if not ranks_at_once:
+            sys.exit(code)
+    else:
+        # A user's code may have files open, and a profiler or a debugger writes at the very end.
+        if user_code.is_imported() or sys.gettrace() is not None or sys.getprofile() is not None:
+            sys.exit(code)
         threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue]  # as the interpreter does itself
     atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]  # the same
     for stream in (sys.stdout, sys.stderr):

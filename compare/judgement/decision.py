@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from compare.core import wording
 from compare.core.statistics import Judged
 from compare.core.verdict_words import percent_words
-from compare.execution.store import Comparison
-from compare.judgement.summary import rows_of
+from compare.execution.store import Comparison, Stored
+from compare.judgement.summary import rows_of, was_interrupted
 
 _DECIDED = ("above", "below", "no difference that matters")
 
@@ -24,12 +24,9 @@ def is_hopeful(question: Judged, comparison: Comparison) -> bool:
     return 2 * question.ratio.n >= len(both)
 
 
-def sentence(comparison: Comparison, verdicts: Sequence[Judged], *, cut_short: bool = False) -> str | None:
-    """How many repeats it took to decide every question, or which ones are open. None without `--until-decided`.
-
-    Args:
-        cut_short: whether planned runs have not been made.
-    """
+def sentence(stored: Stored, verdicts: Sequence[Judged]) -> str | None:
+    """How many repeats it took to decide every question, or which ones are open. None without `--until-decided`."""
+    comparison = stored.comparison
     until, repeats = comparison.until, wording.count(comparison.repeats, "repeat")
     if until is None:
         return None
@@ -37,7 +34,7 @@ def sentence(comparison: Comparison, verdicts: Sequence[Judged], *, cut_short: b
     left = undecided(verdicts)
     asked = wording.count(len(verdicts), "question")
     names = "; ".join(each.name if " against " in each.name else f"{each.name} against serial" for each in left)
-    if cut_short:  # questions of which no run has been made are not among these
+    if _is_cut_short(stored):  # questions of which no run has been made are not among these
         known = f" Open so far: {len(left)} of {asked} ({names})." if left else ""
         return f"Not all of {repeats} were made, so not all is decided.{known} --resume makes the rest. {matters}"
     if not verdicts:
@@ -50,3 +47,13 @@ def sentence(comparison: Comparison, verdicts: Sequence[Judged], *, cut_short: b
         stuck = not any(is_hopeful(each, comparison) for each in left)
         end = "Fewer than half of their runs made pairs, so repeats were not added." if stuck else "--resume adds repeats."
     return f"Not decided after {repeats}: {len(left)} of {asked} ({names}). {end} {matters}"
+
+
+def _is_cut_short(stored: Stored) -> bool:
+    """Whether planned runs have not been made, or not to their end because of a user."""
+    return any(
+        (run := stored.runs[row.id].get(repeat)) is None or was_interrupted(run)
+        for row in stored.comparison.rows
+        if row.unavailable is None
+        for repeat in stored.comparison.repeats_of(row.id)
+    )

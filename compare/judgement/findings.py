@@ -11,7 +11,7 @@ from compare.execution.matrix import Row
 from compare.execution.store import Stored
 from compare.judgement import cautions, conditions, decision, environments, inexact_modes, sameness, verdict_sentences
 from compare.judgement.row_figures import GUESSING, Summary
-from compare.judgement.summary import Family, family, rows_of, was_interrupted
+from compare.judgement.summary import Family, family, rows_of
 
 WORTH_SAYING = 0.1
 """Part of the training time spent waiting for input, below which the model alone bounds a run."""
@@ -46,16 +46,6 @@ class Findings(Frozen):
     """Runs that failed or are missing, exceeded their budget or did not get it."""
 
 
-def _is_cut_short(stored: Stored) -> bool:
-    """Whether planned runs have not been made, or not to their end because of a user."""
-    return any(
-        (run := stored.runs[row.id].get(repeat)) is None or was_interrupted(run)
-        for row in stored.comparison.rows
-        if row.unavailable is None
-        for repeat in stored.comparison.repeats_of(row.id)
-    )
-
-
 def findings(stored: Stored, summaries: Sequence[Summary]) -> Findings:
     comparable = sameness.is_comparable(stored, summaries)
     judged = family(stored, summaries) if comparable else Family([], {})
@@ -65,7 +55,7 @@ def findings(stored: Stored, summaries: Sequence[Summary]) -> Findings:
         for each in judged.judged
     ]
     words = None if all(each.disturbed for each in verdicts) else verdict_words.family_words(judged.judged)
-    surety = (decision.sentence(stored.comparison, judged.judged, cut_short=_is_cut_short(stored)), words)
+    surety = (decision.sentence(stored, judged.judged), words)
     return Findings(
         sameness=sameness.sentences(stored, summaries),
         comparable=comparable,

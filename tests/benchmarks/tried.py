@@ -210,36 +210,36 @@ def main() -> None:
     parser.add_argument("--only", help=f"some of these, with commas: {', '.join(dict.fromkeys(chain(*TRIED.values())))}")
     parser.add_argument("--one", help=argparse.SUPPRESS)  # in a process of its own
     arguments = parser.parse_args()
-    tried = {name: each for name, each in TRIED[arguments.framework].items() if each.model in (None, arguments.model)}
+    fitting = {name: each for name, each in TRIED[arguments.framework].items() if each.model in (None, arguments.model)}
+    tried = {NOTHING: Tried()} | fitting
     if arguments.one:
-        print(json.dumps(_seconds(arguments.framework, arguments.model, ({NOTHING: Tried()} | tried)[arguments.one])))
+        print(json.dumps(_seconds(arguments.framework, arguments.model, tried[arguments.one])))
         return
-    names = list(tried) if arguments.only is None else arguments.only.split(",")
-    if unknown := set(names) - set(tried):
-        parser.error(f"--only: received {', '.join(sorted(unknown))}. Use {', '.join(tried)}.")
-    found: dict[str, list[float] | str] = {name: [] for name in (NOTHING, *names)}
+    names = list(fitting) if arguments.only is None else arguments.only.split(",")
+    if unknown := set(names) - set(fitting):
+        parser.error(f"--only: received {', '.join(sorted(unknown))}. Use {', '.join(fitting)}.")
+    found: dict[str, list[float]] = {name: [] for name in (NOTHING, *names)}
+    ended: dict[str, str] = {}  # what is not run again, and what to say of it
     for number in range(arguments.rounds):
-        for name in turn([name for name, kept in found.items() if isinstance(kept, list)], number):
-            made = _in_a_process(arguments.framework, arguments.model, name, tried)
-            found[name] = made if isinstance(made, str) else [*found[name], made]
-            print(name, found[name], sep=": ", file=sys.stderr, flush=True)
-        if isinstance(base := found[NOTHING], str):
-            sys.exit(f"{NOTHING}: {base}")
-        if number == 0:
-            found |= {name: _far_off(kept, base) for name, kept in found.items()}
-    base = found.pop(NOTHING)
-    assert isinstance(base, list)
+        for name in turn([name for name in found if name not in ended], number):
+            made = _in_a_process(arguments.framework, arguments.model, name, tried[name])
+            print(name, made, sep=": ", file=sys.stderr, flush=True)
+            if isinstance(made, str):
+                ended[name] = made
+            else:
+                found[name].append(made)
+        if NOTHING in ended:
+            sys.exit(f"{NOTHING}: {ended[NOTHING]}")
+        base = found[NOTHING][0]
+        ended |= {
+            name: f"{base / seconds[0]:.2f}, one run"
+            for name, seconds in found.items()
+            if len(seconds) == 1 and seconds[0] >= FAR_OFF * base
+        }
     table = Table("tried", "times as fast as the best switches alone (95 % interval)")
-    for name, kept in found.items():
-        table.add_row(name, kept if isinstance(kept, str) else _ratio_words(base, kept))
+    for name in names:
+        table.add_row(name, ended.get(name) or _ratio_words(found[NOTHING], found[name]))
     Console().print(table)
-
-
-def _far_off(seconds: list[float] | str, base: list[float]) -> list[float] | str:
-    """The same, or a text where one run tells enough."""
-    if isinstance(seconds, str) or seconds[0] < FAR_OFF * base[0]:
-        return seconds
-    return f"{base[0] / seconds[0]:.2f}, one run"
 
 
 def _ratio_words(base: list[float], seconds: list[float]) -> str:
@@ -247,11 +247,10 @@ def _ratio_words(base: list[float], seconds: list[float]) -> str:
     return interval_words(ratio) if ratio else "not measured"
 
 
-def _in_a_process(framework: str, model: str, name: str, tried: dict[str, Tried]) -> float | str:
+def _in_a_process(framework: str, model: str, name: str, tried: Tried) -> float | str:
     """Median seconds of an epoch, or why it could not be measured."""
-    environment, library = (tried[name].environment, tried[name].library) if name != NOTHING else ({}, None)
-    if library is not None:
-        environment = environment | {"LD_PRELOAD": library}
+    library = tried.library
+    environment = tried.environment | ({"LD_PRELOAD": library} if library is not None else {})
     command = [sys.executable, "-m", "tests.benchmarks.tried", "--framework", framework, "--model", model, "--one", name]
     try:
         made = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=MOST_SECONDS)
