@@ -54,6 +54,19 @@ def _may_round(rung: Rung) -> bool:
     return rung.precision == "float64" and rung.max_relative_difference < _ROUNDS
 
 
+class Setting(Frozen):
+    """How much of the data a training sees in a step, and how far the step goes."""
+
+    batch_size: int
+    learning_rate: float
+    images: int
+    """In an epoch of training."""
+
+    @property
+    def words(self) -> str:
+        return f"batch {self.batch_size}, learning rate {self.learning_rate:g}, {self.images:,} images"
+
+
 class Proof(Frozen):
     """All rungs of one or more ladders."""
 
@@ -78,6 +91,10 @@ class Proof(Frozen):
     """Levels of switches that the float64 rungs were made with."""
     rounded: str = ""
     """Of a matched pair: `Opaque.rounded`."""
+    proved: Setting | None = None
+    """With which the float64 losses were made. None: an old proof."""
+    timed: Setting | None = None
+    """With which the runs that the proof is for train."""
 
     @property
     def verdict(self) -> Verdict:
@@ -161,8 +178,17 @@ class Proof(Frozen):
         )
         return (
             f"proved: in {worst.precision} the losses of the frameworks agree within {worst.max_relative_difference:.1e} "
-            f"(relative) {steps}; {judged}{when}"
+            f"(relative) {steps}{self._setting}; {judged}{when}"
         )
+
+    @property
+    def _setting(self) -> str:
+        """What the losses were proved with, and where that is not what is timed."""
+        if self.proved is None or self.timed is None:
+            return ""
+        if self.proved.model_copy(update={"images": self.timed.images}) == self.timed:
+            return f" with the timed {self.proved.words}"
+        return f" with {self.proved.words} (timed: {self.timed.words})"
 
     def mode_verdict(self, framework: str, mode: str) -> str:
         """The verdict on one mode of one framework as it is timed."""

@@ -33,7 +33,7 @@ from compare.execution.matrix import Row
 from compare.execution.store import Trajectories
 from compare.judgement import growth
 from compare.proof import claims, remembered, rungs, single_steps, timed_rows, tolerances
-from compare.proof.certificate import RISES, Proof, Rung
+from compare.proof.certificate import RISES, Proof, Rung, Setting
 from compare.proof.differences import Arrays
 from compare.proof.recordings import Recorder, Recording
 from compare.proof.timed_rows import Timed
@@ -44,8 +44,11 @@ LEAST_PER_REPLICA = 3
 """Fewer examples would leave a replica without any in the uneven last batch of rung 6."""
 STEPS = 50
 PARALLEL_STEPS = 20
+TIMED_FLOPS = 3e11
+"""Of the free-running float64 steps of one recording with the timed batch and rate: some ten seconds. A model whose steps take
+more is proved with a smaller batch, and the proof says so."""
 FREE_FLOPS = 1e11
-"""Of the free-running float64 steps of one recording: some seven seconds. A large model makes `FEWER` of its steps at least."""
+"""The same of the smaller batch: some seven seconds. A large model makes `FEWER` of its steps at least."""
 FEWER = 0.25
 COPIES = 3
 """Of the timed run in each framework. If the frameworks differ by rounding alone, their distance exceeds that of all six copies
@@ -118,6 +121,7 @@ def prove(
     claimed: dict[str, Any] = {
         "not_claimed": claims.not_claimed(timed, ladder.architecture, parallel, replicas, with_switches),
         "compared_with": claims.compared_with(timed, ladder.architecture, parallel),
+        "timed": _setting(timed),
     }
     if remember and (proof := remembered.load(key)):
         progress("proof remembered: same code, versions, machine and spec")
@@ -146,6 +150,7 @@ def prove(
         examined=list(examined),
         shown=[run for run, is_shown in examined.items() if is_shown],
         levels=list(levels),
+        proved=_setting(ladder.base),
         rounded=first_layer.rounded if isinstance(first_layer, architectures.Opaque) else "",
         **claimed,
     )
@@ -245,6 +250,10 @@ def is_remembered(rows: Sequence[Row], frameworks: Sequence[str], *, replicas: i
 
 def _base(timed: Spec, replicas: int, steps: int | None, precision: spec.Precision, level: str) -> tuple[Spec, float]:
     """(what the proof trains; the share of the steps that it makes)."""
+    as_timed = proof_spec(timed, timed.global_batch_size, steps or STEPS, precision, level)
+    is_shared = timed.global_batch_size % replicas == 0 and timed.global_batch_size >= LEAST_PER_REPLICA * replicas
+    if is_shared and (steps or STEPS) * _flops_of_a_step(as_timed) <= TIMED_FLOPS:
+        return as_timed, 1.0
     base = proof_spec(timed, _batch_size(replicas), steps or STEPS, precision, level)
     if steps is not None or precision == "float32":
         return base, 1.0
@@ -806,6 +815,12 @@ def _follow(
 def _may_have_more_copies(what: Spec, steps: int) -> bool:
     """Whether `MORE_COPIES` of so many steps are affordable."""
     return steps >= LEAST_WITH_MORE and _flops_of_a_step(what) * steps * (1 + MORE_COPIES) <= MORE_FLOPS
+
+
+def _setting(what: Spec) -> Setting:
+    """Batch, first learning rate and images of a run."""
+    images = len(sources.load(what.data, seed=what.split_seed, cache_dir=what.paths.cache_dir).train)
+    return Setting(batch_size=what.global_batch_size, learning_rate=what.optimizer.learning_rate, images=images)
 
 
 def _flops_of_a_step(what: Spec) -> int:

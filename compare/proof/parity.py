@@ -22,6 +22,7 @@ from compare.execution import contestants, launch, matrix, options, run_settings
 from compare.execution.matrix import Row
 from compare.execution.options import OPTIMIZERS
 from compare.execution.store import IN_FLOAT64
+from compare.judgement import sameness
 from compare.proof import ladder, third_opinion
 from compare.proof.certificate import Proof, Rung
 from compare.proof.single_steps import OF_TERMS, TOLERANCE
@@ -185,6 +186,7 @@ def report(specs: Sequence[Spec], proofs: Sequence[Proof]) -> Report:
         f"{each.model_words}, {each.optimizer.name}: {proof.headline}: {proof.sentence.removeprefix(f'{proof.verdict}: ')}"
         for each, proof in zip(specs, proofs, strict=True)
     ]
+    said += [sameness.update_rule(optimizer) for optimizer in dict.fromkeys(each.optimizer.name for each in specs)]
     # By way of JSON, which has no word for an infinite difference.
     plain = [json.loads(rung.model_dump_json()) for rung in rungs]
     return Report(

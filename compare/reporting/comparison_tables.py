@@ -140,6 +140,7 @@ def main_table(summaries: Sequence[Summary], of_scores: str = "") -> Table:
     note = f"Accuracy and loss: test split{of}, after the last epoch. {f'{of_scores} ' if of_scores else ''}" * _trained(
         summaries
     )
+    note += _by_rounding(summaries)
     several = max(summary.repeats for summary in summaries) > 1
     has_speedup = any(summary.shown_ratio(key) is not None for summary in summaries for key in _SPEEDUPS)
     if has_speedup:
@@ -154,6 +155,16 @@ def main_table(summaries: Sequence[Summary], of_scores: str = "") -> Table:
         why = ", ".join(f"{doubt} ({rows})" for doubt, rows in doubts.items())
         note += f" Times in doubt in {doubts.total()} of {wording.count(len(summaries), 'row')}, rely on none of them: {why}."
     return Table.of("comparison", "Comparison", columns, summaries, note, files_note=files_note, spreads_on_terminal=False)
+
+
+def _by_rounding(summaries: Sequence[Summary]) -> str:
+    """Where a reader sees that rows of the same training differ in accuracy: that rounding may do it, and what an image is."""
+    same = [each for each in summaries if each.parity.startswith("proved") and each.test.accuracy is not None]
+    sizes = {each.test_examples for each in same}
+    if len({each.test.accuracy.median for each in same if each.test.accuracy}) < 2 or len(sizes) != 1 or None in sizes:
+        return ""
+    size = sizes.pop() or 1
+    return f"Accuracies of the same training may differ by rounding alone: one of {size:,} images is {1 / size:.4f}. "
 
 
 def _score(split: str, score: str, **options: Any) -> Column:
