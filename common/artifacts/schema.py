@@ -59,6 +59,8 @@ class EpochRecord(Exact):
     evaluation_seconds: Seconds
     first_step_seconds: Seconds | None = None
     """With the compiling for other batch sizes. Only the first epoch of a process has it."""
+    fingerprint: str | None = None
+    """SHA-256 of the ids, labels, pixels, learning rates and numbers of its steps: see `common.training.spot_checks`."""
 
     @pydantic.model_validator(mode="after")
     def _timed(self) -> Self:
@@ -258,6 +260,8 @@ class RunResult(Exact):
     """Mean loss of the first batch before any update, to full precision: equal in both frameworks up to rounding."""
     step_losses: list[float] = []
     """Mean losses of the first steps, each before its update. Empty also where the run resumed within them."""
+    spot_checks: list[Count] = []
+    """Steps that were recorded off the clock for a judge, from 1. Of a resumed run, those of its last attempt."""
     phases: Phases | None = None
     peak_memory_mib: float | None = None
     """Largest resident memory (RSS) of the run, its ranks and workers summed; of a resumed run, of its largest attempt."""

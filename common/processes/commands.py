@@ -160,6 +160,7 @@ def _train(job: Job, twin: Twin, run: Run, stopwatch: timing.Stopwatch) -> tuple
             run.record(data_hash=dataset.content_hash, class_names=list(dataset.class_names))
         run.train(trainer, plan, dataset, job.arguments.resume)
         run.record_device_memory(trainer, twin.device_peak_memory_mib())
+        run.finish_spot_checks(trainer)
         run.rate(twin.device_rates)
         run.profile(trainer, plan)
         trainer.close()

@@ -14,18 +14,19 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from common.artifacts import checkpoint, event_log, results, trained
 from common.artifacts.checkpoint import Checkpoint, CheckpointError, Identity, Progress
-from common.artifacts.schema import EpochRecord, Metrics, Noise, Phases, RunResult, Status
+from common.artifacts.schema import EpochRecord, Noise, Phases, RunResult, Status
 from common.artifacts.trained import Card
 from common.data.batches import Feed, Plan, order_digest
-from common.data.sources import Dataset, Split
+from common.data.sources import Dataset
 from common.machine import heartbeat, machine, placement, ranges
 from common.machine.interference import Meter, Usage
 from common.machine.rates import DeviceRates
@@ -33,11 +34,23 @@ from common.models.sharding import shard
 from common.models.weights import Weights, digest
 from common.spec import Spec
 from common.training import metrics, profiling, timing
+from common.training.evaluation import evaluate
+from common.training.spot_checks import SpotChecks, example_hashes, fingerprint
 from common.training.timing import Audit, ClockError, Evidence, Stopwatch, Timer
 from common.training.trainer import Batch, Trainer
 
 LEAST_TIMED_SECONDS = 0.5
 """Shorter training says nothing of cores, because the kernel's clocks tick every 10 ms."""
+
+
+class _Stretch(NamedTuple):
+    """Steps of an epoch, from 0."""
+
+    timed: list[int]
+    untimed: list[int]
+    """They follow the timed ones."""
+    recorded: list[int]
+    """The untimed ones that are recorded."""
 
 
 class Diverged(ArithmeticError):
@@ -84,6 +97,7 @@ class Run:
         self._audit = Audit()
         self._load, self._frequency_mhz = machine.load(), machine.frequency_mhz()
         self._first_batch: Batch | None = None
+        self._spot_checks: SpotChecks | None = None
         self._first_epoch = 1
         self._earlier: Phases | None = None
         self._phases: Phases | None = None
@@ -151,6 +165,8 @@ class Run:
         """Train and validate epoch by epoch as `train` does, without the test split."""
         self.record(implementation=trainer.implementation, devices=trainer.devices, threads=trainer.threads)
         self._event("start", total_epochs=plan.epochs, total_steps=plan.total_steps, steps_per_epoch=plan.steps_per_epoch)
+        if self._spec.part == "training":
+            self._spot_checks = SpotChecks(plan, self._out)
         with self._stopwatch.phase("build"):
             self._resume(trainer, plan, dataset, earlier)
             feed = trainer.feed()
@@ -183,9 +199,17 @@ class Run:
         used = {f"rank {at} GPU {index}": float(by_rank[at, index]) for at, index in np.argwhere(by_rank > 0.0)}
         self.record(device_peak_memory_mib=float(by_rank.sum()), peak_memory_by_device_mib=used)
 
+    def finish_spot_checks(self, trainer: Trainer) -> None:
+        """Note the recorded steps, and find out more about them, after everything else. The wall time ends before."""
+        if self._spot_checks is None or not self._spot_checks.steps:
+            return
+        self._phases = self._phases or self._phases_so_far()
+        self.record(spot_checks=[step + 1 for step in self._spot_checks.steps])
+        self._spot_checks.finish(trainer)
+
     def rate(self, device_rates: Callable[[Spec], DeviceRates | None]) -> None:
         """Measure the device's rates, after everything else. The wall time ends before."""
-        so_far = self._phases_so_far()
+        so_far = self._phases or self._phases_so_far()
         try:
             found = device_rates(self._spec)
         except Exception as error:  # whatever a device raises whose memory holds a model: the training is done
@@ -336,7 +360,11 @@ class Run:
         ids: list[Any] = []
         begun: list[Any] = []
 
-        def train(timer: Timer, step: int) -> None:
+        hashes: list[npt.NDArray[np.int64]] = []
+        rates: list[float] = []
+        checks = self._spot_checks
+
+        def train(timer: Timer, step: int, *, is_recorded: bool = False) -> None:
             batch = self._first_batch
             if batch is None or part != "compute":
                 with timer.waiting_for_input(), ranges.around("input"):
@@ -344,9 +372,14 @@ class Run:
             if self._first_batch is None and (self._spec.profile_steps or part == "compute"):
                 self._first_batch = batch
             if part != "input":
-                with ranges.around(f"step {first_step + step + 1}"):
-                    outputs.append(trainer.train_step(batch, sizes[step], plan.learning_rate(first_step + step)))
+                number, rate = first_step + step, plan.learning_rate(first_step + step)
+                with ranges.around(f"step {number + 1}"):
+                    once = partial(trainer.train_step, batch, sizes[step], rate)
+                    outputs.append(checks.record(trainer, batch, number, once) if is_recorded and checks else once())
+                rates.append(rate)
             heartbeat.stepped()
+            if checks is not None:
+                hashes.append(example_hashes(np.asarray(batch.images), np.asarray(batch.labels)))
             ids.append(batch.ids)
             begun.append(batch.begun)
 
@@ -366,24 +399,38 @@ class Run:
                     trainer.compile(*self._batch_sizes(trainer, plan, dataset))
                 first_step_seconds += compiling.seconds
         batches, untimed = feed(epoch, timed), len(ids)
-        with self._timed(trainer) as timer:
-            for step in timed:
-                train(timer, step)
-            trainer.synchronize()  # a device may still compute what the loop has asked of it
-            own_seconds = timer.elapsed()
-            if part != "input":
-                trainer.finish_epoch()
-        measured = {"timed_seconds": timer.seconds, "input_wait_seconds": timer.input_wait_seconds}
-        self._record_speeds(trainer, sum(len(np.asarray(each)) for each in ids[untimed:]), own_seconds)
+        stretches = self._stretches(trainer, plan, timed, first_step)
+        timers: list[Timer] = []
+        own_seconds = 0.0
+        for stretch in stretches:
+            with self._timed(trainer) as timer:
+                for step in stretch.timed:
+                    train(timer, step)
+                trainer.synchronize()  # a device may still compute what the loop has asked of it
+                own_seconds += timer.elapsed()
+                if part != "input" and stretch is stretches[-1]:
+                    trainer.finish_epoch()
+            timers.append(timer)
+            for step in stretch.untimed:
+                train(Timer(), step, is_recorded=step in stretch.recorded)
+        timed = [step for stretch in stretches for step in stretch.timed]
+        measured = {
+            "timed_seconds": sum(timer.seconds for timer in timers),
+            "input_wait_seconds": sum(timer.input_wait_seconds for timer in timers),
+        }
+        own = {step: len(np.asarray(each)) for step, each in zip(range(steps), ids, strict=True)}
+        self._record_speeds(trainer, sum(own[step] for step in timed), own_seconds)
         if part != "training":
             self._record_epoch(epoch, plan, sizes, timed, train=None, validation=None, evaluation_seconds=0.0, **measured)
             return
 
         (losses, num_correct), first = _fetched(trainer, outputs)
         _, again = _fetched(trainer, outputs)  # the values are there: this is what reading them takes
-        late = timer.late_seconds + max(first - again, 0.0)
+        late = sum(timer.late_seconds for timer in timers) + max(first - again, 0.0)
         losses, num_correct = trainer.all_reduce(losses.astype(np.float64)), trainer.all_reduce(num_correct.astype(np.int64))
-        self._order.append(_gather(trainer, plan, epoch, ids))
+        order = _gather(trainer, plan, epoch, ids)
+        self._order.append(order)
+        trained_on = fingerprint(order, _gather(trainer, plan, epoch, hashes), rates, first_step)
         if not np.isfinite(losses).all():
             step = int(np.argmin(np.isfinite(losses)))
             self._keep_losses(losses, first_step)
@@ -396,14 +443,15 @@ class Run:
         if not math.isfinite(validation.loss):
             raise Diverged(f"validation loss is {validation.loss} after epoch {epoch}; try a smaller optimizer.learning_rate")
         begins = [float(at) for at in begun[untimed:]]
+        started_at = timers[0].started_at
         seen = Evidence(
-            seconds=timer.seconds,
-            own_seconds=timer.own_seconds,
-            meeting_seconds=timer.meeting_seconds,
+            seconds=measured["timed_seconds"],
+            own_seconds=sum(timer.own_seconds for timer in timers),
+            meeting_seconds=sum(timer.meeting_seconds for timer in timers),
             late_seconds=late,
-            begun_before=timer.started_at - min(begins, default=timer.started_at) if all(begins) else math.inf,
-            clock_stepped=timer.clock_stepped(),
-            compilations=timer.compilations,
+            begun_before=started_at - min(begins, default=started_at) if all(begins) else math.inf,
+            clock_stepped=max(timer.clock_stepped() for timer in timers),
+            compilations=sum(timer.compilations for timer in timers),
             updates=trainer.updates - (first_step + steps),
             moved=self._parameters(trainer, plan, epoch) != trained,
         )
@@ -418,8 +466,30 @@ class Run:
             validation=validation,
             evaluation_seconds=evaluation.seconds,
             first_step_seconds=first_step_seconds,
+            fingerprint=trained_on,
             **measured,
         )
+
+    def _stretches(self, trainer: Trainer, plan: Plan, timed: Sequence[int], first_step: int) -> list[_Stretch]:
+        """An epoch's steps, cut where a step is recorded off the clock. What input workers had ready meanwhile follows it."""
+        recorded: list[int] = []
+        if self._spot_checks is not None:
+            losses = [record.train.loss for record in self._epochs if record.train] or [self._facts["first_step_loss"]]
+            begin = first_step + timed.start if isinstance(timed, range) else first_step
+            found = self._spot_checks.of_epoch(trainer, losses, begin, first_step + timed[-1] + 1) if timed else []
+            recorded = [step - first_step for step in found]
+        ready = plan.spec.prefetch * plan.spec.workers if plan.spec.input == "workers" else 0
+        stretches, left = [_Stretch([], [], recorded)], -1
+        for step in timed:
+            if step in recorded:
+                left = step + ready
+            if step <= left:
+                stretches[-1].untimed.append(step)
+                continue
+            if stretches[-1].untimed:
+                stretches.append(_Stretch([], [], recorded))
+            stretches[-1].timed.append(step)
+        return [*stretches, _Stretch([], [], recorded)] if stretches[-1].untimed else stretches
 
     def _record_speeds(self, trainer: Trainer, images: int, seconds: float) -> None:
         """Record how fast each process went through its own images in all timed epochs, until it met the others at their ends.
@@ -583,48 +653,6 @@ def best_epoch(epochs: Sequence[EpochRecord], by: str) -> int:
 
 _STEP_LOSSES_KEPT = 200
 """Losses of the first steps that a result keeps."""
-_LOSSES_KEPT = 32
-"""Losses of evaluation batches that stay on the device at once. Thousands of small tensors between large ones would fragment
-the freed memory, and the process would grow by hundreds of MiB."""
-
-
-def evaluate(trainer: Trainer, split: Split, batch_size: int) -> tuple[Metrics, npt.NDArray[np.int64]]:
-    """Score every example of a split exactly once, over all shards.
-
-    Args:
-        trainer: each process scores its shard of the split.
-        split: N examples.
-        batch_size: examples per forward pass of one process.
-
-    Returns:
-        The metrics, and int64 [N] predicted labels, the same in every process.
-    """
-    n = len(split.labels)
-    index, number = trainer.shard
-    low, high = shard(n, number, index)
-    predictions, times_scored = np.zeros(n, np.int64), np.zeros(n, np.int64)
-    losses: list[Any] = []
-    fetched = [np.zeros(0)]
-    # The first shard is the longest. Where replicas gather weights to score, one that is done scores an empty batch.
-    longest = shard(n, number, 0)[1] if trainer.scores_together else high - low
-    for start in range(low, low + longest, batch_size):
-        part = slice(min(start, high), min(start + batch_size, high))
-        loss, predicted = trainer.score(split.images[part], split.labels[part])
-        if len(predicted) != part.stop - part.start:
-            raise AssertionError(f"{len(predicted)} predictions for {part.stop - part.start} examples")
-        predictions[part] = predicted
-        times_scored[part] += 1
-        losses.append(loss)
-        if len(losses) == _LOSSES_KEPT or start + batch_size >= low + longest:
-            fetched.append(trainer.fetch(losses))
-            losses = []
-        heartbeat.heartbeat()
-    if not (trainer.all_reduce(times_scored) == 1).all():
-        raise AssertionError("an example was not scored exactly once")
-    loss_sum = np.concatenate(fetched, dtype=np.float64).sum()
-    total_loss = trainer.all_reduce(np.array([loss_sum]))
-    predictions = trainer.all_reduce(predictions)
-    return metrics.metrics(split.labels, predictions, float(total_loss[0])), predictions
 
 
 def _fetched(trainer: Trainer, outputs: Sequence[tuple[Any, Any]]) -> tuple[list[npt.NDArray[Any]], float]:

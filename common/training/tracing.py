@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from common.data.batches import Plan
 from common.data.sources import Dataset, Split
 from common.machine import heartbeat
 from common.models.weights import GivenWeights, Weights
-from common.training.loop import evaluate
+from common.training.evaluation import evaluate
 from common.training.trainer import Batch, Trainer
 
 SCORED, SCORED_AT_ONCE = 32, 20
@@ -52,64 +52,107 @@ def trace_steps(
     iterator: Iterator[Batch] | None = None
     position = 0
     is_narrow = plan.spec.precision == "float32"
-
-    def kept(prefix: str) -> Iterator[tuple[str, npt.NDArray[Any]]]:
-        yield from ((f"{prefix}/weights/{name}", array) for name, array in trainer.weights().items())
-        for slot, values in trainer.slots().items():
-            yield from ((f"{prefix}/slots/{slot}/{name}", array) for name, array in values.items())
-
-    def lost(when: str, step: int) -> Iterator[tuple[str, npt.NDArray[Any]]]:
-        index, number = trainer.shard
-        for bucket, own in enumerate(trainer.lost()):
-            found = np.zeros((len(own) * number, own.shape[1]))
-            found[len(own) * index : len(own) * (index + 1)] = own
-            yield f"lost/{when}/{step}/{bucket}", trainer.all_reduce(found)
-
     for step in drawn:
-        epoch, step_in_epoch = divmod(step, plan.steps_per_epoch)
+        epoch = step // plan.steps_per_epoch
         if iterator is None or step - position > 2 * plan.steps_per_epoch:
             iterator, position = trainer.batches(epoch + 1), epoch * plan.steps_per_epoch
         while position < step:
             next(iterator)
             position += 1
         batch, position = next(iterator), step + 1
-        start, stop = plan.batch(step_in_epoch)
-        index, number = trainer.shard
-        low, high = plan.bounds(epoch + 1, number, index)[step_in_epoch]
-        whole = partial(_whole, trainer, stop - start, slice(low - start, high - start))
-        yield f"ids/{step}", whole(np.asarray(batch.ids))
-        yield f"hashes/{step}", whole([int.from_bytes(_sha256(image).tobytes()[:7]) for image in np.asarray(batch.images)])
+        size, gathered = _gathering(trainer, plan, step)
+        yield f"ids/{step}", gathered(np.asarray(batch.ids))
+        yield f"hashes/{step}", gathered([int.from_bytes(_sha256(image).tobytes()[:7]) for image in np.asarray(batch.images)])
         if teacher is None:
             yield f"images/{step}", np.asarray(batch.images).copy()
             yield f"labels/{step}", np.asarray(batch.labels)
             yield from ((f"masks/{step}/{index}", np.asarray(mask)) for index, mask in enumerate(batch.masks))
             if step - 1 not in drawn:
                 yield f"before/{step}/drawn", np.array(step)
-                yield from kept(f"before/{step}")
+                yield from state_arrays(trainer, f"before/{step}")
         if teacher is not None or is_narrow:
             known, slots = (trainer.weights(), trainer.slots()) if teacher is None else state_before(teacher, step)
-            if is_narrow:
-                trainer.load_slots(slots, known)
-                for number, decided in enumerate(trainer.decisions(batch, stop - start)):
-                    yield f"decisions/{step}/{number}", whole(packed(decided))
-            trainer.load_slots(slots, known)
-        if is_narrow:
             images, labels = (batch.images, batch.labels) if teacher is None else (teacher[f"{each}/{step}"] for each in _WHOLE)
-            first = Split(images=np.asarray(images)[:SCORED], labels=np.asarray(labels)[:SCORED])
-            scores, predictions = evaluate(trainer, first, SCORED_AT_ONCE)
-            yield f"scored/{step}/loss", np.array([scores.loss])
-            yield f"scored/{step}/predictions", predictions
-        yield from lost("before", step)
-        loss, num_correct = trainer.train_step(batch, stop - start, plan.learning_rate(step))
+            if is_narrow:
+                first = Split(images=np.asarray(images)[:SCORED], labels=np.asarray(labels)[:SCORED])
+                yield from told_arrays(trainer, plan, batch, step, known, slots, first)
+            else:
+                trainer.load_slots(slots, known)
+        yield from lost_arrays(trainer, "before", step)
+        outputs = trainer.train_step(batch, size, plan.learning_rate(step))
         heartbeat.stepped()
-        yield from lost("after", step)
-        yield f"loss/{step}", trainer.all_reduce(trainer.fetch([loss]).astype(np.float64))
-        yield f"num_correct/{step}", trainer.all_reduce(trainer.fetch([num_correct]).astype(np.int64))
+        yield from outcome_arrays(trainer, step, *outputs)
         trainer.share_statistics()
-        yield from kept(f"after/{step}")
+        yield from state_arrays(trainer, f"after/{step}")
     mean, deviation = plan.scaling.mean, plan.scaling.std
     yield "pixel_mean", np.array(mean, np.float64)
     yield "pixel_std", np.array(deviation, np.float64)
+
+
+Recorded = Iterator[tuple[str, npt.NDArray[Any]]]
+"""Arrays by name. All processes of a run read them together."""
+
+
+def batch_arrays(trainer: Trainer, plan: Plan, batch: Batch, step: int) -> Recorded:
+    """The global batch of a step, from 0, as the processes of a run got it. Names: see `trace_steps`."""
+    _, gathered = _gathering(trainer, plan, step)
+    yield f"ids/{step}", gathered(np.asarray(batch.ids))
+    yield f"labels/{step}", gathered(np.asarray(batch.labels))
+    images = np.asarray(batch.images)
+    words = gathered(packed(images)).view(np.uint8)
+    yield f"images/{step}", words[:, : math.prod(images.shape[1:])].reshape(-1, *images.shape[1:])
+    for index, mask in enumerate(map(np.asarray, batch.masks)):
+        bits = gathered(packed(mask)).view(np.uint8)
+        yield f"masks/{step}/{index}", np.unpackbits(bits, 1, mask.shape[1]).view(bool)
+
+
+def state_arrays(trainer: Trainer, prefix: str) -> Recorded:
+    """Weights, statistics and the optimizer's state as they are."""
+    yield from ((f"{prefix}/weights/{name}", array) for name, array in trainer.weights().items())
+    for slot, values in trainer.slots().items():
+        yield from ((f"{prefix}/slots/{slot}/{name}", array) for name, array in values.items())
+
+
+def lost_arrays(trainer: Trainer, when: str, step: int) -> Recorded:
+    """What compression has lost so far, `when` is before or after the step."""
+    index, number = trainer.shard
+    for bucket, own in enumerate(trainer.lost()):
+        found = np.zeros((len(own) * number, own.shape[1]))
+        found[len(own) * index : len(own) * (index + 1)] = own
+        yield f"lost/{when}/{step}/{bucket}", trainer.all_reduce(found)
+
+
+def outcome_arrays(trainer: Trainer, step: int, loss: Any, num_correct: Any) -> Recorded:
+    """What compression lost in a step, and what `train_step` returned."""
+    yield from lost_arrays(trainer, "after", step)
+    yield f"loss/{step}", trainer.all_reduce(trainer.fetch([loss]).astype(np.float64))
+    yield f"num_correct/{step}", trainer.all_reduce(trainer.fetch([num_correct]).astype(np.int64))
+
+
+def told_arrays(
+    trainer: Trainer, plan: Plan, batch: Batch, step: int, weights: Weights, slots: Mapping[str, Weights], first: Split
+) -> Recorded:
+    """What ReLUs and maxima decide in a step from this state, and the scores of some images in evaluation mode before it.
+
+    The trainer is in this state afterwards.
+    """
+    size, gathered = _gathering(trainer, plan, step)
+    trainer.load_slots(slots, weights)
+    for number, decided in enumerate(trainer.decisions(batch, size)):
+        yield f"decisions/{step}/{number}", gathered(packed(decided))
+    trainer.load_slots(slots, weights)
+    scores, predictions = evaluate(trainer, first, SCORED_AT_ONCE)
+    yield f"scored/{step}/loss", np.array([scores.loss])
+    yield f"scored/{step}/predictions", predictions
+
+
+def _gathering(trainer: Trainer, plan: Plan, step: int) -> tuple[int, Callable[[Any], npt.NDArray[np.int64]]]:
+    """(examples in the global batch of a step; a function that gathers int64 values of this process's own examples)."""
+    epoch, step_in_epoch = divmod(step, plan.steps_per_epoch)
+    start, stop = plan.batch(step_in_epoch)
+    index, number = trainer.shard
+    low, high = plan.bounds(epoch + 1, number, index)[step_in_epoch]
+    return stop - start, partial(_whole, trainer, stop - start, slice(low - start, high - start))
 
 
 def packed(decisions: npt.NDArray[Any]) -> npt.NDArray[np.int64]:

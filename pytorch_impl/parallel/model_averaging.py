@@ -12,7 +12,7 @@ from torch import distributed
 from common.data.sources import Split
 from common.models.weights import GivenWeights
 from common.training import ensemble
-from common.training.loop import evaluate as score_split
+from common.training.evaluation import evaluate as score_split
 from common.training.trainer import Batch, StepBreakdown, Update
 from pytorch_impl import evaluate, train, weights
 from pytorch_impl.parallel import group, vectors

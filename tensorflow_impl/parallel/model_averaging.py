@@ -14,7 +14,7 @@ import tensorflow as tf
 from common.data.sources import Split
 from common.models.weights import GivenWeights
 from common.training import ensemble
-from common.training.loop import evaluate as score_split
+from common.training.evaluation import evaluate as score_split
 from common.training.trainer import Batch, StepBreakdown, Update
 from tensorflow_impl import device, evaluate, train, weights
 from tensorflow_impl.parallel import group, vectors

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from common.data.sources import Split
-from common.training import loop
+from common.training import evaluation
 from tests.twins import made, oracles
 from tests.twins.adapters import Twin
 
@@ -96,7 +96,7 @@ def assert_scores_each_example_once(trainer: Any, split: Split, batch_size: int)
         return score(images, labels)
 
     trainer.score = watched
-    metrics, predictions = loop.evaluate(trainer, split, batch_size)
+    metrics, predictions = evaluation.evaluate(trainer, split, batch_size)
     logits = oracle(split)
     assert scored == Counter(image.tobytes() for image in split.images)
     assert np.array_equal(predictions, logits.argmax(1))
