@@ -13,6 +13,8 @@ from collections.abc import Sequence
 LOOPBACK = "127.0.0.1"
 
 
+SPOT_CHECKS_VARIABLE = "CONVTWINS_SPOT_CHECKS"
+"""Holds the word that the recorded steps of a run are drawn from, see `common.training.spot_checks`."""
 PASSWORD_VARIABLE = "CONVTWINS_MEETING"
 """A word that the ranks of one run alone know; an outer launcher has none."""
 

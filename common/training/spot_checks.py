@@ -22,12 +22,11 @@ import numpy.typing as npt
 from common.artifacts import array_file
 from common.data.batches import Plan
 from common.data.sources import Split
+from common.machine import placement
 from common.models.weights import Weights
 from common.training import tracing
 from common.training.trainer import Batch, Trainer
 
-WORD_VARIABLE = "CONVTWINS_SPOT_CHECKS"
-"""A launcher passes its word here. Without one, no step is recorded."""
 STEPS_FILE, AFTERWARDS_FILE = "spot_check_{}.safetensors", "spot_checks_afterwards.safetensors"
 """Of one recorded step, which stands in the name; and what is found out about all of them after the training."""
 MOST_BYTES = 256 * 2**20
@@ -90,7 +89,7 @@ class SpotChecks:
     def __init__(self, plan: Plan, out: Path) -> None:
         self._plan = plan
         self._out = out
-        word = os.environ.get(WORD_VARIABLE, "")
+        word = os.environ.get(placement.SPOT_CHECKS_VARIABLE, "")
         self._draw = Draw(word, plan) if word and _is_first() else None
         self._steps: list[tuple[int, Batch, Split, tuple[Weights, dict[str, Weights]]]] = []
         """Recorded steps, from 0: this process's batch, the first images of all, the state before. Of a large model, a few."""
@@ -111,7 +110,7 @@ class SpotChecks:
         """
         arrays = dict(tracing.batch_arrays(trainer, self._plan, batch, step))
         before = dict(tracing.state_arrays(trainer, f"before/{step}"))
-        arrays |= before
+        arrays |= {f"before/{step}/drawn": np.array(step), **before}
         arrays |= tracing.lost_arrays(trainer, "before", step)
         outputs = train()
         arrays |= tracing.outcome_arrays(trainer, step, *outputs)

@@ -31,7 +31,7 @@ from compare.execution.cells import MatrixPlan
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison, ProofRecord
 from compare.judgement import decision, run_figures, sameness, summary
-from compare.proof import claims, ladder, timed_rows
+from compare.proof import claims, ladder, spot_checks, timed_rows
 from compare.reporting import comparison_report
 from compare.reporting.comparison_report import Compared
 from compare.reporting.document import Report
@@ -326,6 +326,7 @@ def _do(request: Request) -> _Done:
                         comparison = made_again.replace(comparison, folder)
                     unwritten_runs = run_all(comparison, folder, live)
                     _follow_further(folder, request, live)
+                    _judge_spot_checks(folder, request, live)
                 except Interrupted as interruption:
                     code = interruption.exit_code
                 live.say("report")
@@ -416,6 +417,7 @@ def proof(comparison: Comparison, request: Request, folder: Path, shown: Display
         compared_with=proof.compared_with,
         rungs=rungs,
         trajectories=before.trajectories if before is not None and own else proof.trajectories,
+        spot_checks=before.spot_checks if before is not None else [],
     )
 
 
@@ -435,6 +437,19 @@ def _follow_further(folder: Path, request: Request, shown: Display) -> None:
     except LaunchError:
         return  # fewer copies say less, and nothing that is wrong
     proof = proof.model_copy(update={"trajectories": copies})
+    store.write_plan(folder, stored.comparison.model_copy(update={"proof": proof}))
+
+
+def _judge_spot_checks(folder: Path, request: Request, shown: Display) -> None:
+    """Judge the steps that the timed runs recorded, and give each row the verdict of its own runs."""
+    proof = store.read_plan(folder).proof
+    if not request.prove or proof is None:
+        return
+    stored = store.read(folder)
+    shown.stage("proof: recorded steps of the timed runs")
+    checks = spot_checks.judge(folder, stored, proof.spot_checks, shown.say)
+    verdicts = spot_checks.row_verdicts(proof.row_verdicts, stored.comparison.rows, checks)
+    proof = proof.model_copy(update={"spot_checks": checks, "row_verdicts": verdicts})
     store.write_plan(folder, stored.comparison.model_copy(update={"proof": proof}))
 
 
@@ -479,7 +494,8 @@ def _run_jobs(
     for row, repeat in jobs:
         label = f"{row.id} ({repeat + 1} of {'at most ' if comparison.until else ''}{most})" if most > 1 else row.id
         shown.begin(row.id, label)
-        result = executor.execute(row, repeat, folder, shown.watch, restarts=comparison.restarts)
+        is_checked = comparison.proof is not None and spot_checks.is_checked(row.spec)
+        result = executor.execute(row, repeat, folder, shown.watch, restarts=comparison.restarts, is_checked=is_checked)
         if not (store.run_folder(folder, row.id, repeat) / results.RESULT_FILE).exists():
             unwritten.append((row.id, result))
         shown.end(result, run_figures.disturbed_words(result))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import signal
 import sys
 import time
@@ -12,6 +13,7 @@ from typing import Any
 
 from common.artifacts import atomic_files, checkpoint, event_log, results
 from common.artifacts.schema import INTERRUPTED, Restart, ResultError, RunResult, Status
+from common.machine import placement
 from common.processes import signals
 from common.spec import Spec
 from compare.execution import launch, store
@@ -38,7 +40,9 @@ class Code:
 _POLL_SECONDS = 0.25
 
 
-def execute(row: Row, repeat: int, folder: Path, watch: Watch, code: Code | None = None, restarts: int = 0) -> RunResult:
+def execute(
+    row: Row, repeat: int, folder: Path, watch: Watch, code: Code | None = None, restarts: int = 0, *, is_checked: bool = False
+) -> RunResult:
     """Run one row once, from the checkpoint of an earlier attempt if there is one, and store its result.
 
     If a run dies or is interrupted, its reason and its epochs so far are stored here. If the disk is full, the result may not
@@ -48,11 +52,12 @@ def execute(row: Row, repeat: int, folder: Path, watch: Watch, code: Code | None
         restarts: how often a run that something from outside ended is started again, all its processes, from its last
             checkpoint. What a run gives a reason for itself would end it again: an error, refused data, a divergence. So would
             a lack of memory. An elastic run is restarted with fewer replicas first, as often as it has some to lose.
+        is_checked: it records steps that are drawn from a word of this attempt, see `compare.proof.spot_checks`.
     """
     directory = store.run_folder(folder, row.id, repeat)
     deaths, left = _deaths(directory), row.spec
     while True:
-        made, death = _attempt(row, repeat, folder, watch, code, deaths, left)
+        made, death = _attempt(row, repeat, folder, watch, code, deaths, left, is_checked=is_checked)
         if death is None:
             return made
         if (fewer := left.with_fewer_replicas) is not None:
@@ -82,7 +87,15 @@ def _deaths(directory: Path) -> list[Restart]:
 
 
 def _attempt(
-    row: Row, repeat: int, folder: Path, watch: Watch, code: Code | None, deaths: list[Restart], left: Spec
+    row: Row,
+    repeat: int,
+    folder: Path,
+    watch: Watch,
+    code: Code | None,
+    deaths: list[Restart],
+    left: Spec,
+    *,
+    is_checked: bool,
 ) -> tuple[RunResult, Restart | None]:
     """The result of one attempt after these deaths, and how it died itself, if it may be restarted.
 
@@ -102,6 +115,10 @@ def _attempt(
                 arguments += ["--resume", str(earlier)]
             kills = launch.memory_kills()
             root, environment, at = (code.root, code.environment, code.folder) if code else (None, {}, None)
+            if is_checked:
+                word = secrets.token_hex(16)  # nobody knew it before
+                atomic_files.write_atomically(directory / store.WORD_FILE, word)
+                environment = {**environment, placement.SPOT_CHECKS_VARIABLE: word}
             with signals.deferred():
                 process = launch.start(row.contestant, arguments, log=log, root=root, environment=environment, folder=at)
         except OSError as error:

@@ -42,6 +42,8 @@ PLAN_FILE = "compare.json"
 RUNS_FOLDER, PROOF_FOLDER = "runs", "proof"
 LOG_FILE = "log.txt"
 SPEC_FILE = "spec.json"
+WORD_FILE = "spot_checks.txt"
+"""The word that an attempt drew its recorded steps from."""
 _LOCK_FILE = ".lock"
 _ATTEMPT = re.compile(r"\.attempt[0-9]+$")
 _LOCK_SECONDS = 1.0
@@ -69,6 +71,23 @@ IN_FLOAT64 = "proved in float64"
 """The verdict on a row whose own float32 steps are shown and not judged."""
 
 
+class SpotCheck(Exact):
+    """What the recorded steps of one timed run, and the fingerprints of its epochs, say."""
+
+    row: FileName
+    repeat: Count
+    steps: list[Count] = []
+    """Recorded, from 1. Batch, learning rate and update of each are judged."""
+    computed: list[Count] = []
+    """Those of them whose loss and gradients the referee has computed again."""
+    epochs: Count = 0
+    """Whose every example is known to be the plan's."""
+    faults: list[str] = []
+    """What is not as the plan and the referee say, each with its step or epoch."""
+    shown: str = ""
+    """Why the gradients prove nothing."""
+
+
 class ProofRecord(Exact):
     """What the comparison keeps of its proof."""
 
@@ -85,6 +104,7 @@ class ProofRecord(Exact):
     """Mode: what it was proved to equal, where that is not the serial run beside it."""
     rungs: list[dict[str, Any]] = []
     trajectories: Trajectories | None = None
+    spot_checks: list[SpotCheck] = []
 
 
 class Replaced(Exact):

@@ -12,7 +12,7 @@ from compare.core import wording
 from compare.core.differences import FLOAT32_TOLERANCE, relative_difference
 from compare.execution import matrix
 from compare.execution.matrix import Row
-from compare.execution.store import Stored
+from compare.execution.store import SpotCheck, Stored
 from compare.judgement import growth
 from compare.judgement.growth import Growth
 from compare.judgement.row_figures import Summary
@@ -125,6 +125,7 @@ def sentences(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
     found = [f"Identical training: {said.removesuffix('.')}."]
     if _rungs(stored) and not stored.comparison.rows[0].spec.optimizer.native:
         found.append(update_rule(stored.comparison.rows[0].spec.optimizer.name))
+    found += _spot_checks(proof.spot_checks if proof else [])
     found += [f"{mode}: not claimed: {reason}." for mode, reason in (proof.not_claimed if proof else {}).items()]
     found += [
         f"{mode}: compared with {other}. The serial runs here see whole batches."
@@ -158,6 +159,24 @@ def sentences(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
         _same_order([run for run in runs if run.status == "ok"]),
     )
     return [*found, *_together(equal)]
+
+
+def _spot_checks(checks: Sequence[SpotCheck]) -> list[str]:
+    """What the recorded steps of the timed runs say, the faults first."""
+    found = [
+        f"Spot checks: NOT AS PLANNED: {each.row}, repeat {each.repeat + 1}: {'; '.join(each.faults)}."
+        for each in checks
+        if each.faults
+    ]
+    if good := [each for each in checks if not each.faults]:
+        steps, computed = (sum(map(len, each)) for each in ([c.steps for c in good], [c.computed for c in good]))
+        found.append(
+            f"Spot checks: {wording.count(steps, 'step')} of {wording.count(len(good), 'timed run')}, which no run could "
+            "foresee, had the batch, learning rate and update of the plan. The referee computed loss and gradients of "
+            f"{computed} of them again: they agree. Every example, label and pixel of "
+            f"{wording.count(sum(each.epochs for each in good), 'epoch')} is the plan's."
+        )
+    return found
 
 
 _Said = tuple[str, str] | None

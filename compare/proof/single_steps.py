@@ -91,7 +91,8 @@ _OF_SCORES = (
 )
 """Why the tolerances of the scores."""
 
-_UNIT = {"float32": 2.0**-24, "float64": 2.0**-53}
+UNIT = {"float32": 2.0**-24, "float64": 2.0**-53}
+"""Rounding of one number, relative."""
 _UNTOLD = "the twin does not tell what its replicas keep"
 _ASPECTS = ("batches", "losses", "scores", "gradients", "weights", "BatchNorm statistics")
 
@@ -205,11 +206,20 @@ class Judge:
         teacher: the recording whose states all others load. It holds the batches.
         steps: drawn, from 0.
         plan: of the run.
+        is_timed: the recording is of a timed run, which trained all steps before each of these. The referee is the truth in
+            float64 too.
     """
 
     def __init__(
-        self, architecture: Architecture, teacher: Mapping[str, npt.NDArray[Any]], steps: Sequence[int], plan: Plan
+        self,
+        architecture: Architecture,
+        teacher: Mapping[str, npt.NDArray[Any]],
+        steps: Sequence[int],
+        plan: Plan,
+        *,
+        is_timed: bool = False,
     ) -> None:
+        self._is_timed = is_timed
         self._architecture = architecture
         self._teacher = teacher
         self._steps = steps
@@ -243,8 +253,9 @@ class Judge:
         counts = Counter[str]()
         of_terms: dict[str, list[float]] = {}
         judged = partial(self._judged, what, recorded, framework)
+        numbers = [step + 1 for step in self._steps] if self._is_timed else range(1, len(self._steps) + 1)
         with ThreadPoolExecutor(machine.available_cores()) as pool:  # BLAS has one thread here, see `ladder.judging`
-            for at_step in pool.map(judged, range(1, len(self._steps) + 1), self._steps):
+            for at_step in pool.map(judged, numbers, self._steps):
                 counts += at_step.counts
                 for aspect, finding in at_step.differences:
                     found[aspect].append(finding)
@@ -453,9 +464,12 @@ class Judge:
         step: int,
         exchanged: Exchanged | str | None,
     ) -> Iterator[tuple[str, Finding]]:
-        unit = _UNIT[what.precision]
-        same = all(np.array_equal(recorded[f"{each}/{step}"], self._teacher[f"{each}/{step}"]) for each in ("ids", "hashes"))
-        yield "batches", Finding(0.0 if same else math.inf, 0.0, "" if same else "ids or pixels", step)
+        unit = UNIT[what.precision]
+        if not self._is_timed:  # then the plan judges the batch
+            same = all(
+                np.array_equal(recorded[f"{each}/{step}"], self._teacher[f"{each}/{step}"]) for each in ("ids", "hashes")
+            )
+            yield "batches", Finding(0.0 if same else math.inf, 0.0, "" if same else "ids or pixels", step)
 
         def finding(where: str, difference: Array, allowed: Any, scale: float, is_open: Any = False) -> Finding:
             allowed = np.broadcast_to(allowed, difference.shape)
@@ -547,7 +561,7 @@ class Judge:
                 for weights, batch in inputs
             )
             apart = max(float(np.abs(each - logits).max()) for each, _ in copies)
-            error = ROUNDING_FACTOR * (apart + _UNIT["float32"] * float(np.abs(logits).max()))
+            error = ROUNDING_FACTOR * (apart + UNIT["float32"] * float(np.abs(logits).max()))
             self._scored[step] = (logits, losses), error
         (logits, losses), error = self._scored[step]
         predictions = np.asarray(recorded[f"scored/{step}/predictions"])
@@ -577,6 +591,8 @@ class Judge:
                 return _UNTOLD
             if any([each.shape for each in own] != buckets.sizes for own in (lost, kept)):
                 return "what replicas keep has another size than their buckets"
+            if self._is_timed:  # the step before was not recorded
+                return exchange(buckets, truth.step.gradients, truth.allowed.gradients, lost)
             earlier = _lost(recorded, "after", self._steps[number - 2]) if number > 1 else list(map(np.zeros_like, lost))
             if not all(map(np.array_equal, earlier, lost)):
                 return "what replicas kept of the step before is not what they have now, or no number"
@@ -592,25 +608,29 @@ class Judge:
 
         def error(name: str) -> Array:
             sizes = np.abs(after[slot][name]) + np.abs(before[slot][name]) + decay * np.abs(weights[name])
-            return (4 * _UNIT["float32"] * sizes + 2 * np.finfo(np.float32).tiny) / share
+            return (4 * UNIT["float32"] * sizes + 2 * np.finfo(np.float32).tiny) / share
 
         return self._gradients(what, recorded, step), {name: error(name) for name in before[slot]}
 
     def _truth(self, what: Spec, step: int) -> Truth:
         if what.precision == "float64":
-            return self._of_teacher(what, step)  # quickly read, and too large to be kept
+            return self._of_float64(what, step)  # quickly read, and too large to be kept
         key = step, (division := self._division(what, step)).key
         if key not in self._truths:
             self._truths[key] = self._of_referee(what, step, division)
         return self._truths[key]
 
-    def _of_teacher(self, what: Spec, step: int) -> Truth:
-        """What the first framework did."""
-        gradients = self._gradients(what, self._teacher, step)
-        stepped, _ = state(self._teacher, f"after/{step}")
-        statistics = {name: array for name, array in stepped.items() if name not in gradients}
+    def _of_float64(self, what: Spec, step: int) -> Truth:
+        """What the first framework did. Of a timed run, what the referee does."""
+        if self._is_timed:
+            true, _ = self._step(step, self._division(what, step), Decider(), np.float64)
+            loss, gradients, statistics = float(true.loss), true.gradients, true.statistics
+        else:
+            gradients = self._gradients(what, self._teacher, step)
+            stepped, _ = state(self._teacher, f"after/{step}")
+            statistics = {name: array for name, array in stepped.items() if name not in gradients}
+            loss = self._teacher[f"loss/{step}"].item()
         scales = _scales(self._architecture, gradients)
-        loss = self._teacher[f"loss/{step}"].item()
         allowed = Step(
             TOLERANCE * abs(loss),
             {name: TOLERANCE * scales[name] for name in gradients},
@@ -654,13 +674,13 @@ class Judge:
 
         # Of the examples' losses, whose errors need not cancel.
         error = max(float(np.abs(other - losses).mean()) for _, other in moved)
-        loss = ROUNDING_FACTOR * (error + _UNIT["float32"] * abs(true.loss))
+        loss = ROUNDING_FACTOR * (error + UNIT["float32"] * abs(true.loss))
         apart = max(float(np.abs(each.logits - true.logits).max()) for each, _ in moved)
         own = Step(
             loss,
             rounding(lambda each: each.gradients),
             rounding(lambda each: each.statistics),
-            logits=ROUNDING_FACTOR * (apart + _UNIT["float32"] * float(np.abs(true.logits).max())),
+            logits=ROUNDING_FACTOR * (apart + UNIT["float32"] * float(np.abs(true.logits).max())),
         )
         return Truth(true, own, _scales(self._architecture, true.gradients), ties)
 
@@ -748,6 +768,17 @@ class _Rule:
         moved = rate / corrected[0] * slots["mean"] / divisor
         constants = 8 + 1 / corrected[0] + 1 / corrected[1]
         return moved, constants * unit * np.abs(moved)
+
+
+def update_of(run: Spec, slots: Mapping[str, Array], rate: float, number: int) -> tuple[Array, Array]:
+    """(what a step subtracts from a weight, the largest error of that in the run's own precision).
+
+    Args:
+        slots: the optimizer's state of the weight after the step.
+        rate: the learning rate.
+        number: of the step, from 1.
+    """
+    return _Rule(run.optimizer, {}, UNIT[run.precision]).update(slots, rate, number)
 
 
 def _lost(recorded: Mapping[str, npt.NDArray[Any]], when: str, step: int) -> list[npt.NDArray[Any]]:

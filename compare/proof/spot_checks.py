@@ -1,0 +1,362 @@
+"""Timed runs are judged by steps that they could not foresee, and by what every step trained on.
+
+A run records a few steps off the clock: the batch, the state before and after. Each is held against the plan and the referee.
+So no framework is the judge of another:
+
+- ids, labels, pixels and dropout masks are those of the plan, from the source through the referee's own augmentation
+- the update follows from the optimizer's own state and the learning rate of the schedule
+- loss, gradients, statistics and scores follow from the state before, see `single_steps`. The referee takes its time. So it
+  computes some steps of each row, which are drawn when all runs have ended
+
+The ids, labels, pixels and learning rates of all steps leave a fingerprint for each epoch. It must be the plan's.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from common import spec
+from common.artifacts import array_file
+from common.artifacts.schema import EpochRecord, RunResult
+from common.data import sources
+from common.data.batches import Epoch, Plan
+from common.data.preprocessing import scaling
+from common.data.sources import Dataset
+from common.machine import machine
+from common.models import architectures, work
+from common.models.architectures import Architecture
+from common.spec import Spec
+from common.training.spot_checks import AFTERWARDS_FILE, STEPS_FILE, Draw, example_hashes, fingerprint
+from common.training.tracing import state
+from compare.core import wording
+from compare.execution import store
+from compare.execution.matrix import Row
+from compare.execution.store import IN_FLOAT64, SpotCheck, Stored
+from compare.proof import claims, ladder, single_steps
+from compare.proof.referee.augmentation import augmented
+
+COMPUTED_FLOPS = 6e10
+"""Of the recorded steps that the referee computes again, all runs together: some fifteen seconds. At least one of each row."""
+LEVELS = 1
+"""By which a pixel may differ that is sampled between others."""
+
+
+def is_checked(run: Spec) -> bool:
+    """Whether a timed run can be judged by single steps."""
+    return run.part == "training" and not run.optimizer.native and claims.has_single_steps(run)
+
+
+@dataclass(frozen=True, eq=False)
+class _Recorded:
+    """A recorded step of a run."""
+
+    row: Row
+    repeat: int
+    folder: Path
+    step: int
+    """From 0."""
+
+    @property
+    def path(self) -> Path:
+        return self.folder / STEPS_FILE.format(self.step)
+
+    @property
+    def words(self) -> str:
+        return f"step {self.step + 1}"
+
+
+def judge(folder: Path, stored: Stored, known: Sequence[SpotCheck], progress: Callable[[str], None]) -> list[SpotCheck]:
+    """Judge the runs of a comparison that are not judged yet. Files of recorded steps are deleted where nothing is wrong.
+
+    Args:
+        folder: of the comparison.
+        stored: the same.
+        known: what was judged before.
+        progress: called with what is being done.
+
+    Returns:
+        What is known of all runs.
+    """
+    before = {(each.row, each.repeat) for each in known}
+    runs = [
+        (row, repeat, result)
+        for row in stored.comparison.rows
+        if is_checked(row.spec)
+        for repeat, result in stored.runs[row.id].items()
+        if result.status == "ok" and (row.id, repeat) not in before
+    ]
+    recorded = [
+        _Recorded(row, repeat, store.run_folder(folder, row.id, repeat), step - 1)
+        for row, repeat, result in runs
+        for step in result.spot_checks
+    ]
+    recorded = [each for each in recorded if each.path.exists()]
+    if not recorded:
+        return [*known]
+    truths: dict[str, _Truth] = {}
+
+    def truth_of(run: Spec) -> _Truth:
+        key = run.with_fields(mode="serial", replicas=1, cores=1, communication={}, framework_options={}).digest
+        return truths.setdefault(key, _Truth(run))
+
+    computed = set(_chosen(recorded, truth_of(recorded[0].row.spec).flops))
+    progress(f"spot checks: {len(recorded)} recorded steps, {len(computed)} computed again")
+    with ladder.judging(), ThreadPoolExecutor(machine.available_cores()) as pool:
+        truths_of = [truth_of(each.row.spec) for each in recorded]
+        judged = pool.map(_judged, recorded, truths_of, [each in computed for each in recorded])
+        answers = list(zip(recorded, judged, strict=True))
+    found: list[SpotCheck] = []
+    for row, repeat, result in runs:
+        own = {each: answer for each, answer in answers if (each.row.id, each.repeat) == (row.id, repeat)}
+        truth = truth_of(row.spec)
+        epochs, faults = _epochs(truth, result)
+        faults += _draw_faults(truth, result, store.run_folder(folder, row.id, repeat))
+        faults += [fault for answer in own.values() for fault in answer.faults]
+        found.append(
+            SpotCheck(
+                row=row.id,
+                repeat=repeat,
+                steps=[each.step + 1 for each in own],
+                computed=[each.step + 1 for each, answer in own.items() if answer.is_computed],
+                epochs=epochs,
+                faults=faults,
+                shown=next((answer.shown for answer in own.values() if answer.shown), ""),
+            )
+        )
+        if not faults:
+            for each in own:
+                each.path.unlink(missing_ok=True)
+            (store.run_folder(folder, row.id, repeat) / AFTERWARDS_FILE).unlink(missing_ok=True)
+    return [*known, *found]
+
+
+def row_verdicts(verdicts: Mapping[str, str], rows: Sequence[Row], checks: Sequence[SpotCheck]) -> dict[str, str]:
+    """The verdict on each row, by its id, once its timed runs are judged.
+
+    Args:
+        verdicts: of the proof.
+    """
+    found = dict(verdicts)
+    for row in rows:
+        own = [each for each in checks if each.row == row.id]
+        if any(each.faults for each in own):
+            found[row.id] = "not proved"
+        elif found.get(row.id) == "proved" and any(each.shown for each in own):
+            found[row.id] = IN_FLOAT64
+    return found
+
+
+def _chosen(recorded: Sequence[_Recorded], flops: float) -> list[_Recorded]:
+    """Recorded steps for the referee: of each row one, and more while the budget lasts. Rows and parts of runs take turns.
+
+    Nobody can foresee them: they are drawn when all runs have ended.
+    """
+    order = list(recorded)
+    random.SystemRandom().shuffle(order)
+    rows, places, chosen = Counter[str](), Counter[tuple[str, int]](), list[_Recorded]()
+    place = {
+        each: sorted(other.step for other in recorded if other.folder == each.folder).index(each.step) for each in recorded
+    }
+    while order:
+        best = min(order, key=lambda each: (rows[each.row.id], places[each.row.contestant, place[each]]))
+        if rows[best.row.id] and (len(chosen) + 1) * flops > COMPUTED_FLOPS:
+            break
+        order.remove(best)
+        chosen.append(best)
+        rows[best.row.id] += 1
+        places[best.row.contestant, place[best]] += 1
+    return chosen
+
+
+@dataclass
+class _Truth:
+    """What the runs of one training must do, whatever framework and mode they have."""
+
+    run: Spec
+    _hashes: dict[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]] = field(
+        default_factory=dict[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]
+    )
+    """By epoch: ids in the order of training, and a hash of each example."""
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        return sources.load(self.run.data, seed=self.run.split_seed, cache_dir=self.run.paths.cache_dir)
+
+    @cached_property
+    def architecture(self) -> Architecture:
+        return architectures.of(self.run, len(self.dataset.class_names), self.dataset.image_size)
+
+    @cached_property
+    def plan(self) -> Plan:
+        labels = self.dataset.train.labels if self.run.dask.partition == "class_skew" else None
+        pixels = scaling.of(self.run.data, self.dataset, cache_dir=self.run.paths.cache_dir)
+        return Plan(self.run, self.architecture, len(self.dataset.train), False, pixels, labels)
+
+    @property
+    def flops(self) -> float:
+        """Operations of one step."""
+        return work.count(self.architecture).flops * self.run.global_batch_size
+
+    def batch(
+        self, drawn: Epoch, start: int, stop: int
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+        """(ids, augmented images, labels) at these positions of an epoch."""
+        part = slice(start, stop)
+        ids = drawn.ids[part]
+        draws = (None if each is None else each[part] for each in (drawn.flips, drawn.shifts, drawn.affines, drawn.brightness))
+        return ids, augmented(np.asarray(self.dataset.train.images[ids]), *draws), self.dataset.train.labels[ids]
+
+    def hashes(self, epoch: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        if epoch not in self._hashes:
+            drawn = self.plan.draw(epoch)
+            parts = [self.batch(drawn, *self.plan.batch(step)) for step in range(self.plan.steps_in(epoch))]
+            ids = np.concatenate([ids for ids, _, _ in parts])
+            self._hashes[epoch] = ids, np.concatenate([example_hashes(images, labels) for _, images, labels in parts])
+        return self._hashes[epoch]
+
+
+class _Answer(NamedTuple):
+    faults: list[str]
+    is_computed: bool = False
+    shown: str = ""
+
+
+def _epochs(truth: _Truth, result: RunResult) -> tuple[int, list[str]]:
+    """(epochs whose fingerprint is the plan's; what is wrong)."""
+    told = [record for record in result.epochs if record.fingerprint is not None]
+    wrong = [record.epoch for record in told if record.fingerprint != _expected(truth, result.spec, record)]
+    faults = [f"epoch {epoch}: its ids, labels, pixels or learning rates are not the plan's" for epoch in wrong[:1]]
+    if len(wrong) > 1:
+        faults = [f"{faults[0]}, nor are those of {wording.count(len(wrong) - 1, 'later epoch')}"]
+    return len(told) - len(wrong), faults
+
+
+def _expected(truth: _Truth, run: Spec, record: EpochRecord) -> str:
+    ids, hashes = truth.hashes(record.epoch)
+    plan = truth.plan
+    first = (record.epoch - 1) * plan.steps_per_epoch
+    rate = single_steps.learning_rates(run, plan.steps_per_epoch, plan.total_steps)
+    return fingerprint(ids, hashes, [rate(step + 1) for step in range(first, first + record.steps)], first)
+
+
+def _draw_faults(truth: _Truth, result: RunResult, folder: Path) -> list[str]:
+    """Whether the recorded steps are those that the launcher's word draws. A resumed run began to draw in some later epoch."""
+    if result.resumes or result.first_step_loss is None:
+        return []
+    try:
+        draw = Draw((folder / store.WORD_FILE).read_text(encoding="utf-8"), truth.plan)
+    except OSError:
+        return []
+    steps: list[int] = []
+    losses = [record.train.loss for record in result.epochs if record.train]
+    for number, record in enumerate(result.epochs):
+        begin = number * truth.plan.steps_per_epoch
+        own = losses[:number] or [result.first_step_loss]
+        steps += draw.steps(own, max(begin, 1), begin + record.steps)
+    wanted = [step + 1 for step in steps]
+    return [] if wanted == result.spot_checks else [f"the recorded steps are {result.spot_checks}, should be {wanted}"]
+
+
+def _judged(recorded: _Recorded, truth: _Truth, is_computed: bool) -> _Answer:
+    """What is wrong with a recorded step."""
+    run, step = recorded.row.spec, recorded.step
+    arrays: dict[str, npt.NDArray[Any]] = dict(array_file.Arrays(recorded.path))
+    faults = [f"{recorded.words}: {fault}" for fault in _batch_faults(truth, arrays, step)]
+    fewer = claims.reduced(recorded.row.contestant, run)
+    if not fewer:
+        faults += [f"{recorded.words}: {fault}" for fault in _update_faults(truth, run, arrays, step)]
+    shown = f"fewer digits than {run.precision}: {', '.join(fewer)}" if fewer else _unknown(run, truth)
+    if faults or shown or not is_computed:
+        return _Answer(faults, shown=shown)
+    told = recorded.folder / AFTERWARDS_FILE
+    if told.exists():
+        afterwards = array_file.Arrays(told)
+        names = [name for kind in ("decisions", "scored") for name in afterwards.inside(f"{kind}/{step}/")]
+        arrays |= {name: afterwards[name] for name in names}
+    mean, deviation = truth.plan.scaling.mean, truth.plan.scaling.std
+    arrays |= {"pixel_mean": np.array(mean, np.float64), "pixel_std": np.array(deviation, np.float64)}
+    judge = single_steps.Judge(truth.architecture, arrays, [step], truth.plan, is_timed=True)
+    rungs = judge.rungs(run, arrays, recorded.row.contestant)
+    for rung in rungs:
+        if rung.status == "failed":
+            aspect, where = rung.name.rpartition(": ")[2], f" ({rung.where})" if rung.where else ""
+            faults.append(
+                f"{recorded.words}: {aspect} differ from the referee's by {rung.max_relative_difference:.1e}{where}, "
+                f"tolerance {rung.tolerance:.1e}"
+            )
+    loose = next((rung.reason for rung in rungs if rung.status == "shown"), "")
+    return _Answer(faults, is_computed=True, shown=loose)
+
+
+def _unknown(run: Spec, truth: _Truth) -> str:
+    """Why the referee cannot compute a model. Empty: it can."""
+    if isinstance(truth.architecture.layers[0], architectures.Opaque):
+        return "the referee does not know the layers of a matched pair"
+    if run.model not in spec.MODELS and claims.has_own_builders(run.model):
+        return "the model has builders of its own, and the referee knows only its architecture"
+    return ""
+
+
+def _batch_faults(truth: _Truth, arrays: Mapping[str, npt.NDArray[Any]], step: int) -> list[str]:
+    """What of a batch is not the plan's."""
+    epoch, in_epoch = divmod(step, truth.plan.steps_per_epoch)
+    start, stop = truth.plan.batch(in_epoch)
+    drawn = truth.plan.draw(epoch + 1)
+    ids, images, labels = truth.batch(drawn, start, stop)
+    if not np.array_equal(arrays[f"ids/{step}"], ids):
+        return [f"{_count(arrays[f'ids/{step}'] != ids)} examples are not those of the plan"]
+    faults: list[str] = []
+    if not np.array_equal(arrays[f"labels/{step}"], labels):
+        faults.append(f"{_count(arrays[f'labels/{step}'] != labels)} labels are not those of the source")
+    there = arrays[f"images/{step}"]
+    apart = np.abs(there.astype(np.int16) - images) if there.shape == images.shape else None
+    allowed = LEVELS if drawn.affines is not None or drawn.brightness is not None else 0
+    if apart is None or apart.max() > allowed:
+        number = len(images) if apart is None else _count(apart.reshape(len(images), -1).max(1) > allowed)
+        faults.append(f"{number} of {len(images)} images are not those of the source, augmented as planned")
+    masks = [
+        np.unpackbits(bits[start:stop], axis=1, count=units, bitorder="little").view(bool)
+        for bits, units in zip(drawn.masks, drawn.mask_units, strict=True)
+    ]
+    if not all(np.array_equal(arrays.get(f"masks/{step}/{index}", ()), mask) for index, mask in enumerate(masks)):
+        faults.append("dropout masks are not those of the plan")
+    return faults
+
+
+def _count(differs: Any) -> int:
+    return int(np.count_nonzero(differs))
+
+
+def _update_faults(truth: _Truth, run: Spec, arrays: Mapping[str, npt.NDArray[Any]], step: int) -> list[str]:
+    """Whether the weights moved as the optimizer's own new state and the schedule's learning rate say."""
+    (weights, before), (after, slots) = state(arrays, f"before/{step}"), state(arrays, f"after/{step}")
+    rate = single_steps.learning_rates(run, truth.plan.steps_per_epoch, truth.plan.total_steps)(step + 1)
+    if not before:
+        return []
+    names = next(iter(before.values()))
+    ratios: dict[str, float] = {}
+    for name in names:
+        weight = np.asarray(weights[name], np.float64)
+        own = {slot: np.asarray(values[name], np.float64) for slot, values in slots.items()}
+        moved, limit = single_steps.update_of(run, own, rate, step + 1)
+        limit = limit + 3 * single_steps.UNIT[run.precision] * np.abs(weight)
+        difference = np.abs(weight - moved - np.asarray(after[name], np.float64))
+        worst = float(np.max(difference / np.maximum(limit, np.finfo(np.float64).tiny)))
+        if not worst <= 1.0:
+            ratios[name] = worst if math.isfinite(worst) else math.inf
+    if not ratios:
+        return []
+    return [
+        f"the update of {wording.listed(sorted(ratios, key=lambda name: -ratios[name]))} is not that of learning rate {rate:g}"
+    ]
