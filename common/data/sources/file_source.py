@@ -180,12 +180,10 @@ class Folder:
 
     def _hides_images(self, name: str, depth: int = 0) -> bool:
         path = self.path / name
-        if not path.is_dir():
-            return image_hidden_by(name) is not None
-        if depth == 2 or path.is_symlink():
-            return False
         try:
-            entries = os.listdir(path)  # noqa: PTH208  as above
+            if not path.is_dir():
+                return image_hidden_by(name) is not None
+            entries = [] if depth == 2 or path.is_symlink() else os.listdir(path)  # noqa: PTH208  as above
         except OSError:  # what cannot be read cannot be named
             return False
         return any(self._hides_images(f"{name}/{entry}", depth + 1) for entry in entries)

@@ -68,10 +68,10 @@ def places(listing: Listing, tree: Path) -> tuple[list[Place], list[tuple[str, s
     found = sorted((Place(*place(file, depth + 1), file) for file in listing.files), key=lambda each: each.order)
     stray = {each.path for each in found if each.split == STRAY and len(parts_of[each.path]) >= usual}.intersection(images)
     if stray:
-        all_parts = [parts_of[file] for file in sorted(images)]
+        all_parts = {parts_of[file]: file for file in sorted(images)}
         splits_beside = [parts for parts in all_parts if len(parts) == skip + 3 and split_of(parts[skip])]
-        placed = [parts_of[each.path] for each in found if each.split != STRAY] or splits_beside
-        raise _outside(all_parts, placed, tree)
+        placed = [parts_of[each.path] for each in found if each.split != STRAY and parts_of[each.path] in all_parts]
+        raise _outside(all_parts, max(placed, splits_beside, key=len), tree)
     return found, sorted({place(folder, depth) for folder in listing.empty_folders} - {(STRAY, STRAY)})
 
 
@@ -110,9 +110,10 @@ def _refuse_other_splits(folders: set[str], tree: Path) -> None:
 
 def _no_images(listing: Listing, tree: Path) -> DataRefused:
     files = sorted(listing.files)
-    told = list(dict.fromkeys(filter(None, (other_formats.by_suffix(PurePosixPath(file).suffix) for file in files))))
-    if told:
-        return DataRefused(f"{tree} holds no image that is read. Received: {_some(files)}. {listed(told)}.")
+    unread = {file: told for file in files if (told := other_formats.by_suffix(PurePosixPath(file).suffix))}
+    if unread:
+        told = listed(list(dict.fromkeys(unread.values())))
+        return DataRefused(f"{tree} holds no image that is read. Received: {_some(list(unread))}. {told}.")
     received = f"Received: {_some(files)}. " if files else ""
     if listing.hidden:
         hidden = listed(list(map(repr, listing.hidden)))

@@ -84,7 +84,7 @@ MISPLACED = {
     ),
     "classes inside of classes": (tree("cat/cat", "dog/dog"), ["'cat/cat' with 4 files", "'dog/dog' with 4 files"]),
     "a folder beside the splits": (
-        tree("train/cat", "train/dog", "test/cat", "test/dog", "unlabeled/all"),
+        tree("train/cat", "train/dog", "test/cat", "test/dog", "unlabeled/all") | {"train/notes.txt": b"x"},
         ["'unlabeled' with 4 files, e.g. 'unlabeled/all/0.png'"],
     ),
     "more loose images of a split than images of classes": (
@@ -251,7 +251,8 @@ def test_no_format_that_is_read_is_told_to_be_converted():
 
 @PACKS
 def test_a_tree_of_images_that_are_all_unread_names_their_formats_once(pack, tmp_path, cache):
-    files = {f"{kind}/{number}.{'heic' if kind == 'cat' else 'NEF'}": b"x" for kind in ("cat", "dog") for number in range(30)}
+    files = {"README.txt": b"x"}
+    files |= {f"{kind}/{number}.{'heic' if kind == 'cat' else 'NEF'}": b"x" for kind in ("cat", "dog") for number in range(30)}
     message = refusal(pack(tmp_path / "data", files), cache)
     assert (
         "holds no image that is read. Received: 60 files, e.g. 'cat/0.heic'. HEIC is not read: convert it to JPEG, NEF"
