@@ -25,7 +25,9 @@ def command(
     scheduler: Annotated[str, typer.Option(help=f"{options.SCHEDULER} Or threads or processes of this machine.")] = "threads",
     limit: options.Limit = None,
     repeats: Annotated[int, typer.Option(min=1, help=f"{options.REPEATS} The median counts.")] = 3,
+    image_size: options.ImageSize = None,
     on_bad: options.OnBad = None,
+    duplicates: options.Duplicates = None,
     seed: options.DataSeed = 0,
     assignments: options.Set = None,
     out: options.OutOrNone = None,
@@ -33,7 +35,8 @@ def command(
 ) -> None:
     """Compute each channel's mean and standard deviation of the training split by every engine, and time it."""
     with exits.reported(), interruptible():
-        values = {"data": {"source": data, "limit": limit, **({"on_bad": on_bad} if on_bad else {})}, "seed": seed}
+        wanted = {"source": data, "limit": limit, "image_size": image_size, "on_bad": on_bad, "duplicates": duplicates}
+        values = {"data": {name: value for name, value in wanted.items() if value is not None}, "seed": seed}
         request = _judged(engines, workers, scheduler, repeats, values, assignments or [])
         with results_folder.held(out, RESULTS_FILE, KIND, KIND, own=(LOGS, *document.files_of(NAME))):
             with display() as shown:

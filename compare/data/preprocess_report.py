@@ -69,7 +69,8 @@ def table(outcome: Outcome) -> Table:
     repeats = f"median of {request.repeats} scans" if request.repeats > 1 else "one scan"
     return Table(
         NAME,
-        f"Mean and standard deviation of {len(outcome.files.train):,} images of {outcome.files.name}",
+        f"Mean and standard deviation of {len(outcome.files.train):,} images of {outcome.files.name} at "
+        f"{outcome.files.image_size} x {outcome.files.image_size} pixels",
         columns,
         rows,
         note=f"Seconds: {repeats}, each in a fresh process, without its import and the start of its workers. Speed-up: "
@@ -113,7 +114,10 @@ def sentences(outcome: Outcome) -> list[str]:
     if outcome.sums is not None:
         made = statistics.statistics(outcome.sums)
         red, green, blue = (f"{mean:.6f} / {std:.6f}" for mean, std in zip(made.mean, made.std, strict=True))
-        said.append(f"Mean / standard deviation in 0..1: red {red}, green {green}, blue {blue}.")
+        size_px = outcome.files.image_size
+        said.append(
+            f"Mean / standard deviation in 0..1 at {size_px} x {size_px} pixels: red {red}, green {green}, blue {blue}."
+        )
     if outcome.differing:
         names = ", ".join(row.name for row in outcome.differing)
         said.append(f"NOT THE SAME: {names} found other integer sums than the others. Nothing was stored.")
@@ -144,7 +148,10 @@ def report(outcome: Outcome) -> Report:
         name=NAME,
         json_file=RESULTS_FILE,
         overline="Preprocessing",
-        findings=[("What was found", sentences(outcome))],
+        findings=[
+            ("What was found", sentences(outcome)),
+            *([("The data", list(outcome.files.notes))] if outcome.files.notes else []),
+        ],
         tables=[table(outcome)],
         drawings={NAME: lambda figure: _draw(figure, outcome)},
         values=to_plain(outcome),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from common.artifacts.schema import RunResult
-from common.data.sources.splits import IN_TWO_CLASSES, IN_TWO_SPLITS
+from common.data.sources.splits import CAUTION, IN_TWO_CLASSES, IN_TWO_SPLITS
 from common.spec import Spec
 from compare.core import wording
 from compare.core.statistics import fell, is_no_better_than
@@ -289,10 +289,11 @@ def _breakdown(run: RunResult, chance: float | None) -> str | None:
 
 
 def of_the_data(notes: Sequence[str]) -> list[str]:
-    """Labels that contradict each other, and images that are scored though another split has them."""
+    """Classes that may be none, labels that contradict each other, and images that are scored though another split has them."""
     labels = "So some of them have a wrong label, or the classes overlap. convtwins data FOLDER names them."
     seen = "Accuracy on them is no accuracy on new images. convtwins data FOLDER names them."
     return [
+        *(f"The data: {note.removeprefix(CAUTION)}." for note in notes if note.startswith(CAUTION)),
         *(f"The data: {note}. {labels}" for note in notes if note.startswith(IN_TWO_CLASSES)),
         *(f"The data: {note}. {seen}" for note in notes if note.endswith(IN_TWO_SPLITS)),
     ]

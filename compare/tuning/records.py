@@ -91,6 +91,7 @@ class Plan(Frozen):
     """CPU cores of all jobs together."""
     data_name: str
     data_hash: str
+    data_notes: list[str] = []
     train_examples: int
     validation_examples: int
     code_hash: str

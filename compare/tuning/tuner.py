@@ -176,6 +176,7 @@ def _judge(settings: Tuning, shown: Display) -> tuple[Plan, Space, dict[str, dic
         budget=budget,
         data_name=dataset.name,
         data_hash=dataset.content_hash,
+        data_notes=list(dataset.notes),
         train_examples=len(dataset.train),
         validation_examples=len(dataset.validation.labels),
         code_hash=code_digest.of(settings.frameworks, base.model),

@@ -9,6 +9,7 @@ from compare.core.differences import relative_difference
 from compare.core.statistics import VERDICT_PAIRS, Judged
 from compare.core.verdict_words import family_words, hardly, interval_words, surety, word
 from compare.core.wording import count, percent
+from compare.judgement.cautions import of_the_data
 from compare.judgement.verdict_sentences import DISTURBED, NO_FINDING
 from compare.tuning.optuna_study import random_trials
 from compare.tuning.records import SearchResult, Trial, Tuned
@@ -27,7 +28,8 @@ def sentences(tuned: Tuned, found: Findings) -> list[tuple[str, list[str]]]:
         ("Does it cost quality?", [sentence for gain in found.gains for sentence in _costs(tuned, gain)]),
         ("Which fields matter?", _importances(tuned, found)),
         ("How sure is that?", _surety(tuned, found)),
-        ("Cautions", _cautions(tuned)),
+        ("Cautions", [*_cautions(tuned), *of_the_data(tuned.plan.data_notes)]),
+        ("The data", tuned.plan.data_notes),
     ]
     return [(title, sentences) for title, sentences in parts if sentences]
 

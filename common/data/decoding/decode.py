@@ -20,6 +20,7 @@ from PIL import Image, ImageOps
 
 from common.data import threads
 from common.data.dataset import BadFile
+from common.data.decoding import other_formats
 from common.data.decoding.encoded import Encoded
 from common.data.pixel_cache import PixelFile
 
@@ -37,6 +38,7 @@ MAX_PIXELS = 50_000_000
 
 EMPTY = "empty"
 NO_SUFFIX = "no image suffix"
+UNREAD = "unread format"
 UNREADABLE = "unreadable"
 NO_IMAGE = "not an image"
 WRONG_SUFFIX = "wrong suffix"
@@ -44,7 +46,7 @@ TOO_LARGE = "more than 50 megapixels"
 TOO_DEEP = "more than 8 bits a channel"
 DAMAGED = "truncated or damaged"
 OUTSIDE = "outside of the layout"
-PROBLEMS = (EMPTY, NO_SUFFIX, UNREADABLE, NO_IMAGE, WRONG_SUFFIX, TOO_LARGE, TOO_DEEP, DAMAGED, OUTSIDE)
+PROBLEMS = (EMPTY, NO_SUFFIX, UNREAD, UNREADABLE, NO_IMAGE, WRONG_SUFFIX, TOO_LARGE, TOO_DEEP, DAMAGED, OUTSIDE)
 """Reasons why a file is no usable image."""
 
 RULE = f"2, Pillow {PIL.__version__}"
@@ -86,7 +88,7 @@ def decode(content: bytes, image_size: int | None) -> NDArray[np.uint8]:
         uint8 [H, W, 3].
 
     Raises:
-        BadFile: no image, a damaged one, one of more than 50 megapixels or of more than 8 bits a channel.
+        BadFile: no image, a damaged one, one of another format, of more than 50 megapixels or of more than 8 bits a channel.
     """
     with _opened(content) as image:
         return np.asarray(_resized(_rgb(image), image_size))
@@ -164,7 +166,8 @@ def _opened(content: bytes) -> Generator[Image.Image]:
     except (BadFile, MemoryError):  # a lack of memory is no property of the file
         raise
     except PIL.UnidentifiedImageError:
-        raise BadFile(NO_IMAGE) from None
+        told = other_formats.by_content(content)
+        raise (BadFile(UNREAD, told) if told else BadFile(NO_IMAGE)) from None
     except Image.DecompressionBombError:  # Pillow's own limit, which it checks before it gives the size
         raise BadFile(TOO_LARGE) from None
     except Exception as error:  # Pillow's readers raise a dozen types on damaged or hostile files

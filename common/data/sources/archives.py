@@ -31,6 +31,7 @@ from common.data.sources.file_source import (
     checked_name,
     fingerprint_of_file,
     folders_without,
+    image_hidden_by,
     is_hidden,
 )
 
@@ -78,12 +79,15 @@ class _Archive:
     def listing(self) -> Listing:
         files: list[str] = []
         folders: set[str] = set()
+        hidden: set[str] = set()
         for name, read in self._members():
-            if read:
+            if is_hidden(name):
+                hidden |= {hiding} if (hiding := image_hidden_by(name)) else set()
+            elif read:
                 files.append(name)
             else:
                 folders.add(name)
-        return Listing(files, folders_without(files, folders))
+        return Listing(files, folders_without(files, folders), sorted(hidden))
 
     def read(self, wanted: Collection[str]) -> Iterator[tuple[str, Content]]:
         for name, read in self._members():
@@ -92,7 +96,7 @@ class _Archive:
                 yield name, Content(len(content), lambda content=content: content)
 
     def _members(self) -> Iterator[tuple[str, Callable[[], bytes] | None]]:
-        """(path, function that reads the file) of visible files, to be read before the next member. (path, None) of folders."""
+        """(path, function that reads the file) of visible files, read before the next member. (path, None) of others."""
         raise NotImplementedError
 
 
@@ -111,14 +115,14 @@ class Tar(_Archive):
                 check_count(num_members, self.path)
                 name = checked_name(member.name, self.path)
                 if member.isdir():
-                    if not is_hidden(name):
-                        yield name, None
+                    yield name, None
                     continue
                 if member.issym() or member.islnk():
                     raise _refused(self.path, "a link", name)
                 if not member.isreg() or member.issparse():
                     raise _refused(self.path, "a member that is no plain file", name)
                 if is_hidden(name):
+                    yield name, None
                     continue
                 check_size(member.size, f"{name!r} in {self.path}")
                 if name in seen:
@@ -161,8 +165,7 @@ class Zip(_Archive):
                         "writes forward slashes, as the zip format asks for."
                     )
                 if member.is_dir():
-                    if not is_hidden(name):
-                        yield name, None
+                    yield name, None
                     continue
                 kind = stat.S_IFMT(member.external_attr >> 16)
                 if kind == stat.S_IFLNK:
@@ -172,6 +175,7 @@ class Zip(_Archive):
                 if member.flag_bits & 1:
                     raise _refused(self.path, "an encrypted file", name)
                 if is_hidden(name):
+                    yield name, None
                     continue
                 check_size(member.file_size, f"{name!r} in {self.path}")
                 total_bytes += member.file_size

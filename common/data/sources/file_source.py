@@ -14,6 +14,7 @@ from typing import Protocol
 
 from common.data import threads
 from common.data.dataset import DataRefused, listed
+from common.data.decoding import decode
 
 MAX_FILE_BYTES = 256 * 2**20
 """Limit for one file. A source of arrays has all images in one file: 200,000 of 28x28 pixels take 157 MB."""
@@ -23,7 +24,7 @@ MAX_NAME_BYTES = 255
 """Limit for one part of a path, as in file systems."""
 
 _NAME_SHOWN = 80  # characters shown of a name that is too long
-_OF_WINDOWS = ("thumbs.db", "desktop.ini")
+_OF_SYSTEMS = ("thumbs.db", "desktop.ini", "__macosx")  # the last is a folder that macOS adds to archives
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,8 @@ class Listing:
     """POSIX paths below the root, in any order."""
     empty_folders: list[str]
     """Folders without anything visible."""
+    hidden: list[str]
+    """What hides images, sorted: folders or files whose names begin with a point, see `image_hidden_by`."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,7 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._leading_out: list[str] = []
+        self._hidden: list[str] = []
 
     def fingerprint(self) -> tuple[str, int]:
         digest = hashlib.sha256()
@@ -93,6 +97,7 @@ class Folder:
         for name, status in self._entries():
             digest.update(f"{name}\0{fingerprint_of_file(status) if status else ''}\0".encode())
             newest = max(newest, status.st_ctime_ns if status else 0)
+        digest.update(_of_hidden(self._hidden))
         return digest.hexdigest(), newest
 
     def notes(self) -> list[str]:
@@ -111,12 +116,14 @@ class Folder:
             digest.update(len(encoded).to_bytes(8, "little") + encoded + content)
         for name in sorted(listing.empty_folders):
             digest.update(f"\0{name}\0".encode())
+        digest.update(_of_hidden(listing.hidden))
         return digest.hexdigest()
 
     def listing(self) -> Listing:
-        listing = Listing([], [])
+        listing = Listing([], [], [])
         for name, status in self._entries():
             (listing.files if status else listing.empty_folders).append(name)
+        listing.hidden.extend(sorted(self._hidden))
         return listing
 
     def read(self, wanted: Collection[str]) -> Iterator[tuple[str, Content]]:
@@ -140,7 +147,7 @@ class Folder:
     def _entries(self) -> Iterator[tuple[str, os.stat_result | None]]:
         """Each visible file with its status, and each folder without anything visible with None. The order is fixed."""
         seen: set[str] = set()
-        self._leading_out = []
+        self._leading_out, self._hidden = [], []
         num_files = 0
         pending = [""]
         while pending:
@@ -151,11 +158,13 @@ class Folder:
             seen.add(real)
             is_empty = True
             for entry in sorted(os.listdir(self.path / folder)):  # noqa: PTH208  # names only: more data on a million entries would fill the memory
+                name = f"{folder}/{entry}" if folder else entry
                 if _is_hidden_part(entry):
+                    if self._hides_images(name):
+                        self._hidden.append(name.encode(errors="backslashreplace").decode())
                     continue
                 is_empty = False
                 _check_unicode(entry, self.path)
-                name = f"{folder}/{entry}" if folder else entry
                 status = self._status(name)
                 if stat.S_ISDIR(status.st_mode):
                     pending.append(name)
@@ -168,6 +177,16 @@ class Folder:
             check_count(num_files, self.path)
             if is_empty and folder:
                 yield folder, None
+
+    def _hides_images(self, name: str, depth: int = 0) -> bool:
+        path = self.path / name
+        try:
+            if not path.is_dir():
+                return image_hidden_by(name) is not None
+            entries = [] if depth == 2 or path.is_symlink() else os.listdir(path)  # noqa: PTH208  as above
+        except OSError:  # what cannot be read cannot be named
+            return False
+        return any(self._hides_images(f"{name}/{entry}", depth + 1) for entry in entries)
 
     def _status(self, name: str) -> os.stat_result:
         """Status of the target of a path. Of the link itself if it leads nowhere or in a circle."""
@@ -223,17 +242,34 @@ def _check_unicode(name: str, tree: Path) -> None:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a part of a path starts with a dot or is a file that Windows puts into folders."""
+    """Whether a part of a path starts with a dot or is what Windows and macOS add to folders."""
     return any(map(_is_hidden_part, PurePosixPath(name).parts))
 
 
+def image_hidden_by(path: str) -> str | None:
+    """The folder or file that hides an image, as its name begins with a point. None if `path` is no image, or not hidden so.
+
+    Only an image counts that would have a place in the layout: as a file, of a class folder, or of a split.
+    """
+    parts = PurePosixPath(path).parts
+    place = next((place for place, part in enumerate(parts) if _is_hidden_part(part)), len(parts))
+    if len(parts) - place not in (1, 2, 3) or not parts[place].startswith(".") or parts[-1].startswith("._"):
+        return None  # `._0.jpg` holds what macOS knows of 0.jpg
+    return "/".join(parts[: place + 1]) if PurePosixPath(path).suffix.lower() in decode.SUFFIXES else None
+
+
 def _is_hidden_part(part: str) -> bool:
-    return part.startswith(".") or part.lower() in _OF_WINDOWS
+    return part.startswith(".") or part.lower() in _OF_SYSTEMS
 
 
 def is_unreadable(error: OSError) -> bool:
     """Whether an error is a property of the file: no permission, or a broken link. Other errors may go away."""
     return error.errno in (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ELOOP)
+
+
+def _of_hidden(names: Collection[str]) -> bytes:
+    """For hashes: nothing where nothing is hidden, as in hashes of earlier versions."""
+    return b"".join(f"\0hidden\0{name}\0".encode() for name in sorted(names))
 
 
 def folders_without(files: Collection[str], folders: Collection[str]) -> list[str]:

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from common.data import threads
 from common.data.dataset import BadFile, DataRefused, Examples, listed, listed_below
-from common.data.decoding import decode
+from common.data.decoding import decode, other_formats
 from common.data.sources import folder_layout
 from common.data.sources.file_source import Content, FileSource, Listing, check_size, is_unreadable
 from common.data.sources.folder_layout import LAYOUT
 from common.data.sources.manifest import STRAY, Manifest
-from common.data.sources.splits import SPLITS
+from common.data.sources.splits import CAUTION, SPLITS
 
 MAX_FILE_BYTES = 64 * 2**20
 """Limit for one file of a tree of images. Several files are in memory for each core."""
@@ -60,6 +60,7 @@ def scan(tree: FileSource, listing: Listing, packed: BinaryIO) -> Manifest:
         splits=tuple(place.split for place in places),
         classes=tuple(place.class_name for place in places),
         empty_folders=tuple(empty_folders),
+        hidden=tuple(listing.hidden),
         **(columns | told),
     )
 
@@ -72,7 +73,7 @@ def examples(manifest: Manifest, tree: Path, *, skip_bad: bool) -> tuple[NDArray
         skip_bad: leave out bad files, and classes without a good one, instead of refusing the data.
 
     Returns:
-        (rows, examples, notes): the rows of the manifest that are examples, the examples, and what was left out.
+        (rows, examples, notes): the rows of the manifest that are examples, the examples, and what was left out or is doubtful.
 
     Raises:
         DataRefused: there are bad files, fewer than two classes, or splits with different classes.
@@ -83,17 +84,20 @@ def examples(manifest: Manifest, tree: Path, *, skip_bad: bool) -> tuple[NDArray
     folders |= set(manifest.empty_folders)
     class_names = tuple(sorted({class_name for _, class_name in filled}))
     notes: list[str] = []
+    if manifest.hidden:
+        notes.append(f"left out images whose file or folder has a name that begins with a point: {_names(manifest.hidden)}")
     if len(rows) < len(manifest) or folders - filled:
         if not skip_bad:
             raise _bad(manifest, folders - filled, tree)
-        notes = _left_out(manifest, sorted({class_name for _, class_name in folders} - set(class_names)))
+        notes += _left_out(manifest, sorted({class_name for _, class_name in folders} - set(class_names)))
     if len(class_names) < 2:
         raise DataRefused(
             f"{tree} must hold at least 2 classes of usable images. Received: "
-            f"{', '.join(map(repr, class_names)) or 'none'} alone. {LAYOUT}"
+            f"{', '.join(map(repr, class_names)) or 'none'} alone. Give the folder or archive that holds all classes. {LAYOUT}"
         )
     splits = [split for split in (*SPLITS, "all") if any(split == known for known, _ in folders)]
     _refuse_other_classes(filled, splits, class_names, tree)
+    notes += _doubtful(class_names, is_divided=len(splits) > 1)
     class_ids = {class_name: label for label, class_name in enumerate(class_names)}
     sizes = Counter(manifest.splits[row] for row in rows)
     return (
@@ -159,7 +163,8 @@ def _judged(file: tuple[str, Content]) -> tuple[str, bytes, dict[str, Any]]:
         suffix = PurePosixPath(path).suffix
         promised = decode.SUFFIXES.get(suffix.lower())
         if promised is None:
-            raise BadFile(decode.NO_SUFFIX)
+            told = other_formats.by_suffix(suffix)
+            raise BadFile(decode.UNREAD, told) if told else BadFile(decode.NO_SUFFIX)
         header, pixels = decode.examine(content)
         found |= {"formats": header.format, "modes": header.mode, "plain": header.plain}
         found |= {"widths_px": header.width_px, "heights_px": header.height_px, "pixel_sha256": _as_row(decode.sha256(pixels))}
@@ -175,12 +180,19 @@ def _as_row(digest: bytes) -> NDArray[np.uint8]:
 
 
 def _bad(manifest: Manifest, empty: set[tuple[str, str]], tree: Path) -> DataRefused:
-    faults = [
+    outside = Counter(
+        str(PurePosixPath(path).parent)
+        for path, problem in zip(manifest.paths, manifest.problems, strict=True)
+        if problem == decode.OUTSIDE
+    )
+    several = [folder for folder, count in outside.items() if folder != "." and count > 1]
+    faults = [f"{folder!r}: {outside[folder]:,} images {decode.OUTSIDE}" for folder in several]
+    faults += [
         f"{path!r}: {problem} ({detail})" if detail else f"{path!r}: {problem}"
         for path, problem, detail in zip(manifest.paths, manifest.problems, manifest.details, strict=True)
-        if problem
+        if problem and not (problem == decode.OUTSIDE and str(PurePosixPath(path).parent) in several)
     ]
-    num_files = len(faults)
+    num_files = sum(map(bool, manifest.problems))
     faults += [
         f"class folder {class_name!r}{'' if split == 'all' else f' of {split}'}: no usable image"
         for split, class_name in sorted(empty)
@@ -205,8 +217,37 @@ def _left_out(manifest: Manifest, class_names: Sequence[str]) -> list[str]:
         reasons = ", ".join(f"{counts[problem]:,} {problem}" for problem in decode.PROBLEMS if problem in counts)
         notes.append(f"left out {counts.total():,} of {len(manifest):,} files: {reasons}")
     if class_names:
-        notes.append(f"left out classes without a usable image: {listed([repr(name) for name in class_names])}")
+        notes.append(f"left out classes without a usable image: {_names(class_names)}")
     return notes
+
+
+def _doubtful(class_names: Sequence[str], *, is_divided: bool) -> list[str]:
+    """Cautions on class names that may be a mistake."""
+    notes: list[str] = []
+    if named := [name for name in class_names if folder_layout.split_of(name) and not is_divided]:
+        notes.append(
+            f"{CAUTION}read as a class, though named like a split: {_names(named)}. If its images are of no class, move the "
+            "folder out of the data"
+        )
+    if twice := _alike(class_names):
+        notes.append(
+            f"{CAUTION}classes that look alike everywhere, but are spelt differently in Unicode: {listed(twice)}. Rename or "
+            "merge their folders"
+        )
+    return notes
+
+
+def _alike(class_names: Sequence[str]) -> list[str]:
+    """Class names that are the same letters to a reader: they differ in normal form, spaces or invisible characters alone."""
+    alike: dict[str, list[str]] = {}
+    for name in class_names:
+        shown = "".join(each for each in unicodedata.normalize("NFC", name) if unicodedata.category(each) != "Cf")
+        alike.setdefault(" ".join(shown.split()), []).append(name)
+    return [" and ".join(map(ascii, names)) for names in alike.values() if len(names) > 1]
+
+
+def _names(names: Sequence[str]) -> str:
+    return listed([repr(name) for name in names])
 
 
 def _refuse_other_classes(
@@ -216,11 +257,7 @@ def _refuse_other_classes(
         f"{split} lacks {class_name!r}" for split in splits for class_name in class_names if (split, class_name) not in filled
     ]
     if missing:
-        alike: dict[str, list[str]] = {}
-        for name in class_names:
-            alike.setdefault(unicodedata.normalize("NFC", name), []).append(name)
-        twice = [" and ".join(map(ascii, names)) for names in alike.values() if len(names) > 1]
         advice = "Add images, or remove the class."
-        if twice:
+        if twice := _alike(class_names):
             advice = f"These look alike, but are spelt differently in Unicode: {listed(twice)}. Rename a folder."
         raise DataRefused(f"{tree} must hold the same classes in every split. Received: {listed(missing)}. {advice}")

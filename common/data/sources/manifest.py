@@ -48,6 +48,8 @@ class Manifest:
     """Start of a usable file's bytes in the packed file of the cache."""
     empty_folders: tuple[tuple[str, str], ...]
     """(split, class) of class folders that hold no file."""
+    hidden: tuple[str, ...]
+    """Folders and files that hide images, as in Listing."""
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -70,7 +72,7 @@ class Manifest:
             if field.name.endswith("sha256"):
                 column = [row.tobytes().hex() for row in column]
             table[field.name] = column
-        del table["empty_folders"], table["offsets"]
+        del table["empty_folders"], table["hidden"], table["offsets"]
         return table
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:

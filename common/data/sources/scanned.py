@@ -19,7 +19,7 @@ from common.data.sources import cifar10, fashion_mnist, identity, image_folder
 from common.data.sources.file_source import FileSource
 from common.data.sources.manifest import Manifest
 
-_VERSION = 5
+_VERSION = 6
 """Raise it when the manifest gets other columns, or a file is judged by another rule."""
 
 

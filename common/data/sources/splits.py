@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from common.data.dataset import MAX_NAMED, DataRefused, Examples, listed, listed_below
 
 SPLITS = ("train", "validation", "test")
-VERSION = 4
+VERSION = 5
 """Raise it when a source is divided, hashed, refused or noted differently, here or in `image_folder.examples`. Divisions are
 stored."""
 Ids = NDArray[np.int64]
@@ -108,6 +108,8 @@ def divide(
     return Division(ids, _content_hash(examples, ids, image_size), notes)
 
 
+CAUTION = "Caution: "
+"""Begins the notes that tell what is doubtful, and what to do."""
 IN_TWO_CLASSES = "images that stand in more than one class, equal pixel for pixel"
 """Begins the note on labels that contradict each other."""
 IN_TWO_SPLITS = "images too, equal pixel for pixel"

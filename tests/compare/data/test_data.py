@@ -131,6 +131,21 @@ def test_a_refusal_of_broken_files_names_the_copies_across_splits_too(tmp_path: 
     assert "1 image that is in more than one split" in found["refusal"] and "`--duplicates allow`" in found["refusal"]
 
 
+def test_a_class_named_like_a_split_and_classes_that_look_alike_are_cautions(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "leaves", tree("\u00e4hre", "a\u0308hre", "test"))
+    said = " ".join(explore(folder).stdout.split())
+    assert "Caution: read as a class, though named like a split: 'test'. If its images are of no class, move the folder" in said
+    assert r"spelt differently in Unicode: 'a\u0308hre' and '\xe4hre'. Rename or merge their folders" in said
+
+
+def test_images_of_a_format_that_is_not_read_are_shown_with_their_cure(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "leaves", tree("cat", "dog") | {"cat/phone.heic": b"x"})
+    done = explore(folder)
+    assert done.exit_code == 4
+    for shown in (done.stdout, done.stderr):
+        assert "'cat/phone.heic': unread format (HEIC is not read: convert it to JPEG)" in shown
+
+
 def test_data_without_one_usable_image_are_shown_too(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "leaves", {"cat/0.png": b"", "dog/0.png": b""})
     assert len(explored(folder, exit_code=4)["files"]["bad"]) == 2

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -282,6 +283,33 @@ def test_bad_files_may_be_left_out(data: Path, option: tuple[str, str]) -> None:
     arguments = (data, "--engines", "left", "--workers", "1", "--repeats", "1")
     assert preprocess(*arguments).exit_code == 4
     assert preprocess(*arguments, *option).exit_code == 0
+
+
+def test_the_size_is_an_option_as_of_other_commands_and_stands_beside_mean_and_deviation(data: Path, tmp_path: Path) -> None:
+    arguments = (data, "--engines", "left", "--workers", "1", "--repeats", "1")
+    assert "Mean / standard deviation in 0..1 at 24 x 24 pixels: red " in preprocess(*arguments).stdout
+    done = preprocess(*arguments, "--image-size", "8", "--out", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    assert "Mean / standard deviation in 0..1 at 8 x 8 pixels: red " in done.stdout
+    assert "images of leaves at 8 x 8 pixels" in (tmp_path / "out" / "preprocess.md").read_text()
+    stored = json.loads((tmp_path / "out" / "preprocess.json").read_text())
+    scaled = np.asarray(load(Data(source=str(data), image_size=8), seed=0).train.images).reshape(-1, 3) / 255
+    assert stored["image_size"] == 8
+    np.testing.assert_allclose(stored["std"], scaled.std(axis=0), rtol=1e-12)
+    assert preprocess(*arguments, "--image-size", "0").exit_code == 2
+
+
+def test_images_in_two_splits_may_be_allowed_and_the_notes_on_the_data_are_told(data: Path) -> None:
+    for split in ("train", "val"):
+        write_folder(data / split, {f"{name}/{seed}.jpg": jpeg(seed) for seed, name in enumerate("abab")})
+    for name in "ab":
+        shutil.rmtree(data / name)
+    arguments = (data, "--engines", "left", "--workers", "1", "--repeats", "1", "--set", "data.drawn_part=0.5")
+    assert preprocess(*arguments).exit_code == 4
+    done = preprocess(*arguments, "--duplicates", "allow")
+    assert done.exit_code == 0, done.output
+    said = " ".join(done.stdout.split())
+    assert "The data " in said and "validation images are training images too, equal pixel for pixel" in said
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)])

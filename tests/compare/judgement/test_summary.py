@@ -6,7 +6,7 @@ import pytest
 
 from common import spec
 from common.artifacts.schema import Noise, Restart, RunResult, StepParts
-from common.data.sources.splits import IN_TWO_CLASSES, IN_TWO_SPLITS
+from common.data.sources.splits import CAUTION, IN_TWO_CLASSES, IN_TWO_SPLITS
 from common.machine.rates import DeviceRates, Rates
 from common.models.work import Work
 from compare.execution import store
@@ -961,6 +961,13 @@ def test_images_that_stand_in_two_classes_or_splits_are_a_caution() -> None:
     of_it = Compared(stored, summaries, findings(stored, summaries))
     captions = {table.name: table.note for table in comparison_report.documents(of_it)}
     assert all("48 of 48 test images are training images too" in captions[name] for name in ("comparison", "accuracy"))
+
+
+def test_what_is_doubtful_in_the_data_is_a_caution() -> None:
+    stored = made.repeated(1)
+    plan = stored.comparison.model_copy(update={"data_notes": ["left out 1 of 9 files: 1 empty", f"{CAUTION}two. Rename one"]})
+    stored = stored.model_copy(update={"comparison": plan})
+    assert findings(stored, summarize(stored)).troubles == ["The data: two. Rename one."]
 
 
 @pytest.mark.parametrize(("largest", "broke"), [(90, False), (50, True)])

@@ -23,6 +23,7 @@ from sqlalchemy.exc import OperationalError
 from typer.testing import CliRunner
 
 from common.artifacts import atomic_files
+from common.data.sources.splits import CAUTION
 from common.spec import SpecError
 from compare.__main__ import app
 from compare.core.errors import FolderError, LaunchError
@@ -619,6 +620,14 @@ def test_five_repeats_say_what_side_by_side_gains_and_costs() -> None:
         for each in said["What does it gain to search side by side?"]
     )
     assert "3 comparisons make one family" in said["How sure is that?"][0]
+
+
+def test_the_notes_on_the_data_are_told_and_the_doubtful_ones_are_cautions() -> None:
+    tuned = made({1: [[0.5]]}, {1: 2.0})
+    noted = tuned.plan.model_copy(update={"data_notes": ["left out 1 of 9 files: 1 empty", f"{CAUTION}two. Rename one"]})
+    tuned = tuned.model_copy(update={"plan": noted})
+    said = dict(tuning_sentences.sentences(tuned, tuning_findings.find(tuned)))
+    assert said["The data"] == noted.data_notes and "The data: two. Rename one." in said["Cautions"]
 
 
 def test_differences_of_rounding_are_not_said_to_cost_quality() -> None:
