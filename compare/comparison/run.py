@@ -447,7 +447,7 @@ def _judge_spot_checks(folder: Path, request: Request, shown: Display) -> None:
         return
     stored = store.read(folder)
     shown.stage("proof: recorded steps of the timed runs")
-    checks = spot_checks.judge(folder, stored, proof.spot_checks, shown.say)
+    checks = [*proof.spot_checks, *spot_checks.judge(spot_checks.open_runs(folder, stored, proof.spot_checks), shown.say)]
     verdicts = spot_checks.row_verdicts(proof.row_verdicts, stored.comparison.rows, checks)
     proof = proof.model_copy(update={"spot_checks": checks, "row_verdicts": verdicts})
     store.write_plan(folder, stored.comparison.model_copy(update={"proof": proof}))

@@ -62,8 +62,8 @@ class _Recorded:
     """A recorded step of a run."""
 
     row: Row
-    repeat: int
     folder: Path
+    """Of its run."""
     step: int
     """From 0."""
 
@@ -76,34 +76,38 @@ class _Recorded:
         return f"step {self.step + 1}"
 
 
-def judge(folder: Path, stored: Stored, known: Sequence[SpotCheck], progress: Callable[[str], None]) -> list[SpotCheck]:
-    """Judge the runs of a comparison that are not judged yet. Files of recorded steps are deleted where nothing is wrong.
+class Timed(NamedTuple):
+    """A timed run and its folder."""
 
-    Args:
-        folder: of the comparison.
-        stored: the same.
-        known: what was judged before.
-        progress: called with what is being done.
+    row: Row
+    repeat: int
+    result: RunResult
+    folder: Path
 
-    Returns:
-        What is known of all runs.
-    """
+
+def open_runs(folder: Path, stored: Stored, known: Sequence[SpotCheck]) -> list[Timed]:
+    """The runs of a comparison that can be judged, and are not judged yet."""
     before = {(each.row, each.repeat) for each in known}
-    runs = [
-        (row, repeat, result)
+    return [
+        Timed(row, repeat, result, store.run_folder(folder, row.id, repeat))
         for row in stored.comparison.rows
         if is_checked(row.spec)
         for repeat, result in stored.runs[row.id].items()
         if result.status == "ok" and (row.id, repeat) not in before
     ]
-    recorded = [
-        _Recorded(row, repeat, store.run_folder(folder, row.id, repeat), step - 1)
-        for row, repeat, result in runs
-        for step in result.spot_checks
-    ]
+
+
+def judge(runs: Sequence[Timed], progress: Callable[[str], None]) -> list[SpotCheck]:
+    """Judge timed runs by what they recorded. Files of recorded steps are deleted where nothing is wrong.
+
+    Args:
+        runs: of one comparison.
+        progress: called with what is being done.
+    """
+    recorded = [_Recorded(run.row, run.folder, step - 1) for run in runs for step in run.result.spot_checks]
     recorded = [each for each in recorded if each.path.exists()]
     if not recorded:
-        return [*known]
+        return []
     truths: dict[str, _Truth] = {}
 
     def truth_of(run: Spec) -> _Truth:
@@ -117,28 +121,27 @@ def judge(folder: Path, stored: Stored, known: Sequence[SpotCheck], progress: Ca
         judged = pool.map(_judged, recorded, truths_of, [each in computed for each in recorded])
         answers = list(zip(recorded, judged, strict=True))
     found: list[SpotCheck] = []
-    for row, repeat, result in runs:
-        own = {each: answer for each, answer in answers if (each.row.id, each.repeat) == (row.id, repeat)}
-        truth = truth_of(row.spec)
-        epochs, faults = _epochs(truth, result)
-        faults += _draw_faults(truth, result, store.run_folder(folder, row.id, repeat))
+    for row, repeat, result, folder in runs:
+        own = {each: answer for each, answer in answers if each.folder == folder}
+        epochs, faults = _epochs(truth_of(row.spec), result)
+        faults += _draw_faults(truth_of(row.spec), result, folder)
         faults += [fault for answer in own.values() for fault in answer.faults]
-        found.append(
-            SpotCheck(
-                row=row.id,
-                repeat=repeat,
-                steps=[each.step + 1 for each in own],
-                computed=[each.step + 1 for each, answer in own.items() if answer.is_computed],
-                epochs=epochs,
-                faults=faults,
-                shown=next((answer.shown for answer in own.values() if answer.shown), ""),
+        if own:
+            found.append(
+                SpotCheck(
+                    row=row.id,
+                    repeat=repeat,
+                    steps=[each.step + 1 for each in own],
+                    computed=[each.step + 1 for each, answer in own.items() if answer.is_computed],
+                    epochs=epochs,
+                    faults=faults,
+                    shown=next((answer.shown for answer in own.values() if answer.shown), ""),
+                )
             )
-        )
         if not faults:
-            for each in own:
-                each.path.unlink(missing_ok=True)
-            (store.run_folder(folder, row.id, repeat) / AFTERWARDS_FILE).unlink(missing_ok=True)
-    return [*known, *found]
+            for file in (*(each.path for each in own), folder / AFTERWARDS_FILE):
+                file.unlink(missing_ok=True)
+    return found
 
 
 def row_verdicts(verdicts: Mapping[str, str], rows: Sequence[Row], checks: Sequence[SpotCheck]) -> dict[str, str]:
