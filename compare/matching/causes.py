@@ -237,12 +237,14 @@ def first_split(
     last: tuple[str, str] | None = None
     for one, other in pairs:
         mine, other_values = left.values(mode, one), right.values(mode, other)
-        if apart(mine[1], other_values[1]) > tolerance:
+        if apart(mine[1], other_values[1]) > tolerance and not _evened_out(mode, sides, (one, other), tolerance):
             pending = pending or (one, other)
             if one in alignment.names:
                 break
             continue
         pending, last = None, (one, other)
+        if apart(mine[0], other_values[0]) <= tolerance and not any(np.array_equal(mine[0], each) for each in agreed[-3:]):
+            agreed.append(mine[0])  # what a function made that one model does not record
         agreed.append(mine[1])
     logits = left.arrays[f"{mode}/logits"], right.arrays[f"{mode}/logits"]
     if pending is None and apart(*logits) <= tolerance:
@@ -250,7 +252,7 @@ def first_split(
     if pending is not None:
         ends = (ours[pending[0]], theirs[pending[1]])
         values = left.values(mode, pending[0]), right.values(mode, pending[1])
-        inputs, outputs = (values[0][0], values[1][0]), (values[0][1], values[1][1])
+        inputs, outputs = _without_zeros(ends, (values[0][0], values[1][0])), (values[0][1], values[1][1])
     else:
         ends, inputs, outputs = None, logits, logits
     alone = tuple(
@@ -263,6 +265,35 @@ def first_split(
         *(mode, sides, ends, inputs, outputs, earlier[:6], earlier, alone_in_each, after),
         *(alignment.names, alignment.given, tolerance),
     )
+
+
+def _evened_out(mode: str, sides: tuple[Side, Side], pair: tuple[str, str], tolerance: float) -> bool:
+    """Whether layers of other sizes agree once a layer without parameters has cut one of them."""
+    outputs = [side.values(mode, name)[1] for side, name in zip(sides, pair, strict=True)]
+    if outputs[0].size == outputs[1].size:
+        return False
+    for side, name, other in zip(sides, pair, reversed(outputs), strict=True):
+        names = list(side.layers[mode])
+        behind = itertools.takewhile(
+            lambda each, ran=side.layers[mode]: not ran[each].parameters, names[names.index(name) + 1 :]
+        )
+        if any(apart(side.values(mode, each)[1], other) <= tolerance for each in behind):
+            return True
+    return False
+
+
+def _without_zeros(layers: tuple[Layer, Layer], inputs: tuple[Array, Array]) -> tuple[Array, Array]:
+    """What two convolutions take, without zeros around one of them that the other convolution adds itself."""
+    found = [*inputs]
+    for place, layer in enumerate(layers):
+        one, other, padding = inputs[place], inputs[1 - place], layer.settings.get("padding")
+        if not layer.kind.endswith("conv") or not padding or one.ndim != 4 or one.shape == other.shape:
+            continue
+        if formulas.padded(one, padding).shape == other.shape:
+            bare = other[:, padding[0][0] :, padding[1][0] :][:, : one.shape[1], : one.shape[2]]
+            if np.array_equal(formulas.padded(bare, padding), other):
+                found[1 - place] = bare
+    return found[0], found[1]
 
 
 def _alone(layers: Mapping[str, Layer], after: str | None, until: str | None, paired: set[str]) -> tuple[Layer, ...]:
@@ -514,9 +545,7 @@ def _behind_functions(split: Split) -> Iterator[Cause]:
         fits: dict[str, float] = {}
         for name, function in formulas.ACTIVATIONS.items():
             made = functools.reduce(_applied, later, function(x))
-            around = split.layers[place].settings.get("padding") if split.layers is not None else None
-            forms = [made] if around is None or made.ndim != 4 else [made, np.pad(made, ((0, 0), *map(tuple, around), (0, 0)))]
-            residual = min(apart(form, target) for form in forms)
+            residual = apart(made, target)
             if residual <= split.tolerance:
                 fits[name] = residual
         if fits and stated not in fits:
@@ -716,6 +745,7 @@ def _interpolation(split: Split) -> Iterator[Cause]:
             both,
             functools.partial(resized, x),
             "{} resizes by {}, {} by {}.",
+            stated=(["nearest"], ["nearest"]),
             least=formulas.ROUNDED,
         )
         for x, *both in split.values()

@@ -286,9 +286,9 @@ def mixed(dropout: Any = layers.SpatialDropout2D) -> keras.Model:
 class Block(layers.Layer):
     """The port of `Block`. Each block gives its layers the same names."""
 
-    def __init__(self, padded: bool = True, early: bool = False) -> None:
+    def __init__(self, padded: bool = True, early: bool = False, turned: bool = False) -> None:
         super().__init__()
-        self.early = early
+        self.early, self.turned = early, turned
         self.border = 1 if padded else 0
         self.down = layers.Conv2D(4, 3, strides=2, padding="valid" if padded else "same", name="down")
         self.same = layers.Conv2D(4, 3, padding="same", name="same")
@@ -297,11 +297,12 @@ class Block(layers.Layer):
         around = (self.border, self.border)
         x = keras.ops.relu(self.down(keras.ops.pad(x, ((0, 0), around, around, (0, 0)))))
         y = self.same(keras.ops.relu(self.same(x)))
+        y = keras.ops.flip(y, 1) if self.turned else y
         return x + keras.ops.relu(y) if self.early else keras.ops.relu(x + y)
 
 
-def blocks(padded: bool = True, early: bool = False) -> keras.Model:
-    return keras.Sequential([Block(early=early), Block(padded), layers.Flatten(), layers.Dense(CLASSES)])
+def blocks(padded: bool = True, **fault: bool) -> keras.Model:
+    return keras.Sequential([Block(**fault), Block(padded), layers.Flatten(), layers.Dense(CLASSES)])
 
 
 def same_padding_in_a_block() -> keras.Model:
@@ -457,6 +458,11 @@ def in_turn_in_another_order() -> keras.Model:
 
 def relu_before_the_sum() -> keras.Model:
     return blocks(early=True)
+
+
+def turned_before_the_sum() -> keras.Model:
+    """With a fault that has no name."""
+    return blocks(turned=True)
 
 
 def hard_tanh() -> keras.Model:
@@ -655,8 +661,8 @@ def inverted_residual_with_relu_before_the_sum() -> keras.Model:
     return inverted_residual(end=layers.ReLU())
 
 
-def inverted_residual_upside_down_before_the_sum() -> keras.Model:
-    return inverted_residual(end=lambda y: keras.ops.flip(y, 1))
+def inverted_residual_halved_before_the_sum() -> keras.Model:
+    return inverted_residual(end=lambda y: y / 2)
 
 
 # Ports of models whose places of a fault are few: right ones, wrong ones, and some with another fault at the same place.

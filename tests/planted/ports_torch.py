@@ -495,13 +495,13 @@ def frozen_for_run() -> nn.Module:
 class Resized(nn.Module):
     """Doubles a feature map between two convolutions."""
 
-    def __init__(self, double: Callable[[Any], Any]) -> None:
+    def __init__(self, larger: Callable[[Any], Any]) -> None:
         super().__init__()
         self.one, self.two, self.dense = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 5, 3), nn.Linear(5, CLASSES)
-        self.double = double
+        self.larger = larger
 
     def forward(self, x: Any) -> Any:
-        return self.dense(torch.tanh(self.two(self.double(torch.relu(self.one(x))))).mean((2, 3)))
+        return self.dense(torch.tanh(self.two(self.larger(torch.relu(self.one(x))))).mean((2, 3)))
 
 
 def resized_to_the_nearest() -> nn.Module:

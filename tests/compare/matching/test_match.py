@@ -183,7 +183,7 @@ CASES: list[tuple[str, str, str, str, dict[str, Any], str]] = [
     ("padding", "logits, inference", "blocks", "same_padding_in_a_block", {}, "pads 1 above and 1 below, 1 left and 1 right"),
     (
         *("padding", "logits, inference", "Transposed", "transposed_convolution", {}),
-        "cuts off 2 above and 1 below, 2 left and 1 right of the whole map, tensorflow 1 above and 2 below, 1 left and 2 right.",
+        "2 above and 1 below, 2 left and 1 right of the whole map, tensorflow 1 above and 2 below, 1 left and 2 right.",
     ),
     (
         *("padding", "logits, inference", "reflecting", "padded_convolution", {}),
@@ -195,7 +195,7 @@ CASES: list[tuple[str, str, str, str, dict[str, Any], str]] = [
     ),
     (
         *("interpolation", "logits, inference", "resized_by_a_function", "resized_to_the_nearest", {}),
-        "pytorch resizes by bicubic (-0.75), tensorflow by nearest",
+        "pytorch resizes by bicubic (-0.75), tensorflow by nearest.",
     ),
     ("attention", "logits, inference", "Attends", "attends_without_a_factor", {}, "by 0.5 in 2 heads, tensorflow by 1 in 2"),
     ("attention", "logits, inference", "Attends", "attends_with_four_heads", {}, "0.5 in 2 heads, tensorflow by 0.5 in 4"),
@@ -319,7 +319,7 @@ def test_a_pairing_is_not_doubted_where_the_layers_agree_or_the_user_names_it(
         ("attention", "Attends", "attends_over_queries", {}),
         ("normalisation-place", "NormFirst", "norm_first_and_doubled", {}),
         ("normalisation-place", "NormThenActivation", "activation_twice_around_norm", {}),
-        ("activation", "InvertedResidual", "inverted_residual_upside_down_before_the_sum", {}),
+        ("activation", "InvertedResidual", "inverted_residual_halved_before_the_sum", {}),
         ("class-weights", "Net", "port", {"loss": ("cross_entropy", "focal")}),
         ("rmsprop", "Net", "port", {"optimizer": ("rmsprop", "wrong_rmsprop")}),
     ],
@@ -553,7 +553,7 @@ def test_layers_that_see_the_same_are_judged_by_their_running_statistics_and_oth
 
 
 def test_a_fault_that_has_no_name_is_said_to_lie_between_two_layers(both: Both) -> None:
-    found = matched(both, "blocks", "relu_before_the_sum")
+    found = matched(both, "blocks", "turned_before_the_sum")
     said = " ".join(found.sentences)
     assert said.count("were paired with") <= 1 and not found.holds
     assert "The fault lies between 0.same#2, block/same#2, the last that agree, and 1.down, block_1/down." in said, said
