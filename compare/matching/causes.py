@@ -642,23 +642,21 @@ def _told_apart(
         least: forms may differ by this, if it is more than the tolerance.
         few: the examples that are tried first, since most forms do not fit.
     """
+    tolerance = max(split.tolerance, least)
+
+    def residual(form: _Form, values: Array, scale: float) -> float:
+        try:
+            found = apart(form(few), values[few], scale)
+            return found if found > tolerance else apart(form(np.s_[:]), values)
+        except ValueError:  # a window is larger than the image
+            return math.inf
+
     fits: list[dict[str, float]] = []
     for values in both:
-        scale, found = float(np.abs(values).max(initial=0.0)), dict[str, float]()
-        for words, form in forms(values).items():
-            for each in (few, np.s_[:]):
-                try:
-                    residual = apart(form(each), values[each], scale)
-                except ValueError:  # a window is larger than the image
-                    residual = math.inf
-                if residual > max(split.tolerance, least):
-                    break
-                found[words] = residual
-            else:
-                continue
-            found.pop(words, None)
-        fits.append(found)
-        if not found:
+        scale = float(np.abs(values).max(initial=0.0))
+        made = {words: residual(form, values, scale) for words, form in forms(values).items()}
+        fits.append({words: left for words, left in made.items() if left <= tolerance})
+        if not fits[-1]:
             return
     if not fits[0].keys() & fits[1].keys():
         words = [next((each for each in own if each in fit), _any_of(fit)) for own, fit in zip(stated, fits, strict=True)]
@@ -785,10 +783,10 @@ def _attention(split: Split) -> Iterator[Cause]:
 def _normalisation_place(split: Split) -> Iterator[Cause]:
     """A normalisation in front of a function, behind it, or elsewhere. What the next layers take tells where it stands."""
     left, right = split.sides
-    functions: dict[str, Callable[[Array], Array]] = {
-        **formulas.ACTIVATIONS,
-        "the mean over height and width": lambda x: x.mean((1, 2)) if x.ndim == 4 else x,
-    }
+    ran = [layer.settings for side in split.sides for layer in side.layers[split.mode].values() if layer.kind == "activation"]
+    stated = dict.fromkeys([_NOTHING, "ReLU", *map(formulas.stated_activation, ran)])
+    functions = {words: formulas.ACTIVATIONS[words] for words in stated if words in formulas.ACTIVATIONS}
+    functions["the mean over height and width"] = lambda x: x.mean((1, 2)) if x.ndim == 4 else x
 
     def forms(y: Array, x: Array, normal: Callable[[Array], Array], words: str, at: str) -> dict[str, _Form]:
         function = functions[words]
@@ -804,21 +802,22 @@ def _normalisation_place(split: Split) -> Iterator[Cause]:
             continue
         if split.close(left.values(split.mode, one)[0], right.values(split.mode, other)[0]):
             continue
+        batch = ours.kind == "batch_norm" and split.mode == "training"
         parameters, settings = left.parameters(one), ours.settings
         normal = functools.partial(
             formulas.normalisation,
-            *(ours.kind,),
+            ours.kind,
             parameters=parameters,
             epsilon=settings["epsilon"],
             groups=settings.get("groups", 1),
-            batch=split.mode == "training",
+            batch=batch,
         )
         found = _first(
             _told_apart(
                 *(split, "normalisation-place", both),
                 functools.partial(forms, x=x, normal=normal, words=words, at=at),
                 f"{{}} has the normalisation {one} {{}}, {{}} has {other} {{}}.",
-                few=np.s_[:] if ours.kind == "batch_norm" else np.s_[:1],
+                few=np.s_[:] if batch else np.s_[:1],
             )
             for at, both in split.taken()
             for x in (*split.before, *both)
@@ -827,7 +826,7 @@ def _normalisation_place(split: Split) -> Iterator[Cause]:
         )
         for each in found:
             yield each._replace(where=", ".join(filter(None, (ours.where, theirs.where))) or each.where)
-            return
+        return  # what is behind the first may follow from it
 
 
 _NOTHING = "no activation"
@@ -838,7 +837,7 @@ def _in_sums(split: Split) -> Iterator[Cause]:
     added = [[each for each in side if each.kind == "add"] for side in split.between]
     if not any(added):
         return
-    behind: dict[str, Callable[[Array], Array]] = {"": lambda x: x, ", and ReLU behind it": formulas.ACTIVATIONS["ReLU"]}
+    behind: dict[str, Callable[[Array], Array]] = {"": lambda x: x, " (behind the sum ReLU)": formulas.ACTIVATIONS["ReLU"]}
 
     def forms(value: Array, earlier: Array) -> dict[str, _Form]:
         return {
@@ -1218,7 +1217,7 @@ def of_loss(left: Side, right: Side, names: Sequence[tuple[str, str]], labels: A
 def _class_weights(left: Side, right: Side, names: Sequence[tuple[str, str]], labels: Array) -> Iterator[Cause]:
     """Losses that weight classes. Those that explain the loss and the gradient of the last layer are its weights."""
     outputs, classes = left.arrays["training/logits"], np.unique(labels)
-    for pair in reversed(names):
+    for pair in reversed(names) if len(classes) < len(labels) else ():  # else each image may have its own weight
         layers = [name.rpartition(".")[0] for name in pair]
         values = [side.values("training", name) for side, name in zip((left, right), layers, strict=True)]
         if not pair[0].endswith(".kernel") or values[0][0].ndim != 2 or not np.array_equal(values[0][1], outputs):
@@ -1238,7 +1237,10 @@ def _class_weights(left: Side, right: Side, names: Sequence[tuple[str, str]], la
         said = f"{left.name} weights {words[0]}, {right.name} {words[1]}."
         if close(ours / ours[0], theirs / theirs[0]):
             total = [float(each[np.searchsorted(classes, labels)].sum()) for each in (ours, theirs)]
-            divisors = ["the sum of the weights" if math.isclose(each, 1) else "another number" for each in total]
+            divisors = [
+                "the sum of the weights" if math.isclose(each, 1) else "another number, such as that of the images"
+                for each in total
+            ]
             said = f"Both weight {words[0]}. {left.name} divides by {divisors[0]}, {right.name} by {divisors[1]}."
         yield Cause("class-weights", said, "", residual)
         return

@@ -746,15 +746,8 @@ def _lines(
                 differences[place] = apart(sides[0].values(mode, one)[1], sides[1].values(mode, other)[1])
         ours, theirs = layers[0][one], layers[1][other]
         same = sides is not None and _same_behind_padding(sides, ours, theirs)
-        found.append(
-            Line(
-                ours,
-                theirs,
-                differences[0],
-                differences[1],
-                _settings(names, ours, theirs, ("padding", "padding_mode") if same else ()),
-            )
-        )
+        settings = _settings(names, ours, theirs, ("padding", "padding_mode") if same else ())
+        found.append(Line(ours, theirs, differences[0], differences[1], settings))
     found += [Line(one, other, None, None) for one, other in alignment.incompatible]
     named = [{each.name for line in found if (each := (line.left, line.right)[place]) is not None} for place in (0, 1)]
     found += [Line(each, None, None, None) for each in layers[0].values() if each.name not in named[0]]

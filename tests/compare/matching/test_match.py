@@ -218,7 +218,7 @@ CASES: list[tuple[str, str, str, str, dict[str, Any], str]] = [
     ),
     (
         *("activation", "logits, inference", "blocks", "relu_before_the_sum", {}),
-        "In front of an addition: pytorch applies no activation, and ReLU behind it, tensorflow ReLU.",
+        "In front of an addition: pytorch applies no activation (behind the sum ReLU), tensorflow ReLU (these",
     ),
     ("activation", "logits, inference", "with_gelu_tanh", "gelu", {}, "GELU (tanh), tensorflow GELU (erf)"),
     ("activation", "logits, inference", "with_leaky", "leaky", {}, "leaky ReLU, slope 0.01, tensorflow leaky ReLU, slope 0.3"),
@@ -255,7 +255,7 @@ CASES: list[tuple[str, str, str, str, dict[str, Any], str]] = [
     (
         *("class-weights", "loss", "Net", "port"),
         {"loss": ("cross_entropy_of_weighted_classes", "cross_entropy_of_weighted_classes")},
-        "4 : 3. pytorch divides by the sum of the weights, tensorflow by another number.",
+        "4 : 3. pytorch divides by the sum of the weights, tensorflow by another number,",
     ),
     ("rmsprop", "one update, own optimizers", "Net", "port", {"optimizer": ("rmsprop", "rmsprop")}, "0.1 behind the root"),
     ("weight-decay", "loss", "Net", "regularized", {}, "tensorflow adds a regularizer to the loss: 0.01 times the square"),
