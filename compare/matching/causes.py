@@ -283,7 +283,7 @@ def _evened_out(mode: str, sides: tuple[Side, Side], pair: tuple[str, str], tole
 
 
 def _without_zeros(layers: tuple[Layer, Layer], inputs: tuple[Array, Array]) -> tuple[Array, Array]:
-    """What two convolutions take, without zeros around one of them that the other convolution adds itself."""
+    """The inputs of two convolutions. Zeros around one of them do not count where the other convolution adds them itself."""
     found = [*inputs]
     for place, layer in enumerate(layers):
         one, other, padding = inputs[place], inputs[1 - place], layer.settings.get("padding")
@@ -752,7 +752,7 @@ def _interpolation(split: Split) -> Iterator[Cause]:
 
 
 def _attention(split: Split) -> Iterator[Cause]:
-    """Of queries, keys and values that agree: three layers gave them, or one that gives all three side by side."""
+    """Queries, keys and values must agree. Three layers give them, or one gives all of them side by side."""
     tokens = [each for each in split.before if each.ndim == 3]
     threes: list[Sequence[Array]] = [np.split(each, 3, -1) for each in tokens if each.shape[-1] % 3 == 0]
     alike = [each for each in tokens if each.shape == tokens[0].shape][:3]

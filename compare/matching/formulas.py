@@ -232,7 +232,7 @@ def transposed_size(size: Sequence[int], kernel: Sequence[int], settings: Mappin
 def transposed(
     x: Array, kernel: Array, bias: Array | None, settings: Mapping[str, Any], start: Sequence[int], size: Sequence[int]
 ) -> Array:
-    """Of a transposed convolution the part that begins `start` rows and columns behind the first, of this size."""
+    """A part of what a transposed convolution makes: `size` rows and columns, which begin at `start`."""
     count, height, width, channels = x.shape
     down, across = settings["stride"]
     spread = np.zeros((count, (height - 1) * down + 1, (width - 1) * across + 1, channels))

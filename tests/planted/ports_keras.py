@@ -758,6 +758,21 @@ def attends_over_queries() -> keras.Model:
     return Attends(axis=-2)
 
 
+def attends_in_layers(factor: float = 0.5) -> keras.Model:
+    """The port of `Attends` whose softmax is recorded."""
+    images = keras.Input((8, 8, 3))
+    x = 3 * layers.Reshape((16, 8))(layers.Conv2D(8, 2, 2, name="patches")(images))
+    three = (layers.Reshape((16, 2, 4))(layers.Dense(8, name=name)(x)) for name in ("query", "key", "value"))
+    query, key, value = (layers.Permute((2, 1, 3))(each) for each in three)
+    scores = layers.Softmax()(keras.ops.matmul(query, keras.ops.transpose(key, (0, 1, 3, 2))) * factor)
+    x = layers.Reshape((16, 8))(layers.Permute((2, 1, 3))(keras.ops.matmul(scores, value)))
+    return _classified(images, layers.Dense(8, name="project")(x), layers.GlobalAveragePooling1D)
+
+
+def attends_in_layers_without_a_factor() -> keras.Model:
+    return attends_in_layers(1.0)
+
+
 def attends_at_once() -> keras.Model:
     return Attends(at_once=True)
 

@@ -73,6 +73,7 @@ def matched(both: Both, net: str, model: str, **options: Any) -> Match:
         ("Transposed", "transposed_convolution_that_is_cut", {}),
         ("reflecting", "reflecting", {}),
         ("Attends", "Attends", {}),
+        ("Attends", "attends_in_layers", {}),
         ("AttendsAtOnce", "attends_at_once", {}),
         ("NormFirst", "norm_first", {}),
         ("NormThenActivation", "norm_then_activation", {}),
@@ -198,6 +199,7 @@ CASES: list[tuple[str, str, str, str, dict[str, Any], str]] = [
         "pytorch resizes by bicubic (-0.75), tensorflow by nearest.",
     ),
     ("attention", "logits, inference", "Attends", "attends_without_a_factor", {}, "by 0.5 in 2 heads, tensorflow by 1 in 2"),
+    ("attention", "logits, inference", "Attends", "attends_in_layers_without_a_factor", {}, "2 heads, tensorflow by 1 in 2"),
     ("attention", "logits, inference", "Attends", "attends_with_four_heads", {}, "0.5 in 2 heads, tensorflow by 0.5 in 4"),
     ("attention", "logits, inference", "AttendsAtOnce", "attends_at_once_by_its_width", {}, "2 heads, tensorflow by 0.353553"),
     (
