@@ -134,7 +134,8 @@ class Model:
         found = {"rule": {"adamw": "adam"}.get(kind, kind), "learning_rate": given["lr"], "epsilon": given.get("eps")}
         found |= {"weight_decay": given.get("weight_decay", 0), "coupled": kind != "adamw", "rounding": 1.0}
         found |= dict(zip(("beta_1", "beta_2"), given.get("betas", (0, 0)), strict=True))
-        found |= {"epsilon_before_correction": False}
+        # Twin: torch's RMSprop adds epsilon behind the root, Keras's below it.
+        found |= {"epsilon_before_correction": False, "epsilon_below_root": False, "decay": given.get("alpha")}
         # Twin: torch clips, averages and schedules outside of the optimizer.
         more = ("amsgrad", "centered", "maximize", "lr_decay", "initial_accumulator_value")
         found["more"] = {key: str(given[key]) for key in more if given.get(key)}
@@ -366,7 +367,8 @@ def _described(layer: nn.Module) -> tuple[str, dict[str, Any]]:
             }  # fmt: skip
             return "depthwise_conv" if layer.groups == layer.in_channels > 1 else "conv", found
         case nn.ConvTranspose2d():
-            return "transposed_conv", {"stride": list(layer.stride), "bias": layer.bias is not None}
+            found = {"stride": list(layer.stride), "dilation": list(layer.dilation), "bias": layer.bias is not None}
+            return "transposed_conv", found
         case nn.Linear():
             return "dense", {"bias": layer.bias is not None}
         case nn.BatchNorm1d() | nn.BatchNorm2d():

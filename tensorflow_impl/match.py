@@ -147,7 +147,8 @@ class Model:
                 (1 - np.asarray([given["beta_1"], given["beta_2"]], kind).astype(float)) for kind in (float, "f4")
             )
             found["rounding"] = float(exact[0] / rounded[0] * np.sqrt(rounded[1] / exact[1]))
-        found |= {"epsilon_before_correction": self._rule != "adam"}
+        # Twin: torch's RMSprop adds epsilon behind the root, Keras's below it.
+        found |= {"epsilon_before_correction": self._rule != "adam", "epsilon_below_root": True, "decay": given.get("rho")}
         # Twin: Keras clips, averages and schedules in the optimizer.
         more = ["amsgrad", "centered", "initial_accumulator_value", "clipnorm", "clipvalue", "global_clipnorm"]
         more += ["use_ema", "gradient_accumulation_steps", "loss_scale_factor"]
@@ -409,8 +410,10 @@ def _settings(leaf: Any, given: Any, *, active: bool) -> dict[str, Any]:
             "groups": getattr(leaf, "groups", 1) if kind == "conv" else given[1 if first else -1], "padding": same,
             "bias": leaf.use_bias, "padding_mode": "zeros", "data_format": leaf.data_format,
         }  # fmt: skip
-    if kind in ("transposed_conv", "dense"):
-        return {"bias": leaf.use_bias, **({"stride": list(leaf.strides)} if kind == "transposed_conv" else {})}
+    if kind == "transposed_conv":
+        return {"stride": list(leaf.strides), "dilation": list(leaf.dilation_rate), "bias": leaf.use_bias}
+    if kind == "dense":
+        return {"bias": leaf.use_bias}
     if kind == "batch_norm":
         axis = leaf.axis if isinstance(leaf.axis, int) else leaf.axis[0]
         last = axis in (-1, len(given) - 1)

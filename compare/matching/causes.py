@@ -51,9 +51,15 @@ KNOWN = {
         "sigmoid. Accepted if nothing larger is behind it."
     ),
     "addition-missing": "An earlier value is added (a residual connection) in one model only.",
-    "padding": "Padding lies on other sides, as TensorFlow's `same` with a stride.",
-    "activation": "Another activation, another variant of it (GELU), another slope, or none.",
+    "padding": (
+        "Padding lies on other sides, as TensorFlow's `same` with a stride, or has other values than zeros. A transposed "
+        "convolution is cut on other sides."
+    ),
+    "activation": "Another activation, another variant of it (GELU), another slope, or none, also in front of an addition.",
     "pooling": "Another pooling, window or padding.",
+    "interpolation": "An image is resized by another rule: nearest, bilinear, bicubic, with aligned corners.",
+    "attention": "Scores of an attention are scaled by another factor, or it has another number of heads.",
+    "normalisation-place": "A normalisation stands in another place, such as behind an activation or behind a block.",
     "epsilon": "A normalisation adds another epsilon.",
     "batch-norm-mode": "A normalisation uses the batch's statistics in one model and the running ones in the other.",
     "dropout-active": "Dropout is active in one model only, or in inference.",
@@ -64,7 +70,9 @@ KNOWN = {
     "frozen": "A layer is trained in one model only.",
     "label-encoding": "A loss takes labels as other classes.",
     "loss": "Another loss: sum for mean, probabilities for logits, label smoothing, a regularizer.",
+    "class-weights": "A loss weights the classes in one model only, by others, or divides by another number.",
     "adam-epsilon": "Adam adds another epsilon, or adds it before the bias is corrected, as Keras does.",
+    "rmsprop": "RMSprop has another decay or epsilon, or adds epsilon below the root, as Keras does.",
     "weight-decay": "Weight decay is another, or part of the gradient (coupled) in one optimizer only.",
     "learning-rate": "Another learning rate, schedule, rule or momentum, or another setting of an optimizer.",
 }
@@ -206,6 +214,16 @@ class Split:
             found += [(x, *pair) for pair in (self.inputs, self.outputs) if not self.close(*pair)]
         return found
 
+    def taken(self) -> Iterator[tuple[str, tuple[Array, Array]]]:
+        """The first layers with parameters that take other values, in words, and these: a few."""
+        ran = [side.layers[self.mode] for side in self.sides]
+        pairs = (pair for pair in self.pairs.items() if all(name in own for name, own in zip(pair, ran, strict=True)))
+        both = (
+            (f"{one}, {other}", (self.sides[0].values(self.mode, one)[0], self.sides[1].values(self.mode, other)[0]))
+            for one, other in pairs
+        )
+        return itertools.islice((each for each in both if not self.close(*each[1])), 3)
+
 
 def first_split(
     mode: str, sides: tuple[Side, Side], alignment: Alignment, images: Array, tolerance: float = formulas.CLOSE
@@ -219,12 +237,14 @@ def first_split(
     last: tuple[str, str] | None = None
     for one, other in pairs:
         mine, other_values = left.values(mode, one), right.values(mode, other)
-        if apart(mine[1], other_values[1]) > tolerance:
+        if apart(mine[1], other_values[1]) > tolerance and not _evened_out(mode, sides, (one, other), tolerance):
             pending = pending or (one, other)
             if one in alignment.names:
                 break
             continue
         pending, last = None, (one, other)
+        if apart(mine[0], other_values[0]) <= tolerance and not any(np.array_equal(mine[0], each) for each in agreed[-3:]):
+            agreed.append(mine[0])  # what a function made that one model does not record
         agreed.append(mine[1])
     logits = left.arrays[f"{mode}/logits"], right.arrays[f"{mode}/logits"]
     if pending is None and apart(*logits) <= tolerance:
@@ -232,7 +252,7 @@ def first_split(
     if pending is not None:
         ends = (ours[pending[0]], theirs[pending[1]])
         values = left.values(mode, pending[0]), right.values(mode, pending[1])
-        inputs, outputs = (values[0][0], values[1][0]), (values[0][1], values[1][1])
+        inputs, outputs = _without_zeros(ends, (values[0][0], values[1][0])), (values[0][1], values[1][1])
     else:
         ends, inputs, outputs = None, logits, logits
     alone = tuple(
@@ -245,6 +265,35 @@ def first_split(
         *(mode, sides, ends, inputs, outputs, earlier[:6], earlier, alone_in_each, after),
         *(alignment.names, alignment.given, tolerance),
     )
+
+
+def _evened_out(mode: str, sides: tuple[Side, Side], pair: tuple[str, str], tolerance: float) -> bool:
+    """Whether layers of other sizes agree once a layer without parameters has cut one of them."""
+    outputs = [side.values(mode, name)[1] for side, name in zip(sides, pair, strict=True)]
+    if outputs[0].size == outputs[1].size:
+        return False
+    for side, name, other in zip(sides, pair, reversed(outputs), strict=True):
+        names = list(side.layers[mode])
+        behind = itertools.takewhile(
+            lambda each, ran=side.layers[mode]: not ran[each].parameters, names[names.index(name) + 1 :]
+        )
+        if any(apart(side.values(mode, each)[1], other) <= tolerance for each in behind):
+            return True
+    return False
+
+
+def _without_zeros(layers: tuple[Layer, Layer], inputs: tuple[Array, Array]) -> tuple[Array, Array]:
+    """The inputs of two convolutions. Zeros around one of them do not count where the other convolution adds them itself."""
+    found = [*inputs]
+    for place, layer in enumerate(layers):
+        one, other, padding = inputs[place], inputs[1 - place], layer.settings.get("padding")
+        if not layer.kind.endswith("conv") or not padding or one.ndim != 4 or one.shape == other.shape:
+            continue
+        if formulas.padded(one, padding).shape == other.shape:
+            bare = other[:, padding[0][0] :, padding[1][0] :][:, : one.shape[1], : one.shape[2]]
+            if np.array_equal(formulas.padded(bare, padding), other):
+                found[1 - place] = bare
+    return found[0], found[1]
 
 
 def _alone(layers: Mapping[str, Layer], after: str | None, until: str | None, paired: set[str]) -> tuple[Layer, ...]:
@@ -264,8 +313,9 @@ def of_split(split: Split) -> list[Cause]:
         for test in _OF_SPLIT
         for cause in test(split)
     ]
-    if probabilities := [cause for cause in found if cause.name == "softmax-output" and (cause.residual or 0.0) < math.inf]:
-        return probabilities  # no activation is missing beside it
+    for name in ("softmax-output", "normalisation-place"):
+        if alone := [cause for cause in found if cause.name == name and (cause.residual or 0.0) < math.inf]:
+            return alone  # no activation is missing beside it
     return sorted(found or list(_pairing(split)), key=lambda cause: cause.residual is None)[:3]
 
 
@@ -435,7 +485,7 @@ def _activations(split: Split) -> Iterator[Cause]:
     found = list(_activation(split))
     yield from found
     if not any(each.name == "activation" for each in found):
-        yield from _behind_functions(split)
+        yield from _first(test(split) for test in (_behind_functions, _in_sums))
 
 
 def _place(split: Split) -> str:
@@ -495,9 +545,7 @@ def _behind_functions(split: Split) -> Iterator[Cause]:
         fits: dict[str, float] = {}
         for name, function in formulas.ACTIVATIONS.items():
             made = functools.reduce(_applied, later, function(x))
-            around = split.layers[place].settings.get("padding") if split.layers is not None else None
-            forms = [made] if around is None or made.ndim != 4 else [made, np.pad(made, ((0, 0), *map(tuple, around), (0, 0)))]
-            residual = min(apart(form, target) for form in forms)
+            residual = apart(made, target)
             if residual <= split.tolerance:
                 fits[name] = residual
         if fits and stated not in fits:
@@ -567,44 +615,256 @@ def _dropout(split: Split) -> Iterator[Cause]:
         return
 
 
+_Form = Callable[[Any], Array]
+"""What it makes of the examples that an index picks."""
+
+
+def _told_apart(
+    split: Split,
+    cause: str,
+    both: Sequence[Array],
+    forms: Callable[[Array], Mapping[str, _Form]],
+    said: str,
+    *,
+    stated: Sequence[Sequence[str]] = ((), ()),
+    least: float = 0.0,
+    few: Any = np.s_[:1],
+) -> Iterator[Cause]:
+    """A cause where the values of each side are one of some forms, and none of them is both's.
+
+    Args:
+        split: where the models part.
+        cause: its name.
+        both: float[N, ...], the values of both sides.
+        forms: by words, for values of this size.
+        said: the sentence, with places for a name and words of each side.
+        stated: words that each side states, which come before others that fit.
+        least: forms may differ by this, if it is more than the tolerance.
+        few: the examples that are tried first, since most forms do not fit.
+    """
+    tolerance = max(split.tolerance, least)
+
+    def residual(form: _Form, values: Array, scale: float) -> float:
+        try:
+            found = apart(form(few), values[few], scale)
+            return found if found > tolerance else apart(form(np.s_[:]), values)
+        except ValueError:  # a window is larger than the image
+            return math.inf
+
+    fits: list[dict[str, float]] = []
+    for values in both:
+        scale = float(np.abs(values).max(initial=0.0))
+        made = {words: residual(form, values, scale) for words, form in forms(values).items()}
+        fits.append({words: left for words, left in made.items() if left <= tolerance})
+        if not fits[-1]:
+            return
+    if not fits[0].keys() & fits[1].keys():
+        words = [next((each for each in own if each in fit), _any_of(fit)) for own, fit in zip(stated, fits, strict=True)]
+        names = split.names()
+        told = said.format(names[0], words[0], names[1], words[1])
+        yield Cause(cause, told, split.where, min(fits[1].values()))
+
+
+def _first(found: Iterable[Iterator[Cause]]) -> Iterator[Cause]:
+    return itertools.islice(itertools.chain.from_iterable(found), 1)
+
+
 def _padding(split: Split) -> Iterator[Cause]:
-    if split.layers is None or split.layers[0].kind not in ("conv", "depthwise_conv"):
+    """With the left model's weights and settings, so that nothing but the padding tells the two apart."""
+    if split.layers is None or split.layers[0].kind not in ("conv", "depthwise_conv", "transposed_conv"):
         return
-    kind = split.layers[0].kind
-    found: list[list[tuple[Any, Array]]] = []
-    # A function in front, as keras.ops.relu, is not recorded: then only the inputs themselves agree.
-    inputs = (split.inputs[0],) * 2 if split.close(*split.inputs) else split.inputs
-    for place, (side, layer) in enumerate(zip(split.sides, split.layers, strict=True)):
-        parameters, settings = side.parameters(layer.name), layer.settings
-        mine: list[tuple[Any, Array]] = []
-        for x in (*split.before, inputs[place]):
-            if x.ndim != 4 or x.shape[-1] != split.inputs[place].shape[-1]:
-                continue
-            sizes = zip(x.shape[1:3], settings["kernel"], settings["stride"], settings["dilation"], strict=True)
-            same = [list(recording.same_padding(*each)) for each in sizes]
-            around = [[size // 2, size // 2] for size in settings["kernel"]]
-            after = [each[::-1] for each in same]
-            for padding in (settings["padding"], same, around, after, [[0, 0], [0, 0]]):
-                try:
-                    y = formulas.convolution(
-                        x, parameters["kernel"], parameters.get("bias"), settings, padding, kind == "depthwise_conv"
-                    )
-                except ValueError:  # the kernel is larger than the image
-                    continue
-                if split.close(y, split.outputs[place]) and y.shape == split.outputs[place].shape:
-                    mine.append((padding, x))
-        found.append(mine)
-    for ours, x in found[0]:
-        for theirs, other in found[1]:
-            if x is other and ours != theirs:
-                parameters, settings = split.sides[0].parameters(split.layers[0].name), split.layers[0].settings
-                y = formulas.convolution(
-                    x, parameters["kernel"], parameters.get("bias"), settings, theirs, kind == "depthwise_conv"
-                )
-                if y.shape == split.outputs[1].shape and split.close(y, split.outputs[1]):  # else another setting differs
-                    said = f"{split.names()[0]} pads {_in_words(ours)}, {split.names()[1]} {_in_words(theirs)}."
-                    yield Cause("padding", said, split.where, apart(y, split.outputs[1]))
-                return
+    kind, settings = split.layers[0].kind, split.layers[0].settings
+    parameters = split.sides[0].parameters(split.layers[0].name)
+    kernel, bias = parameters["kernel"], parameters.get("bias")
+
+    def padded(x: Array) -> dict[str, _Form]:
+        sizes = zip(x.shape[1:3], settings["kernel"], settings["stride"], settings["dilation"], strict=True)
+        same = [list(recording.same_padding(*each)) for each in sizes]
+        around = [[size // 2, size // 2] for size in settings["kernel"]]
+        stated = [each.settings["padding"] for each in split.layers or ()]
+        return {
+            _padding_words(padding, mode): lambda few, padding=padding, mode=mode: formulas.convolution(
+                formulas.padded(x[few], padding, mode), kernel, bias, settings, _NO_PADDING, kind == "depthwise_conv"
+            )
+            for padding in (*stated, same, around, [each[::-1] for each in same], _NO_PADDING)
+            for mode in (formulas.PADDING_MODES if padding != _NO_PADDING else ("zeros",))
+        }
+
+    def cut(x: Array, y: Array) -> dict[str, _Form]:
+        full = formulas.transposed_size(x.shape[1:3], kernel.shape, settings)
+        rest = [whole - size for whole, size in zip(full, y.shape[1:3], strict=True)]
+        sides = itertools.product(*(range(max(each, 0) + 1) for each in rest))
+        return {
+            _in_words([[start, each - start] for start, each in zip(starts, rest, strict=True)]): (
+                lambda few, starts=starts: formulas.transposed(x[few], kernel, bias, settings, starts, y.shape[1:3])
+            )
+            for starts in sides
+        }
+
+    if kind == "transposed_conv":
+        pairs = [(x, both) for x, *both in split.values() if x.ndim == both[0].ndim == both[1].ndim == 4]
+        said = "{} cuts off {} of the whole map, {} {}."
+        yield from _first(
+            _told_apart(split, "padding", both, functools.partial(cut, x), said)
+            for x, both in pairs
+            if x.shape[-1] == kernel.shape[-1]
+        )
+        return
+    stated = [[_padding_words(each.settings["padding"], each.settings["padding_mode"])] for each in split.layers]
+    found = _first(
+        _told_apart(split, "padding", split.outputs, lambda y, x=x: padded(x), "{} pads {}, {} {}.", stated=stated)
+        for x, *both in split.values()
+        if both[0] is split.outputs[0] and x.ndim == 4 and x.shape[-1] == split.inputs[0].shape[-1]
+    )
+    for each in found:
+        zeros = all(mode not in each.sentence for mode in formulas.PADDING_MODES if mode != "zeros")
+        yield each._replace(sentence=each.sentence.replace(" with zeros", "")) if zeros else each
+
+
+_NO_PADDING = [[0, 0], [0, 0]]
+
+
+def _padding_words(padding: Sequence[Sequence[int]], mode: str) -> str:
+    return f"{_in_words(padding)} with zeros" if mode == "zeros" else f"{_in_words(padding)} by mode {mode}"
+
+
+def _interpolation(split: Split) -> Iterator[Cause]:
+    """TensorFlow resizes in float32."""
+
+    def resized(x: Array, y: Array) -> dict[str, _Form]:
+        return {
+            words: lambda few, words=words: formulas.resized(x[few], y.shape[1:3], words) for words in formulas.INTERPOLATIONS
+        }
+
+    yield from _first(
+        _told_apart(
+            split,
+            "interpolation",
+            both,
+            functools.partial(resized, x),
+            "{} resizes by {}, {} by {}.",
+            stated=(["nearest"], ["nearest"]),
+            least=formulas.ROUNDED,
+        )
+        for x, *both in split.values()
+        if x.ndim == 4 and all(y.ndim == 4 and y.shape[-1] == x.shape[-1] and y.shape[1:3] != x.shape[1:3] for y in both)
+    )
+
+
+def _attention(split: Split) -> Iterator[Cause]:
+    """Queries, keys and values must agree. Three layers give them, or one gives all of them side by side."""
+    tokens = [each for each in split.before if each.ndim == 3]
+    threes: list[Sequence[Array]] = [np.split(each, 3, -1) for each in tokens if each.shape[-1] % 3 == 0]
+    alike = [each for each in tokens if each.shape == tokens[0].shape][:3]
+    threes += itertools.permutations(alike) if len(alike) == 3 else []
+
+    def attended(three: Sequence[Array], y: Array) -> dict[str, _Form]:
+        width = three[0].shape[-1]
+        heads = [each for each in range(1, width + 1) if width % each == 0 and y.shape == three[0].shape]
+
+        def form(few: Any, count: int, factor: float) -> Array:
+            others = few[:1] if isinstance(few, tuple) else few  # a few queries, of all keys
+            return formulas.attention(three[0][few], three[1][others], three[2][others], heads=count, factor=factor)
+
+        return {
+            f"{factor:.6g} in {wording.count(count, 'head')}": functools.partial(form, count=count, factor=factor)
+            for count in heads
+            for factor in {1.0, width**-0.5, *((width // count) ** power for power in (-0.5, -1.0, 0.5))}
+        }
+
+    said = "{} multiplies the scores of its attention by {}, {} by {}."
+    yield from _first(
+        _told_apart(split, "attention", both, functools.partial(attended, three), said, few=np.s_[:1, :4])
+        for _, both in split.taken()
+        for three in threes
+    )
+
+
+def _normalisation_place(split: Split) -> Iterator[Cause]:
+    """A normalisation in front of a function, behind it, or elsewhere. What the next layers take tells where it stands."""
+    left, right = split.sides
+    ran = [layer.settings for side in split.sides for layer in side.layers[split.mode].values() if layer.kind == "activation"]
+    stated = dict.fromkeys([_NOTHING, "ReLU", *map(formulas.stated_activation, ran)])
+    functions = {words: formulas.ACTIVATIONS[words] for words in stated if words in formulas.ACTIVATIONS}
+    functions["the mean over height and width"] = lambda x: x.mean((1, 2)) if x.ndim == 4 else x
+
+    def forms(y: Array, x: Array, normal: Callable[[Array], Array], words: str, at: str) -> dict[str, _Form]:
+        function = functions[words]
+        elsewhere: dict[str, _Form] = {"elsewhere": lambda few: function(x[few])}
+        if words == _NOTHING:
+            return {f"in front of {at}": lambda few: normal(x[few]), **elsewhere}
+        in_front: dict[str, _Form] = {f"in front of {words}": lambda few: function(normal(x[few]))}
+        return {**in_front, f"behind {words}": lambda few: normal(function(x[few])), **elsewhere}
+
+    for one, other in split.pairs.items():
+        ours, theirs = left.layers[split.mode].get(one), right.layers[split.mode].get(other)
+        if ours is None or theirs is None or not ours.kind.endswith("_norm"):
+            continue
+        if split.close(left.values(split.mode, one)[0], right.values(split.mode, other)[0]):
+            continue
+        batch = ours.kind == "batch_norm" and split.mode == "training"
+        parameters, settings = left.parameters(one), ours.settings
+        normal = functools.partial(
+            formulas.normalisation,
+            ours.kind,
+            parameters=parameters,
+            epsilon=settings["epsilon"],
+            groups=settings.get("groups", 1),
+            batch=batch,
+        )
+        found = _first(
+            _told_apart(
+                *(split, "normalisation-place", both),
+                functools.partial(forms, x=x, normal=normal, words=words, at=at),
+                f"{{}} has the normalisation {one} {{}}, {{}} has {other} {{}}.",
+                few=np.s_[:] if batch else np.s_[:1],
+            )
+            for at, both in split.taken()
+            for x in (*split.before, *both)
+            if x.shape[-1:] == next(iter(parameters.values())).shape
+            for words in functions
+        )
+        for each in found:
+            yield each._replace(where=", ".join(filter(None, (ours.where, theirs.where))) or each.where)
+        return  # what is behind the first may follow from it
+
+
+_NOTHING = "no activation"
+
+
+def _in_sums(split: Split) -> Iterator[Cause]:
+    """An activation in front of an addition, with or without ReLU behind it."""
+    added = [[each for each in side if each.kind == "add"] for side in split.between]
+    if not any(added):
+        return
+    behind: dict[str, Callable[[Array], Array]] = {"": lambda x: x, " (behind the sum ReLU)": formulas.ACTIVATIONS["ReLU"]}
+
+    def forms(value: Array, earlier: Array) -> dict[str, _Form]:
+        return {
+            f"{words}{more}": lambda few, inner=inner, outer=outer: outer(inner(value[few]) + earlier[few])
+            for words, inner in formulas.ACTIVATIONS.items()
+            for more, outer in behind.items()
+        }
+
+    of_each = [
+        [formulas.stated_activation(each.settings) for each in side if each.kind == "activation"] for side in split.between
+    ]
+    stated = [[f"{each}{more}" for each in (*side, _NOTHING) for more in behind] for side in of_each]
+    yield from _first(
+        _told_apart(
+            split,
+            "activation",
+            both,
+            lambda y, value=value, earlier=earlier: forms(value, earlier),
+            "In front of an addition: {} applies {}, {} {}.",
+            stated=stated,
+            few=np.s_[:1, ..., :1],
+        )
+        for both in (split.outputs, split.inputs)
+        if not split.close(*both)
+        for value, earlier in itertools.product(split.before, split.earlier)
+        if value is not earlier and value.shape == earlier.shape == both[0].shape == both[1].shape
+    )
 
 
 def _addition(split: Split) -> Iterator[Cause]:
@@ -655,16 +915,18 @@ def _pooling(split: Split) -> Iterator[Cause]:
         ]
         for side in pools
     ]  # fmt: skip
-    for x, *both in split.values() if forms else ():
-        if x.ndim != 4:
-            continue
-        made = {words: formulas.pooling(x, *form) for words, form in forms.items()}
-        fits = [[words for words, y in made.items() if split.close(y, each)] for each in both]
-        if all(fits) and not set(fits[0]) & set(fits[1]):
-            words = [next((each for each in own if each in fit), _any_of(fit)) for own, fit in zip(stated, fits, strict=True)]
-            said = f"{split.names()[0]} takes {words[0]}, {split.names()[1]} {words[1]}."
-            yield Cause("pooling", said, split.where, apart(made[fits[1][0]], both[1]))
-            return
+    yield from _first(
+        _told_apart(
+            split,
+            "pooling",
+            both,
+            lambda y, x=x: {words: lambda few, form=form: formulas.pooling(x[few], *form) for words, form in forms.items()},
+            "{} takes {}, {} {}.",
+            stated=stated,
+        )
+        for x, *both in split.values()
+        if x.ndim == 4
+    )
 
 
 def _pool_words(window: Sequence[int], padding: Sequence[Sequence[int]], how: str) -> str:
@@ -737,6 +999,9 @@ _OF_SPLIT: tuple[Callable[[Split], Iterator[Cause]], ...] = (
         _addition,
         _padding,
         _pooling,
+        _interpolation,
+        _attention,
+        _normalisation_place,
         _activations,
     ),
 )
@@ -943,10 +1208,51 @@ def of_loss(left: Side, right: Side, names: Sequence[tuple[str, str]], labels: A
         [words for words, value in known.items() if math.isclose(value, loss, rel_tol=1e-9)] for loss in (ours, theirs)
     )
     if not mine or not other or not set(mine).isdisjoint(other):  # the same loss, of outputs that are not quite the same
-        return []
+        return list(_class_weights(left, right, names, labels))
     name = "label-encoding" if "labels" in mine[0] + other[0] and "smoothing" not in mine[0] + other[0] else "loss"
     residual = abs(known[other[0]] - theirs) / abs(theirs)
     return [Cause(name, f"{left.name} computes the {mine[0]}, {right.name} the {other[0]}.", "", residual)]
+
+
+def _class_weights(left: Side, right: Side, names: Sequence[tuple[str, str]], labels: Array) -> Iterator[Cause]:
+    """Losses that weight classes. Those that explain the loss and the gradient of the last layer are its weights."""
+    outputs, classes = left.arrays["training/logits"], np.unique(labels)
+    for pair in reversed(names) if len(classes) < len(labels) else ():  # else each image may have its own weight
+        layers = [name.rpartition(".")[0] for name in pair]
+        values = [side.values("training", name) for side, name in zip((left, right), layers, strict=True)]
+        if not pair[0].endswith(".kernel") or values[0][0].ndim != 2 or not np.array_equal(values[0][1], outputs):
+            continue
+        found: list[tuple[Array, float, Array]] = []
+        for side, name, (x, logits) in zip((left, right), pair, values, strict=True):
+            parts = formulas.by_class(x, logits, labels)
+            gradient, loss = _gradient(side, name).reshape(-1), side.arrays["loss"].reshape(-1)
+            told = np.concatenate([gradient, loss])
+            weights = np.linalg.lstsq(parts, told, rcond=None)[0]
+            found.append((weights, apart(parts @ weights, told), parts))
+        (ours, _, parts), (theirs, _, _) = found
+        if max(found[0][1], found[1][1]) > 1e-9 or apart(ours, theirs) <= 1e-9:
+            return
+        residual = apart(parts[-1:] @ theirs, right.arrays["loss"])
+        words = [_of_classes(classes, each) for each in (ours, theirs)]
+        said = f"{left.name} weights {words[0]}, {right.name} {words[1]}."
+        if close(ours / ours[0], theirs / theirs[0]):
+            total = [float(each[np.searchsorted(classes, labels)].sum()) for each in (ours, theirs)]
+            divisors = [
+                "the sum of the weights" if math.isclose(each, 1) else "another number, such as that of the images"
+                for each in total
+            ]
+            said = f"Both weight {words[0]}. {left.name} divides by {divisors[0]}, {right.name} by {divisors[1]}."
+        yield Cause("class-weights", said, "", residual)
+        return
+
+
+def _of_classes(classes: Array, weights: Array) -> str:
+    """`the classes 0, 1 and 2 as 1 : 2 : 0.5`."""
+    if close(weights, np.full_like(weights, weights[0])):
+        return "all classes alike"
+    more = ", ..." if len(classes) > _MOST_RUNS else ""
+    named, ratio = classes[:_MOST_RUNS], weights[:_MOST_RUNS] / weights[0]
+    return f"the classes {', '.join(map(str, named))}{more} as {' : '.join(f'{each:.6g}' for each in ratio)}"
 
 
 def _regularizer(left: Side, right: Side, names: Sequence[tuple[str, str]]) -> tuple[str, float, float] | None:
@@ -1066,10 +1372,22 @@ def of_settings(names: tuple[str, str], settings: Sequence[Mapping[str, Any]], r
         found.append(
             Cause("learning-rate", f"{one} takes {said.format(**ours)}; {other} {said.format(**theirs)}.", "", residual)
         )
-    elif ours["rule"] == "adam" and any(ours[key] != theirs[key] for key in ("epsilon", "epsilon_before_correction")):
+    if ours["rule"] == theirs["rule"] == "adam" and any(
+        ours[key] != theirs[key] for key in ("epsilon", "epsilon_before_correction")
+    ):
         words = {True: "before", False: "after"}
         said = [f"{each['epsilon']:g} {words[each['epsilon_before_correction']]} the bias is corrected" for each in settings]
         found.append(Cause("adam-epsilon", f"{one}'s Adam adds epsilon {said[0]}, {other}'s {said[1]}.", "", residual))
+    keys = ("decay", "epsilon", "epsilon_below_root")
+    if (
+        ours["rule"] == theirs["rule"] == "rmsprop"
+        and residual is not None
+        and residual < 1e-6
+        and any(ours[key] != theirs[key] for key in keys)
+    ):
+        words = {True: "below the root", False: "behind the root"}
+        said = [f"{each['epsilon']:g} {words[each['epsilon_below_root']]}, with decay {each['decay']:g}" for each in settings]
+        found.append(Cause("rmsprop", f"{one}'s RMSprop adds epsilon {said[0]}; {other}'s {said[1]}.", "", residual))
     if any(ours[key] != theirs[key] for key in ("weight_decay", "coupled")) and ours["weight_decay"] + theirs["weight_decay"]:
         words = {True: "as part of the gradient (coupled)", False: "beside it (decoupled)"}
         said = [f"{each['weight_decay']:g} {words[each['coupled']]}" for each in settings]

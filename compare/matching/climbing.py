@@ -746,7 +746,8 @@ def _lines(
                 differences[place] = apart(sides[0].values(mode, one)[1], sides[1].values(mode, other)[1])
         ours, theirs = layers[0][one], layers[1][other]
         same = sides is not None and _same_behind_padding(sides, ours, theirs)
-        found.append(Line(ours, theirs, differences[0], differences[1], _settings(names, ours, theirs, ("padding",) * same)))
+        settings = _settings(names, ours, theirs, ("padding", "padding_mode") if same else ())
+        found.append(Line(ours, theirs, differences[0], differences[1], settings))
     found += [Line(one, other, None, None) for one, other in alignment.incompatible]
     named = [{each.name for line in found if (each := (line.left, line.right)[place]) is not None} for place in (0, 1)]
     found += [Line(each, None, None, None) for each in layers[0].values() if each.name not in named[0]]
@@ -778,7 +779,7 @@ def _momentum(names: tuple[str, str], left: Layer, right: Layer) -> str:
 
 
 def _same_behind_padding(sides: tuple[Side, Side], left: Layer, right: Layer) -> bool:
-    """Whether zeros that stand in front of one layer are the padding of the other."""
+    """Whether zeros that stand in front of one layer are the padding of the other. Other values than zeros must agree."""
     padded: list[Array] = []
     bare: list[Array] = []
     for side, layer in zip(sides, (left, right), strict=True):
@@ -786,7 +787,9 @@ def _same_behind_padding(sides: tuple[Side, Side], left: Layer, right: Layer) ->
         if "padding" not in layer.settings or x.ndim != 4 or layer.kind == "max_pool":
             return False  # a maximum of negative values, of other images perhaps, tells zeros from padding
         around = ((0, 0), *map(tuple, layer.settings["padding"]), (0, 0))
-        padded.append(np.pad(x, around))
+        padded.append(formulas.padded(x, layer.settings["padding"], layer.settings.get("padding_mode", "zeros")))
         bare.append(np.pad(np.zeros_like(x), around, constant_values=1))
     same = padded[0].shape == padded[1].shape
+    if any(each.settings.get("padding_mode", "zeros") != "zeros" for each in (left, right)):
+        return same and formulas.close(*padded)
     return same and not any((padded[1 - place] * bare[place]).any() for place in (0, 1))

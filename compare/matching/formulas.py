@@ -214,6 +214,86 @@ def convolution(
     return y if bias is None else y + bias
 
 
+PADDING_MODES = {"zeros": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap", "symmetric": "symmetric"}
+"""By PyTorch's name: NumPy's."""
+
+
+def padded(x: Array, padding: Any, mode: str = "zeros") -> Array:
+    """An image with values around it, by a mode of `PADDING_MODES`."""
+    return np.pad(x, ((0, 0), *map(tuple, padding), (0, 0)), PADDING_MODES[mode])  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+
+def transposed_size(size: Sequence[int], kernel: Sequence[int], settings: Mapping[str, Any]) -> list[int]:
+    """(height, width) of all that a transposed convolution makes, before anything is cut off."""
+    zipped = zip(size, kernel[:2], settings["stride"], settings["dilation"], strict=True)
+    return [(one - 1) * stride + (reach - 1) * apart_by + 1 for one, reach, stride, apart_by in zipped]
+
+
+def transposed(
+    x: Array, kernel: Array, bias: Array | None, settings: Mapping[str, Any], start: Sequence[int], size: Sequence[int]
+) -> Array:
+    """A part of what a transposed convolution makes: `size` rows and columns, which begin at `start`."""
+    count, height, width, channels = x.shape
+    down, across = settings["stride"]
+    spread = np.zeros((count, (height - 1) * down + 1, (width - 1) * across + 1, channels))
+    spread[:, ::down, ::across] = x
+    reach = [(one - 1) * apart_by for one, apart_by in zip(kernel.shape[:2], settings["dilation"], strict=True)]
+    zipped = zip(reach, start, size, spread.shape[1:3], strict=True)
+    padding = [[most - first, whole - own + first] for most, first, whole, own in zipped]
+    form = {"stride": (1, 1), "dilation": settings["dilation"], "groups": 1}
+    return convolution(spread, kernel[::-1, ::-1].swapaxes(2, 3), bias, form, padding, False)
+
+
+INTERPOLATIONS: dict[str, tuple[str, float | None]] = {
+    "nearest": ("corner", None),
+    "nearest, of pixel centres": ("centre", None),
+    "bilinear": ("centre", 0.0),
+    "bilinear with aligned corners": ("aligned", 0.0),
+    "bilinear, of pixel corners": ("corner", 0.0),
+    "bicubic (-0.75)": ("centre", -0.75),
+    "bicubic (-0.75) with aligned corners": ("aligned", -0.75),
+    "bicubic (-0.5)": ("centre", -0.5),
+}
+"""By words: where a pixel of the new image lies in the old one, and the constant of the cubic. 0: linear. None: the nearest."""
+
+
+def resized(x: Array, size: Sequence[int], how: str) -> Array:
+    """An image of another height and width, by one of `INTERPOLATIONS`."""
+    rows, columns = (_weights(old, new, *INTERPOLATIONS[how]) for old, new in zip(x.shape[1:3], size, strict=True))
+    return np.einsum("ih,nhwc,jw->nijc", rows, x, columns, optimize=True)
+
+
+def _weights(old: int, new: int, places: str, cubic: float | None) -> Array:
+    """[new, old]: by how much each old pixel counts in each new one."""
+    at = {
+        "corner": np.arange(new) * old / new,
+        "centre": (np.arange(new) + 0.5) * old / new - 0.5,
+        "aligned": np.arange(new) * (old - 1) / max(new - 1, 1),
+    }[places]
+    found = np.zeros((new, old))
+    if cubic is None:
+        found[np.arange(new), np.clip(np.floor(at + 0.5 * (places == "centre")).astype(int), 0, old - 1)] = 1
+        return found
+    for step in (-1, 0, 1, 2):
+        pixel = np.floor(at).astype(int) + step
+        far = np.abs(at - pixel)
+        near = ((cubic + 2) * far - (cubic + 3)) * far**2 + 1
+        share = np.where(far <= 1, near, np.where(far < 2, cubic * (((far - 5) * far + 8) * far - 4), 0))
+        if not cubic:
+            share = np.maximum(1 - far, 0)
+        if cubic == -0.5:  # TensorFlow's: pixels outside do not count
+            share = np.where((pixel >= 0) & (pixel < old), share, 0)
+        np.add.at(found, (np.arange(new), np.clip(pixel, 0, old - 1)), share)
+    return found / found.sum(1, keepdims=True)
+
+
+def attention(queries: Array, keys: Array, values: Array, *, heads: int, factor: float) -> Array:
+    """Of [N, tokens, channels]: values by the softmax over keys of products with queries, times a factor."""
+    query, key, value = (each.reshape(*each.shape[:2], heads, -1) for each in (queries, keys, values))
+    scores = np.einsum("nqhd,nkhd->nhqk", query, key, optimize=True)
+    return np.einsum("nhqk,nkhd->nqhd", special.softmax(factor * scores, -1), value, optimize=True)
+
+
 def pooling(x: Array, window: Sequence[int], stride: Sequence[int], padding: Any, how: str) -> Array:
     """`maximum`, `maximum with zeros around`, `average` (padding counts) or `average without padding`."""
     patches = _patches(x, window, stride, padding, (1, 1), -np.inf if how == "maximum" else 0.0)
@@ -245,6 +325,21 @@ def normalisation(
 
 def _cross_entropy(outputs: Array, labels: Array) -> float:
     return float(-special.log_softmax(outputs, -1)[np.arange(len(labels)), labels].mean())
+
+
+def by_class(x: Array, outputs: Array, labels: Array) -> Array:
+    """[values, classes that occur]: the gradient of the last dense kernel, and the cross-entropy, of each class alone.
+
+    Args:
+        x: [N, inputs] of the layer.
+        outputs: [N, classes], its logits.
+        labels: [N].
+    """
+    errors = special.softmax(outputs, -1)
+    errors[np.arange(len(labels)), labels] -= 1
+    each = -special.log_softmax(outputs, -1)[np.arange(len(labels)), labels]
+    of_class = ((labels == one) for one in np.unique(labels))
+    return np.stack([np.append((x[rows].T @ errors[rows]).reshape(-1), each[rows].sum()) for rows in of_class], -1)
 
 
 def losses(outputs: Array, labels: Array) -> dict[str, float]:
@@ -286,6 +381,11 @@ def first_update(settings: Mapping[str, Any], weights: Array, gradient: Array) -
         if settings["epsilon_before_correction"]:
             epsilon /= math.sqrt(1 - settings["beta_2"])
         change = -rate * settings["rounding"] * gradient / (np.abs(gradient) + epsilon)
+    elif settings["rule"] == "rmsprop":
+        new, epsilon = 1 - settings["decay"], settings["epsilon"]
+        square = (new - new**2 * ("centered" in settings["more"])) * gradient**2
+        root = np.sqrt(square + epsilon) if settings["epsilon_below_root"] else np.sqrt(square) + epsilon
+        change = -rate * gradient / root
     else:
         return None
     return change if settings["coupled"] else change - rate * decay * weights

@@ -234,7 +234,7 @@ def without_addition() -> keras.Model:
     return residual(added=False)
 
 
-def inverted_residual(*, added: bool = True, middle: Any = None, early: Any = None) -> keras.Model:
+def inverted_residual(*, added: bool = True, middle: Any = None, early: Any = None, end: Any = None) -> keras.Model:
     """The right port of `InvertedResidual`, but for what the arguments say."""
     images = keras.Input((8, 8, 3))
     x = layers.Conv2D(4, 3, padding="same", name="first")(images)
@@ -246,6 +246,7 @@ def inverted_residual(*, added: bool = True, middle: Any = None, early: Any = No
     y = layers.ReLU(6.0)(layers.BatchNormalization(**RIGHT_NORM, name="dw_bn")(y))
     y = layers.Conv2D(4, 1, use_bias=False, name="project")(y)
     y = layers.BatchNormalization(**RIGHT_NORM, name="project_bn")(y)
+    y = y if end is None else end(y)
     x = layers.Conv2D(6, 1, name="last")(x + y if added else y)
     return keras.Model(images, layers.Dense(CLASSES, name="classifier")(layers.GlobalAveragePooling2D()(x)))
 
@@ -285,9 +286,9 @@ def mixed(dropout: Any = layers.SpatialDropout2D) -> keras.Model:
 class Block(layers.Layer):
     """The port of `Block`. Each block gives its layers the same names."""
 
-    def __init__(self, padded: bool = True, early: bool = False) -> None:
+    def __init__(self, padded: bool = True, early: bool = False, turned: bool = False) -> None:
         super().__init__()
-        self.early = early
+        self.early, self.turned = early, turned
         self.border = 1 if padded else 0
         self.down = layers.Conv2D(4, 3, strides=2, padding="valid" if padded else "same", name="down")
         self.same = layers.Conv2D(4, 3, padding="same", name="same")
@@ -296,11 +297,12 @@ class Block(layers.Layer):
         around = (self.border, self.border)
         x = keras.ops.relu(self.down(keras.ops.pad(x, ((0, 0), around, around, (0, 0)))))
         y = self.same(keras.ops.relu(self.same(x)))
+        y = keras.ops.flip(y, 1) if self.turned else y
         return x + keras.ops.relu(y) if self.early else keras.ops.relu(x + y)
 
 
-def blocks(padded: bool = True, early: bool = False) -> keras.Model:
-    return keras.Sequential([Block(early=early), Block(padded), layers.Flatten(), layers.Dense(CLASSES)])
+def blocks(padded: bool = True, **fault: bool) -> keras.Model:
+    return keras.Sequential([Block(**fault), Block(padded), layers.Flatten(), layers.Dense(CLASSES)])
 
 
 def same_padding_in_a_block() -> keras.Model:
@@ -456,6 +458,11 @@ def in_turn_in_another_order() -> keras.Model:
 
 def relu_before_the_sum() -> keras.Model:
     return blocks(early=True)
+
+
+def turned_before_the_sum() -> keras.Model:
+    """With a fault that has no name."""
+    return blocks(turned=True)
 
 
 def hard_tanh() -> keras.Model:
@@ -650,6 +657,174 @@ def random() -> keras.Model:
     return port(first=[layers.GaussianNoise(0.1)])
 
 
+def inverted_residual_with_relu_before_the_sum() -> keras.Model:
+    return inverted_residual(end=layers.ReLU())
+
+
+def inverted_residual_halved_before_the_sum() -> keras.Model:
+    return inverted_residual(end=lambda y: y / 2)
+
+
+# Ports of models whose places of a fault are few: right ones, wrong ones, and some with another fault at the same place.
+
+
+def _classified(images: Any, x: Any, pool: Any = layers.GlobalAveragePooling2D) -> keras.Model:
+    return keras.Model(images, layers.Dense(CLASSES, name="dense")(pool()(x)))
+
+
+def resized(double: Any) -> keras.Model:
+    """The port of `Resized`."""
+    images = keras.Input((8, 8, 3))
+    x = layers.Conv2D(5, 3, name="two")(double(layers.Conv2D(4, 3, activation="relu", name="one")(images)))
+    return _classified(images, layers.Activation("tanh")(x))
+
+
+def resized_to_the_nearest() -> keras.Model:
+    return resized(layers.UpSampling2D(2))
+
+
+def resized_bilinearly() -> keras.Model:
+    return resized(layers.UpSampling2D(2, interpolation="bilinear"))
+
+
+def resized_upside_down() -> keras.Model:
+    return resized(lambda x: keras.ops.flip(layers.UpSampling2D(2)(x), 1))
+
+
+def transposed_convolution(padding: str = "same", *behind: Any) -> keras.Model:
+    """The port of `Transposed`, as one writes it first."""
+    images = keras.Input((8, 8, 3))
+    x = layers.Conv2D(4, 2, 2, activation="relu", name="down")(images)
+    x = layers.Conv2DTranspose(6, 5, 2, padding=padding, name="up")(x)
+    for layer in behind:
+        x = layer(x)
+    return _classified(images, layers.ReLU()(x), layers.GlobalMaxPooling2D)
+
+
+def transposed_convolution_that_is_cut() -> keras.Model:
+    """The right one."""
+    return transposed_convolution("valid", layers.Cropping2D(((2, 1), (2, 1))))
+
+
+def transposed_convolution_of_a_turned_image() -> keras.Model:
+    return transposed_convolution("valid", layers.Cropping2D(((2, 1), (2, 1))), lambda x: keras.ops.flip(x, 1) * 1.5)
+
+
+def padded_convolution(padding: str = "same", *, mode: str | None = None, dilation: int = 1) -> keras.Model:
+    """The port of `reflecting`, as one writes it first."""
+    images = keras.Input((8, 8, 3))
+    around = ((0, 0), (2, 2), (2, 2), (0, 0))
+    x = images if mode is None else keras.ops.pad(images, around, mode)
+    return _classified(images, layers.Conv2D(4, 5, padding=padding, dilation_rate=dilation, activation="relu")(x))
+
+
+def reflecting() -> keras.Model:
+    return padded_convolution("valid", mode="reflect")
+
+
+def reflecting_and_dilated() -> keras.Model:
+    return padded_convolution("valid", mode="reflect", dilation=2)
+
+
+class Attends(keras.Model):
+    """The port of `Attends`."""
+
+    def __init__(self, factor: float = 0.5, heads: int = 2, axis: int = -1, at_once: bool = False) -> None:
+        super().__init__()
+        self.factor, self.heads, self.axis = factor, heads, axis
+        self.patches = layers.Conv2D(8, 2, 2, name="patches")
+        named = {"three": 24} if at_once else dict.fromkeys(("query", "key", "value"), 8)
+        self.three = [layers.Dense(width, name=name) for name, width in named.items()]
+        self.project, self.dense = layers.Dense(8, name="project"), layers.Dense(CLASSES, name="dense")
+
+    def call(self, x: Any) -> Any:
+        x = 3 * keras.ops.reshape(self.patches(x), (-1, 16, 8))
+        three = keras.ops.split(keras.ops.concatenate([each(x) for each in self.three], -1), 3, -1)
+        query, key, value = (keras.ops.reshape(each, (-1, 16, self.heads, 8 // self.heads)) for each in three)
+        scores = keras.ops.softmax(self.factor * keras.ops.einsum("nqhd,nkhd->nhqk", query, key), self.axis)
+        x = keras.ops.einsum("nhqk,nkhd->nqhd", scores, value)
+        return self.dense(keras.ops.mean(self.project(keras.ops.reshape(x, (-1, 16, 8))), 1))
+
+
+def attends_without_a_factor() -> keras.Model:
+    return Attends(1.0)
+
+
+def attends_with_four_heads() -> keras.Model:
+    return Attends(0.5, 4)
+
+
+def attends_over_queries() -> keras.Model:
+    return Attends(axis=-2)
+
+
+def attends_in_layers(factor: float = 0.5) -> keras.Model:
+    """The port of `Attends` whose softmax is recorded."""
+    images = keras.Input((8, 8, 3))
+    x = 3 * layers.Reshape((16, 8))(layers.Conv2D(8, 2, 2, name="patches")(images))
+    three = (layers.Reshape((16, 2, 4))(layers.Dense(8, name=name)(x)) for name in ("query", "key", "value"))
+    query, key, value = (layers.Permute((2, 1, 3))(each) for each in three)
+    scores = layers.Softmax()(keras.ops.matmul(query, keras.ops.transpose(key, (0, 1, 3, 2))) * factor)
+    x = layers.Reshape((16, 8))(layers.Permute((2, 1, 3))(keras.ops.matmul(scores, value)))
+    return _classified(images, layers.Dense(8, name="project")(x), layers.GlobalAveragePooling1D)
+
+
+def attends_in_layers_without_a_factor() -> keras.Model:
+    return attends_in_layers(1.0)
+
+
+def attends_at_once() -> keras.Model:
+    return Attends(at_once=True)
+
+
+def attends_at_once_by_its_width() -> keras.Model:
+    return Attends(8**-0.5, at_once=True)
+
+
+def norm_first(*, last: bool = False, twice: float = 1.0) -> keras.Model:
+    """The port of `NormFirst`."""
+    images = keras.Input((8, 8, 3))
+    x = layers.GlobalAveragePooling2D()(layers.Conv2D(6, 3, name="stem")(images))
+    norm = layers.LayerNormalization(epsilon=1e-5, name="norm")
+    y = layers.Dense(7, activation="relu", name="one")(x if last else norm(x) * twice)
+    x = x + layers.Dense(6, name="two")(y)
+    return keras.Model(images, layers.Dense(CLASSES, name="dense")(norm(x) if last else x))
+
+
+def norm_last() -> keras.Model:
+    return norm_first(last=True)
+
+
+def norm_first_and_doubled() -> keras.Model:
+    return norm_first(twice=2.0)
+
+
+def norm_and_activation(first: Any = None, last: Any = None) -> keras.Model:
+    """The port of `NormThenActivation`."""
+    images = keras.Input((8, 8, 3))
+    x = layers.Dense(6, activation=first, name="hidden")(layers.Flatten()(images))
+    x = layers.LayerNormalization(epsilon=1e-5, name="norm")(x)
+    return keras.Model(images, layers.Dense(CLASSES, name="dense")(layers.Activation(last)(x)))
+
+
+def norm_then_activation() -> keras.Model:
+    return norm_and_activation(None, "tanh")
+
+
+def activation_then_norm() -> keras.Model:
+    return norm_and_activation("tanh", None)
+
+
+def activation_twice_around_norm() -> keras.Model:
+    return norm_and_activation("tanh", "tanh")
+
+
+def norm_then_relu() -> keras.Model:
+    """The port of `ReluThenNorm` in the usual order."""
+    kinds = (layers.BatchNormalization(**RIGHT_NORM), layers.ReLU(), layers.Flatten(), layers.Dense(CLASSES))
+    return keras.Sequential([keras.Input((8, 8, 3)), layers.Conv2D(4, 3, padding="same"), *kinds])
+
+
 # Losses, optimizers and preparations.
 
 
@@ -667,6 +842,44 @@ def from_one(labels: Any, outputs: Any) -> Any:
 
 def summed(labels: Any, outputs: Any) -> Any:
     return tf.reduce_sum(cross_entropy(labels, outputs))
+
+
+def _weights_of(labels: Any) -> Any:
+    return tf.gather(tf.constant([1.0, 2.0, 0.5, 4.0, 3.0], tf.float64), labels)
+
+
+def cross_entropy_of_weighted_classes(labels: Any, outputs: Any) -> Any:
+    """As `class_weight` of Keras's `fit`, which divides by the number of images."""
+    return cross_entropy(labels, outputs) * _weights_of(labels)
+
+
+def cross_entropy_over_the_weights(labels: Any, outputs: Any) -> Any:
+    return tf.reduce_sum(cross_entropy_of_weighted_classes(labels, outputs)) / tf.reduce_sum(_weights_of(labels))
+
+
+def focal(labels: Any, outputs: Any) -> Any:
+    """Weights each image by itself."""
+    each = cross_entropy(labels, outputs)
+    return each * (1 - tf.exp(-each)) ** 2
+
+
+def rmsprop() -> Any:
+    return keras.optimizers.RMSprop(0.01, rho=0.9, epsilon=0.1, momentum=0.5)
+
+
+def rmsprop_without_momentum() -> Any:
+    return keras.optimizers.RMSprop(0.01, rho=0.9, epsilon=0.1)
+
+
+class RMSprop(keras.optimizers.RMSprop):
+    """Takes the gradient twice."""
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        super().update_step(gradient * 2, variable, learning_rate)
+
+
+def wrong_rmsprop() -> Any:
+    return RMSprop(0.01, rho=0.9, epsilon=0.1, momentum=0.5)
 
 
 def adam() -> Any:

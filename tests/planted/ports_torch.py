@@ -492,6 +492,100 @@ def frozen_for_run() -> nn.Module:
     return net
 
 
+class Resized(nn.Module):
+    """Doubles a feature map between two convolutions."""
+
+    def __init__(self, larger: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.one, self.two, self.dense = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 5, 3), nn.Linear(5, CLASSES)
+        self.larger = larger
+
+    def forward(self, x: Any) -> Any:
+        return self.dense(torch.tanh(self.two(self.larger(torch.relu(self.one(x))))).mean((2, 3)))
+
+
+def resized_to_the_nearest() -> nn.Module:
+    return Resized(nn.Upsample(scale_factor=2))
+
+
+def resized_with_aligned_corners() -> nn.Module:
+    return Resized(nn.Upsample(scale_factor=2, mode="bilinear", align_corners=True))
+
+
+def resized_by_a_function() -> nn.Module:
+    return Resized(lambda x: functional.interpolate(x, scale_factor=2, mode="bicubic"))
+
+
+class Transposed(nn.Module):
+    """Doubles a feature map by a transposed convolution that PyTorch cuts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down, self.up = nn.Conv2d(3, 4, 2, 2), nn.ConvTranspose2d(4, 6, 5, stride=2, padding=2, output_padding=1)
+        self.dense = nn.Linear(6, CLASSES)
+
+    def forward(self, x: Any) -> Any:
+        return self.dense(torch.relu(self.up(torch.relu(self.down(x)))).amax((2, 3)))
+
+
+def reflecting() -> nn.Module:
+    """Pads by reflection."""
+    first = nn.Conv2d(3, 4, 5, padding=2, padding_mode="reflect")
+    return nn.Sequential(first, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, CLASSES))
+
+
+class Attends(nn.Module):
+    """Attention of two heads between 16 patches, written out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, 8, 2, 2)
+        self.query, self.key, self.value, self.project = (nn.Linear(8, 8) for _ in range(4))
+        self.dense = nn.Linear(8, CLASSES)
+
+    def forward(self, x: Any) -> Any:
+        x = 3 * self.patches(x).flatten(2).transpose(1, 2)
+        query, key, value = (each(x).unflatten(2, (2, 4)).transpose(1, 2) for each in (self.query, self.key, self.value))
+        x = functional.softmax(query @ key.transpose(2, 3) / 2, -1) @ value
+        return self.dense(self.project(x.transpose(1, 2).flatten(2)).mean(1))
+
+
+class AttendsAtOnce(nn.Module):
+    """The same by PyTorch's function, of one layer for queries, keys and values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches, self.three, self.project = nn.Conv2d(3, 8, 2, 2), nn.Linear(8, 24), nn.Linear(8, 8)
+        self.dense = nn.Linear(8, CLASSES)
+
+    def forward(self, x: Any) -> Any:
+        three = self.three(3 * self.patches(x).flatten(2).transpose(1, 2)).chunk(3, -1)
+        x = functional.scaled_dot_product_attention(*(each.unflatten(2, (2, 4)).transpose(1, 2) for each in three))
+        return self.dense(self.project(x.transpose(1, 2).flatten(2)).mean(1))
+
+
+class NormFirst(nn.Module):
+    """A residual block that normalises what its branch takes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(3, 6, 3), nn.LayerNorm(6)
+        self.one, self.two, self.dense = nn.Linear(6, 7), nn.Linear(7, 6), nn.Linear(6, CLASSES)
+
+    def forward(self, x: Any) -> Any:
+        x = self.stem(x).mean((2, 3))
+        return self.dense(x + self.two(torch.relu(self.one(self.norm(x)))))
+
+
+class NormThenActivation(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.norm, self.dense = nn.Linear(192, 6), nn.LayerNorm(6), nn.Linear(6, CLASSES)
+
+    def forward(self, x: Any) -> Any:
+        return self.dense(torch.tanh(self.norm(self.hidden(x.flatten(1)))))
+
+
 class Unsupported(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -513,6 +607,29 @@ class Broken(nn.Module):
 
 def cross_entropy(outputs: Any, labels: Any) -> Any:
     return functional.cross_entropy(outputs, labels)
+
+
+def cross_entropy_of_weighted_classes(outputs: Any, labels: Any) -> Any:
+    """PyTorch divides by the sum of the weights."""
+    return functional.cross_entropy(outputs, labels, torch.tensor([1.0, 2.0, 0.5, 4.0, 3.0], dtype=torch.float64))
+
+
+def rmsprop(parameters: Iterable[Any]) -> Any:
+    return torch.optim.RMSprop(parameters, 0.01, alpha=0.9, eps=0.1, momentum=0.5)
+
+
+class BelowTheRoot(torch.optim.Optimizer):
+    """RMSprop as Keras has it."""
+
+    def __init__(self, parameters: Iterable[Any]) -> None:
+        super().__init__(parameters, {"lr": 0.01, "alpha": 0.9, "eps": 0.1})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        for each in self.param_groups[0]["params"]:
+            square = self.state[each].setdefault("square", torch.zeros_like(each))
+            square.mul_(0.9).addcmul_(each.grad, each.grad, value=1 - 0.9)
+            each.sub_(0.01 * each.grad / (square + 0.1).sqrt())
 
 
 def adam(parameters: Iterable[Any]) -> Any:

@@ -69,6 +69,16 @@ def matched(both: Both, net: str, model: str, **options: Any) -> Match:
         ("Perceptron", "perceptron", {"prepare": ("channels_last", "scaled_only")}),
         ("Heads", "heads_channels_first", {}),
         ("with_relu6", "subclassed_with_relu6", {}),
+        ("resized_to_the_nearest", "resized_to_the_nearest", {}),
+        ("Transposed", "transposed_convolution_that_is_cut", {}),
+        ("reflecting", "reflecting", {}),
+        ("Attends", "Attends", {}),
+        ("Attends", "attends_in_layers", {}),
+        ("AttendsAtOnce", "attends_at_once", {}),
+        ("NormFirst", "norm_first", {}),
+        ("NormThenActivation", "norm_then_activation", {}),
+        ("Net", "port", {"loss": ("cross_entropy_of_weighted_classes", "cross_entropy_over_the_weights")}),
+        ("Net", "port", {"optimizer": ("BelowTheRoot", "rmsprop_without_momentum")}),
         *(
             pytest.param(net, port, options, marks=pytest.mark.slow)
             for net, port, options in (
@@ -172,6 +182,46 @@ CASES: list[tuple[str, str, str, str, dict[str, Any], str]] = [
     ),
     ("padding", "logits, inference", "Net", "same_padding", {}, "tensorflow 0 above and 1 below, 0 left and 1 right"),
     ("padding", "logits, inference", "blocks", "same_padding_in_a_block", {}, "pads 1 above and 1 below, 1 left and 1 right"),
+    (
+        *("padding", "logits, inference", "Transposed", "transposed_convolution", {}),
+        "2 above and 1 below, 2 left and 1 right of the whole map, tensorflow 1 above and 2 below, 1 left and 2 right.",
+    ),
+    (
+        *("padding", "logits, inference", "reflecting", "padded_convolution", {}),
+        "2 left and 2 right by mode reflect, tensorflow 2 above and 2 below, 2 left and 2 right with zeros.",
+    ),
+    (
+        *("interpolation", "logits, inference", "resized_with_aligned_corners", "resized_bilinearly", {}),
+        "pytorch resizes by bilinear with aligned corners, tensorflow by bilinear.",
+    ),
+    (
+        *("interpolation", "logits, inference", "resized_by_a_function", "resized_to_the_nearest", {}),
+        "pytorch resizes by bicubic (-0.75), tensorflow by nearest.",
+    ),
+    ("attention", "logits, inference", "Attends", "attends_without_a_factor", {}, "by 0.5 in 2 heads, tensorflow by 1 in 2"),
+    ("attention", "logits, inference", "Attends", "attends_in_layers_without_a_factor", {}, "2 heads, tensorflow by 1 in 2"),
+    ("attention", "logits, inference", "Attends", "attends_with_four_heads", {}, "0.5 in 2 heads, tensorflow by 0.5 in 4"),
+    ("attention", "logits, inference", "AttendsAtOnce", "attends_at_once_by_its_width", {}, "2 heads, tensorflow by 0.353553"),
+    (
+        *("normalisation-place", "logits, inference", "NormFirst", "norm_last", {}),
+        "pytorch has the normalisation norm in front of one, one, tensorflow has norm elsewhere.",
+    ),
+    (
+        *("normalisation-place", "logits, inference", "NormThenActivation", "activation_then_norm", {}),
+        "pytorch has the normalisation norm in front of tanh, tensorflow has norm behind tanh.",
+    ),
+    (
+        *("normalisation-place", "logits, training", "ReluThenNorm", "norm_then_relu", {}),
+        "pytorch has the normalisation norm behind ReLU, tensorflow has batch_normalization",
+    ),
+    (
+        *("activation", "logits, inference", "InvertedResidual", "inverted_residual_with_relu_before_the_sum", {}),
+        "In front of an addition: pytorch applies no activation, tensorflow ReLU.",
+    ),
+    (
+        *("activation", "logits, inference", "blocks", "relu_before_the_sum", {}),
+        "In front of an addition: pytorch applies no activation (behind the sum ReLU), tensorflow ReLU (these",
+    ),
     ("activation", "logits, inference", "with_gelu_tanh", "gelu", {}, "GELU (tanh), tensorflow GELU (erf)"),
     ("activation", "logits, inference", "with_leaky", "leaky", {}, "leaky ReLU, slope 0.01, tensorflow leaky ReLU, slope 0.3"),
     ("activation", "logits, inference", "with_small_gelu_tanh", "gelu", {}, "GELU (tanh), tensorflow GELU (erf)"),
@@ -200,6 +250,16 @@ CASES: list[tuple[str, str, str, str, dict[str, Any], str]] = [
     ("label-encoding", "loss", "Net", "port", {"loss": ("cross_entropy", "from_one")}, "labels one too low"),
     ("loss", "loss", "Net", "port", {"loss": ("cross_entropy", "of_probabilities")}, "softmax of the outputs"),
     ("loss", "loss", "Net", "port", {"loss": ("cross_entropy", "summed")}, "sum of the cross-entropies"),
+    (
+        *("class-weights", "loss", "Net", "port", {"loss": ("cross_entropy_of_weighted_classes", "cross_entropy")}),
+        "pytorch weights the classes 0, 1, 2, 3, 4 as 1 : 2 : 0.5 : 4 : 3, tensorflow all classes alike.",
+    ),
+    (
+        *("class-weights", "loss", "Net", "port"),
+        {"loss": ("cross_entropy_of_weighted_classes", "cross_entropy_of_weighted_classes")},
+        "4 : 3. pytorch divides by the sum of the weights, tensorflow by another number,",
+    ),
+    ("rmsprop", "one update, own optimizers", "Net", "port", {"optimizer": ("rmsprop", "rmsprop")}, "0.1 behind the root"),
     ("weight-decay", "loss", "Net", "regularized", {}, "tensorflow adds a regularizer to the loss: 0.01 times the square"),
     ("adam-epsilon", "one update, own optimizers", "Net", "port", {"optimizer": ("adam", "adam")}, "1e-07 before the bias"),
     (
@@ -250,6 +310,27 @@ def test_a_pairing_is_not_doubted_where_the_layers_agree_or_the_user_names_it(
     found = matched(both, net, model, maps=maps)
     assert not found.holds and "pairing" not in {each.name for rung in found.rungs for each in rung.causes}, found.sentences
     assert any(rung.between for rung in found.rungs), found.sentences
+
+
+@pytest.mark.parametrize(
+    ("cause", "net", "model", "options"),
+    [
+        ("interpolation", "resized_to_the_nearest", "resized_upside_down", {}),
+        ("padding", "Transposed", "transposed_convolution_of_a_turned_image", {}),
+        ("padding", "reflecting", "reflecting_and_dilated", {}),
+        ("attention", "Attends", "attends_over_queries", {}),
+        ("normalisation-place", "NormFirst", "norm_first_and_doubled", {}),
+        ("normalisation-place", "NormThenActivation", "activation_twice_around_norm", {}),
+        ("activation", "InvertedResidual", "inverted_residual_halved_before_the_sum", {}),
+        ("class-weights", "Net", "port", {"loss": ("cross_entropy", "focal")}),
+        ("rmsprop", "Net", "port", {"optimizer": ("rmsprop", "wrong_rmsprop")}),
+    ],
+)
+def test_another_fault_at_the_same_place_does_not_get_the_name(
+    both: Both, cause: str, net: str, model: str, options: dict[str, Any]
+) -> None:
+    found = matched(both, net, model, **options)
+    assert not found.holds and cause not in {each.name for rung in found.rungs for each in rung.causes}, found.sentences
 
 
 @pytest.mark.parametrize(
@@ -474,7 +555,7 @@ def test_layers_that_see_the_same_are_judged_by_their_running_statistics_and_oth
 
 
 def test_a_fault_that_has_no_name_is_said_to_lie_between_two_layers(both: Both) -> None:
-    found = matched(both, "blocks", "relu_before_the_sum")
+    found = matched(both, "blocks", "turned_before_the_sum")
     said = " ".join(found.sentences)
     assert said.count("were paired with") <= 1 and not found.holds
     assert "The fault lies between 0.same#2, block/same#2, the last that agree, and 1.down, block_1/down." in said, said
