@@ -190,3 +190,11 @@ def test_accuracies_that_differ_where_losses_agree_are_said_to_be_unexplained() 
     half = same.runs["tensorflow-serial-2"][0]
     same.runs["tensorflow-serial-2"][0] = half.model_copy(update={"step_losses": half.step_losses[:10]})
     assert said(same)[-1] == " So rounding alone can make the scores differ in the end."
+
+
+def test_losses_that_an_old_checkpoint_did_not_keep_are_said_to_be_not_judged() -> None:
+    of = stored({1: losses(0.5), 2: []})
+    assert not any("not judged" in each for each in said(of))
+    of.runs["tensorflow-serial-2"][0] = of.runs["tensorflow-serial-2"][0].model_copy(update={"resumes": 1})
+    why = "a run was resumed from a checkpoint that lacks them."
+    assert f" serial, 2 cores: the losses after the first step are not judged: {why}" in said(of)
