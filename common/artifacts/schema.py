@@ -257,7 +257,7 @@ class RunResult(Exact):
     first_step_loss: float | None = None
     """Mean loss of the first batch before any update, to full precision: equal in both frameworks up to rounding."""
     step_losses: list[float] = []
-    """Mean losses of the first steps, each before its update. Empty also where a checkpoint of an earlier version lacks them."""
+    """Mean losses of the first steps, each before its update. Empty also where an older checkpoint lacks them."""
     phases: Phases | None = None
     peak_memory_mib: float | None = None
     """Largest resident memory (RSS) of the run, its ranks and workers summed; of a resumed run, of its largest attempt."""
