@@ -226,7 +226,8 @@ def _trajectories(stored: Stored) -> list[str]:
         alike.setdefault(explained, []).append(f" {_mode(row)}: the losses differ by {pair.shown}.")
     said: list[str] = []
     for explained, rows in alike.items():
-        said += [*rows, f" These {len(rows)}: {explained}"] if len(rows) > 1 else [f"{rows[0]} {explained}"]
+        together = "Both rows" if len(rows) == 2 else f"These {len(rows)} rows"
+        said += [*rows, f" {together}: {explained}"] if len(rows) > 1 else [f"{rows[0]} {explained}"]
     said += [
         f" {_mode(row)}: the losses after the first step are not judged: a run was resumed from a checkpoint that lacks them."
         for row in _resumed_without_losses(stored)

@@ -513,7 +513,7 @@ def test_a_row_that_leaves_the_distance_of_a_few_copies_is_judged_by_more(
     assert made_of == []
     behave(fake_twins, left__serial__2="followed", right__serial__2="turned")
     done = compare("run", *arguments, "--out", tmp_path / "turned")
-    assert made_of == [few] and "Rounding: copies of the serial run" in re.sub(r"\s+", " ", done.stdout)
+    assert made_of == [few] and "Rounding explains this. Copies of the run differ as much" in re.sub(r"\s+", " ", done.stdout)
     proof = store.read_plan(tmp_path / "turned").proof
     assert proof is not None and proof.trajectories == copies(2.00015, ladder.MORE_COPIES)
 
