@@ -216,6 +216,8 @@ def test_a_row_that_was_interrupted_names_its_repeats_without_a_result_too() -> 
         "incomplete",
         "1 of 5 repeats was interrupted, 2 have no result",
     )
+    alone = stored.model_copy(update={"runs": {**stored.runs, row.id: {2: killed}}})
+    assert summarize(alone)[0].reason == "interrupted (1 of 5 repeats, 4 more have no result)"
     compared = Compared(stored, summaries, findings(stored, summaries))
     assert "repeats: 5 planned, 3 to 5 made" in comparison_report.facts(compared)[0]
     whole = made.repeated()
