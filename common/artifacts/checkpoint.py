@@ -49,6 +49,8 @@ class Progress(Exact):
     epochs: list[EpochRecord]
     phases: Phases
     first_step_loss: float
+    step_losses: list[float] = []
+    """As in the result. Empty in a checkpoint of an earlier version."""
     resumes: int
     """How often it had resumed before this checkpoint was made."""
     usage: Usage

@@ -259,7 +259,7 @@ class RunResult(Exact):
     first_step_loss: float | None = None
     """Mean loss of the first batch before any update, to full precision: equal in both frameworks up to rounding."""
     step_losses: list[float] = []
-    """Mean losses of the first steps, each before its update. Empty also where the run resumed within them."""
+    """Mean losses of the first steps, each before its update. Empty also where an older checkpoint lacks them."""
     spot_checks: list[Count] = []
     """Steps that were recorded off the clock for a judge, from 1. Of a resumed run, those of its last attempt."""
     phases: Phases | None = None

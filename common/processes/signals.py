@@ -25,21 +25,37 @@ def code_of(code: int) -> int:
 
 
 @contextmanager
+def noted() -> Generator[list[int]]:
+    """Let SIGINT and SIGTERM wait for the end of the block, for work that is finished once it is begun.
+
+    Only the main thread handles signals, so in others this does nothing.
+
+    Yields:
+        The numbers of those that have arrived. No handler gets them.
+    """
+    arrived: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield arrived
+        return
+    before = {number: signal.signal(number, lambda number, frame: arrived.append(number)) for number in ENDING}
+    try:
+        yield arrived
+    finally:
+        for number, handler in reversed(before.items()):  # SIGINT last: its handler may raise, and the other must be back
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+@contextmanager
 def deferred() -> Generator[None]:
     """Let SIGINT and SIGTERM wait for the end of the block. There the handlers from before get the first that arrived.
 
     Start a process and note it within one block: else a signal between the two leaves an orphan. The signals are not blocked,
     because a process that is started would inherit that. Only the main thread handles signals, so in others this does nothing.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     arrived: list[int] = []
-    before = {number: signal.signal(number, lambda number, frame: arrived.append(number)) for number in ENDING}
     try:
-        yield
+        with noted() as arrived:
+            yield
     finally:
-        for number, handler in reversed(before.items()):  # SIGINT last: its handler may raise, and the other must be back
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
         if arrived:
             signal.raise_signal(arrived[0])

@@ -299,7 +299,8 @@ class Run:
         self._load, self._frequency_mhz = progress.load_start, progress.frequency_start_mhz
         same_ranks = progress.identity.spec.replicas == self._spec.replicas  # an elastic run's times do not count
         self._audit = Audit(progress.clock if same_ranks else [])
-        self.record(first_step_loss=progress.first_step_loss, resumes=progress.resumes + 1, clock_caution=self._audit.caution())
+        self.record(first_step_loss=progress.first_step_loss, step_losses=progress.step_losses)
+        self.record(resumes=progress.resumes + 1, clock_caution=self._audit.caution())
         self._event("first_step", seconds=progress.phases.first_step_seconds, loss=progress.first_step_loss)
         for record in progress.epochs:
             self._event("epoch", **record.model_dump())
@@ -330,6 +331,7 @@ class Run:
             epochs=self._epochs,
             phases=self._phases_so_far(),
             first_step_loss=self._facts["first_step_loss"],
+            step_losses=self._facts.get("step_losses", []),
             resumes=self._facts.get("resumes", 0),
             usage=self._usage,
             load_start=self._load,

@@ -22,6 +22,7 @@ from compare.core.progress import display
 from compare.execution import executor, store
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison
+from compare.judgement import cautions
 from compare.proof import ladder, timed_rows
 from compare.reporting.document import Report
 from compare.reporting.tables import Cell, Column, Table
@@ -310,6 +311,7 @@ def report(
     left_out = [f"{row}: {reason}" for row, reason in plain["not_run"].items()]
     return Report(
         title="Dry run",
+        first_sentences=cautions.nothing_can_run(comparison),
         findings=[*([("Not run", left_out)] if left_out else []), ("Time and disk", _sentences(plain))],
         tables=[Table("dry_run", "Runs, in this order", columns, rows)] if rows else [],
         values=plain,

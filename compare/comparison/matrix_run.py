@@ -14,13 +14,14 @@ import typer
 from common.artifacts import records
 from common.data.sources import DataRefused
 from common.machine import machine
+from common.processes import signals
 from common.spec import SpecError
 from compare.cluster import jobs
 from compare.comparison import comparison_plan, estimate, spread
 from compare.comparison.comparison_plan import Request
 from compare.core import exits, wording
 from compare.core.errors import FolderError, LaunchError
-from compare.core.interrupt import Interrupted, interruptible
+from compare.core.interrupt import SIGNALLED, Interrupted, interruptible
 from compare.execution import cells, code_digest, contestants, results_folder, store
 from compare.execution.cells import Cell, MatrixPlan
 from compare.reporting import matrix_report
@@ -113,10 +114,11 @@ def run_all(
                 spread.run_cells(plan, folder, received)
         except Interrupted as interruption:
             code = interruption.exit_code
-        report = matrix_report.report(matrix_report.read(folder), folder)
-        # Of an interrupted matrix, the interruption is the reason.
-        done = deliver(replace(report, failures=()) if code else report, folder)
-    return code or done
+        with signals.noted() as late:
+            report = matrix_report.report(matrix_report.read(folder), folder)
+            # Of an interrupted matrix, the interruption is the reason.
+            done = deliver(replace(report, failures=()) if code else report, folder)
+    return code or (SIGNALLED + late[0] if late else done)
 
 
 def _run_cells(plan: MatrixPlan, folder: Path, within: Within, *, live: bool) -> None:

@@ -14,6 +14,7 @@ from common import spec
 from common.artifacts import results
 from common.artifacts.schema import RunResult
 from common.machine import rates
+from common.processes import signals
 from common.spec import SpecError
 from compare.comparison import comparison_plan, estimate, made_again, matrix_run, spread
 from compare.comparison.comparison_plan import Request
@@ -30,7 +31,7 @@ from compare.execution import cells, executor, options, run_settings, signing, s
 from compare.execution.cells import MatrixPlan
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison, ProofRecord
-from compare.judgement import decision, run_figures, sameness, summary
+from compare.judgement import cautions, decision, run_figures, sameness, summary
 from compare.proof import claims, ladder, spot_checks, timed_rows
 from compare.reporting import comparison_report
 from compare.reporting.comparison_report import Compared
@@ -329,11 +330,14 @@ def _do(request: Request) -> _Done:
                     _judge_spot_checks(folder, request, live)
                 except Interrupted as interruption:
                     code = interruption.exit_code
-                live.say("report")
-                unsigned = signing.sign(folder, store.read(folder).made_from, request.sign) if request.sign else None
-                made = comparison_report.read(folder, unwritten_runs)
-                report = comparison_report.report(made, folder)
-                unwritten = " ".join(filter(None, (report.write(folder), unsigned))) or None
+                with signals.noted() as late:
+                    live.say("report")
+                    unsigned = signing.sign(folder, store.read(folder).made_from, request.sign) if request.sign else None
+                    made = comparison_report.read(folder, unwritten_runs)
+                    report = comparison_report.report(made, folder)
+                    unwritten = " ".join(filter(None, (report.write(folder), unsigned))) or None
+                if late and not code:
+                    code = SIGNALLED + late[0]
             except BaseException:
                 live.finish("Stopped by an error.", reported=False)
                 raise
@@ -376,6 +380,8 @@ def proof(comparison: Comparison, request: Request, folder: Path, shown: Display
     """Prove that the frameworks train the same. A proof that breaks off proves nothing; it stops no run."""
     if comparison.rows[0].spec.part != "training":
         return ProofRecord(verdict="not claimed", sentence="a part of the training was run, which learns nothing")
+    if cautions.nothing_can_run(comparison):
+        return ProofRecord(verdict="not claimed", sentence="no row can run here")
     modes = timed_rows.modes_of(comparison.rows)
     if len(request.frameworks) < 2 and modes == ["serial"]:
         return ProofRecord(verdict="not claimed", sentence="one framework alone has nothing to be compared with")

@@ -9,6 +9,8 @@ from compare.core.wording import percent
 
 UNBOUNDED = "too few repeats to bound it"
 """Stands for an interval that says nothing else."""
+HOLDS = "Intervals hold however often repeats are added."
+"""Of intervals that `Looks` has corrected."""
 
 
 def word(judged: Judged, *, above: str, below: str, neither: str) -> str:

@@ -12,6 +12,7 @@ from compare.core.statistics import Spread, chance_of, is_no_better_than, spread
 from compare.core.wording import percent
 from compare.evaluation.scoring import Evaluated
 from compare.judgement.row_figures import GUESSING
+from compare.reporting.class_tables import ZERO
 from compare.reporting.tables import Column, Table, value_at, with_rows
 
 
@@ -119,10 +120,7 @@ def class_table(made: Evaluated) -> Table:
     ]
     if lines:
         lines += [(f"{average} average", made.num_examples, average) for average in ("macro", "weighted")]
-    note = (
-        "Support: test images of the class. Macro: each class counts the same; weighted: by its support. 0 stands where a "
-        "class was never predicted or never occurs."
-    )
+    note = f"Support: test images of the class. Macro: each class counts the same; weighted: by its support. {ZERO}"
     return Table.of("classes", "Precision, recall and F1 of each class", columns, lines, note, spreads_on_terminal=False)
 
 

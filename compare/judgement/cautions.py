@@ -13,7 +13,7 @@ from compare.core import wording
 from compare.core.statistics import fell, is_no_better_than
 from compare.execution import matrix, store
 from compare.execution.matrix import Row
-from compare.execution.store import Replaced, Stored
+from compare.execution.store import Comparison, Replaced, Stored
 from compare.judgement import environments
 from compare.judgement.row_figures import Summary
 from compare.judgement.run_figures import cores_words
@@ -114,6 +114,17 @@ def _cut_short(summary: Summary, runs: Sequence[RunResult]) -> Iterator[_Caution
     for reason in dict.fromkeys(run.started_over for run in runs if run.started_over):
         said = f"started over: {reason}."
         yield _Caution(summary.name, f"was {said}", said)
+
+
+def nothing_can_run(comparison: Comparison) -> list[str]:
+    """Why nothing is trained, and what to do. Empty: a row can run here."""
+    why = dict.fromkeys(row.unavailable for row in comparison.rows)
+    if None in why:
+        return []
+    cure = f"To see what it can run: {wording.command('doctor')}"
+    if any(str(each).startswith("not parallel") for each in why):
+        cure = "Ask for fewer replicas, or add --oversubscribe, which lets replicas share cores."
+    return [f"NO ROW CAN RUN on this machine, so nothing is trained ({'; '.join(map(str, why))}). {cure}"]
 
 
 def _other_mathematics(spec: Spec, replicas: int) -> str:

@@ -52,7 +52,7 @@ NOT_RECORDED = "not recorded"
 WORDS = {
     "closed": "equal conditions (closed division)",
     "open": "each one's best switches (open division)",
-    "neither": "conditions that differ (neither division)",
+    "neither": "unequal conditions (neither closed nor open division)",
     "not known": "conditions that are not known",
 }
 """Of a division, after "with"."""

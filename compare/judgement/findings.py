@@ -25,7 +25,7 @@ class Findings(Frozen):
     comparable: bool
     """Whether the timed runs had the same data, weights and order, and the same first step up to rounding."""
     divisions: list[str]
-    """Divisions that disagree. Then the division of each pair of rows."""
+    """What comes first: why nothing is trained. Divisions that disagree. Then the division of each pair of rows."""
     contestants: list[str]
     """Which framework is faster, for each configuration that both ran."""
     modes: list[str]
@@ -59,7 +59,7 @@ def findings(stored: Stored, summaries: Sequence[Summary]) -> Findings:
     return Findings(
         sameness=sameness.sentences(stored, summaries),
         comparable=comparable,
-        divisions=_divisions(stored, summaries, judged),
+        divisions=cautions.nothing_can_run(stored.comparison) + _divisions(stored, summaries, judged),
         contestants=verdict_sentences.of_contestants(stored, judged),
         modes=verdict_sentences.of_modes(stored, summaries, judged),
         verdicts=verdicts,

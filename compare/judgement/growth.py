@@ -78,35 +78,37 @@ class Growth(NamedTuple):
             return "No copies of the run were made: nothing says whether this is rounding."
         if not (finite := np.isfinite(self.differences)).all():
             return f"NOT ROUNDING: a loss of step {int(np.argmin(finite)) + 1} is no number."
+        copies = "Copies are the serial run with weights that start one unit in the last place apart, "
+        copies += f"{self.number} in each framework."
         if (step := self.beyond) is not None:
             more = f"from step {step} on the losses differ by more than copies do ({self.at(step)}, limit "
             more += f"{self.limits[step - 1]:.1e})."
             if self.is_other_training:
                 return f"NOT ROUNDING: {more}"
             return (
-                f"Not shown to be rounding: {more} Copies are the serial run with weights that start one unit in the last "
-                f"place apart, {self.number} in each framework. They show how far rounding carries a run. Three reasons are "
+                f"Not shown to be rounding: {more} {copies} They show how far rounding carries a run. Three reasons are "
                 f"left: chance, for rounding alone passes so few copies in up to one comparison of {2 * self.number + 1}; sums "
                 "that round by more than one unit, as BatchNorm's over a batch may; or the frameworks compute something else."
             )
         last = self.limits[self.judged - 1]
-        copies = (
-            f"copies of the serial run ({self.number} in each framework) whose weights start one unit in the last place apart"
-        )
         apart = self.copies[: self.judged]
         unlike = self.differences[: self.judged] > np.maximum(MARGIN * apart, UNITS)
         step = int(np.argmax(unlike)) + 1 if unlike.any() else None
         if last > FLOAT32_TOLERANCE:
-            said = f"Rounding: {copies} differ as much (limit {last:.1e}, twice their distance)."
+            limit = f"(limit {last:.1e}, twice their distance)"
+            said = f"Rounding explains this. Copies of the run differ as much {limit}."
             if step is not None:
-                said = f"{copies[0].upper()}{copies[1:]} differ as much later (limit {last:.1e}, twice their distance). But "
-                said += f"{self.at(step)} is more than twice the {apart[step - 1]:.1e} of copies there. Less than "
-                said += f"{FLOAT32_TOLERANCE:.0e} is too little to judge."
+                said = f"Copies of the run differ as much later {limit}. But {self.at(step)} is more than twice the "
+                said += f"{apart[step - 1]:.1e} of copies there. Less than {FLOAT32_TOLERANCE:.0e} is too little to judge."
         elif step is not None:
             said = f"Less than {FLOAT32_TOLERANCE:.0e}, but {self.at(step)} is more than twice {apart[step - 1]:.1e}, the "
-            said += f"distance of {copies}. It is within the tolerance of float32 losses, but copies alone do not explain it."
+            said += "distance of copies. It is within the tolerance of float32 losses, but copies alone do not explain it."
         else:
-            said = f"Rounding: less than {FLOAT32_TOLERANCE:.0e}. In {copies} it does not grow beyond that."
+            said = (
+                f"Rounding explains this. It is less than {FLOAT32_TOLERANCE:.0e}, and between copies it does not grow beyond "
+            )
+            said += "that."
+        said += f" {copies}"
         if self.judged < len(self.differences):
             said += f" Copies were followed for {self.judged} steps. Later losses are not judged."
         return said

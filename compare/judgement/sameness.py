@@ -253,14 +253,30 @@ def _trajectories(stored: Stored) -> list[str]:
     found = growths(stored)
     alike: dict[str, list[str]] = {}
     for row, pair in found:
-        cores = f", {wording.count(row.spec.cores, 'core')}" if row.spec.mode == "serial" else f" x{row.spec.replicas}"
         open_ = pair.beyond is not None and not pair.is_other_training
         explained = f"{pair.explained} {_single_steps(stored)}" if open_ else pair.explained
-        alike.setdefault(explained, []).append(f" {row.spec.variant}{cores}: the losses differ by {pair.shown}.")
+        alike.setdefault(explained, []).append(f" {_mode(row)}: the losses differ by {pair.shown}.")
     said: list[str] = []
     for explained, rows in alike.items():
-        said += [*rows, f" These {len(rows)}: {explained}"] if len(rows) > 1 else [f"{rows[0]} {explained}"]
+        together = "Both rows" if len(rows) == 2 else f"These {len(rows)} rows"
+        said += [*rows, f" {together}: {explained}"] if len(rows) > 1 else [f"{rows[0]} {explained}"]
+    said += [
+        f" {_mode(row)}: the losses after the first step are not judged: a run was resumed from a checkpoint that lacks them."
+        for row in _resumed_without_losses(stored)
+        if row not in [judged for judged, _ in found]
+    ]
     return said + _on_scores(stored, [pair for _, pair in found])
+
+
+def _mode(row: Row) -> str:
+    cores = f", {wording.count(row.spec.cores, 'core')}" if row.spec.mode == "serial" else f" x{row.spec.replicas}"
+    return f"{row.spec.variant}{cores}"
+
+
+def _resumed_without_losses(stored: Stored) -> list[Row]:
+    """Rows with a twin, of which a run was resumed from a checkpoint of an earlier version."""
+    lacking = {row for row, each in stored.runs.items() if any(run.resumes and not run.step_losses for run in each.values())}
+    return list({one.id: one for one, other in _twin_rows(stored) if {one.id, other.id} & lacking}.values())
 
 
 def _single_steps(stored: Stored) -> str:

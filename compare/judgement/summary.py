@@ -240,16 +240,22 @@ def _status(row: Row, results: Sequence[RunResult], repeats: int, torn: int) -> 
     interrupted = [result for result in results if has_finished and was_interrupted(result)]
     bad = [result for result in results if result.status != "ok" and result not in interrupted]
     absent = repeats - len(results)
-    counts = (("interrupted", len(interrupted)), ("without a result", absent - torn), ("with a torn result", torn))
-    missing = [(number, what) for what, number in counts if number > 0]
+    counts = (
+        (len(interrupted), "was interrupted", "were interrupted"),
+        (absent - torn, "has no result", "have no result"),
+        (torn, "has a torn result", "have torn results"),
+    )
+    missing = [(number, one if number == 1 else many) for number, one, many in counts if number > 0]
     for status in (*FAILURES, "not available", "not parallel"):
         found = [result for result in bad if result.status == status]
         if found:
-            which = f"{len(found)} of {repeats} repeats: " if repeats > 1 else ""
-            gaps = "".join(f"; {number} {what}" for number, what in missing)
-            return status, f"{which}{found[0].reason or 'no reason given'}{gaps}"
+            gaps = "".join(f", {number} more {what}" for number, what in missing)
+            which = f" ({len(found)} of {repeats} repeats{gaps})" if repeats > 1 else ""
+            return status, f"{found[0].reason or 'no reason given'}{which}"
     if missing:
-        reason = ", ".join(f"{number} of {repeats} repeats {what}" for number, what in missing)
+        (number, what), *others = missing
+        first = f"{number} of {repeats} repeats" if repeats > 1 else "its only repeat"
+        reason = ", ".join([f"{first} {what}", *(f"{number} {what}" for number, what in others)])
         return "incomplete" if results else "not run", reason
     return "ok", None
 

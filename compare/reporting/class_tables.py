@@ -8,6 +8,8 @@ from compare.core.wording import shortened, visible
 from compare.judgement.row_figures import Summary
 from compare.reporting.tables import RUN, Cell, Column, Table
 
+ZERO = "0 stands where a class was never predicted or never occurs."
+"""The rule for precision, recall and F1, whose quotient has no value there."""
 _SHORT_NAME = 4
 """A class with a longer name has its id over a column on paper."""
 _CLASS_NAME = 28
@@ -23,7 +25,8 @@ def class_table(summaries: Sequence[Summary], class_names: Sequence[str]) -> lis
     columns = (
         *RUN,
         Column("class", "class"),
-        Column("examples", "examples"),
+        Column("images", "images"),
+        Column("predictions", "predictions"),
         Column("precision", "precision", 4),
         Column("recall", "recall", 4),
         Column("f1", "F1", 4),
@@ -36,13 +39,13 @@ def class_table(summaries: Sequence[Summary], class_names: Sequence[str]) -> lis
             examples, predicted = sum(true), sum(row[label] for row in summary.confusion or [])
             rows.append(
                 _run_cells(summary)
-                | {"class": names[label], "examples": examples}
-                | {"precision": hits / predicted if predicted else None, "recall": hits / examples if examples else None}
-                | {"f1": 2 * hits / (examples + predicted) if examples + predicted else None}
+                | {"class": names[label], "images": examples // summary.repeats_done, "predictions": examples}
+                | {"precision": hits / max(predicted, 1), "recall": hits / max(examples, 1)}
+                | {"f1": 2 * hits / max(examples + predicted, 1)}
             )
     note = (
-        "Test split, examples of all repeats: an image counts once in each. Precision: of what was taken for the class. "
-        "Recall: of what is of the class."
+        "Test split. Predictions: of the class's images in all repeats, each once a repeat. The quotients are of these. "
+        f"Precision: of what was taken for the class. Recall: of what is of the class. {ZERO}"
     )
     return [Table("classes", "Precision and recall by class", columns, rows, note=note)] if rows else []
 
@@ -54,17 +57,18 @@ def confusion_table(summaries: Sequence[Summary], class_names: Sequence[str]) ->
         class_names: by class id.
     """
     names = named(class_names, max((len(summary.confusion or []) for summary in summaries), default=0))
-    columns = (*RUN, Column("class", "true class"), *(_predicted(label, name) for label, name in enumerate(names)))
+    counted = Column("class", "true class"), Column("images", "images")
+    columns = (*RUN, *counted, *(_predicted(label, name) for label, name in enumerate(names)))
     rows: list[dict[str, Cell]] = [
         _run_cells(summary)
-        | {"class": names[label]}
+        | {"class": names[label], "images": sum(counts) // summary.repeats_done}
         | {f"predicted {name}": count for name, count in zip(names, counts, strict=True)}
         for summary in summaries
         for label, counts in enumerate(summary.confusion or [])
     ]
     note = (
-        "Test split, examples of all repeats: an image counts once in each. Rows are the true class, columns what it was "
-        "taken for."
+        "Test split. Rows are the true class, columns what it was taken for, counted over all repeats: an image counts once in "
+        "each."
     )
     return [Table("confusion", "Confusion", columns, rows, note=note, apart=tuple(each.key for each in RUN))] if rows else []
 

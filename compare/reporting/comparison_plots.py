@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
@@ -11,6 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation
+from matplotlib.textpath import TextPath
 from matplotlib.ticker import MaxNLocator
 
 from common.artifacts.schema import Phases
@@ -30,8 +32,14 @@ CONFUSION = "confusion"
 
 _CLASS_SIDE, _LEAST_SIDE, _MOST_SIDE = 0.24, 2.4, 6.0
 """Inches of one class, and of a whole confusion matrix."""
-_ACROSS, _AROUND = 12.0, 2.5
-"""Inches of all matrices side by side, and of their titles and names."""
+_ACROSS, _AROUND = 12.0, 0.9
+"""Inches of all matrices side by side, and of their titles and axis labels. The class names come on top."""
+_BETWEEN = 0.1
+"""Inches above and below each matrix."""
+_NAME_SIZE = 6
+"""Points."""
+_LETTERS_AN_INCH = 12
+"""In a line of a matrix's title."""
 _MOST_COUNTED, _MOST_NAMED = 15, 50
 """With more classes, counts and names are too small to read."""
 
@@ -236,13 +244,17 @@ def draw_confusion(figure: Figure, confusions: Mapping[str, Sequence[Sequence[in
     side = min(max(_LEAST_SIDE, _CLASS_SIDE * size), _MOST_SIDE)
     lines = math.ceil(len(matrices) / int(_ACROSS / side))
     columns = math.ceil(len(matrices) / lines)
-    figure.set_size_inches(columns * side + _AROUND, lines * side + _AROUND)
-    figure.set_layout_engine("compressed")  # for square axes
+    is_named = size <= _MOST_NAMED
+    ids = "" if is_named else ", by its id"
+    around = _AROUND + (max(map(_inches, names)) if is_named else 0.0)
+    lines_with_names = 1 + (len(matrices) > columns and len(matrices) % columns > 0)
+    figure.set_size_inches(columns * side + around, lines * side + lines_with_names * around)
+    figure.set_layout_engine("compressed", h_pad=_BETWEEN)  # for square axes
     for place, (name, counts) in enumerate(matrices.items()):
         axis = figure.add_subplot(lines, columns, place + 1)
         shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
         axis.imshow(shares, cmap="Blues", vmin=0.0, vmax=1.0)
-        axis.set_title(name, fontsize=9)
+        axis.set_title(textwrap.fill(name, int(side * _LETTERS_AN_INCH)), fontsize=9)
         axis.grid(visible=False)
         if size <= _MOST_COUNTED:
             for true, taken in np.argwhere(counts):
@@ -250,14 +262,17 @@ def draw_confusion(figure: Figure, confusions: Mapping[str, Sequence[Sequence[in
                 text = axis.text(taken, true, str(counts[true, taken]), ha="center", va="center", fontsize=6, color=colour)
                 text.set_in_layout(False)
         lowest, leftmost = place + columns >= len(matrices), place % columns == 0  # ticks take most of the time to draw
-        if size <= _MOST_NAMED:
-            axis.set_xticks(range(size) if lowest else [], names if lowest else [], rotation=90, fontsize=6)
-            axis.set_yticks(range(size) if leftmost else [], names if leftmost else [], fontsize=6)
+        if is_named:
+            axis.set_xticks(range(size) if lowest else [], names if lowest else [], rotation=90, fontsize=_NAME_SIZE)
+            axis.set_yticks(range(size) if leftmost else [], names if leftmost else [], fontsize=_NAME_SIZE)
+        axis.set(xlabel=f"taken for{ids}" if lowest else "", ylabel=f"true class{ids}" if leftmost else "")
     figure.suptitle("Confusion (test split, examples of all repeats; colour: share of the true class)", fontsize=11)
-    ids = "" if size <= _MOST_NAMED else ", by its id"
-    figure.supxlabel(f"taken for{ids}", fontsize=10)
-    figure.supylabel(f"true class{ids}", fontsize=10)
     return True
+
+
+def _inches(name: str) -> float:
+    """Length of a class's name."""
+    return TextPath((0, 0), name, size=_NAME_SIZE).get_extents().width / 72
 
 
 _PLOTS: dict[str, Callable[[Figure, Sequence[Summary]], Drawn]] = {

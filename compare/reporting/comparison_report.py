@@ -74,6 +74,7 @@ class Compared:
         bad = sum(summary.status in (*FAILURES, *UNFINISHED) for summary in self.summaries)
         found = {
             "the same training is not proved": proof is not None and proof.verdict == "not proved",
+            "no row could run": bool(cautions.nothing_can_run(self.stored.comparison)),
             f"{wording.count(bad, 'row')} failed or did not end": bad > 0,
             "stored results are damaged": bool(self.stored.set_aside),
             "the signature does not hold": bool(cautions.signature(self.stored)),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from common.artifacts.schema import Phases
-from compare.core import wording
+from compare.core import verdict_words, wording
 from compare.judgement.conditions import CONDITIONS, NOT_RECORDED, OF_SWITCHES
 from compare.judgement.row_figures import GUESSING, Summary, unreliable
 from compare.reporting import epoch_tables
@@ -286,7 +286,7 @@ def speedup_table(summaries: Sequence[Summary]) -> Table:
     )
     several = max(summary.repeats for summary in summaries) > 1
     note = (
-        "Geometric mean of the ratios of paired repeats (95 % interval, corrected for looks)."
+        f"Geometric mean of the ratios of paired repeats, with its 95 % interval. {verdict_words.HOLDS}"
         if several
         else "Of one repeat each."
     )

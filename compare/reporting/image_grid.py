@@ -76,7 +76,7 @@ def rows_of_images(rows: Sequence[Row]) -> bytes:
     for number, row in enumerate(rows):
         top = _GAP_PX + number * step
         parts = [shortened(part, 2 * _LABEL_CHARACTERS) for part in row.caption.splitlines()]
-        lines = [line for part in parts for line in textwrap.wrap(part, _LABEL_CHARACTERS)][:4]
+        lines = [line for part in parts for line in textwrap.wrap(part, _LABEL_CHARACTERS, max_lines=2, placeholder="…")][:4]
         draw.multiline_text((_GAP_PX, top + 4), "\n".join(lines), fill="black", font=names, spacing=3)
         draw.text((_GAP_PX, top + 12 + 21 * len(lines)), row.note, fill="#666666", font=notes)
         for column, pixels in enumerate(row.images[:PER_ROW]):

@@ -19,6 +19,7 @@ from common.artifacts import atomic_files
 from compare.core import wording
 
 FORMATS = ("png", "svg")
+_DPI = 150
 FONT_FILE = Path(mpl.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"
 """The font of all pictures."""
 
@@ -105,13 +106,14 @@ def save(figure: Figure, folder: Path, name: str, formats: Sequence[str] = FORMA
     """Write one plot in these formats. Each file is written whole or not at all. Call it within SETTINGS."""
     files = [folder / f"{name}.{suffix}" for suffix in formats]
     _write_powers_plainly(figure)
+    figure.set_dpi(_DPI)  # letters are wider at another
     figure.draw_without_rendering()  # layout takes as long as drawing: once for all formats
     figure.set_layout_engine("none")
     whole = figure.get_tightbbox().padded(mpl.rcParams["savefig.pad_inches"])
     for path in files:
         drawn = io.BytesIO()
         metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
-        figure.savefig(drawn, format=path.suffix[1:], dpi=150, bbox_inches=whole, metadata=metadata)
+        figure.savefig(drawn, format=path.suffix[1:], dpi=_DPI, bbox_inches=whole, metadata=metadata)
         atomic_files.write_atomically(path, drawn.getvalue())
     return files
 

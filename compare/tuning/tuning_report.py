@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from compare.core import wording
+from compare.core import verdict_words, wording
 from compare.core.statistics import VERDICT_PAIRS, paired_ratio, spread
 from compare.core.wording import count
 from compare.judgement.row_figures import DISTURBED
@@ -100,7 +100,7 @@ def jobs_table(tuned: Tuned) -> Table:
     against = count(min(settings.jobs), "job")
     note = f"Seconds: {repeats}, from the first trial's start to the last one's end, without the import of the framework."
     if len(settings.jobs) > 1:
-        note += f" Speed-up: against {against}, geometric mean of paired repeats (95 % interval, corrected for looks)."
+        note += f" Speed-up: against {against}, geometric mean of paired repeats (95 % interval). {verdict_words.HOLDS}"
     title = f"Searches by {settings.backend}, on {count(tuned.plan.budget, 'core')} in all"
     return Table("tuning", title, columns, rows, note=note)
 
@@ -158,7 +158,7 @@ def quality_table(tuned: Tuned, found: Findings) -> list[Table]:
         counts = dict.fromkeys(judged.ratio.n for judged in named.values() if judged)
         rows.append(cells | {"n": ", ".join(map(str, counts))})
     note = (
-        f"Against {fewest}, geometric means of paired repeats (95 % interval, corrected for looks). Best value: the best "
+        f"Against {fewest}, geometric means of paired repeats (95 % interval). {verdict_words.HOLDS} Best value: the best "
         f"validation {objective} over that of {fewest}, after all trials, and when the faster of the two searches had ended. "
         f"Verdicts are Holm-corrected over the table, and need {VERDICT_PAIRS} pairs."
     )

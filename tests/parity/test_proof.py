@@ -451,7 +451,9 @@ def test_the_timed_run_is_followed_beside_copies_one_unit_in_the_last_place_apar
         ("pytorch", 1, (0, ladder.COPIES)), ("tensorflow", 1, (0, ladder.COPIES))
     }  # fmt: skip
     found = free_running(proof)
-    assert (found.status, found.steps) == ("shown", 20) and found.reason.startswith("Rounding: less than 1e-05.")
+    assert (found.status, found.steps) == ("shown", 20) and found.reason.startswith(
+        "Rounding explains this. It is less than 1e-05,"
+    )
     assert proof.trajectories is not None
     assert [len(each) for each in proof.trajectories.losses.values()] == [1 + ladder.COPIES] * 2
 
@@ -475,7 +477,7 @@ def test_losses_of_one_framework_made_wrong_from_a_step_on_refute_the_proof(
     proof = prove(tmp_path, timed(), timed_runs=both())
     found = free_running(proof)
     assert (proof.verdict, found.status, found.step) == ("not proved", "failed", first)
-    assert found.reason.startswith(f"NOT ROUNDING: from step {first} on") and "Rounding:" not in found.reason
+    assert found.reason.startswith(f"NOT ROUNDING: from step {first} on") and "Rounding explains" not in found.reason
 
 
 AND_MORE = ladder.COPIES + 1, ladder.MORE_COPIES

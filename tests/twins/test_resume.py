@@ -90,7 +90,7 @@ def _break_off(trainer: Any, last_step: int) -> None:
 
 def learned(result: RunResult) -> list[Any]:
     scores = [(record.epoch, record.steps, record.train, record.validation, record.learning_rate) for record in result.epochs]
-    return [scores, result.test, result.predictions_hash, result.order_hash, result.first_step_loss]
+    return [scores, result.test, result.predictions_hash, result.order_hash, result.first_step_loss, result.step_losses]
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, marks=MARKS.get(case, (pytest.mark.slow,))) for case in CASES])
@@ -130,6 +130,19 @@ def test_a_run_may_be_cut_short_again_and_its_times_are_those_of_its_epochs(
     assert sum(record.timed_seconds for record in last.epochs) == pytest.approx(phases.training_seconds, rel=1e-3)
     named = ("import", "build", "first_step", "compile", "training", "evaluation", "other")
     assert sum(getattr(phases, f"{name}_seconds") for name in named) == pytest.approx(phases.wall_seconds)
+
+
+@pytest.mark.shared
+def test_a_checkpoint_of_a_version_that_kept_no_losses_of_steps_still_resumes(
+    twin: Twin, tmp_path: Path, cut_short: Path
+) -> None:
+    old = checkpoint.load(cut_short)
+    assert len(old.progress.step_losses) == sum(record.steps for record in old.progress.epochs)
+    (tmp_path / "old").mkdir()
+    kept = old.progress.model_dump(exclude={"step_losses"})
+    checkpoint.save(old._replace(progress=checkpoint.Progress(**kept)), tmp_path / "old")
+    last = run(twin, tmp_path / "last", {}, earlier=tmp_path / "old")
+    assert (last.resumes, last.step_losses) == (1, [])
 
 
 @pytest.mark.shared

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import common
 from common.models import architectures, user_code
 from common.spec import SpecError
 
@@ -107,3 +108,24 @@ def test_a_name_that_the_text_of_a_module_cannot_define_is_refused_without_impor
     assert "ending.net" not in sys.modules
     with pytest.raises(SpecError, match=said):
         user_code.find(name)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from common.architectures import Architecture",
+        "from common import architectures; Architecture = architectures.Architecture",
+        "import common.architectures as found; Architecture = found.Architecture",
+    ],
+)
+def test_a_model_that_imports_the_former_address_of_the_architectures_gets_them_with_a_notice(
+    own_module: Callable[[str], str], line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = own_module(line)
+    monkeypatch.delitem(sys.modules, "common.architectures", raising=False)
+    monkeypatch.delattr(common, "architectures", raising=False)
+    with pytest.warns(FutureWarning, match=r"is now common\.models\.architectures\. Change the import") as told:
+        found = user_code.module(model)
+    monkeypatch.delitem(sys.modules, "common.architectures")
+    assert found.Architecture is architectures.Architecture
+    assert Path(told[0].filename).name == "net.py"

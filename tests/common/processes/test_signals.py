@@ -53,6 +53,15 @@ def test_a_signal_waits_for_the_end_of_the_block(handled: None, number: signal.S
     assert reached == list(range(1, depth + 1))
 
 
+def test_work_that_was_begun_is_finished_and_knows_of_the_signals(handled: None) -> None:
+    handlers = [signal.getsignal(number) for number in signals.ENDING]
+    with signals.noted() as arrived:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
+    assert arrived == [signal.SIGTERM, signal.SIGINT]
+    assert [signal.getsignal(number) for number in signals.ENDING] == handlers
+
+
 def test_a_signal_that_is_ignored_stays_ignored(handled: None) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     with signals.deferred():

@@ -513,9 +513,61 @@ def test_a_row_that_leaves_the_distance_of_a_few_copies_is_judged_by_more(
     assert made_of == []
     behave(fake_twins, left__serial__2="followed", right__serial__2="turned")
     done = compare("run", *arguments, "--out", tmp_path / "turned")
-    assert made_of == [few] and "Rounding: copies of the serial run" in re.sub(r"\s+", " ", done.stdout)
+    assert made_of == [few] and "Rounding explains this. Copies of the run differ as much" in re.sub(r"\s+", " ", done.stdout)
     proof = store.read_plan(tmp_path / "turned").proof
     assert proof is not None and proof.trajectories == copies(2.00015, ladder.MORE_COPIES)
+
+
+@pytest.mark.parametrize("moment", ["more copies", "the report"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_after_the_last_run_still_gives_the_report_and_the_way_to_go_on(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path, number: signal.Signals, moment: str
+) -> None:
+    out = tmp_path / "out"
+
+    def interrupt(at: str) -> None:
+        if at == moment:
+            os.kill(os.getpid(), number)
+
+    def more(*arguments: object, **settings: object) -> store.Trajectories:
+        interrupt("more copies")
+        return copies(2.00015, ladder.MORE_COPIES)
+
+    def draw(drawings: Any, folder: Path) -> list[Path]:
+        interrupt("the report")
+        return write_empty(drawings, folder)
+
+    fake_twins.setattr(ladder, "prove", _stand_in("proved", trajectories=copies(2.0, ladder.COPIES)))
+    fake_twins.setattr(ladder, "with_more_copies", more)
+    fake_twins.setattr(plots, "write_all", draw)
+    arguments = [argument for argument in QUICK if argument != "--no-proof"]
+    behave(fake_twins, left__serial__2="followed", right__serial__2="turned")
+    done = compare("run", *arguments, "--out", out)
+    assert done.exit_code == 128 + number
+    assert f"Report: {out}/report.md, report.html" in done.stdout and (out / "report.md").exists()
+    assert f"Interrupted. To continue, run the same command with --out {out}, or " in done.stderr.splitlines()[-1]
+    moment = "over"
+    again = compare("run", "--resume", out)
+    assert again.exit_code == 0 and f"Report: {out}" in again.stdout
+
+
+def test_a_comparison_of_which_no_row_can_run_fails_and_says_first_why_and_what_to_do(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fake_twins.setattr(ladder, "prove", None)  # which nothing needs
+    arguments = ("--frameworks", "left,right", "--cores", "2", "--replicas", "8", "--modes", "data_parallel")
+    rehearsed = compare("run", *arguments, "--dry-run")
+    done = compare("run", *arguments, "--out", tmp_path / "out")
+    assert (rehearsed.exit_code, done.exit_code) == (0, 1)
+    first = "NO ROW CAN RUN on this machine, so nothing is trained (not parallel: 8 replicas would take turns on 2 "
+    first += "cores). Ask for fewer replicas, or add --oversubscribe, which lets replicas share cores."
+    said = " ".join(done.stdout.split())
+    assert " ".join(rehearsed.stdout.split()).startswith(first)
+    assert first in said and said.index(first) < said.index(" Comparison ")
+    assert (tmp_path / "out" / "report.md").read_text().count(first) == 1
+    assert done.stderr.endswith("Exit code 1: no row could run. The report says more.\n")
+    with_serial = compare("run", *arguments, "--modes", "serial,data_parallel", "--out", tmp_path / "with", "--no-proof")
+    assert with_serial.exit_code == 0 and "NO ROW CAN RUN" not in with_serial.stdout
 
 
 def test_report_makes_everything_again_and_sets_torn_results_aside(finished: Path) -> None:

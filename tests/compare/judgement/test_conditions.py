@@ -39,7 +39,7 @@ def _pair(
     return Stored(comparison=made.comparison(rows, 5), runs=runs, set_aside=[])
 
 
-NEITHER = "Conditions that differ (neither division)"
+NEITHER = "Unequal conditions (neither closed nor open division)"
 
 
 def _with_budgets(stored: Stored, *budgets: Budget | None) -> Stored:

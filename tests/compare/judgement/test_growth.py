@@ -51,7 +51,10 @@ def test_losses_within_the_distance_of_the_copies_are_rounding() -> None:
     assert one.startswith(" serial, 1 core: the losses differ by 5.0e-08 at step 1, 8.0e-08 at step 2, ")
     assert two.startswith(" serial, 2 cores: the losses differ by 3.0e-07 at step 1, 4.8e-07 at step 2, ")
     assert one.endswith("3.8e-04 at step 20.") and two.endswith("at step 20.")
-    assert why.startswith(" These 2: Rounding: copies of the serial run (2 in each framework) whose weights start one unit in")
+    assert why.startswith(" Both rows: Rounding explains this. Copies of the run differ as much (limit ")
+    assert why.endswith(
+        " Copies are the serial run with weights that start one unit in the last place apart, 2 in each framework."
+    )
     assert last == " So rounding alone can make the scores differ in the end."
 
 
@@ -59,7 +62,7 @@ def test_each_row_shows_its_own_growth() -> None:
     """Not that of the row with most cores for all."""
     one, two = said(stored({1: losses(20.0), 2: losses(0.0)}))
     assert "2.0e-06 at step 1" in one and "0.0e+00 at step 1" in two
-    assert "Not shown to be rounding" in one and two.count("Rounding") == 1
+    assert "Not shown to be rounding" in one and two.count("Rounding explains this.") == 1
 
 
 @pytest.mark.parametrize("cores", [1, 2])
@@ -77,7 +80,7 @@ def test_losses_made_wrong_from_step_2_on_are_not_called_rounding(cores: int) ->
 @pytest.mark.parametrize("first_step", range(2, STEPS + 1))
 def test_a_wrong_loss_is_named_from_its_first_step_wherever_it_begins(first_step: int) -> None:
     found = growth.between(losses(), planted(losses(0.5), first_step), copies())
-    assert found.beyond == first_step and "Rounding:" not in found.explained
+    assert found.beyond == first_step and "Rounding explains" not in found.explained
 
 
 @pytest.mark.parametrize("first_step", [2, 4, 10])
@@ -94,7 +97,7 @@ def test_a_jump_as_a_turned_relu_makes_it_is_not_shown_to_be_rounding_and_refute
 
 def test_a_difference_below_the_floor_is_called_rounding_only_where_copies_differ_as_much() -> None:
     near = Trajectories(cores=2, steps=STEPS, losses={name: [losses(), losses(1e-3)] for name in ("a", "b")})
-    assert growth.between(losses(), losses(1e-3), near).explained.startswith("Rounding: less than 1e-05.")
+    assert growth.between(losses(), losses(1e-3), near).explained.startswith("Rounding explains this. It is less than 1e-05,")
     found = growth.between(losses(), [each * (1 + 3e-7) for each in losses()], near).explained
     assert found.startswith("Less than 1e-05, but 3.0e-07 at step 1 is more than twice 1.0e-10, the distance of copies")
     assert "ounding" not in found
@@ -106,7 +109,7 @@ def test_a_difference_below_the_floor_is_called_rounding_only_where_copies_diffe
 
 def test_without_copies_nothing_is_called_rounding() -> None:
     *_, last = said(stored({1: losses(0.5), 2: losses(0.5)}, with_copies=False))
-    assert last == " These 2: No copies of the run were made: nothing says whether this is rounding."
+    assert last == " Both rows: No copies of the run were made: nothing says whether this is rounding."
 
 
 def test_steps_that_no_copy_followed_are_said() -> None:
@@ -190,3 +193,11 @@ def test_accuracies_that_differ_where_losses_agree_are_said_to_be_unexplained() 
     half = same.runs["tensorflow-serial-2"][0]
     same.runs["tensorflow-serial-2"][0] = half.model_copy(update={"step_losses": half.step_losses[:10]})
     assert said(same)[-1] == " So rounding alone can make the scores differ in the end."
+
+
+def test_losses_that_an_old_checkpoint_did_not_keep_are_said_to_be_not_judged() -> None:
+    of = stored({1: losses(0.5), 2: []})
+    assert not any("not judged" in each for each in said(of))
+    of.runs["tensorflow-serial-2"][0] = of.runs["tensorflow-serial-2"][0].model_copy(update={"resumes": 1})
+    why = "a run was resumed from a checkpoint that lacks them."
+    assert f" serial, 2 cores: the losses after the first step are not judged: {why}" in said(of)

@@ -80,7 +80,7 @@ def test_rows_of_other_batches_are_never_held_against_each_other() -> None:
     assert speedups == pytest.approx([2.0, 2.0, 4.01 / 6.0, 4.01 / 6.0], rel=0.03)
     assert (
         found.contestants[0]
-        == "All with simple_cnn, float32, switches usual, on Some CPU, conditions that differ (neither division)."
+        == "All with simple_cnn, float32, switches usual, on Some CPU, unequal conditions (neither closed nor open division)."
     )
     assert found.contestants[2].startswith("no difference shown between")
     assert found.contestants[2].endswith(": batch 128, serial on 2 cores, row serial-2-batch128.")
@@ -114,7 +114,7 @@ def test_one_bad_repeat_marks_the_row_and_the_good_ones_count() -> None:
     row = stored.comparison.rows[0]
     stored.runs[row.id][3] = made.bad(row, "diverged", "loss is nan", epochs=1)
     summary = summarize(stored)[0]
-    assert (summary.status, summary.reason) == ("diverged", "1 of 5 repeats: loss is nan")
+    assert (summary.status, summary.reason) == ("diverged", "loss is nan (1 of 5 repeats)")
     assert summary.repeats_done == 4
     assert summary.train.accuracy is not None and summary.train.accuracy.n == 4
 
@@ -214,8 +214,10 @@ def test_a_row_that_was_interrupted_names_its_repeats_without_a_result_too() -> 
     summaries = summarize(stored)
     assert (summaries[0].status, summaries[0].reason) == (
         "incomplete",
-        "1 of 5 repeats interrupted, 2 of 5 repeats without a result",
+        "1 of 5 repeats was interrupted, 2 have no result",
     )
+    alone = stored.model_copy(update={"runs": {**stored.runs, row.id: {2: killed}}})
+    assert summarize(alone)[0].reason == "interrupted (1 of 5 repeats, 4 more have no result)"
     compared = Compared(stored, summaries, findings(stored, summaries))
     assert "repeats: 5 planned, 3 to 5 made" in comparison_report.facts(compared)[0]
     whole = made.repeated()
@@ -227,7 +229,9 @@ def test_an_interrupted_repeat_is_missing_beside_what_failed_and_beside_what_was
     row = stored.comparison.rows[0]
     interrupted = made.bad(row, "killed", "interrupted; its result could not be read", epochs=0)
     stored.runs[row.id] |= {2: made.bad(row, "failed", "no memory", epochs=0), 3: interrupted}
-    assert (summary := summarize(stored)[0]).status == "failed" and summary.reason == "1 of 5 repeats: no memory; 1 interrupted"
+    assert (
+        summary := summarize(stored)[0]
+    ).status == "failed" and summary.reason == "no memory (1 of 5 repeats, 1 more was interrupted)"
     finished = stored.runs[row.id][0].model_copy(update={"status": "not parallel", "reason": "fewer replicas"})
     stored.runs[row.id] = {**dict.fromkeys(range(4), finished), 4: interrupted}
     assert summarize(stored)[0].status == "not parallel"
@@ -1022,7 +1026,7 @@ def test_a_single_verdict_names_all_its_conditions_and_the_switches_that_decide(
     assert said.startswith("tensorflow is ") and "times as fast as pytorch (p < 0.001): simple_cnn, batch 64, float32, " in said
     assert said.endswith(
         f"serial on {rows[0].spec.cores} cores, switches usual (pytorch eager contiguous, tensorflow function), on Some CPU, "
-        "conditions that differ (neither division)."
+        "unequal conditions (neither closed nor open division)."
     )
 
 

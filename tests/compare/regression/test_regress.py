@@ -440,7 +440,7 @@ def test_a_run_that_fails_now_is_a_regression_and_one_that_is_missing_cannot_be_
     judged = judge(before, failed)
     assert judged.exit_code == 3
     assert {(fact.what, fact.candidate) for fact in judged.facts if fact.verdict == "regression"} == {
-        ("ended", "failed: 5 of 5 repeats: exit code 1")
+        ("ended", "failed: exit code 1 (5 of 5 repeats)")
     }
     fewer = judge(before, kept.folder(tmp_path / "fewer", {"pytorch": 4.0}))
     assert fewer.missing == ["tensorflow serial, 2 cores"] and fewer.exit_code == 5

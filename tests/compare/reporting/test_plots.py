@@ -1,8 +1,10 @@
+import itertools
 import re
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -208,3 +210,32 @@ def test_a_plot_that_does_not_fit_on_the_disk_leaves_the_one_before(tmp_path: Pa
     with pytest.raises(OSError, match="No space left"):
         write(summarize(made.troubled()), tmp_path, only="loss")
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("letters", "classes", "rows"), [(40, 3, 1), (40, 4, 7), pytest.param(40, 30, 3, marks=pytest.mark.slow), (1, 10, 2)]
+)
+def test_no_word_of_a_confusion_plot_lies_over_another_or_beyond_its_edge(
+    letters: int, classes: int, rows: int, tmp_path: Path
+) -> None:
+    kept: list[Figure] = []
+    names = [(chr(ord("A") + place) + "_leaf_spot" * 4)[:letters] for place in range(classes)]
+    confusions = {f"tensorflow sharded_data_parallel x{row}, 4 workers": [[9] * classes] * classes for row in range(rows)}
+
+    def draw(figure: Figure) -> bool:
+        kept.append(figure)
+        return comparison_plots.draw_confusion(figure, confusions, names)
+
+    plots.write_all({"confusion": draw}, tmp_path)
+    (figure,) = kept
+    words = [text for text in figure.texts if text.get_text()]
+    for axis in figure.axes:
+        words += [axis.title, axis.xaxis.label, axis.yaxis.label, *axis.get_yticklabels()]
+        words += [label for label in axis.get_xticklabels() if label.get_text()]
+    places = [(word.get_text(), word.get_window_extent()) for word in words if word.get_text()]
+    assert len(places) >= 2 * classes + rows + 3
+    for (one, there), (other, too) in itertools.combinations(places, 2):
+        assert not there.overlaps(too), (one, other)
+    with Image.open(tmp_path / "confusion.png") as image:
+        edges = np.array(image.convert("L"))
+    assert (edges[[0, -1]] == 255).all() and (edges[:, [0, -1]] == 255).all()

@@ -113,8 +113,8 @@ def test_a_row_with_a_torn_repeat_is_incomplete_beside_the_figures_of_the_others
     compared = comparison_report.read(folder)
     rows = {each.id: each for each in compared.summaries}
     assert (rows[first].status, rows[first].repeats_done) == ("incomplete", 1)
-    assert rows[first].reason == "1 of 3 repeats without a result, 1 of 3 repeats with a torn result"
-    assert (rows[second].status, rows[second].reason) == ("not run", "3 of 3 repeats without a result")
+    assert rows[first].reason == "1 of 3 repeats has no result, 1 has a torn result"
+    assert (rows[second].status, rows[second].reason) == ("not run", "3 of 3 repeats have no result")
     assert compared.exit_code == 1
 
 

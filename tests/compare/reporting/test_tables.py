@@ -16,7 +16,7 @@ from rich.console import Console
 from sklearn.metrics import precision_recall_fscore_support
 
 from common.machine.rates import DeviceRates
-from common.training import metrics
+from common.training import metrics, scores
 from compare.core import terminal, verdict_words, wording
 from compare.core.statistics import Ratio
 from compare.execution.store import Stored
@@ -108,8 +108,8 @@ def test_frames_run_no_formula_either_and_keep_numbers() -> None:
     assert tables.frame_to_csv(pd.DataFrame([])) == "\n"
 
 
-def test_precision_and_recall_are_those_of_scikit_learn() -> None:
-    stored = made.repeated(2)
+def test_precision_and_recall_are_those_of_scikit_learn_and_of_evaluate_and_images_are_counted_once() -> None:
+    stored = made.repeated(3)
     labels, predictions = [0, 0, 0, 1, 1, 3], [0, 1, 0, 1, 0, 1]
     counts = metrics.confusion(np.array(labels), np.array(predictions), 4)
     for repeats in stored.runs.values():
@@ -117,13 +117,18 @@ def test_precision_and_recall_are_those_of_scikit_learn() -> None:
             repeats[repeat] = run.model_copy(update={"confusion": counts})
     (table,) = class_tables.class_table(summarize(stored), ["a", "b", "c"])
     precision, recall, f1, support = precision_recall_fscore_support(
-        labels * 2, predictions * 2, labels=range(4), zero_division=np.nan
+        labels * 3, predictions * 3, labels=range(4), zero_division=0.0
     )
     for row, *expected in zip(table.rows[:4], precision, recall, f1, strict=True):
-        wanted = [None if np.isnan(value) else pytest.approx(value) for value in expected]
-        assert [row["precision"], row["recall"], row["f1"]] == wanted
+        assert [row["precision"], row["recall"], row["f1"]] == pytest.approx(expected)
+    logits = np.eye(4)[predictions]
+    evaluated = scores.score(np.array(labels), logits).classes
+    for row, other in zip(table.rows[:4], evaluated, strict=True):
+        assert [row["precision"], row["recall"], row["f1"]] == pytest.approx([other.precision, other.recall, other.f1])
+    assert class_tables.ZERO in table.note
     assert [row["class"] for row in table.rows[:4]] == ["a", "b", "c", "3"]
-    assert [row["examples"] for row in table.rows[:4]] == support.tolist()
+    assert [row["predictions"] for row in table.rows[:4]] == support.tolist()
+    assert [row["images"] for row in table.rows[:4]] == [3, 2, 0, 1]
 
 
 def test_a_confusion_matrix_is_a_row_of_numbers_for_each_true_class_under_safe_names() -> None:
@@ -133,11 +138,11 @@ def test_a_confusion_matrix_is_a_row_of_numbers_for_each_true_class_under_safe_n
             repeats[repeat] = run.model_copy(update={"confusion": [[3, 1, 0], [0, 2, 0], [0, 0, 0]]})
     (table,) = class_tables.confusion_table(summarize(stored), ["=cat", "a,b"])
     lines = tables.to_csv(table).splitlines()
-    assert lines[0] == '"contestant","run","class","predicted =cat","predicted a,b","predicted 2"'
+    assert lines[0] == '"contestant","run","class","images","predicted =cat","predicted a,b","predicted 2"'
     assert lines[1:4] == [
-        '"pytorch","serial, 2 cores","\'=cat",6,2,0',
-        '"pytorch","serial, 2 cores","a,b",0,4,0',
-        '"pytorch","serial, 2 cores","2",0,0,0',
+        '"pytorch","serial, 2 cores","\'=cat",4,6,2,0',
+        '"pytorch","serial, 2 cores","a,b",2,0,4,0',
+        '"pytorch","serial, 2 cores","2",0,0,0,0',
     ]
     assert len(lines) == 1 + 3 * len(stored.comparison.rows)
     assert class_tables.confusion_table(summarize(made.repeated(1)), ["a"]) == []
