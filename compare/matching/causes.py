@@ -20,7 +20,9 @@ from compare.matching import formulas
 from compare.matching.alignment import Alignment, in_words, plain, signature
 from compare.matching.formulas import apart, close
 
-BIASED, ROUNDED = "biased-variance", "rounded-constants"
+BIASED, ROUNDED, LOWER = "biased-variance", "rounded-constants", "lower-precision"
+ROUNDINGS = {ROUNDED, LOWER}
+"""Causes that are a framework's own rounding. They act wherever their layer runs, and explain no larger difference."""
 ALIKE = 1e-6
 """Relative difference of values behind rounded constants that still are the same values."""
 _MOST_RUNS = 8
@@ -49,6 +51,10 @@ KNOWN = {
     ROUNDED: (
         "TensorFlow keeps a constant (of GELU, a slope, a scaling) in float32, PyTorch a sixth in the gradient of a hard "
         "sigmoid. Accepted if nothing larger is behind it."
+    ),
+    LOWER: (
+        "A framework computes a layer in float32 whatever it is given, as TensorFlow resizes images. Accepted if nothing "
+        "larger is behind it."
     ),
     "addition-missing": "An earlier value is added (a residual connection) in one model only.",
     "padding": "Padding lies on other sides, as TensorFlow's `same` with a stride.",
@@ -87,7 +93,7 @@ class Cause(NamedTuple):
     def verified(self) -> str:
         """What the experiment found."""
         if self.residual is None:
-            return "Not tried out: read from the models."
+            return f"Not tried out: read from the {'values' if self.name == LOWER else 'models'}."
         if math.isinf(self.residual):
             return "Not verified: no correction was found."
         return f"Verified: with this corrected, the two differ by {self.residual:.1e} there."
@@ -318,6 +324,36 @@ def _float32(split: Split) -> Iterator[Cause]:
                 said = f"{side.name}'s values are rounded to float32, where float64 was asked for."
                 yield Cause("float32", said, split.where, apart(one, rounded))
                 return
+    yield from _lower_precision(split)
+
+
+def _lower_precision(split: Split) -> Iterator[Cause]:
+    """A layer that gives values of float32 alone, though it takes others. What it rounds on the way is no rounding of its output.
+
+    Where a model calls functions that are not recorded, the next layer takes such values, in some of its channels perhaps.
+    """
+    for place, side in enumerate(split.sides):
+        for layer in split.between[place]:
+            taken, given = side.values(split.mode, layer.name)
+            if _is_float32(given) and not _is_float32(taken) and apart(*split.inputs) <= ALIKE and apart(*split.outputs) <= ALIKE:
+                said = f"{side.name}'s {layer.name} computes in float32 and casts back: of its values, none has more digits."
+                yield Cause(LOWER, said, layer.where or split.where)
+                return
+        for pair in (split.inputs, split.outputs):
+            mine, other = (each.reshape(-1, each.shape[-1]) for each in (pair[place], pair[1 - place]))
+            if mine.shape != other.shape or apart(mine, other) > formulas.ROUNDED:
+                continue
+            differ = np.abs(mine - other).max(0, initial=0.0) > split.tolerance * np.abs(mine).max(initial=0.0)
+            if differ.any() and _is_float32(mine[:, differ]) and not _is_float32(other[:, differ]):
+                said = f"{side.name} computes these values in float32 and casts back: none has more digits."
+                yield Cause(LOWER, said, split.where)
+                return
+
+
+def _is_float32(values: Array) -> bool:
+    """Whether float32 holds them all. Zeros alone tell nothing."""
+    with np.errstate(over="ignore"):
+        return bool(values.any()) and np.array_equal(values, values.astype(np.float32))
 
 
 def _input(split: Split) -> Iterator[Cause]:
