@@ -221,6 +221,8 @@ def first_split(
     ours, theirs = left.layers[mode], right.layers[mode]
     pairs = [(one, other) for one, other in alignment.pairs if one in ours and other in theirs]
     agreed: list[Array] = [images]
+    beside: list[Array] = []
+    """What a branch gives that takes nothing of the first layers that differ: that it agrees evens nothing out."""
     pending: tuple[str, str] | None = None
     last: tuple[str, str] | None = None
     for one, other in pairs:
@@ -230,7 +232,10 @@ def first_split(
             if one in alignment.names:
                 break
             continue
-        pending, last = None, (one, other)
+        if pending is not None and any(apart(mine[0], each) <= tolerance for each in (*agreed, *beside)):
+            beside.append(mine[1])
+            continue
+        pending, last, beside = None, (one, other), []
         agreed.append(mine[1])
     logits = left.arrays[f"{mode}/logits"], right.arrays[f"{mode}/logits"]
     if pending is None and apart(*logits) <= tolerance:
@@ -328,14 +333,19 @@ def _float32(split: Split) -> Iterator[Cause]:
 
 
 def _lower_precision(split: Split) -> Iterator[Cause]:
-    """A layer that gives values of float32 alone, though it takes others. What it rounds on the way is no rounding of its output.
+    """A layer that gives values of float32 alone, though it takes others. It may have rounded on the way, not at the end.
 
     Where a model calls functions that are not recorded, the next layer takes such values, in some of its channels perhaps.
     """
     for place, side in enumerate(split.sides):
         for layer in split.between[place]:
             taken, given = side.values(split.mode, layer.name)
-            if _is_float32(given) and not _is_float32(taken) and apart(*split.inputs) <= ALIKE and apart(*split.outputs) <= ALIKE:
+            if (
+                _is_float32(given)
+                and not _is_float32(taken)
+                and apart(*split.inputs) <= ALIKE
+                and apart(*split.outputs) <= ALIKE
+            ):
                 said = f"{side.name}'s {layer.name} computes in float32 and casts back: of its values, none has more digits."
                 yield Cause(LOWER, said, layer.where or split.where)
                 return
@@ -357,10 +367,20 @@ def _is_float32(values: Array) -> bool:
 
 
 def _input(split: Split) -> Iterator[Cause]:
-    if len(split.before) > 1 or split.layers is None or split.close(*split.inputs) or any(_scaling(split)):
+    if split.layers is None or split.close(*split.inputs) or any(_scaling(split)):
         return
     left, right = split.inputs
-    if left.shape != right.shape:
+    if split.layers[0].parameters and left.ndim == 4 and right.ndim == 4 and left.size == right.size:
+        for order in itertools.permutations((1, 2, 3)):
+            form = left.transpose(0, *order)
+            if form.shape == right.shape and split.close(form, right):
+                axes = ", ".join(("height", "width", "channels")[axis - 1] for axis in order)
+                said = (
+                    f"{split.names()[1]}'s {split.layers[1].name} sees {split.names()[0]}'s {axes} as height, width, channels."
+                )
+                yield Cause("data-format", said, split.where, apart(form, right))
+                return
+    if len(split.before) > 1 or left.shape != right.shape:
         return
     if left.ndim == 4:
         count, height, width, channels = left.shape
@@ -374,8 +394,6 @@ def _input(split: Split) -> Iterator[Cause]:
             "upside down": left[:, ::-1],
             "mirrored": left[:, :, ::-1],
         }
-        if height == width:
-            forms["with height and width exchanged"] = left.transpose(0, 2, 1, 3)
         for words, form in forms.items():
             if split.close(form, right):
                 said = f"{split.names()[1]}'s first layer sees {split.names()[0]}'s image {words}."

@@ -183,7 +183,7 @@ class Match:
         for rung in told:
             size = f" by {rung.difference:.1e}" if math.isfinite(rung.difference) else ""
             at = f" at {rung.where}" if rung.where and rung.first is None else ""
-            let_pass = {ACCEPTED: ", accepted", ROUNDS: ", by rounded constants alone"}.get(rung.status, "")
+            let_pass = {ACCEPTED: ", accepted", ROUNDS: f", only by {_rounded_words(self.rungs)}"}.get(rung.status, "")
             under = f", with {rung.under}" if rung.under else ""
             said.append(f"{rung.name}: differs{size}{at}{let_pass}{under}.")
             if rung.first is not None:
@@ -227,7 +227,7 @@ class Match:
         if self._agrees:
             return "settings that differ"
         accepted = any(rung.status == ACCEPTED for rung in self.rungs)
-        return "what was accepted" if accepted else "constants that a framework rounds to float32"
+        return "what was accepted" if accepted else _rounded_words(self.rungs)
 
 
 class Process:
@@ -588,13 +588,16 @@ def _parted(rung: Rung, mode: str, sides: tuple[Side, Side], alignment: Alignmen
         joins = split.layers is not None and max(each.inputs for each in split.layers) > 1
         between = f"between {split.after}, the last that agree, and {where}"
         if within:
-            between = (
-                f"in what {where} take beside their first input, which is the same, or in these layers"
-                if joins
-                else "in these layers, which take the same"
-            )
+            between = "in these layers, which take the same"
+            if joins:
+                between = f"in {where}, or in what these take beside their first input, which is the same"
     said = {"where": where, "between": between, "causes": tuple(found)}
     return replace(rung, status=FAILED, first=split.difference, at_the_end=split.at_the_end, **said)
+
+
+def _rounded_words(rungs: Sequence[Rung]) -> str:
+    lower = any(cause.name == LOWER for rung in rungs if rung.status == ROUNDS for cause in rung.causes)
+    return "what a framework computes in float32" if lower else "constants that a framework rounds to float32"
 
 
 def _rounds_alone(found: Sequence[Cause]) -> bool:
@@ -666,7 +669,8 @@ def _settled(rungs: Sequence[Rung]) -> list[Rung]:
     """A rung that fails below another follows from it, except where it has a cause of its own.
 
     Causes of running statistics were tried out on what each side's own layer has seen. Running statistics reach nothing else
-    in training. What a framework rounds acts in all that follows, also where the tolerance hides it, and explains no other cause.
+    in training. What a framework rounds acts in all that follows, also where the tolerance hides it. It explains no other
+    cause.
     """
     found: list[Rung] = []
     broken, outputs, rounded = "", "", False
