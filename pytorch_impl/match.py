@@ -186,7 +186,7 @@ class Model:
             }
             where = self._lines.get(id(layer))
             called = Layer(name=name, kind=kind, settings=settings, where=where, parameters=shapes, inputs=functions.inputs)
-            functions.leave(called, made, channels_first=None if _is_along_last_axis(layer) else True)
+            functions.leave(called, made, last_axis=_is_along_last_axis(layer))
 
         return leave
 
@@ -275,9 +275,10 @@ class _Functions(TorchFunctionMode):
         self._given = given[0].detach().clone() if given and isinstance(given[0], torch.Tensor) else None
         self.inputs = sum(isinstance(each, torch.Tensor) for each in given)
 
-    def leave(self, layer: Layer, made: Any, *, channels_first: bool | None) -> None:
+    def leave(self, layer: Layer, made: Any, *, last_axis: bool) -> None:
         self._depth -= 1
         if self._given is not None and isinstance(made, torch.Tensor):
+            channels_first = None if last_axis and self._given.ndim == 4 else True
             self._recorder.add(layer, self._given.numpy(), made.detach().numpy().copy(), channels_first=channels_first)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -328,7 +329,7 @@ def _is_leaf(layer: nn.Module) -> bool:
 
 
 def _is_along_last_axis(layer: nn.Module) -> bool:
-    """Whether a layer's channels are the last axis of whatever it is given. One with a forward of its own may turn it first."""
+    """Whether the channels are the last axis of any image that a layer takes. One with a forward of its own may turn it first."""
     return type(layer).forward in (nn.Linear.forward, nn.LayerNorm.forward)
 
 

@@ -369,10 +369,10 @@ def _is_depthwise(leaf: Any) -> bool:
 
 
 def _is_along_last_axis(leaf: Any, rank: int) -> bool:
-    """Whether a layer's channels are the last axis of whatever it is given. One with a call of its own may turn it first."""
+    """Whether the channels are the last axis of any image that a layer takes. One with a call of its own may turn it first."""
     # Twin: layers of Keras that normalise have an axis. torch's BatchNorm and GroupNorm know channels first alone.
     kinds = (layers.BatchNormalization, layers.LayerNormalization, layers.GroupNormalization)
-    if type(leaf).call not in (layers.Dense.call, *(each.call for each in kinds)):
+    if rank != 4 or type(leaf).call not in (layers.Dense.call, *(each.call for each in kinds)):
         return False
     axis = getattr(leaf, "axis", -1)
     return (axis if isinstance(axis, int) else axis[-1]) in (-1, rank - 1)

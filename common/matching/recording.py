@@ -66,14 +66,13 @@ class Recorder:
         Args:
             layer: what is known of it.
             given, made: its input and output, in the framework's own layout or, if the model has turned it, in the other one.
-            channels_first: that layout. None: the layer works along the last axis, so its channels are what stands there.
+            channels_first: that layout. None: of an image, the channels are the last axis, since the layer works along that.
         """
         if channels_first is None:
-            channels_first, taken = False, given
-        else:
-            # It gives its output in the layout in which it takes its input.
-            channels_first ^= layer.kind not in _OF_ONE_LAYOUT and self.is_turned(given, channels_first)
-            taken = self._canonical(given, channels_first)
+            channels_first = False
+        elif layer.kind not in _OF_ONE_LAYOUT:  # it gives its output in the layout in which it takes its input
+            channels_first ^= self.is_turned(given, channels_first)
+        taken = self._canonical(given, channels_first)
         order, flattened = (self._order, self._flattened) if given.ndim == 2 else (None, None)
         if order is not None:
             self.orders.setdefault(layer.name, order)

@@ -318,7 +318,9 @@ def _pairing(split: Split) -> Iterator[Cause]:
 
 def _float32(split: Split) -> Iterator[Cause]:
     for place, side in enumerate(split.sides):
-        low = [layer for layer in side.layers[split.mode].values() if layer.dtype not in ("float64", "")]
+        ran = side.layers[split.mode].values()
+        # A function may be the framework's own, as `tf.image.resize`, which takes float64 and gives float32.
+        low = [each for each in ran if each.dtype not in ("float64", "") and (each.parameters or each.kind != "other")]
         if low and apart(*split.outputs) < 1e-4:
             said = f"{side.name}'s {low[0].name} computes in {low[0].dtype}, where float64 was asked for."
             yield Cause("float32", said, low[0].where or "", apart(*split.outputs) if apart(*split.outputs) < 1e-5 else None)
@@ -346,7 +348,9 @@ def _lower_precision(split: Split) -> Iterator[Cause]:
                 and apart(*split.inputs) <= ALIKE
                 and apart(*split.outputs) <= ALIKE
             ):
-                said = f"{side.name}'s {layer.name} computes in float32 and casts back: of its values, none has more digits."
+                said = (
+                    f"{side.name}'s {layer.name} computes in float32, whatever it takes: of its values, none has more digits."
+                )
                 yield Cause(LOWER, said, layer.where or split.where)
                 return
         for pair in (split.inputs, split.outputs):
@@ -355,7 +359,7 @@ def _lower_precision(split: Split) -> Iterator[Cause]:
                 continue
             differ = np.abs(mine - other).max(0, initial=0.0) > split.tolerance * np.abs(mine).max(initial=0.0)
             if differ.any() and _is_float32(mine[:, differ]) and not _is_float32(other[:, differ]):
-                said = f"{side.name} computes these values in float32 and casts back: none has more digits."
+                said = f"{side.name} computes these values in float32, where float64 was asked for: none has more digits."
                 yield Cause(LOWER, said, split.where)
                 return
 

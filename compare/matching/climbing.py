@@ -63,7 +63,7 @@ class Rung:
     """The largest, relative to the largest value of its array."""
     tolerance: float
     status: str
-    """passed, failed, accepted (all its causes are), rounded (constants are, and nothing else differs), follows (from a rung
+    """passed, failed, accepted (all its causes are), rounded (by a framework, and nothing else differs), follows (from a rung
     above), or not judged (behind an accepted one)."""
     where: str = ""
     """What differs most."""

@@ -374,7 +374,7 @@ def gated(*, gate: str = "sigmoid", branch: Any = lambda y: y) -> keras.Model:
     y = layers.Conv2D(5, 1, name="main")(x)
     share = layers.Dense(5, activation=gate, name="gate")(layers.GlobalAveragePooling2D()(y))
     y = layers.Multiply()([y, layers.Reshape((1, 1, 5))(share)])
-    x = layers.ReLU()(layers.Add(name="sum")([y, branch(layers.Conv2D(5, 1, name="branch")(x))]))
+    x = layers.Activation("silu")(layers.Add(name="sum")([y, branch(layers.Conv2D(5, 1, name="branch")(x))]))
     return keras.Model(images, layers.Dense(CLASSES, name="dense")(layers.GlobalAveragePooling2D()(x)))
 
 
@@ -579,6 +579,11 @@ def same_padding() -> keras.Model:
 
 def gelu() -> keras.Model:
     return port(activation="gelu")
+
+
+def rounded_on_the_way() -> keras.Model:
+    """The user's own rounding, which no framework asks for."""
+    return port(activation=lambda x: keras.ops.cast(keras.ops.cast(layers.ReLU()(x), "float32"), "float64"))
 
 
 def leaky() -> keras.Model:

@@ -551,7 +551,7 @@ class Gated(nn.Module):
         x = torch.relu(self.stem(x))
         y = self.main(x)
         y = y * torch.sigmoid(self.gate(y.mean((2, 3))))[:, :, None, None]
-        return self.dense(torch.relu(y + self.branch(x)).mean((2, 3)))
+        return self.dense(functional.silu(y + self.branch(x)).mean((2, 3)))
 
 
 class Unsupported(nn.Module):

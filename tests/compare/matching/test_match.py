@@ -168,6 +168,7 @@ CASES: list[tuple[str, str, str, str, dict[str, Any], str]] = [
         "pytorch calls one where tensorflow calls two. If only the names are exchanged, add --map one=two.",
     ),
     ("float32", "logits, inference", "Net", "in_float32", {}, "dense computes in float32"),
+    ("float32", "logits, inference", "Net", "rounded_on_the_way", {}, "tensorflow's values are rounded to float32"),
     ("addition-missing", "logits, inference", "Residual", "without_addition", {}, "pytorch adds an earlier value"),
     (
         *("addition-missing", "logits, inference", "InvertedResidual", "inverted_residual_without_addition", {}),
