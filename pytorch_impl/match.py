@@ -329,7 +329,7 @@ def _is_leaf(layer: nn.Module) -> bool:
 
 
 def _is_along_last_axis(layer: nn.Module) -> bool:
-    """Whether the channels are the last axis of any image that a layer takes. One with a forward of its own may turn it first."""
+    """Whether the channels are the last axis of any image that a layer takes. Its own forward may turn it first."""
     return type(layer).forward in (nn.Linear.forward, nn.LayerNorm.forward)
 
 

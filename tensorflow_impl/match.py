@@ -369,7 +369,7 @@ def _is_depthwise(leaf: Any) -> bool:
 
 
 def _is_along_last_axis(leaf: Any, rank: int) -> bool:
-    """Whether the channels are the last axis of any image that a layer takes. One with a call of its own may turn it first."""
+    """Whether the channels are the last axis of any image that a layer takes. Its own call may turn it first."""
     # Twin: layers of Keras that normalise have an axis. torch's BatchNorm and GroupNorm know channels first alone.
     kinds = (layers.BatchNormalization, layers.LayerNormalization, layers.GroupNormalization)
     if rank != 4 or type(leaf).call not in (layers.Dense.call, *(each.call for each in kinds)):
