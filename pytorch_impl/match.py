@@ -186,7 +186,8 @@ class Model:
                 role: list(_to_canonical(tensor.detach().numpy(), role, layer).shape) for role, tensor in _parameters(layer)
             }
             where = self._lines.get(id(layer))
-            functions.leave(Layer(name=name, kind=kind, settings=settings, where=where, parameters=shapes), made)
+            called = Layer(name=name, kind=kind, settings=settings, where=where, parameters=shapes, inputs=functions.inputs)
+            functions.leave(called, made, last_axis=_is_along_last_axis(layer))
 
         return leave
 
@@ -273,11 +274,13 @@ class _Functions(TorchFunctionMode):
         self._depth += 1
         # A layer may work in place.
         self._given = given[0].detach().clone() if given and isinstance(given[0], torch.Tensor) else None
+        self.inputs = sum(isinstance(each, torch.Tensor) for each in given)
 
-    def leave(self, layer: Layer, made: Any) -> None:
+    def leave(self, layer: Layer, made: Any, *, last_axis: bool) -> None:
         self._depth -= 1
         if self._given is not None and isinstance(made, torch.Tensor):
-            self._recorder.add(layer, self._given.numpy(), made.detach().numpy().copy(), channels_first=True)
+            channels_first = None if last_axis and self._given.ndim == 4 else True
+            self._recorder.add(layer, self._given.numpy(), made.detach().numpy().copy(), channels_first=channels_first)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -294,7 +297,8 @@ class _Functions(TorchFunctionMode):
         if recorded and given is not None and kind is not None:
             where = user_code.line()
             settings = _of_function(name, func, args, kwargs)
-            layer = Layer(name=f"{name.strip('_')} at {where}", kind=kind, settings=settings, where=where)
+            inputs = sum(isinstance(each, torch.Tensor) for each in tensors)
+            layer = Layer(name=f"{name.strip('_')} at {where}", kind=kind, settings=settings, where=where, inputs=inputs)
             self._recorder.add(layer, given.numpy(), made.detach().numpy().copy(), channels_first=True)
         return made
 
@@ -323,6 +327,11 @@ def _seed() -> None:
 
 def _is_leaf(layer: nn.Module) -> bool:
     return not any(True for _ in layer.children()) and type(layer) is not nn.Sequential
+
+
+def _is_along_last_axis(layer: nn.Module) -> bool:
+    """Whether the channels are the last axis of any image that a layer takes. Its own forward may turn it first."""
+    return type(layer).forward in (nn.Linear.forward, nn.LayerNorm.forward)
 
 
 def _parameters(layer: nn.Module) -> list[tuple[str, torch.Tensor]]:

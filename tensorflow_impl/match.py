@@ -243,6 +243,8 @@ class Model:
             recorder = self._recorder
             first = words[0] if words else next(iter(named.values()), None)
             given = first[0] if isinstance(first, (list, tuple)) and first else first
+            # Twin: a layer of Keras takes several tensors as one list, a function as words.
+            every = first if isinstance(first, (list, tuple)) else (*words, *named.values())
             if recorder is None or not isinstance(given, tf.Tensor):
                 return call(*words, **named)
             between.clear()
@@ -252,14 +254,15 @@ class Model:
                 made = call(*words, **named)
             if isinstance(made, tf.Tensor):
                 own = between[0] if between else made
-                self._record(leaf, given, own, recorder, active=bool(named.get("training")))
+                inputs = sum(isinstance(each, tf.Tensor) for each in every)
+                self._record(leaf, given, own, recorder, active=bool(named.get("training")), inputs=inputs)
                 if between:
                     self._record_activation(leaf, activation, own, made, recorder)
             return made
 
         leaf.call = watched
 
-    def _record(self, leaf: Any, given: Any, made: Any, recorder: Recorder, *, active: bool) -> None:
+    def _record(self, leaf: Any, given: Any, made: Any, recorder: Recorder, *, active: bool, inputs: int) -> None:
         self._channels_first = getattr(leaf, "data_format", _format(self._channels_first)) == "channels_first"
         where, kind, name = self._lines.get(id(leaf)), _kind(leaf), self._name(leaf)
         settings = _settings(leaf, given.shape, active=active)
@@ -274,7 +277,9 @@ class Model:
             settings = {**settings, "kernel": [1, 1], "stride": [1, 1], "padding": [[0, 0], [0, 0]], "groups": 1}
             self._add(f"{name}.pointwise", "conv", settings, where, by_part[".pointwise"], middle, made, recorder)
             return
-        self._add(name, kind, settings, where, by_part.get("", {}), given, made, recorder)
+        layer = Layer(name=name, kind=kind, settings=settings, where=where, parameters=by_part.get("", {}), inputs=inputs)
+        channels_first = None if _is_along_last_axis(leaf, len(given.shape)) else self._channels_first
+        recorder.add(layer, given.numpy(), made.numpy(), channels_first=channels_first)
 
     def _record_activation(self, leaf: Any, activation: Any, given: Any, made: Any, recorder: Recorder) -> None:
         name, where = f"{self._name(leaf)}.activation", self._lines.get(id(leaf))
@@ -362,6 +367,16 @@ def _kind(leaf: Any) -> str:
 
 def _is_depthwise(leaf: Any) -> bool:
     return leaf.groups > 1 and getattr(leaf, "kernel", None) is not None and leaf.kernel.shape[2] == 1
+
+
+def _is_along_last_axis(leaf: Any, rank: int) -> bool:
+    """Whether the channels are the last axis of any image that a layer takes. Its own call may turn it first."""
+    # Twin: layers of Keras that normalise have an axis. torch's BatchNorm and GroupNorm know channels first alone.
+    kinds = (layers.BatchNormalization, layers.LayerNormalization, layers.GroupNormalization)
+    if rank != 4 or type(leaf).call not in (layers.Dense.call, *(each.call for each in kinds)):
+        return False
+    axis = getattr(leaf, "axis", -1)
+    return (axis if isinstance(axis, int) else axis[-1]) in (-1, rank - 1)
 
 
 def _parameters(leaf: Any) -> list[tuple[str, str, Any]]:

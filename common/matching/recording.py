@@ -12,6 +12,9 @@ import numpy as np
 
 from common.matching.records import IMAGE, SEED, Array, Layer
 
+_OF_ONE_LAYOUT = ("conv", "depthwise_conv", "transposed_conv", "batch_norm", "group_norm")
+"""Kinds of layers that know one layout alone. An image that was turned is no image to them."""
+
 
 class Recorder:
     """One pass through a model. Images become NHWC; an image that was flattened has the order height, width, channels.
@@ -29,6 +32,9 @@ class Recorder:
         self.orders: dict[str, Array] = {}
         """Of a layer that takes a flattened image: the place in the framework's order of each canonical value."""
         self._image: Array | None = None
+        """The last one."""
+        self._images: list[Array] = []
+        """All so far: a model may add an earlier one, or turn it."""
         self._order: Array | None = None
         self._flattened: str | None = None
         self._is_input = False
@@ -52,11 +58,20 @@ class Recorder:
         self._input = given.transpose(0, 2, 3, 1) if given.ndim == 4 and channels_first else given
         if given.shape[1:] == layouts[channels_first] and layouts[0] != layouts[1]:
             self._image, self._is_input = self._input, True
+            self._images.append(self._input)
 
-    def add(self, layer: Layer, given: Array, made: Array, *, channels_first: bool) -> None:
-        """Record one call, with values in the framework's own layout."""
-        if not layer.parameters and self.is_turned(given, channels_first):
-            channels_first = not channels_first  # it gives its output in the layout in which it takes its input
+    def add(self, layer: Layer, given: Array, made: Array, *, channels_first: bool | None) -> None:
+        """Record one call.
+
+        Args:
+            layer: what is known of it.
+            given, made: its input and output, in the framework's own layout or, if the model has turned it, in the other one.
+            channels_first: that layout. None: of an image, the channels are the last axis, since the layer works along that.
+        """
+        if channels_first is None:
+            channels_first = False
+        elif layer.kind not in _OF_ONE_LAYOUT:  # it gives its output in the layout in which it takes its input
+            channels_first ^= self.is_turned(given, channels_first)
         taken = self._canonical(given, channels_first)
         order, flattened = (self._order, self._flattened) if given.ndim == 2 else (None, None)
         if order is not None:
@@ -66,12 +81,14 @@ class Recorder:
             if not (self._is_input or self._ordered is not None):
                 self._image = None
         only_exchanges = not layer.parameters and _exchanges_axes(given, made)
-        if only_exchanges and (self._turns(given, made, channels_first) or self.is_turned(made, channels_first)):
+        if only_exchanges and (self._turns(given, made, channels_first) or self._told(made, channels_first)):
             return  # who reads its output gets the image as it was
+        channels_first ^= not layer.parameters and self.is_turned(made, channels_first)
         given_out = self._canonical(made, channels_first)
         flattened = self._flattened if layer.kind == "flatten" else flattened
         if given_out.ndim == 4 and not only_exchanges:  # else a later one may put the channels first
             self._image, self._order, self._flattened = given_out, None, None
+            self._images.append(given_out)
             self._is_input, self._ordered, self._last = False, None, None
         if not self.keep:
             return
@@ -108,13 +125,27 @@ class Recorder:
         return kept
 
     def is_turned(self, array: Array, channels_first: bool) -> bool:
-        """Whether values are the last image in the other layout, as Keras's Permute((3, 1, 2)) or `ops.transpose` puts it."""
+        """Whether values are an image in the other layout, as torch's `permute` or Keras's Permute((3, 1, 2)) puts it.
+
+        Values tell. Those that no layer gave, as a function makes them, tell by the shape of the last image.
+        """
         if array.ndim != 4 or self._image is None:
             return False
-        native, other = self._image.transpose(0, 3, 1, 2), self._image
-        if not channels_first:
-            native, other = other, native
-        return np.array_equal(array, other) and not np.array_equal(array, native)
+        told = self._told(array, channels_first)
+        if told is not None:
+            return told
+        native, other = _layouts(self._image, channels_first)
+        return array.shape == other.shape != native.shape
+
+    def _told(self, array: Array, channels_first: bool) -> bool | None:
+        """Whether values are an image in the other layout: the last one that fits. None: they are no image so far."""
+        for image in reversed(self._images):
+            native, other = _layouts(image, channels_first)
+            if _same(native, array):
+                return False
+            if _same(other, array):
+                return True
+        return None
 
     def _fed_by(self, kind: str, taken: Array, made: Array) -> list[str]:
         """See `Layer.fed_by`. An edge is where a layer takes the values that another one gave.
@@ -185,8 +216,6 @@ class Recorder:
 
     def _canonical(self, array: Array, channels_first: bool) -> Array:
         if array.ndim == 4:
-            if self._image is not None and self.is_turned(array, channels_first):
-                return self._image
             return array.transpose(0, 2, 3, 1) if channels_first else array
         if array.ndim != 2 or self._image is None:
             return array
@@ -213,6 +242,12 @@ class Recorder:
             chw = places.reshape(channels, height, width).transpose(1, 2, 0).reshape(-1)
             self._order = chw if self._flattened == "chw" else places
         return array[:, self._order]
+
+
+def _layouts(image: Array, channels_first: bool) -> tuple[Array, Array]:
+    """A canonical image in the framework's own layout, and in the other one."""
+    first = image.transpose(0, 3, 1, 2)
+    return (first, image) if channels_first else (image, first)
 
 
 def _same(made: Array, taken: Array, *, relu: bool = False) -> bool:

@@ -78,6 +78,8 @@ class Layer(Frozen):
     """Of its output."""
     flattened: str | None = None
     """Order of the flattened image in front of it: `hwc`, `chw`, or None."""
+    inputs: int = 1
+    """Tensors that it takes. Values are kept of the first alone."""
     fed_by: list[str] = []
     """Names of the calls whose outputs it takes, joined in this order. IMAGE is the model's input. Empty: not known."""
 

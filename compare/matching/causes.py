@@ -20,7 +20,9 @@ from compare.matching import formulas
 from compare.matching.alignment import Alignment, in_words, plain, signature
 from compare.matching.formulas import apart, close
 
-BIASED, ROUNDED = "biased-variance", "rounded-constants"
+BIASED, ROUNDED, LOWER = "biased-variance", "rounded-constants", "lower-precision"
+ROUNDINGS = {ROUNDED, LOWER}
+"""Causes that are a framework's own rounding. They act wherever their layer runs, and explain no larger difference."""
 ALIKE = 1e-6
 """Relative difference of values behind rounded constants that still are the same values."""
 _MOST_RUNS = 8
@@ -49,6 +51,10 @@ KNOWN = {
     ROUNDED: (
         "TensorFlow keeps a constant (of GELU, a slope, a scaling) in float32, PyTorch a sixth in the gradient of a hard "
         "sigmoid. Accepted if nothing larger is behind it."
+    ),
+    LOWER: (
+        "A framework computes a layer in float32 whatever it is given, as TensorFlow resizes images. Accepted if nothing "
+        "larger is behind it."
     ),
     "addition-missing": "An earlier value is added (a residual connection) in one model only.",
     "padding": (
@@ -95,7 +101,7 @@ class Cause(NamedTuple):
     def verified(self) -> str:
         """What the experiment found."""
         if self.residual is None:
-            return "Not tried out: read from the models."
+            return f"Not tried out: read from the {'values' if self.name == LOWER else 'models'}."
         if math.isinf(self.residual):
             return "Not verified: no correction was found."
         return f"Verified: with this corrected, the two differ by {self.residual:.1e} there."
@@ -233,6 +239,8 @@ def first_split(
     ours, theirs = left.layers[mode], right.layers[mode]
     pairs = [(one, other) for one, other in alignment.pairs if one in ours and other in theirs]
     agreed: list[Array] = [images]
+    beside: list[Array] = []
+    """What a branch gives that takes nothing of the first layers that differ: that it agrees evens nothing out."""
     pending: tuple[str, str] | None = None
     last: tuple[str, str] | None = None
     for one, other in pairs:
@@ -242,7 +250,10 @@ def first_split(
             if one in alignment.names:
                 break
             continue
-        pending, last = None, (one, other)
+        if pending is not None and any(apart(mine[0], each) <= tolerance for each in (*agreed, *beside)):
+            beside.append(mine[1])
+            continue
+        pending, last, beside = None, (one, other), []
         if apart(mine[0], other_values[0]) <= tolerance and not any(np.array_equal(mine[0], each) for each in agreed[-3:]):
             agreed.append(mine[0])  # what a function made that one model does not record
         agreed.append(mine[1])
@@ -357,7 +368,9 @@ def _pairing(split: Split) -> Iterator[Cause]:
 
 def _float32(split: Split) -> Iterator[Cause]:
     for place, side in enumerate(split.sides):
-        low = [layer for layer in side.layers[split.mode].values() if layer.dtype not in ("float64", "")]
+        ran = side.layers[split.mode].values()
+        # A function may be the framework's own, as `tf.image.resize`, which takes float64 and gives float32.
+        low = [each for each in ran if each.dtype not in ("float64", "") and (each.parameters or each.kind != "other")]
         if low and apart(*split.outputs) < 1e-4:
             said = f"{side.name}'s {low[0].name} computes in {low[0].dtype}, where float64 was asked for."
             yield Cause("float32", said, low[0].where or "", apart(*split.outputs) if apart(*split.outputs) < 1e-5 else None)
@@ -368,13 +381,60 @@ def _float32(split: Split) -> Iterator[Cause]:
                 said = f"{side.name}'s values are rounded to float32, where float64 was asked for."
                 yield Cause("float32", said, split.where, apart(one, rounded))
                 return
+    yield from _lower_precision(split)
+
+
+def _lower_precision(split: Split) -> Iterator[Cause]:
+    """A layer that gives values of float32 alone, though it takes others. It may have rounded on the way, not at the end.
+
+    Where a model calls functions that are not recorded, the next layer takes such values, in some of its channels perhaps.
+    """
+    for place, side in enumerate(split.sides):
+        for layer in split.between[place]:
+            taken, given = side.values(split.mode, layer.name)
+            if (
+                _is_float32(given)
+                and not _is_float32(taken)
+                and apart(*split.inputs) <= ALIKE
+                and apart(*split.outputs) <= ALIKE
+            ):
+                said = (
+                    f"{side.name}'s {layer.name} computes in float32, whatever it takes: of its values, none has more digits."
+                )
+                yield Cause(LOWER, said, layer.where or split.where)
+                return
+        for pair in (split.inputs, split.outputs):
+            mine, other = (each.reshape(-1, each.shape[-1]) for each in (pair[place], pair[1 - place]))
+            if mine.shape != other.shape or apart(mine, other) > formulas.ROUNDED:
+                continue
+            differ = np.abs(mine - other).max(0, initial=0.0) > split.tolerance * np.abs(mine).max(initial=0.0)
+            if differ.any() and _is_float32(mine[:, differ]) and not _is_float32(other[:, differ]):
+                said = f"{side.name} computes these values in float32, where float64 was asked for: none has more digits."
+                yield Cause(LOWER, said, split.where)
+                return
+
+
+def _is_float32(values: Array) -> bool:
+    """Whether float32 holds them all. Zeros alone tell nothing."""
+    with np.errstate(over="ignore"):
+        return bool(values.any()) and np.array_equal(values, values.astype(np.float32))
 
 
 def _input(split: Split) -> Iterator[Cause]:
-    if len(split.before) > 1 or split.layers is None or split.close(*split.inputs) or any(_scaling(split)):
+    if split.layers is None or split.close(*split.inputs) or any(_scaling(split)):
         return
     left, right = split.inputs
-    if left.shape != right.shape:
+    if split.layers[0].parameters and left.ndim == 4 and right.ndim == 4 and left.size == right.size:
+        for order in itertools.permutations((1, 2, 3)):
+            form = left.transpose(0, *order)
+            if form.shape == right.shape and split.close(form, right):
+                axes = ", ".join(("height", "width", "channels")[axis - 1] for axis in order)
+                said = (
+                    f"{split.names()[1]}'s {split.layers[1].name} sees {split.names()[0]}'s {axes} as height, width, channels."
+                )
+                yield Cause("data-format", said, split.where, apart(form, right))
+                return
+    if len(split.before) > 1 or left.shape != right.shape:
         return
     if left.ndim == 4:
         count, height, width, channels = left.shape
@@ -388,8 +448,6 @@ def _input(split: Split) -> Iterator[Cause]:
             "upside down": left[:, ::-1],
             "mirrored": left[:, :, ::-1],
         }
-        if height == width:
-            forms["with height and width exchanged"] = left.transpose(0, 2, 1, 3)
         for words, form in forms.items():
             if split.close(form, right):
                 said = f"{split.names()[1]}'s first layer sees {split.names()[0]}'s image {words}."

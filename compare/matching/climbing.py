@@ -24,7 +24,7 @@ from compare.core.errors import LaunchError
 from compare.execution import launch
 from compare.matching import causes, formulas
 from compare.matching.alignment import Alignment, align, paired
-from compare.matching.causes import BIASED, ROUNDED, Cause, Side
+from compare.matching.causes import BIASED, LOWER, ROUNDINGS, Cause, Side
 from compare.matching.formulas import apart
 from compare.tuning.servers import ENDED, LocalServer
 
@@ -63,7 +63,7 @@ class Rung:
     """The largest, relative to the largest value of its array."""
     tolerance: float
     status: str
-    """passed, failed, accepted (all its causes are), rounded (constants are, and nothing else differs), follows (from a rung
+    """passed, failed, accepted (all its causes are), rounded (by a framework, and nothing else differs), follows (from a rung
     above), or not judged (behind an accepted one)."""
     where: str = ""
     """What differs most."""
@@ -183,7 +183,7 @@ class Match:
         for rung in told:
             size = f" by {rung.difference:.1e}" if math.isfinite(rung.difference) else ""
             at = f" at {rung.where}" if rung.where and rung.first is None else ""
-            let_pass = {ACCEPTED: ", accepted", ROUNDS: ", by rounded constants alone"}.get(rung.status, "")
+            let_pass = {ACCEPTED: ", accepted", ROUNDS: f", only by {_rounded_words(self.rungs)}"}.get(rung.status, "")
             under = f", with {rung.under}" if rung.under else ""
             said.append(f"{rung.name}: differs{size}{at}{let_pass}{under}.")
             if rung.first is not None:
@@ -227,7 +227,7 @@ class Match:
         if self._agrees:
             return "settings that differ"
         accepted = any(rung.status == ACCEPTED for rung in self.rungs)
-        return "what was accepted" if accepted else "constants that a framework rounds to float32"
+        return "what was accepted" if accepted else _rounded_words(self.rungs)
 
 
 class Process:
@@ -400,13 +400,15 @@ def _own_weights(left: Side, right: Side, alignment: Alignment, *, drawn: bool) 
 def _climb(ask: Ask, left: Side, right: Side, alignment: Alignment, look: _Look) -> Generator[Rung]:
     pixels, labels = images(ask)
     sides = (left, right)
+    follow = False
     for mode in ("inference", "training"):
         rung = _rung(f"logits, {mode}", [("logits", left.arrays[f"{mode}/logits"], right.arrays[f"{mode}/logits"])], _FORWARD)
         rung = _parted(rung, mode, sides, alignment, np.asarray(pixels, np.float64))
         yield rung
+        follow |= rung.status != PASSED
         if mode == "inference":
             yield _far(ask, sides, alignment, rung, look)
-    yield _statistics(left, right, alignment, follow=rung.status != PASSED)
+    yield _statistics(left, right, alignment, follow=follow)
     trained = [(mine, other) for mine, other, _ in _names(left, right, alignment, "gradients/")]
     rung = _rung("loss", [("loss", left.arrays["loss"], right.arrays["loss"])], _FORWARD)
     yield rung if rung.status == PASSED else replace(rung, causes=tuple(causes.of_loss(left, right, trained, labels)))
@@ -583,15 +585,23 @@ def _parted(rung: Rung, mode: str, sides: tuple[Side, Side], alignment: Alignmen
     between = ""
     if not _rounds_alone(found) and not any(each.residual is not None and math.isfinite(each.residual) for each in found):
         within = split.layers is not None and split.close(*split.inputs)
-        between = (
-            "in these layers, which take the same" if within else f"between {split.after}, the last that agree, and {where}"
-        )
+        joins = split.layers is not None and max(each.inputs for each in split.layers) > 1
+        between = f"between {split.after}, the last that agree, and {where}"
+        if within:
+            between = "in these layers, which take the same"
+            if joins:
+                between = f"in {where}, or in what these take beside their first input, which is the same"
     said = {"where": where, "between": between, "causes": tuple(found)}
     return replace(rung, status=FAILED, first=split.difference, at_the_end=split.at_the_end, **said)
 
 
+def _rounded_words(rungs: Sequence[Rung]) -> str:
+    lower = any(cause.name == LOWER for rung in rungs if rung.status == ROUNDS for cause in rung.causes)
+    return "what a framework computes in float32" if lower else "constants that a framework rounds to float32"
+
+
 def _rounds_alone(found: Sequence[Cause]) -> bool:
-    return {each.name for each in found} == {ROUNDED}
+    return bool(found) and {each.name for each in found} <= ROUNDINGS
 
 
 def _change(side: Side, rule: str, name: str) -> Array:
@@ -659,18 +669,23 @@ def _settled(rungs: Sequence[Rung]) -> list[Rung]:
     """A rung that fails below another follows from it, except where it has a cause of its own.
 
     Causes of running statistics were tried out on what each side's own layer has seen. Running statistics reach nothing else
-    in training. Rounded constants explain no other cause.
+    in training. What a framework rounds acts in all that follows, also where the tolerance hides it. It explains no other
+    cause.
     """
     found: list[Rung] = []
-    broken, rounded = "", False
+    broken, outputs, rounded = "", "", False
     for rung in rungs:
-        only_rounded = {cause.name for cause in rung.causes} == {ROUNDED}
-        own = bool(rung.causes) and (rung.name == _STATISTICS or (rounded and not only_rounded))
-        own = own or (rung.name == _FAR and rounded)  # measured against what rounding makes there
-        if rung.status == FAILED and broken and not own:
+        only_rounded = _rounds_alone(rung.causes)
+        own = bool(rung.causes) and (rung.name == _STATISTICS or not (broken or only_rounded))
+        own = own or (rung.name == _FAR and not broken)  # measured against what rounding makes there
+        above = broken or (outputs if rung.name == _STATISTICS else "")  # they differ also where a BatchNorm evens it out
+        if rung.status == FAILED and (above or rounded) and not own:
             rung = replace(rung, status=FOLLOWS, causes=())
-        if rung.status == FAILED and rung.name not in (_LAYERS, _STATISTICS, _FAR):
-            broken, rounded = rung.name, only_rounded
+        if rung.status == FAILED and only_rounded:
+            rounded = True
+        elif rung.status == FAILED and rung.name not in (_LAYERS, _STATISTICS, _FAR):
+            broken = rung.name
+            outputs = outputs or broken
         elif rung.status == PASSED and rung.name in (_IN_TRAINING, _GRADIENTS):
             broken = ""  # what comes next depends on these alone
         elif broken.startswith(_UPDATE_NAME) and rung.name.endswith(broken.removeprefix(_UPDATE_NAME)):
@@ -682,7 +697,7 @@ def _settled(rungs: Sequence[Rung]) -> list[Rung]:
 def _accept(rungs: Sequence[Rung], accepted: Sequence[str]) -> list[Rung]:
     """Take the accepted causes for no fault, where they explain all of a difference.
 
-    Rounded constants are the framework's own, and let pass. Training may make of them what `_CONSEQUENCE` allows. What
+    What a framework rounds is its own, and let pass. Training may make of them what `_CONSEQUENCE` allows. What
     follows from another accepted cause may hide a second fault. So may the layers behind the one that the cause explains. Only
     the steps of an accepted update are its consequence.
     """
@@ -691,10 +706,16 @@ def _accept(rungs: Sequence[Rung], accepted: Sequence[str]) -> list[Rung]:
     for rung in rungs:
         names = {cause.name for cause in rung.causes}
         explained = all(each.residual is None or each.residual <= rung.tolerance for each in rung.causes)
-        if rung.status == FAILED and names == {ROUNDED} and rung.difference <= (causes.ALIKE if rung.first else _FLOAT32):
+        if (
+            rung.status == FAILED
+            and _rounds_alone(rung.causes)
+            and rung.difference <= (causes.ALIKE if rung.first else _FLOAT32)
+        ):
             rung = replace(rung, status=ROUNDS)
-            rounded, behind, rule = max(rounded, rung.difference), True, ""
-        elif rung.status == FAILED and names and explained and names <= {*accepted, ROUNDED}:
+            # What is computed in float32 has gradients that are.
+            size = rung.first if rung.first and LOWER in names else rung.difference
+            rounded, behind, rule = max(rounded, size, rung.difference), True, ""
+        elif rung.status == FAILED and names and explained and names <= {*accepted, *ROUNDINGS}:
             rung = replace(rung, status=ACCEPTED if rung.at_the_end else UNJUDGED)
             behind = True
             rule = rung.name.removeprefix(_UPDATE_NAME) if rung.name.startswith(_UPDATE_NAME) else ""

@@ -15,10 +15,10 @@ from common.matching.records import Layer
 from common.models.architectures import BatchNorm, Dropout, Native, Opaque
 from common.spec import SpecError
 from compare.matching.alignment import in_words
-from compare.matching.causes import BIASED, ROUNDED
+from compare.matching.causes import BIASED, ROUNDINGS
 from compare.matching.climbing import ACCEPTED, FAILED, ROUNDS, Match
 
-_MAY_DIFFER = {BIASED, ROUNDED, "adam-epsilon", "weight-decay", "learning-rate"}
+_MAY_DIFFER = {BIASED, *ROUNDINGS, "adam-epsilon", "weight-decay", "learning-rate"}
 """A pair with these accepted causes is written all the same. `run` has optimizers and a rule of running variances of its own.
 Constants that were rounded stay rounded: `write` says what that does to the proof."""
 _FIRST_LINE = '"""A pair of models that are the same, written by `convtwins match`.\n'
@@ -130,10 +130,8 @@ def write(found: Match, path: Path) -> list[str]:
     said = [f"{path} was written. Train it in both frameworks: {', '.join(filter(None, (words, where)))}."]
     if BIASED in accepted:
         said.append("Keras's running variances become unbiased there, as PyTorch's are. Without that, scores would differ.")
-    if ROUNDED in accepted:
-        said.append(
-            "A framework rounds constants of a function to float32. The proof of a run fails by that much, and names it."
-        )
+    if ROUNDINGS & accepted:
+        said.append("A framework rounds a constant or a layer to float32. The proof of a run fails by that much, and names it.")
     return said
 
 
@@ -167,7 +165,7 @@ def _model(found: Match, name: str) -> tuple[Opaque, tuple[Side, Side]]:
             if line.left.flattened != "chw":
                 _refuse(line.left, "is behind a flattened image in one model only")
             sides[0].flattened[made.name] = _image(ask.image, found.opened[0].layers, line.left)
-    rounded = next((cause.note for rung in found.rungs for cause in rung.causes if cause.name == ROUNDED), "")
+    rounded = next((cause.note for rung in found.rungs for cause in rung.causes if cause.name in ROUNDINGS), "")
     return Opaque(name, ask.image, found.opened[0].outputs[0], tuple(kept), tuple(outputs), tuple(again), rounded), sides
 
 

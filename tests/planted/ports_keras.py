@@ -309,6 +309,85 @@ def same_padding_in_a_block() -> keras.Model:
     return blocks(padded=False)
 
 
+def turns_inside(
+    *, inside: Any = None, turned: Any = None, epsilon: float = 1e-5, activation: str = "relu", last: float = 1e-5
+) -> keras.Model:
+    """The right port of `TurnsInside`, but for what the arguments say."""
+    images = keras.Input((8, 8, 3))
+    x = layers.Conv2D(8, 3, padding="same", name="stem")(images)
+    x = layers.LayerNormalization(epsilon=last, name="stem_norm")(x)
+    y = layers.DepthwiseConv2D(3, padding="same", name="depthwise")(x)
+    y = y if turned is None else keras.ops.transpose(y, (0, *turned))
+    y = layers.LayerNormalization(epsilon=epsilon, name="norm")(y)
+    y = layers.Dropout(0.2)(layers.Activation(activation)(layers.Dense(12, name="up")(y)))
+    y = layers.Dense(8, name="down")(y)
+    x = layers.Conv2D(6, 2, strides=2, name="smaller")(x + (y if turned is None else keras.ops.transpose(y, (0, 3, 1, 2))))
+    x = x + layers.Activation("silu")(layers.Dense(6, name="scale")(x * 0.5))
+    return keras.Model(images, layers.Dense(CLASSES, name="dense")(layers.GlobalAveragePooling2D()(x)))
+
+
+def turns_inside_with_another_epsilon() -> keras.Model:
+    return turns_inside(epsilon=1e-3)
+
+
+def turns_inside_with_tanh() -> keras.Model:
+    return turns_inside(activation="tanh")
+
+
+def turns_inside_as_pytorch() -> keras.Model:
+    """Takes over PyTorch's axes, though its images are channels last already."""
+    return turns_inside(turned=(2, 3, 1))
+
+
+def upsampled(**norm: Any) -> keras.Model:
+    """The right port of `Upsampled`, but for what the arguments say."""
+    images = keras.Input((8, 8, 3))
+    x = layers.Conv2D(4, 3, padding="same", activation="relu")(images)
+    y = layers.UpSampling2D(2, interpolation="bilinear")(layers.Conv2D(6, 2, strides=2, activation="relu")(x))
+    x = layers.Conv2D(6, 3, padding="same", use_bias=False)(layers.Concatenate()([y, x]))
+    x = layers.ReLU()(layers.BatchNormalization(**{**RIGHT_NORM, **norm})(x))
+    return keras.Model(images, layers.Dense(CLASSES)(layers.GlobalAveragePooling2D()(x)))
+
+
+def upsampled_with_another_epsilon() -> keras.Model:
+    return upsampled(epsilon=1e-4)
+
+
+class UpsampledByFunctions(keras.Model):
+    """The right port of `Upsampled`. Nothing that resizes or joins is recorded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.deep = layers.Conv2D(4, 3, padding="same"), layers.Conv2D(6, 2, strides=2)
+        self.after, self.norm = layers.Conv2D(6, 3, padding="same", use_bias=False), layers.BatchNormalization(**RIGHT_NORM)
+        self.dense = layers.Dense(CLASSES)
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        x = keras.ops.relu(self.before(x))
+        y = keras.ops.image.resize(keras.ops.relu(self.deep(x)), (8, 8), interpolation="bilinear")
+        x = keras.ops.relu(self.norm(self.after(keras.ops.concatenate([y, x], -1)), training=training))
+        return self.dense(keras.ops.mean(x, (1, 2)))
+
+
+def gated(*, gate: str = "sigmoid", branch: Any = lambda y: y) -> keras.Model:
+    """The right port of `Gated`, but for what the arguments say."""
+    images = keras.Input((8, 8, 3))
+    x = layers.Conv2D(4, 3, activation="relu", name="stem")(images)
+    y = layers.Conv2D(5, 1, name="main")(x)
+    share = layers.Dense(5, activation=gate, name="gate")(layers.GlobalAveragePooling2D()(y))
+    y = layers.Multiply()([y, layers.Reshape((1, 1, 5))(share)])
+    x = layers.Activation("silu")(layers.Add(name="sum")([y, branch(layers.Conv2D(5, 1, name="branch")(x))]))
+    return keras.Model(images, layers.Dense(CLASSES, name="dense")(layers.GlobalAveragePooling2D()(x)))
+
+
+def gated_by_a_hard_sigmoid() -> keras.Model:
+    return gated(gate="hard_sigmoid")
+
+
+def gated_beside_an_image_upside_down() -> keras.Model:
+    return gated(branch=lambda y: keras.ops.flip(y, 1))
+
+
 class ForRun(keras.Model):
     """The port of `ForRun`, whose layers Keras names."""
 
@@ -509,6 +588,11 @@ def gelu() -> keras.Model:
     return port(activation="gelu")
 
 
+def rounded_on_the_way() -> keras.Model:
+    """The user's own rounding, which no framework asks for."""
+    return port(activation=lambda x: keras.ops.cast(keras.ops.cast(layers.ReLU()(x), "float32"), "float64"))
+
+
 def leaky() -> keras.Model:
     return port(activation=layers.LeakyReLU())
 
@@ -547,11 +631,16 @@ class ProbabilitiesInInference(keras.Model):
         return outputs if training else keras.ops.softmax(outputs)
 
 
-def norm_twice(*, momentum: float = 0.9, epsilon: float = 1e-5, softmax: bool = False) -> keras.Model:
+def norm_twice_without_a_bias() -> keras.Model:
+    """The first convolution lacks the bias, which the normalisation behind it evens out in training."""
+    return norm_twice(first_bias=False)
+
+
+def norm_twice(*, momentum: float = 0.9, epsilon: float = 1e-5, softmax: bool = False, first_bias: bool = True) -> keras.Model:
     images = keras.Input((8, 8, 3))
     x = images
-    for _ in range(2):
-        x = layers.Conv2D(8, 3, padding="same")(x)
+    for bias in (first_bias, True):
+        x = layers.Conv2D(8, 3, padding="same", use_bias=bias)(x)
         x = layers.ReLU()(layers.BatchNormalization(momentum=momentum, epsilon=epsilon)(x))
     x = layers.Dense(CLASSES)(layers.GlobalAveragePooling2D()(x))
     return keras.Model(images, layers.Softmax()(x) if softmax else x)

@@ -586,6 +586,68 @@ class NormThenActivation(nn.Module):
         return self.dense(torch.tanh(self.norm(self.hidden(x.flatten(1)))))
 
 
+class NormOfChannels(nn.LayerNorm):
+    """Takes channels first, as a layer of its own."""
+
+    def forward(self, x: Any) -> Any:
+        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+class TurnsInside(nn.Module):
+    """A block as ConvNeXt's: dense layers run on channels last. All axes of its images are as long as each other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        draw_others()
+        self.stem, self.stem_norm = nn.Conv2d(3, 8, 3, padding=1), NormOfChannels(8)
+        self.depthwise, self.norm = nn.Conv2d(8, 8, 3, padding=1, groups=8), nn.LayerNorm(8)
+        self.up, self.dropout, self.down = nn.Linear(8, 12), nn.Dropout(0.2), nn.Linear(12, 8)
+        self.smaller, self.scale = nn.Conv2d(8, 6, 2, stride=2), nn.Linear(6, 6)
+        self.dense = nn.Linear(6, CLASSES)
+
+    def forward(self, x: Any) -> Any:
+        x = self.stem_norm(self.stem(x))
+        y = self.norm(self.depthwise(x).permute(0, 2, 3, 1))
+        y = self.down(self.dropout(functional.relu(self.up(y))))
+        x = self.smaller(x + y.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+        x = x + functional.silu(self.scale(x * 0.5))  # all of it channels last
+        return self.dense(x.mean((1, 2)))
+
+
+class Upsampled(nn.Module):
+    """The end of a U-Net, which resizes an image and joins it to an earlier one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        draw_others()
+        self.before, self.deep = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 6, 2, stride=2)
+        self.after = nn.Conv2d(10, 6, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(6)
+        self.dense = nn.Linear(6, CLASSES)
+
+    def forward(self, x: Any) -> Any:
+        x = torch.relu(self.before(x))
+        y = functional.interpolate(torch.relu(self.deep(x)), scale_factor=2, mode="bilinear", align_corners=False)
+        x = torch.relu(self.norm(self.after(torch.cat([y, x], 1))))
+        return self.dense(x.mean((2, 3)))
+
+
+class Gated(nn.Module):
+    """A sum of what a gate lets pass and a branch of its own, which runs later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        draw_others()
+        self.stem, self.main, self.branch = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 5, 1), nn.Conv2d(4, 5, 1)
+        self.gate, self.dense = nn.Linear(5, 5), nn.Linear(5, CLASSES)
+
+    def forward(self, x: Any) -> Any:
+        x = torch.relu(self.stem(x))
+        y = self.main(x)
+        y = y * torch.sigmoid(self.gate(y.mean((2, 3))))[:, :, None, None]
+        return self.dense(functional.silu(y + self.branch(x)).mean((2, 3)))
+
+
 class Unsupported(nn.Module):
     def __init__(self) -> None:
         super().__init__()

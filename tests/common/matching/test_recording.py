@@ -133,6 +133,38 @@ def test_what_another_layer_takes_is_no_edge_where_outputs_fit() -> None:
     assert [each.fed_by for each in recorder.layers[3:]] == [[], []]
 
 
+@pytest.mark.parametrize("channels_first", [True, False])
+def test_an_image_that_a_model_turns_is_followed_through_layers_with_parameters(channels_first: bool) -> None:
+    def native(image: Array) -> Array:
+        return image.transpose(0, 3, 1, 2) if channels_first else image
+
+    def other(image: Array) -> Array:
+        return image if channels_first else image.transpose(0, 3, 1, 2)
+
+    recorder, kernel = Recorder(edges=True), {"kernel": [1]}
+    for name, kind, parameters, layout, given, made in [
+        ("conv", "conv", kernel, native, IMAGE, IMAGE + 1),
+        ("norm", "layer_norm", kernel, other, IMAGE + 1, IMAGE + 2),  # a layer with a forward of its own
+        ("relu", "activation", {}, other, IMAGE + 2, IMAGE + 3),
+        ("halved", "activation", {}, other, IMAGE / 2, IMAGE + 4),  # what a function gave tells by its shape
+        ("sum", "add", {}, native, IMAGE + 1, IMAGE + 5),
+        ("earlier", "activation", {}, other, IMAGE + 2, IMAGE + 6),
+    ]:
+        layer = Layer(name=name, kind=kind, parameters=parameters)
+        recorder.add(layer, layout(given), layout(made), channels_first=channels_first)
+        assert np.array_equal(recorder.values[-1][0], given) and np.array_equal(recorder.values[-1][1], made), name
+    assert {each.name: each.fed_by for each in recorder.layers}["norm"] == ["conv"]
+
+
+def test_a_layer_along_the_last_axis_is_recorded_as_what_it_takes() -> None:
+    """Its channels are the last axis of whatever it is given: an image that should have been turned is another one."""
+    recorder = Recorder()
+    recorder.add(Layer(name="conv", kind="conv", parameters={"kernel": [1]}), IMAGE, IMAGE, channels_first=False)
+    for turned in (IMAGE, IMAGE.transpose(0, 3, 1, 2)):
+        recorder.add(Layer(name="dense", kind="dense", parameters={"kernel": [1]}), turned, turned + 1, channels_first=None)
+        assert all(np.array_equal(*pair) for pair in zip(recorder.values[-1], (turned, turned + 1), strict=True))
+
+
 def test_a_layer_that_is_called_again_gets_a_number() -> None:
     recorder = Recorder()
     for _ in range(3):

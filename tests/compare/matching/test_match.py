@@ -17,9 +17,9 @@ from common.models import architectures, user_code, work
 from common.spec import SpecError
 from compare import api
 from compare.execution import launch
-from compare.matching import climbing, pair_file
+from compare.matching import causes, climbing, pair_file
 from compare.matching import match as matching
-from compare.matching.causes import KNOWN
+from compare.matching.causes import KNOWN, Cause
 from compare.matching.climbing import Match, Process
 from compare.proof import ladder
 from compare.proof.certificate import Proof, Rung
@@ -79,6 +79,8 @@ def matched(both: Both, net: str, model: str, **options: Any) -> Match:
         ("NormThenActivation", "norm_then_activation", {}),
         ("Net", "port", {"loss": ("cross_entropy_of_weighted_classes", "cross_entropy_over_the_weights")}),
         ("Net", "port", {"optimizer": ("BelowTheRoot", "rmsprop_without_momentum")}),
+        ("TurnsInside", "turns_inside", {}),
+        ("Gated", "gated", {}),
         *(
             pytest.param(net, port, options, marks=pytest.mark.slow)
             for net, port, options in (
@@ -164,6 +166,7 @@ CASES: list[tuple[str, str, str, str, dict[str, Any], str]] = [
         "pixels times 1, plus [0.25, 0, -0.125].",
     ),
     ("data-format", "logits, inference", "Net", "reshaped", {}, "reshaped to channels, height, width instead of transposed"),
+    ("data-format", "logits, inference", "TurnsInside", "turns_inside_as_pytorch", {}, "norm sees pytorch's width, channels"),
     ("data-format", "layers and parameters", "with_norm", "wrong_axis", {}, "normalises along axis 1"),
     ("order", "logits, inference", "Shared", "shared_in_another_order", {}, "tensorflow concatenates in another order"),
     (
@@ -175,6 +178,7 @@ CASES: list[tuple[str, str, str, str, dict[str, Any], str]] = [
         "pytorch calls one where tensorflow calls two. If only the names are exchanged, add --map one=two.",
     ),
     ("float32", "logits, inference", "Net", "in_float32", {}, "dense computes in float32"),
+    ("float32", "logits, inference", "Net", "rounded_on_the_way", {}, "tensorflow's values are rounded to float32"),
     ("addition-missing", "logits, inference", "Residual", "without_addition", {}, "pytorch adds an earlier value"),
     (
         *("addition-missing", "logits, inference", "InvertedResidual", "inverted_residual_without_addition", {}),
@@ -225,6 +229,8 @@ CASES: list[tuple[str, str, str, str, dict[str, Any], str]] = [
     ("activation", "logits, inference", "with_gelu_tanh", "gelu", {}, "GELU (tanh), tensorflow GELU (erf)"),
     ("activation", "logits, inference", "with_leaky", "leaky", {}, "leaky ReLU, slope 0.01, tensorflow leaky ReLU, slope 0.3"),
     ("activation", "logits, inference", "with_small_gelu_tanh", "gelu", {}, "GELU (tanh), tensorflow GELU (erf)"),
+    ("activation", "logits, inference", "TurnsInside", "turns_inside_with_tanh", {}, "ReLU, tensorflow tanh"),
+    ("activation", "logits, inference", "Gated", "gated_by_a_hard_sigmoid", {}, "applies sigmoid, tensorflow hard sigmoid"),
     ("activation", "logits, inference", "with_tanh", "hard_tanh", {}, "pytorch applies tanh, tensorflow hard tanh."),
     ("activation", FAR, "with_relu6", "port", {}, "pytorch applies ReLU6, tensorflow ReLU."),
     ("activation", FAR, "with_relu6", "Subclassed", {}, "pytorch applies ReLU6, tensorflow ReLU."),
@@ -235,6 +241,8 @@ CASES: list[tuple[str, str, str, str, dict[str, Any], str]] = [
     ("pooling", "logits, inference", "padded_pool", "pool_padded_with_zeros", {}, "1 left and 1 right, with zeros."),
     ("pooling", "logits, inference", "with_leaky", "right_leaky_and_average_pool", {}, "tensorflow the average of 2x2"),
     ("epsilon", "logits, inference", "with_norm", "default_norm", {}, "epsilon 1e-05, tensorflow's batch_normalization 0.001"),
+    ("epsilon", "logits, inference", "TurnsInside", "turns_inside_with_another_epsilon", {}, "norm adds epsilon 1e-05, te"),
+    ("epsilon", "logits, inference", "Upsampled", "upsampled_with_another_epsilon", {}, "adds epsilon 1e-05, tensorflow's ba"),
     ("batch-norm-mode", "logits, training", "with_norm", "norm_in_inference", {}, "batch_normalization the running ones"),
     ("dropout-active", "logits, inference", "AlwaysDropping", "port", {}, "pytorch drops 0.3 of the values also in inference"),
     ("dropout-active", "logits, training", "Net", "no_dropout", {}, "drops 0.3 of the values in training, tensorflow none"),
@@ -368,7 +376,7 @@ def test_an_activation_is_told_once_with_its_layer(both: Both) -> None:
 
 
 def test_every_cause_has_a_planted_case_and_stands_in_the_docs() -> None:
-    assert {case[0] for case in CASES} | {"rounded-constants"} == KNOWN.keys()
+    assert {case[0] for case in CASES} | causes.ROUNDINGS == KNOWN.keys()
     page = (launch.PROJECT_ROOT / "docs" / "match.md").read_text()
     assert all(f"| `{name}` | {words} |" in page for name, words in KNOWN.items())
 
@@ -495,7 +503,7 @@ def test_what_is_accepted_excuses_nothing_that_it_hides(both: Both) -> None:
     missing = matched(both, "Net", "other_width", accept=["layer-missing"])
     assert not any("Other settings" in said for said in missing.sentences)  # nothing was measured
     assert not missing.holds and missing.sentences[0] == "No: they part first at: layers and parameters."
-    (model,) = [case[2:4] for case in CASES if case[0] == "epsilon"]
+    model, *_ = [case[2:4] for case in CASES if case[0] == "epsilon"]
     behind = matched(both, *model, accept=["epsilon", "biased-variance"])
     assert not behind.holds and behind.sentences[0].startswith("Cannot tell: what was accepted changes all that follows")
     assert {"accepted", "not judged"} <= {rung.status for rung in behind.rungs}
@@ -629,6 +637,49 @@ def test_a_scaling_whose_constants_tensorflow_rounds_is_accepted(both: Both, net
 def test_a_scaling_that_tensorflow_rounds_hides_no_fault(both: Both, model: str, names: list[str]) -> None:
     found = matched(both, "Scaled", model)
     assert not found.holds and [cause.name for cause in found.rungs[1].causes] == names, found.sentences
+
+
+@pytest.mark.parametrize("model", ["upsampled", "UpsampledByFunctions"])
+def test_what_tensorflow_computes_in_float32_is_said_and_accepted(both: Both, model: str) -> None:
+    found = matched(both, "Upsampled", model, accept=["biased-variance"], steps=20)
+    assert found.holds and not found.same, found.sentences
+    (inference,) = (rung for rung in found.rungs if rung.name == "logits, inference")
+    assert inference.status == climbing.ROUNDS and [cause.name for cause in inference.causes] == ["lower-precision"]
+    assert 1e-9 < (inference.first or 0) < 3e-7
+    assert any("only by what a framework computes in float32" in said for said in found.sentences)
+
+
+def test_a_rounded_constant_is_remembered_behind_a_rung_that_the_tolerance_lets_pass() -> None:
+    cause = Cause("rounded-constants", "A slope is rounded.", "", 1e-16)
+    update = climbing.Rung("one update, sgd", 1.02e-8, 1e-8, climbing.FAILED, "conv.kernel")
+    rungs = [
+        climbing.Rung("logits, inference", 9e-10, 1e-10, climbing.FAILED, causes=(cause,), first=2e-9),
+        climbing.Rung("logits, training", 9e-13, 1e-10, climbing.PASSED),
+        climbing.Rung("gradients", 9.9e-9, 1e-8, climbing.PASSED),
+    ]
+
+    def statuses(*rungs: climbing.Rung) -> list[str]:
+        return [each.status for each in climbing._accept(climbing._settled(rungs), [])]
+
+    assert statuses(*rungs, update) == [climbing.ROUNDS, climbing.PASSED, climbing.PASSED, climbing.ROUNDS]
+    assert statuses(*rungs[1:], update)[-1] == climbing.FAILED  # no constant is rounded
+    assert statuses(*rungs, replace(update, difference=1e-5))[-1] == climbing.FAILED  # more than it may make
+
+
+def test_running_means_behind_a_bias_that_is_missing_follow_from_it(both: Both) -> None:
+    found = matched(both, "norm_twice", "norm_twice_without_a_bias", accept=["biased-variance"])
+    rungs = {rung.name: rung for rung in found.rungs}
+    assert not found.holds and [cause.name for cause in rungs["logits, inference"].causes] == ["bias-missing"]
+    assert rungs["logits, training"].status == climbing.PASSED
+    assert rungs["running statistics"].status == climbing.ACCEPTED and rungs["running statistics"].difference < 1e-2
+    assert not any("None of the known causes" in said for said in found.sentences), found.sentences
+
+
+def test_layers_that_join_several_inputs_are_not_said_to_take_the_same(both: Both) -> None:
+    found = matched(both, "Gated", "gated_beside_an_image_upside_down")
+    (inference,) = (rung for rung in found.rungs if rung.name == "logits, inference")
+    assert not inference.causes and inference.where.endswith(", sum"), found.sentences
+    assert inference.between == f"in {inference.where}, or in what these take beside their first input, which is the same"
 
 
 def test_an_optimizer_is_judged_behind_a_rounded_constant_too(both: Both) -> None:
