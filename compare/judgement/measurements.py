@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -370,16 +371,25 @@ def _from_benchmarks(path: Path, values: dict[str, Any]) -> Measured:
         data_name=None,
         data_hash=None,
         proof=None,
-        subjects={each["fullname"]: _benchmark(each) for each in values["benchmarks"]},
+        subjects={each.id: each for each in _numbered(values["benchmarks"])},
     )
 
 
-def _benchmark(values: dict[str, Any]) -> Subject:
+def _numbered(benchmarks: Sequence[dict[str, Any]]) -> Iterator[Subject]:
+    """The benchmarks of a file. One that was run again in the same process (--keep-duplicates) is another one, `(2)`."""
+    seen = Counter[str]()
+    for each in benchmarks:
+        seen[each["fullname"]] += 1
+        number = seen[each["fullname"]]
+        yield _benchmark(each, f" ({number})" if number > 1 else "")
+
+
+def _benchmark(values: dict[str, Any], ending: str) -> Subject:
     stats = values["stats"]
     overall = Spread(median=stats["median"], low=stats["q1"], high=stats["q3"], n=stats["rounds"])
     return Subject(
-        id=values["fullname"],
-        name=values["name"],
+        id=values["fullname"] + ending,
+        name=values["name"] + ending,
         samples={SECONDS: {0: overall.median}},
         spreads={SECONDS: overall},
     )

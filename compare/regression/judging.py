@@ -24,7 +24,7 @@ from compare.core.statistics import (
     spread,
 )
 from compare.judgement import environments
-from compare.judgement.measurements import SECONDS, Measured
+from compare.judgement.measurements import Measured
 from compare.regression import facts
 from compare.regression.records import ACCURACY, Change, Criteria, Judgement, OperationChange, Side, Verdict
 from compare.regression.samples import Pair, usable
@@ -75,7 +75,7 @@ def judge(baseline: Measured, candidate: Measured, criteria: Criteria, *, paired
         operations=sorted(_operations(pairs), key=lambda each: -abs(each.milliseconds)),
         missing=[baseline.subjects[each].name for each in ids if each not in candidate.subjects],
         added=[candidate.subjects[each].name for each in theirs if each not in baseline.subjects],
-        cautions=facts.cautions(baseline, candidate, pairs),
+        cautions=facts.cautions(baseline, candidate, pairs, criteria),
         environments=[sentence for each in found for sentence in environments.sentences(each)],
         differences=environments.differences({name: each for both in found for name, each in both.items()}),
     )
@@ -171,7 +171,7 @@ def _changes(pairs: Sequence[Pair], criteria: Criteria, *, one_look: bool) -> li
 
 def _compared(pair: Pair, criteria: Criteria, *, one_look: bool) -> Iterator[Change]:
     """The changes of one row or benchmark, not yet judged. Seconds and MiB are compared as logarithms, so as ratios."""
-    for metric in [SECONDS] if pair.before.spec is None else criteria.judged:
+    for metric in criteria.judged_of(pair.before):
         is_judged = all(pair.samples(metric))
         if not is_judged and not all(pair.samples(metric, in_doubt=True)):
             continue

@@ -64,9 +64,14 @@ def headline(judged: Judgement) -> str:
             (judged.num_not_ruled_out, f"may be worse by more than the threshold {thresholds}"),
             (few, f"have too few {_samples(judged)}"),
             (judged.verdicts.count("not judged"), f"have {reliable}"),
+            (judged.verdicts.count("cannot tell"), "do not decide"),
         )
         said = [f"{number} of {len(judged.verdicts)} figures {what}" for number, what in causes if number]
-        return f"CANNOT TELL whether there is a regression{': ' if said else ''}{joined(said)}."
+        said += ["nothing was measured on both sides"] * (not judged.changes)
+        if missing := len(judged.missing):
+            what = "benchmark" if judged.kind == "benchmarks" else "row"
+            said.append(f"{count(missing, what)} of the baseline {'was' if missing == 1 else 'were'} not measured again")
+        return f"CANNOT TELL whether there is a regression: {joined(said)}."
     return f"No regression: none of {len(judged.verdicts)} figures is worse by more than its threshold {thresholds}."
 
 

@@ -11,7 +11,7 @@ from compare.judgement.measurements import TIMES, Subject
 
 
 def usable(subject: Subject, metric: str, *, in_doubt: bool = False) -> dict[int, float]:
-    """Figures by repeat, without zeros, which mean that the system reports nothing. Unreliable times only if `in_doubt`."""
+    """Figures by repeat, without zeros: no ratio has them. Unreliable times only if `in_doubt`."""
     doubtful = subject.in_doubt if metric in TIMES and not in_doubt else ()
     samples = subject.samples.get(metric, {})
     return {repeat: value for repeat, value in samples.items() if value > 0 and repeat not in doubtful}

@@ -701,3 +701,52 @@ def test_where_there_is_no_verdict_the_markdown_says_why(tmp_path: Path) -> None
 
 def test_a_row_that_was_not_run_before_is_not_better_for_being_run() -> None:
     assert [facts.status_verdict(before, "ok") for before in ("not run", "failed")] == ["cannot tell", "better"]
+
+
+def test_a_verdict_that_lacks_one_thing_alone_names_it(tmp_path: Path) -> None:
+    """Whatever it is that cannot be told, the headline says it, with nothing else beside it."""
+    rest = {"test_load": [0.01] * 5}
+    for name, more in (("before", {"test_step": [0.02] * 5}), ("now", {"test_stride": [0.02] * 5})):
+        for number, factor in enumerate(QUIET):
+            rounds = {each: [value * factor for value in values] for each, values in (rest | more).items()}
+            kept.benchmark_file(tmp_path / name / f"000{number}_x.json", rounds)
+    done = compare(tmp_path / "before", tmp_path / "now")
+    assert done.exit_code == 5, done.output
+    said = "CANNOT TELL whether there is a regression: 1 benchmark of the baseline was not measured again."
+    assert done.stdout.splitlines()[0] == said
+    first = kept.folder(tmp_path / "proved", {"pytorch": 4.0}, verdict="proved")
+    unproved = compare(first, kept.folder(tmp_path / "unproved", {"pytorch": 4.0}))
+    assert unproved.exit_code == 5 and unproved.stdout.splitlines()[0].endswith(": 1 of 5 figures do not decide.")
+    failed = [kept.folder(tmp_path / f"f{each}", {"pytorch": 4.0}, changed={"status": "failed"}) for each in "ab"]
+    nothing = compare(*failed)
+    assert nothing.exit_code == 5 and nothing.stdout.splitlines()[0].endswith(
+        ": 1 of 1 figures do not decide and nothing was measured on both sides."
+    )
+
+
+def test_a_time_of_zero_and_one_that_stands_twice_in_a_file_are_told(tmp_path: Path) -> None:
+    """A coarse clock says 0. pytest --keep-duplicates writes one name twice."""
+
+    def measured(name: str, ticks: Iterable[float], *, again: float = 1.0) -> Path:
+        for number, (factor, tick) in enumerate(zip(QUIET, ticks, strict=True)):
+            rounds = {"test_step": [0.01 * factor] * 5, "test_tick": [tick] * 5, "test_twin": [0.01 * again * factor] * 5}
+            file = kept.benchmark_file(tmp_path / name / f"000{number}_x.json", rounds)
+            values = json.loads(file.read_text())
+            for each in values["benchmarks"]:
+                each["fullname"], each["name"] = (each[key].replace("twin", "step") for key in ("fullname", "name"))
+            file.write_text(json.dumps(values))
+        return tmp_path / name
+
+    before = measured("before", [0.0] * 5)
+    done = compare(before, measured("now", [0.001] * 5))
+    assert done.exit_code == 5 and done.stdout.splitlines()[0].endswith(": 1 of 3 figures do not decide.")
+    assert "test_tick, seconds a round: not above 0, so there is no ratio before, measured now." in done.stdout
+    some = compare(measured("some", [0.0, *[0.001] * 4]), tmp_path / "now", "--only", "*tick")
+    assert some.exit_code == 5 and "have too few benchmark files" in some.stdout.splitlines()[0]
+    assert "test_tick: 1 of 5 figures of the baseline do not count (seconds a round): not above 0." in some.stdout
+    slower = judge(tmp_path / "now", measured("slower", [0.001] * 5, again=1.5))
+    assert {change.name: change.verdict for change in slower.changes} == {
+        "test_step": "no change shown",
+        "test_tick": "no change shown",
+        "test_step (2)": "regression",
+    }
