@@ -136,6 +136,14 @@ def cautions(baseline: Measured, candidate: Measured, pairs: Sequence[Pair], cri
             for each, what in sided
             if (measured := len(each.samples.get(metric, ()))) > (above := len(usable(each, metric, in_doubt=True))) > 0
         ]
+        lines += [
+            f"{now.name}: {count(alone, 'figure')} without a partner in the pairs, not counted ({heading(metric)})."
+            for metric in criteria.judged_of(now)
+            if (both := [each.samples.get(metric, {}).keys() for each, _ in sided])
+            and all(both)
+            and pair.paired
+            and (alone := len(both[0] ^ both[1]))
+        ]
         if candidate.kind == "benchmarks":
             lines += [
                 f"{now.name}: the medians of the {what}'s files differ by up to {max(files) / min(files):.1f} times."

@@ -192,6 +192,8 @@ class Point(Frozen):
     """None if neither the file nor git knows."""
     measured_at: datetime
     value: Spread
+    of: Literal["repeats", "files", "rounds"] = "repeats"
+    """What n counts: of pytest-benchmark the files of a commit, or the rounds of a single file."""
     source: str
 
     @property

@@ -653,7 +653,7 @@ def test_a_program_that_does_not_end_is_told_as_such(monkeypatch: pytest.MonkeyP
     with pytest.raises(RevisionError, match="git status took more than 300 s"):
         revisions.git("status")
     with pytest.raises(RevisionError, match="reading the fields of main took more than 300 s"):
-        revisions._fields(revisions.Checkout(tmp_path, "a" * 40), "main")
+        revisions._fields(revisions.Checkout(tmp_path, "a" * 40, tmp_path), "main")
 
 
 def test_what_git_sets_for_its_hooks_is_not_passed_on_but_its_configuration_is(monkeypatch: pytest.MonkeyPatch) -> None:
