@@ -192,8 +192,8 @@ def read(path: Path) -> Measured:
     by_commit = commits(path)
     if len(by_commit) > 1:
         raise FolderError(
-            f"{path} holds benchmarks of more than one commit. Received: {commit_words(by_commit)}. Name one of them, as in "
-            f"{path}@{next(iter(by_commit))}."
+            f"{path} holds benchmarks of more than one commit. Received: {commit_words(by_commit)}. Name one without "
+            f"changes, {path}@REV."
         )
     return together(path, *by_commit.values()) if by_commit else _comparison(path)
 

@@ -184,10 +184,9 @@ def _both_of(path: Path) -> tuple[Measured, Measured]:
     if len(found) < 2:
         return (before := _read(path)), measurements.newest_beside(before)
     if len(found) > 2:
-        first, last = next(iter(found)), next(reversed(found))
         raise FolderError(
             f"{folder} holds benchmarks of {len(found)} commits, and two are compared. Received: "
-            f"{measurements.commit_words(found)}. Name two, as in: regress {folder}@{first} {folder}@{last}."
+            f"{measurements.commit_words(found)}. Name two without changes: regress {folder}@REV {folder}@REV."
         )
     before, now = (_of_commit(folder, found, name) for name in found)
     named = _of_commit(folder, found, revision) if revision else before

@@ -22,6 +22,7 @@ from compare.judgement import measurements
 from compare.regression import facts, judging, regress, regress_report
 from compare.regression.records import Change, Criteria, Judgement
 from tests.compare import kept, made
+from tests.compare.regression.repository import git
 
 EPOCH = made.epoch(1, 4.0).model_copy(update={"epoch_images": 639})
 BOTH = {"pytorch": 4.0, "tensorflow": 5.0}
@@ -750,3 +751,105 @@ def test_a_time_of_zero_and_one_that_stands_twice_in_a_file_are_told(tmp_path: P
         "test_tick": "no change shown",
         "test_step (2)": "regression",
     }
+
+
+FIRST, SECOND, THIRD = "1" * 40, "2" * 40, "3" * 40
+TURNS = "ABBAABBAAB"
+
+
+def autosaved(folder: Path, turns: str, *, drift: float = 0.2, slowdown: float = 1.1, **rest: Any) -> Path:
+    """One folder as --benchmark-autosave fills it: a file a letter (A, B and C are commits), on a machine that slows down."""
+    commits, place = {"A": FIRST, "B": SECOND, "C": THIRD}, len(list(folder.rglob("*.json")))
+    for letter in turns:
+        place += 1
+        seconds = 0.01 * (1 + drift * ((place - 1) // 2)) * (slowdown if letter == "B" else 1.0) * kept.NOISE[place % 5] ** 0.25
+        file = folder / "Linux-CPython-3.11-64bit" / f"{place:04}_{commits[letter]}.json"
+        at = f"2026-01-01T00:{place:02}:00+00:00"
+        kept.benchmark_file(file, {"test_step": [seconds] * 5}, measured_at=at, commit=commits[letter], **rest)
+        values = json.loads(file.read_text())
+        values["commit_info"]["time"] = f"2025-01-0{'ABC'.index(letter) + 1}T00:00:00+00:00"
+        file.write_text(json.dumps(values))
+    return folder
+
+
+def test_the_two_commits_of_one_folder_are_compared_in_pairs_if_they_were_measured_in_turn(tmp_path: Path) -> None:
+    storage = autosaved(tmp_path / ".benchmarks", TURNS)
+    judged = judge(storage, None)
+    assert judged.paired and verdicts(judged, "seconds") == ["regression"] and judged.exit_code == 3
+    assert [(side.source, side.commit) for side in (judged.baseline, judged.candidate)] == [
+        (f"{storage}@{commit[:8]}", commit[:8]) for commit in (FIRST, SECOND)
+    ]
+    logs = {
+        letter: [math.log(value) for value in seconds_of(storage, commit)] for letter, commit in (("A", FIRST), ("B", SECOND))
+    }
+    estimate = statistics.of_differences([b - a for a, b in zip(logs["A"], logs["B"], strict=True)])
+    assert judged.changes[0].change.value == pytest.approx(math.exp(estimate.mean))
+    assert "By their times, the files were measured in turn" in " ".join(compare(storage).stdout.split())
+    apart = judge(autosaved(tmp_path / "apart", "AAAAABBBBB", drift=0.0), None)
+    assert not apart.paired and apart.changes[0].method == "Welch" and apart.exit_code == 3
+    told = " ".join(" ".join(lines) for _, lines in regress_report.sentences(apart))
+    assert "Files made in turn (A, B, B, A, ...) can." in told and "--interleaved" not in told
+    odd = judge(autosaved(storage, "B"), None)
+    assert odd.paired and odd.changes[0].change.n == 5
+    assert "test_step: 1 figure without a partner in the pairs, not counted (seconds a round)." in odd.cautions
+
+
+def seconds_of(storage: Path, commit: str) -> list[float]:
+    files = [json.loads(path.read_text()) for path in sorted(storage.rglob("*.json"))]
+    return [file["benchmarks"][0]["stats"]["median"] for file in files if file["commit_info"]["id"] == commit]
+
+
+def test_folders_of_their_own_whose_files_were_made_in_turn_are_pairs_too(tmp_path: Path) -> None:
+    autosaved(tmp_path / "both", TURNS)
+    for name, commit in (("before", FIRST), ("now", SECOND)):
+        (tmp_path / name).mkdir()
+        for file in tmp_path.glob(f"both/*/*{commit}.json"):
+            shutil.copy(file, tmp_path / name)
+    judged = judge(tmp_path / "before", tmp_path / "now")
+    assert judged.paired and judged.changes == judge(tmp_path / "both", None).changes
+
+
+def test_a_commit_of_a_folder_is_named_by_its_digits_or_as_its_repository_knows_it(tmp_path: Path) -> None:
+    team = tmp_path / "team"
+    team.mkdir()
+    git(team, "init", "-q", "-b", "main")
+    git(team, "commit", "-q", "--allow-empty", "-m", "now")
+    storage = autosaved(team / ".benchmarks", TURNS + "CCCCC")
+    for file in storage.rglob(f"*{SECOND}.json"):
+        file.write_text(file.read_text().replace(SECOND, git(team, "rev-parse", "HEAD")))
+    judged = judge(Path(f"{storage}@{FIRST[:7]}"), Path(f"{storage}@main"))
+    assert judged.paired and judged.exit_code == 3  # the files of the third commit do not come between
+    assert judge(Path(f"{storage}@main"), Path(f"{storage}@{FIRST}")).changes[0].verdict == "better"
+    for file in storage.rglob(f"*{THIRD}.json"):
+        file.unlink()
+    assert judge(Path(f"{storage}@main"), None).candidate.commit == FIRST[:8]  # the other one
+
+
+def test_commits_that_leave_open_what_is_compared_are_refused_with_all_that_are_there(tmp_path: Path) -> None:
+    storage = autosaved(tmp_path / ".benchmarks", "AABBC")
+    there = "11111111 (2 files), 22222222 (2 files) and 33333333 (1 file)"
+    for words, said in (
+        ((storage,), f"holds benchmarks of 3 commits, and two are compared. Received: {there}. Name two without changes"),
+        ((f"{storage}@1111",), "holds benchmarks of 3 commits"),
+        (
+            (storage, f"{storage}@1111"),
+            f"holds benchmarks of more than one commit. Received: {there}. Name one without changes",
+        ),
+        ((f"{storage}@main", f"{storage}@1111"), "no benchmarks that were measured at one clean commit main"),
+        ((f"{storage}@1111", f"{storage}@1111"), "holds the runs of"),
+        ((tmp_path / "none@main", storage), "There is no baseline at"),
+    ):
+        done = compare(*words)
+        assert done.exit_code == 2 and said in done.stderr and done.stdout == "", (words, done.stderr)
+    changed = autosaved(autosaved(tmp_path / "changed", "AAAAA"), "B", dirty=True)
+    refused = compare(changed)
+    assert refused.exit_code == 2 and "one clean commit 22222222+changes" in refused.stderr
+    autosaved(changed, "BBBBB", drift=0.0)
+    judged = judge(Path(f"{changed}@1111"), Path(f"{changed}@2222"))
+    assert "The candidate: 1 file of 22222222 with uncommitted changes, left out." in judged.cautions
+    assert judged.changes[0].candidate.n == 5
+    elsewhere = {"convtwins": {"processor": "Another CPU", "logical_cores": 2}}
+    mixed = autosaved(autosaved(tmp_path / "mixed", "AB"), "A", machine=elsewhere)
+    assert "holds benchmarks of more than one machine" in compare(mixed).stderr
+    apart = autosaved(autosaved(tmp_path / "machines", "AA"), "BB", machine=elsewhere)
+    assert "were measured on different machines: processor was Some CPU" in compare(apart).stderr
