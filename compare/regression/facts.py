@@ -58,7 +58,7 @@ def _accuracies(pair: Pair, criteria: Criteria) -> tuple[str, str, Verdict]:
     """Accuracies that are not tested, because they are equal or have too few seeds."""
     by_seed = pair.by_seed
     if not by_seed:
-        was, is_ = (f"of seeds {', '.join(map(str, sorted({*each.seeds.values()})))}" for each in (pair.before, pair.now))
+        was, is_ = map(_tested_seeds, (pair.before, pair.now))
         return was, is_, "cannot tell"
     was, is_ = (statistics.median(accuracies[side] for accuracies in by_seed.values()) for side in (0, 1))
     if all(first == second for first, second in by_seed.values()):
@@ -66,6 +66,11 @@ def _accuracies(pair: Pair, criteria: Criteria) -> tuple[str, str, Verdict]:
         return f"{was:.4f}", f"{is_:.4f}{', by equal predictions' if same else ''}", "no change shown"
     seeds = f"{count(len(by_seed), 'seed')} of the {VERDICT_PAIRS} that a verdict needs"
     return f"{was:.4f}", f"{is_:.4f}, of {seeds}", "cannot tell" if was - is_ > criteria.accuracy_threshold else "not tested"
+
+
+def _tested_seeds(subject: Subject) -> str:
+    seeds = sorted({subject.seeds[repeat] for repeat in subject.tests})
+    return f"of seeds {', '.join(map(str, seeds))}" if seeds else "not measured"
 
 
 def status_verdict(before: str, now: str) -> Verdict:

@@ -433,6 +433,8 @@ def test_accuracies_of_other_seeds_do_not_compare(tmp_path: Path) -> None:
     before = kept.folder(tmp_path / "before", {"pytorch": 4.0}, seeds=SEEDS)
     judged = judge(before, kept.folder(tmp_path / "now", {"pytorch": 4.0}, seeds=(5, 6, 7, 8, 9)))
     assert [(fact.candidate, fact.verdict) for fact in judged.facts] == [("of seeds 5, 6, 7, 8, 9", "cannot tell")]
+    untested = judge(before, kept.folder(tmp_path / "untested", {"pytorch": 4.0}, seeds=SEEDS, changed={"test": None}))
+    assert ("of seeds 0, 1, 2, 3, 4", "not measured") in [(fact.baseline, fact.candidate) for fact in untested.facts]
 
 
 def test_a_run_that_fails_now_is_a_regression_and_one_that_is_missing_cannot_be_told(tmp_path: Path) -> None:
