@@ -299,8 +299,8 @@ def history_table(points: Sequence[Point], name: str) -> Table:
     if points[0].metric == SECONDS:
         counted = "n files of the same versions, each its median, or of the rounds of one file"
         note = (
-            f"{note.replace('n repeats', counted)} {UNWATCHED} --each shows each file. Those without a commit, or with changes, "
-            "always stand alone: nothing says that they measured the same code."
+            f"{note.replace('n repeats', counted)} {UNWATCHED} --each shows each file. Those without a commit, or with "
+            "changes, always stand alone: nothing says that they measured the same code."
         )
     return Table(name, one_line(f"{title} on {points[0].machine}"), columns, rows, note=note)
 
