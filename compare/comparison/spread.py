@@ -150,12 +150,12 @@ def rehearse(plan: MatrixPlan, folder: Path, *, as_json: bool) -> int:
         text = slurm.script(folder, len(names))
         if not as_json:
             typer.echo(text)
-            _say(f"Would be submitted: {wording.count(len(names), 'job')} ({', '.join(names)}). Nothing was.")
+            _say(f"Would be submitted: {wording.count(len(names), 'job')} ({', '.join(names) or 'all are done'}). Nothing was.")
             return 0
         values: dict[str, Any] = {"jobs": names, "script": text}
     else:
         assert plan.on is not None
         with dask_slots.slots(plan.on, plan) as (_, machines):
             values = {"jobs": names, "machines": machines}
-    said = [f"{wording.count(len(names), 'job')} on {plan.on}: {', '.join(names)}. Nothing was submitted."]
+    said = [f"{wording.count(len(names), 'job')} on {plan.on}: {', '.join(names) or 'all are done'}. Nothing was submitted."]
     return Report(title="Dry run", findings=[("Jobs", said)], values=values).deliver(None, as_json=as_json)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +19,7 @@ from common.machine.plain_file import PlainFileError
 from common.spec import Spec
 from compare.core.errors import FolderError
 from compare.core.statistics import Spread, spread
+from compare.core.wording import count, joined, visible
 from compare.execution import store
 from compare.execution.matrix import Row
 from compare.execution.store import Stored
@@ -116,6 +119,8 @@ class Subject(Frozen):
     """Milliseconds of a step in its longest operations, over the profiled repeats. Most of these list the operation."""
     begun: list[str] = []
     """When its runs began, if recorded. Runs with the same start are the same runs."""
+    saved: dict[int, datetime] = {}
+    """Of a benchmark: when its files were saved, by their numbers."""
     in_doubt: dict[int, str] = {}
     """Repeats whose times are not reliable: why not, see `doubt`."""
     cores_taken: dict[int, float] = {}
@@ -166,21 +171,51 @@ class Measured(Frozen):
         return f"{machine.processors(self.machine)}, {self.machine['logical_cores'] or '?'} logical cores"
 
     @property
+    def names_its_code(self) -> bool:
+        """Whether its commit says which code was measured: it is one, without changes."""
+        return not self.dirty and re.fullmatch("[0-9a-f]{7,64}", self.commit or "") is not None
+
+    @property
     def commit_name(self) -> str:
         """The commit for a reader: `1a2b3c4d`, `1a2b3c4d+changes`, or `no commit`."""
         return f"{self.commit[:8]}{'+changes' if self.dirty else ''}" if self.commit else "no commit"
 
 
 def read(path: Path) -> Measured:
-    """Read a results folder, a JSON file of pytest-benchmark, or a folder of such files, of one build.
+    """Read a results folder, a JSON file of pytest-benchmark, or a folder of such files, of one commit.
 
     Raises:
-        FolderError: it is none of them, or cannot be read.
+        FolderError: it is none of them, cannot be read, or has files of several commits.
     """
     if not path.is_dir():
         return _benchmarks(path)
-    files = [] if (path / store.PLAN_FILE).exists() else _benchmark_files(path)
-    return _together(path, [_benchmarks(file) for file in files]) if files else _comparison(path)
+    by_commit = commits(path)
+    if len(by_commit) > 1:
+        raise FolderError(
+            f"{path} holds benchmarks of more than one commit. Received: {commit_words(by_commit)}. Name one without "
+            f"changes, {path}@REV."
+        )
+    return together(path, *by_commit.values()) if by_commit else _comparison(path)
+
+
+def commits(folder: Path) -> dict[str, list[Measured]]:
+    """The benchmark files of a folder by their commit, as `Measured.commit_name`. The earliest commit is first.
+
+    Empty for a results folder.
+
+    Raises:
+        FolderError: a file cannot be read.
+    """
+    files = [] if (folder / store.PLAN_FILE).exists() else [_benchmarks(file) for file in _benchmark_files(folder)]
+    found: dict[str, list[Measured]] = {}
+    for file in sorted(files, key=lambda each: (each.committed_at or each.measured_at, each.measured_at)):
+        found.setdefault(file.commit_name, []).append(file)
+    return found
+
+
+def commit_words(by_commit: Mapping[str, Sequence[Measured]]) -> str:
+    """`1a2b3c4d (5 files) and 5e6f7a8b+changes (1 file)`."""
+    return joined([f"{visible(name)} ({count(len(files), 'file')})" for name, files in by_commit.items()])
 
 
 def read_all(folder: Path) -> Iterator[Measured | FolderError]:
@@ -370,48 +405,64 @@ def _from_benchmarks(path: Path, values: dict[str, Any]) -> Measured:
         data_name=None,
         data_hash=None,
         proof=None,
-        subjects={each["fullname"]: _benchmark(each) for each in values["benchmarks"]},
+        subjects={each.id: each for each in _numbered(values["benchmarks"])},
     )
 
 
-def _benchmark(values: dict[str, Any]) -> Subject:
+def _numbered(benchmarks: Sequence[dict[str, Any]]) -> Iterator[Subject]:
+    """The benchmarks of a file. One that was run again in the same process (--keep-duplicates) is another one, `(2)`."""
+    seen = Counter[str]()
+    for each in benchmarks:
+        seen[each["fullname"]] += 1
+        number = seen[each["fullname"]]
+        yield _benchmark(each, f" ({number})" if number > 1 else "")
+
+
+def _benchmark(values: dict[str, Any], ending: str) -> Subject:
     stats = values["stats"]
     overall = Spread(median=stats["median"], low=stats["q1"], high=stats["q3"], n=stats["rounds"])
     return Subject(
-        id=values["fullname"],
-        name=values["name"],
+        id=values["fullname"] + ending,
+        name=values["name"] + ending,
         samples={SECONDS: {0: overall.median}},
         spreads={SECONDS: overall},
     )
 
 
-def _together(folder: Path, files: list[Measured]) -> Measured:
-    """Benchmark files of one build, a sample each.
+def together(source: Path, files: Sequence[Measured]) -> Measured:
+    """Benchmark files of one commit, a sample each, in the order of their times.
+
+    Args:
+        source: what names them: a folder, or `FOLDER@COMMIT`.
+        files: at least one.
 
     Raises:
-        FolderError: they are of several commits, machines or versions.
+        FolderError: they are of several machines or versions.
     """
-    first, *others = files
+    first, *others = files = sorted(files, key=lambda each: each.measured_at)
     for other in others:
-        differing = ["commit"] * (other.commit_name != first.commit_name)
-        differing += ["machine"] * bool(machine.differences(first.machine, other.machine))
-        differing += ["versions"] * (other.versions != first.versions)
+        differing = ["machine"] * bool(machine.differences(first.machine, other.machine))
+        differing += ["set of versions"] * (other.versions != first.versions)
         if differing:
             raise FolderError(
-                f"{folder} holds benchmarks of more than one {differing[0]}. Received: "
-                f"{first.source.name} and {other.source.name}. Keep the files of each build in a folder of its own."
+                f"{source} holds benchmarks of more than one {differing[0]}. Received: {first.source} and {other.source}. Name "
+                "a subfolder that has one alone, or keep the files of each in a folder of its own (--benchmark-storage)."
             )
     samples: dict[str, dict[int, float]] = {}
+    times: dict[str, dict[int, datetime]] = {}
     for number, file in enumerate(files):
         for name, subject in file.subjects.items():
             samples.setdefault(name, {})[number] = subject.samples[SECONDS][0]
+            times.setdefault(name, {})[number] = file.measured_at
     names = {name: subject.name for file in files for name, subject in file.subjects.items()}
     subjects = {
-        name: Subject(id=name, name=names[name], samples={SECONDS: values}, spreads={SECONDS: _spread(values)})
+        name: Subject(
+            id=name, name=names[name], samples={SECONDS: values}, spreads={SECONDS: _spread(values)}, saved=times[name]
+        )
         for name, values in samples.items()
     }
     newest = max(file.measured_at for file in files)
-    return first.model_copy(update={"source": folder, "measured_at": newest, "subjects": subjects})
+    return first.model_copy(update={"source": source, "measured_at": newest, "subjects": subjects})
 
 
 def _claimed_time(value: Any) -> datetime | None:

@@ -102,7 +102,9 @@ def _given(left: Sequence[Layer], right: Sequence[Layer], given: Mapping[str, st
         known = [each.name for each in layers]
         for name in names:
             if name not in known:
-                raise SpecError(f"--map names no layer with parameters. Received: {name}. Use {', '.join(known)}.")
+                raise SpecError(
+                    f"--map names no layer with parameters. Received: {name}. Use {', '.join(known) or 'none: there is none'}."
+                )
     by_name = {each.name: each for each in (*left, *right)}
     for one, other in given.items():
         if signature(by_name[one]) != signature(by_name[other]):

@@ -144,7 +144,7 @@ def _given_machine(asked: Asked) -> Machine:
     made = machine_file.read(Path(asked.machine))
     if missing := [name for name in asked.contestants if name not in made.frameworks]:
         raise SpecError(
-            f"{asked.machine} says nothing of {', '.join(missing)}. It has {', '.join(made.frameworks)}. Choose with "
+            f"{asked.machine} says nothing of {', '.join(missing)}. It has {', '.join(made.frameworks) or 'none'}. Choose with "
             "--frameworks, or add them to the file."
         )
     if len(made.devices) < replicas:

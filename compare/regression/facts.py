@@ -11,7 +11,7 @@ from compare.core.wording import count
 from compare.judgement.measurements import METRICS, SECONDS, Measured, Subject
 from compare.judgement.run_figures import DISTURBED
 from compare.judgement.summary import FAILURES, UNFINISHED
-from compare.regression.records import ACCURACY, Criteria, Fact, Verdict
+from compare.regression.records import ACCURACY, Criteria, Fact, Verdict, heading
 from compare.regression.samples import Pair, usable
 
 UNWATCHED = "Files of pytest-benchmark do not say whether other work disturbed a benchmark."
@@ -31,12 +31,12 @@ def facts(pair: Pair, criteria: Criteria) -> Iterator[Fact]:
     if (before.status, now.status) != ("ok", "ok"):
         reason = f"{now.status}: {now.reason}" if now.reason else now.status
         yield fact("ended", before.status, reason, status_verdict(before.status, now.status))
-    elif before.spec is not None:
-        for metric in criteria.judged:
+    else:
+        for metric in criteria.judged_of(before):
             was, is_ = (_availability(each, metric) for each in (before, now))
             wanted = metric in criteria.needed or (was, is_) != ("not measured", "not measured")
             if wanted and not all(pair.samples(metric, in_doubt=True)):
-                yield fact(METRICS[metric].heading, was, is_, "cannot tell")
+                yield fact(heading(metric), was, is_, "cannot tell")
         if (before.tests or now.tests) and not pair.tests_accuracy:
             yield fact(METRICS[ACCURACY].heading, *_accuracies(pair, criteria))
     was, is_ = before.parity or "not examined", now.parity or "not examined"
@@ -51,14 +51,14 @@ def facts(pair: Pair, criteria: Criteria) -> Iterator[Fact]:
 def _availability(subject: Subject, metric: str) -> str:
     if not subject.samples.get(metric):
         return "not measured"
-    return "measured" if usable(subject, metric, in_doubt=True) else "measured in no run that can be relied on"
+    return "measured" if usable(subject, metric, in_doubt=True) else "not above 0, so there is no ratio"
 
 
 def _accuracies(pair: Pair, criteria: Criteria) -> tuple[str, str, Verdict]:
     """Accuracies that are not tested, because they are equal or have too few seeds."""
     by_seed = pair.by_seed
     if not by_seed:
-        was, is_ = (f"of seeds {', '.join(map(str, sorted({*each.seeds.values()})))}" for each in (pair.before, pair.now))
+        was, is_ = map(_tested_seeds, (pair.before, pair.now))
         return was, is_, "cannot tell"
     was, is_ = (statistics.median(accuracies[side] for accuracies in by_seed.values()) for side in (0, 1))
     if all(first == second for first, second in by_seed.values()):
@@ -66,6 +66,11 @@ def _accuracies(pair: Pair, criteria: Criteria) -> tuple[str, str, Verdict]:
         return f"{was:.4f}", f"{is_:.4f}{', by equal predictions' if same else ''}", "no change shown"
     seeds = f"{count(len(by_seed), 'seed')} of the {VERDICT_PAIRS} that a verdict needs"
     return f"{was:.4f}", f"{is_:.4f}, of {seeds}", "cannot tell" if was - is_ > criteria.accuracy_threshold else "not tested"
+
+
+def _tested_seeds(subject: Subject) -> str:
+    seeds = sorted({subject.seeds[repeat] for repeat in subject.tests})
+    return f"of seeds {', '.join(map(str, seeds))}" if seeds else "not measured"
 
 
 def status_verdict(before: str, now: str) -> Verdict:
@@ -112,7 +117,7 @@ def _are_others(hashes: Mapping[int, str], others: Mapping[int, str]) -> bool:
     return bool(hashes and others) and {*hashes.values()}.isdisjoint(others.values())
 
 
-def cautions(baseline: Measured, candidate: Measured, pairs: Sequence[Pair]) -> list[str]:
+def cautions(baseline: Measured, candidate: Measured, pairs: Sequence[Pair], criteria: Criteria) -> list[str]:
     """Sentences on what differs between the two measurements besides the code, and on what was left out."""
     sides = ((baseline, "baseline"), (candidate, "candidate"))
     lines: list[str] = []
@@ -129,16 +134,29 @@ def cautions(baseline: Measured, candidate: Measured, pairs: Sequence[Pair]) -> 
             for what, hashes in before.hashes.items()
             if _are_others(hashes, now.hashes.get(what, {}))
         ]
+        sided = ((before, "baseline"), (now, "candidate"))
+        lines += [
+            f"{now.name}: {measured - above} of {measured} figures of the {what} do not count ({heading(metric)}): not above 0."
+            for metric in criteria.judged_of(now)
+            for each, what in sided
+            if (measured := len(each.samples.get(metric, ()))) > (above := len(usable(each, metric, in_doubt=True))) > 0
+        ]
+        lines += [
+            f"{now.name}: {count(alone, 'figure')} without a partner in the pairs, not counted ({heading(metric)})."
+            for metric in criteria.judged_of(now)
+            if (both := [each.samples.get(metric, {}).keys() for each, _ in sided])
+            and all(both)
+            and pair.paired
+            and (alone := len(both[0] ^ both[1]))
+        ]
         if candidate.kind == "benchmarks":
             lines += [
                 f"{now.name}: the medians of the {what}'s files differ by up to {max(files) / min(files):.1f} times."
-                for each, what in ((before, "baseline"), (now, "candidate"))
-                if (files := [*each.samples.get(SECONDS, {}).values()]) and max(files) > _UNLIKE * min(files)
+                for each, what in sided
+                if (files := [*usable(each, SECONDS).values()]) and max(files) > _UNLIKE * min(files)
             ]
         lines += [
-            f"{now.name}: {words} Their times do not count."
-            for each, what in ((before, "baseline"), (now, "candidate"))
-            for words in doubts(each, f"of the {what}")
+            f"{now.name}: {words} Their times do not count." for each, what in sided for words in doubts(each, f"of the {what}")
         ]
     if {each.parity for pair in pairs for each in (pair.before, pair.now)} == {"not examined"}:
         lines.append(UNPROVED)

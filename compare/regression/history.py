@@ -6,6 +6,7 @@ import fnmatch
 import hashlib
 import json
 import math
+import os
 import re
 import warnings
 from collections import Counter
@@ -50,6 +51,9 @@ def command(
         _DEFAULT
     ),
     only: Annotated[str | None, typer.Option(help=options.ONLY)] = None,
+    each: Annotated[
+        bool, typer.Option("--each", help="Each of pytest-benchmark's files, instead of one row a commit.")
+    ] = False,
     out: options.OutOrNone = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -58,12 +62,13 @@ def command(
         metrics = chosen("--metric", names(metric), (*METRICS, SECONDS))
         if out is not None and out.resolve() != folder.resolve():
             store.refuse_others(out, None, None, "history", own=document.files_of(NAME))
-        found, left_out, is_damaged = points(folder, metrics, only)
+        found, left_out, is_damaged = points(folder, metrics, only, each=each)
         for reason, times in Counter(left_out).items():
             typer.echo(f"Left out{f' ({times} times)' if times > 1 else ''}: {reason}", err=True)
         words = [] if metrics == list(_DEFAULT) else ["--metric", ",".join(metrics)]
         for option, value in (("--only", only), ("--out", out)):
             words += [] if value is None else [option, str(value)]
+        words += ["--each"] * each
         made = report(found, folder, words)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Glyph .* missing")  # of a benchmark's name
@@ -81,13 +86,16 @@ _DISTURBED = ": other work disturbed all of its runs, or may have"
 _OF_A_SIDE = "for base and head, the command that made them"
 
 
-def points(folder: Path, metrics: Sequence[str], only: str | None = None) -> tuple[list[Point], list[str], bool]:
+def points(
+    folder: Path, metrics: Sequence[str], only: str | None = None, *, each: bool = False
+) -> tuple[list[Point], list[str], bool]:
     """Every figure in a folder and its subfolders.
 
     Args:
         folder: of results folders and benchmark files.
         metrics: of METRICS, or SECONDS.
         only: a pattern of the ids of rows or benchmarks. None: all.
+        each: whether each benchmark file is a point, and not all of one commit together.
 
     Returns:
         The points, by machine, metric and name, then in the order of their commits; why something was left out; whether some of
@@ -101,41 +109,43 @@ def points(folder: Path, metrics: Sequence[str], only: str | None = None) -> tup
     if not folder.is_dir():
         raise FolderError(f"There is no folder {folder}. Name one that holds results folders or pytest-benchmark's files.")
     read = list(measurements.read_all(folder))
-    measured = [each for each in read if isinstance(each, Measured)]
+    whole = [one for one in read if isinstance(one, Measured)]
+    measured = whole if each else _by_commit(whole)
     left_out = [
         reason
-        for each in read
-        for reason in ([f"{each.source}: {why}" for why in each.set_aside] if isinstance(each, Measured) else [str(each)])
+        for one in read
+        for reason in ([f"{one.source}: {why}" for why in one.set_aside] if isinstance(one, Measured) else [str(one)])
     ]
-    known = _commit_times({each.commit for each in measured if each.commit})
+    known = _commit_times({one.commit for one in measured if one.commit})
     names, machines = _names(measured), _machines(measured)
     made: dict[object, Point] = {}
     again = set[str]()
-    for each, on in zip(measured, machines, strict=True):
-        for subject in each.subjects.values():
+    for one, on in zip(measured, machines, strict=True):
+        for subject in one.subjects.values():
             if only is not None and not fnmatch.fnmatchcase(subject.id, only):
                 continue
             for metric in metrics:
                 if (value := _reliable(subject, metric)) is not None:
                     point = Point(
                         machine=on if subject.device in (None, "cpu") else f"{on}, {subject.device}",
-                        name=names[_key(each, subject)],
+                        name=names[_key(one, subject)],
                         metric=metric,
-                        commit=each.commit,
-                        dirty=each.dirty,
-                        committed_at=each.committed_at or known.get(each.commit or ""),
-                        measured_at=each.measured_at,
+                        commit=one.commit,
+                        dirty=one.dirty,
+                        committed_at=one.committed_at or known.get(one.commit or ""),
+                        measured_at=one.measured_at,
                         value=value,
-                        source=str(each.source),
+                        of="repeats" if one.kind == "comparison" else "files" if subject.saved else "rounds",
+                        source=str(one.source),
                     )
                     made[point.machine, point.name, point.metric, point.commit, *point.when, point.value] = point
                 elif metric in subject.spreads:
-                    what = f"{subject.name} of {each.source}: {heading(metric)}"
+                    what = f"{subject.name} of {one.source}: {heading(metric)}"
                     left_out.append(f"{what}{_DISTURBED}")
                     again.add(
                         _OF_A_SIDE
-                        if revisions.is_side(each.source)
-                        else wording.command("run", "--resume", str(each.source), "--again", "disturbed")
+                        if revisions.is_side(one.source)
+                        else wording.command("run", "--resume", str(one.source), "--again", "disturbed")
                     )
     if not read:
         raise FolderError(
@@ -153,7 +163,28 @@ def points(folder: Path, metrics: Sequence[str], only: str | None = None) -> tup
             f"{folder} holds no measurement of {', '.join(metrics)} that matches ({found}). Measure one, or ask for another."
         )
     ordered = sorted(made.values(), key=lambda each: (each.machine, metrics.index(each.metric), each.name, each.when))
-    return ordered, left_out, any(isinstance(each, FolderError) or each.is_damaged for each in read)
+    return ordered, left_out, any(isinstance(one, FolderError) or one.is_damaged for one in read)
+
+
+def _by_commit(measured: Sequence[Measured]) -> list[Measured]:
+    """Benchmark files of one commit, machine and versions together, copies once. Others stay, and files without such a commit.
+
+    Those may have measured any code.
+    """
+    groups: dict[str, list[Measured]] = {}
+    for one, on in zip(measured, _machines(measured), strict=True):
+        alike = one.kind == "benchmarks" and one.names_its_code
+        key = json.dumps([one.commit, on, one.versions] if alike else str(one.source), sort_keys=True)
+        group = groups.setdefault(key, [])
+        if not any((one.measured_at, one.subjects) == (other.measured_at, other.subjects) for other in group):
+            group.append(one)
+    return [
+        group[0]
+        if len(group) == 1
+        else measurements.together(Path(f"{os.path.commonpath([one.source.parent for one in group])}@{commit[:8]}"), group)
+        for group in groups.values()
+        for commit in [group[0].commit or ""]
+    ]
 
 
 def _reliable(subject: Subject, metric: str) -> Spread | None:
@@ -258,14 +289,19 @@ def history_table(points: Sequence[Point], name: str) -> Table:
             "run": point.name,
             "commit": point.commit_name,
             "value": point.value,
-            "n": point.value.n,
+            "n": point.value.n if point.of == "repeats" else wording.count(point.value.n, point.of.removesuffix("s")),
             "measured": f"{point.measured_at:%Y-%m-%d}",
             "committed": None if point.committed_at is None else f"{point.committed_at:%Y-%m-%d}",
         }
         for point in points
     ]
-    note = "Median (25 % to 75 % quantile) of n repeats or rounds, in the order of the commits. *: with uncommitted changes."
-    note += f" {UNWATCHED}" if points[0].metric == SECONDS else ""
+    note = "Median (25 % to 75 % quantile) of n repeats, in the order of the commits. *: with uncommitted changes."
+    if points[0].metric == SECONDS:
+        counted = "n files of the same versions, each its median, or of the rounds of one file"
+        note = (
+            f"{note.replace('n repeats', counted)} {UNWATCHED} --each shows each file. Those without a commit, or with "
+            "changes, always stand alone: nothing says that they measured the same code."
+        )
     return Table(name, one_line(f"{title} on {points[0].machine}"), columns, rows, note=note)
 
 

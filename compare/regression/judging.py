@@ -24,10 +24,10 @@ from compare.core.statistics import (
     spread,
 )
 from compare.judgement import environments
-from compare.judgement.measurements import SECONDS, Measured
+from compare.judgement.measurements import Measured
 from compare.regression import facts
 from compare.regression.records import ACCURACY, Change, Criteria, Judgement, OperationChange, Side, Verdict
-from compare.regression.samples import Pair, usable
+from compare.regression.samples import Pair, in_turn, usable
 
 
 def judge(baseline: Measured, candidate: Measured, criteria: Criteria, *, paired: bool) -> Judgement:
@@ -38,7 +38,8 @@ def judge(baseline: Measured, candidate: Measured, criteria: Criteria, *, paired
         candidate: the later measurement.
         criteria: what counts as a regression.
         paired: whether repeats of the same number were run next to each other, so that their ratios leave the machine's
-            drift out. Otherwise the two are independent samples.
+            drift out. Benchmark files are paired where their times show that they were made in turn. Otherwise the two are
+            independent samples.
 
     Raises:
         FolderError: they cannot be compared: another machine or device, other data, other work, or nothing in common.
@@ -55,6 +56,8 @@ def judge(baseline: Measured, candidate: Measured, criteria: Criteria, *, paired
     )
     pairs = [Pair(baseline.subjects[each], candidate.subjects[each], paired) for each in ids if each in candidate.subjects]
     _refuse_other_work(baseline, candidate, pairs, criteria)
+    if turned := in_turn(pairs):
+        pairs, paired = turned, True
     one_look = paired or candidate.kind == "benchmarks"
     sides = (("baseline", baseline), ("candidate", candidate))
     shared = [name for name in baseline.environments if name in candidate.environments]
@@ -75,7 +78,7 @@ def judge(baseline: Measured, candidate: Measured, criteria: Criteria, *, paired
         operations=sorted(_operations(pairs), key=lambda each: -abs(each.milliseconds)),
         missing=[baseline.subjects[each].name for each in ids if each not in candidate.subjects],
         added=[candidate.subjects[each].name for each in theirs if each not in baseline.subjects],
-        cautions=facts.cautions(baseline, candidate, pairs),
+        cautions=facts.cautions(baseline, candidate, pairs, criteria),
         environments=[sentence for each in found for sentence in environments.sentences(each)],
         differences=environments.differences({name: each for both in found for name, each in both.items()}),
     )
@@ -106,8 +109,8 @@ def _refuse_another_machine(baseline: Measured, candidate: Measured) -> None:
         fact = differing[0]
         raise FolderError(
             f"{baseline.source} and {candidate.source} were measured on different machines: {_words(fact)} was "
-            f"{baseline.machine[fact]} and is {candidate.machine[fact]}. Measure both on one machine, with --interleaved "
-            "REV or --environments A B."
+            f"{baseline.machine[fact]} and is {candidate.machine[fact]}. Measure both on one machine"
+            f"{', with --interleaved REV or --environments A B' if baseline.kind == 'comparison' else ', in turn'}."
         )
 
 
@@ -171,7 +174,7 @@ def _changes(pairs: Sequence[Pair], criteria: Criteria, *, one_look: bool) -> li
 
 def _compared(pair: Pair, criteria: Criteria, *, one_look: bool) -> Iterator[Change]:
     """The changes of one row or benchmark, not yet judged. Seconds and MiB are compared as logarithms, so as ratios."""
-    for metric in [SECONDS] if pair.before.spec is None else criteria.judged:
+    for metric in criteria.judged_of(pair.before):
         is_judged = all(pair.samples(metric))
         if not is_judged and not all(pair.samples(metric, in_doubt=True)):
             continue

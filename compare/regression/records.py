@@ -9,7 +9,7 @@ from typing import Literal
 from common.frozen import Frozen
 from compare.core.option_parsing import chosen, names
 from compare.core.statistics import Ratio, Spread
-from compare.judgement.measurements import METRICS, MORE_IS_BETTER, SECONDS, Kind
+from compare.judgement.measurements import METRICS, MORE_IS_BETTER, SECONDS, Kind, Subject
 
 Verdict = Literal[
     "regression", "worse, within the threshold", "no change shown", "better", "not tested", "too few to tell", "cannot tell",
@@ -63,6 +63,10 @@ class Criteria:
     @property
     def needed(self) -> tuple[str, ...]:
         return self.metrics or JUDGED[:1]
+
+    def judged_of(self, subject: Subject) -> tuple[str, ...]:
+        """The metrics that are judged of a row, or of a benchmark."""
+        return (SECONDS,) if subject.spec is None else self.judged
 
 
 class Change(Frozen):
@@ -188,6 +192,8 @@ class Point(Frozen):
     """None if neither the file nor git knows."""
     measured_at: datetime
     value: Spread
+    of: Literal["repeats", "files", "rounds"] = "repeats"
+    """What n counts: of pytest-benchmark the files of a commit, or the rounds of a single file."""
     source: str
 
     @property

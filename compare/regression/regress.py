@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -40,10 +40,16 @@ def command(
     context: typer.Context,
     *,
     baseline: Annotated[
-        Path | None, typer.Argument(help="Before: a results folder, or a folder of pytest-benchmark files.")
+        Path | None,
+        typer.Argument(
+            help="Before: a results folder, or a folder of pytest-benchmark files. FOLDER@REV: those of one commit."
+        ),
     ] = None,
     candidate: Annotated[
-        Path | None, typer.Argument(help="Now. Default: the newest beside the baseline that shares a row or benchmark with it.")
+        Path | None,
+        typer.Argument(
+            help="Now. Default: the other commit in that folder, or the newest beside it that shares a row or benchmark."
+        ),
     ] = None,
     threshold: Annotated[str, typer.Option(help=f"{options.THRESHOLD} Of seconds or MiB.")] = "5%",
     accuracy_threshold: Annotated[str, typer.Option(help="Loss of accuracy that counts, of 100 %.")] = "1%",
@@ -53,7 +59,12 @@ def command(
     ] = None,
     only: Annotated[str | None, typer.Option(help=options.ONLY)] = None,
     revision: Annotated[
-        str | None, typer.Option("--interleaved", metavar="REV", help="Measure this revision and the checked-out one in turn.")
+        str | None,
+        typer.Option(
+            "--interleaved",
+            metavar="REV",
+            help="Measure this revision, PATH@REV in another clone, and the checked-out one in turn.",
+        ),
     ] = None,
     environments: Annotated[
         tuple[str, str] | None,
@@ -130,28 +141,86 @@ def judge_stored(baseline: Path, candidate: Path | None, criteria: Criteria) -> 
     """Compare a stored measurement with an earlier one.
 
     Args:
-        baseline: a results folder, benchmark files, or, alone, the folder of an interleaved measurement.
-        candidate: another of the same kind. None: the newest one beside the baseline that shares a row or benchmark with it.
+        baseline: a results folder, benchmark files, or, alone, the folder of an interleaved measurement. `FOLDER@REV`: of a
+            folder of benchmark files those of one commit.
+        candidate: another of the same kind. None: the other commit of the baseline's folder, or the newest one beside it that
+            shares a row or benchmark with it.
         criteria: what counts as a regression.
 
     Raises:
         FolderError: one of them is missing, cannot be read, or cannot be compared with the other.
     """
     for what, path in (("baseline", baseline), ("candidate", candidate)):
-        if path is not None and not path.exists():
+        if path is not None and not _place(path)[0].exists():
             raise FolderError(f"There is no {what} at {path}. Measure it first, or name a folder or file that is there.")
     if candidate is None and (baseline / MARK_FILE).exists():
         baseline, candidate = baseline / BASE, baseline / HEAD
     for path in (baseline, candidate):
         if path is not None and (path / MARK_FILE).exists():
             raise FolderError(f"{path} holds two sides, measured in turn. Name one of them: {path / BASE} or {path / HEAD}.")
-    before = measurements.read(baseline)
-    now = measurements.newest_beside(before) if candidate is None else measurements.read(candidate)
+    before, now = _both_of(baseline) if candidate is None else (_read(baseline), _read(candidate))
     shared = before.subjects.keys() & now.subjects.keys()
     copied = any(before.subjects[name].begun == now.subjects[name].begun != [] for name in shared)
     if copied or before.source.resolve() == now.source.resolve():  # it would always pass
         raise FolderError(f"{now.source} holds the runs of {before.source} themselves. Name another measurement.")
     return judging.judge(before, now, criteria, paired=_are_interleaved(before, now))
+
+
+def _place(path: Path) -> tuple[Path, str]:
+    """The path, and the revision if it is `FOLDER@REV`."""
+    return (path, "") if path.exists() else revisions.at_revision(str(path)) or (path, "")
+
+
+def _read(path: Path) -> Measured:
+    """A measurement, or the benchmark files of the one commit that `FOLDER@REV` names."""
+    folder, revision = _place(path)
+    return _of_commit(folder, measurements.commits(folder), revision) if revision else measurements.read(folder)
+
+
+def _both_of(path: Path) -> tuple[Measured, Measured]:
+    """The baseline, and the candidate that it implies: the other commit of its folder, else the newest beside it."""
+    folder, revision = _place(path)
+    found = measurements.commits(folder) if folder.is_dir() else {}
+    if len(found) < 2:
+        return (before := _read(path)), measurements.newest_beside(before)
+    if len(found) > 2:
+        raise FolderError(
+            f"{folder} holds benchmarks of {len(found)} commits, and two are compared. Received: "
+            f"{measurements.commit_words(found)}. Name two without changes: regress {folder}@REV {folder}@REV."
+        )
+    before, now = (_of_commit(folder, found, name) for name in found)
+    named = _of_commit(folder, found, revision) if revision else before
+    return (before, now) if named.source == before.source else (now, before)
+
+
+def _of_commit(folder: Path, found: Mapping[str, Sequence[Measured]], revision: str) -> Measured:
+    """The benchmark files of a commit, named by its id or its first digits, or as the repository of the folder knows it.
+
+    Args:
+        folder: that holds them.
+        found: all its files, see `measurements.commits`.
+        revision: the commit.
+
+    Raises:
+        FolderError: there are none that name their code.
+    """
+    files = [file for each in found.values() for file in each]
+    ids = {file.commit or "" for file in files if file.names_its_code}
+    if not (named := [each for each in ids if each.startswith(revision)]):
+        named = [each for each in ids if each == revisions.rev_parse(revision, folder).stdout.strip()]
+    if len(named) != 1:
+        raise FolderError(
+            f"{folder} has no benchmarks that were measured at one clean commit {wording.visible(revision)}. Received: "
+            f"{measurements.commit_words(found)}. Files without a commit, or with uncommitted changes, do not say "
+            "what they measured: commit, and measure again, or keep them in a folder of their own (--benchmark-storage)."
+        )
+    (commit,) = named
+    chosen = [file for file in files if file.commit == commit]
+    made = measurements.together(Path(f"{folder}@{commit[:8]}"), [file for file in chosen if file.names_its_code])
+    if changed := sum(not file.names_its_code for file in chosen):
+        words = f"{wording.count(changed, 'file')} of {commit[:8]} with uncommitted changes, left out."
+        made = made.model_copy(update={"set_aside": [words]})
+    return made
 
 
 def _are_interleaved(before: Measured, now: Measured) -> bool:

@@ -64,9 +64,14 @@ def headline(judged: Judgement) -> str:
             (judged.num_not_ruled_out, f"may be worse by more than the threshold {thresholds}"),
             (few, f"have too few {_samples(judged)}"),
             (judged.verdicts.count("not judged"), f"have {reliable}"),
+            (judged.verdicts.count("cannot tell"), "do not decide"),
         )
         said = [f"{number} of {len(judged.verdicts)} figures {what}" for number, what in causes if number]
-        return f"CANNOT TELL whether there is a regression{': ' if said else ''}{joined(said)}."
+        said += ["nothing was measured on both sides"] * (not judged.changes)
+        if missing := len(judged.missing):
+            what = "benchmark" if judged.kind == "benchmarks" else "row"
+            said.append(f"{count(missing, what)} of the baseline {'was' if missing == 1 else 'were'} not measured again")
+        return f"CANNOT TELL whether there is a regression: {joined(said)}."
     return f"No regression: none of {len(judged.verdicts)} figures is worse by more than its threshold {thresholds}."
 
 
@@ -110,8 +115,8 @@ def sentences(judged: Judgement) -> list[tuple[str, list[str]]]:
     ]
     if unsure and judged.paired and (needed := _pairs_needed(judged)) is not None:
         unsure.append(
-            f"If the true changes are these, about {needed} pairs would rule out the threshold: --repeats {needed} in another "
-            "--out."
+            f"If the true changes are these, about {needed} pairs would rule out the threshold"
+            f"{f': --repeats {needed} in another --out' if judged.kind == 'comparison' else ''}."
         )
     if unsure and judged.kind != "benchmarks":
         unsure.append("--metric judges chosen figures alone, and a larger --threshold or --accuracy-threshold asks for less.")
@@ -224,12 +229,15 @@ def _cells(change: Change) -> dict[str, Cell]:
 
 
 def _method(judged: Judgement) -> list[str]:
+    of_files = judged.kind == "benchmarks"
+    what, each = ("By their times, the files", "neighbours") if of_files else ("Base and head", "repeats")
     lines = [
-        "Base and head were measured in turn: paired t-tests on the logarithms of the ratios of repeats. So a change is the "
+        f"{what} were measured in turn: paired t-tests on the logarithms of the ratios of {each}. So a change is the "
         "geometric mean of these ratios. The medians of both sides may point the other way."
         if judged.paired
         else "The two were measured apart: Welch's t-tests on logarithms. They cannot separate the change from what else "
-        "changed on the machine meanwhile. --interleaved REV or --environments A B can."
+        "changed on the machine meanwhile. "
+        f"{'Files made in turn (A, B, B, A, ...)' if of_files else '--interleaved REV or --environments A B'} can."
     ]
     if judged.tested:
         tested = [change for change in judged.changes if change.adjusted_p is not None and not change.is_accuracy]
@@ -243,10 +251,10 @@ def _method(judged: Judgement) -> list[str]:
             f"{'' if judged.one_look else ' This holds however often repeats are added.'}"
             f"{resolution_words(ratios, judged.tested, one_look=judged.one_look, tested=figures)}"
         )
-    if judged.kind == "benchmarks":
+    if of_files:
         lines.append(
             "A sample is the median of a benchmark file, because its rounds come from one process, and the next process may "
-            f"differ. Each side needs a folder of at least {VERDICT_PAIRS} files."
+            f"differ. Each side needs at least {VERDICT_PAIRS} files."
         )
     if any(change.is_accuracy for change in judged.changes):
         lines.append(

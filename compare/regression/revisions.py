@@ -62,6 +62,8 @@ class Checkout:
 
     root: Path
     commit: str
+    repository: Path
+    """That it is a commit of."""
 
 
 @dataclass(frozen=True)
@@ -106,15 +108,16 @@ def checked_out(revision: str, repository: Path | None = None) -> Generator[Chec
     """The suite, or another repository, at a revision: in a temporary folder that is always removed.
 
     Args:
-        revision: as git names it.
-        repository: its folder. None: the suite's.
+        revision: as git names it, or `PATH@REV`: a revision of another clone.
+        repository: the head's folder. None: the suite's.
 
     Raises:
         RevisionError: git does not know the revision, the working tree has uncommitted changes (in a user's repository:
             new Python files too), or the two revisions need other packages.
     """
     repository = repository or machine.PROJECT_ROOT
-    commit = commit_of(revision, repository)
+    source, name = _named(revision, repository)
+    commit = commit_of(name, source)
     if changed := output("status", "--porcelain", "--untracked-files=no", at=repository):
         raise RevisionError(
             f"The working tree of {repository} has uncommitted changes ({changed.splitlines()[0].strip()}), so a result could "
@@ -125,13 +128,36 @@ def checked_out(revision: str, repository: Path | None = None) -> Generator[Chec
             f"{repository} has Python files that git does not know ({', '.join(new)}), so the head could train what its commit "
             "does not hold. Commit them, or name them in .gitignore."
         )
-    with worktree(commit, repository) as base:
-        if repository == machine.PROJECT_ROOT and (lock := other_lock(commit)) is not None:
+    with worktree(commit, source) as base:
+        # Python would take what the checkout lacks from this suite, and compare this suite with itself.
+        if repository == machine.PROJECT_ROOT and not any((base.root / "common").glob("spec*")):
+            raise RevisionError(f"{revision} is no revision of this suite: it has no common/spec. Name a clone of the suite.")
+        if repository == machine.PROJECT_ROOT and (lock := other_lock(commit, source)) is not None:
             raise RevisionError(
                 f"{lock} differs between {revision} and the working tree, so one .venv cannot run both. Measure each "
                 "in its own clone (make setup, .venv/bin/convtwins run --repeats 5), and compare the folders."
             )
         yield base
+
+
+def at_revision(text: str) -> tuple[Path, str] | None:
+    """The folder and the revision of `PATH@REV`. None: it is none. A path may have the sign too: the longest one counts."""
+    places = [place for place, letter in enumerate(text) if letter == "@" and place]
+    found = ((Path(text[:place]), text[place + 1 :]) for place in reversed(places))
+    return next(((folder, revision) for folder, revision in found if revision and folder.is_dir()), None)
+
+
+def _named(revision: str, repository: Path) -> tuple[Path, str]:
+    """The repository and the revision that are meant. What `repository` knows itself is its own."""
+    other = at_revision(revision)
+    if other is None or not rev_parse(revision, repository).returncode:
+        return repository, revision
+    return other[0].resolve(), other[1]
+
+
+def rev_parse(revision: str, repository: Path) -> subprocess.CompletedProcess[str]:
+    """Git's answer to the question which commit a revision is. Its code is not 0 if it knows none."""
+    return git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", at=repository)
 
 
 def _untracked(repository: Path) -> list[str]:
@@ -149,7 +175,7 @@ def commit_of(revision: str, repository: Path | None = None) -> str:
     repository = repository or machine.PROJECT_ROOT
     if not (repository / ".git").exists():
         raise RevisionError(f"{repository} is no git checkout, so it has no revisions. Clone the suite to compare them.")
-    found = git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", at=repository)
+    found = rev_parse(revision, repository)
     if found.returncode:
         raise RevisionError(
             f"git knows no revision {revision!r} of {repository}. Fetch it first. A shallow clone needs its history: git fetch "
@@ -158,10 +184,13 @@ def commit_of(revision: str, repository: Path | None = None) -> str:
     return found.stdout.strip()
 
 
-def other_lock(commit: str) -> str | None:
+def other_lock(commit: str, repository: Path | None = None) -> str | None:
     """A lock that differs at a commit from that of the working tree. One that either lacks is part of the other."""
-    changed = output("diff", "--name-only", "--relative", "--diff-filter=M", commit, "--", *LOCK_FILES)
-    return changed.partition("\n")[0] or None
+    for name in LOCK_FILES:
+        there, here = git("show", f"{commit}:./{name}", at=repository), machine.PROJECT_ROOT / name
+        if not there.returncode and here.exists() and here.read_text(encoding="utf-8") != there.stdout:
+            return name
+    return None
 
 
 @contextmanager
@@ -171,7 +200,7 @@ def worktree(commit: str, repository: Path | None = None) -> Generator[Checkout]
         root = temporary.path.resolve() / BASE
         try:
             output("worktree", "add", "--quiet", "--detach", str(root), commit, at=repository)
-            yield Checkout(root, commit)
+            yield Checkout(root, commit, repository or machine.PROJECT_ROOT)
         finally:
             git("worktree", "remove", "--force", str(root), at=repository)
             git("worktree", "prune", at=repository)  # for a checkout that was interrupted before it was complete
@@ -291,7 +320,7 @@ def sides_of_model(
     }
     now = {**head.machine, **of_suite, **_commit("HEAD", repository)}
     own = {
-        "machine": {**now, **_commit(checkout.commit, repository)},
+        "machine": {**now, "repository": str(checkout.repository), **_commit(checkout.commit, checkout.repository)},
         "code_hash": code_digest.of(names, model, moved),
         "proof": None,
     }
@@ -610,6 +639,8 @@ def _plan_of(base: Checkout, head: Comparison) -> Comparison:
         for folder in ("common", *sorted(launch.FRAMEWORKS[name] for name in twins if name in launch.FRAMEWORKS))
     ]
     own = {**head.machine, "commit": base.commit, "dirty": False}
+    if base.repository != machine.PROJECT_ROOT:
+        own |= {"repository": str(base.repository), **_commit(base.commit, base.repository)}
     return head.model_copy(update={"machine": own, "code_hash": machine.code_digest(folders), "proof": None})
 
 

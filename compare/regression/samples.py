@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from compare.core.statistics import VERDICT_PAIRS
-from compare.judgement.measurements import TIMES, Subject
+from compare.judgement.measurements import SECONDS, TIMES, Subject
 
 
 def usable(subject: Subject, metric: str, *, in_doubt: bool = False) -> dict[int, float]:
-    """Figures by repeat, without zeros, which mean that the system reports nothing. Unreliable times only if `in_doubt`."""
+    """Figures by repeat, without zeros: no ratio has them. Unreliable times only if `in_doubt`."""
     doubtful = subject.in_doubt if metric in TIMES and not in_doubt else ()
     samples = subject.samples.get(metric, {})
     return {repeat: value for repeat, value in samples.items() if value > 0 and repeat not in doubtful}
@@ -23,6 +24,27 @@ def _accuracies(subject: Subject) -> dict[int, float]:
     for repeat, scores in subject.tests.items():
         found.setdefault(subject.seeds[repeat], []).append(scores.accuracy)
     return {seed: statistics.median(values) for seed, values in found.items()}
+
+
+def in_turn(pairs: Sequence[Pair]) -> list[Pair]:
+    """Benchmarks of both sides, the files numbered as pairs, if their times show that they were made in turn. Else none.
+
+    In turn is A B B A, A B A B or the like: of each two files that follow each other one is of each side. A last one alone
+    has no partner.
+    """
+    found: list[Pair] = []
+    for pair in pairs:
+        subjects = (pair.before, pair.now)
+        files = sorted((time, side, number) for side in (0, 1) for number, time in subjects[side].saved.items())
+        turns = list(zip(files[::2], files[1::2], strict=False))
+        if len(turns) < 2 or len({time for time, _, _ in files}) < len(files) or any(a[1] == b[1] for a, b in turns):
+            return []
+        samples: tuple[dict[int, float], dict[int, float]] = ({}, {})
+        for place, (_, side, number) in enumerate(files):
+            samples[side][place // 2] = subjects[side].samples[SECONDS][number]
+        paired = [each.model_copy(update={"samples": {SECONDS: own}}) for each, own in zip(subjects, samples, strict=True)]
+        found.append(Pair(*paired, paired=True))
+    return found
 
 
 @dataclass(frozen=True)

@@ -234,7 +234,7 @@ def test_a_reason_that_several_results_share_is_told_once_with_its_number(
 ) -> None:
     kept.folder(tmp_path / "a", {"pytorch": 4.0})
     points, *_ = history.points(tmp_path, ["epoch_seconds"])
-    monkeypatch.setattr(history, "points", lambda *_: (points, ["too old", "too old", "torn"], False))
+    monkeypatch.setattr(history, "points", lambda *_, **__: (points, ["too old", "too old", "torn"], False))
     told = compare(tmp_path).stderr
     assert told.count("too old") == 1 and "Left out (2 times): too old" in told and "Left out: torn" in told
 
@@ -248,3 +248,41 @@ def test_a_pipe_or_an_endless_file_among_benchmarks_is_named(name: str, measured
     assert done.exit_code == is_damaged
     assert (f"Left out: {measured / 'more.json'} {said}" in done.stderr) == is_damaged
     assert len(json.loads(done.stdout)) == 4
+
+
+def test_benchmark_files_of_a_commit_are_one_row_and_each_shows_them_alone(tmp_path: Path) -> None:
+    """Of files with uncommitted changes, or without a commit, nothing says that they measured the same code."""
+    seconds = (0.010, 0.012, 0.011, 0.030, 0.013)
+    number = 0
+    for commit, dirty, factor in ((FIRST, False, 1.0), (SECOND, False, 2.0), (SECOND, True, 3.0), ("unversioned", False, 4.0)):
+        for each in seconds:
+            number += 1
+            kept.benchmark_file(
+                tmp_path / "Linux" / f"{number:04}.json",
+                {"test_step": [each * factor] * 7},
+                commit=commit,
+                dirty=dirty,
+                measured_at=f"2026-01-01T00:{number:02}:00+00:00",
+            )
+    (tmp_path / "again").mkdir()
+    shutil.copy(tmp_path / "Linux" / "0001.json", tmp_path / "again")
+    found, left_out, _ = history.points(tmp_path, ["seconds"])
+    assert not left_out and len(found) == 2 + 5 + 5
+    of_commits = {point.commit: (point.of, point.value.n, point.value.median) for point in found if point.of == "files"}
+    assert of_commits == {FIRST: ("files", 5, pytest.approx(0.012)), SECOND: ("files", 5, pytest.approx(0.024))}
+    assert {point.value.n for point in found if point.of == "rounds"} == {7}
+    alone, *_ = history.points(tmp_path, ["seconds"], each=True)
+    assert len(alone) == 20 and {point.of for point in alone} == {"rounds"}
+    shown = compare(tmp_path)
+    assert shown.stdout.count("5 files") == 2 and shown.stdout.count("7 rounds") == 10
+    assert "--each shows each file" in " ".join(shown.stdout.split())
+    assert compare(tmp_path, "--each").stdout.count("7 rounds") == 20
+
+
+def test_files_of_other_versions_are_other_rows_of_a_commit(tmp_path: Path) -> None:
+    for number, python in enumerate(("3.11.2", "3.12.0", "3.11.2", "3.12.0")):
+        at = f"2026-01-01T00:{number:02}:00+00:00"
+        file = kept.benchmark_file(tmp_path / f"{number}.json", {"test_step": [1.0 + number] * 5}, measured_at=at)
+        file.write_text(file.read_text().replace("3.11.2", python))
+    found, *_ = history.points(tmp_path, ["seconds"])
+    assert [(point.value.median, point.value.n) for point in found] == [(2.0, 2), (3.0, 2)]

@@ -22,6 +22,7 @@ from compare.judgement import measurements
 from compare.regression import facts, judging, regress, regress_report
 from compare.regression.records import Change, Criteria, Judgement
 from tests.compare import kept, made
+from tests.compare.regression.repository import git
 
 EPOCH = made.epoch(1, 4.0).model_copy(update={"epoch_images": 639})
 BOTH = {"pytorch": 4.0, "tensorflow": 5.0}
@@ -432,6 +433,8 @@ def test_accuracies_of_other_seeds_do_not_compare(tmp_path: Path) -> None:
     before = kept.folder(tmp_path / "before", {"pytorch": 4.0}, seeds=SEEDS)
     judged = judge(before, kept.folder(tmp_path / "now", {"pytorch": 4.0}, seeds=(5, 6, 7, 8, 9)))
     assert [(fact.candidate, fact.verdict) for fact in judged.facts] == [("of seeds 5, 6, 7, 8, 9", "cannot tell")]
+    untested = judge(before, kept.folder(tmp_path / "untested", {"pytorch": 4.0}, seeds=SEEDS, changed={"test": None}))
+    assert ("of seeds 0, 1, 2, 3, 4", "not measured") in [(fact.baseline, fact.candidate) for fact in untested.facts]
 
 
 def test_a_run_that_fails_now_is_a_regression_and_one_that_is_missing_cannot_be_told(tmp_path: Path) -> None:
@@ -701,3 +704,154 @@ def test_where_there_is_no_verdict_the_markdown_says_why(tmp_path: Path) -> None
 
 def test_a_row_that_was_not_run_before_is_not_better_for_being_run() -> None:
     assert [facts.status_verdict(before, "ok") for before in ("not run", "failed")] == ["cannot tell", "better"]
+
+
+def test_a_verdict_that_lacks_one_thing_alone_names_it(tmp_path: Path) -> None:
+    """Whatever it is that cannot be told, the headline says it, with nothing else beside it."""
+    rest = {"test_load": [0.01] * 5}
+    for name, more in (("before", {"test_step": [0.02] * 5}), ("now", {"test_stride": [0.02] * 5})):
+        for number, factor in enumerate(QUIET):
+            rounds = {each: [value * factor for value in values] for each, values in (rest | more).items()}
+            kept.benchmark_file(tmp_path / name / f"000{number}_x.json", rounds)
+    done = compare(tmp_path / "before", tmp_path / "now")
+    assert done.exit_code == 5, done.output
+    said = "CANNOT TELL whether there is a regression: 1 benchmark of the baseline was not measured again."
+    assert done.stdout.splitlines()[0] == said
+    first = kept.folder(tmp_path / "proved", {"pytorch": 4.0}, verdict="proved")
+    unproved = compare(first, kept.folder(tmp_path / "unproved", {"pytorch": 4.0}))
+    assert unproved.exit_code == 5 and unproved.stdout.splitlines()[0].endswith(": 1 of 5 figures do not decide.")
+    failed = [kept.folder(tmp_path / f"f{each}", {"pytorch": 4.0}, changed={"status": "failed"}) for each in "ab"]
+    nothing = compare(*failed)
+    assert nothing.exit_code == 5 and nothing.stdout.splitlines()[0].endswith(
+        ": 1 of 1 figures do not decide and nothing was measured on both sides."
+    )
+
+
+def test_a_time_of_zero_and_one_that_stands_twice_in_a_file_are_told(tmp_path: Path) -> None:
+    """A coarse clock says 0. pytest --keep-duplicates writes one name twice."""
+
+    def measured(name: str, ticks: Iterable[float], *, again: float = 1.0) -> Path:
+        for number, (factor, tick) in enumerate(zip(QUIET, ticks, strict=True)):
+            rounds = {"test_step": [0.01 * factor] * 5, "test_tick": [tick] * 5, "test_twin": [0.01 * again * factor] * 5}
+            file = kept.benchmark_file(tmp_path / name / f"000{number}_x.json", rounds)
+            values = json.loads(file.read_text())
+            for each in values["benchmarks"]:
+                each["fullname"], each["name"] = (each[key].replace("twin", "step") for key in ("fullname", "name"))
+            file.write_text(json.dumps(values))
+        return tmp_path / name
+
+    before = measured("before", [0.0] * 5)
+    done = compare(before, measured("now", [0.001] * 5))
+    assert done.exit_code == 5 and done.stdout.splitlines()[0].endswith(": 1 of 3 figures do not decide.")
+    assert "test_tick, seconds a round: not above 0, so there is no ratio before, measured now." in done.stdout
+    some = compare(measured("some", [0.0, *[0.001] * 4]), tmp_path / "now", "--only", "*tick")
+    assert some.exit_code == 5 and "have too few benchmark files" in some.stdout.splitlines()[0]
+    assert "test_tick: 1 of 5 figures of the baseline do not count (seconds a round): not above 0." in some.stdout
+    slower = judge(tmp_path / "now", measured("slower", [0.001] * 5, again=1.5))
+    assert {change.name: change.verdict for change in slower.changes} == {
+        "test_step": "no change shown",
+        "test_tick": "no change shown",
+        "test_step (2)": "regression",
+    }
+
+
+FIRST, SECOND, THIRD = "1" * 40, "2" * 40, "3" * 40
+TURNS = "ABBAABBAAB"
+
+
+def autosaved(folder: Path, turns: str, *, drift: float = 0.2, slowdown: float = 1.1, **rest: Any) -> Path:
+    """One folder as --benchmark-autosave fills it: a file a letter (A, B and C are commits), on a machine that slows down."""
+    commits, place = {"A": FIRST, "B": SECOND, "C": THIRD}, len(list(folder.rglob("*.json")))
+    for letter in turns:
+        place += 1
+        seconds = 0.01 * (1 + drift * ((place - 1) // 2)) * (slowdown if letter == "B" else 1.0) * kept.NOISE[place % 5] ** 0.25
+        file = folder / "Linux-CPython-3.11-64bit" / f"{place:04}_{commits[letter]}.json"
+        at = f"2026-01-01T00:{place:02}:00+00:00"
+        kept.benchmark_file(file, {"test_step": [seconds] * 5}, measured_at=at, commit=commits[letter], **rest)
+        values = json.loads(file.read_text())
+        values["commit_info"]["time"] = f"2025-01-0{'ABC'.index(letter) + 1}T00:00:00+00:00"
+        file.write_text(json.dumps(values))
+    return folder
+
+
+def test_the_two_commits_of_one_folder_are_compared_in_pairs_if_they_were_measured_in_turn(tmp_path: Path) -> None:
+    storage = autosaved(tmp_path / ".benchmarks", TURNS)
+    judged = judge(storage, None)
+    assert judged.paired and verdicts(judged, "seconds") == ["regression"] and judged.exit_code == 3
+    assert [(side.source, side.commit) for side in (judged.baseline, judged.candidate)] == [
+        (f"{storage}@{commit[:8]}", commit[:8]) for commit in (FIRST, SECOND)
+    ]
+    logs = {
+        letter: [math.log(value) for value in seconds_of(storage, commit)] for letter, commit in (("A", FIRST), ("B", SECOND))
+    }
+    estimate = statistics.of_differences([b - a for a, b in zip(logs["A"], logs["B"], strict=True)])
+    assert judged.changes[0].change.value == pytest.approx(math.exp(estimate.mean))
+    assert "By their times, the files were measured in turn" in " ".join(compare(storage).stdout.split())
+    apart = judge(autosaved(tmp_path / "apart", "AAAAABBBBB", drift=0.0), None)
+    assert not apart.paired and apart.changes[0].method == "Welch" and apart.exit_code == 3
+    told = " ".join(" ".join(lines) for _, lines in regress_report.sentences(apart))
+    assert "Files made in turn (A, B, B, A, ...) can." in told and "--interleaved" not in told
+    odd = judge(autosaved(storage, "B"), None)
+    assert odd.paired and odd.changes[0].change.n == 5
+    assert "test_step: 1 figure without a partner in the pairs, not counted (seconds a round)." in odd.cautions
+
+
+def seconds_of(storage: Path, commit: str) -> list[float]:
+    files = [json.loads(path.read_text()) for path in sorted(storage.rglob("*.json"))]
+    return [file["benchmarks"][0]["stats"]["median"] for file in files if file["commit_info"]["id"] == commit]
+
+
+def test_folders_of_their_own_whose_files_were_made_in_turn_are_pairs_too(tmp_path: Path) -> None:
+    autosaved(tmp_path / "both", TURNS)
+    for name, commit in (("before", FIRST), ("now", SECOND)):
+        (tmp_path / name).mkdir()
+        for file in tmp_path.glob(f"both/*/*{commit}.json"):
+            shutil.copy(file, tmp_path / name)
+    judged = judge(tmp_path / "before", tmp_path / "now")
+    assert judged.paired and judged.changes == judge(tmp_path / "both", None).changes
+
+
+def test_a_commit_of_a_folder_is_named_by_its_digits_or_as_its_repository_knows_it(tmp_path: Path) -> None:
+    team = tmp_path / "team"
+    team.mkdir()
+    git(team, "init", "-q", "-b", "main")
+    git(team, "commit", "-q", "--allow-empty", "-m", "now")
+    storage = autosaved(team / ".benchmarks", TURNS + "CCCCC")
+    for file in storage.rglob(f"*{SECOND}.json"):
+        file.write_text(file.read_text().replace(SECOND, git(team, "rev-parse", "HEAD")))
+    judged = judge(Path(f"{storage}@{FIRST[:7]}"), Path(f"{storage}@main"))
+    assert judged.paired and judged.exit_code == 3  # the files of the third commit do not come between
+    assert judge(Path(f"{storage}@main"), Path(f"{storage}@{FIRST}")).changes[0].verdict == "better"
+    for file in storage.rglob(f"*{THIRD}.json"):
+        file.unlink()
+    assert judge(Path(f"{storage}@main"), None).candidate.commit == FIRST[:8]  # the other one
+
+
+def test_commits_that_leave_open_what_is_compared_are_refused_with_all_that_are_there(tmp_path: Path) -> None:
+    storage = autosaved(tmp_path / ".benchmarks", "AABBC")
+    there = "11111111 (2 files), 22222222 (2 files) and 33333333 (1 file)"
+    for words, said in (
+        ((storage,), f"holds benchmarks of 3 commits, and two are compared. Received: {there}. Name two without changes"),
+        ((f"{storage}@1111",), "holds benchmarks of 3 commits"),
+        (
+            (storage, f"{storage}@1111"),
+            f"holds benchmarks of more than one commit. Received: {there}. Name one without changes",
+        ),
+        ((f"{storage}@main", f"{storage}@1111"), "no benchmarks that were measured at one clean commit main"),
+        ((f"{storage}@1111", f"{storage}@1111"), "holds the runs of"),
+        ((tmp_path / "none@main", storage), "There is no baseline at"),
+    ):
+        done = compare(*words)
+        assert done.exit_code == 2 and said in done.stderr and done.stdout == "", (words, done.stderr)
+    changed = autosaved(autosaved(tmp_path / "changed", "AAAAA"), "B", dirty=True)
+    refused = compare(changed)
+    assert refused.exit_code == 2 and "one clean commit 22222222+changes" in refused.stderr
+    autosaved(changed, "BBBBB", drift=0.0)
+    judged = judge(Path(f"{changed}@1111"), Path(f"{changed}@2222"))
+    assert "The candidate: 1 file of 22222222 with uncommitted changes, left out." in judged.cautions
+    assert judged.changes[0].candidate.n == 5
+    elsewhere = {"convtwins": {"processor": "Another CPU", "logical_cores": 2}}
+    mixed = autosaved(autosaved(tmp_path / "mixed", "AB"), "A", machine=elsewhere)
+    assert "holds benchmarks of more than one machine" in compare(mixed).stderr
+    apart = autosaved(autosaved(tmp_path / "machines", "AA"), "BB", machine=elsewhere)
+    assert "were measured on different machines: processor was Some CPU" in compare(apart).stderr

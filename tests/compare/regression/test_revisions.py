@@ -224,6 +224,55 @@ def test_a_slowdown_between_two_revisions_is_a_regression(
     assert again.stdout == done.stdout and "12 of 12 pairs are in" in again.stderr and len(stand_in) == 4 + 2 * 2 * 6
 
 
+def test_the_base_may_be_a_revision_of_another_clone(
+    repository: Path, stand_in: list[tuple[str, str, int]], tmp_path: Path
+) -> None:
+    other = tmp_path / "of@a-colleague"
+    git(tmp_path, "clone", "-q", str(repository), str(other))
+    commit(other, "a trial", {"state": "elsewhere"})
+    git(other, "tag", "trial")
+    (other / "state").write_text("not committed")  # what is measured is the commit
+    out = tmp_path / "out"
+    done = regress("--interleaved", f"{other}@trial", "--out", out)
+    assert done.exit_code == 0, done.output  # equal times
+    assert {state for state, _, _ in stand_in} == {"elsewhere", "now"}
+    plan = store.read_plan(out / "base").machine
+    assert plan["commit"] == git(other, "rev-parse", "trial") and plan["repository"] == str(other) and plan["committed_at"]
+    assert f"{plan['commit'][:8]} of {other}," in " ".join(done.stdout.split())
+    assert store.read_plan(out / "head").machine.get("repository") is None
+    assert worktrees(repository) == worktrees(other) == 1
+
+
+def test_another_clone_that_cannot_be_the_base_is_refused(
+    repository: Path, stand_in: list[tuple[str, str, int]], tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    git(tmp_path, "clone", "-q", str(repository), str(other))
+    commit(other, "newer packages", {"requirements.lock": "torch==2\n"})
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    git(foreign, "init", "-q", "-b", "main")
+    commit(foreign, "another project", {"common/names.py": ""})
+    (tmp_path / "plain").mkdir()
+    for named, said in (
+        (f"{other}@nowhere", f"git knows no revision 'nowhere' of {other}"),
+        (f"{other}@main", f"requirements.lock differs between {other}@main and the working tree"),
+        (f"{foreign}@main", f"{foreign}@main is no revision of this suite: it has no common/spec"),
+        (f"{tmp_path / 'plain'}@main", "is no git checkout"),
+        (f"{tmp_path / 'none'}@main", f"of {repository}. Fetch it first"),
+    ):
+        done = regress("--interleaved", named, "--out", tmp_path / "out")
+        assert done.exit_code == 2 and said in done.stderr, (named, done.stderr)
+    assert not stand_in and worktrees(other) == worktrees(foreign) == 1
+
+
+def test_a_revision_with_an_at_sign_is_the_repositorys_own(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (repository / "main").mkdir()
+    monkeypatch.chdir(repository)
+    with revisions.checked_out("main@{0}") as base:  # by git's log of `main`, though a folder is called so
+        assert base.commit == git(repository, "rev-parse", "main") and base.repository == repository
+
+
 OWN_MODEL = """
 from common.models.architectures import Architecture, Dense, Flatten
 
@@ -293,6 +342,16 @@ def test_the_revision_of_ones_own_model_is_that_of_its_own_repository(team: Path
     shutil.rmtree(team / ".git")
     with pytest.raises(RevisionError, match=r"must lie in one git repository.* git says: fatal: not a git repository"):
         revisions.repository_of("nets_of_a_team.net")
+
+
+def test_the_base_of_ones_own_model_may_lie_in_another_clone(team: Path, tmp_path: Path) -> None:
+    other = tmp_path / "clone"
+    git(tmp_path, "clone", "-q", str(team), str(other))
+    commit(other, "a trial", {"trial": ""})
+    before, now = sides(f"{other}@HEAD", team)
+    assert [each.plan.machine["commit"] for each in (before, now)] == [git(each, "rev-parse", "HEAD") for each in (other, team)]
+    assert [each.plan.machine["repository"] for each in (before, now)] == [str(other), str(team)]
+    assert worktrees(team) == worktrees(other) == 1
 
 
 def test_a_repository_that_git_refuses_is_refused_in_its_words(team: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -653,7 +712,7 @@ def test_a_program_that_does_not_end_is_told_as_such(monkeypatch: pytest.MonkeyP
     with pytest.raises(RevisionError, match="git status took more than 300 s"):
         revisions.git("status")
     with pytest.raises(RevisionError, match="reading the fields of main took more than 300 s"):
-        revisions._fields(revisions.Checkout(tmp_path, "a" * 40), "main")
+        revisions._fields(revisions.Checkout(tmp_path, "a" * 40, tmp_path), "main")
 
 
 def test_what_git_sets_for_its_hooks_is_not_passed_on_but_its_configuration_is(monkeypatch: pytest.MonkeyPatch) -> None:
