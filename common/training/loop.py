@@ -165,7 +165,7 @@ class Run:
         """Train and validate epoch by epoch as `train` does, without the test split."""
         self.record(implementation=trainer.implementation, devices=trainer.devices, threads=trainer.threads)
         self._event("start", total_epochs=plan.epochs, total_steps=plan.total_steps, steps_per_epoch=plan.steps_per_epoch)
-        if self._spec.part == "training":
+        if self._spec.part == "training" and trainer.images_on_host:
             self._spot_checks = SpotChecks(plan, self._out)
         with self._stopwatch.phase("build"):
             self._resume(trainer, plan, dataset, earlier)
@@ -432,7 +432,7 @@ class Run:
         losses, num_correct = trainer.all_reduce(losses.astype(np.float64)), trainer.all_reduce(num_correct.astype(np.int64))
         order = _gather(trainer, plan, epoch, ids)
         self._order.append(order)
-        trained_on = fingerprint(order, _gather(trainer, plan, epoch, hashes), rates, first_step)
+        trained_on = None if checks is None else fingerprint(order, _gather(trainer, plan, epoch, hashes), rates, first_step)
         if not np.isfinite(losses).all():
             step = int(np.argmin(np.isfinite(losses)))
             self._keep_losses(losses, first_step)

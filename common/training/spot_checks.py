@@ -7,12 +7,15 @@ A recorded step is off the clock, with all that its record takes.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import hashlib
+import itertools
 import os
 import sys
+from collections import deque
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +26,13 @@ from common.artifacts import array_file
 from common.data.batches import Plan
 from common.data.sources import Split
 from common.machine import placement
-from common.models.weights import Weights
 from common.training import tracing
 from common.training.trainer import Batch, Trainer
 
-STEPS_FILE, AFTERWARDS_FILE = "spot_check_{}.safetensors", "spot_checks_afterwards.safetensors"
-"""Of one recorded step, which stands in the name; and what is found out about all of them after the training."""
-MOST_BYTES = 256 * 2**20
-"""Of states that a process keeps until `finish`."""
+BEFORE_FILE, AFTER_FILE = "spot_check_{}_before.safetensors", "spot_check_{}_after.safetensors"
+"""Of one recorded step, which stands in the name: its batch and the state before it; its outcome and the state after it."""
+TOLD_FILE = "spot_checks_told.safetensors"
+"""What is found out about recorded steps after the training."""
 PARTS = 3
 """Of a run, each with a recorded step."""
 
@@ -91,10 +93,13 @@ class SpotChecks:
         self._out = out
         word = os.environ.get(placement.SPOT_CHECKS_VARIABLE, "")
         self._draw = Draw(word, plan) if word and _is_first() else None
-        self._steps: list[tuple[int, Batch, Split, tuple[Weights, dict[str, Weights]]]] = []
-        """Recorded steps, from 0: this process's batch, the first images of all, the state before. Of a large model, a few."""
-        self.steps: list[int] = []
-        """All recorded steps, from 0."""
+        self._batches: list[tuple[int, Batch]] = []
+        """Recorded steps, from 0, and this process's batches."""
+
+    @property
+    def steps(self) -> list[int]:
+        """The recorded steps, from 0."""
+        return [step for step, _ in self._batches]
 
     def of_epoch(self, trainer: Trainer, losses: Sequence[float], begin: int, stop: int) -> list[int]:
         """The steps of an epoch to record, from 0. Rank 0 draws them for all. Arguments: see `Draw.steps`."""
@@ -108,36 +113,45 @@ class SpotChecks:
 
         A file that cannot be written is reported and left out: the training goes on.
         """
-        arrays = dict(tracing.batch_arrays(trainer, self._plan, batch, step))
-        before = dict(tracing.state_arrays(trainer, f"before/{step}"))
-        arrays |= {f"before/{step}/drawn": np.array(step), **before}
-        arrays |= tracing.lost_arrays(trainer, "before", step)
+        before = (
+            tracing.batch_arrays(trainer, self._plan, batch, step),
+            iter([(f"before/{step}/drawn", np.array(step))]),
+            tracing.state_arrays(trainer, f"before/{step}"),
+            tracing.lost_arrays(trainer, "before", step),
+        )
+        self._write(BEFORE_FILE.format(step), itertools.chain.from_iterable(before))
         outputs = train()
-        arrays |= tracing.outcome_arrays(trainer, step, *outputs)
-        arrays |= tracing.state_arrays(trainer, f"after/{step}")
-        self.steps.append(step)
-        if (len(self._steps) + 1) * sum(array.nbytes for array in before.values()) <= MOST_BYTES:
-            kept = batch._replace(images=copy.deepcopy(batch.images))  # its memory may be used again
-            images, labels = (arrays[f"{each}/{step}"][: tracing.SCORED] for each in ("images", "labels"))
-            self._steps.append((step, kept, Split(images=images, labels=labels), tracing.state(before, f"before/{step}")))
-        self._write(STEPS_FILE.format(step), arrays)
+        after = tracing.outcome_arrays(trainer, step, *outputs), tracing.state_arrays(trainer, f"after/{step}")
+        self._write(AFTER_FILE.format(step), itertools.chain.from_iterable(after))
+        self._batches.append((step, batch._replace(images=copy.deepcopy(batch.images))))  # its memory may be used again
         return outputs
 
     def finish(self, trainer: Trainer) -> None:
         """Find out, after everything else, what ReLUs and maxima decided in recorded steps, and score some of their images."""
-        found: dict[str, npt.NDArray[Any]] = {}
-        for step, batch, first, (weights, slots) in self._steps:
-            found |= tracing.told_arrays(trainer, self._plan, batch, step, weights, slots, first)
-        if found:
-            self._write(AFTERWARDS_FILE, found)
+        self._write(TOLD_FILE, itertools.chain.from_iterable(itertools.starmap(partial(self._told, trainer), self._batches)))
 
-    def _write(self, name: str, arrays: dict[str, npt.NDArray[Any]]) -> None:
-        if not _is_first():
+    def _told(self, trainer: Trainer, step: int, batch: Batch) -> tracing.Recorded:
+        """Of a step whose record all processes can read: they may be on several hosts."""
+        path = self._out / BEFORE_FILE.format(step)
+        if trainer.total(np.array([not path.exists()], np.int64)).item():
             return
-        try:
-            array_file.write(self._out / name, arrays.items(), len(arrays))
-        except OSError as error:
-            print(f"{name} was not written: {error}. This step of the run is not judged.", file=sys.stderr)
+        arrays = array_file.Arrays(path)
+        images, labels = (arrays[f"{each}/{step}"][: tracing.SCORED] for each in ("images", "labels"))
+        weights, slots = tracing.state(arrays, f"before/{step}")
+        first = Split(images=images, labels=labels)
+        yield from tracing.told_arrays(trainer, self._plan, batch, step, weights, slots, first)
+
+    def _write(self, name: str, arrays: tracing.Recorded) -> None:
+        """Write arrays as they come, in the first process. All gather them together, whatever becomes of the file."""
+        path, most = self._out / name, 64 + 8 * len(list(self._plan.architecture.parameters()))
+        if _is_first():
+            try:
+                array_file.write(path, arrays, most)
+            except OSError as error:
+                print(f"{name} was not written: {error}. This step of the run is not judged.", file=sys.stderr)
+                with contextlib.suppress(OSError):
+                    path.with_suffix(".partial").unlink()
+        deque(arrays, maxlen=0)
 
 
 def _is_first() -> bool:

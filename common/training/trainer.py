@@ -91,6 +91,8 @@ class Trainer:
     shards_optimizer: bool = False
     """Whether the optimizer's state is divided over replicas, and a checkpoint has it whole by canonical name. All processes
     gather it together."""
+    images_on_host: bool = True
+    """Whether batches come as the host's arrays, which cost nothing to read."""
     scores_together: bool = False
     """Whether processes of different shards exchange weights in `score`, so that all must call it equally often."""
     _optimizer: Any
@@ -105,6 +107,7 @@ class Trainer:
         self._dataset = dataset
         self._step = 0
         self._switches = resolved(spec, description["options"])
+        self.images_on_host = self._switches.get("data_on") != "device"
         self._kind: str = description["devices"][0]["kind"]
         self._compiled_for: int | None = None
         self._shapes: set[tuple[int, int]] = set()  # examples of this process and micro-batches, of all steps so far

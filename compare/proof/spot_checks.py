@@ -37,7 +37,7 @@ from common.machine import machine
 from common.models import architectures, work
 from common.models.architectures import Architecture
 from common.spec import Spec
-from common.training.spot_checks import AFTERWARDS_FILE, STEPS_FILE, Draw, example_hashes, fingerprint
+from common.training.spot_checks import AFTER_FILE, BEFORE_FILE, TOLD_FILE, Draw, example_hashes, fingerprint, strata
 from common.training.tracing import state
 from compare.core import wording
 from compare.execution import store
@@ -68,8 +68,8 @@ class _Recorded:
     """From 0."""
 
     @property
-    def path(self) -> Path:
-        return self.folder / STEPS_FILE.format(self.step)
+    def paths(self) -> tuple[Path, Path]:
+        return self.folder / BEFORE_FILE.format(self.step), self.folder / AFTER_FILE.format(self.step)
 
     @property
     def words(self) -> str:
@@ -105,16 +105,14 @@ def judge(runs: Sequence[Timed], progress: Callable[[str], None]) -> list[SpotCh
         progress: called with what is being done.
     """
     recorded = [_Recorded(run.row, run.folder, step - 1) for run in runs for step in run.result.spot_checks]
-    recorded = [each for each in recorded if each.path.exists()]
-    if not recorded:
-        return []
+    recorded = [each for each in recorded if all(path.exists() for path in each.paths)]
     truths: dict[str, _Truth] = {}
 
     def truth_of(run: Spec) -> _Truth:
         key = run.with_fields(mode="serial", replicas=1, cores=1, communication={}, framework_options={}).digest
         return truths.setdefault(key, _Truth(run))
 
-    computed = set(_chosen(recorded, truth_of(recorded[0].row.spec).flops))
+    computed = set(_chosen(recorded, truth_of(recorded[0].row.spec).flops)) if recorded else set[_Recorded]()
     progress(f"spot checks: {len(recorded)} recorded steps, {len(computed)} computed again")
     with ladder.judging(), ThreadPoolExecutor(machine.available_cores()) as pool:
         truths_of = [truth_of(each.row.spec) for each in recorded]
@@ -126,7 +124,8 @@ def judge(runs: Sequence[Timed], progress: Callable[[str], None]) -> list[SpotCh
         epochs, faults = _epochs(truth_of(row.spec), result)
         faults += _draw_faults(truth_of(row.spec), result, folder)
         faults += [fault for answer in own.values() for fault in answer.faults]
-        if own:
+        is_short = not len(strata(truth_of(row.spec).plan))
+        if own or not (is_short or result.switches.get("data_on") == "device"):
             found.append(
                 SpotCheck(
                     row=row.id,
@@ -139,7 +138,7 @@ def judge(runs: Sequence[Timed], progress: Callable[[str], None]) -> list[SpotCh
                 )
             )
         if not faults:
-            for file in (*(each.path for each in own), folder / AFTERWARDS_FILE):
+            for file in (*(path for each in own for path in each.paths), folder / TOLD_FILE):
                 file.unlink(missing_ok=True)
     return found
 
@@ -155,6 +154,8 @@ def row_verdicts(verdicts: Mapping[str, str], rows: Sequence[Row], checks: Seque
         own = [each for each in checks if each.row == row.id]
         if any(each.faults for each in own):
             found[row.id] = "not proved"
+        elif found.get(row.id) in ("proved", IN_FLOAT64) and any(not each.steps for each in own):
+            found[row.id] = "not examined"  # a run that was asked for records has none
         elif found.get(row.id) == "proved" and any(each.shown for each in own):
             found[row.id] = IN_FLOAT64
     return found
@@ -274,7 +275,9 @@ def _draw_faults(truth: _Truth, result: RunResult, folder: Path) -> list[str]:
 def _judged(recorded: _Recorded, truth: _Truth, is_computed: bool) -> _Answer:
     """What is wrong with a recorded step."""
     run, step = recorded.row.spec, recorded.step
-    arrays: dict[str, npt.NDArray[Any]] = dict(array_file.Arrays(recorded.path))
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    for path in recorded.paths:
+        arrays |= array_file.Arrays(path)
     faults = [f"{recorded.words}: {fault}" for fault in _batch_faults(truth, arrays, step)]
     fewer = claims.reduced(recorded.row.contestant, run)
     if not fewer:
@@ -282,11 +285,9 @@ def _judged(recorded: _Recorded, truth: _Truth, is_computed: bool) -> _Answer:
     shown = f"fewer digits than {run.precision}: {', '.join(fewer)}" if fewer else _unknown(run, truth)
     if faults or shown or not is_computed:
         return _Answer(faults, shown=shown)
-    told = recorded.folder / AFTERWARDS_FILE
-    if told.exists():
-        afterwards = array_file.Arrays(told)
-        names = [name for kind in ("decisions", "scored") for name in afterwards.inside(f"{kind}/{step}/")]
-        arrays |= {name: afterwards[name] for name in names}
+    if (path := recorded.folder / TOLD_FILE).exists():
+        told = array_file.Arrays(path)
+        arrays |= {name: told[name] for kind in ("decisions", "scored") for name in told.inside(f"{kind}/{step}/")}
     mean, deviation = truth.plan.scaling.mean, truth.plan.scaling.std
     arrays |= {"pixel_mean": np.array(mean, np.float64), "pixel_std": np.array(deviation, np.float64)}
     judge = single_steps.Judge(truth.architecture, arrays, [step], truth.plan, is_timed=True)

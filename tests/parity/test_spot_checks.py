@@ -162,9 +162,9 @@ def test_a_row_is_proved_only_if_its_own_runs_are() -> None:
     proof = {"row-0": "proved", "row-1": "proved", "row-2": "proved", "row-3": "not claimed"}
     checks = [
         SpotCheck(row="row-0", repeat=0, faults=["step 3: 2 labels are not those of the source"]),
-        SpotCheck(row="row-0", repeat=1),
-        SpotCheck(row="row-1", repeat=0, shown="fewer digits"),
-        SpotCheck(row="row-3", repeat=0),
+        SpotCheck(row="row-0", repeat=1, steps=[3]),
+        SpotCheck(row="row-1", repeat=0, steps=[3], shown="fewer digits"),
+        SpotCheck(row="row-3", repeat=0, steps=[3]),
     ]
     assert list(spot_checks.row_verdicts(proof, rows, checks).values()) == ["not proved", IN_FLOAT64, "proved", "not claimed"]
 
