@@ -131,6 +131,8 @@ class _Gathering(keras.layers.Layer):
 
         # Without waiting, the graph would gather all layers at once. TensorFlow fuses a padding with the convolution behind it.
         # The fused operation would wait for itself if parameters waited for the padding. So they wait for what is padded.
+        if tf.executing_eagerly():  # one operation after the other, as a recording of logits does
+            return gathering(x, *self._own())
         maker = cast(tf.Operation, x.op)
         with tf.control_dependencies([maker.inputs[0] if maker.type in ("Pad", "PadV2") else x]):
             own = self._own()

@@ -112,12 +112,14 @@ def sharded(twin: Twin) -> dict[str, Any]:
     trained, slots, other = trainer.weights(), trainer.slots(), made.values(ARCHITECTURE, key=6)
     trainer.load_weights(other)
     report = trainer.report(data)
+    two = twin.batch(data.images[:2], data.labels[:2], made.masks(ARCHITECTURE, 2))
     found = {
         "came_back": equal(first, made.values(ARCHITECTURE)) and equal(trainer.weights(), other),
         "num_values": trainer.num_values(),
         "held": held(twin.framework, trainer),
         "memory": trainer.memory_by_device(),
         "losses": losses,
+        "logits": trainer.logits(two, training=False).shape,
         "trained": {name: array.tolist() for name, array in trained.items()},
         "buffer": {name: array.tolist() for name, array in slots["buffer"].items()},
         "bytes": report["bytes_per_step_by_kind"],

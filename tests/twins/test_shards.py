@@ -26,6 +26,7 @@ def test_weights_come_back_whole_from_shards_and_no_padding_is_counted(framework
     for report in reports:
         assert report["came_back"]
         assert report["num_values"] == values
+        assert report["logits"] == [2, made.CLASSES], "logits of a batch outside a graph, as a proof records them"
         if framework == "pytorch":  # the other twin fills nothing up
             assert report["num_values_with_padding"] != values
 
