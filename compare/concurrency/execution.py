@@ -26,7 +26,7 @@ from compare.concurrency.meanings import (
 )
 from compare.concurrency.program import Module, Root, bound, last_name, stored_names
 from compare.concurrency.ranks import Ranks
-from compare.concurrency.state import MOST_VISITS, Budget, Frame, Operation, Path, Process, System
+from compare.concurrency.state import MOST_VISITS, Budget, Frame, Numbers, Operation, Path, Process, System
 from compare.concurrency.values import (
     DDP,
     ITEM,
@@ -47,11 +47,12 @@ from compare.concurrency.values import (
     Unknown,
     Value,
     marks_of,
+    reachable,
     truth,
 )
 
 _EXACT = 4
-"""A loop over this many numbers at most is executed as often as it says. Longer ones turn twice."""
+"""A loop over this many numbers at most is executed as often as it says. Longer ones turn twice, unless a test in them counts."""
 _TWICE = 2
 _LOCAL = frozenset([LOCAL])
 _EXITS = {"sys.exit", "os._exit", "builtins.exit", "builtins.quit", "os.abort"}
@@ -200,9 +201,9 @@ class Execution(Ranks):
         frame.now = frame.place
         node = frame.node
         if frame.parted and (names := frame.parted.pop(frame.now, None)):
-            self._differ(frame, names)
+            self._differ(process, frame, *names)
         frame.visits[frame.now] += 1
-        if frame.visits[frame.now] > MOST_VISITS:
+        if frame.visits[frame.now] > frame.most_visits:
             process.cut = True
             return
         frame.place = node.next
@@ -295,6 +296,7 @@ class Execution(Ranks):
                 return
             if is_loop and frame.visits[frame.now] > _TWICE:
                 known = False
+                self._note_turns(frame, frame.now, node, None)
             else:
                 usual = is_loop or self.program.usual(frame.graph, frame.now)
                 known = usual != bool(self.choose(process, 2, local=local))
@@ -310,27 +312,54 @@ class Execution(Ranks):
             )
         frame.place = node.next if known else node.other
         if local:
-            self._watch(frame)
+            self._watch(process, frame)
 
-    def _watch(self, frame: Frame) -> None:
+    def _watch(self, process: Process, frame: Frame) -> None:
         """Note the numbers that are set on one way of a branch on which ranks may part."""
         _, join, nodes = self.program.region(frame.graph, frame.now)
         if join is None or join == len(frame.graph.nodes):
             return
-        names = frame.parted.setdefault(join, {})
-        names.update({name: frame.names[name] for name in stored_names(nodes) if _is_number(frame.names.get(name))})
-        names.update(dict.fromkeys(_numbered(nodes)))
+        places, before = frame.parted.setdefault(join, ({}, numbers(process, frame)))
+        numbered, counting = set(_numbered(nodes)), set(_numbered(nodes, counting=True))
+        for each in stored_names(nodes):
+            places[id(frame.names), each] = frame.names, (None if each in numbered else frame.names.get(each))
+        for each in _stored_attributes(nodes):
+            of = self.evaluate(process, each.value, frame)
+            if isinstance(of, Instance):
+                was = None if f".{each.attr}" in numbered else of.attributes.get(each.attr)
+                places[id(of.attributes), each.attr] = of.attributes, was
+        for key in places.keys() & before.keys():
+            if not counting & {key[1], f".{key[1]}"}:
+                before.pop(key)
 
     @staticmethod
-    def _differ(frame: Frame, names: Mapping[str, Value | None]) -> None:
-        """Mark what one rank has kept while another has set it, and numbers of the source that only some have got.
+    def _differ(process: Process, frame: Frame, places: Numbers, before: Numbers) -> None:
+        """Mark what one rank has kept while another has set it, and numbers that only some have got or counted.
 
         What is set to another value keeps that one's marks: all ranks may have got it from a collective.
+
+        Args:
+            places: what the source sets on one of the ways, and what it was before. None: this matters not, since a number of
+                the source is set there.
+            before: the numbers that there were, but for those that the source sets without counting them. A function that was
+                called may have counted one. In a loop that is followed for fewer turns than it has, such a number is any.
         """
-        for name, before in names.items():
-            value = frame.names.get(name)
-            if isinstance(value, Const) and _is_number(value) and before in (None, value):
-                frame.names[name] = Const(value.value, marks=value.marks | _LOCAL)
+        in_part = any(each.in_part for each in process.frames)
+        for (_, name), (holder, was) in places.items():
+            value = holder.get(name)
+            if isinstance(value, Const) and _is_number(value) and (was is None or was is value):
+                holder[name] = Const(value.value, marks=value.marks | _LOCAL)
+        for (_, name), (holder, was) in before.items():
+            value = holder.get(name)
+            if isinstance(value, Const) and isinstance(was, Const) and _is_number(value) and value.value != was.value:
+                marks = value.marks | _LOCAL
+                holder[name] = Unknown(marks=marks) if in_part else Const(value.value, marks=marks)
+
+    def _note_turns(self, frame: Frame, place: int, node: Node, turns: int | None) -> None:
+        """Record that a loop is followed for fewer turns than it has, if a test in it may wait for a later one."""
+        if self.program.counts(frame.graph, place, by_item=turns is not None):
+            many = f"{turns} turns" if turns is not None else "unknown turns"
+            self.shortened[f"a loop of {many} (line {node.line}) followed for {_TWICE}"] = None
 
     def _assume(self, process: Process, says: str, *, same: bool) -> None:
         """Record an unknown decision of ranks, and whether they take it alike."""
@@ -357,13 +386,19 @@ class Execution(Ranks):
             return
         assert join is not None
         assigned = [each.tree for each in nodes if each.kind == "do" and isinstance(each.tree, (ast.Assign, ast.AugAssign))]
+        guessed: list[Value] = []
         for _ in range(_TWICE):  # what is assigned may be used by the next, in whichever order they stand here
             for tree in assigned:
                 value = self._guess(process, frame, tree.value)
+                guessed += [value] if any(isinstance(each, ast.Attribute) for each in _targets(tree)) else []
                 for name in bound(tree):
                     before = frame.names.get(name)
                     if not isinstance(before, (Thing, Instance, Function)):  # those are mostly replaced by their like
                         frame.names[name] = Unknown(marks=marks_of([before, value]) | marks)
+        for each in _stored_attributes(nodes):
+            of = self.evaluate(process, each.value, frame)
+            if isinstance(of, Instance) and not isinstance(of.attributes.get(each.attr), (Thing, Instance, Function)):
+                of.attributes[each.attr] = Unknown(marks=marks_of([of.attributes.get(each.attr), *guessed]) | marks)
         for name in stored_names(nodes).difference(*map(bound, assigned)):
             if not isinstance(frame.names.get(name), (Thing, Instance, Function)):
                 frame.names[name] = Unknown(marks=marks_of([frame.names.get(name)]) | marks)
@@ -410,7 +445,10 @@ class Execution(Ranks):
     # Loops.
 
     def _iterator(self, process: Process, frame: Frame, tree: ast.expr) -> list[Any]:
-        """[items that are left or None, turns that are left, the value of each item, whether ranks may part here]."""
+        """[items that are left or None, turns that are left, the value of each item, whether ranks may part here].
+
+        Of items that are left, the second says whether there are more that are not followed.
+        """
         value = self.evaluate(process, tree, frame)
         if isinstance(value, Thing) and value.kind == "generator":
             return [value]
@@ -422,7 +460,12 @@ class Execution(Ranks):
         if isinstance(stop, Const) and isinstance(stop.value, int):
             most = max(_EXACT, many)
             count = min(max(stop.value, 0), most) if stop.value <= _EXACT or bounded else _TWICE
-            return [[Const(each, marks=stop.marks) for each in range(count)], 0, None, LOCAL in stop.marks]
+            if count < stop.value <= MOST_VISITS - 4 and self.program.counts(frame.graph, frame.place, by_item=True):
+                count = stop.value
+                frame.most_visits = max(frame.most_visits, MOST_VISITS * count)
+            if count < stop.value:
+                self._note_turns(frame, frame.place, frame.node, stop.value)
+            return [[Const(each, marks=stop.marks) for each in range(count)], count < stop.value, None, LOCAL in stop.marks]
         item_marks = {ITEM} | (_LOCAL if value.marks & {LOCAL, LOADER} else frozenset())
         wrapped = value.attributes.get("?items") if isinstance(value, Unknown) else None
         if isinstance(stop, Unknown):
@@ -442,6 +485,7 @@ class Execution(Ranks):
         else:
             self._assume(process, f"how many turns {_shown(tree)} has", same=not uneven)
             turns = options[self.choose(process, len(options), local=uneven)]
+        self._note_turns(frame, frame.place, frame.node, None)
         return [None, turns, (frozenset(item_marks), wrapped), uneven]
 
     def _bound(self, process: Process) -> tuple[bool, int]:
@@ -865,15 +909,51 @@ def _is_number(value: Value | None) -> bool:
     return isinstance(value, Const) and isinstance(value.value, (int, float))
 
 
-def _numbered(nodes: Sequence[Node]) -> Iterator[str]:
-    """Names that these nodes set to a number of the source, or count up."""
+def _numbered(nodes: Sequence[Node], *, counting: bool = False) -> Iterator[str]:
+    """Names and attributes that these nodes set to a number of the source, or count up, attributes with a dot. Or only those they count."""
     for each in nodes:
         tree = each.tree
         if each.kind == "do" and (
             isinstance(tree, ast.AugAssign)
-            or (isinstance(tree, ast.Assign) and isinstance(tree.value, ast.Constant) and _is_number(Const(tree.value.value)))
+            or (
+                not counting
+                and isinstance(tree, ast.Assign)
+                and isinstance(tree.value, ast.Constant)
+                and _is_number(Const(tree.value.value))
+            )
         ):
             yield from bound(tree)
+            yield from (f".{target.attr}" for target in _targets(tree) if isinstance(target, ast.Attribute))
+
+
+def _targets(tree: ast.Assign | ast.AugAssign) -> list[ast.expr]:
+    return tree.targets if isinstance(tree, ast.Assign) else [tree.target]
+
+
+def _stored_attributes(nodes: Sequence[Node]) -> Iterator[ast.Attribute]:
+    """The attributes of objects with a name that any of these nodes assigns."""
+    for node in nodes:
+        if node.kind == "do" and isinstance(node.tree, (ast.Assign, ast.AugAssign)):
+            for target in _targets(node.tree):
+                if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
+                    yield target
+
+
+def numbers(process: Process, frame: Frame) -> Numbers:
+    """Every number within reach, but for truth values: (identity of what holds it, name): (what holds it, the number)."""
+    holders: list[dict[str, Value]] = list(process.system.names.values())
+    level: Frame | None = frame
+    while level is not None:
+        holders.append(level.names)
+        level = level.parent
+    instances = (each for each in reachable([value for one in holders for value in one.values()]) if isinstance(each, Instance))
+    holders += [each.attributes for each in instances]
+    return {
+        (id(one), name): (one, value)
+        for one in holders
+        for name, value in one.items()
+        if _is_number(value) and not isinstance(getattr(value, "value", None), bool)
+    }
 
 
 def _nothing(_: Value) -> None:

@@ -280,6 +280,27 @@ class Program:
         return found
 
     @functools.cache  # noqa: B019  a program lives as long as its search
+    def counts(self, graph: Graph, place: int, *, by_item: bool) -> bool:
+        """Whether a test in a loop, on whose ways others notice something, depends on a number that its turns count.
+
+        Args:
+            place: the head of the loop.
+            by_item: its items are known numbers.
+        """
+        _, _, nodes = self.region(graph, place)
+        counted = {ast.unparse(each) for each in ast.walk(graph.nodes[place].tree.target)} if by_item else set[str]()
+        for node in nodes:
+            if node.kind == "do" and isinstance(node.tree, ast.AugAssign):
+                counted.add(ast.unparse(node.tree.target))
+        tests = [graph.nodes.index(node) for node in nodes if node.kind == "branch" and id(node.tree) not in graph.tests]
+        return any(
+            isinstance(each, (ast.Name, ast.Attribute)) and ast.unparse(each) in counted
+            for test in tests
+            if not self.region(graph, test)[0]
+            for each in ast.walk(graph.nodes[test].tree)
+        )
+
+    @functools.cache  # noqa: B019  a program lives as long as its search
     def usual(self, graph: Graph, place: int) -> bool:
         """Whether a branch is usually taken: the way on which more happens comes first."""
         node = graph.nodes[place]

@@ -78,6 +78,7 @@ def _explore(
     ranks = _ranks(root)
     levels: list[list[tuple[int, ...]]] = [[()], *([] for _ in range(most_unusual))]
     why: list[str] = []
+    shortened: dict[str, None] = {}
     while any(levels):
         unusual = next(place for place, level in enumerate(levels) if level)
         prefix = levels[unusual].pop()
@@ -99,6 +100,7 @@ def _explore(
         finally:
             if execution is not None:
                 entered |= execution.entered
+                shortened |= execution.shortened
                 for step, same in execution.assumed.items():
                     found.assumed[step] = same and found.assumed.get(step, True)
                 if root.of_class is not None:
@@ -116,6 +118,7 @@ def _explore(
                     why.append(f"executions with more than {wording.count(most_unusual, 'unusual decision')} left out")
     if root.function is not None:
         entered.add(id(root.function))
+    why += shortened
     if why:
         found.left.append(f"{root.title}: explored in part: {'; '.join(dict.fromkeys(why))}")
 

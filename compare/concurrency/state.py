@@ -73,6 +73,10 @@ class Path:
         return chosen
 
 
+Numbers = dict[tuple[int, str], tuple[dict[str, Value], Value | None]]
+"""(identity of what holds it, name): (what holds it, the number)."""
+
+
 @dataclass(eq=False)
 class Frame:
     """A call of a function."""
@@ -94,9 +98,9 @@ class Frame:
     """Names that are declared global or nonlocal."""
     error: str = ""
     """The exception that is on its way."""
-    parted: dict[int, dict[str, Value | None]] = field(default_factory=dict[int, dict[str, Any]])
-    """Node where the ways of a branch meet on which ranks may part: names that are set on one of these ways, and what they
-    were before. None: this matters not, since a number of the source is set there."""
+    parted: dict[int, tuple[Numbers, Numbers]] = field(default_factory=dict[int, Any])
+    """Node where the ways of a branch meet on which ranks may part: see `Execution._differ`."""
+    most_visits: int = MOST_VISITS
     guessed: bool = False
     """Whether the loop that it is in was entered although its test is unknown."""
     on_return: Callable[[Value], None] = lambda _: None
@@ -105,6 +109,11 @@ class Frame:
     @property
     def node(self) -> Node:
         return self.graph.nodes[self.now]
+
+    @property
+    def in_part(self) -> bool:
+        """Whether it is in a loop that is followed for fewer turns than it may have."""
+        return self.guessed or any(len(each) > 1 and (each[0] is None or each[1]) for each in self.loops.values())
 
 
 class Operation(NamedTuple):
@@ -239,6 +248,8 @@ class State:
         """Whether time ran out while others could go on."""
         self.partial = False
         """Whether ranks say how many they are, so that some may have no part in it."""
+        self.shortened: dict[str, None] = {}
+        """Loops that were followed for fewer turns than a test in them may need, in words."""
         self.literal = False
         """Whether the value that is assigned now is a constant in the source, as that of a flag is."""
 

@@ -178,3 +178,80 @@ def test_a_number_that_one_rank_counts_or_that_is_of_its_own_data_differs_by_ran
     reduce: str, count: str, share: str, helper: str, expected: set[str], tmp_path: Path
 ) -> None:
     assert rules(STOP.format(reduce=reduce, count=count, share=share, helper=helper), tmp_path) == expected
+
+
+COUNTS = """
+import torch
+import torch.distributed as dist
+
+class Meter:
+    def __init__(self, most):
+        self.best, self.bad, self.most = 0.0, 0, most
+
+    def tick(self):
+        self.bad += 1
+
+    def judge(self, score):
+        if score > self.best:
+            self.best, self.bad = score, 0
+        else:
+            self.bad += 1
+        return self.bad >= self.most
+
+def main(config):
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    meter, seen = Meter(5), 0
+    for step in range({turns}):
+        score = torch.ones(1)
+        dist.all_reduce(score)
+        {body}
+    dist.barrier()
+
+if __name__ == "__main__":
+    main(open("config"))
+"""
+FIRST_ALONE = "if rank == 0:\n            "
+
+
+@pytest.mark.parametrize("turns", ["12", "5000", "config.steps"])
+@pytest.mark.parametrize(
+    ("alone", "after"),
+    [
+        ("seen += 1", "if seen and seen % 5 == 0:\n            dist.barrier()"),
+        ("seen += 1", "due = seen > 7\n        if due:\n            dist.barrier()"),
+        ("meter.bad += 1", "if meter.bad >= meter.most:\n            break"),
+        ("meter.tick()", "if meter.bad >= meter.most:\n            break"),
+        ("seen = meter.judge(score.item())", "if seen:\n            break"),
+    ],
+)
+def test_what_one_rank_alone_counts_is_found_however_late_it_is_asked_and_what_all_count_is_let_through(
+    alone: str, after: str, turns: str, tmp_path: Path
+) -> None:
+    planted = COUNTS.format(turns=turns, body=f"{FIRST_ALONE}{alone}\n        {after}")
+    assert rules(planted, tmp_path) == {"collective-missing"}
+    assert rules(COUNTS.format(turns=turns, body=f"{alone}\n        {after}"), tmp_path) == set()
+
+
+def test_an_object_whose_counts_are_not_followed_stops_one_rank_alone(tmp_path: Path) -> None:
+    alone = "if rank == 0 and meter.judge(score.item()):\n            break"
+    assert rules(COUNTS.format(turns=30, body=alone), tmp_path) == {"collective-missing"}
+    assert rules(COUNTS.format(turns=30, body=alone.replace("rank == 0 and ", "")), tmp_path) == set()
+
+
+@pytest.mark.parametrize(
+    ("turns", "test", "left"),
+    [
+        ("30", "step % 8 == 7", []),
+        ("300", "step % 8 == 7", ["a loop of 300 turns (line 23) followed for 2"]),
+        ("300", "config.often", []),
+        ("config.steps", "seen > 8", ["a loop of unknown turns (line 23) followed for 2"]),
+    ],
+)
+def test_a_loop_is_followed_to_the_turn_that_a_test_asks_for_or_is_said_to_be_explored_in_part(
+    turns: str, test: str, left: list[str], tmp_path: Path
+) -> None:
+    body = f"seen += 1\n        if {test}:\n            if rank == 0:\n                dist.barrier()"
+    done = searched(COUNTS.format(turns=turns, body=body), tmp_path)
+    assert [each.partition("explored in part: ")[2] for each in done.left] == left
+    assert {each.rule for each in done.findings} == (set() if left else {"collective-missing"})
