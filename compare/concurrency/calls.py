@@ -94,7 +94,7 @@ class Calls(Evaluation):
             elif name not in bound and name in defaults:
                 bound[name] = self.evaluate(process, defaults[name], outer)
             elif name not in bound:
-                bound[name] = self.named(process, name) or Unknown()
+                bound[name] = self.named(process, name) or self.by_name(name, Unknown())
         if arguments.vararg:
             bound[arguments.vararg.arg] = Sequenced(list(given[len(names) :]))
         if arguments.kwarg:

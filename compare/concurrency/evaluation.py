@@ -8,13 +8,17 @@ from dataclasses import replace
 from typing import Any
 
 from compare.concurrency import races
-from compare.concurrency.meanings import RANK_VARIABLES, SIZE_VARIABLES
+from compare.concurrency.meanings import RANK_VARIABLES, SIZE_VARIABLES, is_loader, is_measured
 from compare.concurrency.program import Module, last_name
 from compare.concurrency.state import Frame, Place, Process, State
 from compare.concurrency.values import (
+    ALIKE,
     LOCAL,
+    NAMED_LOADER,
     NO_MARKS,
+    OWN,
     UNEVEN,
+    UNSURE,
     Class,
     Const,
     Counted,
@@ -54,6 +58,16 @@ class Evaluation(State):
             if meanings.is_first(name):
                 return Const(process.system.rank == 0, marks=_LOCAL)
         return Const(self.ranks) if meanings.is_size(name) and process.system.rank is not None else None
+
+    @staticmethod
+    def by_name(name: str, value: Value) -> Value:
+        """The value, which may be of the rank's own data by the name of the variable that it is bound to."""
+        if isinstance(value, Unknown) and not value.dotted and not value.marks & {LOCAL, ALIKE}:
+            if is_measured(name):
+                value.marks |= {OWN}
+            elif is_loader(name):
+                value.marks |= {NAMED_LOADER}
+        return value
 
     def evaluate(self, process: Process, tree: ast.AST | None, frame: Frame) -> Value:
         """The value of an expression."""
@@ -264,6 +278,7 @@ class Evaluation(State):
                 known = None if name in ("rank",) and value.dotted == "shape" else self.named(process, name)
                 if known is None:
                     inherited = NO_MARKS if name in _ALIKE else marks_of([value])
+                    inherited |= {ALIKE} if name == "grad" else NO_MARKS
                     known = Unknown(marks=inherited, dotted="shape" if name == "shape" else "")
                     if name in self.program.words or name in ("no_sync",):
                         return Method(of=value, name=name)
@@ -351,7 +366,7 @@ class Evaluation(State):
             begin, end = (marks_of([each]) & {LOCAL, UNEVEN} for each in parts[:2])
             from_the_end = isinstance(index.upper, ast.UnaryOp)
             if index.upper is not None and not (begin or end or from_the_end):
-                marks -= {UNEVEN}  # shard[:n]: cut to one length
+                marks -= {UNEVEN, UNSURE}  # shard[:n]: cut to one length
             if index.step is not None and index.lower is not None and LOCAL in parts[0].marks:
                 marks |= {UNEVEN, LOCAL}  # files[rank::ranks]: the last ranks may get one less
             return Unknown(marks=marks)
@@ -387,7 +402,7 @@ class Evaluation(State):
         """Bind a value to a target of an assignment."""
         match target:
             case ast.Name():
-                self._bind(process, target.id, value, frame)
+                self._bind(process, target.id, self.by_name(target.id, value) if self.computed else value, frame)
             case ast.Tuple() | ast.List():
                 items = value.items if isinstance(value, Sequenced) and len(value.items) == len(target.elts) else None
                 for place, each in enumerate(target.elts):
@@ -396,6 +411,7 @@ class Evaluation(State):
             case ast.Starred():
                 self.assign(process, target.value, Unknown(marks=marks_of([value])), frame)
             case ast.Attribute():
+                value = self.by_name(target.attr, value) if self.computed else value
                 self._store(process, self.evaluate(process, target.value, frame), target.attr, value, target)
             case ast.Subscript():
                 of, key = self.evaluate(process, target.value, frame), target.slice
@@ -449,6 +465,7 @@ class Evaluation(State):
         load = ast.copy_location(_loaded(target), target)
         before = self.evaluate(process, load, frame)
         after = binary(tree.op, before, value)
+        after = self.by_name(last_name(target), after)
         place: Place | None = None
         if isinstance(target, ast.Attribute):
             of = self.evaluate(process, target.value, frame)
@@ -508,7 +525,7 @@ def length(value: Value) -> Value:
     if isinstance(value, Sequenced) and value.exact:
         return Const(len(value.items))
     if isinstance(value, (Unknown, Instance)):
-        marks = _LOCAL if UNEVEN in value.marks else NO_MARKS
+        marks = _LOCAL if UNEVEN in value.marks else frozenset([OWN]) if UNSURE in value.marks else NO_MARKS
         return value.attributes.setdefault("len()", Unknown(marks=marks))
     if isinstance(value, Counted) and value.stop is not None:
         return value.stop

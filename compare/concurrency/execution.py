@@ -13,6 +13,7 @@ from compare.concurrency.control_flow import Node
 from compare.concurrency.evaluation import length
 from compare.concurrency.meanings import (
     DDP_CLASSES,
+    FINITE,
     LOADERS,
     LOCAL_CALLS,
     MADE_OF_SHAPE,
@@ -22,19 +23,25 @@ from compare.concurrency.meanings import (
     STRATEGIES,
     TENSORFLOW_COLLECTIVES,
     is_point_to_point,
+    may_combine,
     may_exchange,
+    reads,
 )
 from compare.concurrency.program import Module, Root, bound, last_name, stored_names
 from compare.concurrency.ranks import Ranks
 from compare.concurrency.state import MOST_VISITS, Budget, Frame, Numbers, Operation, Path, Process, System
 from compare.concurrency.values import (
+    ALIKE,
     DDP,
     ITEM,
     LOADER,
     LOCAL,
+    NAMED_LOADER,
     NO_MARKS,
     NONE,
+    OWN,
     UNEVEN,
+    UNSURE,
     Class,
     Const,
     Counted,
@@ -61,6 +68,7 @@ _POLITE_MODULES = ("logging.", "warnings.", "time.", "math.", "json.", "os.path.
 _PLACES = {"device", "map_location", "device_ids", "output_device", "dtype"}
 _ALIKE = {"size", "numel", "dim", "type", "is_floating_point", "get_device", "device_count", "is_available", "named_parameters"}
 """Ranks get the same from these."""
+_ASKS_KIND = {"isinstance", "issubclass", "hasattr", "callable"}
 _POLITE_METHODS = {
     "info", "debug", "warning", "error", "exception", "critical", "format", "items", "keys", "values", "append", "item", "eval",
     "train", "zero_grad", "write", "flush", "strip", "split", "upper", "lower", "startswith", "endswith", "size", "numel",
@@ -258,8 +266,10 @@ class Execution(Ranks):
             case ast.Assign():
                 self.literal = isinstance(tree.value, ast.Constant)
                 value = self.evaluate(process, tree.value, frame)
+                self.computed = isinstance(tree.value, (ast.Call, ast.BinOp))
                 for target in tree.targets:
                     self.assign(process, target, value, frame)
+                self.computed = False
             case ast.AnnAssign():
                 if tree.value is not None:
                     self.assign(process, tree.target, self.evaluate(process, tree.value, frame), frame)
@@ -285,6 +295,7 @@ class Execution(Ranks):
         if known is None and remembered is not None:
             known = remembered[1]
         local, negated = LOCAL in value.marks, bool(node.extra)
+        doubt = process.here(_shown(node.tree, negated)) if OWN in value.marks and not local else None
         if is_loop:
             frame.guessed = known is None
             for lock, _, _ in process.held if known is None else []:
@@ -299,12 +310,14 @@ class Execution(Ranks):
                 self._note_turns(frame, frame.now, node, None)
             else:
                 usual = is_loop or self.program.usual(frame.graph, frame.now)
-                known = usual != bool(self.choose(process, 2, local=local))
+                known = usual != bool(self.choose(process, 2, local=local, doubt=doubt))
             if isinstance(value, Unknown):
                 process.truths[id(value)] = value, known
             if not local:
-                process.note(f"assumes {'true' if known != negated else 'false'}: {_shown(node.tree, negated)}")
-            self._assume(process, _shown(node.tree, negated), same=not local)
+                step = process.note(f"assumes {'true' if known != negated else 'false'}: {_shown(node.tree, negated)}")
+                if doubt is not None:
+                    process.partings.append((process.collectives, step))
+            self._assume(process, _shown(node.tree, negated), same=not local and doubt is None)
         if local:
             quiet, _, _ = self.program.region(frame.graph, frame.now)
             self._part(
@@ -466,7 +479,7 @@ class Execution(Ranks):
             if count < stop.value:
                 self._note_turns(frame, frame.place, frame.node, stop.value)
             return [[Const(each, marks=stop.marks) for each in range(count)], count < stop.value, None, LOCAL in stop.marks]
-        item_marks = {ITEM} | (_LOCAL if value.marks & {LOCAL, LOADER} else frozenset())
+        item_marks = _item_marks(value)
         wrapped = value.attributes.get("?items") if isinstance(value, Unknown) else None
         if isinstance(stop, Unknown):
             uneven = uneven or LOCAL in stop.marks
@@ -483,8 +496,10 @@ class Execution(Ranks):
                 self.shared_choices[key] = self.path.choose(len(options))
             turns = options[min(self.shared_choices[key], len(options) - 1)]
         else:
-            self._assume(process, f"how many turns {_shown(tree)} has", same=not uneven)
-            turns = options[self.choose(process, len(options), local=uneven)]
+            unsure = UNSURE in value.marks or (isinstance(stop, Unknown) and OWN in stop.marks)
+            doubt = process.here(f"how many turns {_shown(tree)} has") if unsure and not uneven else None
+            self._assume(process, f"how many turns {_shown(tree)} has", same=not uneven and doubt is None)
+            turns = options[self.choose(process, len(options), local=uneven, doubt=doubt)]
         self._note_turns(frame, frame.place, frame.node, None)
         return [None, turns, (frozenset(item_marks), wrapped), uneven]
 
@@ -746,7 +761,9 @@ class Execution(Ranks):
         elif dotted in LOADERS:
             sampled = "sampler" in words or "batch_sampler" in words
             uneven = frozenset([UNEVEN]) if not sampled and any(UNEVEN in each.marks for each in values) else frozenset[Any]()
-            deliver(Unknown(marks=frozenset([LOADER]) | uneven))
+            held = marks_of([each for one in values[:1] if isinstance(one, Instance) for each in one.attributes.values()])
+            unsure = frozenset[Any]() if sampled else (held | marks_of(values)) & {UNSURE}
+            deliver(Unknown(marks=frozenset([LOADER]) | uneven | unsure))
         elif dotted == "torch.distributed.algorithms.join.Join":
             deliver(Unknown(dotted="join"))
         elif last == "DistributedSampler":
@@ -815,6 +832,8 @@ class Execution(Ranks):
                 deliver(Instance())
             case "next" if isinstance(first, Thing):
                 deliver(Unknown(marks=frozenset([ITEM])))
+            case "next" if first is not None and first.marks & {LOADER, NAMED_LOADER}:
+                deliver(Unknown(marks=_item_marks(first)))
             case _:
                 return False
         return True
@@ -902,7 +921,21 @@ def _result_marks(name: str, of: Value, values: Sequence[Value], words: Mapping[
     telling = values[:1] if name.startswith("load") else [] if name in ("to", "cuda", "device") else values
     telling = [*telling, *(each for word, each in words.items() if word not in _PLACES)]
     marks = NO_MARKS if name in _ALIKE else marks_of([*telling, of])
-    return marks - {LOCAL} if may_exchange(name) else marks
+    if name in _ASKS_KIND:
+        return marks - {OWN}
+    if LOCAL in marks and reads(name):
+        marks |= {UNSURE}
+    if may_exchange(name):
+        return marks - {LOCAL, OWN} | {ALIKE}
+    if may_combine(name):
+        return marks - {OWN} | {ALIKE}
+    return marks | {OWN} if name in FINITE and not marks & {LOCAL, ALIKE} else marks
+
+
+def _item_marks(value: Value) -> frozenset[Any]:
+    """The marks of what a loop over it gets."""
+    by_data = _LOCAL if value.marks & {LOCAL, LOADER} else {OWN} if value.marks & {OWN, NAMED_LOADER} else NO_MARKS
+    return frozenset({ITEM} | by_data)
 
 
 def _is_number(value: Value | None) -> bool:

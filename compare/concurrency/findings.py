@@ -10,6 +10,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 
+CONDITIONAL = "conditional"
+"""The severity of what only happens if something differs between ranks that comes from their data. It is no finding."""
+
+
 class Rule(NamedTuple):
     severity: str
     """error: every run that comes here hangs or is wrong. warning: it needs an exception or an unlucky order."""
@@ -57,10 +61,12 @@ class Finding:
     """(thread or rank, its way there)."""
     also: frozenset[tuple[str, int]] = field(default_factory=frozenset[tuple[str, int]])
     """Other places where a comment may suppress it."""
+    condition: Step | None = None
+    """What must differ between ranks for it, and comes from their data. None: it needs no such thing."""
 
     @property
     def severity(self) -> str:
-        return RULES[self.rule].severity
+        return RULES[self.rule].severity if self.condition is None else CONDITIONAL
 
     @property
     def places(self) -> frozenset[tuple[str, int]]:

@@ -57,6 +57,7 @@ SIZE_VARIABLES = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS"}
 
 LOCAL_CALLS = {
     "time.time", "time.monotonic", "time.perf_counter", "time.process_time", "socket.gethostname", "os.getpid",
+    "time.time_ns", "time.monotonic_ns", "time.perf_counter_ns", "datetime.datetime.now", "datetime.datetime.utcnow",
     "torch.cuda.memory_allocated", "torch.cuda.max_memory_allocated", "torch.cuda.memory_reserved", "torch.cuda.mem_get_info",
     "platform.node", "psutil.virtual_memory", "os.getloadavg", "shutil.disk_usage",
 }  # fmt: skip
@@ -64,6 +65,36 @@ LOCAL_CALLS = {
 MADE_OF_SHAPE = {f"torch.{name}" for name in ("zeros", "ones", "empty", "rand", "randn")}
 
 _EXCHANGES = re.compile(r"broadcast(?!_(to|tensors|arrays|shapes))|bcast|all_?reduce|all_?gather")
+
+
+_MEASURED = re.compile(
+    r"(?:^|_)(?:loss|losses|acc|acc1|accuracy|score|perplexity|ppl)(?:_(?:value|val|item|sum|mean|avg|total))?$"
+)
+_LOADER = re.compile(r"(?:^|_)(?:data)?_?loader$", re.IGNORECASE)
+_COMBINES = re.compile(r"reduce|gather|sync|^compute$|grad.*norm|norm.*grad")
+_READS = re.compile(r"load|read|open|listdir|glob|dataset", re.IGNORECASE)
+FINITE = {"isnan", "isinf", "isfinite", "is_nan", "is_inf", "is_finite"}
+"""Functions that ask whether a number is one. They are asked of what may not be: the rank's own loss."""
+
+
+def is_measured(name: str) -> bool:
+    """Whether a variable holds what a rank measures on its own data, by its name."""
+    return _MEASURED.search(name) is not None
+
+
+def is_loader(name: str) -> bool:
+    """Whether a variable holds a loader of data, by its name."""
+    return _LOADER.search(name) is not None
+
+
+def may_combine(name: str) -> bool:
+    """Whether what a function gives may be of all ranks together, by its name: gradients are exchanged before their norm."""
+    return _COMBINES.search(name) is not None
+
+
+def reads(name: str) -> bool:
+    """Whether a function reads data from the place that it gets, by its name."""
+    return _READS.search(name) is not None
 
 
 def may_exchange(name: str) -> bool:

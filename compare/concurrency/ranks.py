@@ -10,8 +10,10 @@ from compare.concurrency.meanings import GROUP_AT, ROOTED, SAME_SHAPE, cleared
 from compare.concurrency.state import Operation, Process
 from compare.concurrency.threads import Deliver, Threads
 from compare.concurrency.values import (
+    ALIKE,
     LOCAL,
     NONE,
+    OWN,
     Const,
     Lib,
     Sequenced,
@@ -122,9 +124,12 @@ class Ranks(Threads):
             if each is not None:
                 alike(each)
         if isinstance(target, Sequenced):
-            known: list[Value] = [Const(each.value) if isinstance(each, Const) else Unknown() for each in objects or []]
+            made = frozenset([ALIKE])
+            known: list[Value] = [
+                Const(each.value) if isinstance(each, Const) else Unknown(marks=made) for each in objects or []
+            ]
             target.items, target.exact = known, objects is not None
-        return Unknown()
+        return Unknown(marks=frozenset([ALIKE]))
 
     def _new_group(self, process: Process, values: Sequence[Value], words: Mapping[str, Value]) -> Value:
         process.system.groups += 1
@@ -228,12 +233,12 @@ def _shared(tensor: Value) -> None:
         if isinstance(one, Sequenced):
             waiting += one.items
         elif one is not None:
-            one.marks = one.marks - {LOCAL}
+            one.marks = one.marks - {LOCAL, OWN} | {ALIKE}
 
 
 def alike(value: Value) -> None:
     """All ranks have the same value now, with all that is in it."""
-    value.marks = frozenset(value.marks - {LOCAL})
+    value.marks = frozenset(value.marks - {LOCAL, OWN} | {ALIKE})
     if isinstance(value, Unknown):
         for name in [each for each in value.attributes if each.startswith(("[", "?"))]:
             del value.attributes[name]

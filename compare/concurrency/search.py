@@ -60,7 +60,7 @@ def search(program: Program, *, nodes: int, seconds: float, unusual: int = UNUSU
         found.nodes += own.visited
     for of_class, locks in taken.items():
         found.findings += verdicts.lock_orders(locks, of_class.name)  # pyright: ignore[reportArgumentType]
-    found.findings = distinct(found.findings)
+    found.findings = distinct(sorted(found.findings, key=lambda each: each.condition is not None))
     return found
 
 
@@ -76,12 +76,14 @@ def _explore(
     prune: bool,
 ) -> None:
     ranks = _ranks(root)
-    levels: list[list[tuple[int, ...]]] = [[()], *([] for _ in range(most_unusual))]
+    # The second half is of executions in which ranks part only if their data differ.
+    doubtful = most_unusual + 1
+    levels: list[list[tuple[int, ...]]] = [[()], *([] for _ in range(2 * most_unusual + 1))]
     why: list[str] = []
     shortened: dict[str, None] = {}
     while any(levels):
-        unusual = next(place for place, level in enumerate(levels) if level)
-        prefix = levels[unusual].pop()
+        level = next(place for place, level in enumerate(levels) if level)
+        prefix, unusual = levels[level].pop(), level % doubtful
         path = Path(prefix)
         execution: Execution | None = None
         try:
@@ -113,7 +115,8 @@ def _explore(
         for place in range(len(prefix), len(decisions)):
             for other in range(1, path.taken[place][1]):
                 if unusual + 1 <= most_unusual:
-                    levels[unusual + 1].append((*decisions[:place], other))
+                    doubts = level >= doubtful or place in path.doubts
+                    levels[unusual + 1 + doubts * doubtful].append((*decisions[:place], other))
                 else:
                     why.append(f"executions with more than {wording.count(most_unusual, 'unusual decision')} left out")
     if root.function is not None:

@@ -63,6 +63,8 @@ class Path:
         self._prefix = prefix
         self.taken: list[tuple[int, int]] = []
         """(alternative, how many there were)."""
+        self.doubts: set[int] = set()
+        """Places of the decisions by which a rank may leave the others if their data differ."""
 
     def choose(self, alternatives: int) -> int:
         if alternatives <= 1:
@@ -232,6 +234,8 @@ class State:
         """Group: rank: what it has issued, in order."""
         self.assumed: dict[Step, bool] = {}
         """Unknown decision of ranks: whether it was taken to be the same on all."""
+        self.doubted: Step | None = None
+        """What was taken to differ between ranks although it need not."""
         self.messages: dict[tuple[int, int, str], int] = {}
         self.room = 0
         """How many items all bounded queues hold together."""
@@ -250,17 +254,28 @@ class State:
         """Whether ranks say how many they are, so that some may have no part in it."""
         self.shortened: dict[str, None] = {}
         """Loops that were followed for fewer turns than a test in them may need, in words."""
+        self.computed = False
+        """Whether the value that is assigned now is computed there, and not another name's."""
         self.literal = False
         """Whether the value that is assigned now is a constant in the source, as that of a flag is."""
 
-    def choose(self, process: Process, alternatives: int, *, local: bool, key: tuple[Any, ...] = ()) -> int:
-        """One of several ways. Ranks take the same one unless it depends on what is local to each."""
+    def choose(self, process: Process, alternatives: int, *, local: bool, doubt: Step | None = None) -> int:
+        """One of several ways. Ranks take the same one unless it depends on what is local to each.
+
+        Args:
+            doubt: what may differ between ranks if their data do. One rank in one place may then take another way.
+        """
         if local or process.system.rank is None or alternatives <= 1:
             return self.path.choose(alternatives)
         frame = process.frame
-        key = key or (process.key, id(frame.node), frame.visits[frame.now])
+        key = process.key, id(frame.node), frame.visits[frame.now]
         if key not in self.shared_choices:
             self.shared_choices[key] = self.path.choose(alternatives)
+        elif doubt is not None and self.doubted is None:
+            self.path.doubts.add(len(self.path.taken))
+            if other := self.path.choose(alternatives):
+                self.doubted = doubt
+                return (self.shared_choices[key] + other) % alternatives
         return self.shared_choices[key]
 
     def threads_of(self, system: System) -> list[Process]:

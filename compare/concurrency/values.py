@@ -12,12 +12,20 @@ LOCAL = "local"
 """Mark: ranks may have different values here."""
 UNEVEN = "uneven"
 """Mark: ranks may have different lengths of this."""
+OWN = "own"
+"""Mark: ranks may have different values here if their data differ. Weaker than `LOCAL`."""
+UNSURE = "unsure"
+"""Mark: ranks may have different lengths of this if their data differ. Weaker than `UNEVEN`."""
+ALIKE = "alike"
+"""Mark: a collective had a part in it, so it is no rank's own by its name alone."""
 ITEM = "item"
 """Mark: an item of data, so it is neither None nor a sentinel."""
 DDP = "ddp"
 """Mark: the value comes from a model whose gradients are exchanged in backward()."""
 LOADER = "loader"
 """Mark: it yields batches of the rank's own data."""
+NAMED_LOADER = "named loader"
+"""Mark: it may do so, by its name."""
 
 Marks = frozenset[Any]
 """Besides the words above: ("read", object, attribute), the places that a number was read from."""
@@ -203,6 +211,8 @@ def _small(value: Any) -> bool:
 def compare(operation: ast.cmpop, left: Value, right: Value) -> Value:
     """The result of one comparison."""
     marks = marks_of([left, right])
+    if any(isinstance(each, Const) and (each.value is None or isinstance(each.value, str)) for each in (left, right)):
+        marks -= {OWN}  # a setting, or whether there is one
     same = isinstance(operation, (ast.Is, ast.Eq))
     other = isinstance(operation, (ast.IsNot, ast.NotEq))
     if isinstance(left, Const) and isinstance(right, Const):
