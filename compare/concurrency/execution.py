@@ -470,9 +470,11 @@ class Execution(Ranks):
         uneven = UNEVEN in value.marks
         stop = value.stop if isinstance(value, Counted) else None
         bounded, many = self._bound(process)
+        # A rank that leaves in a second turn is only missed in a third. What is compared with an earlier turn needs two.
+        usual = _TWICE + (process.system.rank is not None and _may_leave(frame.node.tree))
         if isinstance(stop, Const) and isinstance(stop.value, int):
             most = max(_EXACT, many)
-            count = min(max(stop.value, 0), most) if stop.value <= _EXACT or bounded else _TWICE
+            count = min(max(stop.value, 0), most) if stop.value <= _EXACT or bounded else usual
             if count < stop.value <= MOST_VISITS - 4 and self.program.counts(frame.graph, frame.place, by_item=True):
                 count = stop.value
                 frame.most_visits = max(frame.most_visits, MOST_VISITS * count)
@@ -485,7 +487,7 @@ class Execution(Ranks):
             uneven = uneven or LOCAL in stop.marks
         # Without an effect on others, no turn differs from another.
         quiet, _, _ = self.program.region(frame.graph, frame.place)
-        options = [_TWICE, 0, *([many] if many else [])] if not uneven else [_TWICE, 1, 0]
+        options = [usual, 0, *([many] if many else [])] if not uneven else [usual, 1, 0]
         subject = stop if stop is not None else value
         key = ("turns", id(subject)) if not uneven and isinstance(subject, (Unknown, Instance)) else ()
         if quiet and self.prune:
@@ -957,6 +959,12 @@ def _numbered(nodes: Sequence[Node], *, counting: bool = False) -> Iterator[str]
         ):
             yield from bound(tree)
             yield from (f".{target.attr}" for target in _targets(tree) if isinstance(target, ast.Attribute))
+
+
+@functools.lru_cache(maxsize=4096)
+def _may_leave(tree: ast.For | ast.comprehension) -> bool:
+    """Whether something in a loop ends it."""
+    return any(isinstance(each, (ast.Break, ast.Return)) for one in getattr(tree, "body", []) for each in ast.walk(one))
 
 
 def _targets(tree: ast.Assign | ast.AugAssign) -> list[ast.expr]:

@@ -242,6 +242,8 @@ def alike(value: Value) -> None:
     if isinstance(value, Unknown):
         for name in [each for each in value.attributes if each.startswith(("[", "?"))]:
             del value.attributes[name]
+        for each in value.attributes.values():
+            each.marks = each.marks - {LOCAL, OWN} | {ALIKE}  # `item`, if it was asked for before
 
 
 def cause_of(one: Process, two: Process) -> Step | None:
