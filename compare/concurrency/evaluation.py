@@ -122,8 +122,7 @@ class Evaluation(State):
                 return of(tree.value)
             case ast.ListComp() | ast.SetComp() | ast.GeneratorExp():
                 source = of(tree.generators[0].iter)
-                tests = marks_of([of(each) for each in tree.generators[0].ifs])
-                uneven = {UNEVEN} if (source.marks | tests) & {LOCAL} and tree.generators[0].ifs else set[str]()
+                uneven = {UNEVEN} if source.marks & {LOCAL} and tree.generators[0].ifs else set[str]()
                 return Unknown(marks=marks_of([source]) | uneven)
             case ast.Call() | ast.Await() | ast.Yield() | ast.YieldFrom():
                 return Unknown()

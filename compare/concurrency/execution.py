@@ -307,7 +307,7 @@ class Execution(Ranks):
                 return
             if is_loop and frame.visits[frame.now] > _TWICE:
                 known = False
-                self._note_turns(frame, frame.now, node, None)
+                self._note_turns(frame, frame.now, node, None, _TWICE)
             else:
                 usual = is_loop or self.program.usual(frame.graph, frame.now)
                 known = usual != bool(self.choose(process, 2, local=local, doubt=doubt))
@@ -368,11 +368,11 @@ class Execution(Ranks):
                 marks = value.marks | _LOCAL
                 holder[name] = Unknown(marks=marks) if in_part else Const(value.value, marks=marks)
 
-    def _note_turns(self, frame: Frame, place: int, node: Node, turns: int | None) -> None:
+    def _note_turns(self, frame: Frame, place: int, node: Node, turns: int | None, followed: int) -> None:
         """Record that a loop is followed for fewer turns than it has, if a test in it may wait for a later one."""
         if self.program.counts(frame.graph, place, by_item=turns is not None):
             many = f"{turns} turns" if turns is not None else "unknown turns"
-            self.shortened[f"a loop of {many} (line {node.line}) followed for {_TWICE}"] = None
+            self.shortened[f"a loop of {many} (line {node.line}) followed for {followed}"] = None
 
     def _assume(self, process: Process, says: str, *, same: bool) -> None:
         """Record an unknown decision of ranks, and whether they take it alike."""
@@ -412,6 +412,11 @@ class Execution(Ranks):
             of = self.evaluate(process, each.value, frame)
             if isinstance(of, Instance) and not isinstance(of.attributes.get(each.attr), (Thing, Instance, Function)):
                 of.attributes[each.attr] = Unknown(marks=marks_of([of.attributes.get(each.attr), *guessed]) | marks)
+        for each in nodes:
+            made = frame.temporary.get(id(each.tree)) if each.kind == "collect" else None
+            if isinstance(made, Sequenced):
+                made.exact = False
+                made.marks |= marks | ({UNEVEN} if LOCAL in marks else {UNSURE} if OWN in marks else NO_MARKS)
         for name in stored_names(nodes).difference(*map(bound, assigned)):
             if not isinstance(frame.names.get(name), (Thing, Instance, Function)):
                 frame.names[name] = Unknown(marks=marks_of([frame.names.get(name)]) | marks)
@@ -479,7 +484,7 @@ class Execution(Ranks):
                 count = stop.value
                 frame.most_visits = max(frame.most_visits, MOST_VISITS * count)
             if count < stop.value:
-                self._note_turns(frame, frame.place, frame.node, stop.value)
+                self._note_turns(frame, frame.place, frame.node, stop.value, count)
             return [[Const(each, marks=stop.marks) for each in range(count)], count < stop.value, None, LOCAL in stop.marks]
         item_marks = _item_marks(value)
         wrapped = value.attributes.get("?items") if isinstance(value, Unknown) else None
@@ -502,7 +507,7 @@ class Execution(Ranks):
             doubt = process.here(f"how many turns {_shown(tree)} has") if unsure and not uneven else None
             self._assume(process, f"how many turns {_shown(tree)} has", same=not uneven and doubt is None)
             turns = options[self.choose(process, len(options), local=uneven, doubt=doubt)]
-        self._note_turns(frame, frame.place, frame.node, None)
+        self._note_turns(frame, frame.place, frame.node, None, usual)
         return [None, turns, (frozenset(item_marks), wrapped), uneven]
 
     def _bound(self, process: Process) -> tuple[bool, int]:

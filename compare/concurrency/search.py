@@ -76,14 +76,13 @@ def _explore(
     prune: bool,
 ) -> None:
     ranks = _ranks(root)
-    # The second half is of executions in which ranks part only if their data differ.
-    doubtful = most_unusual + 1
+    # After those with as many unusual decisions, each with one by which ranks part only if their data differ.
     levels: list[list[tuple[int, ...]]] = [[()], *([] for _ in range(2 * most_unusual + 1))]
     why: list[str] = []
     shortened: dict[str, None] = {}
     while any(levels):
         level = next(place for place, level in enumerate(levels) if level)
-        prefix, unusual = levels[level].pop(), level % doubtful
+        prefix, (unusual, doubtful) = levels[level].pop(), divmod(level, 2)
         path = Path(prefix)
         execution: Execution | None = None
         try:
@@ -115,8 +114,8 @@ def _explore(
         for place in range(len(prefix), len(decisions)):
             for other in range(1, path.taken[place][1]):
                 if unusual + 1 <= most_unusual:
-                    doubts = level >= doubtful or place in path.doubts
-                    levels[unusual + 1 + doubts * doubtful].append((*decisions[:place], other))
+                    doubts = doubtful or place in path.doubts
+                    levels[2 * (unusual + 1) + doubts].append((*decisions[:place], other))
                 else:
                     why.append(f"executions with more than {wording.count(most_unusual, 'unusual decision')} left out")
     if root.function is not None:
