@@ -59,7 +59,7 @@ from compare.concurrency.values import (
 )
 
 _EXACT = 4
-"""A loop over this many numbers at most is executed as often as it says. Longer ones turn twice, unless a test in them counts."""
+"""A loop over this many numbers at most is executed as often as it says. Longer ones turn twice, or more if a test counts."""
 _TWICE = 2
 _LOCAL = frozenset([LOCAL])
 _EXITS = {"sys.exit", "os._exit", "builtins.exit", "builtins.quit", "os.abort"}
@@ -950,7 +950,11 @@ def _is_number(value: Value | None) -> bool:
 
 
 def _numbered(nodes: Sequence[Node], *, counting: bool = False) -> Iterator[str]:
-    """Names and attributes that these nodes set to a number of the source, or count up, attributes with a dot. Or only those they count."""
+    """Names that these nodes set to a number of the source or count up, and attributes, which have a dot before them.
+
+    Args:
+        counting: only what they count.
+    """
     for each in nodes:
         tree = each.tree
         if each.kind == "do" and (

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-
 CONDITIONAL = "conditional"
 """The severity of what only happens if something differs between ranks that comes from their data. It is no finding."""
 

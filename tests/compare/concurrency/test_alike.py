@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -255,3 +256,119 @@ def test_a_loop_is_followed_to_the_turn_that_a_test_asks_for_or_is_said_to_be_ex
     done = searched(COUNTS.format(turns=turns, body=body), tmp_path)
     assert [each.partition("explored in part: ")[2] for each in done.left] == left
     assert {each.rule for each in done.findings} == (set() if left else {"collective-missing"})
+
+
+DATA = """
+import math
+import torch
+import torch.distributed as dist
+from project import reduce_mean, evaluate
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+class Shard(Dataset):
+    def __init__(self, rank):
+        self.items = torch.load(f"part-{{rank}}.pt")
+
+    def __len__(self):
+        return len(self.items)
+
+class Stopper:
+    def __init__(self, patience):
+        self.patience, self.best, self.bad, self.stop = patience, None, 0, False
+
+    def __call__(self, value):
+        if self.best is None or value < self.best:
+            self.best, self.bad = value, 0
+        else:
+            self.bad += 1
+            if self.bad >= self.patience:
+                self.stop = True
+
+def validate(model, loader):
+    total, count = 0.0, 0
+    for x, y in loader:
+        total += model(x, y).item()
+        count += 1
+    return total / count
+
+def train(model, train_loader, val_loader, args):
+    dist.init_process_group("gloo")
+    rank, stopper, lines = dist.get_rank(), Stopper(args.patience), open(args.lines.format(dist.get_rank())).readlines()
+    for epoch in range(args.epochs):
+{epoch}
+        dist.barrier()
+    dist.barrier()
+"""
+STEP = "for x, y in train_loader:\n    loss = model(x, y)\n    {0}\n    dist.all_reduce(x)"
+FINITE = "if not math.isfinite({0}):\n        continue"
+STOPS = "val = validate(model, val_loader)\n{0}\nstopper(val)\nif stopper.stop:\n    break"
+GATHERED = "every = [None, None]\ndist.all_gather_object(every, val)\nval = sum(every) / len(every)"
+TURNS = "for x in {0}:\n    dist.all_reduce(x)"
+
+
+@pytest.mark.parametrize(
+    ("planted", "correct", "named"),
+    [
+        (
+            STEP.format(FINITE.format("loss.item()")),
+            STEP.format("dist.all_reduce(loss)\n    " + FINITE.format("loss.item()")),
+            "not math.isfinite(loss.item())",
+        ),
+        (
+            STEP.format(FINITE.format("loss")),
+            STEP.format("loss = reduce_mean(loss)\n    " + FINITE.format("loss")),
+            "not math.isfinite(loss)",
+        ),
+        (
+            STEP.format("if torch.isnan(x).any():\n        break"),
+            STEP.format("if torch.isnan(x).any():\n        raise SystemExit(1)"),
+            "torch.isnan(x).any()",
+        ),
+        (STEP.format("if loss > 9:\n        continue"), STEP.format("if args.loss == 9:\n        continue"), "loss > 9"),
+        (STEP.format("if y.max() > 3:\n        continue"), STEP.format("if x.shape[0] < 4:\n        continue"), "y.max() > 3"),
+        (STOPS.format("pass"), STOPS.format(GATHERED), "stopper.stop"),
+        (
+            "score = evaluate(model)\nif score > 0.5:\n    break",
+            "share = reduce_mean(evaluate(model))\nif share > 0.5:\n    break",
+            "score > 0.5",
+        ),
+        (
+            TURNS.format("DataLoader(Shard(rank))"),
+            TURNS.format("DataLoader(Shard(0), sampler=DistributedSampler(Shard(0)))"),
+            "how many turns DataLoader(Shard(rank)) has",
+        ),
+        (TURNS.format("lines"), TURNS.format("lines[: args.least]"), "how many turns lines has"),
+        (
+            TURNS.format("range(len(lines))"),
+            "least = torch.tensor(len(lines))\ndist.all_reduce(least)\n" + TURNS.format("range(int(least))"),
+            "how many turns range(len(lines)) has",
+        ),
+    ],
+)
+def test_what_comes_from_data_of_a_rank_may_part_it_from_the_others_and_is_a_conditional_warning(
+    planted: str, correct: str, named: str, tmp_path: Path
+) -> None:
+    found = searched(DATA.format(epoch=textwrap.indent(planted, " " * 8)), tmp_path).findings
+    assert {(each.rule, each.severity) for each in found} == {("collective-missing", "conditional")}
+    assert {each.condition.says for each in found if each.condition is not None} == {named}
+    assert all(each.says.startswith(f"If this may differ between ranks: {named} (line ") for each in found)
+    assert rules(DATA.format(epoch=textwrap.indent(correct, " " * 8)), tmp_path) == set()
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("if epoch % args.every == 0:\n    dist.barrier()", set()),
+        ("if args.loss_weight > 0:\n    dist.barrier()", set()),
+        ("loss = args.loss\nif loss:\n    dist.barrier()", set()),
+        ("norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1)\nif torch.isfinite(norm):\n    dist.barrier()", set()),
+        ("batch = next(iter(train_loader))\nif batch is None or batch['kind'] == 'a':\n    dist.barrier()", set()),
+        ("files = [each for number, each in enumerate(lines) if number % 2 == rank]\n" + TURNS.format("files"), {"error"}),
+        ("import time\nif time.perf_counter_ns() > 9:\n    break", {"error"}),
+    ],
+)
+def test_settings_steps_and_norms_of_gradients_are_alike_and_clocks_are_not(
+    body: str, expected: set[str], tmp_path: Path
+) -> None:
+    found = searched(DATA.format(epoch=textwrap.indent(body, " " * 8)), tmp_path).findings
+    assert {each.severity for each in found} == expected
