@@ -25,10 +25,13 @@ from compare.concurrency.values import (
 
 SOME = "some exception"
 """An exception that data or the machine cause, so that one rank may get it alone."""
-_CATCHES_SOME = {
-    "Exception", "BaseException", "RuntimeError", "OutOfMemoryError", "OSError", "IOError", "ValueError", "UnicodeDecodeError",
-    "EOFError", "ConnectionError", "UnidentifiedImageError",
+_NEVER_SOME = {
+    "SystemExit", "KeyboardInterrupt", "GeneratorExit", "StopIteration", "StopAsyncIteration",  # no failures
+    "ImportError", "ModuleNotFoundError", "NameError", "UnboundLocalError", "AttributeError", "TypeError", "SyntaxError",
+    "NotImplementedError",  # of the program or its versions, so that all ranks get them
+    "Empty", "Full", "TimeoutError", "BrokenBarrierError", "BrokenExecutor",  # of waiting, which is executed
 }  # fmt: skip
+"""Errors that are not `SOME`. Every other kind is, a user's own too."""
 _SMALL = 40
 """Nodes of a function that is executed although nothing in it matters."""
 
@@ -105,8 +108,7 @@ class Calls(Evaluation):
         self, process: Process, of: Class, values: Sequence[Value], words: Mapping[str, Value], deliver: Callable[[Value], None]
     ) -> bool:
         """Make an instance of a class of the package. False: its `__init__` is not executed."""
-        step = process.here() if process.frames else Step(of.module.file, 0, "")
-        instance = Instance(of=of, site=(step.file, step.line))
+        instance = Instance(of=of, site=process.site if process.frames else (of.module.file, 0, 0))
         initial = self.member(process, of, "__init__")
         if isinstance(initial, Function):
             function = Function(tree=initial.tree, module=initial.module, receiver=instance, owner=initial.owner)
@@ -218,7 +220,7 @@ def matches(kind: Any, exception: str) -> bool:
         return True
     names = {last_name(each) for each in (kind.elts if isinstance(kind, ast.Tuple) else [kind])}
     if exception == SOME:
-        return not names.isdisjoint(_CATCHES_SOME)
+        return not names <= _NEVER_SOME
     if exception in ("SystemExit", "KeyboardInterrupt"):
         return not names.isdisjoint({exception, "BaseException"})
     return not names.isdisjoint({exception, "Exception", "BaseException"})

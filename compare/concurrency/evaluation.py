@@ -9,7 +9,7 @@ from typing import Any
 
 from compare.concurrency import races
 from compare.concurrency.meanings import RANK_VARIABLES, SIZE_VARIABLES
-from compare.concurrency.program import Module, last_name
+from compare.concurrency.program import Module, bound, last_name
 from compare.concurrency.state import Frame, Place, Process, State
 from compare.concurrency.values import (
     LOCAL,
@@ -190,7 +190,7 @@ class Evaluation(State):
                 value = self.imported(process, module, statement, name)
             case ast.Assign() | ast.AnnAssign() if statement.value is not None:
                 names[name] = Unknown()  # for a circle
-                value = self.simple(process, module, statement.value, name)
+                value = self._settled(process, module, statement, names).get(name, names[name])
             case _:
                 if name == "__name__":
                     value = Const("__main__")
@@ -201,7 +201,24 @@ class Evaluation(State):
         names[name] = value
         return value
 
-    def simple(self, process: Process, module: Module, tree: ast.expr, name: str) -> Value:
+    def _settled(
+        self, process: Process, module: Module, statement: ast.Assign | ast.AnnAssign, names: dict[str, Value], owner: str = ""
+    ) -> dict[str, Value]:
+        """The values of all names that a statement outside of functions binds. Those that `names` lacks are added to it.
+
+        Args:
+            owner: begins the names of a class in `names`.
+        """
+        assert statement.value is not None
+        frame = Frame(self.program.graph(module.tree), module, 0)
+        value = self.simple(process, module, statement.value)
+        for target in statement.targets if isinstance(statement, ast.Assign) else [statement.target]:
+            self.assign(process, target, value, frame)
+        for name, each in frame.names.items():
+            names.setdefault(owner + name, each)
+        return frame.names
+
+    def simple(self, process: Process, module: Module, tree: ast.expr) -> Value:
         """The value of an expression at the top of a module that is not executed."""
         raise NotImplementedError
 
@@ -295,12 +312,11 @@ class Evaluation(State):
             match statement:
                 case ast.FunctionDef() | ast.AsyncFunctionDef() if statement.name == name:
                     return Function(tree=statement, module=of.module, closure=of.closure, owner=of)
-                case ast.Assign() if any(isinstance(each, ast.Name) and each.id == name for each in statement.targets):
-                    key = f"{of.tree.name}.{name}"
-                    names = process.system.names.setdefault(of.module.name, {})
-                    if key not in names:
-                        names[key] = self.simple(process, of.module, statement.value, name)
-                    return names[key]
+                case ast.Assign() | ast.AnnAssign() if statement.value is not None and name in bound(statement):
+                    owner, names = f"{of.tree.name}.", process.system.names.setdefault(of.module.name, {})
+                    if owner + name not in names:
+                        self._settled(process, of.module, statement, names, owner)
+                    return names.get(owner + name)
                 case _:
                     pass
         for base in self.bases(process, of):

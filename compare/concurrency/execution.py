@@ -17,10 +17,6 @@ from compare.concurrency.meanings import (
     LOCAL_CALLS,
     MADE_OF_SHAPE,
     POLITE,
-    REPLICA_COLLECTIVES,
-    REPLICA_CONTEXT,
-    STRATEGIES,
-    TENSORFLOW_COLLECTIVES,
     is_point_to_point,
     may_exchange,
 )
@@ -179,16 +175,18 @@ class Execution(Ranks):
                 return True
         return False
 
-    def simple(self, process: Process, module: Module, tree: ast.expr, name: str) -> Value:
+    def simple(self, process: Process, module: Module, tree: ast.expr) -> Value:
         frame = Frame(self.program.graph(module.tree), module, 0)
         frame.names = process.system.names.setdefault(module.name, {})
+        if isinstance(tree, (ast.Tuple, ast.List)) and not any(isinstance(each, ast.Starred) for each in tree.elts):
+            return Sequenced([self.simple(process, module, each) for each in tree.elts])
         if isinstance(tree, ast.Call):
             callee = self.evaluate(process, tree.func, frame)
             values = [self.evaluate(process, each, frame) for each in tree.args]
             words = {each.arg: self.evaluate(process, each.value, frame) for each in tree.keywords if each.arg}
             made = self.thing(process, callee.dotted, values, words, callee.marks) if isinstance(callee, Lib) else None
             if made is not None:
-                made.name, made.site = name, (module.file, tree.lineno)
+                made.site = (module.file, tree.lineno, tree.col_offset)
                 return made
             if isinstance(callee, Lib) and callee.dotted == "builtins.object":
                 return Instance()
@@ -671,10 +669,8 @@ class Execution(Ranks):
         elif dotted in DDP_CLASSES:
             made = Unknown(marks=frozenset([DDP]), dotted="ddp")
             self.collective(process, "DistributedDataParallel", [], words, lambda _: deliver(made))
-        elif dotted in STRATEGIES:
-            deliver(Unknown(dotted="strategy"))
-        elif dotted == REPLICA_CONTEXT:
-            deliver(Unknown(dotted="replica"))
+        elif self.program.meanings.makes(dotted):
+            deliver(Unknown(dotted=dotted))
         elif (made_thing := self.thing(process, dotted, values, words, callee.marks)) is not None:
             deliver(made_thing)
         elif last == "get_context" and "multiprocessing" in dotted:
@@ -788,9 +784,7 @@ class Execution(Ranks):
         if isinstance(of, Sequenced):
             return self._of_list(of, name, values, deliver)
         if isinstance(of, Unknown):
-            if of.dotted == "strategy" and name in TENSORFLOW_COLLECTIVES:
-                self.collective(process, f"strategy.{name}", [], {}, deliver)
-            elif of.dotted == "replica" and name in REPLICA_COLLECTIVES:
+            if self.program.meanings.collective(f"{of.dotted}.{name}") is not None:
                 self.collective(process, name, [], {}, deliver)
             elif of.dotted == "ddp" and name in ("no_sync", "join"):
                 deliver(Unknown(dotted=name))

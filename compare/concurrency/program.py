@@ -30,11 +30,19 @@ class Module:
     is_package: bool
     top: dict[str, ast.stmt] = field(default_factory=dict[str, ast.stmt])
     """What binds each name at the top. Of several, the last."""
+    imports: dict[str, str] = field(default_factory=dict[str, str])
+    """Name that an import binds, in a function too: what it stands for."""
 
     def __post_init__(self) -> None:
         for statement in _at_the_top(self.tree.body):
             for name in bound(statement):
                 self.top[name] = statement
+
+    def named(self, tree: ast.expr) -> str:
+        """The whole name of what an expression names: `torch.distributed.barrier` for `dist.barrier`."""
+        if isinstance(tree, ast.Attribute):
+            return f"{self.named(tree.value)}.{tree.attr}"
+        return self.imports.get(tree.id, tree.id) if isinstance(tree, ast.Name) else ""
 
     def absolute(self, statement: ast.ImportFrom) -> str:
         """The module that a `from` imports from."""
@@ -71,6 +79,11 @@ class _Known:
     calls: list[ast.Call] = field(default_factory=list[ast.Call])
     withs: list[ast.withitem] = field(default_factory=list[ast.withitem])
 
+    @functools.cached_property
+    def called(self) -> frozenset[str]:
+        """The whole names of what it calls."""
+        return frozenset(self.module.named(call.func) for call in self.calls)
+
 
 class Program:
     """All modules, by name, with what is known of every function without running anything."""
@@ -105,23 +118,20 @@ class Program:
         everyone = [*self._known.values(), *self._top.values()]
         calls = {id(each): list(self._callees(each)) for each in everyone}
         self._matter = self._reaching(
-            calls, lambda each: any(map(self._is_event, each.calls)) or any(map(_is_lock, each.withs))
+            calls, lambda each: any(self._is_event(each, call) for call in each.calls) or any(map(_is_lock, each.withs))
         )
-        words = meanings.collective_words()
         passed = {id(each): [*calls[id(each)], *self._passed(each)] for each in everyone}
-        self._meet = self._reaching(passed, lambda each: any(last_name(call.func) in words for call in each.calls))
-        starters = meanings.starters() & self.names
+        self._meet = self._reaching(passed, lambda each: any(map(meanings.among_ranks, each.called)))
 
         def begins(known: _Known) -> bool:
-            by_call = any(last_name(call.func) in starters for call in known.calls)
-            return by_call or bool("Lock" in self.names and any(map(_is_lock, known.withs)))
+            return any(map(meanings.starts, known.called)) or bool("Lock" in self.names and any(map(_is_lock, known.withs)))
 
         self._begin = self._reaching(calls, begins)
         self._calls_that_matter = {
             id(call)
             for each in everyone
             for call in each.calls
-            if self._is_event(call) or any(id(one) in self._matter for one in self._candidates(each.module, call))
+            if self._is_event(each, call) or any(id(one) in self._matter for one in self._candidates(each.module, call))
         }
 
     def _look(self, module: Module, tree: ast.AST, inside: list[_Known], owner: str) -> None:
@@ -145,6 +155,8 @@ class Program:
             elif isinstance(child, (ast.Import, ast.ImportFrom)):
                 self.names.update(alias.name for alias in child.names)
                 self.names.add(getattr(child, "module", None) or "")
+                source = f"{module.absolute(child)}." if isinstance(child, ast.ImportFrom) else ""
+                module.imports |= {alias.asname or alias.name: source + alias.name for alias in child.names}
             self._look(module, child, inside, child.name if isinstance(child, ast.ClassDef) else owner)
 
     def _callees(self, known: _Known) -> Iterator[_Known]:
@@ -242,9 +254,11 @@ class Program:
             case _:
                 return False
 
-    def _is_event(self, call: ast.Call) -> bool:
+    def _is_event(self, known: _Known, call: ast.Call) -> bool:
         """Whether a call may be of a library and do something that others notice."""
         name = last_name(call.func)
+        if isinstance(call.func, ast.Name):
+            name = known.module.named(call.func).rpartition(".")[2]
         if name not in self.words:
             return False
         plain = isinstance(call.func, ast.Attribute)
@@ -318,13 +332,12 @@ class Program:
     @functools.cache  # noqa: B019  a program lives as long as its search
     def is_distributed(self, root: Root) -> bool:
         """Whether ranks run the root. Otherwise it may start them."""
-        words = self.meanings.collective_words()
-        called = {last_name(call.func) for call in self._top[root.module.name].calls} | {
-            last_name(call.func) for each in self._known.values() if each.module is root.module for call in each.calls
-        }
+        everyone = [self._top[root.module.name], *(each for each in self._known.values() if each.module is root.module)]
+        called = frozenset[str]().union(*(each.called for each in everyone))
         if root.function is None:
-            return id(self._top[root.module.name]) in self._meet and not called & {"spawn", "start_processes", "Process"}
-        return bool(called & words)
+            starts = {each.rpartition(".")[2] for each in called} & {"spawn", "start_processes", "Process"}
+            return id(self._top[root.module.name]) in self._meet and not starts
+        return any(map(self.meanings.among_ranks, called)) or id(self._known[id(root.function)]) in self._meet
 
 
 def last_name(tree: ast.expr) -> str:

@@ -137,7 +137,7 @@ class Ranks(Threads):
             members = list(range(self.ranks))
         if members is None or any(each >= self.ranks for each in members):
             return Unknown()
-        return Thing(kind="group", size=process.system.groups, items=members, site=(process.here().file, process.here().line))
+        return Thing(kind="group", size=process.system.groups, items=members, site=process.site)
 
     def _judge_threads(self, before: Sequence[Issue], issue: Issue) -> None:
         for each in before[-8:]:

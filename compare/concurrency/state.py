@@ -183,6 +183,11 @@ class Process:
         frame = self.frame
         return Step(frame.module.file, frame.node.line, says)
 
+    @property
+    def site(self) -> tuple[str, int, int]:
+        frame = self.frame
+        return frame.module.file, frame.node.line, getattr(frame.node.tree, "col_offset", 0)
+
     def note(self, says: str) -> Step:
         step = self.here(says)
         if len(self.trace) < _LONGEST_TRACE and step not in self.trace[-6:]:

@@ -39,8 +39,7 @@ class Threads(Calls):
         if (found := meanings.thing(dotted)) is None:
             return None
         kind, flags = found
-        step = process.here() if process.frames else Step("", 0, "")
-        made = Thing(kind=kind, site=(step.file, step.line), flags=flags)
+        made = Thing(kind=kind, site=process.site if process.frames else ("", 0, 0), flags=flags)
 
         def given(place: int, name: str) -> Value | None:
             return words.get(name, values[place] if place < len(values) else None)

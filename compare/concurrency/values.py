@@ -93,7 +93,7 @@ class Class(Value):
 class Instance(Value):
     of: Class | None = None
     attributes: dict[str, Value] = field(default_factory=dict[str, Value])
-    site: tuple[str, int] = ("", 0)
+    site: tuple[str, int, int] = ("", 0, 0)
 
 
 @dataclass(eq=False)
@@ -101,8 +101,8 @@ class Thing(Value):
     """A lock, queue, event, thread or another thing that one waits for."""
 
     kind: str = ""
-    site: tuple[str, int] = ("", 0)
-    """Where it was made."""
+    site: tuple[str, int, int] = ("", 0, 0)
+    """Where it was made: file, line, column."""
     name: str = ""
     owner: Any = None
     """lock: the thread that holds it. thread, future: its process."""
