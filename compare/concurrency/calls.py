@@ -23,15 +23,6 @@ from compare.concurrency.values import (
     reachable,
 )
 
-SOME = "some exception"
-"""An exception that data or the machine cause, so that one rank may get it alone."""
-_NEVER_SOME = {
-    "SystemExit", "KeyboardInterrupt", "GeneratorExit", "StopIteration", "StopAsyncIteration",  # no failures
-    "ImportError", "ModuleNotFoundError", "NameError", "UnboundLocalError", "AttributeError", "TypeError", "SyntaxError",
-    "NotImplementedError",  # of the program or its versions, so that all ranks get them
-    "Empty", "Full", "TimeoutError", "BrokenBarrierError", "BrokenExecutor",  # of waiting, which is executed
-}  # fmt: skip
-"""Errors that are not `SOME`. Every other kind is, a user's own too."""
 _SMALL = 40
 """Nodes of a function that is executed although nothing in it matters."""
 
@@ -179,13 +170,13 @@ class Calls(Evaluation):
 
     def caught(self, process: Process, exception: str) -> bool:
         """Whether a handler of this process takes such an exception here."""
-        return any(_catches(frame.graph, frame.node.error, exception) for frame in process.frames)
+        return any(self.program.catches(frame.graph, frame.node.error, exception) for frame in process.frames)
 
-    def may_fail(self, process: Process) -> bool:
+    def may_fail(self, process: Process, exception: str) -> bool:
         """Whether an exception here is worth a look: the code expects it, or a lock would stay taken."""
         frame = process.frame
         explicit = any(by_acquire for _, _, by_acquire in process.held)
-        if not (explicit or self.caught(process, SOME)):
+        if not (explicit or self.caught(process, exception)):
             return False
         node = frame.node
         if explicit or node.error == NOWHERE:
@@ -212,39 +203,6 @@ class Calls(Evaluation):
             return value
 
         process.waiting = operation._replace(act=act)
-
-
-def matches(kind: Any, exception: str) -> bool:
-    """Whether `except kind` takes an exception."""
-    if kind is None:
-        return True
-    names = {last_name(each) for each in (kind.elts if isinstance(kind, ast.Tuple) else [kind])}
-    if exception == SOME:
-        return not names <= _NEVER_SOME
-    if exception in ("SystemExit", "KeyboardInterrupt"):
-        return not names.isdisjoint({exception, "BaseException"})
-    return not names.isdisjoint({exception, "Exception", "BaseException"})
-
-
-@functools.lru_cache(maxsize=8192)
-def _catches(graph: Graph, place: int, exception: str) -> bool:
-    seen: set[int] = set()
-    waiting = [place]
-    while waiting:
-        one = waiting.pop()
-        if one == NOWHERE or one in seen:
-            continue
-        seen.add(one)
-        node = graph.nodes[one]
-        if node.kind == "catch":
-            if any(matches(kind, exception) for kind, _, _ in node.extra):
-                return True
-            waiting.append(node.error)
-        elif node.kind == "reraise":
-            waiting.append(node.error)
-        else:
-            waiting += node.ways
-    return False
 
 
 def _meeting(graph: Graph, one: int, two: int) -> int | None:

@@ -38,6 +38,9 @@ _ALIKE = {"module", "training", "requires_grad", "shape", "dtype", "device", "nd
 _SAME_NUMBERS = {"to", "cuda", "cpu", "int", "long", "float", "double", "clone", "detach"}
 """Methods of a tensor that give the same numbers elsewhere."""
 
+READS_ITEM = {"get", "setdefault", "pop"}
+"""Methods of a dictionary that read the item of their first argument."""
+
 
 class Evaluation(State):
     """Evaluates expressions. Calls in them have been made before: each is a node of its own."""
@@ -282,7 +285,7 @@ class Evaluation(State):
                 if known is None:
                     inherited = NO_MARKS if name in _ALIKE else marks_of([value])
                     known = Unknown(marks=inherited, dotted="shape" if name == "shape" else "")
-                    if name in self.program.words or name in ("no_sync",):
+                    if name in self.program.words or name in READS_ITEM or name == "no_sync":
                         return Method(of=value, name=name)
                     if name in _SAME_NUMBERS and "?of" in value.attributes:
                         known.attributes["?of"] = value.attributes["?of"]
@@ -376,12 +379,9 @@ class Evaluation(State):
             return self.variable(process, str(key.value))
         place = key.value if isinstance(key, Const) and isinstance(key.value, int) else None
         if isinstance(of, Sequenced) and of.exact and place is not None and -len(of.items) <= place < len(of.items):
-            return of.items[place]
+            return self.item_read(of, key, of.items[place])
         if isinstance(of, (Unknown, Instance)):
-            name = f"[{key.value!r}]" if isinstance(key, Const) else "[]"
-            if name in of.attributes:
-                return of.attributes[name]
-            return Unknown(marks=marks_of([of, key]))
+            return self.item_read(of, key, of.attributes.get(item_name(key)) or Unknown(marks=marks_of([of, key])))
         if isinstance(of, Sequenced) and of.items:
             things = [each for each in of.items if isinstance(each, (Thing, Instance, Function))]
             if things:
@@ -390,6 +390,10 @@ class Evaluation(State):
                         each.is_open = True  # which one it is, is not known
                 return Unknown()
         return Unknown(marks=marks_of([of, key]))
+
+    def item_read(self, of: Value, key: Value, value: Value) -> Value:
+        """What was read at a key of a list or dictionary, so that writing it back there is an update."""
+        return self._noted(_item_of(of, item_name(key)), value) if isinstance(key, Const) else value
 
     def variable(self, process: Process, name: str) -> Value:
         """A variable of the environment."""
@@ -416,7 +420,7 @@ class Evaluation(State):
             case ast.Subscript():
                 of, key = self.evaluate(process, target.value, frame), target.slice
                 name = self.evaluate(process, key, frame) if not isinstance(key, ast.Slice) else Const(":")
-                self._store(process, of, f"[{name.value!r}]" if isinstance(name, Const) else "[]", value, target)
+                self._store(process, of, item_name(name), value, target)
                 _put(of, name, value)
             case _:
                 pass
@@ -442,6 +446,8 @@ class Evaluation(State):
         self.use(process, place, kind, says)
 
     def _store(self, process: Process, of: Value, name: str, value: Value, target: ast.AST) -> None:
+        if name.startswith("[") and ("read", *(place := _item_of(of, name))) in value.marks:
+            self._write(process, place, value, ast.unparse(target))
         if isinstance(of, Thing) and name == "daemon":
             of.flags = of.flags | {"daemon"} if truth(value) is not False else of.flags - {"daemon"}
         elif isinstance(of, Instance) or (isinstance(of, Unknown) and not of.dotted):
@@ -472,7 +478,7 @@ class Evaluation(State):
         elif isinstance(target, ast.Subscript) and not isinstance(target.slice, ast.Slice):
             of, key = self.evaluate(process, target.value, frame), self.evaluate(process, target.slice, frame)
             if isinstance(of, (Unknown, Sequenced, Instance)) and isinstance(key, Const):
-                place = of, f"[{key.value!r}]"
+                place = _item_of(of, item_name(key))
         elif isinstance(target, ast.Name) and target.id in frame.shared:
             level = frame.parent
             while level is not None and target.id not in level.names:
@@ -484,8 +490,8 @@ class Evaluation(State):
         if isinstance(target, ast.Subscript):
             of = self.evaluate(process, target.value, frame)
             key = Const(":") if isinstance(target.slice, ast.Slice) else self.evaluate(process, target.slice, frame)
-            if isinstance(of, Unknown) and isinstance(key, Const) and f"[{key.value!r}]" in of.attributes:
-                of.attributes[f"[{key.value!r}]"] = after
+            if isinstance(of, Unknown) and isinstance(key, Const) and item_name(key) in of.attributes:
+                of.attributes[item_name(key)] = after
             _put(of, key, after)
         elif isinstance(target, ast.Name) and target.id not in frame.shared:
             frame.names[target.id] = after
@@ -495,6 +501,16 @@ class Evaluation(State):
                 of.attributes[target.attr] = after
         elif isinstance(target, ast.Name):
             process.system.names.setdefault(frame.module.name, {})[target.id] = after
+
+
+def item_name(key: Value) -> str:
+    """As what an item of a list or dictionary is kept."""
+    return f"[{key.value!r}]" if isinstance(key, Const) else "[]"
+
+
+def _item_of(of: Value, name: str) -> Place:
+    """The place of an item. Copies of an unknown value share their attributes, so these know of whom."""
+    return (of.attributes.setdefault("?self", of) if isinstance(of, Unknown) else of), name
 
 
 def _put(of: Value, key: Value, value: Value) -> None:

@@ -8,9 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from compare.concurrency.calls import SOME, matches
 from compare.concurrency.control_flow import Node
-from compare.concurrency.evaluation import length
+from compare.concurrency.evaluation import READS_ITEM, length
 from compare.concurrency.meanings import (
     DDP_CLASSES,
     LOADERS,
@@ -20,7 +19,7 @@ from compare.concurrency.meanings import (
     is_point_to_point,
     may_exchange,
 )
-from compare.concurrency.program import Module, Root, bound, last_name, stored_names
+from compare.concurrency.program import SOME, Module, Root, bound, last_name, raised_by, stored_names
 from compare.concurrency.ranks import Ranks
 from compare.concurrency.state import MOST_VISITS, Budget, Frame, Operation, Path, Process, System
 from compare.concurrency.values import (
@@ -238,7 +237,7 @@ class Execution(Ranks):
                 self.throw(process, frame.error or SOME)
             case "catch":
                 for kind, name, entry in node.extra:
-                    if matches(kind, frame.error):
+                    if self.program.takes(kind, frame.error):
                         frame.place = entry
                         if name:
                             frame.names[name] = Unknown()
@@ -397,11 +396,7 @@ class Execution(Ranks):
                 made.exact = False
 
     def _raise(self, process: Process, frame: Frame, node: Node) -> None:
-        exc = node.tree.exc
-        if exc is None:
-            name = frame.error or SOME
-        else:
-            name = last_name(exc.func if isinstance(exc, ast.Call) else exc) or SOME
+        name = (raised_by(node.tree.exc) if node.tree.exc is not None else frame.error) or SOME
         process.thrown = process.note(f"raises {name}")
         self.throw(process, name)
 
@@ -634,7 +629,8 @@ class Execution(Ranks):
             made.attributes["?of"] = Sequenced(list(values))
         elif isinstance(callee, Unknown) and "?of" in callee.attributes:
             made.attributes["?of"] = callee.attributes["?of"]
-        deliver(made)
+        reads = name in READS_ITEM and values and isinstance(callee, Method)
+        deliver(self.item_read(of, values[0], made) if reads else made)
 
     def _fails(self, process: Process, quiet: Function | None = None) -> bool:
         """Whether a call raises an exception here: one of the ways to look at.
@@ -644,11 +640,14 @@ class Execution(Ranks):
         """
         if quiet is not None and not self.program.may_raise(quiet.tree):
             return False
-        if not self.may_fail(process) or not self.choose(process, 2, local=True):
+        frame = process.frame
+        own = sorted(self.program.errors_of(frame.module, frame.node.tree)) if frame.node.kind == "call" else []
+        kinds = [each for each in (SOME, *own) if self.may_fail(process, each)]
+        if not kinds or not (chosen := self.choose(process, 1 + len(kinds), local=True)):
             return False
-        process.thrown = process.note(f"gets an exception from {_shown(process.frame.node.tree)}")
+        process.thrown = process.note(f"gets an exception from {_shown(frame.node.tree)}")
         process.partings.append((process.collectives, process.thrown))
-        self.throw(process, SOME)
+        self.throw(process, kinds[chosen - 1])
         return True
 
     def _library(

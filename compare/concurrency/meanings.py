@@ -148,9 +148,9 @@ class Meanings:
         owner, _, last = dotted.rpartition(".")
         if dotted.startswith(_TORCH) and last in _TORCH_COLLECTIVES:
             return last
-        if last in _OBJECTS.get(owner, ()) or last in _MODULES.get(owner, ()) or any(dotted == each or dotted.endswith(f".{each}") for each in self.collectives):
-            return last
-        return None
+        built_in = last in _OBJECTS.get(owner, ()) or last in _MODULES.get(owner, ())
+        named = any(dotted == each or dotted.endswith(f".{each}") for each in self.collectives)
+        return last if built_in or named else None
 
     def is_rank(self, name: str) -> bool:
         return name in _RANK_NAMES or name in self.ranks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -11,12 +12,21 @@ from typing import Any, NamedTuple
 
 from common.spec import SpecError
 from compare.concurrency import control_flow
-from compare.concurrency.control_flow import FunctionLike, Graph, Node
+from compare.concurrency.control_flow import NOWHERE, FunctionLike, Graph, Node
 from compare.concurrency.meanings import THREAD_WORDS, Meanings
 from compare.concurrency.sources import Source
 
 _CHANGES = {"append", "extend", "add", "update", "pop"}
 """Methods that change a container."""
+SOME = "some exception"
+"""An exception that data or the machine cause, so that one rank may get it alone."""
+_NEVER_SOME = {
+    "SystemExit", "KeyboardInterrupt", "GeneratorExit", "StopIteration", "StopAsyncIteration",  # no failures
+    "ImportError", "ModuleNotFoundError", "NameError", "UnboundLocalError", "AttributeError", "TypeError", "SyntaxError",
+    "NotImplementedError",  # of the program or its versions, so that all ranks get them
+    "Empty", "Full", "TimeoutError", "BrokenBarrierError", "BrokenExecutor",  # of waiting, which is executed
+}  # fmt: skip
+"""Errors that are not `SOME`. Every other kind is, a user's own too."""
 Defined = ast.FunctionDef | ast.AsyncFunctionDef
 _ENTERED = {"ThreadPoolExecutor", "get_lock", "no_sync", "join"}
 """Calls in a `with` that matter although nothing waits in them yet."""
@@ -79,6 +89,9 @@ class _Known:
     calls: list[ast.Call] = field(default_factory=list[ast.Call])
     withs: list[ast.withitem] = field(default_factory=list[ast.withitem])
 
+    raised: set[str] = field(default_factory=set[str])
+    """The kinds of errors that it raises itself."""
+
     @functools.cached_property
     def called(self) -> frozenset[str]:
         """The whole names of what it calls."""
@@ -105,6 +118,8 @@ class Program:
         self._top = {name: _Known(module, "", is_top=True) for name, module in self.modules.items()}
         self._named: dict[str, list[_Known]] = defaultdict(list)
         self.names: set[str] = set()
+        self._bases: dict[str, list[str]] = {}
+        """Class: its bases."""
         for name, module in list(self.modules.items()):
             try:
                 self._look(module, module.tree, [self._top[name]], "")
@@ -148,6 +163,11 @@ class Program:
             elif isinstance(child, ast.withitem):
                 for each in inside:
                     each.withs.append(child)
+            elif isinstance(child, ast.Raise) and child.exc is not None:
+                for each in inside:
+                    each.raised.add(raised_by(child.exc))
+            elif isinstance(child, ast.ClassDef):
+                self._bases[child.name] = [last_name(each) for each in child.bases]
             elif isinstance(child, ast.Attribute):
                 self.names.add(child.attr)
             elif isinstance(child, ast.Name) and isinstance(child.ctx, ast.Load):
@@ -276,6 +296,65 @@ class Program:
         risky = (ast.Call, ast.Subscript, ast.Raise, ast.Div, ast.FloorDiv, ast.Mod, ast.Assert)
         return any(isinstance(each, risky) for each in ast.walk(tree))
 
+    @functools.cache  # noqa: B019  a program lives as long as its search
+    def errors_of(self, module: Module, call: ast.Call) -> frozenset[str]:
+        """The kinds of errors of the package's own that a call may raise."""
+        found: set[str] = set()
+        seen: set[int] = set()
+        waiting = self._candidates(module, call)
+        while waiting:
+            one = waiting.pop()
+            if id(one) not in seen:
+                seen.add(id(one))
+                found |= one.raised & self._bases.keys()
+                waiting = [*waiting, *self._callees(one)]
+        return frozenset(found)
+
+    @functools.cache  # noqa: B019  a program lives as long as its search
+    def takes(self, kind: ast.expr | None, exception: str) -> bool:
+        """Whether `except kind` takes an exception."""
+        if kind is None:
+            return True
+        names = {last_name(each) for each in (kind.elts if isinstance(kind, ast.Tuple) else [kind])}
+        if exception == SOME:  # code that is not read raises no errors of the package
+            return not names <= _NEVER_SOME | self._bases.keys()
+        return not names.isdisjoint(self._lineage(exception))
+
+    def _lineage(self, exception: str) -> set[str]:
+        """A kind of error with all kinds that it is one of."""
+        found: set[str] = set()
+        waiting = [exception]
+        while waiting:
+            one = waiting.pop()
+            known = getattr(builtins, one, None)
+            if one not in self._bases:
+                found |= {each.__name__ for each in known.__mro__} if isinstance(known, type) else {"Exception", "BaseException"}
+            elif one not in found:
+                waiting += self._bases[one]
+            found.add(one)
+        return found
+
+    @functools.cache  # noqa: B019  a program lives as long as its search
+    def catches(self, graph: Graph, place: int, exception: str) -> bool:
+        """Whether a handler takes an exception whose way in this function begins at a node."""
+        seen: set[int] = set()
+        waiting = [place]
+        while waiting:
+            one = waiting.pop()
+            if one == NOWHERE or one in seen:
+                continue
+            seen.add(one)
+            node = graph.nodes[one]
+            if node.kind == "catch":
+                if any(self.takes(kind, exception) for kind, _, _ in node.extra):
+                    return True
+                waiting.append(node.error)
+            elif node.kind == "reraise":
+                waiting.append(node.error)
+            else:
+                waiting += node.ways
+        return False
+
     def region(self, graph: Graph, place: int) -> tuple[bool, int | None, list[Node]]:
         """(whether nothing matters between a branch and where its ways meet again, that node, the nodes between).
 
@@ -342,6 +421,11 @@ class Program:
 
 def last_name(tree: ast.expr) -> str:
     return tree.attr if isinstance(tree, ast.Attribute) else tree.id if isinstance(tree, ast.Name) else ""
+
+
+def raised_by(tree: ast.expr) -> str:
+    """The kind of error that `raise tree` raises."""
+    return last_name(tree.func if isinstance(tree, ast.Call) else tree)
 
 
 def bound(statement: ast.stmt) -> list[str]:
