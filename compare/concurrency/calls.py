@@ -9,7 +9,6 @@ from typing import Any
 
 from compare.concurrency.control_flow import NOWHERE, Graph
 from compare.concurrency.evaluation import Evaluation
-from compare.concurrency.findings import Step
 from compare.concurrency.program import last_name
 from compare.concurrency.state import MOST_FRAMES, Frame, Operation, Process, System
 from compare.concurrency.values import (

@@ -79,6 +79,14 @@ def may_exchange(name: str) -> bool:
     return _EXCHANGES.search(name) is not None
 
 
+def may_be_collective(name: str) -> bool:
+    """Whether a function that is not known may be one that all ranks call together, by its name."""
+    return _EXCHANGES.match(name.lower().removeprefix("i")) is not None or name == "barrier"
+
+
+KNOWN = ("torch.", "tensorflow.", "accelerate.")
+"""Libraries whose collectives are built in."""
+
 _QUEUES = ("Queue", "SimpleQueue", "LifoQueue", "PriorityQueue", "JoinableQueue")
 _LOCKS = {
     "Lock": "lock", "RLock": "lock", "Semaphore": "semaphore", "BoundedSemaphore": "semaphore", "Event": "event",
@@ -128,9 +136,7 @@ _WORDS = {
 _STARTERS = {"Thread", "Process", "ThreadPoolExecutor", "spawn", "start_processes", "fork", "acquire", "send", "recv"}
 _ELSEWHERE_TOO = {"reduce", "gather", "scatter"}
 """Collectives whose last names are also those of functions that have nothing to do with ranks."""
-_TELLING = (_TORCH_COLLECTIVES.keys() - _ELSEWHERE_TOO) | {
-    each.rpartition(".")[2] for each in (*DDP_CLASSES, *_OBJECTS)
-}
+_TELLING = (_TORCH_COLLECTIVES.keys() - _ELSEWHERE_TOO) | {each.rpartition(".")[2] for each in (*DDP_CLASSES, *_OBJECTS)}
 THREAD_WORDS = {"Thread", "ThreadPoolExecutor", "Timer", "submit"}
 
 

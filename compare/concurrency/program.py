@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from common.spec import SpecError
 from compare.concurrency import control_flow
 from compare.concurrency.control_flow import NOWHERE, FunctionLike, Graph, Node
-from compare.concurrency.meanings import THREAD_WORDS, Meanings
+from compare.concurrency.meanings import KNOWN, THREAD_WORDS, Meanings, may_be_collective
 from compare.concurrency.sources import Source
 
 _CHANGES = {"append", "extend", "add", "update", "pop"}
@@ -328,7 +328,9 @@ class Program:
             one = waiting.pop()
             known = getattr(builtins, one, None)
             if one not in self._bases:
-                found |= {each.__name__ for each in known.__mro__} if isinstance(known, type) else {"Exception", "BaseException"}
+                found |= (
+                    {each.__name__ for each in known.__mro__} if isinstance(known, type) else {"Exception", "BaseException"}
+                )
             elif one not in found:
                 waiting += self._bases[one]
             found.add(one)
@@ -404,6 +406,26 @@ class Program:
         functions = [root for root in functions if id(self._known[id(root.function)]) in self._begin]
         first = [root for root in functions if root.function is not None and root.function.name not in self.names]
         return [*scripts, *first, *(root for root in functions if root not in first)]
+
+    def not_known(self, *, ranks: bool) -> list[str]:
+        """Calls of code that is not read which may be collectives by their names, in words.
+
+        Args:
+            ranks: where there are none, also those that ask for a rank.
+        """
+        collectives: dict[str, str] = {}
+        asking: dict[str, str] = {}
+        for each in [*self._known.values(), *self._top.values()]:
+            for call in each.calls:
+                dotted, last = each.module.named(call.func).lstrip("."), last_name(call.func)
+                where = f"{each.module.file}:{call.lineno}: {dotted}"
+                if self._named.get(last) or self.meanings.among_ranks(dotted) or dotted.startswith(KNOWN):
+                    continue
+                if may_be_collective(last):
+                    collectives.setdefault(dotted, f"{where} may be a collective. Name it: --collective {dotted}")
+                elif ranks and self.meanings.is_rank(last):
+                    asking.setdefault(dotted, f"{where} asks for a rank. Name the collectives: --collective NAME")
+        return list((collectives or asking).values())
 
     def _script_begins(self, module: Module) -> bool:
         return any(id(each) in self._begin for each in self._callees(self._top[module.name]))

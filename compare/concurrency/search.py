@@ -48,7 +48,9 @@ def search(program: Program, *, nodes: int, seconds: float, unusual: int = UNUSU
     everything = Budget(10**12, seconds)
     entered: set[int] = set()
     taken: dict[ast.ClassDef, list[object]] = defaultdict(list)
-    for root in program.roots():
+    roots = program.roots()
+    found.left += program.not_known(ranks=not roots)
+    for root in roots:
         if root.function is not None and id(root.function) in entered:
             continue
         if everything.out_of_time:

@@ -9,7 +9,7 @@ from typing import Any
 
 from compare.concurrency import meanings
 from compare.concurrency.calls import Calls
-from compare.concurrency.findings import Finding, Step
+from compare.concurrency.findings import Finding
 from compare.concurrency.state import Operation, Process, System
 from compare.concurrency.values import (
     ITEM,
