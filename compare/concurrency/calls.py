@@ -87,7 +87,7 @@ class Calls(Evaluation):
             elif name not in bound and name in defaults:
                 bound[name] = self.evaluate(process, defaults[name], outer)
             elif name not in bound:
-                bound[name] = self.named(process, name) or Unknown()
+                bound[name] = self.named(process, name) or Unknown(origin=(*process.where, id(function.tree), name))
         if arguments.vararg:
             bound[arguments.vararg.arg] = Sequenced(list(given[len(names) :]))
         if arguments.kwarg:
@@ -98,7 +98,7 @@ class Calls(Evaluation):
         self, process: Process, of: Class, values: Sequence[Value], words: Mapping[str, Value], deliver: Callable[[Value], None]
     ) -> bool:
         """Make an instance of a class of the package. False: its `__init__` is not executed."""
-        instance = Instance(of=of, site=process.site if process.frames else (of.module.file, 0, 0))
+        instance = Instance(of=of, origin=process.where, site=process.site if process.frames else (of.module.file, 0, 0))
         initial = self.member(process, of, "__init__")
         if isinstance(initial, Function):
             function = Function(tree=initial.tree, module=initial.module, receiver=instance, owner=initial.owner)

@@ -21,6 +21,7 @@ from compare.concurrency.values import (
     Function,
     Instance,
     Lib,
+    Marks,
     Method,
     Sequenced,
     Thing,
@@ -40,6 +41,9 @@ _SAME_NUMBERS = {"to", "cuda", "cpu", "int", "long", "float", "double", "clone",
 
 READS_ITEM = {"get", "setdefault", "pop"}
 """Methods of a dictionary that read the item of their first argument."""
+
+VIEWS = {"keys", "values", "items", "copy"}
+"""Methods of a dictionary or list whose result is as long as it."""
 
 
 class Evaluation(State):
@@ -201,6 +205,8 @@ class Evaluation(State):
                     value = Lib(f"builtins.{name}")
                 else:
                     value = self.named(process, name) or Unknown()
+        if isinstance(value, Unknown) and not value.origin:
+            value.origin = (module.name, name)
         names[name] = value
         return value
 
@@ -269,7 +275,7 @@ class Evaluation(State):
                     return found
                 if value.of is not None and self.thread_base(process, value.of):
                     return Method(of=self.own_thread(process, value), name=name)
-                return value.attributes.setdefault(name, self.named(process, name) or Unknown())
+                return value.attributes.setdefault(name, self.named(process, name) or _part_of(value, name))
             case Class():
                 found = self.member(process, value, name)
                 if found is None:
@@ -284,8 +290,9 @@ class Evaluation(State):
                 known = None if name in ("rank",) and value.dotted == "shape" else self.named(process, name)
                 if known is None:
                     inherited = NO_MARKS if name in _ALIKE else marks_of([value])
-                    known = Unknown(marks=inherited, dotted="shape" if name == "shape" else "")
-                    if name in self.program.words or name in READS_ITEM or name == "no_sync":
+                    known = _part_of(value, name, inherited)
+                    known.dotted = "shape" if name == "shape" else ""
+                    if name in self.program.words or name in READS_ITEM | VIEWS or name == "no_sync":
                         return Method(of=value, name=name)
                     if name in _SAME_NUMBERS and "?of" in value.attributes:
                         known.attributes["?of"] = value.attributes["?of"]
@@ -513,6 +520,10 @@ def _item_of(of: Value, name: str) -> Place:
     return (of.attributes.setdefault("?self", of) if isinstance(of, Unknown) else of), name
 
 
+def _part_of(value: Value, name: str, marks: Marks = NO_MARKS) -> Unknown:
+    return Unknown(marks=marks, origin=(*value.origin, name) if value.origin else ())
+
+
 def _put(of: Value, key: Value, value: Value) -> None:
     """Put a value at a numbered place of a list or tensor. A tensor with one number of the rank's own is the rank's own."""
     number = key.value if isinstance(key, Const) else None
@@ -541,7 +552,7 @@ def length(value: Value) -> Value:
         return Const(len(value.items))
     if isinstance(value, (Unknown, Instance)):
         marks = _LOCAL if UNEVEN in value.marks else NO_MARKS
-        return value.attributes.setdefault("len()", Unknown(marks=marks))
+        return value.attributes.setdefault("len()", _part_of(value, "len()", marks))
     if isinstance(value, Counted) and value.stop is not None:
         return value.stop
     return Unknown(marks=_LOCAL if UNEVEN in value.marks else NO_MARKS)

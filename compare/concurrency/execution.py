@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from compare.concurrency.control_flow import Node
-from compare.concurrency.evaluation import READS_ITEM, length
+from compare.concurrency.evaluation import READS_ITEM, VIEWS, length
 from compare.concurrency.meanings import (
     DDP_CLASSES,
     LOADERS,
@@ -423,18 +423,14 @@ class Execution(Ranks):
         # Without an effect on others, no turn differs from another.
         quiet, _, _ = self.program.region(frame.graph, frame.place)
         options = [_TWICE, 0, *([many] if many else [])] if not uneven else [_TWICE, 1, 0]
-        subject = stop if stop is not None else value
-        key = ("turns", id(subject)) if not uneven and isinstance(subject, (Unknown, Instance)) else ()
+        # Loops over the same have as many turns, on all ranks and wherever they stand.
+        subject = stop if stop is not None else length(value)
+        key = ("turns", *subject.origin) if not uneven and subject.origin else ()
         if quiet and self.prune:
             turns = 1
-        elif key and process.system.rank is None:
-            if key not in self.shared_choices:
-                self.given.append(subject)  # so that its identity stays its own
-                self.shared_choices[key] = self.path.choose(len(options))
-            turns = options[min(self.shared_choices[key], len(options) - 1)]
         else:
             self._assume(process, f"how many turns {_shown(tree)} has", same=not uneven)
-            turns = options[self.choose(process, len(options), local=uneven)]
+            turns = options[min(self.choose(process, len(options), local=uneven, key=key), len(options) - 1)]
         return [None, turns, (frozenset(item_marks), wrapped), uneven]
 
     def _bound(self, process: Process) -> tuple[bool, int]:
@@ -447,7 +443,7 @@ class Execution(Ranks):
         now = bool(self.room), many if self.room and many < MOST_VISITS else 0
         if process.system.rank is None:
             return now
-        return self.bounds.setdefault((process.key, *((id(each.node), each.visits[each.now]) for each in process.frames)), now)
+        return self.bounds.setdefault(process.where, now)
 
     def _next(self, process: Process, frame: Frame, node: Node) -> None:
         state: list[Any] = frame.loops.get(id(node.tree)) or [None, 0, (frozenset[Any](), None), False]
@@ -577,6 +573,8 @@ class Execution(Ranks):
         words = {each.arg: self.evaluate(process, each.value, frame) for each in tree.keywords if each.arg}
 
         def deliver(value: Value) -> None:
+            if isinstance(value, Unknown) and not value.origin:
+                value.origin = process.where
             frame.temporary[id(tree)] = value
 
         self.invoke(process, frame, callee, values, words, deliver)
@@ -625,6 +623,8 @@ class Execution(Ranks):
             self.escape([*values, *words.values()])
         of = callee.of if isinstance(callee, Method) else callee
         made = Unknown(marks=_result_marks(name, of, values, words))
+        if name in VIEWS and isinstance(callee, Method):
+            made.attributes["len()"] = length(of)
         if dotted.startswith("torch.") and "ensor" in name:
             made.attributes["?of"] = Sequenced(list(values))
         elif isinstance(callee, Unknown) and "?of" in callee.attributes:
@@ -745,7 +745,7 @@ class Execution(Ranks):
                 elif isinstance(first, Sequenced) and first.exact:
                     deliver(Sequenced([Sequenced([Const(place), each]) for place, each in enumerate(first.items)]))
                 else:
-                    attributes: dict[str, Value] = {"?items": first}
+                    attributes: dict[str, Value] = {"?items": first, "len()": length(first)}
                     deliver(Unknown(marks=first.marks, attributes=attributes))
             case "zip" if values and all(isinstance(each, Sequenced) and each.exact for each in values):
                 columns = [each.items for each in values if isinstance(each, Sequenced)]

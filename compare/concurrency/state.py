@@ -179,6 +179,11 @@ class Process:
     def frame(self) -> Frame:
         return self.frames[-1]
 
+    @property
+    def where(self) -> tuple[Any, ...]:
+        """Where it is, the same for all ranks that came the same way."""
+        return (self.key, *((id(each.node), each.visits[each.now]) for each in self.frames))
+
     def here(self, says: str = "") -> Step:
         frame = self.frame
         return Step(frame.module.file, frame.node.line, says)
@@ -249,7 +254,7 @@ class State:
 
     def choose(self, process: Process, alternatives: int, *, local: bool, key: tuple[Any, ...] = ()) -> int:
         """One of several ways. Ranks take the same one unless it depends on what is local to each."""
-        if local or process.system.rank is None or alternatives <= 1:
+        if local or (process.system.rank is None and not key) or alternatives <= 1:
             return self.path.choose(alternatives)
         frame = process.frame
         key = key or (process.key, id(frame.node), frame.visits[frame.now])

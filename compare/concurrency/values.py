@@ -29,6 +29,8 @@ class Value:
     """Any value. Two are the same if they are one object."""
 
     marks: Marks = field(default=NO_MARKS, kw_only=True)
+    origin: tuple[Any, ...] = field(default=(), kw_only=True)
+    """Where it comes from, the same for the same value of every rank. Empty: not known."""
 
 
 @dataclass(eq=False)
