@@ -12,6 +12,7 @@ from compare.concurrency.meanings import RANK_VARIABLES, SIZE_VARIABLES
 from compare.concurrency.program import Module, bound, last_name
 from compare.concurrency.state import Frame, Place, Process, State
 from compare.concurrency.values import (
+    LARGE,
     LOCAL,
     NO_MARKS,
     UNEVEN,
@@ -116,7 +117,8 @@ class Evaluation(State):
             case ast.ListComp() | ast.SetComp() | ast.GeneratorExp():
                 source = of(tree.generators[0].iter)
                 uneven = {UNEVEN} if source.marks & {LOCAL} and tree.generators[0].ifs else set[str]()
-                return Unknown(marks=marks_of([source]) | uneven)
+                large = set[str]() if isinstance(length(source), Const) else {LARGE}
+                return Unknown(marks=marks_of([source]) | uneven | large)
             case ast.Call() | ast.Await() | ast.Yield() | ast.YieldFrom():
                 return Unknown()
             case _:

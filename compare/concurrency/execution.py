@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -25,6 +26,7 @@ from compare.concurrency.state import MOST_VISITS, Budget, Frame, Operation, Pat
 from compare.concurrency.values import (
     DDP,
     ITEM,
+    LARGE,
     LOADER,
     LOCAL,
     NO_MARKS,
@@ -48,10 +50,18 @@ from compare.concurrency.values import (
 _EXACT = 4
 """A loop over this many numbers at most is executed as often as it says. Longer ones turn twice."""
 _TWICE = 2
+_FEW = 4096
 _LOCAL = frozenset([LOCAL])
 _EXITS = {"sys.exit", "os._exit", "builtins.exit", "builtins.quit", "os.abort"}
 _PASSES_ITEMS = {"tqdm", "iter", "list", "tuple", "sorted", "reversed", "zip", "islice", "trange", "chain", "prefetch", "cycle"}
 _POLITE_MODULES = ("logging.", "warnings.", "time.", "math.", "json.", "os.path.", "re.", "random.", "gc.")
+_SIZED = {
+    "zeros", "ones", "empty", "full", "rand", "randn", "random", "normal", "uniform", "arange", "linspace", "randint", "bytes",
+    "bytearray", "state_dict", "read", "read_bytes", "load", "imread", "read_csv",
+}  # fmt: skip
+"""What these return may be large, unless it is made of few numbers."""
+_NUMBERS = {"item", "float", "int", "len", "sum", "mean", "min", "max", "bool", "std", "norm", "argmax", "hash", "str"}
+"""What these return is small, whatever it is made of."""
 _PLACES = {"device", "map_location", "device_ids", "output_device", "dtype"}
 _ALIKE = {"size", "numel", "dim", "type", "is_floating_point", "get_device", "device_count", "is_available", "named_parameters"}
 """Ranks get the same from these."""
@@ -391,7 +401,7 @@ class Execution(Ranks):
         made = frame.temporary.get(id(node.tree))
         tree = node.tree.value if isinstance(node.tree, ast.DictComp) else node.tree.elt
         if isinstance(made, Sequenced):
-            made.items.append(self.evaluate(process, tree, frame))
+            self._grow(process, made, self.evaluate(process, tree, frame))
             if isinstance(node.tree, ast.DictComp):
                 made.exact = False
 
@@ -622,7 +632,13 @@ class Execution(Ranks):
         if not polite:
             self.escape([*values, *words.values()])
         of = callee.of if isinstance(callee, Method) else callee
-        made = Unknown(marks=_result_marks(name, of, values, words))
+        marks = _result_marks(name, of, values, words)
+        called = last_name(getattr(process.frame.node.tree, "func", ast.Name("")))
+        if called in _NUMBERS:
+            marks -= {LARGE}
+        elif called in _SIZED and not _few(values):
+            marks |= {LARGE}
+        made = Unknown(marks=marks)
         if name in VIEWS and isinstance(callee, Method):
             made.attributes["len()"] = length(of)
         if dotted.startswith("torch.") and "ensor" in name:
@@ -781,7 +797,7 @@ class Execution(Ranks):
             of.is_open = of.is_open or name in ("add_done_callback",)
             return False
         if isinstance(of, Sequenced):
-            return self._of_list(of, name, values, deliver)
+            return self._of_list(process, of, name, values, deliver)
         if isinstance(of, Unknown):
             if self.program.meanings.collective(f"{of.dotted}.{name}") is not None:
                 self.collective(process, name, [], {}, deliver)
@@ -802,11 +818,16 @@ class Execution(Ranks):
             return True
         return False
 
-    @staticmethod
-    def _of_list(of: Sequenced, name: str, values: list[Value], deliver: Any) -> bool:
+    def _grow(self, process: Process, of: Sequenced, value: Value) -> None:
+        """Append to a list. What loops of unknown length append may be large for a queue between processes."""
+        of.items.append(value)
+        if self.program.has_processes and self.is_large(self.size_of(process, value)):
+            of.marks |= {LARGE}
+
+    def _of_list(self, process: Process, of: Sequenced, name: str, values: list[Value], deliver: Any) -> bool:
         match name:
             case "append" | "add" if values:
-                of.items.append(values[0])
+                self._grow(process, of, values[0])
             case "extend" if values and isinstance(values[0], Sequenced):
                 of.items += values[0].items
                 of.exact = of.exact and values[0].exact
@@ -852,6 +873,13 @@ def _result_marks(name: str, of: Value, values: Sequence[Value], words: Mapping[
     telling = [*telling, *(each for word, each in words.items() if word not in _PLACES)]
     marks = NO_MARKS if name in _ALIKE else marks_of([*telling, of])
     return marks - {LOCAL} if may_exchange(name) else marks
+
+
+def _few(values: Sequence[Value]) -> bool:
+    """Whether these sizes, or their first, are known and make few numbers."""
+    sizes = values[0].items if values and isinstance(values[0], Sequenced) else values
+    known = [each.value for each in sizes if isinstance(each, Const) and isinstance(each.value, (int, float))]
+    return bool(sizes) and len(known) == len(sizes) and math.prod(known) < _FEW
 
 
 def _is_number(value: Value | None) -> bool:

@@ -128,6 +128,7 @@ class Program:
                 del self.modules[name]
         if self.unread and not self.modules:
             raise SpecError(f"{self.unread[0]}.")
+        self.has_processes = not self.names.isdisjoint({"Process", "spawn", "start_processes"})
         self.has_threads = bool(THREAD_WORDS & self.names)
         self.words = meanings.words(self.names)
         everyone = [*self._known.values(), *self._top.values()]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from compare.concurrency import verdicts
 from compare.concurrency.execution import Execution
 from compare.concurrency.findings import Finding, Step
-from compare.concurrency.program import Program, Root, last_name
+from compare.concurrency.program import Program, Root, bound, last_name
 from compare.concurrency.state import Budget, Cut, Path
 from compare.core import wording
 
@@ -129,8 +129,13 @@ def _ranks(root: Root) -> int:
         numbers: list[ast.expr] = []
         if isinstance(node, ast.Compare) and "rank" in last_name(node.left):
             numbers = node.comparators
-        elif isinstance(node, ast.Call) and last_name(node.func) == "new_group" and node.args:
-            numbers = list(getattr(node.args[0], "elts", []))
+        elif isinstance(node, ast.Call) and last_name(node.func) == "new_group":
+            given = [*node.args[:1], *(word.value for word in node.keywords if word.arg == "ranks")]
+            named = {each.id for each in given if isinstance(each, ast.Name)}
+            given += [
+                each.value for each in ast.walk(root.module.tree) if isinstance(each, ast.Assign) and named & {*bound(each)}
+            ]
+            numbers = [each for tree in given for each in getattr(tree, "elts", [])]
         for each in numbers:
             if isinstance(each, ast.Constant) and isinstance(each.value, int):
                 largest = max(largest, each.value)

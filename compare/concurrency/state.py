@@ -122,6 +122,19 @@ class Operation(NamedTuple):
     """Whether time only runs out when nobody else can go on: it is meant to be long enough."""
 
 
+@dataclass(eq=False)
+class Item:
+    """What lies in a queue."""
+
+    value: Value
+    clock: dict[int, int]
+    """Of who has put it there."""
+    size: int | None
+    """About how many bytes there may be of its kind. None: not known, and perhaps many."""
+    joined: tuple[int, int, Step] | None = None
+    """Who has waited for the end of the process that has put it there, although it was not read: number, moment, step."""
+
+
 Place = tuple[object, str]
 """(object, attribute), or (call, variable). The object itself: the identity of one that has gone would soon be another's."""
 
@@ -170,6 +183,8 @@ class Process:
     without_exchange: int = 0
     """How many `no_sync` it is in."""
     thing: Thing | None = None
+    put: list[tuple[Thing, Item]] = field(default_factory=list[tuple[Thing, Item]])
+    """What it has put into queues of processes."""
     begun: int = 0
     """How many threads and processes it has started."""
     joined: bool = False

@@ -18,6 +18,8 @@ DDP = "ddp"
 """Mark: the value comes from a model whose gradients are exchanged in backward()."""
 LOADER = "loader"
 """Mark: it yields batches of the rank's own data."""
+LARGE = "large"
+"""Mark: it may be more than a pipe holds."""
 
 Marks = frozenset[Any]
 """Besides the words above: ("read", object, attribute), the places that a number was read from."""
@@ -113,7 +115,7 @@ class Thing(Value):
     size: int | None = None
     """queue: capacity, None: unbounded. barrier: parties. pool: threads."""
     items: list[Any] = field(default_factory=list[Any])
-    """queue: (value, clock) each. condition: who waits. pool: its processes."""
+    """queue: `Item` each. condition: who waits. pool: its processes."""
     is_set: bool = False
     clock: dict[int, int] = field(default_factory=dict[int, int])
     """What has happened before it was set, released or ended."""
@@ -123,7 +125,7 @@ class Thing(Value):
     is_open: bool = False
     """Code that is not read may use it too."""
     flags: frozenset[str] = frozenset()
-    """daemon, process, spawn, reentrant."""
+    """daemon, process, spawn, reentrant, cancelled."""
 
     @property
     def title(self) -> str:
@@ -193,7 +195,9 @@ def binary(operation: ast.operator, left: Value, right: Value) -> Value:
     times = right.value if isinstance(right, Const) and isinstance(right.value, int) else -1
     if isinstance(operation, ast.Mult) and isinstance(left, Sequenced) and 0 <= times * len(left.items) <= _LONGEST:
         return Sequenced(left.items * times, left.exact, marks=marks)
-    return Unknown(marks=marks)
+    repeated = left if isinstance(right, Const) else right
+    many = isinstance(repeated, Sequenced) or (isinstance(repeated, Const) and isinstance(repeated.value, (str, bytes)))
+    return Unknown(marks=marks | {LARGE} if many and isinstance(operation, ast.Mult) else marks)
 
 
 def _small(value: Any) -> bool:
