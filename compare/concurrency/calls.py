@@ -12,6 +12,7 @@ from compare.concurrency.evaluation import Evaluation
 from compare.concurrency.program import last_name
 from compare.concurrency.state import MOST_FRAMES, Frame, Operation, Process, System
 from compare.concurrency.values import (
+    BUFFERS,
     Class,
     Function,
     Instance,
@@ -52,7 +53,7 @@ class Calls(Evaluation):
         frame.shared = _declared(tree)
         self._bind_arguments(process, frame, tree.args, function, values, words)
         if graph.is_generator:
-            kind = "contextmanager" if "contextmanager" in _decorators(tree) else "generator"
+            kind = "contextmanager" if "contextmanager" in decorators(tree) else "generator"
             thing = Thing(kind=kind, owner=frame, name=graph.name)
             frame.generator = thing
             on_return(thing)
@@ -98,7 +99,10 @@ class Calls(Evaluation):
         self, process: Process, of: Class, values: Sequence[Value], words: Mapping[str, Value], deliver: Callable[[Value], None]
     ) -> bool:
         """Make an instance of a class of the package. False: its `__init__` is not executed."""
-        instance = Instance(of=of, origin=process.where, site=process.site if process.frames else (of.module.file, 0, 0))
+        site = process.site if process.frames else (of.module.file, 0, 0)
+        instance = Instance(of=of, origin=process.where, site=site)
+        if of.tree is not None and self.program.has_buffers(of.tree):
+            instance.marks = frozenset([BUFFERS])
         initial = self.member(process, of, "__init__")
         if isinstance(initial, Function):
             function = Function(tree=initial.tree, module=initial.module, receiver=instance, owner=initial.owner)
@@ -219,8 +223,9 @@ def _until(graph: Graph, place: int, end: int) -> list[Any]:
     return [] if place in (end, len(graph.nodes)) else [graph.nodes[place], *graph.between(place, end)]
 
 
-def _decorators(tree: Any) -> set[str]:
-    return {last_name(each) for each in getattr(tree, "decorator_list", [])}
+def decorators(tree: Any) -> set[str]:
+    """The last names of what decorates a function."""
+    return {last_name(each.func if isinstance(each, ast.Call) else each) for each in getattr(tree, "decorator_list", [])}
 
 
 @functools.lru_cache(maxsize=8192)

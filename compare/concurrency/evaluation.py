@@ -40,6 +40,8 @@ _ALIKE = {"module", "training", "requires_grad", "shape", "dtype", "device", "nd
 _SAME_NUMBERS = {"to", "cuda", "cpu", "int", "long", "float", "double", "clone", "detach"}
 """Methods of a tensor that give the same numbers elsewhere."""
 
+ITSELF = {"to", "cuda", "cpu", "float", "half", "double", "train", "eval", "requires_grad_"}
+"""Methods of a model that return it."""
 READS_ITEM = {"get", "setdefault", "pop"}
 """Methods of a dictionary that read the item of their first argument."""
 
@@ -275,6 +277,8 @@ class Evaluation(State):
                     return replace(found, receiver=receiver)
                 if found is not None:
                     return found
+                if name in ITSELF:
+                    return Method(of=value, name=name)
                 if value.of is not None and self.thread_base(process, value.of):
                     return Method(of=self.own_thread(process, value), name=name)
                 return value.attributes.setdefault(name, self.named(process, name) or _part_of(value, name))
@@ -557,4 +561,4 @@ def length(value: Value) -> Value:
         return value.attributes.setdefault("len()", _part_of(value, "len()", marks))
     if isinstance(value, Counted) and value.stop is not None:
         return value.stop
-    return Unknown(marks=_LOCAL if UNEVEN in value.marks else NO_MARKS)
+    return _part_of(value, "len()", _LOCAL if UNEVEN in value.marks else NO_MARKS)

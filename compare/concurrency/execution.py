@@ -9,14 +9,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from compare.concurrency.calls import decorators
 from compare.concurrency.control_flow import Node
-from compare.concurrency.evaluation import READS_ITEM, VIEWS, length
+from compare.concurrency.evaluation import ITSELF, READS_ITEM, VIEWS, length
 from compare.concurrency.meanings import (
     DDP_CLASSES,
     LOADERS,
     LOCAL_CALLS,
     MADE_OF_SHAPE,
+    NO_GRADIENTS,
     POLITE,
+    has_buffers,
     is_point_to_point,
     may_exchange,
 )
@@ -24,6 +27,7 @@ from compare.concurrency.program import SOME, Module, Root, bound, last_name, ra
 from compare.concurrency.ranks import Ranks
 from compare.concurrency.state import MOST_VISITS, Budget, Frame, Operation, Path, Process, System
 from compare.concurrency.values import (
+    BUFFERS,
     DDP,
     ITEM,
     LARGE,
@@ -44,6 +48,7 @@ from compare.concurrency.values import (
     Unknown,
     Value,
     marks_of,
+    reachable,
     truth,
 )
 
@@ -396,7 +401,7 @@ class Execution(Ranks):
 
     def _collect(self, process: Process, frame: Frame, node: Node) -> None:
         if node.extra == "begin":
-            frame.temporary[id(node.tree)] = Sequenced([])
+            frame.temporary[id(node.tree)] = Sequenced([], origin=process.where)
             return
         made = frame.temporary.get(id(node.tree))
         tree = node.tree.value if isinstance(node.tree, ast.DictComp) else node.tree.elt
@@ -542,6 +547,9 @@ class Execution(Ranks):
             case Unknown() if value.dotted == "no_sync":
                 process.without_exchange += 1
                 entered(value)
+            case Unknown() if value.dotted == "no_grad":
+                process.without_gradients += 1
+                entered(value)
             case Unknown() if value.dotted == "join":
                 process.cut = True  # uneven ranks are what this is for
             case _:
@@ -564,6 +572,8 @@ class Execution(Ranks):
                     self.enter(process, function, [Unknown(), Unknown(), Unknown()], {}, lambda _: None)
             case Unknown() if value.dotted == "no_sync":
                 process.without_exchange -= 1
+            case Unknown() if value.dotted == "no_grad":
+                process.without_gradients -= 1
             case _:
                 pass
 
@@ -583,7 +593,7 @@ class Execution(Ranks):
         words = {each.arg: self.evaluate(process, each.value, frame) for each in tree.keywords if each.arg}
 
         def deliver(value: Value) -> None:
-            if isinstance(value, Unknown) and not value.origin:
+            if isinstance(value, (Unknown, Sequenced)) and not value.origin:
                 value.origin = process.where
             frame.temporary[id(tree)] = value
 
@@ -617,8 +627,21 @@ class Execution(Ranks):
             case Method():
                 if not self._method(process, callee, values, words, deliver):
                     self._unread(process, callee, values, words, deliver)
+            case Unknown() if callee.dotted == "ddp" and BUFFERS in callee.marks:
+                self._forward(process, callee, values, words, deliver)
             case _:
                 self._unread(process, callee, values, words, deliver)
+
+    def _forward(self, process: Process, model: Unknown, values: list[Value], words: Mapping[str, Value], deliver: Any) -> None:
+        """Call a DistributedDataParallel: it broadcasts buffers first, unless its last forward made no gradients."""
+        made = Unknown(marks=_result_marks("", model, values, words))
+        synchronizes = model.attributes.get("?synchronizes", Const(True))
+        without = any("no_grad" in each or "inference_mode" in each for frame in process.frames for each in _decorated(frame))
+        model.attributes["?synchronizes"] = Const(not (without or process.without_gradients))
+        if truth(synchronizes):
+            self.collective(process, "forward (buffers)", [], {}, lambda _: deliver(made))
+        else:
+            deliver(made)
 
     def _unread(
         self, process: Process, callee: Value, values: Sequence[Value], words: Mapping[str, Value], deliver: Any
@@ -634,6 +657,8 @@ class Execution(Ranks):
         of = callee.of if isinstance(callee, Method) else callee
         marks = _result_marks(name, of, values, words)
         called = last_name(getattr(process.frame.node.tree, "func", ast.Name("")))
+        if has_buffers(dotted):
+            marks |= {BUFFERS}
         if called in _NUMBERS:
             marks -= {LARGE}
         elif called in _SIZED and not _few(values):
@@ -682,8 +707,12 @@ class Execution(Ranks):
         elif is_point_to_point(dotted):
             self.message(process, last, values, words, deliver)
         elif dotted in DDP_CLASSES:
-            made = Unknown(marks=frozenset([DDP]), dotted="ddp")
+            buffers = any(BUFFERS in each.marks for each in reachable([*values[:1], *words.values()]))
+            kept = buffers and truth(words.get("broadcast_buffers", Const(True))) is not False
+            made = Unknown(marks=frozenset([DDP, BUFFERS] if kept else [DDP]), dotted="ddp")
             self.collective(process, "DistributedDataParallel", [], words, lambda _: deliver(made))
+        elif dotted in NO_GRADIENTS:
+            deliver(Unknown(dotted="no_grad"))
         elif self.program.meanings.makes(dotted):
             deliver(Unknown(dotted=dotted))
         elif (made_thing := self.thing(process, dotted, values, words, callee.marks)) is not None:
@@ -813,6 +842,9 @@ class Execution(Ranks):
             else:
                 return False
             return True
+        if isinstance(of, Instance) and name in ITSELF:
+            deliver(of)
+            return True
         if (named := self.named(process, name)) is not None and isinstance(of, Lib):
             deliver(named)
             return True
@@ -873,6 +905,10 @@ def _result_marks(name: str, of: Value, values: Sequence[Value], words: Mapping[
     telling = [*telling, *(each for word, each in words.items() if word not in _PLACES)]
     marks = NO_MARKS if name in _ALIKE else marks_of([*telling, of])
     return marks - {LOCAL} if may_exchange(name) else marks
+
+
+def _decorated(frame: Frame) -> set[str]:
+    return decorators(frame.function.tree) if frame.function is not None else set()
 
 
 def _few(values: Sequence[Value]) -> bool:

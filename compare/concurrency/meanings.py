@@ -42,6 +42,11 @@ _MODULES = {
 }  # fmt: skip
 """Modules besides `torch.distributed`: their functions that are collectives."""
 DDP_CLASSES = {"torch.nn.parallel.DistributedDataParallel", "torch.nn.parallel.distributed.DistributedDataParallel"}
+_BUFFERS = re.compile(
+    r"BatchNorm\w*|register_buffer|torchvision\.models\.(\w+\.)*"
+    r"((resne|wide_resne|dense|mobile|efficient|reg|shuffle|mnas|goog|inception)\w+|\w+_bn)"
+)
+NO_GRADIENTS = {"torch.no_grad", "torch.inference_mode"}
 LOADERS = {"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"}
 
 _RANK_NAMES = {
@@ -77,6 +82,11 @@ _EXCHANGES = re.compile(r"broadcast(?!_(to|tensors|arrays|shapes))|bcast|all_?re
 def may_exchange(name: str) -> bool:
     """Whether a function that is not read may give all ranks the same, by its name."""
     return _EXCHANGES.search(name) is not None
+
+
+def has_buffers(dotted: str) -> bool:
+    """Whether a model that this makes has buffers, as running means. DistributedDataParallel broadcasts them in forward."""
+    return _BUFFERS.fullmatch(dotted) is not None or _BUFFERS.fullmatch(dotted.rpartition(".")[2]) is not None
 
 
 def may_be_collective(name: str) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from common.spec import SpecError
 from compare.concurrency import control_flow
 from compare.concurrency.control_flow import NOWHERE, FunctionLike, Graph, Node
-from compare.concurrency.meanings import KNOWN, THREAD_WORDS, Meanings, may_be_collective
+from compare.concurrency.meanings import DDP_CLASSES, KNOWN, THREAD_WORDS, Meanings, has_buffers, may_be_collective
 from compare.concurrency.sources import Source
 
 _CHANGES = {"append", "extend", "add", "update", "pop"}
@@ -118,6 +118,8 @@ class Program:
         self._top = {name: _Known(module, "", is_top=True) for name, module in self.modules.items()}
         self._named: dict[str, list[_Known]] = defaultdict(list)
         self.names: set[str] = set()
+        self._models: set[str] = set()
+        """Names of models whose forward may exchange buffers."""
         self._bases: dict[str, list[str]] = {}
         """Class: its bases."""
         for name, module in list(self.modules.items()):
@@ -164,6 +166,9 @@ class Program:
             elif isinstance(child, ast.withitem):
                 for each in inside:
                     each.withs.append(child)
+            elif isinstance(child, ast.Assign) and isinstance(child.value, ast.Call):
+                if module.named(child.value.func) in DDP_CLASSES:
+                    self._models.update(map(last_name, child.targets))
             elif isinstance(child, ast.Raise) and child.exc is not None:
                 for each in inside:
                     each.raised.add(raised_by(child.exc))
@@ -280,6 +285,8 @@ class Program:
         name = last_name(call.func)
         if isinstance(call.func, ast.Name):
             name = known.module.named(call.func).rpartition(".")[2]
+        if name in self._models:
+            return True
         if name not in self.words:
             return False
         plain = isinstance(call.func, ast.Attribute)
@@ -288,6 +295,11 @@ class Program:
         if name == "join" and plain:  # of a text or a path
             return not call.args or (isinstance(call.args[0], ast.Constant) and not isinstance(call.args[0].value, str))
         return name != "set" or (plain and not call.args)
+
+    @functools.cache  # noqa: B019  a program lives as long as its search
+    def has_buffers(self, tree: ast.ClassDef) -> bool:
+        """Whether a class of the package is a model that makes buffers itself."""
+        return any(has_buffers(last_name(each)) for each in ast.walk(tree) if isinstance(each, (ast.Name, ast.Attribute)))
 
     def may_raise(self, tree: FunctionLike) -> bool:
         """Whether a function does something that can fail, and nothing that matters."""

@@ -182,6 +182,8 @@ class Process:
     collectives: int = 0
     without_exchange: int = 0
     """How many `no_sync` it is in."""
+    without_gradients: int = 0
+    """How many `no_grad` it is in."""
     thing: Thing | None = None
     put: list[tuple[Thing, Item]] = field(default_factory=list[tuple[Thing, Item]])
     """What it has put into queues of processes."""
