@@ -398,8 +398,9 @@ class Threads(Calls):
             for node in frame.graph.nodes:
                 if node.kind == "iter" and id(node.tree) in frame.loops:
                     turns = length(self.evaluate(process, node.tree.iter, frame))
-                    known = isinstance(turns, Const) and isinstance(turns.value, int) and size is not None
-                    size = size * turns.value if known else None
+                    if size is None or not isinstance(turns, Const) or not isinstance(turns.value, int):
+                        return None
+                    size *= turns.value
         return size
 
     def _judge_join(self, process: Process, queue: Thing, item: Item) -> None:
