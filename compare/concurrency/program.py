@@ -26,7 +26,7 @@ _NEVER_SOME = {
     "NotImplementedError",  # of the program or its versions, so that all ranks get them
     "Empty", "Full", "TimeoutError", "BrokenBarrierError", "BrokenExecutor",  # of waiting, which is executed
 }  # fmt: skip
-"""Errors that are not `SOME`. Every other kind is, a user's own too."""
+"""Errors that are not `SOME`. Every other kind is, but for those of the package: they come from where it raises them."""
 Defined = ast.FunctionDef | ast.AsyncFunctionDef
 _ENTERED = {"ThreadPoolExecutor", "get_lock", "no_sync", "join"}
 """Calls in a `with` that matter although nothing waits in them yet."""
