@@ -83,6 +83,8 @@ def report(
     )
     alike = [f"{each.file}:{each.line}: {each.says}" for each in sorted(searched.assumed) if searched.assumed[each]]
     nothing = "nothing found in what was explored" if left else "nothing found"
+    if not searched.roots:
+        nothing = "nothing explored: no thread, lock or collective is known here"
     if alike:
         decisions = wording.count(len(alike), "unknown decision")
         nothing += f", if {decisions} {'is' if len(alike) == 1 else 'are'} the same on all ranks"
@@ -104,7 +106,7 @@ def report(
             "not_explored": searched.left,
             "explored": {"files": files, "roots": searched.roots, "executions": searched.executions, "nodes": searched.nodes},
         },
-        exit_code=exits.FINDINGS if certain else 0,
+        exit_code=exits.FINDINGS if certain else exits.UNKNOWN if left and not searched.roots else 0,
     )
 
 

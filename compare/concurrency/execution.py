@@ -4,36 +4,37 @@ from __future__ import annotations
 
 import ast
 import functools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from compare.concurrency.calls import SOME, matches
+from compare.concurrency.calls import decorators
 from compare.concurrency.control_flow import Node
-from compare.concurrency.evaluation import length
+from compare.concurrency.evaluation import ITSELF, READS_ITEM, VIEWS, length
 from compare.concurrency.meanings import (
     DDP_CLASSES,
     FINITE,
     LOADERS,
     LOCAL_CALLS,
     MADE_OF_SHAPE,
+    NO_GRADIENTS,
     POLITE,
-    REPLICA_COLLECTIVES,
-    REPLICA_CONTEXT,
-    STRATEGIES,
-    TENSORFLOW_COLLECTIVES,
+    has_buffers,
     is_point_to_point,
     may_combine,
     may_exchange,
     reads,
 )
-from compare.concurrency.program import Module, Root, bound, last_name, stored_names
+from compare.concurrency.program import SOME, Module, Root, bound, last_name, raised_by, stored_names
 from compare.concurrency.ranks import Ranks
 from compare.concurrency.state import MOST_VISITS, Budget, Frame, Numbers, Operation, Path, Process, System
 from compare.concurrency.values import (
     ALIKE,
+    BUFFERS,
     DDP,
     ITEM,
+    LARGE,
     LOADER,
     LOCAL,
     NAMED_LOADER,
@@ -61,10 +62,18 @@ from compare.concurrency.values import (
 _EXACT = 4
 """A loop over this many numbers at most is executed as often as it says. Longer ones turn twice, or more if a test counts."""
 _TWICE = 2
+_FEW = 4096
 _LOCAL = frozenset([LOCAL])
 _EXITS = {"sys.exit", "os._exit", "builtins.exit", "builtins.quit", "os.abort"}
 _PASSES_ITEMS = {"tqdm", "iter", "list", "tuple", "sorted", "reversed", "zip", "islice", "trange", "chain", "prefetch", "cycle"}
 _POLITE_MODULES = ("logging.", "warnings.", "time.", "math.", "json.", "os.path.", "re.", "random.", "gc.")
+_SIZED = {
+    "zeros", "ones", "empty", "full", "rand", "randn", "random", "normal", "uniform", "arange", "linspace", "randint", "bytes",
+    "bytearray", "state_dict", "read", "read_bytes", "load", "imread", "read_csv",
+}  # fmt: skip
+"""What these return may be large, unless it is made of few numbers."""
+_NUMBERS = {"item", "float", "int", "len", "sum", "mean", "min", "max", "bool", "std", "norm", "argmax", "hash", "str"}
+"""What these return is small, whatever it is made of."""
 _PLACES = {"device", "map_location", "device_ids", "output_device", "dtype"}
 _ALIKE = {"size", "numel", "dim", "type", "is_floating_point", "get_device", "device_count", "is_available", "named_parameters"}
 """Ranks get the same from these."""
@@ -188,16 +197,18 @@ class Execution(Ranks):
                 return True
         return False
 
-    def simple(self, process: Process, module: Module, tree: ast.expr, name: str) -> Value:
+    def simple(self, process: Process, module: Module, tree: ast.expr) -> Value:
         frame = Frame(self.program.graph(module.tree), module, 0)
         frame.names = process.system.names.setdefault(module.name, {})
+        if isinstance(tree, (ast.Tuple, ast.List)) and not any(isinstance(each, ast.Starred) for each in tree.elts):
+            return Sequenced([self.simple(process, module, each) for each in tree.elts])
         if isinstance(tree, ast.Call):
             callee = self.evaluate(process, tree.func, frame)
             values = [self.evaluate(process, each, frame) for each in tree.args]
             words = {each.arg: self.evaluate(process, each.value, frame) for each in tree.keywords if each.arg}
             made = self.thing(process, callee.dotted, values, words, callee.marks) if isinstance(callee, Lib) else None
             if made is not None:
-                made.name, made.site = name, (module.file, tree.lineno)
+                made.site = (module.file, tree.lineno, tree.col_offset)
                 return made
             if isinstance(callee, Lib) and callee.dotted == "builtins.object":
                 return Instance()
@@ -249,7 +260,7 @@ class Execution(Ranks):
                 self.throw(process, frame.error or SOME)
             case "catch":
                 for kind, name, entry in node.extra:
-                    if matches(kind, frame.error):
+                    if self.program.takes(kind, frame.error):
                         frame.place = entry
                         if name:
                             frame.names[name] = Unknown()
@@ -442,21 +453,17 @@ class Execution(Ranks):
 
     def _collect(self, process: Process, frame: Frame, node: Node) -> None:
         if node.extra == "begin":
-            frame.temporary[id(node.tree)] = Sequenced([])
+            frame.temporary[id(node.tree)] = Sequenced([], origin=process.where)
             return
         made = frame.temporary.get(id(node.tree))
         tree = node.tree.value if isinstance(node.tree, ast.DictComp) else node.tree.elt
         if isinstance(made, Sequenced):
-            made.items.append(self.evaluate(process, tree, frame))
+            self._grow(process, made, self.evaluate(process, tree, frame))
             if isinstance(node.tree, ast.DictComp):
                 made.exact = False
 
     def _raise(self, process: Process, frame: Frame, node: Node) -> None:
-        exc = node.tree.exc
-        if exc is None:
-            name = frame.error or SOME
-        else:
-            name = last_name(exc.func if isinstance(exc, ast.Call) else exc) or SOME
+        name = (raised_by(node.tree.exc) if node.tree.exc is not None else frame.error) or SOME
         process.thrown = process.note(f"raises {name}")
         self.throw(process, name)
 
@@ -476,7 +483,8 @@ class Execution(Ranks):
         stop = value.stop if isinstance(value, Counted) else None
         bounded, many = self._bound(process)
         # A rank that leaves in a second turn is only missed in a third. What is compared with an earlier turn needs two.
-        usual = _TWICE + (process.system.rank is not None and _may_leave(frame.node.tree))
+        # Other loops over the same turn as often.
+        usual = _TWICE + (process.system.rank is not None and ast.unparse(tree) in self.program.left_early)
         if isinstance(stop, Const) and isinstance(stop.value, int):
             most = max(_EXACT, many)
             count = min(max(stop.value, 0), most) if stop.value <= _EXACT or bounded else usual
@@ -493,21 +501,18 @@ class Execution(Ranks):
         # Without an effect on others, no turn differs from another.
         quiet, _, _ = self.program.region(frame.graph, frame.place)
         options = [usual, 0, *([many] if many else [])] if not uneven else [usual, 1, 0]
-        subject = stop if stop is not None else value
-        key = ("turns", id(subject)) if not uneven and isinstance(subject, (Unknown, Instance)) else ()
+        # Loops over the same have as many turns, on all ranks and wherever they stand.
+        subject = stop if stop is not None else length(value)
+        key = ("turns", *subject.origin) if not uneven and subject.origin else ()
         if quiet and self.prune:
             turns = 1
-        elif key and process.system.rank is None:
-            if key not in self.shared_choices:
-                self.given.append(subject)  # so that its identity stays its own
-                self.shared_choices[key] = self.path.choose(len(options))
-            turns = options[min(self.shared_choices[key], len(options) - 1)]
         else:
+            options = self.turns.setdefault(key, options) if key else options
             unsure = UNSURE in value.marks or (isinstance(stop, Unknown) and OWN in stop.marks)
             doubt = process.here(f"how many turns {_shown(tree)} has") if unsure and not uneven else None
             self._assume(process, f"how many turns {_shown(tree)} has", same=not uneven and doubt is None)
-            turns = options[self.choose(process, len(options), local=uneven, doubt=doubt)]
-        self._note_turns(frame, frame.place, frame.node, None, usual)
+            turns = options[self.choose(process, len(options), local=uneven, key=key, doubt=doubt)]
+        self._note_turns(frame, frame.place, frame.node, None, options[0])
         return [None, turns, (frozenset(item_marks), wrapped), uneven]
 
     def _bound(self, process: Process) -> tuple[bool, int]:
@@ -520,7 +525,7 @@ class Execution(Ranks):
         now = bool(self.room), many if self.room and many < MOST_VISITS else 0
         if process.system.rank is None:
             return now
-        return self.bounds.setdefault((process.key, *((id(each.node), each.visits[each.now]) for each in process.frames)), now)
+        return self.bounds.setdefault(process.where, now)
 
     def _next(self, process: Process, frame: Frame, node: Node) -> None:
         state: list[Any] = frame.loops.get(id(node.tree)) or [None, 0, (frozenset[Any](), None), False]
@@ -609,6 +614,9 @@ class Execution(Ranks):
             case Unknown() if value.dotted == "no_sync":
                 process.without_exchange += 1
                 entered(value)
+            case Unknown() if value.dotted == "no_grad":
+                process.without_gradients += 1
+                entered(value)
             case Unknown() if value.dotted == "join":
                 process.cut = True  # uneven ranks are what this is for
             case _:
@@ -631,6 +639,8 @@ class Execution(Ranks):
                     self.enter(process, function, [Unknown(), Unknown(), Unknown()], {}, lambda _: None)
             case Unknown() if value.dotted == "no_sync":
                 process.without_exchange -= 1
+            case Unknown() if value.dotted == "no_grad":
+                process.without_gradients -= 1
             case _:
                 pass
 
@@ -650,6 +660,8 @@ class Execution(Ranks):
         words = {each.arg: self.evaluate(process, each.value, frame) for each in tree.keywords if each.arg}
 
         def deliver(value: Value) -> None:
+            if isinstance(value, (Unknown, Sequenced)) and not value.origin:
+                value.origin = process.where
             frame.temporary[id(tree)] = value
 
         self.invoke(process, frame, callee, values, words, deliver)
@@ -682,8 +694,21 @@ class Execution(Ranks):
             case Method():
                 if not self._method(process, callee, values, words, deliver):
                     self._unread(process, callee, values, words, deliver)
+            case Unknown() if callee.dotted == "ddp" and BUFFERS in callee.marks:
+                self._forward(process, callee, values, words, deliver)
             case _:
                 self._unread(process, callee, values, words, deliver)
+
+    def _forward(self, process: Process, model: Unknown, values: list[Value], words: Mapping[str, Value], deliver: Any) -> None:
+        """Call a DistributedDataParallel: it broadcasts buffers first, unless its last forward made no gradients."""
+        made = Unknown(marks=_result_marks("", model, values, words))
+        synchronizes = model.attributes.get("?synchronizes", Const(True))
+        without = any("no_grad" in each or "inference_mode" in each for frame in process.frames for each in _decorated(frame))
+        model.attributes["?synchronizes"] = Const(not (without or process.without_gradients))
+        if truth(synchronizes):
+            self.collective(process, "forward (buffers)", [], {}, lambda _: deliver(made))
+        else:
+            deliver(made)
 
     def _unread(
         self, process: Process, callee: Value, values: Sequence[Value], words: Mapping[str, Value], deliver: Any
@@ -697,12 +722,23 @@ class Execution(Ranks):
         if not polite:
             self.escape([*values, *words.values()])
         of = callee.of if isinstance(callee, Method) else callee
-        made = Unknown(marks=_result_marks(name, of, values, words))
+        marks = _result_marks(name, of, values, words)
+        called = last_name(getattr(process.frame.node.tree, "func", ast.Name("")))
+        if has_buffers(dotted):
+            marks |= {BUFFERS}
+        if called in _NUMBERS:
+            marks -= {LARGE}
+        elif called in _SIZED and not _few(values):
+            marks |= {LARGE}
+        made = Unknown(marks=marks)
+        if name in VIEWS and isinstance(callee, Method):
+            made.attributes["len()"] = length(of)
         if dotted.startswith("torch.") and "ensor" in name:
             made.attributes["?of"] = Sequenced(list(values))
         elif isinstance(callee, Unknown) and "?of" in callee.attributes:
             made.attributes["?of"] = callee.attributes["?of"]
-        deliver(made)
+        reads = name in READS_ITEM and values and isinstance(callee, Method)
+        deliver(self.item_read(of, values[0], made) if reads else made)
 
     def _fails(self, process: Process, quiet: Function | None = None) -> bool:
         """Whether a call raises an exception here: one of the ways to look at.
@@ -712,11 +748,14 @@ class Execution(Ranks):
         """
         if quiet is not None and not self.program.may_raise(quiet.tree):
             return False
-        if not self.may_fail(process) or not self.choose(process, 2, local=True):
+        frame = process.frame
+        own = sorted(self.program.errors_of(frame.module, frame.node.tree)) if frame.node.kind == "call" else []
+        kinds = [each for each in (SOME, *own) if self.may_fail(process, each)]
+        if not kinds or not (chosen := self.choose(process, 1 + len(kinds), local=True)):
             return False
-        process.thrown = process.note(f"gets an exception from {_shown(process.frame.node.tree)}")
+        process.thrown = process.note(f"gets an exception from {_shown(frame.node.tree)}")
         process.partings.append((process.collectives, process.thrown))
-        self.throw(process, SOME)
+        self.throw(process, kinds[chosen - 1])
         return True
 
     def _library(
@@ -735,12 +774,14 @@ class Execution(Ranks):
         elif is_point_to_point(dotted):
             self.message(process, last, values, words, deliver)
         elif dotted in DDP_CLASSES:
-            made = Unknown(marks=frozenset([DDP]), dotted="ddp")
+            buffers = any(BUFFERS in each.marks for each in reachable([*values[:1], *words.values()]))
+            kept = buffers and truth(words.get("broadcast_buffers", Const(True))) is not False
+            made = Unknown(marks=frozenset([DDP, BUFFERS] if kept else [DDP]), dotted="ddp")
             self.collective(process, "DistributedDataParallel", [], words, lambda _: deliver(made))
-        elif dotted in STRATEGIES:
-            deliver(Unknown(dotted="strategy"))
-        elif dotted == REPLICA_CONTEXT:
-            deliver(Unknown(dotted="replica"))
+        elif dotted in NO_GRADIENTS:
+            deliver(Unknown(dotted="no_grad"))
+        elif self.program.meanings.makes(dotted):
+            deliver(Unknown(dotted=dotted))
         elif (made_thing := self.thing(process, dotted, values, words, callee.marks)) is not None:
             deliver(made_thing)
         elif last == "get_context" and "multiprocessing" in dotted:
@@ -818,7 +859,7 @@ class Execution(Ranks):
                 elif isinstance(first, Sequenced) and first.exact:
                     deliver(Sequenced([Sequenced([Const(place), each]) for place, each in enumerate(first.items)]))
                 else:
-                    attributes: dict[str, Value] = {"?items": first}
+                    attributes: dict[str, Value] = {"?items": first, "len()": length(first)}
                     deliver(Unknown(marks=first.marks, attributes=attributes))
             case "zip" if values and all(isinstance(each, Sequenced) and each.exact for each in values):
                 columns = [each.items for each in values if isinstance(each, Sequenced)]
@@ -856,11 +897,9 @@ class Execution(Ranks):
             of.is_open = of.is_open or name in ("add_done_callback",)
             return False
         if isinstance(of, Sequenced):
-            return self._of_list(of, name, values, deliver)
+            return self._of_list(process, of, name, values, deliver)
         if isinstance(of, Unknown):
-            if of.dotted == "strategy" and name in TENSORFLOW_COLLECTIVES:
-                self.collective(process, f"strategy.{name}", [], {}, deliver)
-            elif of.dotted == "replica" and name in REPLICA_COLLECTIVES:
+            if self.program.meanings.collective(f"{of.dotted}.{name}") is not None:
                 self.collective(process, name, [], {}, deliver)
             elif of.dotted == "ddp" and name in ("no_sync", "join"):
                 deliver(Unknown(dotted=name))
@@ -874,16 +913,24 @@ class Execution(Ranks):
             else:
                 return False
             return True
+        if isinstance(of, Instance) and name in ITSELF:
+            deliver(of)
+            return True
         if (named := self.named(process, name)) is not None and isinstance(of, Lib):
             deliver(named)
             return True
         return False
 
-    @staticmethod
-    def _of_list(of: Sequenced, name: str, values: list[Value], deliver: Any) -> bool:
+    def _grow(self, process: Process, of: Sequenced, value: Value) -> None:
+        """Append to a list. What loops of unknown length append may be large for a queue between processes."""
+        of.items.append(value)
+        if self.program.has_processes and self.is_large(self.size_of(process, value)):
+            of.marks |= {LARGE}
+
+    def _of_list(self, process: Process, of: Sequenced, name: str, values: list[Value], deliver: Any) -> bool:
         match name:
             case "append" | "add" if values:
-                of.items.append(values[0])
+                self._grow(process, of, values[0])
             case "extend" if values and isinstance(values[0], Sequenced):
                 of.items += values[0].items
                 of.exact = of.exact and values[0].exact
@@ -945,6 +992,17 @@ def _item_marks(value: Value) -> frozenset[Any]:
     return frozenset({ITEM} | by_data)
 
 
+def _decorated(frame: Frame) -> set[str]:
+    return decorators(frame.function.tree) if frame.function is not None else set()
+
+
+def _few(values: Sequence[Value]) -> bool:
+    """Whether these sizes, or their first, are known and make few numbers."""
+    sizes = values[0].items if values and isinstance(values[0], Sequenced) else values
+    known = [each.value for each in sizes if isinstance(each, Const) and isinstance(each.value, (int, float))]
+    return bool(sizes) and len(known) == len(sizes) and math.prod(known) < _FEW
+
+
 def _is_number(value: Value | None) -> bool:
     return isinstance(value, Const) and isinstance(value.value, (int, float))
 
@@ -968,12 +1026,6 @@ def _numbered(nodes: Sequence[Node], *, counting: bool = False) -> Iterator[str]
         ):
             yield from bound(tree)
             yield from (f".{target.attr}" for target in _targets(tree) if isinstance(target, ast.Attribute))
-
-
-@functools.lru_cache(maxsize=4096)
-def _may_leave(tree: ast.For | ast.comprehension) -> bool:
-    """Whether something in a loop ends it."""
-    return any(isinstance(each, (ast.Break, ast.Return)) for one in getattr(tree, "body", []) for each in ast.walk(one))
 
 
 def _targets(tree: ast.Assign | ast.AugAssign) -> list[ast.expr]:

@@ -22,7 +22,7 @@ class Rule(NamedTuple):
 RULES = {
     "collective-missing": Rule("error", "One rank never reaches a collective that another rank waits in."),
     "collective-order": Rule("error", "Ranks reach different collectives at the same place of their order."),
-    "collective-group": Rule("error", "Ranks use their groups in different orders."),
+    "collective-group": Rule("error", "Ranks use their groups in different orders, or make them of different ranks."),
     "collective-shape": Rule("error", "Ranks give tensors of different shapes to one collective."),
     "collective-root": Rule("error", "Ranks name different roots of one collective."),
     "collective-threads": Rule("error", "Two threads of one rank use one group, so their order can differ by rank."),
@@ -32,6 +32,7 @@ RULES = {
     "lock-held": Rule("error", "A thread holds a lock while it waits for a thread that needs this lock."),
     "lock-not-released": Rule("warning", "An exception leaves a lock taken."),
     "queue-deadlock": Rule("error", "The ends of a bounded queue wait for each other."),
+    "queue-join": Rule("warning", "A process is joined before its queue is read, and ends only if a pipe holds its items."),
     "never-signalled": Rule("error", "A thread waits for something that nobody gives any more."),
     "pool-deadlock": Rule("error", "A task waits for a task that its own pool has no thread for."),
     "fork-after-threads": Rule("warning", "A process forks while it has other threads, whose locks stay taken in the child."),

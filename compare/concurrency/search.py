@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from compare.concurrency import verdicts
 from compare.concurrency.execution import Execution
 from compare.concurrency.findings import Finding, Step
-from compare.concurrency.program import Program, Root, last_name
+from compare.concurrency.program import Program, Root, bound, last_name
 from compare.concurrency.state import Budget, Cut, Path
 from compare.core import wording
 
@@ -48,7 +48,9 @@ def search(program: Program, *, nodes: int, seconds: float, unusual: int = UNUSU
     everything = Budget(10**12, seconds)
     entered: set[int] = set()
     taken: dict[ast.ClassDef, list[object]] = defaultdict(list)
-    for root in program.roots():
+    roots = program.roots()
+    found.left += program.not_known(ranks=not roots)
+    for root in roots:
         if root.function is not None and id(root.function) in entered:
             continue
         if everything.out_of_time:
@@ -132,8 +134,13 @@ def _ranks(root: Root) -> int:
         numbers: list[ast.expr] = []
         if isinstance(node, ast.Compare) and "rank" in last_name(node.left):
             numbers = node.comparators
-        elif isinstance(node, ast.Call) and last_name(node.func) == "new_group" and node.args:
-            numbers = list(getattr(node.args[0], "elts", []))
+        elif isinstance(node, ast.Call) and last_name(node.func) == "new_group":
+            given = [*node.args[:1], *(word.value for word in node.keywords if word.arg == "ranks")]
+            named = {each.id for each in given if isinstance(each, ast.Name)}
+            given += [
+                each.value for each in ast.walk(root.module.tree) if isinstance(each, ast.Assign) and named & {*bound(each)}
+            ]
+            numbers = [each for tree in given for each in getattr(tree, "elts", [])]
         for each in numbers:
             if isinstance(each, ast.Constant) and isinstance(each.value, int):
                 largest = max(largest, each.value)

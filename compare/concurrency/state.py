@@ -133,6 +133,19 @@ class Operation(NamedTuple):
     """Whether time only runs out when nobody else can go on: it is meant to be long enough."""
 
 
+@dataclass(eq=False)
+class Item:
+    """What lies in a queue."""
+
+    value: Value
+    clock: dict[int, int]
+    """Of who has put it there."""
+    size: int | None
+    """About how many bytes there may be of its kind. None: not known, and perhaps many."""
+    joined: tuple[int, int, Step] | None = None
+    """Who has waited for the end of the process that has put it there, although it was not read: number, moment, step."""
+
+
 Place = tuple[object, str]
 """(object, attribute), or (call, variable). The object itself: the identity of one that has gone would soon be another's."""
 
@@ -180,7 +193,11 @@ class Process:
     collectives: int = 0
     without_exchange: int = 0
     """How many `no_sync` it is in."""
+    without_gradients: int = 0
+    """How many `no_grad` it is in."""
     thing: Thing | None = None
+    put: list[tuple[Thing, Item]] = field(default_factory=list[tuple[Thing, Item]])
+    """What it has put into queues of processes."""
     begun: int = 0
     """How many threads and processes it has started."""
     joined: bool = False
@@ -190,9 +207,19 @@ class Process:
     def frame(self) -> Frame:
         return self.frames[-1]
 
+    @property
+    def where(self) -> tuple[Any, ...]:
+        """Where it is, the same for all ranks that came the same way."""
+        return (self.key, *((id(each.node), each.visits[each.now]) for each in self.frames))
+
     def here(self, says: str = "") -> Step:
         frame = self.frame
         return Step(frame.module.file, frame.node.line, says)
+
+    @property
+    def site(self) -> tuple[str, int, int]:
+        frame = self.frame
+        return frame.module.file, frame.node.line, getattr(frame.node.tree, "col_offset", 0)
 
     def note(self, says: str) -> Step:
         step = self.here(says)
@@ -228,6 +255,8 @@ class State:
         self.processes: list[Process] = []
         self.findings: list[Finding] = []
         self.shared_choices: dict[tuple[Any, ...], int] = {}
+        self.turns: dict[tuple[Any, ...], list[int]] = {}
+        """What loops are over: how many turns they may have."""
         self.bounds: dict[tuple[Any, ...], tuple[bool, int]] = {}
         """Loop: what `_bound` said of it to the rank that came first."""
         self.exchanges: dict[Any, dict[int, list[Any]]] = {}
@@ -259,24 +288,33 @@ class State:
         self.literal = False
         """Whether the value that is assigned now is a constant in the source, as that of a flag is."""
 
-    def choose(self, process: Process, alternatives: int, *, local: bool, doubt: Step | None = None) -> int:
+    def choose(
+        self, process: Process, alternatives: int, *, local: bool, key: tuple[Any, ...] = (), doubt: Step | None = None
+    ) -> int:
         """One of several ways. Ranks take the same one unless it depends on what is local to each.
 
         Args:
+            key: what is decided, if it is the same wherever it is decided. Whoever has decided it does not decide it again.
             doubt: what may differ between ranks if their data do. One rank in one place may then take another way.
         """
-        if local or process.system.rank is None or alternatives <= 1:
+        rank = process.system.rank
+        if local or (rank is None and not key) or alternatives <= 1:
             return self.path.choose(alternatives)
-        frame = process.frame
-        key = process.key, id(frame.node), frame.visits[frame.now]
-        if key not in self.shared_choices:
-            self.shared_choices[key] = self.path.choose(alternatives)
+        frame, own = process.frame, (rank, *key)
+        if key and own in self.shared_choices:
+            return self.shared_choices[own]
+        place = key or (process.key, id(frame.node), frame.visits[frame.now])
+        chosen = self.shared_choices.get(place)
+        if chosen is None:
+            chosen = self.shared_choices[place] = self.path.choose(alternatives)
         elif doubt is not None and self.doubted is None:
             self.path.doubts.add(len(self.path.taken))
             if other := self.path.choose(alternatives):
                 self.doubted = doubt
-                return (self.shared_choices[key] + other) % alternatives
-        return self.shared_choices[key]
+                chosen = (chosen + other) % alternatives
+        if key:
+            self.shared_choices[own] = chosen
+        return chosen
 
     def threads_of(self, system: System) -> list[Process]:
         return [each for each in self.processes if each.system is system and not each.ended]

@@ -356,6 +356,62 @@ def test_what_comes_from_data_of_a_rank_may_part_it_from_the_others_and_is_a_con
 
 
 @pytest.mark.parametrize(
+    ("second", "conditions"),
+    [
+        ("for x in lines:\n    held.get()\ndist.barrier()", []),
+        ("for x in range(len(lines)):\n    held.get()\ndist.barrier()", []),
+        (TURNS.format("lines"), ["how many turns lines has"]),
+    ],
+)
+def test_a_rank_has_as_many_turns_of_its_own_data_wherever_it_loops_over_them(
+    second: str, conditions: list[str], tmp_path: Path
+) -> None:
+    body = textwrap.indent(f"held = queue.Queue()\nfor x in lines:\n    held.put(x)\n{second}", " " * 8)
+    found = searched(f"import queue\n{DATA.format(epoch=body)}", tmp_path).findings
+    assert [each.condition.says for each in found if each.condition is not None] == conditions
+    assert len(found) == len(conditions)
+
+
+ALIKE = """
+import torch.distributed as dist
+
+def first(items):
+    for each in items:
+        if each is not None:
+            return each
+
+def share(config):
+    items, best = config.load(), None
+    if dist.get_rank() == 0:
+        for each in items:
+            dist.broadcast(each, 0)
+    else:
+        for each in items.copy():
+            dist.broadcast(each, 0)
+    {more}
+"""
+LATE = """for each in items:
+        dist.broadcast(each, 0)
+        if best is not None{}:
+            break
+        best = each"""
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ("return first(items)", set[str]()),
+        (LATE.format(""), set()),
+        (LATE.format(" and dist.get_rank() == 0"), {"collective-missing"}),
+    ],
+)
+def test_loops_over_the_same_have_as_many_turns_although_one_of_them_can_be_left(
+    more: str, expected: set[str], tmp_path: Path
+) -> None:
+    assert rules(ALIKE.format(more=more), tmp_path) == expected
+
+
+@pytest.mark.parametrize(
     ("body", "expected"),
     [
         ("if epoch % args.every == 0:\n    dist.barrier()", set()),

@@ -403,3 +403,37 @@ def test_names_in_a_pipe_or_an_endless_file_are_refused(name: str, hanging: Path
     with hostile_files.soon():
         done = compare("concurrency", hanging, "--names", tmp_path / "names.yaml")
     assert done.exit_code == 2 and f"names.yaml {said}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "said", "unsaid"),
+    [
+        ("import horovod.torch as hvd\nhvd.init()\nif hvd.rank() == 0:\n    hvd.allreduce(1)\n", 5,
+         "train.py:4: horovod.torch.allreduce may be a collective. Name it: --collective horovod.torch.", "rank. Name"),
+        ("from mpi4py import MPI\ncomm = MPI.COMM_WORLD\ncomm.Bcast(1)\n", 5, "comm.Bcast may be a collective", "rank. Name"),
+        ("import horovod.torch as hvd\nif hvd.local_rank():\n    hvd.exchange(1)\n", 5,
+         "horovod.torch.local_rank asks for a rank. Name the collectives: --collective NAME", "may be"),
+        ("import numpy as np\nprint(np.broadcast_to(1, 3))\n", 0, "0 roots", "Not explored"),
+    ],
+)  # fmt: skip
+def test_where_nothing_was_explored_the_answer_is_not_nothing_found(
+    text: str, code: int, said: str, unsaid: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    done = compare("concurrency", "train.py")
+    words = " ".join(done.output.split())
+    assert done.exit_code == code and "nothing explored: no thread, lock or collective is known here" in words
+    assert said in words and unsaid not in words and "nothing found" not in words
+
+
+def test_a_call_that_may_be_a_collective_is_said_beside_what_was_explored(hanging: Path) -> None:
+    fine = HANGS.replace("    if rank == 0:\n        dist", "    dist").format(comment="")
+    hanging.write_text(
+        "import horovod.torch as hvd\n" + fine.replace("    dist.barrier()", "    dist.barrier()\n    hvd.allgather(1)")
+    )
+    done = compare("concurrency", hanging)
+    assert done.exit_code == 0 and "nothing found in what was explored" in done.output
+    assert "horovod.torch.allgather may be a collective" in " ".join(done.output.split())
+    named = compare("concurrency", hanging, "--collective", "horovod.torch.allgather")
+    assert named.exit_code == 0 and "nothing found\n" in named.output
