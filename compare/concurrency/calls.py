@@ -9,10 +9,10 @@ from typing import Any
 
 from compare.concurrency.control_flow import NOWHERE, Graph
 from compare.concurrency.evaluation import Evaluation
-from compare.concurrency.findings import Step
 from compare.concurrency.program import last_name
 from compare.concurrency.state import MOST_FRAMES, Frame, Operation, Process, System
 from compare.concurrency.values import (
+    BUFFERS,
     Class,
     Function,
     Instance,
@@ -23,12 +23,6 @@ from compare.concurrency.values import (
     reachable,
 )
 
-SOME = "some exception"
-"""An exception that data or the machine cause, so that one rank may get it alone."""
-_CATCHES_SOME = {
-    "Exception", "BaseException", "RuntimeError", "OutOfMemoryError", "OSError", "IOError", "ValueError", "UnicodeDecodeError",
-    "EOFError", "ConnectionError", "UnidentifiedImageError",
-}  # fmt: skip
 _SMALL = 40
 """Nodes of a function that is executed although nothing in it matters."""
 
@@ -59,7 +53,7 @@ class Calls(Evaluation):
         frame.shared = _declared(tree)
         self._bind_arguments(process, frame, tree.args, function, values, words)
         if graph.is_generator:
-            kind = "contextmanager" if "contextmanager" in _decorators(tree) else "generator"
+            kind = "contextmanager" if "contextmanager" in decorators(tree) else "generator"
             thing = Thing(kind=kind, owner=frame, name=graph.name)
             frame.generator = thing
             on_return(thing)
@@ -94,7 +88,8 @@ class Calls(Evaluation):
             elif name not in bound and name in defaults:
                 bound[name] = self.evaluate(process, defaults[name], outer)
             elif name not in bound:
-                bound[name] = self.named(process, name) or Unknown()
+                made = Unknown(origin=(*process.where, id(function.tree), name))
+                bound[name] = self.named(process, name) or self.by_name(name, made)
         if arguments.vararg:
             bound[arguments.vararg.arg] = Sequenced(list(given[len(names) :]))
         if arguments.kwarg:
@@ -105,8 +100,10 @@ class Calls(Evaluation):
         self, process: Process, of: Class, values: Sequence[Value], words: Mapping[str, Value], deliver: Callable[[Value], None]
     ) -> bool:
         """Make an instance of a class of the package. False: its `__init__` is not executed."""
-        step = process.here() if process.frames else Step(of.module.file, 0, "")
-        instance = Instance(of=of, site=(step.file, step.line))
+        site = process.site if process.frames else (of.module.file, 0, 0)
+        instance = Instance(of=of, origin=process.where, site=site)
+        if of.tree is not None and self.program.has_buffers(of.tree):
+            instance.marks = frozenset([BUFFERS])
         initial = self.member(process, of, "__init__")
         if isinstance(initial, Function):
             function = Function(tree=initial.tree, module=initial.module, receiver=instance, owner=initial.owner)
@@ -177,13 +174,13 @@ class Calls(Evaluation):
 
     def caught(self, process: Process, exception: str) -> bool:
         """Whether a handler of this process takes such an exception here."""
-        return any(_catches(frame.graph, frame.node.error, exception) for frame in process.frames)
+        return any(self.program.catches(frame.graph, frame.node.error, exception) for frame in process.frames)
 
-    def may_fail(self, process: Process) -> bool:
+    def may_fail(self, process: Process, exception: str) -> bool:
         """Whether an exception here is worth a look: the code expects it, or a lock would stay taken."""
         frame = process.frame
         explicit = any(by_acquire for _, _, by_acquire in process.held)
-        if not (explicit or self.caught(process, SOME)):
+        if not (explicit or self.caught(process, exception)):
             return False
         node = frame.node
         if explicit or node.error == NOWHERE:
@@ -212,39 +209,6 @@ class Calls(Evaluation):
         process.waiting = operation._replace(act=act)
 
 
-def matches(kind: Any, exception: str) -> bool:
-    """Whether `except kind` takes an exception."""
-    if kind is None:
-        return True
-    names = {last_name(each) for each in (kind.elts if isinstance(kind, ast.Tuple) else [kind])}
-    if exception == SOME:
-        return not names.isdisjoint(_CATCHES_SOME)
-    if exception in ("SystemExit", "KeyboardInterrupt"):
-        return not names.isdisjoint({exception, "BaseException"})
-    return not names.isdisjoint({exception, "Exception", "BaseException"})
-
-
-@functools.lru_cache(maxsize=8192)
-def _catches(graph: Graph, place: int, exception: str) -> bool:
-    seen: set[int] = set()
-    waiting = [place]
-    while waiting:
-        one = waiting.pop()
-        if one == NOWHERE or one in seen:
-            continue
-        seen.add(one)
-        node = graph.nodes[one]
-        if node.kind == "catch":
-            if any(matches(kind, exception) for kind, _, _ in node.extra):
-                return True
-            waiting.append(node.error)
-        elif node.kind == "reraise":
-            waiting.append(node.error)
-        else:
-            waiting += node.ways
-    return False
-
-
 def _meeting(graph: Graph, one: int, two: int) -> int | None:
     joins = graph.joins
     ways: list[int] = [one]
@@ -260,8 +224,9 @@ def _until(graph: Graph, place: int, end: int) -> list[Any]:
     return [] if place in (end, len(graph.nodes)) else [graph.nodes[place], *graph.between(place, end)]
 
 
-def _decorators(tree: Any) -> set[str]:
-    return {last_name(each) for each in getattr(tree, "decorator_list", [])}
+def decorators(tree: Any) -> set[str]:
+    """The last names of what decorates a function."""
+    return {last_name(each.func if isinstance(each, ast.Call) else each) for each in getattr(tree, "decorator_list", [])}
 
 
 @functools.lru_cache(maxsize=8192)

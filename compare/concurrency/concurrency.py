@@ -73,6 +73,7 @@ def report(
     target: str, files: int, searched: Searched, findings: Sequence[Finding], suppressed: Sequence[tuple[Finding, str]]
 ) -> Report:
     """What was found, with the way of each thread or rank, and what was not explored."""
+    certain = [each for each in findings if each.condition is None]
     said = [(f"{each.file}:{each.line}: {each.severity} {each.rule}", [each.says, *_traces(each)]) for each in findings]
     hidden = [f"{each.file}:{each.line} {each.rule}, because {reason}" for each, reason in suppressed]
     left = [f"{each}." for each in searched.left]
@@ -82,25 +83,30 @@ def report(
     )
     alike = [f"{each.file}:{each.line}: {each.says}" for each in sorted(searched.assumed) if searched.assumed[each]]
     nothing = "nothing found in what was explored" if left else "nothing found"
+    if not searched.roots:
+        nothing = "nothing explored: no thread, lock or collective is known here"
     if alike:
         decisions = wording.count(len(alike), "unknown decision")
         nothing += f", if {decisions} {'is' if len(alike) == 1 else 'are'} the same on all ranks"
     sections = (("Suppressed", hidden), (ALIKE, _few(alike)), ("Not explored", _few(left)))
-    verdict = wording.count(len(findings), "finding") if findings else nothing
+    verdict = wording.count(len(certain), "finding") if certain else nothing
+    if len(certain) < len(findings):
+        verdict += f", and {wording.count(len(findings) - len(certain), 'conditional warning')}"
     return Report(
         title=f"Deadlocks and races in {target}",
         name=NAME,
         facts=[f"{explored}: {verdict}"],
-        marks=[Mark("Findings", str(len(findings)), "bad" if findings else "good")],
+        marks=[Mark("Findings", str(len(certain)), "bad" if certain else "good")],
         findings=[*said, *((title, lines) for title, lines in sections if lines)],
         values={
-            "findings": [_plain(each) for each in findings],
+            "findings": [_plain(each) for each in certain],
+            "conditional": [_plain(each) for each in findings if each.condition is not None],
             "suppressed": [{**_plain(each), "reason": reason} for each, reason in suppressed],
             "taken_alike": alike,
             "not_explored": searched.left,
             "explored": {"files": files, "roots": searched.roots, "executions": searched.executions, "nodes": searched.nodes},
         },
-        exit_code=exits.FINDINGS if findings else 0,
+        exit_code=exits.FINDINGS if certain else exits.UNKNOWN if left and not searched.roots else 0,
     )
 
 
@@ -139,5 +145,6 @@ def _plain(finding: Finding) -> dict[str, Any]:
         "file": finding.file,
         "line": finding.line,
         "message": finding.says,
+        "condition": None if finding.condition is None else finding.condition._asdict(),
         "paths": [{"who": who, "steps": [step._asdict() for step in steps]} for who, steps in finding.paths],
     }

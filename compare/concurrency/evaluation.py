@@ -8,19 +8,25 @@ from dataclasses import replace
 from typing import Any
 
 from compare.concurrency import races
-from compare.concurrency.meanings import RANK_VARIABLES, SIZE_VARIABLES
-from compare.concurrency.program import Module, last_name
+from compare.concurrency.meanings import RANK_VARIABLES, SIZE_VARIABLES, is_loader, is_measured
+from compare.concurrency.program import Module, bound, last_name
 from compare.concurrency.state import Frame, Place, Process, State
 from compare.concurrency.values import (
+    ALIKE,
+    LARGE,
     LOCAL,
+    NAMED_LOADER,
     NO_MARKS,
+    OWN,
     UNEVEN,
+    UNSURE,
     Class,
     Const,
     Counted,
     Function,
     Instance,
     Lib,
+    Marks,
     Method,
     Sequenced,
     Thing,
@@ -38,6 +44,14 @@ _ALIKE = {"module", "training", "requires_grad", "shape", "dtype", "device", "nd
 _SAME_NUMBERS = {"to", "cuda", "cpu", "int", "long", "float", "double", "clone", "detach"}
 """Methods of a tensor that give the same numbers elsewhere."""
 
+ITSELF = {"to", "cuda", "cpu", "float", "half", "double", "train", "eval", "requires_grad_"}
+"""Methods of a model that return it."""
+READS_ITEM = {"get", "setdefault", "pop"}
+"""Methods of a dictionary that read the item of their first argument."""
+
+VIEWS = {"keys", "values", "items", "copy"}
+"""Methods of a dictionary or list whose result is as long as it."""
+
 
 class Evaluation(State):
     """Evaluates expressions. Calls in them have been made before: each is a node of its own."""
@@ -54,6 +68,16 @@ class Evaluation(State):
             if meanings.is_first(name):
                 return Const(process.system.rank == 0, marks=_LOCAL)
         return Const(self.ranks) if meanings.is_size(name) and process.system.rank is not None else None
+
+    @staticmethod
+    def by_name(name: str, value: Value) -> Value:
+        """The value, which may be of the rank's own data by the name of the variable that it is bound to."""
+        if isinstance(value, Unknown) and not value.dotted and not value.marks & {LOCAL, ALIKE}:
+            if is_measured(name):
+                value.marks |= {OWN}
+            elif is_loader(name):
+                value.marks |= {NAMED_LOADER}
+        return value
 
     def evaluate(self, process: Process, tree: ast.AST | None, frame: Frame) -> Value:
         """The value of an expression."""
@@ -109,7 +133,8 @@ class Evaluation(State):
             case ast.ListComp() | ast.SetComp() | ast.GeneratorExp():
                 source = of(tree.generators[0].iter)
                 uneven = {UNEVEN} if source.marks & {LOCAL} and tree.generators[0].ifs else set[str]()
-                return Unknown(marks=marks_of([source]) | uneven)
+                large = set[str]() if isinstance(length(source), Const) else {LARGE}
+                return Unknown(marks=marks_of([source]) | uneven | large)
             case ast.Call() | ast.Await() | ast.Yield() | ast.YieldFrom():
                 return Unknown()
             case _:
@@ -190,7 +215,7 @@ class Evaluation(State):
                 value = self.imported(process, module, statement, name)
             case ast.Assign() | ast.AnnAssign() if statement.value is not None:
                 names[name] = Unknown()  # for a circle
-                value = self.simple(process, module, statement.value, name)
+                value = self._settled(process, module, statement, names).get(name, names[name])
             case _:
                 if name == "__name__":
                     value = Const("__main__")
@@ -198,10 +223,31 @@ class Evaluation(State):
                     value = Lib(f"builtins.{name}")
                 else:
                     value = self.named(process, name) or Unknown()
+        if isinstance(value, Unknown) and not value.origin:
+            value.origin = (module.name, name)
         names[name] = value
         return value
 
-    def simple(self, process: Process, module: Module, tree: ast.expr, name: str) -> Value:
+    def _settled(
+        self, process: Process, module: Module, statement: ast.Assign | ast.AnnAssign, names: dict[str, Value], owner: str = ""
+    ) -> dict[str, Value]:
+        """The values of all names that a statement outside of functions binds. Those that `names` lacks are added to it.
+
+        Args:
+            owner: begins the names of a class in `names`.
+        """
+        assert statement.value is not None
+        frame = Frame(self.program.graph(module.tree), module, 0)
+        value = self.simple(process, module, statement.value)
+        computed, self.computed = self.computed, False  # of the assignment that asks for it
+        for target in statement.targets if isinstance(statement, ast.Assign) else [statement.target]:
+            self.assign(process, target, value, frame)
+        self.computed = computed
+        for name, each in frame.names.items():
+            names.setdefault(owner + name, each)
+        return frame.names
+
+    def simple(self, process: Process, module: Module, tree: ast.expr) -> Value:
         """The value of an expression at the top of a module that is not executed."""
         raise NotImplementedError
 
@@ -247,9 +293,11 @@ class Evaluation(State):
                     return replace(found, receiver=receiver)
                 if found is not None:
                     return found
+                if name in ITSELF:
+                    return Method(of=value, name=name)
                 if value.of is not None and self.thread_base(process, value.of):
                     return Method(of=self.own_thread(process, value), name=name)
-                return value.attributes.setdefault(name, self.named(process, name) or Unknown())
+                return value.attributes.setdefault(name, self.named(process, name) or _part_of(value, name))
             case Class():
                 found = self.member(process, value, name)
                 if found is None:
@@ -264,8 +312,10 @@ class Evaluation(State):
                 known = None if name in ("rank",) and value.dotted == "shape" else self.named(process, name)
                 if known is None:
                     inherited = NO_MARKS if name in _ALIKE else marks_of([value])
-                    known = Unknown(marks=inherited, dotted="shape" if name == "shape" else "")
-                    if name in self.program.words or name in ("no_sync",):
+                    inherited |= {ALIKE} if name == "grad" else NO_MARKS
+                    known = _part_of(value, name, inherited)
+                    known.dotted = "shape" if name == "shape" else ""
+                    if name in self.program.words or name in READS_ITEM | VIEWS or name == "no_sync":
                         return Method(of=value, name=name)
                     if name in _SAME_NUMBERS and "?of" in value.attributes:
                         known.attributes["?of"] = value.attributes["?of"]
@@ -295,12 +345,11 @@ class Evaluation(State):
             match statement:
                 case ast.FunctionDef() | ast.AsyncFunctionDef() if statement.name == name:
                     return Function(tree=statement, module=of.module, closure=of.closure, owner=of)
-                case ast.Assign() if any(isinstance(each, ast.Name) and each.id == name for each in statement.targets):
-                    key = f"{of.tree.name}.{name}"
-                    names = process.system.names.setdefault(of.module.name, {})
-                    if key not in names:
-                        names[key] = self.simple(process, of.module, statement.value, name)
-                    return names[key]
+                case ast.Assign() | ast.AnnAssign() if statement.value is not None and name in bound(statement):
+                    owner, names = f"{of.tree.name}.", process.system.names.setdefault(of.module.name, {})
+                    if owner + name not in names:
+                        self._settled(process, of.module, statement, names, owner)
+                    return names.get(owner + name)
                 case _:
                     pass
         for base in self.bases(process, of):
@@ -351,7 +400,7 @@ class Evaluation(State):
             begin, end = (marks_of([each]) & {LOCAL, UNEVEN} for each in parts[:2])
             from_the_end = isinstance(index.upper, ast.UnaryOp)
             if index.upper is not None and not (begin or end or from_the_end):
-                marks -= {UNEVEN}  # shard[:n]: cut to one length
+                marks -= {UNEVEN, UNSURE}  # shard[:n]: cut to one length
             if index.step is not None and index.lower is not None and LOCAL in parts[0].marks:
                 marks |= {UNEVEN, LOCAL}  # files[rank::ranks]: the last ranks may get one less
             return Unknown(marks=marks)
@@ -360,12 +409,9 @@ class Evaluation(State):
             return self.variable(process, str(key.value))
         place = key.value if isinstance(key, Const) and isinstance(key.value, int) else None
         if isinstance(of, Sequenced) and of.exact and place is not None and -len(of.items) <= place < len(of.items):
-            return of.items[place]
+            return self.item_read(of, key, of.items[place])
         if isinstance(of, (Unknown, Instance)):
-            name = f"[{key.value!r}]" if isinstance(key, Const) else "[]"
-            if name in of.attributes:
-                return of.attributes[name]
-            return Unknown(marks=marks_of([of, key]))
+            return self.item_read(of, key, of.attributes.get(item_name(key)) or Unknown(marks=marks_of([of, key])))
         if isinstance(of, Sequenced) and of.items:
             things = [each for each in of.items if isinstance(each, (Thing, Instance, Function))]
             if things:
@@ -374,6 +420,10 @@ class Evaluation(State):
                         each.is_open = True  # which one it is, is not known
                 return Unknown()
         return Unknown(marks=marks_of([of, key]))
+
+    def item_read(self, of: Value, key: Value, value: Value) -> Value:
+        """What was read at a key of a list or dictionary, so that writing it back there is an update."""
+        return self._noted(_item_of(of, item_name(key)), value) if isinstance(key, Const) else value
 
     def variable(self, process: Process, name: str) -> Value:
         """A variable of the environment."""
@@ -387,7 +437,7 @@ class Evaluation(State):
         """Bind a value to a target of an assignment."""
         match target:
             case ast.Name():
-                self._bind(process, target.id, value, frame)
+                self._bind(process, target.id, self.by_name(target.id, value) if self.computed else value, frame)
             case ast.Tuple() | ast.List():
                 items = value.items if isinstance(value, Sequenced) and len(value.items) == len(target.elts) else None
                 for place, each in enumerate(target.elts):
@@ -396,11 +446,12 @@ class Evaluation(State):
             case ast.Starred():
                 self.assign(process, target.value, Unknown(marks=marks_of([value])), frame)
             case ast.Attribute():
+                value = self.by_name(target.attr, value) if self.computed else value
                 self._store(process, self.evaluate(process, target.value, frame), target.attr, value, target)
             case ast.Subscript():
                 of, key = self.evaluate(process, target.value, frame), target.slice
                 name = self.evaluate(process, key, frame) if not isinstance(key, ast.Slice) else Const(":")
-                self._store(process, of, f"[{name.value!r}]" if isinstance(name, Const) else "[]", value, target)
+                self._store(process, of, item_name(name), value, target)
                 _put(of, name, value)
             case _:
                 pass
@@ -426,6 +477,8 @@ class Evaluation(State):
         self.use(process, place, kind, says)
 
     def _store(self, process: Process, of: Value, name: str, value: Value, target: ast.AST) -> None:
+        if name.startswith("[") and ("read", *(place := _item_of(of, name))) in value.marks:
+            self._write(process, place, value, ast.unparse(target))
         if isinstance(of, Thing) and name == "daemon":
             of.flags = of.flags | {"daemon"} if truth(value) is not False else of.flags - {"daemon"}
         elif isinstance(of, Instance) or (isinstance(of, Unknown) and not of.dotted):
@@ -449,6 +502,7 @@ class Evaluation(State):
         load = ast.copy_location(_loaded(target), target)
         before = self.evaluate(process, load, frame)
         after = binary(tree.op, before, value)
+        after = self.by_name(last_name(target), after)
         place: Place | None = None
         if isinstance(target, ast.Attribute):
             of = self.evaluate(process, target.value, frame)
@@ -456,7 +510,7 @@ class Evaluation(State):
         elif isinstance(target, ast.Subscript) and not isinstance(target.slice, ast.Slice):
             of, key = self.evaluate(process, target.value, frame), self.evaluate(process, target.slice, frame)
             if isinstance(of, (Unknown, Sequenced, Instance)) and isinstance(key, Const):
-                place = of, f"[{key.value!r}]"
+                place = _item_of(of, item_name(key))
         elif isinstance(target, ast.Name) and target.id in frame.shared:
             level = frame.parent
             while level is not None and target.id not in level.names:
@@ -468,8 +522,8 @@ class Evaluation(State):
         if isinstance(target, ast.Subscript):
             of = self.evaluate(process, target.value, frame)
             key = Const(":") if isinstance(target.slice, ast.Slice) else self.evaluate(process, target.slice, frame)
-            if isinstance(of, Unknown) and isinstance(key, Const) and f"[{key.value!r}]" in of.attributes:
-                of.attributes[f"[{key.value!r}]"] = after
+            if isinstance(of, Unknown) and isinstance(key, Const) and item_name(key) in of.attributes:
+                of.attributes[item_name(key)] = after
             _put(of, key, after)
         elif isinstance(target, ast.Name) and target.id not in frame.shared:
             frame.names[target.id] = after
@@ -479,6 +533,20 @@ class Evaluation(State):
                 of.attributes[target.attr] = after
         elif isinstance(target, ast.Name):
             process.system.names.setdefault(frame.module.name, {})[target.id] = after
+
+
+def item_name(key: Value) -> str:
+    """As what an item of a list or dictionary is kept."""
+    return f"[{key.value!r}]" if isinstance(key, Const) else "[]"
+
+
+def _item_of(of: Value, name: str) -> Place:
+    """The place of an item. Copies of an unknown value share their attributes, so these know of whom."""
+    return (of.attributes.setdefault("?self", of) if isinstance(of, Unknown) else of), name
+
+
+def _part_of(value: Value, name: str, marks: Marks = NO_MARKS) -> Unknown:
+    return Unknown(marks=marks, origin=(*value.origin, name) if value.origin else ())
 
 
 def _put(of: Value, key: Value, value: Value) -> None:
@@ -507,9 +575,9 @@ def length(value: Value) -> Value:
     """`len(value)`, the same whenever it is asked."""
     if isinstance(value, Sequenced) and value.exact:
         return Const(len(value.items))
+    marks = _LOCAL if UNEVEN in value.marks else frozenset([OWN]) if UNSURE in value.marks else NO_MARKS
     if isinstance(value, (Unknown, Instance)):
-        marks = _LOCAL if UNEVEN in value.marks else NO_MARKS
-        return value.attributes.setdefault("len()", Unknown(marks=marks))
+        return value.attributes.setdefault("len()", _part_of(value, "len()", marks))
     if isinstance(value, Counted) and value.stop is not None:
         return value.stop
-    return Unknown(marks=_LOCAL if UNEVEN in value.marks else NO_MARKS)
+    return _part_of(value, "len()", marks)

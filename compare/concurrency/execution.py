@@ -4,37 +4,45 @@ from __future__ import annotations
 
 import ast
 import functools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from compare.concurrency.calls import SOME, matches
+from compare.concurrency.calls import decorators
 from compare.concurrency.control_flow import Node
-from compare.concurrency.evaluation import length
+from compare.concurrency.evaluation import ITSELF, READS_ITEM, VIEWS, length
 from compare.concurrency.meanings import (
     DDP_CLASSES,
+    FINITE,
     LOADERS,
     LOCAL_CALLS,
     MADE_OF_SHAPE,
+    NO_GRADIENTS,
     POLITE,
-    REPLICA_COLLECTIVES,
-    REPLICA_CONTEXT,
-    STRATEGIES,
-    TENSORFLOW_COLLECTIVES,
+    has_buffers,
     is_point_to_point,
+    may_combine,
     may_exchange,
+    reads,
 )
-from compare.concurrency.program import Module, Root, bound, last_name, stored_names
+from compare.concurrency.program import SOME, Module, Root, bound, last_name, raised_by, stored_names
 from compare.concurrency.ranks import Ranks
-from compare.concurrency.state import MOST_VISITS, Budget, Frame, Operation, Path, Process, System
+from compare.concurrency.state import MOST_VISITS, Budget, Frame, Numbers, Operation, Path, Process, System
 from compare.concurrency.values import (
+    ALIKE,
+    BUFFERS,
     DDP,
     ITEM,
+    LARGE,
     LOADER,
     LOCAL,
+    NAMED_LOADER,
     NO_MARKS,
     NONE,
+    OWN,
     UNEVEN,
+    UNSURE,
     Class,
     Const,
     Counted,
@@ -47,19 +55,29 @@ from compare.concurrency.values import (
     Unknown,
     Value,
     marks_of,
+    reachable,
     truth,
 )
 
 _EXACT = 4
-"""A loop over this many numbers at most is executed as often as it says. Longer ones turn twice."""
+"""A loop over this many numbers at most is executed as often as it says. Longer ones turn twice, or more if a test counts."""
 _TWICE = 2
+_FEW = 4096
 _LOCAL = frozenset([LOCAL])
 _EXITS = {"sys.exit", "os._exit", "builtins.exit", "builtins.quit", "os.abort"}
 _PASSES_ITEMS = {"tqdm", "iter", "list", "tuple", "sorted", "reversed", "zip", "islice", "trange", "chain", "prefetch", "cycle"}
 _POLITE_MODULES = ("logging.", "warnings.", "time.", "math.", "json.", "os.path.", "re.", "random.", "gc.")
+_SIZED = {
+    "zeros", "ones", "empty", "full", "rand", "randn", "random", "normal", "uniform", "arange", "linspace", "randint", "bytes",
+    "bytearray", "state_dict", "read", "read_bytes", "load", "imread", "read_csv",
+}  # fmt: skip
+"""What these return may be large, unless it is made of few numbers."""
+_NUMBERS = {"item", "float", "int", "len", "sum", "mean", "min", "max", "bool", "std", "norm", "argmax", "hash", "str"}
+"""What these return is small, whatever it is made of."""
 _PLACES = {"device", "map_location", "device_ids", "output_device", "dtype"}
 _ALIKE = {"size", "numel", "dim", "type", "is_floating_point", "get_device", "device_count", "is_available", "named_parameters"}
 """Ranks get the same from these."""
+_ASKS_KIND = {"isinstance", "issubclass", "hasattr", "callable"}
 _POLITE_METHODS = {
     "info", "debug", "warning", "error", "exception", "critical", "format", "items", "keys", "values", "append", "item", "eval",
     "train", "zero_grad", "write", "flush", "strip", "split", "upper", "lower", "startswith", "endswith", "size", "numel",
@@ -179,16 +197,18 @@ class Execution(Ranks):
                 return True
         return False
 
-    def simple(self, process: Process, module: Module, tree: ast.expr, name: str) -> Value:
+    def simple(self, process: Process, module: Module, tree: ast.expr) -> Value:
         frame = Frame(self.program.graph(module.tree), module, 0)
         frame.names = process.system.names.setdefault(module.name, {})
+        if isinstance(tree, (ast.Tuple, ast.List)) and not any(isinstance(each, ast.Starred) for each in tree.elts):
+            return Sequenced([self.simple(process, module, each) for each in tree.elts])
         if isinstance(tree, ast.Call):
             callee = self.evaluate(process, tree.func, frame)
             values = [self.evaluate(process, each, frame) for each in tree.args]
             words = {each.arg: self.evaluate(process, each.value, frame) for each in tree.keywords if each.arg}
             made = self.thing(process, callee.dotted, values, words, callee.marks) if isinstance(callee, Lib) else None
             if made is not None:
-                made.name, made.site = name, (module.file, tree.lineno)
+                made.site = (module.file, tree.lineno, tree.col_offset)
                 return made
             if isinstance(callee, Lib) and callee.dotted == "builtins.object":
                 return Instance()
@@ -200,9 +220,9 @@ class Execution(Ranks):
         frame.now = frame.place
         node = frame.node
         if frame.parted and (names := frame.parted.pop(frame.now, None)):
-            self._differ(frame, names)
+            self._differ(process, frame, *names)
         frame.visits[frame.now] += 1
-        if frame.visits[frame.now] > MOST_VISITS:
+        if frame.visits[frame.now] > frame.most_visits:
             process.cut = True
             return
         frame.place = node.next
@@ -240,7 +260,7 @@ class Execution(Ranks):
                 self.throw(process, frame.error or SOME)
             case "catch":
                 for kind, name, entry in node.extra:
-                    if matches(kind, frame.error):
+                    if self.program.takes(kind, frame.error):
                         frame.place = entry
                         if name:
                             frame.names[name] = Unknown()
@@ -257,8 +277,10 @@ class Execution(Ranks):
             case ast.Assign():
                 self.literal = isinstance(tree.value, ast.Constant)
                 value = self.evaluate(process, tree.value, frame)
+                self.computed = isinstance(tree.value, (ast.Call, ast.BinOp))
                 for target in tree.targets:
                     self.assign(process, target, value, frame)
+                self.computed = False
             case ast.AnnAssign():
                 if tree.value is not None:
                     self.assign(process, tree.target, self.evaluate(process, tree.value, frame), frame)
@@ -284,6 +306,7 @@ class Execution(Ranks):
         if known is None and remembered is not None:
             known = remembered[1]
         local, negated = LOCAL in value.marks, bool(node.extra)
+        doubt = process.here(_shown(node.tree, negated)) if OWN in value.marks and not local else None
         if is_loop:
             frame.guessed = known is None
             for lock, _, _ in process.held if known is None else []:
@@ -295,14 +318,17 @@ class Execution(Ranks):
                 return
             if is_loop and frame.visits[frame.now] > _TWICE:
                 known = False
+                self._note_turns(frame, frame.now, node, None, _TWICE)
             else:
                 usual = is_loop or self.program.usual(frame.graph, frame.now)
-                known = usual != bool(self.choose(process, 2, local=local))
+                known = usual != bool(self.choose(process, 2, local=local, doubt=doubt))
             if isinstance(value, Unknown):
                 process.truths[id(value)] = value, known
             if not local:
-                process.note(f"assumes {'true' if known != negated else 'false'}: {_shown(node.tree, negated)}")
-            self._assume(process, _shown(node.tree, negated), same=not local)
+                step = process.note(f"assumes {'true' if known != negated else 'false'}: {_shown(node.tree, negated)}")
+                if doubt is not None:
+                    process.partings.append((process.collectives, step))
+            self._assume(process, _shown(node.tree, negated), same=not local and doubt is None)
         if local:
             quiet, _, _ = self.program.region(frame.graph, frame.now)
             self._part(
@@ -310,27 +336,54 @@ class Execution(Ranks):
             )
         frame.place = node.next if known else node.other
         if local:
-            self._watch(frame)
+            self._watch(process, frame)
 
-    def _watch(self, frame: Frame) -> None:
+    def _watch(self, process: Process, frame: Frame) -> None:
         """Note the numbers that are set on one way of a branch on which ranks may part."""
         _, join, nodes = self.program.region(frame.graph, frame.now)
         if join is None or join == len(frame.graph.nodes):
             return
-        names = frame.parted.setdefault(join, {})
-        names.update({name: frame.names[name] for name in stored_names(nodes) if _is_number(frame.names.get(name))})
-        names.update(dict.fromkeys(_numbered(nodes)))
+        places, before = frame.parted.setdefault(join, ({}, numbers(process, frame)))
+        numbered, counting = set(_numbered(nodes)), set(_numbered(nodes, counting=True))
+        for each in stored_names(nodes):
+            places[id(frame.names), each] = frame.names, (None if each in numbered else frame.names.get(each))
+        for each in _stored_attributes(nodes):
+            of = self.evaluate(process, each.value, frame)
+            if isinstance(of, Instance):
+                was = None if f".{each.attr}" in numbered else of.attributes.get(each.attr)
+                places[id(of.attributes), each.attr] = of.attributes, was
+        for key in places.keys() & before.keys():
+            if not counting & {key[1], f".{key[1]}"}:
+                before.pop(key)
 
     @staticmethod
-    def _differ(frame: Frame, names: Mapping[str, Value | None]) -> None:
-        """Mark what one rank has kept while another has set it, and numbers of the source that only some have got.
+    def _differ(process: Process, frame: Frame, places: Numbers, before: Numbers) -> None:
+        """Mark what one rank has kept while another has set it, and numbers that only some have got or counted.
 
         What is set to another value keeps that one's marks: all ranks may have got it from a collective.
+
+        Args:
+            places: what the source sets on one of the ways, and what it was before. None: this matters not, since a number of
+                the source is set there.
+            before: the numbers that there were, but for those that the source sets without counting them. A function that was
+                called may have counted one. In a loop that is followed for fewer turns than it has, such a number is any.
         """
-        for name, before in names.items():
-            value = frame.names.get(name)
-            if isinstance(value, Const) and _is_number(value) and before in (None, value):
-                frame.names[name] = Const(value.value, marks=value.marks | _LOCAL)
+        in_part = any(each.in_part for each in process.frames)
+        for (_, name), (holder, was) in places.items():
+            value = holder.get(name)
+            if isinstance(value, Const) and _is_number(value) and (was is None or was is value):
+                holder[name] = Const(value.value, marks=value.marks | _LOCAL)
+        for (_, name), (holder, was) in before.items():
+            value = holder.get(name)
+            if isinstance(value, Const) and isinstance(was, Const) and _is_number(value) and value.value != was.value:
+                marks = value.marks | _LOCAL
+                holder[name] = Unknown(marks=marks) if in_part else Const(value.value, marks=marks)
+
+    def _note_turns(self, frame: Frame, place: int, node: Node, turns: int | None, followed: int) -> None:
+        """Record that a loop is followed for fewer turns than it has, if a test in it may wait for a later one."""
+        if self.program.counts(frame.graph, place, by_item=turns is not None):
+            many = f"{turns} turns" if turns is not None else "unknown turns"
+            self.shortened[f"a loop of {many} (line {node.line}) followed for {followed}"] = None
 
     def _assume(self, process: Process, says: str, *, same: bool) -> None:
         """Record an unknown decision of ranks, and whether they take it alike."""
@@ -357,13 +410,24 @@ class Execution(Ranks):
             return
         assert join is not None
         assigned = [each.tree for each in nodes if each.kind == "do" and isinstance(each.tree, (ast.Assign, ast.AugAssign))]
+        guessed: list[Value] = []
         for _ in range(_TWICE):  # what is assigned may be used by the next, in whichever order they stand here
             for tree in assigned:
                 value = self._guess(process, frame, tree.value)
+                guessed += [value] if any(isinstance(each, ast.Attribute) for each in _targets(tree)) else []
                 for name in bound(tree):
                     before = frame.names.get(name)
                     if not isinstance(before, (Thing, Instance, Function)):  # those are mostly replaced by their like
                         frame.names[name] = Unknown(marks=marks_of([before, value]) | marks)
+        for each in _stored_attributes(nodes):
+            of = self.evaluate(process, each.value, frame)
+            if isinstance(of, Instance) and not isinstance(of.attributes.get(each.attr), (Thing, Instance, Function)):
+                of.attributes[each.attr] = Unknown(marks=marks_of([of.attributes.get(each.attr), *guessed]) | marks)
+        for each in nodes:
+            made = frame.temporary.get(id(each.tree)) if each.kind == "collect" else None
+            if isinstance(made, Sequenced):
+                made.exact = False
+                made.marks |= marks | ({UNEVEN} if LOCAL in marks else {UNSURE} if OWN in marks else NO_MARKS)
         for name in stored_names(nodes).difference(*map(bound, assigned)):
             if not isinstance(frame.names.get(name), (Thing, Instance, Function)):
                 frame.names[name] = Unknown(marks=marks_of([frame.names.get(name)]) | marks)
@@ -389,28 +453,27 @@ class Execution(Ranks):
 
     def _collect(self, process: Process, frame: Frame, node: Node) -> None:
         if node.extra == "begin":
-            frame.temporary[id(node.tree)] = Sequenced([])
+            frame.temporary[id(node.tree)] = Sequenced([], origin=process.where)
             return
         made = frame.temporary.get(id(node.tree))
         tree = node.tree.value if isinstance(node.tree, ast.DictComp) else node.tree.elt
         if isinstance(made, Sequenced):
-            made.items.append(self.evaluate(process, tree, frame))
+            self._grow(process, made, self.evaluate(process, tree, frame))
             if isinstance(node.tree, ast.DictComp):
                 made.exact = False
 
     def _raise(self, process: Process, frame: Frame, node: Node) -> None:
-        exc = node.tree.exc
-        if exc is None:
-            name = frame.error or SOME
-        else:
-            name = last_name(exc.func if isinstance(exc, ast.Call) else exc) or SOME
+        name = (raised_by(node.tree.exc) if node.tree.exc is not None else frame.error) or SOME
         process.thrown = process.note(f"raises {name}")
         self.throw(process, name)
 
     # Loops.
 
     def _iterator(self, process: Process, frame: Frame, tree: ast.expr) -> list[Any]:
-        """[items that are left or None, turns that are left, the value of each item, whether ranks may part here]."""
+        """[items that are left or None, turns that are left, the value of each item, whether ranks may part here].
+
+        Of items that are left, the second says whether there are more that are not followed.
+        """
         value = self.evaluate(process, tree, frame)
         if isinstance(value, Thing) and value.kind == "generator":
             return [value]
@@ -419,29 +482,37 @@ class Execution(Ranks):
         uneven = UNEVEN in value.marks
         stop = value.stop if isinstance(value, Counted) else None
         bounded, many = self._bound(process)
+        # A rank that leaves in a second turn is only missed in a third. What is compared with an earlier turn needs two.
+        # Other loops over the same turn as often.
+        usual = _TWICE + (process.system.rank is not None and ast.unparse(tree) in self.program.left_early)
         if isinstance(stop, Const) and isinstance(stop.value, int):
             most = max(_EXACT, many)
-            count = min(max(stop.value, 0), most) if stop.value <= _EXACT or bounded else _TWICE
-            return [[Const(each, marks=stop.marks) for each in range(count)], 0, None, LOCAL in stop.marks]
-        item_marks = {ITEM} | (_LOCAL if value.marks & {LOCAL, LOADER} else frozenset())
+            count = min(max(stop.value, 0), most) if stop.value <= _EXACT or bounded else usual
+            if count < stop.value <= MOST_VISITS - 4 and self.program.counts(frame.graph, frame.place, by_item=True):
+                count = stop.value
+                frame.most_visits = max(frame.most_visits, MOST_VISITS * count)
+            if count < stop.value:
+                self._note_turns(frame, frame.place, frame.node, stop.value, count)
+            return [[Const(each, marks=stop.marks) for each in range(count)], count < stop.value, None, LOCAL in stop.marks]
+        item_marks = _item_marks(value)
         wrapped = value.attributes.get("?items") if isinstance(value, Unknown) else None
         if isinstance(stop, Unknown):
             uneven = uneven or LOCAL in stop.marks
         # Without an effect on others, no turn differs from another.
         quiet, _, _ = self.program.region(frame.graph, frame.place)
-        options = [_TWICE, 0, *([many] if many else [])] if not uneven else [_TWICE, 1, 0]
-        subject = stop if stop is not None else value
-        key = ("turns", id(subject)) if not uneven and isinstance(subject, (Unknown, Instance)) else ()
+        options = [usual, 0, *([many] if many else [])] if not uneven else [usual, 1, 0]
+        # Loops over the same have as many turns, on all ranks and wherever they stand.
+        subject = stop if stop is not None else length(value)
+        key = ("turns", *subject.origin) if not uneven and subject.origin else ()
         if quiet and self.prune:
             turns = 1
-        elif key and process.system.rank is None:
-            if key not in self.shared_choices:
-                self.given.append(subject)  # so that its identity stays its own
-                self.shared_choices[key] = self.path.choose(len(options))
-            turns = options[min(self.shared_choices[key], len(options) - 1)]
         else:
-            self._assume(process, f"how many turns {_shown(tree)} has", same=not uneven)
-            turns = options[self.choose(process, len(options), local=uneven)]
+            options = self.turns.setdefault(key, options) if key else options
+            unsure = UNSURE in value.marks or (isinstance(stop, Unknown) and OWN in stop.marks)
+            doubt = process.here(f"how many turns {_shown(tree)} has") if unsure and not uneven else None
+            self._assume(process, f"how many turns {_shown(tree)} has", same=not uneven and doubt is None)
+            turns = options[self.choose(process, len(options), local=uneven, key=key, doubt=doubt)]
+        self._note_turns(frame, frame.place, frame.node, None, options[0])
         return [None, turns, (frozenset(item_marks), wrapped), uneven]
 
     def _bound(self, process: Process) -> tuple[bool, int]:
@@ -454,7 +525,7 @@ class Execution(Ranks):
         now = bool(self.room), many if self.room and many < MOST_VISITS else 0
         if process.system.rank is None:
             return now
-        return self.bounds.setdefault((process.key, *((id(each.node), each.visits[each.now]) for each in process.frames)), now)
+        return self.bounds.setdefault(process.where, now)
 
     def _next(self, process: Process, frame: Frame, node: Node) -> None:
         state: list[Any] = frame.loops.get(id(node.tree)) or [None, 0, (frozenset[Any](), None), False]
@@ -543,6 +614,9 @@ class Execution(Ranks):
             case Unknown() if value.dotted == "no_sync":
                 process.without_exchange += 1
                 entered(value)
+            case Unknown() if value.dotted == "no_grad":
+                process.without_gradients += 1
+                entered(value)
             case Unknown() if value.dotted == "join":
                 process.cut = True  # uneven ranks are what this is for
             case _:
@@ -565,6 +639,8 @@ class Execution(Ranks):
                     self.enter(process, function, [Unknown(), Unknown(), Unknown()], {}, lambda _: None)
             case Unknown() if value.dotted == "no_sync":
                 process.without_exchange -= 1
+            case Unknown() if value.dotted == "no_grad":
+                process.without_gradients -= 1
             case _:
                 pass
 
@@ -584,6 +660,8 @@ class Execution(Ranks):
         words = {each.arg: self.evaluate(process, each.value, frame) for each in tree.keywords if each.arg}
 
         def deliver(value: Value) -> None:
+            if isinstance(value, (Unknown, Sequenced)) and not value.origin:
+                value.origin = process.where
             frame.temporary[id(tree)] = value
 
         self.invoke(process, frame, callee, values, words, deliver)
@@ -616,8 +694,21 @@ class Execution(Ranks):
             case Method():
                 if not self._method(process, callee, values, words, deliver):
                     self._unread(process, callee, values, words, deliver)
+            case Unknown() if callee.dotted == "ddp" and BUFFERS in callee.marks:
+                self._forward(process, callee, values, words, deliver)
             case _:
                 self._unread(process, callee, values, words, deliver)
+
+    def _forward(self, process: Process, model: Unknown, values: list[Value], words: Mapping[str, Value], deliver: Any) -> None:
+        """Call a DistributedDataParallel: it broadcasts buffers first, unless its last forward made no gradients."""
+        made = Unknown(marks=_result_marks("", model, values, words))
+        synchronizes = model.attributes.get("?synchronizes", Const(True))
+        without = any("no_grad" in each or "inference_mode" in each for frame in process.frames for each in _decorated(frame))
+        model.attributes["?synchronizes"] = Const(not (without or process.without_gradients))
+        if truth(synchronizes):
+            self.collective(process, "forward (buffers)", [], {}, lambda _: deliver(made))
+        else:
+            deliver(made)
 
     def _unread(
         self, process: Process, callee: Value, values: Sequence[Value], words: Mapping[str, Value], deliver: Any
@@ -631,12 +722,23 @@ class Execution(Ranks):
         if not polite:
             self.escape([*values, *words.values()])
         of = callee.of if isinstance(callee, Method) else callee
-        made = Unknown(marks=_result_marks(name, of, values, words))
+        marks = _result_marks(name, of, values, words)
+        called = last_name(getattr(process.frame.node.tree, "func", ast.Name("")))
+        if has_buffers(dotted):
+            marks |= {BUFFERS}
+        if called in _NUMBERS:
+            marks -= {LARGE}
+        elif called in _SIZED and not _few(values):
+            marks |= {LARGE}
+        made = Unknown(marks=marks)
+        if name in VIEWS and isinstance(callee, Method):
+            made.attributes["len()"] = length(of)
         if dotted.startswith("torch.") and "ensor" in name:
             made.attributes["?of"] = Sequenced(list(values))
         elif isinstance(callee, Unknown) and "?of" in callee.attributes:
             made.attributes["?of"] = callee.attributes["?of"]
-        deliver(made)
+        reads = name in READS_ITEM and values and isinstance(callee, Method)
+        deliver(self.item_read(of, values[0], made) if reads else made)
 
     def _fails(self, process: Process, quiet: Function | None = None) -> bool:
         """Whether a call raises an exception here: one of the ways to look at.
@@ -646,11 +748,14 @@ class Execution(Ranks):
         """
         if quiet is not None and not self.program.may_raise(quiet.tree):
             return False
-        if not self.may_fail(process) or not self.choose(process, 2, local=True):
+        frame = process.frame
+        own = sorted(self.program.errors_of(frame.module, frame.node.tree)) if frame.node.kind == "call" else []
+        kinds = [each for each in (SOME, *own) if self.may_fail(process, each)]
+        if not kinds or not (chosen := self.choose(process, 1 + len(kinds), local=True)):
             return False
-        process.thrown = process.note(f"gets an exception from {_shown(process.frame.node.tree)}")
+        process.thrown = process.note(f"gets an exception from {_shown(frame.node.tree)}")
         process.partings.append((process.collectives, process.thrown))
-        self.throw(process, SOME)
+        self.throw(process, kinds[chosen - 1])
         return True
 
     def _library(
@@ -669,12 +774,14 @@ class Execution(Ranks):
         elif is_point_to_point(dotted):
             self.message(process, last, values, words, deliver)
         elif dotted in DDP_CLASSES:
-            made = Unknown(marks=frozenset([DDP]), dotted="ddp")
+            buffers = any(BUFFERS in each.marks for each in reachable([*values[:1], *words.values()]))
+            kept = buffers and truth(words.get("broadcast_buffers", Const(True))) is not False
+            made = Unknown(marks=frozenset([DDP, BUFFERS] if kept else [DDP]), dotted="ddp")
             self.collective(process, "DistributedDataParallel", [], words, lambda _: deliver(made))
-        elif dotted in STRATEGIES:
-            deliver(Unknown(dotted="strategy"))
-        elif dotted == REPLICA_CONTEXT:
-            deliver(Unknown(dotted="replica"))
+        elif dotted in NO_GRADIENTS:
+            deliver(Unknown(dotted="no_grad"))
+        elif self.program.meanings.makes(dotted):
+            deliver(Unknown(dotted=dotted))
         elif (made_thing := self.thing(process, dotted, values, words, callee.marks)) is not None:
             deliver(made_thing)
         elif last == "get_context" and "multiprocessing" in dotted:
@@ -702,7 +809,9 @@ class Execution(Ranks):
         elif dotted in LOADERS:
             sampled = "sampler" in words or "batch_sampler" in words
             uneven = frozenset([UNEVEN]) if not sampled and any(UNEVEN in each.marks for each in values) else frozenset[Any]()
-            deliver(Unknown(marks=frozenset([LOADER]) | uneven))
+            held = marks_of([each for one in values[:1] if isinstance(one, Instance) for each in one.attributes.values()])
+            unsure = frozenset[Any]() if sampled else (held | marks_of(values)) & {UNSURE}
+            deliver(Unknown(marks=frozenset([LOADER]) | uneven | unsure))
         elif dotted == "torch.distributed.algorithms.join.Join":
             deliver(Unknown(dotted="join"))
         elif last == "DistributedSampler":
@@ -750,7 +859,7 @@ class Execution(Ranks):
                 elif isinstance(first, Sequenced) and first.exact:
                     deliver(Sequenced([Sequenced([Const(place), each]) for place, each in enumerate(first.items)]))
                 else:
-                    attributes: dict[str, Value] = {"?items": first}
+                    attributes: dict[str, Value] = {"?items": first, "len()": length(first)}
                     deliver(Unknown(marks=first.marks, attributes=attributes))
             case "zip" if values and all(isinstance(each, Sequenced) and each.exact for each in values):
                 columns = [each.items for each in values if isinstance(each, Sequenced)]
@@ -771,6 +880,8 @@ class Execution(Ranks):
                 deliver(Instance())
             case "next" if isinstance(first, Thing):
                 deliver(Unknown(marks=frozenset([ITEM])))
+            case "next" if first is not None and first.marks & {LOADER, NAMED_LOADER}:
+                deliver(Unknown(marks=_item_marks(first)))
             case _:
                 return False
         return True
@@ -786,11 +897,9 @@ class Execution(Ranks):
             of.is_open = of.is_open or name in ("add_done_callback",)
             return False
         if isinstance(of, Sequenced):
-            return self._of_list(of, name, values, deliver)
+            return self._of_list(process, of, name, values, deliver)
         if isinstance(of, Unknown):
-            if of.dotted == "strategy" and name in TENSORFLOW_COLLECTIVES:
-                self.collective(process, f"strategy.{name}", [], {}, deliver)
-            elif of.dotted == "replica" and name in REPLICA_COLLECTIVES:
+            if self.program.meanings.collective(f"{of.dotted}.{name}") is not None:
                 self.collective(process, name, [], {}, deliver)
             elif of.dotted == "ddp" and name in ("no_sync", "join"):
                 deliver(Unknown(dotted=name))
@@ -804,16 +913,24 @@ class Execution(Ranks):
             else:
                 return False
             return True
+        if isinstance(of, Instance) and name in ITSELF:
+            deliver(of)
+            return True
         if (named := self.named(process, name)) is not None and isinstance(of, Lib):
             deliver(named)
             return True
         return False
 
-    @staticmethod
-    def _of_list(of: Sequenced, name: str, values: list[Value], deliver: Any) -> bool:
+    def _grow(self, process: Process, of: Sequenced, value: Value) -> None:
+        """Append to a list. What loops of unknown length append may be large for a queue between processes."""
+        of.items.append(value)
+        if self.program.has_processes and self.is_large(self.size_of(process, value)):
+            of.marks |= {LARGE}
+
+    def _of_list(self, process: Process, of: Sequenced, name: str, values: list[Value], deliver: Any) -> bool:
         match name:
             case "append" | "add" if values:
-                of.items.append(values[0])
+                self._grow(process, of, values[0])
             case "extend" if values and isinstance(values[0], Sequenced):
                 of.items += values[0].items
                 of.exact = of.exact and values[0].exact
@@ -858,22 +975,87 @@ def _result_marks(name: str, of: Value, values: Sequence[Value], words: Mapping[
     telling = values[:1] if name.startswith("load") else [] if name in ("to", "cuda", "device") else values
     telling = [*telling, *(each for word, each in words.items() if word not in _PLACES)]
     marks = NO_MARKS if name in _ALIKE else marks_of([*telling, of])
-    return marks - {LOCAL} if may_exchange(name) else marks
+    if name in _ASKS_KIND:
+        return marks - {OWN}
+    if LOCAL in marks and reads(name):
+        marks |= {UNSURE}
+    if may_exchange(name):
+        return marks - {LOCAL, OWN} | {ALIKE}
+    if may_combine(name):
+        return marks - {OWN} | {ALIKE}
+    return marks | {OWN} if name in FINITE and not marks & {LOCAL, ALIKE} else marks
+
+
+def _item_marks(value: Value) -> frozenset[Any]:
+    """The marks of what a loop over it gets."""
+    by_data = _LOCAL if value.marks & {LOCAL, LOADER} else {OWN} if value.marks & {OWN, NAMED_LOADER} else NO_MARKS
+    return frozenset({ITEM} | by_data)
+
+
+def _decorated(frame: Frame) -> set[str]:
+    return decorators(frame.function.tree) if frame.function is not None else set()
+
+
+def _few(values: Sequence[Value]) -> bool:
+    """Whether these sizes, or their first, are known and make few numbers."""
+    sizes = values[0].items if values and isinstance(values[0], Sequenced) else values
+    known = [each.value for each in sizes if isinstance(each, Const) and isinstance(each.value, (int, float))]
+    return bool(sizes) and len(known) == len(sizes) and math.prod(known) < _FEW
 
 
 def _is_number(value: Value | None) -> bool:
     return isinstance(value, Const) and isinstance(value.value, (int, float))
 
 
-def _numbered(nodes: Sequence[Node]) -> Iterator[str]:
-    """Names that these nodes set to a number of the source, or count up."""
+def _numbered(nodes: Sequence[Node], *, counting: bool = False) -> Iterator[str]:
+    """Names that these nodes set to a number of the source or count up, and attributes, which have a dot before them.
+
+    Args:
+        counting: only what they count.
+    """
     for each in nodes:
         tree = each.tree
         if each.kind == "do" and (
             isinstance(tree, ast.AugAssign)
-            or (isinstance(tree, ast.Assign) and isinstance(tree.value, ast.Constant) and _is_number(Const(tree.value.value)))
+            or (
+                not counting
+                and isinstance(tree, ast.Assign)
+                and isinstance(tree.value, ast.Constant)
+                and _is_number(Const(tree.value.value))
+            )
         ):
             yield from bound(tree)
+            yield from (f".{target.attr}" for target in _targets(tree) if isinstance(target, ast.Attribute))
+
+
+def _targets(tree: ast.Assign | ast.AugAssign) -> list[ast.expr]:
+    return tree.targets if isinstance(tree, ast.Assign) else [tree.target]
+
+
+def _stored_attributes(nodes: Sequence[Node]) -> Iterator[ast.Attribute]:
+    """The attributes of objects with a name that any of these nodes assigns."""
+    for node in nodes:
+        if node.kind == "do" and isinstance(node.tree, (ast.Assign, ast.AugAssign)):
+            for target in _targets(node.tree):
+                if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
+                    yield target
+
+
+def numbers(process: Process, frame: Frame) -> Numbers:
+    """Every number within reach, but for truth values: (identity of what holds it, name): (what holds it, the number)."""
+    holders: list[dict[str, Value]] = list(process.system.names.values())
+    level: Frame | None = frame
+    while level is not None:
+        holders.append(level.names)
+        level = level.parent
+    instances = (each for each in reachable([value for one in holders for value in one.values()]) if isinstance(each, Instance))
+    holders += [each.attributes for each in instances]
+    return {
+        (id(one), name): (one, value)
+        for one in holders
+        for name, value in one.items()
+        if _is_number(value) and not isinstance(getattr(value, "value", None), bool)
+    }
 
 
 def _nothing(_: Value) -> None:

@@ -9,6 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+CONDITIONAL = "conditional"
+"""The severity of what only happens if something differs between ranks that comes from their data. It is no finding."""
+
 
 class Rule(NamedTuple):
     severity: str
@@ -19,7 +22,7 @@ class Rule(NamedTuple):
 RULES = {
     "collective-missing": Rule("error", "One rank never reaches a collective that another rank waits in."),
     "collective-order": Rule("error", "Ranks reach different collectives at the same place of their order."),
-    "collective-group": Rule("error", "Ranks use their groups in different orders."),
+    "collective-group": Rule("error", "Ranks use their groups in different orders, or make them of different ranks."),
     "collective-shape": Rule("error", "Ranks give tensors of different shapes to one collective."),
     "collective-root": Rule("error", "Ranks name different roots of one collective."),
     "collective-threads": Rule("error", "Two threads of one rank use one group, so their order can differ by rank."),
@@ -29,6 +32,7 @@ RULES = {
     "lock-held": Rule("error", "A thread holds a lock while it waits for a thread that needs this lock."),
     "lock-not-released": Rule("warning", "An exception leaves a lock taken."),
     "queue-deadlock": Rule("error", "The ends of a bounded queue wait for each other."),
+    "queue-join": Rule("warning", "A process is joined before its queue is read, and ends only if a pipe holds its items."),
     "never-signalled": Rule("error", "A thread waits for something that nobody gives any more."),
     "pool-deadlock": Rule("error", "A task waits for a task that its own pool has no thread for."),
     "fork-after-threads": Rule("warning", "A process forks while it has other threads, whose locks stay taken in the child."),
@@ -57,10 +61,12 @@ class Finding:
     """(thread or rank, its way there)."""
     also: frozenset[tuple[str, int]] = field(default_factory=frozenset[tuple[str, int]])
     """Other places where a comment may suppress it."""
+    condition: Step | None = None
+    """What must differ between ranks for it, and comes from their data. None: it needs no such thing."""
 
     @property
     def severity(self) -> str:
-        return RULES[self.rule].severity
+        return RULES[self.rule].severity if self.condition is None else CONDITIONAL
 
     @property
     def places(self) -> frozenset[tuple[str, int]]:

@@ -12,6 +12,7 @@ from common import spec
 from common.spec import SpecError
 
 _TORCH = "torch.distributed."
+_POINT_TO_POINT = {"send", "recv", "isend", "irecv"}
 _TORCH_COLLECTIVES = {
     "all_reduce": 0, "reduce": 0, "broadcast": 0, "broadcast_object_list": 0, "all_gather": 0, "all_gather_into_tensor": 0,
     "all_gather_object": 0, "gather": 0, "gather_object": None, "scatter": 0, "scatter_object_list": 0, "reduce_scatter": 0,
@@ -24,16 +25,28 @@ ROOTED = {"broadcast": 1, "reduce": 1, "gather": 2, "scatter": 2, "broadcast_obj
 """Name: position of its root."""
 _KEEPS_LOCAL = {"reduce", "gather", "gather_object", "scatter", "scatter_object_list", "reduce_scatter", "all_to_all"}
 GROUP_AT = {"all_reduce": 2, "broadcast": 2, "barrier": 0, "all_gather": 2, "reduce": 3, "all_gather_object": 2}
-TENSORFLOW_COLLECTIVES = {"run", "reduce", "gather"}
-"""Methods of a MultiWorkerMirroredStrategy."""
-REPLICA_COLLECTIVES = {"all_reduce", "all_gather"}
-"""Methods of a replica context of TensorFlow."""
-STRATEGIES = {
-    "tensorflow.distribute.MultiWorkerMirroredStrategy",
-    "tensorflow.distribute.experimental.MultiWorkerMirroredStrategy",
+_OF_STRATEGY = {"run", "reduce", "gather"}
+_OF_ACCELERATOR = {"gather", "gather_for_metrics", "reduce", "pad_across_processes", "wait_for_everyone"}
+_OBJECTS = {
+    "tensorflow.distribute.MultiWorkerMirroredStrategy": _OF_STRATEGY,
+    "tensorflow.distribute.experimental.MultiWorkerMirroredStrategy": _OF_STRATEGY,
+    "tensorflow.distribute.get_replica_context": {"all_reduce", "all_gather"},
+    "accelerate.Accelerator": _OF_ACCELERATOR,
+    "accelerate.accelerator.Accelerator": _OF_ACCELERATOR,
 }
-REPLICA_CONTEXT = "tensorflow.distribute.get_replica_context"
+"""What makes an object: its methods that are collectives."""
+_MODULES = {
+    "accelerate.utils": {
+        "gather", "gather_object", "broadcast", "broadcast_object_list", "reduce", "pad_across_processes", "wait_for_everyone",
+    },
+}  # fmt: skip
+"""Modules besides `torch.distributed`: their functions that are collectives."""
 DDP_CLASSES = {"torch.nn.parallel.DistributedDataParallel", "torch.nn.parallel.distributed.DistributedDataParallel"}
+_BUFFERS = re.compile(
+    r"BatchNorm\w*|register_buffer|torchvision\.models\.(\w+\.)*"
+    r"((resne|wide_resne|dense|mobile|efficient|reg|shuffle|mnas|goog|inception)\w+|\w+_bn)"
+)
+NO_GRADIENTS = {"torch.no_grad", "torch.inference_mode"}
 LOADERS = {"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"}
 
 _RANK_NAMES = {
@@ -57,6 +70,7 @@ SIZE_VARIABLES = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS"}
 
 LOCAL_CALLS = {
     "time.time", "time.monotonic", "time.perf_counter", "time.process_time", "socket.gethostname", "os.getpid",
+    "time.time_ns", "time.monotonic_ns", "time.perf_counter_ns", "datetime.datetime.now", "datetime.datetime.utcnow",
     "torch.cuda.memory_allocated", "torch.cuda.max_memory_allocated", "torch.cuda.memory_reserved", "torch.cuda.mem_get_info",
     "platform.node", "psutil.virtual_memory", "os.getloadavg", "shutil.disk_usage",
 }  # fmt: skip
@@ -66,10 +80,53 @@ MADE_OF_SHAPE = {f"torch.{name}" for name in ("zeros", "ones", "empty", "rand", 
 _EXCHANGES = re.compile(r"broadcast(?!_(to|tensors|arrays|shapes))|bcast|all_?reduce|all_?gather")
 
 
+_MEASURED = re.compile(
+    r"(?:^|_)(?:loss|losses|acc|acc1|accuracy|score|perplexity|ppl)(?:_(?:value|val|item|sum|mean|avg|total))?$"
+)
+_LOADER = re.compile(r"(?:^|_)(?:data)?_?loader$", re.IGNORECASE)
+_COMBINES = re.compile(r"reduce|gather|sync|^compute$|grad.*norm|norm.*grad")
+_READS = re.compile(r"load|read|open|listdir|glob|dataset", re.IGNORECASE)
+FINITE = {"isnan", "isinf", "isfinite", "is_nan", "is_inf", "is_finite"}
+"""Functions that ask whether a number is one. They are asked of what may not be: the rank's own loss."""
+
+
+def is_measured(name: str) -> bool:
+    """Whether a variable holds what a rank measures on its own data, by its name."""
+    return _MEASURED.search(name) is not None
+
+
+def is_loader(name: str) -> bool:
+    """Whether a variable holds a loader of data, by its name."""
+    return _LOADER.search(name) is not None
+
+
+def may_combine(name: str) -> bool:
+    """Whether what a function gives may be of all ranks together, by its name: gradients are exchanged before their norm."""
+    return _COMBINES.search(name) is not None
+
+
+def reads(name: str) -> bool:
+    """Whether a function reads data from the place that it gets, by its name."""
+    return _READS.search(name) is not None
+
+
 def may_exchange(name: str) -> bool:
     """Whether a function that is not read may give all ranks the same, by its name."""
     return _EXCHANGES.search(name) is not None
 
+
+def has_buffers(dotted: str) -> bool:
+    """Whether a model that this makes has buffers, as running means. DistributedDataParallel broadcasts them in forward."""
+    return _BUFFERS.fullmatch(dotted) is not None or _BUFFERS.fullmatch(dotted.rpartition(".")[2]) is not None
+
+
+def may_be_collective(name: str) -> bool:
+    """Whether a function that is not known may be one that all ranks call together, by its name."""
+    return _EXCHANGES.match(name.lower().removeprefix("i")) is not None or name == "barrier"
+
+
+KNOWN = ("torch.", "tensorflow.", "accelerate.")
+"""Libraries whose collectives are built in."""
 
 _QUEUES = ("Queue", "SimpleQueue", "LifoQueue", "PriorityQueue", "JoinableQueue")
 _LOCKS = {
@@ -111,11 +168,16 @@ _WORDS = {
     "Process": {"start", "join", "Process", "spawn", "start_processes"},
     "Pool": {"submit", "map", "result", "shutdown", "ThreadPoolExecutor", "wait", "as_completed"},
     "fork": {"fork"},
-    "Strategy": {"run", "reduce", "gather", "all_reduce"},
     "DistributedDataParallel": {"backward", "DistributedDataParallel"},
-    "distributed": {*_TORCH_COLLECTIVES, "send", "recv", "isend", "irecv", "wait", "spawn"},
+    "distributed": {*_TORCH_COLLECTIVES, *_POINT_TO_POINT, "wait", "spawn"},
+    "accelerate": set[str]().union(*_MODULES.values()),
+    **{name.rpartition(".")[2]: methods for name, methods in _OBJECTS.items()},
 }
 """Part of a name that a program must have: last names of calls that may then mean something here."""
+_STARTERS = {"Thread", "Process", "ThreadPoolExecutor", "spawn", "start_processes", "fork", "acquire", "send", "recv"}
+_ELSEWHERE_TOO = {"reduce", "gather", "scatter"}
+"""Collectives whose last names are also those of functions that have nothing to do with ranks."""
+_TELLING = (_TORCH_COLLECTIVES.keys() - _ELSEWHERE_TOO) | {each.rpartition(".")[2] for each in (*DDP_CLASSES, *_OBJECTS)}
 THREAD_WORDS = {"Thread", "ThreadPoolExecutor", "Timer", "submit"}
 
 
@@ -129,13 +191,13 @@ class Meanings:
     sizes: frozenset[str] = frozenset()
 
     def collective(self, dotted: str) -> str | None:
-        """The name of the collective that a function of a library is."""
-        last = dotted.rpartition(".")[2]
+        """The name of the collective that a function of a library is, or a method of an object that it makes."""
+        owner, _, last = dotted.rpartition(".")
         if dotted.startswith(_TORCH) and last in _TORCH_COLLECTIVES:
             return last
-        if any(dotted == each or dotted.endswith(f".{each}") for each in self.collectives):
-            return last
-        return None
+        built_in = last in _OBJECTS.get(owner, ()) or last in _MODULES.get(owner, ())
+        named = any(dotted == each or dotted.endswith(f".{each}") for each in self.collectives)
+        return last if built_in or named else None
 
     def is_rank(self, name: str) -> bool:
         return name in _RANK_NAMES or name in self.ranks
@@ -156,18 +218,20 @@ class Meanings:
         found = {each.rpartition(".")[2] for each in self.collectives}
         return frozenset(found.union(*(words for part, words in _WORDS.items() if part in everything)))
 
-    def starters(self) -> frozenset[str]:
-        """Last names of calls that start threads, or that only make sense among ranks."""
-        return self.collective_words() | {
-            "Thread", "Process", "ThreadPoolExecutor", "spawn", "start_processes", "fork", "acquire", "barrier", "send", "recv",
-        }  # fmt: skip
+    def makes(self, dotted: str) -> bool:
+        """Whether a class or function of a library makes an object that has collectives as methods."""
+        return dotted in _OBJECTS or any(each.startswith(f"{dotted}.") for each in self.collectives)
 
-    def collective_words(self) -> frozenset[str]:
-        """Last names of calls that only make sense among ranks."""
-        return frozenset(
-            {*_TORCH_COLLECTIVES} - {"reduce", "gather", "scatter", "barrier"}
-            | {"DistributedDataParallel", "MultiWorkerMirroredStrategy"}
-        ) | {each.rpartition(".")[2] for each in self.collectives}
+    def among_ranks(self, dotted: str) -> bool:
+        """Whether a call only makes sense among ranks: by its full name, or by a last name that tells enough."""
+        if self.collective(dotted) is not None or is_point_to_point(dotted):
+            return True
+        last = dotted.rpartition(".")[2]
+        return last in _TELLING or any(each.rpartition(".")[2] == last for each in self.collectives)
+
+    def starts(self, dotted: str) -> bool:
+        """Whether a call starts threads, or only makes sense among ranks."""
+        return dotted.rpartition(".")[2] in _STARTERS or self.among_ranks(dotted)
 
 
 def cleared(collective: str) -> int | None:
@@ -176,7 +240,7 @@ def cleared(collective: str) -> int | None:
 
 
 def is_point_to_point(dotted: str) -> bool:
-    return dotted.startswith(_TORCH) and dotted.rpartition(".")[2] in ("send", "recv", "isend", "irecv")
+    return dotted.startswith(_TORCH) and dotted.rpartition(".")[2] in _POINT_TO_POINT
 
 
 def configured(names: Sequence[str], file: Path | None) -> Meanings:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -11,12 +12,21 @@ from typing import Any, NamedTuple
 
 from common.spec import SpecError
 from compare.concurrency import control_flow
-from compare.concurrency.control_flow import FunctionLike, Graph, Node
-from compare.concurrency.meanings import THREAD_WORDS, Meanings
+from compare.concurrency.control_flow import NOWHERE, FunctionLike, Graph, Node
+from compare.concurrency.meanings import DDP_CLASSES, KNOWN, THREAD_WORDS, Meanings, has_buffers, may_be_collective
 from compare.concurrency.sources import Source
 
 _CHANGES = {"append", "extend", "add", "update", "pop"}
 """Methods that change a container."""
+SOME = "some exception"
+"""An exception that data or the machine cause, so that one rank may get it alone."""
+_NEVER_SOME = {
+    "SystemExit", "KeyboardInterrupt", "GeneratorExit", "StopIteration", "StopAsyncIteration",  # no failures
+    "ImportError", "ModuleNotFoundError", "NameError", "UnboundLocalError", "AttributeError", "TypeError", "SyntaxError",
+    "NotImplementedError",  # of the program or its versions, so that all ranks get them
+    "Empty", "Full", "TimeoutError", "BrokenBarrierError", "BrokenExecutor",  # of waiting, which is executed
+}  # fmt: skip
+"""Errors that are not `SOME`. Every other kind is, but for those of the package: they come from where it raises them."""
 Defined = ast.FunctionDef | ast.AsyncFunctionDef
 _ENTERED = {"ThreadPoolExecutor", "get_lock", "no_sync", "join"}
 """Calls in a `with` that matter although nothing waits in them yet."""
@@ -30,11 +40,19 @@ class Module:
     is_package: bool
     top: dict[str, ast.stmt] = field(default_factory=dict[str, ast.stmt])
     """What binds each name at the top. Of several, the last."""
+    imports: dict[str, str] = field(default_factory=dict[str, str])
+    """Name that an import binds, in a function too: what it stands for."""
 
     def __post_init__(self) -> None:
         for statement in _at_the_top(self.tree.body):
             for name in bound(statement):
                 self.top[name] = statement
+
+    def named(self, tree: ast.expr) -> str:
+        """The whole name of what an expression names: `torch.distributed.barrier` for `dist.barrier`."""
+        if isinstance(tree, ast.Attribute):
+            return f"{self.named(tree.value)}.{tree.attr}"
+        return self.imports.get(tree.id, tree.id) if isinstance(tree, ast.Name) else ""
 
     def absolute(self, statement: ast.ImportFrom) -> str:
         """The module that a `from` imports from."""
@@ -71,6 +89,14 @@ class _Known:
     calls: list[ast.Call] = field(default_factory=list[ast.Call])
     withs: list[ast.withitem] = field(default_factory=list[ast.withitem])
 
+    raised: set[str] = field(default_factory=set[str])
+    """The kinds of errors that it raises itself."""
+
+    @functools.cached_property
+    def called(self) -> frozenset[str]:
+        """The whole names of what it calls."""
+        return frozenset(self.module.named(call.func) for call in self.calls)
+
 
 class Program:
     """All modules, by name, with what is known of every function without running anything."""
@@ -92,6 +118,10 @@ class Program:
         self._top = {name: _Known(module, "", is_top=True) for name, module in self.modules.items()}
         self._named: dict[str, list[_Known]] = defaultdict(list)
         self.names: set[str] = set()
+        self._models: set[str] = set()
+        """Names of models whose forward may exchange buffers."""
+        self._bases: dict[str, list[str]] = {}
+        """Class: its bases."""
         for name, module in list(self.modules.items()):
             try:
                 self._look(module, module.tree, [self._top[name]], "")
@@ -100,28 +130,26 @@ class Program:
                 del self.modules[name]
         if self.unread and not self.modules:
             raise SpecError(f"{self.unread[0]}.")
+        self.has_processes = not self.names.isdisjoint({"Process", "spawn", "start_processes"})
         self.has_threads = bool(THREAD_WORDS & self.names)
         self.words = meanings.words(self.names)
         everyone = [*self._known.values(), *self._top.values()]
         calls = {id(each): list(self._callees(each)) for each in everyone}
         self._matter = self._reaching(
-            calls, lambda each: any(map(self._is_event, each.calls)) or any(map(_is_lock, each.withs))
+            calls, lambda each: any(self._is_event(each, call) for call in each.calls) or any(map(_is_lock, each.withs))
         )
-        words = meanings.collective_words()
         passed = {id(each): [*calls[id(each)], *self._passed(each)] for each in everyone}
-        self._meet = self._reaching(passed, lambda each: any(last_name(call.func) in words for call in each.calls))
-        starters = meanings.starters() & self.names
+        self._meet = self._reaching(passed, lambda each: any(map(meanings.among_ranks, each.called)))
 
         def begins(known: _Known) -> bool:
-            by_call = any(last_name(call.func) in starters for call in known.calls)
-            return by_call or bool("Lock" in self.names and any(map(_is_lock, known.withs)))
+            return any(map(meanings.starts, known.called)) or bool("Lock" in self.names and any(map(_is_lock, known.withs)))
 
         self._begin = self._reaching(calls, begins)
         self._calls_that_matter = {
             id(call)
             for each in everyone
             for call in each.calls
-            if self._is_event(call) or any(id(one) in self._matter for one in self._candidates(each.module, call))
+            if self._is_event(each, call) or any(id(one) in self._matter for one in self._candidates(each.module, call))
         }
 
     def _look(self, module: Module, tree: ast.AST, inside: list[_Known], owner: str) -> None:
@@ -138,6 +166,14 @@ class Program:
             elif isinstance(child, ast.withitem):
                 for each in inside:
                     each.withs.append(child)
+            elif isinstance(child, ast.Assign) and isinstance(child.value, ast.Call):
+                if module.named(child.value.func) in DDP_CLASSES:
+                    self._models.update(map(last_name, child.targets))
+            elif isinstance(child, ast.Raise) and child.exc is not None:
+                for each in inside:
+                    each.raised.add(raised_by(child.exc))
+            elif isinstance(child, ast.ClassDef):
+                self._bases[child.name] = [last_name(each) for each in child.bases]
             elif isinstance(child, ast.Attribute):
                 self.names.add(child.attr)
             elif isinstance(child, ast.Name) and isinstance(child.ctx, ast.Load):
@@ -145,6 +181,8 @@ class Program:
             elif isinstance(child, (ast.Import, ast.ImportFrom)):
                 self.names.update(alias.name for alias in child.names)
                 self.names.add(getattr(child, "module", None) or "")
+                source = f"{module.absolute(child)}." if isinstance(child, ast.ImportFrom) else ""
+                module.imports |= {alias.asname or alias.name: source + alias.name for alias in child.names}
             self._look(module, child, inside, child.name if isinstance(child, ast.ClassDef) else owner)
 
     def _callees(self, known: _Known) -> Iterator[_Known]:
@@ -242,9 +280,13 @@ class Program:
             case _:
                 return False
 
-    def _is_event(self, call: ast.Call) -> bool:
+    def _is_event(self, known: _Known, call: ast.Call) -> bool:
         """Whether a call may be of a library and do something that others notice."""
         name = last_name(call.func)
+        if isinstance(call.func, ast.Name):
+            name = known.module.named(call.func).rpartition(".")[2]
+        if name in self._models:
+            return True
         if name not in self.words:
             return False
         plain = isinstance(call.func, ast.Attribute)
@@ -254,6 +296,11 @@ class Program:
             return not call.args or (isinstance(call.args[0], ast.Constant) and not isinstance(call.args[0].value, str))
         return name != "set" or (plain and not call.args)
 
+    @functools.cache  # noqa: B019  a program lives as long as its search
+    def has_buffers(self, tree: ast.ClassDef) -> bool:
+        """Whether a class of the package is a model that makes buffers itself."""
+        return any(has_buffers(last_name(each)) for each in ast.walk(tree) if isinstance(each, (ast.Name, ast.Attribute)))
+
     def may_raise(self, tree: FunctionLike) -> bool:
         """Whether a function does something that can fail, and nothing that matters."""
         graph = self.graph(tree)
@@ -261,6 +308,67 @@ class Program:
             return False
         risky = (ast.Call, ast.Subscript, ast.Raise, ast.Div, ast.FloorDiv, ast.Mod, ast.Assert)
         return any(isinstance(each, risky) for each in ast.walk(tree))
+
+    @functools.cache  # noqa: B019  a program lives as long as its search
+    def errors_of(self, module: Module, call: ast.Call) -> frozenset[str]:
+        """The kinds of errors of the package's own that a call may raise."""
+        found: set[str] = set()
+        seen: set[int] = set()
+        waiting = self._candidates(module, call)
+        while waiting:
+            one = waiting.pop()
+            if id(one) not in seen:
+                seen.add(id(one))
+                found |= one.raised & self._bases.keys()
+                waiting = [*waiting, *self._callees(one)]
+        return frozenset(found)
+
+    @functools.cache  # noqa: B019  a program lives as long as its search
+    def takes(self, kind: ast.expr | None, exception: str) -> bool:
+        """Whether `except kind` takes an exception."""
+        if kind is None:
+            return True
+        names = {last_name(each) for each in (kind.elts if isinstance(kind, ast.Tuple) else [kind])}
+        if exception == SOME:  # code that is not read raises no errors of the package
+            return not names <= _NEVER_SOME | self._bases.keys()
+        return not names.isdisjoint(self._lineage(exception))
+
+    def _lineage(self, exception: str) -> set[str]:
+        """A kind of error with all kinds that it is one of."""
+        found: set[str] = set()
+        waiting = [exception]
+        while waiting:
+            one = waiting.pop()
+            known = getattr(builtins, one, None)
+            if one not in self._bases:
+                found |= (
+                    {each.__name__ for each in known.__mro__} if isinstance(known, type) else {"Exception", "BaseException"}
+                )
+            elif one not in found:
+                waiting += self._bases[one]
+            found.add(one)
+        return found
+
+    @functools.cache  # noqa: B019  a program lives as long as its search
+    def catches(self, graph: Graph, place: int, exception: str) -> bool:
+        """Whether a handler takes an exception whose way in this function begins at a node."""
+        seen: set[int] = set()
+        waiting = [place]
+        while waiting:
+            one = waiting.pop()
+            if one == NOWHERE or one in seen:
+                continue
+            seen.add(one)
+            node = graph.nodes[one]
+            if node.kind == "catch":
+                if any(self.takes(kind, exception) for kind, _, _ in node.extra):
+                    return True
+                waiting.append(node.error)
+            elif node.kind == "reraise":
+                waiting.append(node.error)
+            else:
+                waiting += node.ways
+        return False
 
     def region(self, graph: Graph, place: int) -> tuple[bool, int | None, list[Node]]:
         """(whether nothing matters between a branch and where its ways meet again, that node, the nodes between).
@@ -278,6 +386,38 @@ class Program:
                 found = not any(map(self.matters, nodes)), join, nodes
             self._regions[key] = found
         return found
+
+    @functools.cache  # noqa: B019  a program lives as long as its search
+    def counts(self, graph: Graph, place: int, *, by_item: bool) -> bool:
+        """Whether a test in a loop, on whose ways others notice something, depends on a number that its turns count.
+
+        Args:
+            place: the head of the loop.
+            by_item: its items are known numbers.
+        """
+        _, _, nodes = self.region(graph, place)
+        counted = {ast.unparse(each) for each in ast.walk(graph.nodes[place].tree.target)} if by_item else set[str]()
+        for node in nodes:
+            if node.kind == "do" and isinstance(node.tree, ast.AugAssign):
+                counted.add(ast.unparse(node.tree.target))
+        tests = [graph.nodes.index(node) for node in nodes if node.kind == "branch" and id(node.tree) not in graph.tests]
+        return any(
+            isinstance(each, (ast.Name, ast.Attribute)) and ast.unparse(each) in counted
+            for test in tests
+            if not self.region(graph, test)[0]
+            for each in ast.walk(graph.nodes[test].tree)
+        )
+
+    @functools.cached_property
+    def left_early(self) -> frozenset[str]:
+        """What the loops that something in them may end are over, as text."""
+        loops = [each for module in self.modules.values() for each in ast.walk(module.tree) if isinstance(each, ast.For)]
+        leaves = (ast.Break, ast.Return)
+        return frozenset(
+            ast.unparse(each.iter)
+            for each in loops
+            if any(isinstance(one, leaves) for part in each.body for one in ast.walk(part))
+        )
 
     @functools.cache  # noqa: B019  a program lives as long as its search
     def usual(self, graph: Graph, place: int) -> bool:
@@ -312,23 +452,47 @@ class Program:
         first = [root for root in functions if root.function is not None and root.function.name not in self.names]
         return [*scripts, *first, *(root for root in functions if root not in first)]
 
+    def not_known(self, *, ranks: bool) -> list[str]:
+        """Calls of code that is not read which may be collectives by their names, in words.
+
+        Args:
+            ranks: where there are none, also those that ask for a rank.
+        """
+        collectives: dict[str, str] = {}
+        asking: dict[str, str] = {}
+        for each in [*self._known.values(), *self._top.values()]:
+            for call in each.calls:
+                dotted, last = each.module.named(call.func).lstrip("."), last_name(call.func)
+                where = f"{each.module.file}:{call.lineno}: {dotted}"
+                if self._named.get(last) or self.meanings.among_ranks(dotted) or dotted.startswith(KNOWN):
+                    continue
+                if may_be_collective(last):
+                    collectives.setdefault(dotted, f"{where} may be a collective. Name it: --collective {dotted}")
+                elif ranks and self.meanings.is_rank(last):
+                    asking.setdefault(dotted, f"{where} asks for a rank. Name the collectives: --collective NAME")
+        return list((collectives or asking).values())
+
     def _script_begins(self, module: Module) -> bool:
         return any(id(each) in self._begin for each in self._callees(self._top[module.name]))
 
     @functools.cache  # noqa: B019  a program lives as long as its search
     def is_distributed(self, root: Root) -> bool:
         """Whether ranks run the root. Otherwise it may start them."""
-        words = self.meanings.collective_words()
-        called = {last_name(call.func) for call in self._top[root.module.name].calls} | {
-            last_name(call.func) for each in self._known.values() if each.module is root.module for call in each.calls
-        }
+        everyone = [self._top[root.module.name], *(each for each in self._known.values() if each.module is root.module)]
+        called = frozenset[str]().union(*(each.called for each in everyone))
         if root.function is None:
-            return id(self._top[root.module.name]) in self._meet and not called & {"spawn", "start_processes", "Process"}
-        return bool(called & words)
+            starts = {each.rpartition(".")[2] for each in called} & {"spawn", "start_processes", "Process"}
+            return id(self._top[root.module.name]) in self._meet and not starts
+        return any(map(self.meanings.among_ranks, called)) or id(self._known[id(root.function)]) in self._meet
 
 
 def last_name(tree: ast.expr) -> str:
     return tree.attr if isinstance(tree, ast.Attribute) else tree.id if isinstance(tree, ast.Name) else ""
+
+
+def raised_by(tree: ast.expr) -> str:
+    """The kind of error that `raise tree` raises."""
+    return last_name(tree.func if isinstance(tree, ast.Call) else tree)
 
 
 def bound(statement: ast.stmt) -> list[str]:

@@ -10,8 +10,10 @@ from compare.concurrency.meanings import GROUP_AT, ROOTED, SAME_SHAPE, cleared
 from compare.concurrency.state import Operation, Process
 from compare.concurrency.threads import Deliver, Threads
 from compare.concurrency.values import (
+    ALIKE,
     LOCAL,
     NONE,
+    OWN,
     Const,
     Lib,
     Sequenced,
@@ -22,7 +24,7 @@ from compare.concurrency.values import (
 )
 
 WORLD = "the world"
-_MISMATCHES = {"collective-order", "collective-shape", "collective-root"}
+_MISMATCHES = {"collective-order", "collective-shape", "collective-root", "collective-group"}
 """What one execution reports once: nothing after it is sure."""
 
 
@@ -36,6 +38,8 @@ class Issue(NamedTuple):
     step: Step
     moment: int
     """The process's clock."""
+    members: tuple[int, ...] | None = None
+    """Those of the group that `new_group` makes, if they are known."""
     objects: tuple[Value, ...] | None = None
     """What it gives to `broadcast_object_list`, if that is known."""
 
@@ -48,6 +52,9 @@ class Ranks(Threads):
     ) -> None:
         """Issue a collective, and wait until every rank of its group has done so."""
         rank = process.system.rank
+        if name == "new_group" and truth(words.get("use_local_synchronization", Const(False))) is not False:
+            deliver(Unknown())  # made by its members alone
+            return
         values = [*values, words["object_list"]] if not values and "object_list" in words else values
         given = words.get("group", words.get("process_group"))
         if given is None and (place := GROUP_AT.get(name)) is not None and len(values) > place:
@@ -106,7 +113,8 @@ class Ranks(Threads):
         if name == "broadcast_object_list" and isinstance(first, Sequenced) and first.exact:
             objects = tuple(first.items)
         step, moment = process.note(f"reaches {name}"), process.clock.get(process.number, 0)
-        return Issue(name, shape, root, process, step, moment, objects)
+        members = self._members(values, words) if name == "new_group" else None
+        return Issue(name, shape, root, process, step, moment, tuple(sorted(members)) if members else None, objects)
 
     def _after(self, name: str, values: Sequence[Value], objects: Sequence[Value] | None = None) -> Value:
         """What ranks have alike after a collective.
@@ -122,22 +130,27 @@ class Ranks(Threads):
             if each is not None:
                 alike(each)
         if isinstance(target, Sequenced):
-            known: list[Value] = [Const(each.value) if isinstance(each, Const) else Unknown() for each in objects or []]
+            made = frozenset([ALIKE])
+            known: list[Value] = [
+                Const(each.value) if isinstance(each, Const) else Unknown(marks=made) for each in objects or []
+            ]
             target.items, target.exact = known, objects is not None
-        return Unknown()
+        return Unknown(marks=frozenset([ALIKE]))
 
     def _new_group(self, process: Process, values: Sequence[Value], words: Mapping[str, Value]) -> Value:
         process.system.groups += 1
-        given = words.get("ranks", values[0] if values else None)
-        members: list[int] | None = None
-        if isinstance(given, Sequenced) and given.exact:
-            numbers = [each.value for each in given.items if isinstance(each, Const) and isinstance(each.value, int)]
-            members = numbers if len(numbers) == len(given.items) else None
-        elif given is None or (isinstance(given, Const) and given.value is None):
-            members = list(range(self.ranks))
+        members = self._members(values, words)
         if members is None or any(each >= self.ranks for each in members):
             return Unknown()
-        return Thing(kind="group", size=process.system.groups, items=members, site=(process.here().file, process.here().line))
+        return Thing(kind="group", size=process.system.groups, items=members, site=process.site)
+
+    def _members(self, values: Sequence[Value], words: Mapping[str, Value]) -> list[int] | None:
+        """The ranks that are given to `new_group`. None: unknown."""
+        given = words.get("ranks", values[0] if values else None)
+        if isinstance(given, Sequenced) and given.exact:
+            numbers = [each.value for each in given.items if isinstance(each, Const) and isinstance(each.value, int)]
+            return numbers if len(numbers) == len(given.items) else None
+        return list(range(self.ranks)) if given is None or (isinstance(given, Const) and given.value is None) else None
 
     def _judge_threads(self, before: Sequence[Issue], issue: Issue) -> None:
         for each in before[-8:]:
@@ -163,6 +176,9 @@ class Ranks(Threads):
                 rule, says = "collective-order", f"reaches {theirs.name} where rank {rank} reaches {issue.name}"
             elif None not in (theirs.shape, issue.shape) and theirs.shape != issue.shape:
                 rule, says = "collective-shape", f"gives {issue.name} the shape {theirs.shape}, rank {rank} gives {issue.shape}"
+            elif _groups_differ(theirs.members, issue.members):
+                rule = "collective-group"
+                says = f"makes a group of ranks {_listed(theirs.members)}, rank {rank} makes one of {_listed(issue.members)}"
             elif None not in (theirs.root, issue.root) and theirs.root != issue.root:
                 rule, says = (
                     "collective-root",
@@ -220,6 +236,15 @@ class Ranks(Threads):
             self.wait(process, operation, deliver)
 
 
+def _groups_differ(theirs: Sequence[int] | None, own: Sequence[int] | None) -> bool:
+    """Whether ranks wait for each other in making groups of these ranks. Nobody waits in a group of one."""
+    return theirs is not None and own is not None and theirs != own and max(len(theirs), len(own)) > 1
+
+
+def _listed(members: Sequence[int] | None) -> str:
+    return ", ".join(map(str, members or ()))
+
+
 def _shared(tensor: Value) -> None:
     """The root has broadcast a tensor, so all ranks may take what the root made it of."""
     waiting = [tensor.attributes.get("?of")] if isinstance(tensor, Unknown) else []
@@ -228,15 +253,17 @@ def _shared(tensor: Value) -> None:
         if isinstance(one, Sequenced):
             waiting += one.items
         elif one is not None:
-            one.marks = one.marks - {LOCAL}
+            one.marks = one.marks - {LOCAL, OWN} | {ALIKE}
 
 
 def alike(value: Value) -> None:
     """All ranks have the same value now, with all that is in it."""
-    value.marks = frozenset(value.marks - {LOCAL})
+    value.marks = frozenset(value.marks - {LOCAL, OWN} | {ALIKE})
     if isinstance(value, Unknown):
         for name in [each for each in value.attributes if each.startswith(("[", "?"))]:
             del value.attributes[name]
+        for each in value.attributes.values():
+            each.marks = each.marks - {LOCAL, OWN} | {ALIKE}  # `item`, if it was asked for before
 
 
 def cause_of(one: Process, two: Process) -> Step | None:

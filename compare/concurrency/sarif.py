@@ -36,7 +36,7 @@ def _result(finding: Finding, names: Sequence[str]) -> dict[str, Any]:
     made: dict[str, Any] = {
         "ruleId": finding.rule,
         "ruleIndex": names.index(finding.rule),
-        "level": finding.severity,
+        "level": "note" if finding.condition is not None else finding.severity,
         "message": {"text": finding.says},
         "locations": [_location(finding.file, finding.line)],
     }

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from compare.concurrency import verdicts
 from compare.concurrency.execution import Execution
 from compare.concurrency.findings import Finding, Step
-from compare.concurrency.program import Program, Root, last_name
+from compare.concurrency.program import Program, Root, bound, last_name
 from compare.concurrency.state import Budget, Cut, Path
 from compare.core import wording
 
@@ -48,7 +48,9 @@ def search(program: Program, *, nodes: int, seconds: float, unusual: int = UNUSU
     everything = Budget(10**12, seconds)
     entered: set[int] = set()
     taken: dict[ast.ClassDef, list[object]] = defaultdict(list)
-    for root in program.roots():
+    roots = program.roots()
+    found.left += program.not_known(ranks=not roots)
+    for root in roots:
         if root.function is not None and id(root.function) in entered:
             continue
         if everything.out_of_time:
@@ -60,7 +62,7 @@ def search(program: Program, *, nodes: int, seconds: float, unusual: int = UNUSU
         found.nodes += own.visited
     for of_class, locks in taken.items():
         found.findings += verdicts.lock_orders(locks, of_class.name)  # pyright: ignore[reportArgumentType]
-    found.findings = distinct(found.findings)
+    found.findings = distinct(sorted(found.findings, key=lambda each: each.condition is not None))
     return found
 
 
@@ -76,11 +78,13 @@ def _explore(
     prune: bool,
 ) -> None:
     ranks = _ranks(root)
-    levels: list[list[tuple[int, ...]]] = [[()], *([] for _ in range(most_unusual))]
+    # After those with as many unusual decisions, each with one by which ranks part only if their data differ.
+    levels: list[list[tuple[int, ...]]] = [[()], *([] for _ in range(2 * most_unusual + 1))]
     why: list[str] = []
+    shortened: dict[str, None] = {}
     while any(levels):
-        unusual = next(place for place, level in enumerate(levels) if level)
-        prefix = levels[unusual].pop()
+        level = next(place for place, level in enumerate(levels) if level)
+        prefix, (unusual, doubtful) = levels[level].pop(), divmod(level, 2)
         path = Path(prefix)
         execution: Execution | None = None
         try:
@@ -99,6 +103,7 @@ def _explore(
         finally:
             if execution is not None:
                 entered |= execution.entered
+                shortened |= execution.shortened
                 for step, same in execution.assumed.items():
                     found.assumed[step] = same and found.assumed.get(step, True)
                 if root.of_class is not None:
@@ -111,11 +116,13 @@ def _explore(
         for place in range(len(prefix), len(decisions)):
             for other in range(1, path.taken[place][1]):
                 if unusual + 1 <= most_unusual:
-                    levels[unusual + 1].append((*decisions[:place], other))
+                    doubts = doubtful or place in path.doubts
+                    levels[2 * (unusual + 1) + doubts].append((*decisions[:place], other))
                 else:
                     why.append(f"executions with more than {wording.count(most_unusual, 'unusual decision')} left out")
     if root.function is not None:
         entered.add(id(root.function))
+    why += shortened
     if why:
         found.left.append(f"{root.title}: explored in part: {'; '.join(dict.fromkeys(why))}")
 
@@ -127,8 +134,13 @@ def _ranks(root: Root) -> int:
         numbers: list[ast.expr] = []
         if isinstance(node, ast.Compare) and "rank" in last_name(node.left):
             numbers = node.comparators
-        elif isinstance(node, ast.Call) and last_name(node.func) == "new_group" and node.args:
-            numbers = list(getattr(node.args[0], "elts", []))
+        elif isinstance(node, ast.Call) and last_name(node.func) == "new_group":
+            given = [*node.args[:1], *(word.value for word in node.keywords if word.arg == "ranks")]
+            named = {each.id for each in given if isinstance(each, ast.Name)}
+            given += [
+                each.value for each in ast.walk(root.module.tree) if isinstance(each, ast.Assign) and named & {*bound(each)}
+            ]
+            numbers = [each for tree in given for each in getattr(tree, "elts", [])]
         for each in numbers:
             if isinstance(each, ast.Constant) and isinstance(each.value, int):
                 largest = max(largest, each.value)

@@ -63,6 +63,8 @@ class Path:
         self._prefix = prefix
         self.taken: list[tuple[int, int]] = []
         """(alternative, how many there were)."""
+        self.doubts: set[int] = set()
+        """Places of the decisions by which a rank may leave the others if their data differ."""
 
     def choose(self, alternatives: int) -> int:
         if alternatives <= 1:
@@ -71,6 +73,10 @@ class Path:
         chosen = self._prefix[place] if place < len(self._prefix) else 0
         self.taken.append((chosen, alternatives))
         return chosen
+
+
+Numbers = dict[tuple[int, str], tuple[dict[str, Value], Value | None]]
+"""(identity of what holds it, name): (what holds it, the number)."""
 
 
 @dataclass(eq=False)
@@ -94,9 +100,9 @@ class Frame:
     """Names that are declared global or nonlocal."""
     error: str = ""
     """The exception that is on its way."""
-    parted: dict[int, dict[str, Value | None]] = field(default_factory=dict[int, dict[str, Any]])
-    """Node where the ways of a branch meet on which ranks may part: names that are set on one of these ways, and what they
-    were before. None: this matters not, since a number of the source is set there."""
+    parted: dict[int, tuple[Numbers, Numbers]] = field(default_factory=dict[int, Any])
+    """Node where the ways of a branch meet on which ranks may part: see `Execution._differ`."""
+    most_visits: int = MOST_VISITS
     guessed: bool = False
     """Whether the loop that it is in was entered although its test is unknown."""
     on_return: Callable[[Value], None] = lambda _: None
@@ -105,6 +111,11 @@ class Frame:
     @property
     def node(self) -> Node:
         return self.graph.nodes[self.now]
+
+    @property
+    def in_part(self) -> bool:
+        """Whether it is in a loop that is followed for fewer turns than it may have."""
+        return self.guessed or any(len(each) > 1 and (each[0] is None or each[1]) for each in self.loops.values())
 
 
 class Operation(NamedTuple):
@@ -120,6 +131,19 @@ class Operation(NamedTuple):
     """collective, send or recv: of ranks."""
     patient: bool = False
     """Whether time only runs out when nobody else can go on: it is meant to be long enough."""
+
+
+@dataclass(eq=False)
+class Item:
+    """What lies in a queue."""
+
+    value: Value
+    clock: dict[int, int]
+    """Of who has put it there."""
+    size: int | None
+    """About how many bytes there may be of its kind. None: not known, and perhaps many."""
+    joined: tuple[int, int, Step] | None = None
+    """Who has waited for the end of the process that has put it there, although it was not read: number, moment, step."""
 
 
 Place = tuple[object, str]
@@ -169,7 +193,11 @@ class Process:
     collectives: int = 0
     without_exchange: int = 0
     """How many `no_sync` it is in."""
+    without_gradients: int = 0
+    """How many `no_grad` it is in."""
     thing: Thing | None = None
+    put: list[tuple[Thing, Item]] = field(default_factory=list[tuple[Thing, Item]])
+    """What it has put into queues of processes."""
     begun: int = 0
     """How many threads and processes it has started."""
     joined: bool = False
@@ -179,9 +207,19 @@ class Process:
     def frame(self) -> Frame:
         return self.frames[-1]
 
+    @property
+    def where(self) -> tuple[Any, ...]:
+        """Where it is, the same for all ranks that came the same way."""
+        return (self.key, *((id(each.node), each.visits[each.now]) for each in self.frames))
+
     def here(self, says: str = "") -> Step:
         frame = self.frame
         return Step(frame.module.file, frame.node.line, says)
+
+    @property
+    def site(self) -> tuple[str, int, int]:
+        frame = self.frame
+        return frame.module.file, frame.node.line, getattr(frame.node.tree, "col_offset", 0)
 
     def note(self, says: str) -> Step:
         step = self.here(says)
@@ -217,12 +255,16 @@ class State:
         self.processes: list[Process] = []
         self.findings: list[Finding] = []
         self.shared_choices: dict[tuple[Any, ...], int] = {}
+        self.turns: dict[tuple[Any, ...], list[int]] = {}
+        """What loops are over: how many turns they may have."""
         self.bounds: dict[tuple[Any, ...], tuple[bool, int]] = {}
         """Loop: what `_bound` said of it to the rank that came first."""
         self.exchanges: dict[Any, dict[int, list[Any]]] = {}
         """Group: rank: what it has issued, in order."""
         self.assumed: dict[Step, bool] = {}
         """Unknown decision of ranks: whether it was taken to be the same on all."""
+        self.doubted: Step | None = None
+        """What was taken to differ between ranks although it need not."""
         self.messages: dict[tuple[int, int, str], int] = {}
         self.room = 0
         """How many items all bounded queues hold together."""
@@ -239,18 +281,40 @@ class State:
         """Whether time ran out while others could go on."""
         self.partial = False
         """Whether ranks say how many they are, so that some may have no part in it."""
+        self.shortened: dict[str, None] = {}
+        """Loops that were followed for fewer turns than a test in them may need, in words."""
+        self.computed = False
+        """Whether the value that is assigned now is computed there, and not another name's."""
         self.literal = False
         """Whether the value that is assigned now is a constant in the source, as that of a flag is."""
 
-    def choose(self, process: Process, alternatives: int, *, local: bool, key: tuple[Any, ...] = ()) -> int:
-        """One of several ways. Ranks take the same one unless it depends on what is local to each."""
-        if local or process.system.rank is None or alternatives <= 1:
+    def choose(
+        self, process: Process, alternatives: int, *, local: bool, key: tuple[Any, ...] = (), doubt: Step | None = None
+    ) -> int:
+        """One of several ways. Ranks take the same one unless it depends on what is local to each.
+
+        Args:
+            key: what is decided, if it is the same wherever it is decided. Whoever has decided it does not decide it again.
+            doubt: what may differ between ranks if their data do. One rank in one place may then take another way.
+        """
+        rank = process.system.rank
+        if local or (rank is None and not key) or alternatives <= 1:
             return self.path.choose(alternatives)
-        frame = process.frame
-        key = key or (process.key, id(frame.node), frame.visits[frame.now])
-        if key not in self.shared_choices:
-            self.shared_choices[key] = self.path.choose(alternatives)
-        return self.shared_choices[key]
+        frame, own = process.frame, (rank, *key)
+        if key and own in self.shared_choices:
+            return self.shared_choices[own]
+        place = key or (process.key, id(frame.node), frame.visits[frame.now])
+        chosen = self.shared_choices.get(place)
+        if chosen is None:
+            chosen = self.shared_choices[place] = self.path.choose(alternatives)
+        elif doubt is not None and self.doubted is None:
+            self.path.doubts.add(len(self.path.taken))
+            if other := self.path.choose(alternatives):
+                self.doubted = doubt
+                chosen = (chosen + other) % alternatives
+        if key:
+            self.shared_choices[own] = chosen
+        return chosen
 
     def threads_of(self, system: System) -> list[Process]:
         return [each for each in self.processes if each.system is system and not each.ended]

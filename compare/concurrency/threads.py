@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from compare.concurrency import meanings
 from compare.concurrency.calls import Calls
-from compare.concurrency.findings import Finding, Step
-from compare.concurrency.state import Operation, Process, System
+from compare.concurrency.evaluation import length
+from compare.concurrency.findings import Finding
+from compare.concurrency.state import Item, Operation, Process, System
 from compare.concurrency.values import (
     ITEM,
+    LARGE,
     NONE,
     Const,
+    Counted,
     Function,
     Sequenced,
     Thing,
@@ -27,6 +31,7 @@ Deliver = Callable[[Value], None]
 Words = Mapping[str, Value]
 _TASKS_OF_MAP = 2
 _TURNS = 2
+_PIPE_BYTES = 2**16
 
 
 class Threads(Calls):
@@ -39,8 +44,7 @@ class Threads(Calls):
         if (found := meanings.thing(dotted)) is None:
             return None
         kind, flags = found
-        step = process.here() if process.frames else Step("", 0, "")
-        made = Thing(kind=kind, site=(step.file, step.line), flags=flags)
+        made = Thing(kind=kind, site=process.site if process.frames else ("", 0, 0), flags=flags)
 
         def given(place: int, name: str) -> Value | None:
             return words.get(name, values[place] if place < len(values) else None)
@@ -173,7 +177,9 @@ class Threads(Calls):
                     if isinstance(value, Unknown):
                         value = replace(value, marks=value.marks | {ITEM})
                     process.note(f"puts into {title}")
-                    thing.items.append((value, process.tick()))
+                    item = Item(value, process.tick(), self.size_of(process, value))
+                    thing.items.append(item)
+                    process.put += [(thing, item)] * ("process" in thing.flags)
                     thing.count += 1
                     return NONE
 
@@ -185,10 +191,11 @@ class Threads(Calls):
             case "queue", ("get" | "get_nowait"):
 
                 def get() -> Value:
-                    value, clock = thing.items.pop(0)
+                    item: Item = thing.items.pop(0)
                     process.note(f"gets from {title}")
-                    process.after(clock)
-                    return value
+                    process.after(item.clock)
+                    self._judge_join(process, thing, item)
+                    return item.value
 
                 empty = (
                     (lambda: self.throw(process, "Empty")) if _gives_up(name, given(0, "block"), given(1, "timeout")) else None
@@ -198,6 +205,9 @@ class Threads(Calls):
             case "queue", "task_done":
                 thing.count -= 1
                 _merge(thing, process)
+                deliver(NONE)
+            case "queue", "cancel_join_thread":
+                thing.flags |= {"cancelled"}
                 deliver(NONE)
             case "queue", "join":
 
@@ -239,8 +249,8 @@ class Threads(Calls):
                     return True
                 timed = given(0, "timeout") is not None
                 return wait(
-                    f"waits for the end of {thing.owner.name}", lambda: thing.owner.ended, self._ended(process, [thing]),
-                    (lambda: deliver(NONE)) if timed else None, patient=True,
+                    f"waits for the end of {thing.owner.name}", lambda: thing.owner.ended,
+                    self._ended(process, [thing], forever=not timed), (lambda: deliver(NONE)) if timed else None, patient=True,
                 )  # fmt: skip
             case "thread", "is_alive":
                 deliver(Const(thing.owner is not None and not thing.owner.ended))
@@ -379,11 +389,48 @@ class Threads(Calls):
         pool.items.append(future)
         return future
 
+    def size_of(self, process: Process, value: Value) -> int | None:
+        """About how many bytes all turns of the loops around a `put` put together. None: not known, and perhaps many."""
+        size = _bytes(value)
+        for frame in process.frames:
+            if frame.visits[frame.now] > 1 and not frame.loops:
+                return None  # `while`
+            for node in frame.graph.nodes:
+                if node.kind == "iter" and id(node.tree) in frame.loops:
+                    turns = length(self.evaluate(process, node.tree.iter, frame))
+                    if size is None or not isinstance(turns, Const) or not isinstance(turns.value, int):
+                        return None
+                    size *= turns.value
+        return size
+
+    def _judge_join(self, process: Process, queue: Thing, item: Item) -> None:
+        """Report an item that is read only after the end of the process that has put it there."""
+        if item.joined is None or not process.seen(*item.joined[:2]):
+            return
+        step, putter = item.joined[2], next(each for each in self.processes if (queue, item) in each.put)
+        says = (
+            f"{process.name} waits for the end of {putter.name} before it reads {queue.title}. {putter.name} does not end if a "
+            "pipe is too small for what lies there (64 KiB). Read the queue first."
+        )
+        paths = [(each.name, each.trace[-12:]) for each in (putter, process)]
+        here = process.here()
+        self.findings.append(Finding("queue-join", step.file, step.line, says, paths, frozenset({(here.file, here.line)})))
+
     @staticmethod
-    def _ended(process: Process, things: Sequence[Thing]) -> Callable[[], Value]:
+    def is_large(size: int | None) -> bool:
+        """Whether a pipe may not hold so many bytes."""
+        return size is None or size > _PIPE_BYTES
+
+    @staticmethod
+    def _ended(process: Process, things: Sequence[Thing], *, forever: bool = True) -> Callable[[], Value]:
         def act() -> Value:
             for each in things:
                 process.after(each.clock)
+                owner: Process = each.owner
+                left = [(queue, item) for queue, item in owner.put if item in queue.items and "cancelled" not in queue.flags]
+                if forever and owner.system is not process.system and any(Threads.is_large(item.size) for _, item in left):
+                    for _, item in left:
+                        item.joined = process.number, process.clock.get(process.number, 0), process.here()
             return Sequenced([each.target or Unknown() for each in things], exact=False)
 
         return act
@@ -399,6 +446,25 @@ def _gives_up(name: str, block: Value | None, timeout: Value | None) -> bool:
     if name.endswith("_nowait") or (block is not None and truth(block) is not True):
         return True
     return timeout is not None and not (isinstance(timeout, Const) and timeout.value is None)
+
+
+def _bytes(value: Value) -> int | None:
+    """About how many bytes a value has on its way to another process. None: not known, and perhaps many."""
+    sizes: list[int | None] = [8]
+    if LARGE in value.marks or not isinstance(value, Const | Sequenced | Counted | Unknown):
+        return None
+    match value:
+        case Sequenced():
+            sizes += map(_bytes, value.items)
+        case Counted():
+            sizes.append(3 * value.stop.value if isinstance(value.stop, Const) and isinstance(value.stop.value, int) else None)
+        case Unknown() if value.shape is not None:
+            sizes.append(4 * math.prod(value.shape))
+        case Const() if isinstance(value.value, (str, bytes)):
+            sizes.append(len(value.value))
+        case _:
+            pass
+    return None if None in sizes else sum(each for each in sizes if each is not None)
 
 
 def _in_a_test(process: Process) -> bool:

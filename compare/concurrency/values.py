@@ -12,12 +12,24 @@ LOCAL = "local"
 """Mark: ranks may have different values here."""
 UNEVEN = "uneven"
 """Mark: ranks may have different lengths of this."""
+OWN = "own"
+"""Mark: ranks may have different values here if their data differ. Weaker than `LOCAL`."""
+UNSURE = "unsure"
+"""Mark: ranks may have different lengths of this if their data differ. Weaker than `UNEVEN`."""
+ALIKE = "alike"
+"""Mark: a collective had a part in it, so it is no rank's own by its name alone."""
 ITEM = "item"
 """Mark: an item of data, so it is neither None nor a sentinel."""
 DDP = "ddp"
 """Mark: the value comes from a model whose gradients are exchanged in backward()."""
+BUFFERS = "buffers"
+"""Mark: a model that has buffers."""
 LOADER = "loader"
 """Mark: it yields batches of the rank's own data."""
+NAMED_LOADER = "named loader"
+"""Mark: it may do so, by its name."""
+LARGE = "large"
+"""Mark: it may be more than a pipe holds."""
 
 Marks = frozenset[Any]
 """Besides the words above: ("read", object, attribute), the places that a number was read from."""
@@ -29,6 +41,8 @@ class Value:
     """Any value. Two are the same if they are one object."""
 
     marks: Marks = field(default=NO_MARKS, kw_only=True)
+    origin: tuple[Any, ...] = field(default=(), kw_only=True)
+    """Where it comes from, the same for the same value of every rank. Empty: not known."""
 
 
 @dataclass(eq=False)
@@ -93,7 +107,7 @@ class Class(Value):
 class Instance(Value):
     of: Class | None = None
     attributes: dict[str, Value] = field(default_factory=dict[str, Value])
-    site: tuple[str, int] = ("", 0)
+    site: tuple[str, int, int] = ("", 0, 0)
 
 
 @dataclass(eq=False)
@@ -101,8 +115,8 @@ class Thing(Value):
     """A lock, queue, event, thread or another thing that one waits for."""
 
     kind: str = ""
-    site: tuple[str, int] = ("", 0)
-    """Where it was made."""
+    site: tuple[str, int, int] = ("", 0, 0)
+    """Where it was made: file, line, column."""
     name: str = ""
     owner: Any = None
     """lock: the thread that holds it. thread, future: its process."""
@@ -111,7 +125,7 @@ class Thing(Value):
     size: int | None = None
     """queue: capacity, None: unbounded. barrier: parties. pool: threads."""
     items: list[Any] = field(default_factory=list[Any])
-    """queue: (value, clock) each. condition: who waits. pool: its processes."""
+    """queue: `Item` each. condition: who waits. pool: its processes."""
     is_set: bool = False
     clock: dict[int, int] = field(default_factory=dict[int, int])
     """What has happened before it was set, released or ended."""
@@ -121,7 +135,7 @@ class Thing(Value):
     is_open: bool = False
     """Code that is not read may use it too."""
     flags: frozenset[str] = frozenset()
-    """daemon, process, spawn, reentrant."""
+    """daemon, process, spawn, reentrant, cancelled."""
 
     @property
     def title(self) -> str:
@@ -191,7 +205,9 @@ def binary(operation: ast.operator, left: Value, right: Value) -> Value:
     times = right.value if isinstance(right, Const) and isinstance(right.value, int) else -1
     if isinstance(operation, ast.Mult) and isinstance(left, Sequenced) and 0 <= times * len(left.items) <= _LONGEST:
         return Sequenced(left.items * times, left.exact, marks=marks)
-    return Unknown(marks=marks)
+    repeated = left if isinstance(right, Const) else right
+    many = isinstance(repeated, Sequenced) or (isinstance(repeated, Const) and isinstance(repeated.value, (str, bytes)))
+    return Unknown(marks=marks | {LARGE} if many and isinstance(operation, ast.Mult) else marks)
 
 
 def _small(value: Any) -> bool:
@@ -203,6 +219,8 @@ def _small(value: Any) -> bool:
 def compare(operation: ast.cmpop, left: Value, right: Value) -> Value:
     """The result of one comparison."""
     marks = marks_of([left, right])
+    if any(isinstance(each, Const) and (each.value is None or isinstance(each.value, str)) for each in (left, right)):
+        marks -= {OWN}  # a setting, or whether there is one
     same = isinstance(operation, (ast.Is, ast.Eq))
     other = isinstance(operation, (ast.IsNot, ast.NotEq))
     if isinstance(left, Const) and isinstance(right, Const):

@@ -12,7 +12,18 @@ from compare.concurrency.values import Thing, reachable
 
 
 def judge(execution: Execution) -> list[Finding]:
-    """The findings of an execution in which nobody can go on."""
+    """The findings of an execution in which nobody can go on, with what they rest on."""
+    doubted = execution.doubted
+    return [_conditional(each, doubted) if doubted is not None else each for each in _judged(execution)]
+
+
+def _conditional(finding: Finding, doubted: Step) -> Finding:
+    where = f"line {doubted.line}" if doubted.file == finding.file else f"{doubted.file}:{doubted.line}"
+    says = f"If this may differ between ranks: {doubted.says} ({where}). {finding.says}"
+    return replace(finding, says=says, also=finding.also | {(doubted.file, doubted.line)}, condition=doubted)
+
+
+def _judged(execution: Execution) -> list[Finding]:
     if execution.findings:
         return [_settled(execution, each) for each in execution.findings]
     # A main thread or rank that ends by an exception takes the others with it, or its launcher does.

@@ -195,6 +195,55 @@ def test_nothing_found_names_the_unknown_decisions_that_it_rests_on(tmp_path: Pa
     assert "nothing found\n" in compare("concurrency", path).output
 
 
+OWN = """\
+import torch
+import torch.distributed as dist
+
+
+def main(model, loader):
+    dist.init_process_group("gloo")
+    for batch in loader:
+        loss = model(batch)
+        if torch.isnan(loss):{comment}
+            continue
+        dist.all_reduce(loss)
+
+
+if __name__ == "__main__":
+    main(open("model"), open("loader"))
+"""
+
+
+def test_a_conditional_warning_names_its_condition_and_is_no_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(OWN.format(comment=""))
+    monkeypatch.chdir(tmp_path)
+    done = compare("concurrency", "train.py", "--sarif", "found.sarif")
+    printed = "\n".join(map(str.rstrip, done.output.strip().splitlines()))
+    assert done.exit_code == 0 and "nothing found" in printed and "1 conditional warning" in printed
+    _, _, warned = printed.partition("warning\n")
+    warned, _, _ = warned.partition("\nUnknown")
+    assert warned.strip() in (PROJECT / "docs" / "concurrency.md").read_text()
+    found = json.loads(compare("concurrency", "train.py", "--json").stdout)
+    (warning,) = found["conditional"]
+    assert found["findings"] == [] and (warning["severity"], warning["rule"]) == ("conditional", "collective-missing")
+    assert warning["condition"] == {"file": "train.py", "line": 9, "says": "torch.isnan(loss)"}
+    assert not [each for each in found["taken_alike"] if "isnan" in each]
+    log = json.loads((tmp_path / "found.sarif").read_text())
+    assert lacks(log, SARIF) == [] and [each["level"] for each in log["runs"][0]["results"]] == ["note"]
+    path.write_text(OWN.format(comment="  # convtwins: ignore[collective-missing] because the loss is clamped"))
+    silent = json.loads(compare("concurrency", "train.py", "--json").stdout)
+    assert (silent["conditional"], len(silent["suppressed"])) == ([], 1)
+
+
+def test_what_hangs_in_any_case_is_a_finding_beside_a_conditional_warning(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(OWN.format(comment="") + "    if dist.get_rank() == 0:\n        dist.barrier()\n")
+    done = json.loads(compare("concurrency", path, "--json").stdout)
+    assert (done["exit_code"], [each["line"] for each in done["findings"]]) == (6, [17])
+    assert [each["severity"] for each in done["conditional"]] == ["conditional"]
+
+
 LATE = """\
 import time
 import torch.distributed as dist
@@ -354,3 +403,37 @@ def test_names_in_a_pipe_or_an_endless_file_are_refused(name: str, hanging: Path
     with hostile_files.soon():
         done = compare("concurrency", hanging, "--names", tmp_path / "names.yaml")
     assert done.exit_code == 2 and f"names.yaml {said}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "said", "unsaid"),
+    [
+        ("import horovod.torch as hvd\nhvd.init()\nif hvd.rank() == 0:\n    hvd.allreduce(1)\n", 5,
+         "train.py:4: horovod.torch.allreduce may be a collective. Name it: --collective horovod.torch.", "rank. Name"),
+        ("from mpi4py import MPI\ncomm = MPI.COMM_WORLD\ncomm.Bcast(1)\n", 5, "comm.Bcast may be a collective", "rank. Name"),
+        ("import horovod.torch as hvd\nif hvd.local_rank():\n    hvd.exchange(1)\n", 5,
+         "horovod.torch.local_rank asks for a rank. Name the collectives: --collective NAME", "may be"),
+        ("import numpy as np\nprint(np.broadcast_to(1, 3))\n", 0, "0 roots", "Not explored"),
+    ],
+)  # fmt: skip
+def test_where_nothing_was_explored_the_answer_is_not_nothing_found(
+    text: str, code: int, said: str, unsaid: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    done = compare("concurrency", "train.py")
+    words = " ".join(done.output.split())
+    assert done.exit_code == code and "nothing explored: no thread, lock or collective is known here" in words
+    assert said in words and unsaid not in words and "nothing found" not in words
+
+
+def test_a_call_that_may_be_a_collective_is_said_beside_what_was_explored(hanging: Path) -> None:
+    fine = HANGS.replace("    if rank == 0:\n        dist", "    dist").format(comment="")
+    hanging.write_text(
+        "import horovod.torch as hvd\n" + fine.replace("    dist.barrier()", "    dist.barrier()\n    hvd.allgather(1)")
+    )
+    done = compare("concurrency", hanging)
+    assert done.exit_code == 0 and "nothing found in what was explored" in done.output
+    assert "horovod.torch.allgather may be a collective" in " ".join(done.output.split())
+    named = compare("concurrency", hanging, "--collective", "horovod.torch.allgather")
+    assert named.exit_code == 0 and "nothing found\n" in named.output

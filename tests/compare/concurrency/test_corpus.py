@@ -34,7 +34,10 @@ def judged(programs: list[Program], folder: Path, nodes: int = 20_000) -> list[s
     """What is said of a program that is not so."""
     wrong: list[str] = []
     for each in programs:
-        rules = {finding.rule for finding in found(each, folder, nodes).findings}
+        findings = found(each, folder, nodes).findings
+        rules = {finding.rule for finding in findings}
+        if {finding.condition is not None for finding in findings} - {each.conditional}:
+            wrong.append(f"{each.name}: {', '.join(finding.severity for finding in findings)}")
         expected = set(each.rules) if each.planted else set[str]()
         if rules != expected:
             wrong.append(f"{each.name}: {sorted(rules)} instead of {sorted(expected)}")

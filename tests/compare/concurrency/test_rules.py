@@ -478,3 +478,409 @@ def test_what_was_not_explored_is_said(check: Check, tmp_path: Path) -> None:
         (tmp_path / "big.py").write_text(THREADS.format(body=body).replace("    main()", "    main(os.environ)"))
         whole = search(Program(sources.read(str(tmp_path / "big.py")), Meanings()), nodes=10**5, seconds=20, unusual=most)
         assert [each.partition(": explored in part: ")[2] for each in whole.left] == why
+
+
+@pytest.mark.parametrize(
+    ("text", "rules"),
+    [
+        (
+            "import torch.distributed as dist\ndef sync(rank):\n    if rank == 0:\n        dist.barrier()\n",
+            {"collective-missing"},
+        ),
+        ("import torch.distributed as dist\ndef sync(rank):\n    print(rank)\n    dist.barrier()\n", set()),
+        (
+            "from torch.distributed import reduce as add\ndef sum_up(x, rank):\n    if rank == 0:\n        add(x, dst=0)\n",
+            {"collective-missing"},
+        ),
+        ("from functools import reduce\ndef sum_up(x, rank):\n    if rank == 0:\n        reduce(max, x)\n", set()),
+        (
+            "import torch.distributed as d\ndef take(x, rank):\n    if rank == 0:\n        d.recv(x, src=1)\n",
+            {"point-to-point"},
+        ),
+        (
+            "def share(x, rank):\n    from torch.distributed import gather\n    if rank == 0:\n        gather(x)\n",
+            {"collective-missing"},
+        ),
+        (
+            "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+            "def build(net, rank):\n    if rank == 0:\n        return DDP(net)\n",
+            {"collective-missing"},
+        ),
+    ],
+)
+def test_a_function_that_nobody_calls_is_run_by_ranks_whatever_its_collective_is_called(
+    check: Check, text: str, rules: set[str]
+) -> None:
+    assert {each.rule for each in check(text).findings} == rules
+
+
+def test_every_collective_that_is_known_makes_its_caller_run_by_ranks(check: Check) -> None:
+    for name in ("all_to_all", "gather", "monitored_barrier", "reduce", "reduce_scatter", "scatter", "scatter_object_list"):
+        text = f"import torch.distributed as dist\ndef once(x, rank):\n    if rank == 0:\n        dist.{name}(x)\n"
+        assert {each.rule for each in check(text).findings} == {"collective-missing"}, name
+
+
+ACCELERATED = """
+from accelerate import Accelerator
+
+class Trainer:
+    def __init__(self):
+        self.accelerator = Accelerator()
+
+    def score(self, batch):
+{body}
+
+def main(batch):
+    Trainer().score(batch)
+
+if __name__ == "__main__":
+    main(None)
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "named", "rules"),
+    [
+        ("a = self.accelerator\nif a.is_main_process:\n    print(a.gather(batch))", (), {"collective-missing"}),
+        ("a = self.accelerator\nfound = a.gather(batch)\nif a.is_main_process:\n    print(found)", (), set()),
+        (
+            "if self.accelerator.is_main_process:\n    self.accelerator.gather_for_metrics(batch)",
+            ("accelerate.Accelerator.gather_for_metrics",),
+            {"collective-missing"},
+        ),
+        ("if self.accelerator.is_main_process:\n    self.accelerator.print(batch)", (), set()),
+        ("if self.accelerator.is_main_process:\n    self.accelerator.prepare(batch)", (), set()),
+        (
+            "if self.accelerator.is_main_process:\n    self.accelerator.prepare(batch)",
+            ("accelerate.Accelerator.prepare",),
+            {"collective-missing"},
+        ),
+    ],
+)
+def test_methods_of_what_a_library_makes_are_collectives(
+    check: Check, body: str, named: tuple[str, ...], rules: set[str]
+) -> None:
+    text = ACCELERATED.format(body=textwrap.indent(body, " " * 8))
+    assert {each.rule for each in check(text, configured(named, None)).findings} == rules
+
+
+def test_a_method_that_is_named_is_a_collective_of_an_object_whose_class_is_not_known(check: Check) -> None:
+    text = "def save(comm, x, rank):\n    if rank == 0:\n        comm.collect(x)\n"
+    assert not check(text).findings
+    assert {each.rule for each in check(text, configured(["collect"], None)).findings} == {"collective-missing"}
+
+
+ORDERS = """
+from threading import Lock, Thread
+
+{locks}
+
+def one():
+    with {first}:
+        with {second}:
+            pass
+
+def two():
+    with {third}:
+        with {fourth}:
+            pass
+
+def main():
+    threads = [Thread(target=one), Thread(target=two)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+"""
+
+
+@pytest.mark.parametrize(
+    ("locks", "names"),
+    [
+        ("A, B = Lock(), Lock()", ("A", "B")),
+        ("(A, (B, C)) = (Lock(), (Lock(), Lock()))", ("A", "C")),
+        ("A: Lock = Lock()\nB = C = Lock()", ("A", "C")),
+        ("LOCKS = [Lock(), Lock()]", ("LOCKS[0]", "LOCKS[1]")),
+        ("class Of:\n    a, b = Lock(), Lock()", ("Of.a", "Of.b")),
+        ("class Of:\n    a: Lock = Lock()\n    b: Lock = Lock()", ("Of.a", "Of.b")),
+    ],
+)
+def test_locks_that_a_module_or_class_unpacks_are_known_in_a_function(check: Check, locks: str, names: tuple[str, str]) -> None:
+    a, b = names
+    assert {each.rule for each in check(ORDERS.format(locks=locks, first=a, second=b, third=b, fourth=a)).findings} == {
+        "lock-order"
+    }
+    assert not check(ORDERS.format(locks=locks, first=a, second=b, third=a, fourth=b)).findings
+
+
+def test_two_names_of_one_lock_are_one_lock(check: Check) -> None:
+    text = ORDERS.format(locks="A = B = Lock()", first="A", second="B", third="A", fourth="B")
+    assert {each.rule for each in check(text).findings} == {"lock-again"}
+
+
+READING = """
+import torch.distributed as dist
+from elsewhere import RemoteError, load
+
+class BadImage(Exception):
+    pass
+
+class Truncated(BadImage):
+    pass
+
+def read(path):
+    data = load(path)
+    if data is None:
+        raise Truncated(path)
+    return data
+
+def main():
+    dist.init_process_group("gloo")
+    for path in load.paths:
+        try:
+            x = {call}
+        except {kind}:
+            continue
+        dist.all_reduce(x)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "rules"),
+    [
+        *(("load(path)", kind, {"collective-missing"}) for kind in ("MemoryError", "KeyError", "RemoteError")),
+        ("load(path)", "(ImportError, OSError)", {"collective-missing"}),
+        *(("load(path)", kind, set()) for kind in ("ImportError", "(AttributeError, TypeError)", "BadImage")),
+        *(("read(path)", kind, {"collective-missing"}) for kind in ("Truncated", "BadImage", "IndexError")),
+        ("read(path)", "ImportError", set()),
+    ],
+)  # fmt: skip
+def test_any_kind_of_error_may_come_to_one_rank_alone_but_those_of_the_program_itself(
+    check: Check, call: str, kind: str, rules: set[str]
+) -> None:
+    assert {each.rule for each in check(READING.format(call=call, kind=kind)).findings} == rules
+
+
+def test_an_error_of_the_package_comes_only_from_where_it_is_raised(check: Check) -> None:
+    text = """
+import torch.distributed as dist
+from elsewhere import load
+
+class Stop(Exception):
+    pass
+
+def main():
+    dist.init_process_group("gloo")
+    try:
+        for path in load.paths:
+            dist.all_reduce(load(path))
+            if path == load.last:
+                raise Stop
+    except Stop:
+        pass
+    dist.barrier()
+
+if __name__ == "__main__":
+    main()
+"""
+    assert not check(text).findings
+
+
+SHARING = """
+import torch.distributed as dist
+
+def send(items):
+    for each in {sent}:
+        dist.broadcast(each, 0)
+
+def receive(items, config):
+    for each in {received}:
+        dist.broadcast(each, 0)
+
+def share(config):
+    items = config.load()
+    if dist.get_rank() == 0:
+        send(items)
+    else:
+        receive(items, config)
+"""
+
+
+@pytest.mark.parametrize(
+    ("sent", "received", "rules"),
+    [
+        ("items.values()", "items.values()", set()),
+        ("items.values()", "sorted(items.keys())", set()),
+        ("items", "range(len(items))", set()),
+        ("items.copy()", "list(enumerate(items))", set()),
+        ("items.parts", "items.parts.values()", set()),
+        ("items.values()", "config.load().values()", {"collective-missing"}),
+        ("items.parts", "items.others", {"collective-missing"}),
+    ],
+)
+def test_loops_over_the_same_have_as_many_turns_on_all_ranks(check: Check, sent: str, received: str, rules: set[str]) -> None:
+    assert {each.rule for each in check(SHARING.format(sent=sent, received=received)).findings} == rules
+
+
+COUNTING = """
+import threading
+
+class Counts:
+    def __init__(self):
+        self.of, self.rows = {{"cat": 0, "dog": 0}}, [0, 0]
+        self.lock = threading.Lock()
+
+    def note(self):
+        for _ in range(9):
+            {update}
+
+def main():
+    counts = Counts()
+    threads = [threading.Thread(target=counts.note) for _ in range(2)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+"""
+
+
+@pytest.mark.parametrize(
+    ("update", "rules"),
+    [
+        ('self.of["cat"] += 1', {"race"}),
+        ('self.of["cat"] = self.of["cat"] + 1', {"race"}),
+        ('self.of["cat"] = self.of.get("cat", 0) + 1', {"race"}),
+        ('self.of["cat"] = max(self.of.setdefault("cat", 0), 3)', {"race"}),
+        ('seen = self.of.pop("cat"); self.of["cat"] = 1 + seen', {"race"}),
+        ("self.rows[1] = self.rows[1] + 1", {"race"}),
+        ('self.of["cat"] = self.of.get("dog", 0) + 1', set()),
+        ('self.of["cat"] = 5', set()),
+        ('with self.lock: self.of["cat"] = self.of.get("cat", 0) + 1', set()),
+    ],
+)
+def test_an_item_that_is_read_and_written_back_is_updated(check: Check, update: str, rules: set[str]) -> None:
+    assert {each.rule for each in check(COUNTING.format(update=update)).findings} == rules
+
+
+WORKERS = """
+import multiprocessing as mp
+import threading
+import numpy as np
+
+def work(number, queue, data, model):
+{put}
+
+def main(data, model):
+    queue = mp.Queue()
+    workers = [{kind}(target=work, args=(n, queue, data, model)) for n in range(2)]
+    for each in workers:
+        each.start()
+{end}
+"""
+JOINED = "    for each in workers:\n        each.join()\n"
+TAKEN_OUT = "    found = [queue.get() for _ in workers]\n"
+
+
+@pytest.mark.parametrize(
+    ("put", "is_large"),
+    [
+        ("queue.put((number, np.random.rand(1000, 1000)))", True),
+        ("queue.put(model.state_dict())", True),
+        ("queue.put([0.5] * 100_000)", True),
+        ("queue.put([each for each in data])", True),
+        ("rows = []\nfor each in data:\n    rows.append(each)\nqueue.put(rows)", True),
+        ("for row in range(20_000):\n    queue.put((number, row))", True),
+        ("for row in range(20):\n    queue.put((number, row))", False),
+        ("queue.put((number, 'done', 0.5))", False),
+        ("queue.put(float(np.random.rand(1000, 1000).mean()))", False),
+        ("queue.put(np.zeros(3))", False),
+        ("total = 0\nfor each in data:\n    total += each\nqueue.put(total / 3)", False),
+    ],
+)
+def test_a_process_is_read_before_it_is_joined_if_it_puts_more_than_a_pipe_holds(
+    check: Check, put: str, is_large: bool
+) -> None:
+    def found(end: str, kind: str = "mp.Process") -> set[str]:
+        return {each.rule for each in check(WORKERS.format(put=textwrap.indent(put, "    "), kind=kind, end=end)).findings}
+
+    assert found(JOINED + TAKEN_OUT) == ({"queue-join"} if is_large else set())
+    assert found(JOINED + "    first = queue.get()\n") == ({"queue-join"} if is_large else set())
+    assert found(TAKEN_OUT + JOINED) == set()
+    assert found(JOINED.replace("join()", "join(5)") + TAKEN_OUT) == set()
+    assert found("    queue.cancel_join_thread()\n" + JOINED + TAKEN_OUT) == set()
+    assert found(JOINED + TAKEN_OUT, "threading.Thread") == set()
+
+
+@pytest.mark.parametrize(
+    ("body", "rules"),
+    [
+        ("dist.new_group([0, 1] if rank == 0 else [1])", {"collective-group"}),
+        ("dist.new_group(ranks=[each for each in range(2) if each <= rank])", {"collective-group"}),
+        ("mine = [0, 1, 2] if rank == 0 else [1, 2]\ndist.new_group(mine)", {"collective-group"}),
+        ("dist.new_group([0, 1] if rank == 0 else [1, 0])", set()),
+        ("dist.new_group([rank])", set()),
+        ("dist.new_group([0, 1] if rank == 0 else [1], use_local_synchronization=True)", set()),
+        ("both = [0, 1]\ndist.new_group(ranks=both)\ndist.new_group([0])\ndist.new_group([1])", set()),
+        ("first = [0, 2]\ng = dist.new_group(first)\nif rank == 2:\n    dist.barrier(g)", {"collective-missing"}),
+    ],
+)
+def test_ranks_make_groups_of_the_same_ranks(check: Check, body: str, rules: set[str]) -> None:
+    assert {each.rule for each in check(ranks(body)).findings} == rules
+
+
+NORMED = """
+import torch
+import torch.distributed as dist
+import torchvision
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.BatchNorm2d(3)
+
+@torch.no_grad()
+def validate(net, loader):
+    for batch in loader:
+        net(batch)
+
+def main(loader):
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    model = DDP({net})
+    for batch in loader:
+        model(batch).sum().backward()
+{body}
+    dist.barrier()
+
+if __name__ == "__main__":
+    main(None)
+"""
+
+
+@pytest.mark.parametrize(
+    ("net", "body", "rules"),
+    [
+        ("Net().cuda()", "if rank == 0:\n    model(loader)", {"collective-missing"}),
+        ("torch.nn.Sequential(Net())", "if rank == 0:\n    model(loader)", {"collective-missing"}),
+        ("torch.nn.Sequential(torch.nn.BatchNorm2d(3))", "if rank == 0:\n    model(loader)", {"collective-missing"}),
+        ("torchvision.models.resnet18()", "if rank == 0:\n    model(loader)", {"collective-missing"}),
+        ("Net()", "if rank == 0:\n    with torch.no_grad():\n        model(loader)", {"collective-missing"}),
+        ("Net()", "if rank == 0:\n    validate(model, loader)", {"collective-missing"}),
+        ("Net()", "validate(model, [loader, loader])", set()),
+        ("Net()", "if rank == 0:\n    validate(model.module, loader)", set()),
+        ("Net(), broadcast_buffers=False", "if rank == 0:\n    model(loader)", set()),
+        ("torch.nn.Linear(2, 2)", "if rank == 0:\n    model(loader)", set()),
+        ("torchvision.models.vgg16()", "if rank == 0:\n    model(loader)", set()),
+        ("Net()", "model(loader)", set()),
+        ("Net()", "with torch.no_grad():\n    model(loader)\n    if rank == 0:\n        model(loader)", set()),
+    ],
+)
+def test_a_model_with_buffers_exchanges_them_in_forward_unless_the_last_made_no_gradients(
+    check: Check, net: str, body: str, rules: set[str]
+) -> None:
+    text = NORMED.format(net=net, body=textwrap.indent(body, "    "))
+    assert {each.rule for each in check(text).findings} == rules

@@ -70,6 +70,7 @@ def main() -> int:
 def _run(waiting: list[Program], runs: str, found: dict[str, list[str]]) -> None:
     if runs == "ranks":
         import torch
+        import torch._dynamo  # by DistributedDataParallel: it takes seconds, which a program would seem to hang
         import torch.distributed
         import torch.nn.parallel
         import torch.utils.data

@@ -1,6 +1,7 @@
 """Variants of hand-written programs: a correct one and one with a planted bug of each family, by seed.
 
 A family is a text file. Its head names the rule that finds its bug, what runs it, and what it prints if nothing goes wrong.
+`level: conditional`: the bug needs data that differ between ranks, so what finds it is a conditional warning.
 
 | in a family | in a variant |
 |---|---|
@@ -96,6 +97,8 @@ class Program:
     expects: str
     """What it prints if nothing goes wrong. Empty: that it ends is enough."""
     text: str
+    conditional: bool = False
+    """Whether the bug needs data that differ between ranks."""
 
     @property
     def name(self) -> str:
@@ -119,7 +122,7 @@ def made(family: str, seed: int) -> Program:
     """One variant. Every third is correct."""
     lines = (FAMILIES / f"{family}.txt").read_text().splitlines()
     head: dict[str, str] = {}
-    while match := re.match(r"(rule|runs|forced|expects): (.*)", lines[0]):
+    while match := re.match(r"(rule|level|runs|forced|expects): (.*)", lines[0]):
         head[match[1]] = match[2]
         lines.pop(0)
     planted = seed % 3 != 0
@@ -132,7 +135,7 @@ def made(family: str, seed: int) -> Program:
     text = _HEADS[head["runs"]] + "\n\n" + _OPEN_NOTHING + "\n\n" + text
     expected = re.sub(r"\$(\w+)", lambda match: names[match[1]], head.get("expects", ""))
     rules = tuple(head["rule"].split(", "))
-    return Program(family, seed, planted, rules, head["runs"], head.get("forced", ""), expected, text)
+    return Program(family, seed, planted, rules, head["runs"], head.get("forced", ""), expected, text, "level" in head)
 
 
 def _chosen(lines: list[str], planted: bool) -> list[str]:
