@@ -66,8 +66,23 @@ def made(framework: str, tmp_path: Path, names: tuple[str, ...], **changes: Any)
         row = Row(id=f"{framework}-serial", contestant=framework, spec=result.spec)
         (found[name],) = spot_checks.judge([Timed(row, 0, result, tmp_path / name)], lambda said: None)
         files = list((tmp_path / name).glob("*.safetensors"))
+        if name == "nothing_recorded":
+            assert not files and not found[name].steps
+            continue
         assert bool(files) == bool(found[name].faults), "records stay only where they are evidence"
     return found
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
+def test_recorded_steps_leave_the_training_as_it_is(framework: str, tmp_path: Path) -> None:
+    made(framework, tmp_path, ("nothing", "nothing_recorded"), epochs=3)
+    recorded, plain = (results.load(tmp_path / name / results.RESULT_FILE) for name in ("nothing", "nothing_recorded"))
+    assert len(recorded.spot_checks) >= 3 and not plain.spot_checks
+    assert recorded.step_losses == plain.step_losses
+    assert recorded.final_weights_hash == plain.final_weights_hash and recorded.test == plain.test
+    assert [each.fingerprint for each in recorded.epochs] == [each.fingerprint for each in plain.epochs]
+    left_out = [before.timed_steps - each.timed_steps for before, each in zip(plain.epochs, recorded.epochs, strict=True)]
+    assert sum(left_out) == len(recorded.spot_checks), "the recorded steps are off the clock, and no others"
 
 
 @pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])

@@ -40,7 +40,7 @@ def main(framework: str, out: Path, spec_file: str, names: Sequence[str]) -> int
 
     draw, rate = Plan.draw, Plan.learning_rate
     for name in names:
-        os.environ[placement.SPOT_CHECKS_VARIABLE] = f"word of {name}"
+        os.environ[placement.SPOT_CHECKS_VARIABLE] = "" if name == nothing_recorded.__name__ else f"word of {name}"
 
         def build(*given: Any, name: str = name) -> Trainer:
             trainer = twin.build(*given)
@@ -64,6 +64,10 @@ def main(framework: str, out: Path, spec_file: str, names: Sequence[str]) -> int
 
 def nothing(trainer: Any) -> None:
     """The clean twin."""
+
+
+def nothing_recorded(trainer: Any) -> None:
+    """Without a word of a launcher."""
 
 
 def images_of_the_batch_before(trainer: Any) -> None:
@@ -173,6 +177,7 @@ PLANTS: dict[str, Callable[[Any], None]] = {
     plant.__name__: plant
     for plant in (
         nothing,
+        nothing_recorded,
         images_of_the_batch_before,
         labels_of_the_batch_before,
         other_examples,
