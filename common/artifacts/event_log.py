@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -90,8 +90,13 @@ def _event(line: bytes) -> dict[str, Any] | None:
 
 def read_epochs(directory: Path) -> list[EpochRecord]:
     """The epochs that events.jsonl holds, of a run that may have died after them."""
+    return epochs(read_events(directory))
+
+
+def epochs(events: Iterable[Mapping[str, Any]]) -> list[EpochRecord]:
+    """The epochs among events."""
     records: list[EpochRecord] = []
-    for event in read_events(directory):
+    for event in events:
         if event.get("event") == "epoch":
             try:
                 records.append(EpochRecord.model_validate({name: event.get(name) for name in EpochRecord.model_fields}))

@@ -13,6 +13,8 @@ from common.machine.rates import DeviceRates
 from common.spec import Spec
 
 SCHEMA_VERSION = 1
+_ROUNDING = 1e-6
+"""Of an accuracy, or of a loss of nothing."""
 
 
 INTERRUPTED = "interrupted"
@@ -34,6 +36,16 @@ class Metrics(Exact):
     """num_correct / num_examples, in 0..1."""
     num_correct: Count
     num_examples: Count
+
+    @pydantic.model_validator(mode="after")
+    def _of_counts(self) -> Self:
+        if not 0 < self.num_examples >= self.num_correct:
+            raise ValueError(f"num_correct is {self.num_correct} of {self.num_examples} examples")
+        if not abs(self.accuracy - self.num_correct / self.num_examples) < _ROUNDING:
+            raise ValueError(f"accuracy is {self.accuracy}, and {self.num_correct} of {self.num_examples} are right")
+        if self.loss < -_ROUNDING:
+            raise ValueError(f"loss is {self.loss}, and no cross-entropy is negative")
+        return self
 
 
 class EpochRecord(Exact):
@@ -64,6 +76,9 @@ class EpochRecord(Exact):
     def _timed(self) -> Self:
         if self.timed_images and not self.timed_seconds:
             raise ValueError("timed_images took no time")
+        if self.timed_steps > self.steps or self.timed_images > self.images:
+            timed, whole = (self.timed_steps, self.timed_images), (self.steps, self.images)
+            raise ValueError(f"timed steps and images are {timed} of {whole}")
         return self
 
     @property
