@@ -22,16 +22,23 @@ def row(framework: str, mode: str = "serial", cores: int = 2, unavailable: str |
     return Row(id=f"{framework}-{mode}-{cores}", contestant=framework, spec=made, unavailable=unavailable)
 
 
-def score(accuracy: float, loss: float) -> Metrics:
-    return Metrics(loss=loss, accuracy=accuracy, num_correct=round(100 * accuracy), num_examples=100)
+def score(accuracy: float, loss: float, images: int = 100) -> Metrics:
+    num_correct = round(images * accuracy)
+    return Metrics(loss=loss, accuracy=num_correct / images, num_correct=num_correct, num_examples=images)
 
 
 def epoch(number: int, seconds: float, accuracy: float = 0.5, loss: float = 1.0) -> EpochRecord:
+    """Of 10 steps, of which the first epoch's first is not timed.
+
+    Args:
+        seconds: of all 10 at its pace.
+    """
+    timed = 10 - (number == 1)
     return EpochRecord(
         epoch=number, steps=10, images=640, epoch_images=640, learning_rate=0.05,
-        train=score(accuracy, loss), validation=score(accuracy, loss),
-        timed_seconds=seconds, timed_steps=10, timed_images=640, input_wait_seconds=0.0, evaluation_seconds=0.1,
-        first_step_seconds=0.25 if number == 1 else None,
+        train=score(accuracy, loss, 640), validation=score(accuracy, loss),
+        timed_seconds=seconds * timed / 10, timed_steps=timed, timed_images=64 * timed, input_wait_seconds=0.0625,
+        evaluation_seconds=0.1, first_step_seconds=0.25 if number == 1 else None,
     )  # fmt: skip
 
 
@@ -48,8 +55,8 @@ def good(row: Row, seconds: float, repeat: int = 0, first_step_loss: float = 2.3
         test=score(0.7, 0.6),
         first_step_loss=first_step_loss,
         phases=Phases(
-            import_seconds=2.0, build_seconds=0.5, first_step_seconds=0.25, training_seconds=2 * seconds,
-            input_wait_seconds=0.125, evaluation_seconds=0.5, other_seconds=0.25, wall_seconds=3.5 + 2 * seconds,
+            import_seconds=2.0, build_seconds=0.5, first_step_seconds=0.25, training_seconds=1.9 * seconds,
+            input_wait_seconds=0.125, evaluation_seconds=0.5, other_seconds=0.25, wall_seconds=3.5 + 1.9 * seconds,
         ),
         peak_memory_mib=512.0,
         threads={"intra_op": row.spec.cores // row.spec.replicas, "inter_op": 1, "input": 0},
@@ -125,7 +132,7 @@ def input_only(timed_steps: int = 20, repeats: int = 5) -> Stored:
         scoreless = {"train": None, "validation": None}
         rest = {"timed_steps": timed_steps - 1, "timed_images": 64 * (timed_steps - 1)}
         epochs = [
-            epoch(1, 0.001).model_copy(update={**scoreless, "timed_steps": 1, "timed_images": 64}),
+            epoch(1, 0.001).model_copy(update={**scoreless, "timed_seconds": 0.001, "timed_steps": 1, "timed_images": 64}),
             epoch(2, seconds).model_copy(update={**scoreless, **rest}),
         ]
         run = good(each, seconds).model_copy(update={"epochs": epochs, "test": None, "first_step_loss": None})
@@ -200,10 +207,26 @@ def observed() -> Stored:
             update = {"spec": plan.of_repeat(row, repeat).spec, "noise": noise, "test": score(0.7 + 0.01 * repeat, 0.6)}
             stored.runs[row.id][repeat] = result.model_copy(update=update)
     late = stored.runs["tensorflow-data_parallel-2"]
-    late[2] = late[2].model_copy(update={"epochs": late[2].epochs[:1]})
+    late[2] = never_better(late[2])
     never = stored.runs["tensorflow-serial-2"]
-    never.update({repeat: run.model_copy(update={"epochs": run.epochs[:1]}) for repeat, run in never.items()})
+    never.update({repeat: never_better(run) for repeat, run in never.items()})
     return stored.model_copy(update={"comparison": plan})
+
+
+def paced(run: RunResult, factor: float) -> RunResult:
+    """The same run, its timed epochs so many times as long."""
+    assert run.phases is not None
+    epochs = [each.model_copy(update={"timed_seconds": factor * each.timed_seconds}) for each in run.epochs]
+    more = sum(each.timed_seconds for each in epochs) - run.phases.training_seconds
+    longer = {name: getattr(run.phases, name) + more for name in ("training_seconds", "wall_seconds")}
+    return run.model_copy(update={"epochs": epochs, "phases": run.phases.model_copy(update=longer)})
+
+
+def never_better(run: RunResult) -> RunResult:
+    """The same run without progress after its first epoch."""
+    first, second = run.epochs
+    same = second.model_copy(update={"train": first.train, "validation": first.validation})
+    return run.model_copy(update={"epochs": [first, same]})
 
 
 def profiled() -> Stored:
