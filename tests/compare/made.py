@@ -214,12 +214,17 @@ def observed() -> Stored:
 
 
 def paced(run: RunResult, factor: float) -> RunResult:
-    """The same run, its timed epochs so many times as long."""
+    """The same run, its timed epochs so many times as long. Its phases are those of its epochs."""
     assert run.phases is not None
     epochs = [each.model_copy(update={"timed_seconds": factor * each.timed_seconds}) for each in run.epochs]
-    more = sum(each.timed_seconds for each in epochs) - run.phases.training_seconds
-    longer = {name: getattr(run.phases, name) + more for name in ("training_seconds", "wall_seconds")}
-    return run.model_copy(update={"epochs": epochs, "phases": run.phases.model_copy(update=longer)})
+    of_epochs = {
+        "training_seconds": sum(each.timed_seconds for each in epochs),
+        "input_wait_seconds": sum(each.input_wait_seconds for each in epochs),
+        "evaluation_seconds": 0.3 + sum(each.evaluation_seconds for each in epochs),
+    }
+    parts = run.phases.model_dump(exclude={"wall_seconds"}) | of_epochs
+    wall_seconds = sum(parts.values()) - parts["input_wait_seconds"]
+    return run.model_copy(update={"epochs": epochs, "phases": Phases(**parts, wall_seconds=wall_seconds)})
 
 
 def never_better(run: RunResult) -> RunResult:
@@ -300,12 +305,30 @@ def hostile(num_classes: int = len(HOSTILE)) -> Stored:
     return Stored(comparison=comparison, runs=runs, set_aside=[text])
 
 
+def of_spec(run: RunResult, wanted: spec.Spec) -> RunResult:
+    """The same run of another spec: its epochs at the same pace, the last one again where there are more of them."""
+    assert run.phases is not None and wanted.epochs is not None
+    batch, epochs = wanted.global_batch_size, list[EpochRecord]()
+    for number in range(1, wanted.epochs + 1):
+        like, untimed = run.epochs[min(number, len(run.epochs)) - 1], number == 1
+        epochs.append(
+            like.model_copy(
+                update={
+                    "epoch": number, "steps": 640 // batch, "timed_steps": 640 // batch - untimed,
+                    "timed_images": 640 - untimed * batch, "learning_rate": wanted.optimizer.learning_rate,
+                    "timed_seconds": like.seconds * (640 - untimed * batch) / 640,
+                }
+            )
+        )  # fmt: skip
+    return paced(run.model_copy(update={"spec": wanted, "epochs": epochs}), 1.0)
+
+
 def other_work(stored: Stored, data_hash: str = "data", **fields: Any) -> Stored:
     """The same comparison with other fields in all specs."""
     rows = [row.model_copy(update={"spec": row.spec.with_fields(**fields)}) for row in stored.comparison.rows]
     specs = {row.id: row.spec for row in rows}
     runs = {
-        row_id: {repeat: run.model_copy(update={"spec": specs[row_id]}) for repeat, run in repeats.items()}
+        row_id: {repeat: of_spec(run, specs[row_id]) for repeat, run in repeats.items()}
         for row_id, repeats in stored.runs.items()
     }
     plan = stored.comparison.model_copy(update={"rows": rows, "data_hash": data_hash})

@@ -191,7 +191,7 @@ def test_rows_of_one_alone_and_fields_that_differ_are_named(tmp_path: Path) -> N
     changed = [
         row.model_copy(update={"spec": row.spec.with_fields(epochs=9)}) for row in theirs.comparison.rows if "serial" in row.id
     ]
-    runs = {row.id: {0: theirs.runs[row.id][0].model_copy(update={"spec": row.spec})} for row in changed}
+    runs = {row.id: {0: made.of_spec(theirs.runs[row.id][0], row.spec)} for row in changed}
     theirs = Stored(comparison=theirs.comparison.model_copy(update={"rows": changed}), runs=runs, set_aside=[])
     a, b = made.stored_in(ours, tmp_path / "a"), made.stored_in(theirs, tmp_path / "b")
     pair = pair_of(a, b)
