@@ -298,8 +298,10 @@ def hostile(num_classes: int = len(HOSTILE)) -> Stored:
         | {"machine": {"processor": text, "path": HOSTILE, "commit": HOSTILE[0]}, "proof": proof}
     )
     counts = [[20 * (a == b) + (7 * a + 3 * b) % 5 for b in range(num_classes)] for a in range(num_classes)]
+    right, images = sum(counts[label][label] for label in range(num_classes)), sum(map(sum, counts))
+    test = Metrics(loss=0.6, accuracy=right / images, num_correct=right, num_examples=images)
     runs = {
-        row_id: {repeat: run.model_copy(update={"confusion": counts}) for repeat, run in repeats.items()}
+        row_id: {repeat: run.model_copy(update={"confusion": counts, "test": test}) for repeat, run in repeats.items()}
         for row_id, repeats in stored.runs.items()
     }
     return Stored(comparison=comparison, runs=runs, set_aside=[text])

@@ -328,7 +328,7 @@ def test_damaged_events_of_a_sealed_run_are_named_by_line(fake_twins: pytest.Mon
     done = compare("report", out)
     assert done.exit_code == 1
     said = re.sub(r"\s+", " ", done.stdout)
-    assert "Set aside: runs/left-serial-1core-r0/events.jsonl: line 5, torn or changed since; the sealed result stands" in said
+    assert "Set aside: runs/left-serial-1core-r0/events.jsonl: line 4, torn or changed since; the sealed result stands" in said
 
 
 def test_a_flipped_digit_of_the_plan_is_named(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ class Twin:
         broken = "broken" in row.spec.framework_options.values()
         out_of_memory = self.fails_from is not None and row.id.endswith(self.fails_from[0]) and repeat >= self.fails_from[1]
         slow = not {"lost", "slow"}.isdisjoint(row.spec.framework_options.values())
-        epochs = fake.epochs_of(row.spec, fake.IMAGES / self.pace(row.spec, repeat))
+        epochs = fake.epochs_of(row.spec, fake.images_of(row.spec) / self.pace(row.spec, repeat))
         made = RunResult(
             framework=row.contestant, spec=row.spec, repeat=repeat, device="cpu",
             status="failed" if broken or out_of_memory else "ok",

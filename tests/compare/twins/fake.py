@@ -160,7 +160,7 @@ def epoch(index: int, seconds: float, run: spec.Spec | None = None) -> EpochReco
     """An epoch as the loop records it.
 
     Args:
-        seconds: of IMAGES at its pace.
+        seconds: of a whole epoch at its pace.
         run: None: the default.
     """
     run = run or spec.build({})
@@ -174,7 +174,7 @@ def epoch(index: int, seconds: float, run: spec.Spec | None = None) -> EpochReco
         learning_rate=run.learning_rate((index - 1) * per_epoch + steps - 1, per_epoch, total),
         train=score(index, images) if run.part == "training" else None,
         validation=score(index, 1280) if run.part == "training" else None,
-        timed_seconds=seconds * timed_images / IMAGES, timed_steps=steps - untimed, timed_images=timed_images,
+        timed_seconds=seconds * timed_images / images_of(run), timed_steps=steps - untimed, timed_images=timed_images,
         input_wait_seconds=0.0, evaluation_seconds=0.1, first_step_seconds=0.1 if untimed else None,
     )  # fmt: skip
 
