@@ -43,10 +43,10 @@ def append_event(directory: Path, event: str, **values: Any) -> None:
             raise
 
 
-def append_end(directory: Path, status: str) -> None:
+def append_end(directory: Path, status: str, **values: Any) -> None:
     """Add the last event of a run. If that fails, the run ends without it: its result says more, and stands."""
     try:
-        append_event(directory, "end", status=status)
+        append_event(directory, "end", status=status, **values)
     except OSError as error:
         print(f"The last event is left out: {error}.", file=sys.stderr)
 

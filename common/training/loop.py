@@ -33,7 +33,7 @@ from common.models.sharding import shard
 from common.models.weights import Weights, digest
 from common.spec import Spec
 from common.training import metrics, profiling, timing
-from common.training.timing import Audit, ClockError, Evidence, Stopwatch, Timer
+from common.training.timing import Audit, ClockError, Evidence, Span, Stopwatch, Timer
 from common.training.trainer import Batch, Trainer
 
 LEAST_TIMED_SECONDS = 0.5
@@ -82,6 +82,8 @@ class Run:
         self._memory_mib = np.array([0.0, math.nan])
         """The largest so far: resident, and proportional if the system says."""
         self._audit = Audit()
+        self._written: float | None = None
+        """The run's clock when its last event had been written."""
         self._load, self._frequency_mhz = machine.load(), machine.frequency_mhz()
         self._first_batch: Batch | None = None
         self._first_epoch = 1
@@ -498,16 +500,27 @@ class Run:
         with self._stopwatch.phase("training") as timer:
             yield timer
             trainer.synchronize()
-            timer.own_seconds = timer.elapsed()
+            timed = timer.end()
             timer.late_seconds = self._stopwatch.drain()
             timer.compilations = trainer.compilations() - compilations
             timer.agreed_seconds = timing.lasted(*_stamps(trainer, timer.start, timer.start + timer.own_seconds))
             timer.meeting_seconds = time.perf_counter() - before
+        self._hold_clocks(trainer, timed)
         used = meter.usage()
         seconds = trainer.total(np.array([used.process_cpu_seconds]))
         used = used.model_copy(update={"wall_seconds": timer.seconds, "process_cpu_seconds": float(seconds[0])})
         self._usage = self._usage.plus(used)
         self._record_memory(trainer)
+
+    def _hold_clocks(self, trainer: Trainer, timed: Span) -> None:
+        """End the run in all processes if the clock of one of them contradicts another clock."""
+        ranks, rank = _ranks()
+        by_rank = np.zeros((2, ranks, len(timed)))
+        by_rank[:, rank] = timed, self._stopwatch.look()
+        steps, whole = ([Span(*map(float, each)) for each in spans] for spans in trainer.total(by_rank))
+        words = timing.disagreement({"the timed steps": steps, "all since the last look": whole}, self._facts["framework"])
+        if words is not None and self._listener is None:  # trials of a search share a process
+            raise ClockError(words)
 
     def _over_time(self, seconds: float) -> float | None:
         wall = self._usage.wall_seconds
@@ -527,12 +540,17 @@ class Run:
             self.record(chunks=trainer.chunks())
         self.record(peak_memory_by_process_mib=by_rank[0].tolist(), computed_memory_by_device_mib=trainer.memory_by_device())
 
+    def clocks(self) -> dict[str, float | None]:
+        """What an event says of the run's clock: what it shows now, and what it showed when the event before was written."""
+        return {"clock": self._stopwatch.clock(), "written": self._written}
+
     def _event(self, event: str, **values: Any) -> None:
         heartbeat.reached()
         if self._listener is not None:
             self._listener({"event": event, **values})
         elif is_first_rank():
-            event_log.append_event(self._out, event, time=time.time(), **values)
+            event_log.append_event(self._out, event, time=time.time(), **self.clocks(), **values)
+            self._written = self._stopwatch.clock()
 
 
 def _decided(trainer: Trainer, *own: bool) -> list[bool]:

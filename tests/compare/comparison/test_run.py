@@ -29,6 +29,7 @@ from compare.reporting import plots
 from tests.compare import made
 from tests.compare.command_line import compare
 from tests.compare.conftest import behave, write_empty
+from tests.compare.twins import fake
 
 QUICK = ("--frameworks", "left,right", "--cores", "2", "--no-proof", "--modes", "serial")
 
