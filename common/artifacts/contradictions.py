@@ -20,6 +20,7 @@ _HOST_CLOCKS = 1e-3
 _TICK_SECONDS = 0.1
 """Of each core in each epoch, by which the CPU time of all processes may be wrong: the kernel counts it in ticks of 0.01 s."""
 _LEARNING_RATE_ROUNDING = 1e-9
+_MOST_SHOWN = 3
 
 
 def found(result: RunResult, events: Sequence[Mapping[str, Any]] | None = None, *, all_events: bool = True) -> list[str]:
@@ -37,8 +38,8 @@ def found(result: RunResult, events: Sequence[Mapping[str, Any]] | None = None, 
 
 def words(result: RunResult, contradictions: Sequence[str]) -> str:
     """A sentence that names whose run contradicts itself, without its end."""
-    more = f", and {len(contradictions) - 1} more" if len(contradictions) > 1 else ""
-    return f"contradicts itself: in this run of {result.framework}, {contradictions[0]}{more}"
+    shown = [*contradictions[:_MOST_SHOWN], *["..."] * (len(contradictions) > _MOST_SHOWN)]
+    return f"contradicts itself: in this run of {result.framework}, {'; '.join(shown)}"
 
 
 def _ended_well(result: RunResult) -> bool:
