@@ -143,10 +143,11 @@ def clock_back(values: Values, events: list[Values]) -> None:
 
 PLANTED: dict[str, tuple[Callable[[Values, list[Values]], object], str]] = {
     # Times.
-    "timed seconds times 100": (times(100), "the timed seconds of all epochs add up to 760, and phases.training_seconds has 7.6"),
+    "timed seconds times 100": (times(100), "timed seconds of all epochs add up to 760, and phases.training_seconds has 7.6"),
     "timed seconds times 0.001": (times(0.001), "add up to 0.0076, and phases.training_seconds has 7.6"),
     "seconds of 1e-9": (in_epoch(2, timed_seconds=1e-9), "epoch 2 has 10 steps in 1e-09 s, and they take 1e-05 s"),
-    "all times, but not the events' clock": (consistently(100), "the wall time is 763.5 s" if False else "its events are 3.71 s"),
+    "all times, but not the events' clock": (
+        consistently(100), "epoch 1 has lasted 360.1 s, and its events are 3.71 s"),
     "negative seconds": (in_epoch(2, timed_seconds=-1.0), r"timed_seconds: Input should be greater than or equal to 0"),
     "phases that do not add up": (of("phases", wall_seconds=5.0), "the phases add up to 11.1 s, and the wall time is 5 s"),
     "a phase that takes less than nothing": (
@@ -176,7 +177,7 @@ PLANTED: dict[str, tuple[Callable[[Values, list[Values]], object], str]] = {
     ),
     "fewer steps": (in_epoch(2, steps=9, timed_steps=9), "epoch 2 has steps: 9, and spec and images make 10"),
     "fewer timed images": (in_epoch(2, timed_images=320), "epoch 2 has timed images: 320, and 10 timed steps make 640"),
-    "more timed images than images": (in_epoch(2, timed_images=6400), r"timed steps and images are \(10, 6400\) of \(10, 640\)"),
+    "more timed images than images": (in_epoch(2, timed_images=6400), "timed steps and images are (10, 6400) of (10, 640)"),
     "a first step that was timed": (
         in_epoch(1, timed_steps=10, timed_images=640),
         "epoch 1 has 10 timed steps of 10, and a process times all but its first one",
@@ -238,7 +239,7 @@ def test_a_result_that_contradicts_itself_is_set_aside_by_name_with_both_figures
     read = stored(tmp_path, change)
     (sentence,) = read.set_aside
     path = f"runs/{ROW.id}-r0/result.json"
-    assert said.replace("\\", "") in sentence, sentence
+    assert said in sentence, sentence
     assert sentence.startswith((f"{path} contradicts itself: in this run of pytorch, ", f"{path} is not a whole result ("))
     assert sentence.endswith("Run it again.")
     assert (read.runs, read.torn) == ({ROW.id: {}}, {ROW.id: 1})
@@ -262,12 +263,6 @@ def test_a_result_without_events_or_with_torn_ones_stands_on_its_own(tmp_path: P
     assert contradictions.found(run) == []
     assert contradictions.found(run, [], all_events=False) == []
     assert contradictions.found(run, []) == ["the result has 2 epochs, and the events 0"]
-
-
-OLD = dict.fromkeys(
-    ("machine", "cores_of_others", "confusion", "class_names", "step_losses", "best_epoch", "images_per_second_by_process"),
-    None,
-)
 
 
 @pytest.mark.parametrize(
