@@ -144,6 +144,7 @@ class Run:
         self.record(final_weights_hash=digest(trainer.weights()))
         with self._stopwatch.phase("evaluation"):
             test, predictions = evaluate(trainer, dataset.test, self._spec.global_batch_size)
+        self._hold_clocks(trainer)
         self._record_memory(trainer)
         self.record(test=test, predictions_hash=order_digest(predictions))
         self.record(confusion=metrics.confusion(dataset.test.labels, predictions, len(dataset.class_names)))
@@ -512,11 +513,12 @@ class Run:
         self._usage = self._usage.plus(used)
         self._record_memory(trainer)
 
-    def _hold_clocks(self, trainer: Trainer, timed: Span) -> None:
-        """End the run in all processes if the clock of one of them contradicts another clock."""
+    def _hold_clocks(self, trainer: Trainer, timed: Span | None = None) -> None:
+        """End the run in all processes if the clock of one of them contradicts another one, since the last call or in `timed`."""
         ranks, rank = _ranks()
-        by_rank = np.zeros((2, ranks, len(timed)))
-        by_rank[:, rank] = timed, self._stopwatch.look()
+        look = self._stopwatch.look()
+        by_rank = np.zeros((2, ranks, len(look)))
+        by_rank[:, rank] = timed or look, look
         steps, whole = ([Span(*map(float, each)) for each in spans] for spans in trainer.total(by_rank))
         words = timing.disagreement({"the timed steps": steps, "all since the last look": whole}, self._facts["framework"])
         if words is not None and self._listener is None:  # trials of a search share a process
