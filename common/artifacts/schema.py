@@ -339,6 +339,8 @@ class RunResult(Exact):
     """Why a run that was cut short did not resume from a checkpoint."""
     restarts: list[Restart] = []
     """The deaths after which all its processes were started again by themselves, see `compare.execution.executor`."""
+    clock_confirmed: bool | None = None
+    """Whether the launcher's own clock confirms the run's to 2 %. False: the run was too short to tell. None: not looked at."""
     clock_caution: str | None = None
     """What was seen of its clock that may be the machine's doing. No time of the run is reliable then."""
 

@@ -514,7 +514,7 @@ class Run:
         self._record_memory(trainer)
 
     def _hold_clocks(self, trainer: Trainer, timed: Span | None = None) -> None:
-        """End the run in all processes if the clock of one of them contradicts another one, since the last call or in `timed`."""
+        """End the run in all processes if the clock of one of them contradicts another, in `timed` or since the last call."""
         ranks, rank = _ranks()
         look = self._stopwatch.look()
         by_rank = np.zeros((2, ranks, len(look)))

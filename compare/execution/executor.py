@@ -121,8 +121,8 @@ def _attempt(
     else:
         status: Status = "killed" if ending < 0 else "failed"
         made = _finish(row, repeat, folder, deaths, left, status, ending_words(ending, log, lacked_memory))
-    if made.status in store.FINISHED and (words := clock.disagreement(row.framework)) is not None:
-        made = _changed(made, directory, status="failed", reason=words)
+    if made.status in store.FINISHED:
+        made = _changed(made, directory, **_told_by(clock, row))
     if made.status == "ok":
         for attempt in store.attempts(directory):
             checkpoint.remove(attempt)
@@ -154,6 +154,13 @@ def _death(made: RunResult, directory: Path, begun: float, steps: int) -> Restar
         steps=max(steps, 0),
         seconds_lost=seconds,
     )
+
+
+def _told_by(clock: LaunchersClock, row: Row) -> dict[str, Any]:
+    """Fields of a finished run's result that the launcher's own clock decides."""
+    if (words := clock.disagreement(row.framework)) is not None:
+        return {"status": "failed", "reason": words, "clock_confirmed": None}
+    return {"clock_confirmed": clock.confirms()}
 
 
 def _changed(made: RunResult, directory: Path, **fields: Any) -> RunResult:

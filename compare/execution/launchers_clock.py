@@ -99,9 +99,10 @@ class LaunchersClock:
                 )
         return None
 
-    def tells(self) -> bool:
-        """Whether the run lasted long enough to tell a clock that is wrong by 2 * APART."""
-        return any(run.width + seen.width <= APART * seen.earliest for run, seen in self._spans())
+    def confirms(self) -> bool | None:
+        """Whether the run lasted long enough to tell a clock that is wrong by 2 * APART. None: it says nothing of its clock."""
+        found = [run.width + seen.width <= APART * seen.earliest for run, seen in self._spans()]
+        return any(found) if found else None
 
 
 def _span(one: tuple[_Between, _Between], other: tuple[_Between, _Between]) -> tuple[_Between, _Between]:
