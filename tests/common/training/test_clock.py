@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from common import spec
-from common.artifacts import event_log
+from common.artifacts import contradictions, event_log
 from common.artifacts.schema import RunResult
 from common.data.batches import Feed, Plan
 from common.data.sources import Dataset, Split
@@ -146,7 +146,9 @@ def run(
     folder.mkdir(exist_ok=True)
     made.record(data_hash="none", weights_hash="none")
     made.train(cast(Trainer, trainer), plan, DATA, earlier)
-    return made.result("ok")
+    result = made.result("ok")
+    assert contradictions.found(result, event_log.read_events(folder)) == []
+    return result
 
 
 def test_a_process_has_its_pace_when_its_device_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

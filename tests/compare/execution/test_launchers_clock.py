@@ -23,7 +23,7 @@ class Watched:
         self.now, self.set_by, self.written = 100.0, 0.0, None
         self.late_seconds = 0.0
         """Between what an event says and when it is written."""
-        self._folder, self._run_clock = folder, run_clock
+        self._folder, self.run_clock = folder, run_clock
         system = SimpleNamespace(monotonic=lambda: self.now, time=lambda: 1e9 + self.now + self.set_by)
         monkeypatch.setattr(launchers_clock, "time", system)
         self.clock = LaunchersClock(folder)
@@ -35,10 +35,10 @@ class Watched:
             stamped: the file's own time is so many seconds wrong. None: the file system says nothing useful.
         """
         for second in range(seconds):
-            said = self._run_clock(float(second))
+            said = self.run_clock(float(second))
             self.now += self.late_seconds
             event_log.append_event(self._folder, "epoch", clock=said, written=self.written)
-            self.written = self._run_clock(second + self.late_seconds)
+            self.written = self.run_clock(second + self.late_seconds)
             at = 0.0 if stamped is None else 1e9 + self.now + self.set_by + stamped
             os.utime(self._folder / event_log.EVENTS_FILE, (at, at))
             for step in (0.15, 0.25, 0.25, 0.25):
@@ -111,7 +111,7 @@ def test_a_system_time_that_is_set_meanwhile_tells_nothing_against_a_run(
     assert found.run(5).disagreement("pytorch") is None
     found.set_by = 3600.0
     begin = found.now - 100.0
-    found._run_clock = lambda seconds: begin + seconds
+    found.run_clock = begin.__add__
     assert found.run(5).disagreement("pytorch") is None
 
 
