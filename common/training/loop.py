@@ -277,7 +277,7 @@ class Run:
         self._memory_mib = np.array([progress.peak_memory_mib, progress.peak_memory_pss_mib], np.float64)
         self._load, self._frequency_mhz = progress.load_start, progress.frequency_start_mhz
         same_ranks = progress.identity.spec.replicas == self._spec.replicas  # an elastic run's times do not count
-        self._audit = Audit(progress.clock if same_ranks else [])
+        self._audit = Audit(progress.clock if same_ranks else [], progress.clock_stepped)
         self.record(first_step_loss=progress.first_step_loss, resumes=progress.resumes + 1, clock_caution=self._audit.caution())
         self._event("first_step", seconds=progress.phases.first_step_seconds, loss=progress.first_step_loss)
         for record in progress.epochs:
@@ -316,6 +316,7 @@ class Run:
             peak_memory_mib=self._facts["peak_memory_mib"],
             peak_memory_pss_mib=self._facts["peak_memory_pss_mib"],
             clock=self._audit.epochs,
+            clock_stepped=self._audit.stepped,
         )
         try:
             checkpoint.save(Checkpoint(progress, np.concatenate(self._order), state, self._best), self._out)
@@ -405,7 +406,7 @@ class Run:
             meeting_seconds=timer.meeting_seconds,
             late_seconds=late,
             begun_before=timer.started_at - min(begins, default=timer.started_at) if all(begins) else math.inf,
-            clock_stepped=timer.clock_stepped(),
+            clock_stepped=timer.stepped_seconds,
             compilations=timer.compilations,
             updates=trainer.updates - (first_step + steps),
             moved=self._parameters(trainer, plan, epoch) != trained,

@@ -71,8 +71,6 @@ class Span(NamedTuple):
     """By the kernel's clock that nobody sets, `machine.clock`. It lasted no less ..."""
     kernel_most: float
     """... and no more, wherever the process was held while it read its clocks."""
-    clock_stepped: float
-    """See `Evidence`."""
     cpu_seconds: float
     """CPU time of the process, by the kernel."""
     cpus: float
@@ -88,8 +86,6 @@ class Span(NamedTuple):
             <= self.kernel_most * (1 + APART) + CLOCK_SECONDS
         ):
             return f"{own}, by the kernel's (CLOCK_BOOTTIME) {self.kernel_most:.3f} s"
-        if self.clock_stepped > APART * self.seconds + 2 * RESOLUTION_SECONDS:
-            return f"{own}, and the system's time was set by {self.clock_stepped:.3f} s meanwhile"
         if self.cpu_seconds > self.cpus * (self.seconds * (1 + APART) + read):
             return f"{own}, and {self.cpus:.0f} CPUs computed {self.cpu_seconds:.3f} s for it"
         return None
@@ -121,18 +117,16 @@ class Reading:
         self.wall, self.own, self.cpu = time.time(), time.perf_counter(), machine.process_cpu_seconds()
         self.after = machine.clock()
 
-    def until(self, later: Reading, clock_stepped: float = 0.0, seconds: float | None = None) -> Span:
+    def until(self, later: Reading, seconds: float | None = None) -> Span:
         """The span between two readings.
 
         Args:
-            clock_stepped: see `Evidence`.
             seconds: that were recorded for it, read between `later.before` and `later.after`. None: those of the readings.
         """
         return Span(
             seconds=later.own - self.own if seconds is None else seconds,
             kernel_least=max(later.before - self.after, 0.0),
             kernel_most=later.after - self.before,
-            clock_stepped=clock_stepped,
             cpu_seconds=later.cpu - self.cpu,
             cpus=machine.usable_cpus(),
         )
@@ -175,10 +169,13 @@ class Audit:
 
     Args:
         epochs: of an earlier attempt that the run resumes, as in `epochs`.
+        stepped: the same, as in `stepped`.
     """
 
-    def __init__(self, epochs: Sequence[LateLosses] = ()) -> None:
+    def __init__(self, epochs: Sequence[LateLosses] = (), stepped: str | None = None) -> None:
         self.epochs = list(epochs)
+        self.stepped = stepped
+        """How the system's time was set by more than APART of an epoch. Nothing tells then when its batches were begun."""
 
     def defects(self, seen: Sequence[Evidence]) -> dict[str, str]:
         """What is wrong with the clock so far: each defect by its name, with the figures of the first rank that has it.
@@ -188,6 +185,12 @@ class Audit:
         """
         self.epochs.append((seen[0].seconds, [each.late_seconds for each in seen]))
         found: dict[str, str] = {}
+        stepped = max(each.clock_stepped for each in seen)
+        if self.stepped is None and stepped > APART * seen[0].seconds + 2 * RESOLUTION_SECONDS:
+            self.stepped = (
+                f"the system's time was set by {stepped:.3f} s while the clock ran {seen[0].seconds:.3f} s: nothing tells "
+                "whether batches were begun before"
+            )
         for rank, each in enumerate(seen):
             ran, in_rank = f"the clock ran {each.seconds:.2f} s", f" in rank {rank}" if len(seen) > 1 else ""
             begun_before = each.begun_before - each.clock_stepped
@@ -223,7 +226,7 @@ class Audit:
         suspected = [rank for rank in ranks if self._is_noticed(rank) or sum(self._late(rank)) > self._allowed]
         last = max(suspected, key=lambda rank: sum(self._late(rank)), default=None)
         if last is None or any(map(self._is_always_late, ranks)):
-            return None
+            return self.stepped
         return f"{self._late_words(last)}: other work on the machine, or a device that was not waited for"
 
     def _late(self, rank: int) -> list[float]:
@@ -348,7 +351,7 @@ class Timer:
         """Of all ranks together, which have exchanged their times. None: the block ends with this process's device."""
         self.input_wait_seconds = 0.0
         self.compilations = 0
-        self.own_seconds = self.meeting_seconds = self.late_seconds = 0.0
+        self.own_seconds = self.meeting_seconds = self.late_seconds = self.stepped_seconds = 0.0
         """See `Evidence`."""
         self._begin = Reading()
         self.started_at, self.start = self._begin.wall, self._begin.own
@@ -363,7 +366,8 @@ class Timer:
         end = Reading()
         self.own_seconds = self.elapsed()
         end.after = machine.clock()
-        return self._begin.until(end, self.clock_stepped(), self.own_seconds)
+        self.stepped_seconds = self.clock_stepped()
+        return self._begin.until(end, self.own_seconds)
 
     def clock_stepped(self) -> float:
         """See `Evidence`. It is seen whenever a batch has come, and when this is called."""

@@ -48,8 +48,8 @@ def listed(names: Iterable[str], most: int = 3) -> str:
 
 
 def joined(names: Sequence[str]) -> str:
-    """`a, b and c`."""
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    """`a, b and c`. Empty of none."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 def versions(found: Mapping[str, str]) -> str:

@@ -82,7 +82,7 @@ class Counting:
         return start
 
     def made(self, ids: Any) -> Batch:
-        return Batch(ids, None, np.zeros(len(ids)), (), time.time())
+        return Batch(ids, None, np.zeros(len(ids)), (), timing.time.time())
 
     def compile(self, step_sizes: Sequence[int], score_sizes: Sequence[int]) -> None:
         self.compiled += len(step_sizes) + len(score_sizes)
@@ -143,11 +143,12 @@ def run(
     trainer = Counting(plan, Ranks(1))
     change(trainer)
     made = Run("made up", wanted, {}, folder, 0, Stopwatch(trainer.drain))
+    is_second = (folder / event_log.EVENTS_FILE).exists()
     folder.mkdir(exist_ok=True)
     made.record(data_hash="none", weights_hash="none")
     made.train(cast(Trainer, trainer), plan, DATA, earlier)
     result = made.result("ok")
-    assert contradictions.found(result, event_log.read_events(folder)) == []
+    assert is_second or contradictions.found(result, event_log.read_events(folder)) == []
     return result
 
 
@@ -574,17 +575,35 @@ def test_a_slow_clock_is_found_where_only_a_part_is_run(part: str, tmp_path: Pat
         run(tmp_path, lambda trainer: setattr(trainer, "chunks", lambda: None), part=part)
 
 
-def test_a_system_time_that_is_set_in_an_epoch_is_a_defect_and_excuses_no_batch(
+@pytest.mark.parametrize("seconds", [-3600.0, 0.5])
+def test_a_system_time_that_is_set_in_an_epoch_excuses_no_batch_but_takes_the_run_its_times(
+    seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run's own clock is right. When a batch was begun is told by the system's time, so no verdict rests on the run."""
+    clock = Planted(monkeypatch)
+
+    def set_once() -> None:
+        clock.set_by = seconds
+
+    result = run(tmp_path, at_update(STEPS + 2, set_once))
+    said = (
+        r"the system's time was set by (3600|0)\.\d{3} s while the clock ran \d\.\d{3} s: nothing tells whether batches were .*"
+    )
+    assert result.status == "ok" and re.fullmatch(said, result.clock_caution or "")
+
+
+def test_a_system_time_that_was_set_is_remembered_by_a_run_that_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Planted(monkeypatch)
 
-    def set_back() -> None:
-        clock.set_by -= 3600.0
+    def set_once() -> None:
+        clock.set_by = 3600.0
 
-    words = r"by the run's own clock it lasted \d\.\d{3} s, and the system's time was set by 3[56]\d\d\.\d{3} s meanwhile$"
-    with pytest.raises(ClockError, match=rf"^clocks that disagree: {TIMED}: {words}"):
-        run(tmp_path, at_update(STEPS + 2, set_back))
+    with pytest.raises(InterruptedError):
+        run(tmp_path / "first", lambda each: (at_update(2, set_once)(each), cut_short(each)), checkpoint_seconds=0)
+    result = run(tmp_path / "last", earlier=tmp_path / "first", checkpoint_seconds=0)
+    assert result.resumes == 1 and "the system's time was set by 3600" in (result.clock_caution or "")
 
 
 def test_a_system_time_that_is_set_while_nothing_is_timed_changes_nothing(
@@ -595,7 +614,8 @@ def test_a_system_time_that_is_set_while_nothing_is_timed_changes_nothing(
     def set_ahead() -> None:
         clock.set_by += 3600.0
 
-    assert run(tmp_path, in_evaluation(set_ahead)).status == "ok"
+    result = run(tmp_path, in_evaluation(set_ahead))
+    assert result.status == "ok" and "system's time" not in (result.clock_caution or "")
 
 
 def test_a_rank_whose_clock_is_slow_is_named_in_all_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -612,7 +632,7 @@ def test_a_rank_whose_clock_is_slow_is_named_in_all_ranks(tmp_path: Path, monkey
     assert str(found[1]) == str(found[0])
 
 
-AGREED = timing.Span(10.0, 9.999, 10.001, 0.0, 19.9, 2)
+AGREED = timing.Span(10.0, 9.999, 10.001, 19.9, 2)
 
 
 @pytest.mark.parametrize(
@@ -622,14 +642,9 @@ AGREED = timing.Span(10.0, 9.999, 10.001, 0.0, 19.9, 2)
         ({"seconds": 9.95}, None),
         ({"seconds": 10.08}, None),
         ({"kernel_least": 3.0}, None),  # it was held while it read its clocks
-        ({"clock_stepped": 0.1}, None),
         ({"cpu_seconds": 20.1}, None),  # ticks
         ({"seconds": 9.89}, "by the run's own clock it lasted 9.890 s, by the kernel's (CLOCK_BOOTTIME) 10.001 s"),
         ({"seconds": 10.11}, "by the run's own clock it lasted 10.110 s, by the kernel's (CLOCK_BOOTTIME) 10.001 s"),
-        (
-            {"clock_stepped": 0.2},
-            "by the run's own clock it lasted 10.000 s, and the system's time was set by 0.200 s meanwhile",
-        ),
         ({"cpu_seconds": 22.0}, "by the run's own clock it lasted 10.000 s, and 2 CPUs computed 22.000 s for it"),
         (
             {"seconds": 9.0, "kernel_least": 8.999, "kernel_most": 9.001},  # both clocks are planted
@@ -637,7 +652,7 @@ AGREED = timing.Span(10.0, 9.999, 10.001, 0.0, 19.9, 2)
         ),
     ],
 )  # fmt: skip
-def test_the_seconds_of_a_span_agree_with_the_kernels_the_systems_time_and_the_cpu_time(
+def test_the_seconds_of_a_span_agree_with_the_kernels_clock_and_the_cpu_time(
     planted: dict[str, float], said: str | None
 ) -> None:
     assert AGREED._replace(**planted).disagreement() == said

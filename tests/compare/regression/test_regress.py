@@ -507,6 +507,15 @@ def test_other_work_or_data_or_another_device_is_an_error(tmp_path: Path) -> Non
         assert done.exit_code == 2 and said in done.stderr
 
 
+def test_where_all_results_of_a_side_are_set_aside_nothing_is_told(tmp_path: Path) -> None:
+    before, now = (kept.folder(tmp_path / name, {"pytorch": 4.0}) for name in ("before", "now"))
+    for path in now.glob(f"runs/*/{results.RESULT_FILE}"):
+        run = results.load(path)
+        results.save(run.model_copy(update={"epochs": [run.epochs[0], run.epochs[0]]}), path.parent)
+    done = compare(before, now)
+    assert done.exit_code == 5 and "CANNOT TELL whether there is a regression" in done.stdout, done.output
+
+
 def test_another_cache_or_limit_of_a_hang_is_the_same_work(tmp_path: Path) -> None:
     before = kept.folder(tmp_path / "before", {"pytorch": 4.0})
     row = made.row("pytorch")
