@@ -32,8 +32,12 @@ def found(result: RunResult, events: Sequence[Mapping[str, Any]] | None = None, 
         events: of the run, from `event_log.read_events`. None: there is no such file.
         all_events: whether no line of that file is torn or was changed.
     """
-    judged = [*_epochs(result), *_scores(result), *_times(result), *_rates(result)]
-    return judged if events is None else [*judged, *_events(result, events, all_events=all_events)]
+    judged = [*_epochs(result), *_scores(result)]
+    if events is not None:
+        judged += _events(result, events, all_events=all_events)
+    if result.status == "failed":  # perhaps because its clock was wrong, as its reason says; no time of it counts
+        return judged
+    return [*judged, *_times(result), *_rates(result), *_clock(result, events or [])]
 
 
 def words(result: RunResult, contradictions: Sequence[str]) -> str:
@@ -277,7 +281,6 @@ def _events(result: RunResult, events: Sequence[Mapping[str, Any]], *, all_event
     first = next((event.get("loss") for event in events if event.get("event") == "first_step"), None)
     if isinstance(first, float) and result.first_step_loss is not None and not _same(first, result.first_step_loss):
         yield f"the first loss is {result.first_step_loss:g} in the result, and {first:g} in its event"
-    yield from _clock(result, events)
 
 
 def _clock(result: RunResult, events: Sequence[Mapping[str, Any]]) -> Iterator[str]:

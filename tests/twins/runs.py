@@ -88,7 +88,8 @@ class Run:
         path = self.folder / results.RESULT_FILE
         assert path.exists(), self.log
         result = results.load(path)
-        assert contradictions.found(result, event_log.read_events(self.folder)) == []  # of whatever mode, however it ended
+        found = contradictions.found(result, event_log.read_events(self.folder))
+        assert not found, found  # of whatever mode, however it ended
         return result
 
     def wait_for_an_epoch(self) -> None:

@@ -300,7 +300,8 @@ def test_a_run_that_ended_early_may_have_trained_more_than_it_recorded(status: s
     assert contradictions.found(early, []) == []  # the disk was full when the event was to be written
     assert contradictions.found(early.model_copy(update={"phases": None})) == []
     less = run.phases.model_copy(update={"training_seconds": 1.0, "wall_seconds": run.phases.wall_seconds - 6.6})
-    assert contradictions.found(early.model_copy(update={"phases": less})) != []
+    # A run may have failed because its clock was wrong. Its reason says so, and no time of it counts.
+    assert (contradictions.found(early.model_copy(update={"phases": less})) == []) is (status == "failed")
 
 
 def test_a_run_that_was_resumed_has_an_untimed_step_in_each_process() -> None:
