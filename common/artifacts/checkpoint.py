@@ -61,6 +61,8 @@ class Progress(Exact):
     peak_memory_pss_mib: float | None = None
     clock: list[tuple[float, list[float]]] = []
     """Of each epoch that the clock's audit has seen, see `common.training.timing.LateLosses`."""
+    clock_stepped: str | None = None
+    """See `common.training.timing.Audit`."""
 
 
 class Checkpoint(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -43,10 +43,10 @@ def append_event(directory: Path, event: str, **values: Any) -> None:
             raise
 
 
-def append_end(directory: Path, status: str) -> None:
+def append_end(directory: Path, status: str, **values: Any) -> None:
     """Add the last event of a run. If that fails, the run ends without it: its result says more, and stands."""
     try:
-        append_event(directory, "end", status=status)
+        append_event(directory, "end", status=status, **values)
     except OSError as error:
         print(f"The last event is left out: {error}.", file=sys.stderr)
 
@@ -90,8 +90,13 @@ def _event(line: bytes) -> dict[str, Any] | None:
 
 def read_epochs(directory: Path) -> list[EpochRecord]:
     """The epochs that events.jsonl holds, of a run that may have died after them."""
+    return epochs(read_events(directory))
+
+
+def epochs(events: Iterable[Mapping[str, Any]]) -> list[EpochRecord]:
+    """The epochs among events."""
     records: list[EpochRecord] = []
-    for event in read_events(directory):
+    for event in events:
         if event.get("event") == "epoch":
             try:
                 records.append(EpochRecord.model_validate({name: event.get(name) for name in EpochRecord.model_fields}))

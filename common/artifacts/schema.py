@@ -13,6 +13,8 @@ from common.machine.rates import DeviceRates
 from common.spec import Spec
 
 SCHEMA_VERSION = 1
+_ROUNDING = 1e-6
+"""Of an accuracy, or of a loss of nothing."""
 
 
 INTERRUPTED = "interrupted"
@@ -34,6 +36,16 @@ class Metrics(Exact):
     """num_correct / num_examples, in 0..1."""
     num_correct: Count
     num_examples: Count
+
+    @pydantic.model_validator(mode="after")
+    def _of_counts(self) -> Self:
+        if not 0 < self.num_examples >= self.num_correct:
+            raise ValueError(f"num_correct is {self.num_correct} of {self.num_examples} examples")
+        if not abs(self.accuracy - self.num_correct / self.num_examples) < _ROUNDING:
+            raise ValueError(f"accuracy is {self.accuracy}, and {self.num_correct} of {self.num_examples} are right")
+        if self.loss < -_ROUNDING:
+            raise ValueError(f"loss is {self.loss}, and no cross-entropy is negative")
+        return self
 
 
 class EpochRecord(Exact):
@@ -59,6 +71,9 @@ class EpochRecord(Exact):
     evaluation_seconds: Seconds
     first_step_seconds: Seconds | None = None
     """With the compiling for other batch sizes. Only the first epoch of a process has it."""
+    left_out: list[Count] = []
+    """Steps that were not timed because of a spot check, from 1: those that were recorded, and with input workers those behind
+    them, whose batches were ready."""
     fingerprint: str | None = None
     """SHA-256 of the ids, labels, pixels, learning rates and numbers of its steps: see `common.training.spot_checks`."""
 
@@ -66,6 +81,9 @@ class EpochRecord(Exact):
     def _timed(self) -> Self:
         if self.timed_images and not self.timed_seconds:
             raise ValueError("timed_images took no time")
+        if self.timed_steps > self.steps or self.timed_images > self.images:
+            timed, whole = (self.timed_steps, self.timed_images), (self.steps, self.images)
+            raise ValueError(f"timed steps and images are {timed} of {whole}")
         return self
 
     @property
@@ -328,6 +346,8 @@ class RunResult(Exact):
     """Why a run that was cut short did not resume from a checkpoint."""
     restarts: list[Restart] = []
     """The deaths after which all its processes were started again by themselves, see `compare.execution.executor`."""
+    clock_confirmed: bool | None = None
+    """Whether the launcher's own clock confirms the run's to 2 %. False: the run was too short to tell. None: not looked at."""
     clock_caution: str | None = None
     """What was seen of its clock that may be the machine's doing. No time of the run is reliable then."""
 

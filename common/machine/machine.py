@@ -135,6 +135,22 @@ def clock() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.time()
 
 
+def process_cpu_seconds() -> float:
+    """CPU time of this process alone, all its threads together, by the kernel."""
+    return time.clock_gettime(time.CLOCK_PROCESS_CPUTIME_ID) if sys.platform != "win32" else time.process_time()
+
+
+def usable_cpus() -> int:
+    """CPUs that some thread of this process may run on."""
+    if sys.platform != "linux":
+        return os.cpu_count() or 1
+    found = os.sched_getaffinity(0)
+    for thread in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # it has ended
+            found |= os.sched_getaffinity(int(thread.name))
+    return len(found)
+
+
 def cpu_seconds() -> float:
     """CPU time of this process and its descendants, those too that have ended and were waited for."""
     total = 0.0

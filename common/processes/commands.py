@@ -146,7 +146,7 @@ def run(job: Job, twin: Twin, cpus: list[int], facts: dict[str, Any]) -> int:
         if status == "ok":
             with contextlib.suppress(OSError):  # the result stands, and nothing resumes a run that has one
                 checkpoint.remove(out)
-        event_log.append_end(out, status)
+        event_log.append_end(out, status, **run.clocks())
     return code
 
 

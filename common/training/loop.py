@@ -36,7 +36,7 @@ from common.spec import Spec
 from common.training import metrics, profiling, timing
 from common.training.evaluation import evaluate
 from common.training.spot_checks import SpotChecks, example_hashes, fingerprint
-from common.training.timing import Audit, ClockError, Evidence, Stopwatch, Timer
+from common.training.timing import Audit, ClockError, Evidence, Span, Stopwatch, Timer
 from common.training.trainer import Batch, Trainer
 
 LEAST_TIMED_SECONDS = 0.5
@@ -95,6 +95,8 @@ class Run:
         self._memory_mib = np.array([0.0, math.nan])
         """The largest so far: resident, and proportional if the system says."""
         self._audit = Audit()
+        self._written: float | None = None
+        """The run's clock when its last event had been written."""
         self._load, self._frequency_mhz = machine.load(), machine.frequency_mhz()
         self._first_batch: Batch | None = None
         self._spot_checks: SpotChecks | None = None
@@ -156,6 +158,7 @@ class Run:
         self.record(final_weights_hash=digest(trainer.weights()))
         with self._stopwatch.phase("evaluation"):
             test, predictions = evaluate(trainer, dataset.test, self._spec.global_batch_size)
+        self._hold_clocks(trainer)
         self._record_memory(trainer)
         self.record(test=test, predictions_hash=order_digest(predictions))
         self.record(confusion=metrics.confusion(dataset.test.labels, predictions, len(dataset.class_names)))
@@ -298,7 +301,7 @@ class Run:
         self._memory_mib = np.array([progress.peak_memory_mib, progress.peak_memory_pss_mib], np.float64)
         self._load, self._frequency_mhz = progress.load_start, progress.frequency_start_mhz
         same_ranks = progress.identity.spec.replicas == self._spec.replicas  # an elastic run's times do not count
-        self._audit = Audit(progress.clock if same_ranks else [])
+        self._audit = Audit(progress.clock if same_ranks else [], progress.clock_stepped)
         self.record(first_step_loss=progress.first_step_loss, step_losses=progress.step_losses)
         self.record(resumes=progress.resumes + 1, clock_caution=self._audit.caution())
         self._event("first_step", seconds=progress.phases.first_step_seconds, loss=progress.first_step_loss)
@@ -339,6 +342,7 @@ class Run:
             peak_memory_mib=self._facts["peak_memory_mib"],
             peak_memory_pss_mib=self._facts["peak_memory_pss_mib"],
             clock=self._audit.epochs,
+            clock_stepped=self._audit.stepped,
         )
         try:
             checkpoint.save(Checkpoint(progress, np.concatenate(self._order), state, self._best), self._out)
@@ -452,7 +456,7 @@ class Run:
             meeting_seconds=sum(timer.meeting_seconds for timer in timers),
             late_seconds=late,
             begun_before=started_at - min(begins, default=started_at) if all(begins) else math.inf,
-            clock_stepped=max(timer.clock_stepped() for timer in timers),
+            clock_stepped=sum(timer.stepped_seconds for timer in timers),
             compilations=sum(timer.compilations for timer in timers),
             updates=trainer.updates - (first_step + steps),
             moved=self._parameters(trainer, plan, epoch) != trained,
@@ -468,6 +472,7 @@ class Run:
             validation=validation,
             evaluation_seconds=evaluation.seconds,
             first_step_seconds=first_step_seconds,
+            left_out=[step + 1 for stretch in stretches for step in stretch.untimed],
             fingerprint=trained_on,
             **measured,
         )
@@ -570,16 +575,28 @@ class Run:
         with self._stopwatch.phase("training") as timer:
             yield timer
             trainer.synchronize()
-            timer.own_seconds = timer.elapsed()
+            timed = timer.end()
             timer.late_seconds = self._stopwatch.drain()
             timer.compilations = trainer.compilations() - compilations
             timer.agreed_seconds = timing.lasted(*_stamps(trainer, timer.start, timer.start + timer.own_seconds))
             timer.meeting_seconds = time.perf_counter() - before
+        self._hold_clocks(trainer, timed)
         used = meter.usage()
         seconds = trainer.total(np.array([used.process_cpu_seconds]))
         used = used.model_copy(update={"wall_seconds": timer.seconds, "process_cpu_seconds": float(seconds[0])})
         self._usage = self._usage.plus(used)
         self._record_memory(trainer)
+
+    def _hold_clocks(self, trainer: Trainer, timed: Span | None = None) -> None:
+        """End the run in all processes if the clock of one of them contradicts another, in `timed` or since the last call."""
+        ranks, rank = _ranks()
+        look = self._stopwatch.look()
+        by_rank = np.zeros((2, ranks, len(look)))
+        by_rank[:, rank] = timed or look, look
+        steps, whole = ([Span(*map(float, each)) for each in spans] for spans in trainer.total(by_rank))
+        words = timing.disagreement({"the timed steps": steps, "all since the last look": whole}, self._facts["framework"])
+        if words is not None and self._listener is None:  # trials of a search share a process
+            raise ClockError(words)
 
     def _over_time(self, seconds: float) -> float | None:
         wall = self._usage.wall_seconds
@@ -599,12 +616,17 @@ class Run:
             self.record(chunks=trainer.chunks())
         self.record(peak_memory_by_process_mib=by_rank[0].tolist(), computed_memory_by_device_mib=trainer.memory_by_device())
 
+    def clocks(self) -> dict[str, float | None]:
+        """What an event says of the run's clock: what it shows now, and what it showed when the event before was written."""
+        return {"clock": self._stopwatch.clock(), "written": self._written}
+
     def _event(self, event: str, **values: Any) -> None:
         heartbeat.reached()
         if self._listener is not None:
             self._listener({"event": event, **values})
         elif is_first_rank():
-            event_log.append_event(self._out, event, time=time.time(), **values)
+            event_log.append_event(self._out, event, time=time.time(), **self.clocks(), **values)
+            self._written = self._stopwatch.clock()
 
 
 def _decided(trainer: Trainer, *own: bool) -> list[bool]:

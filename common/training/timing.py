@@ -6,7 +6,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -28,6 +28,10 @@ RESOLUTION_SECONDS = 1e-3
 """Between two processes that read the system's clock."""
 CLOCK_RATES = 1e-3
 """Clocks of two machines may run apart by this part. NTP itself slews a clock by half of it."""
+
+CLOCKS_DISAGREE = "clocks that disagree"
+APART = 0.01
+"""Part of a span by which the run's clock may differ from another one. More is a defect."""
 
 DEFECTS = (
     "slow rank",
@@ -56,6 +60,76 @@ def process_started() -> float:
 
 class ClockError(AssertionError):
     """The clock of a run does not cover what it should. The message begins with the name of the defect."""
+
+
+class Span(NamedTuple):
+    """How long a stretch lasted by a rank's own clock, and by others. Numbers alone, so that the ranks can exchange it."""
+
+    seconds: float
+    """By the run's own clock, which is `time.perf_counter`."""
+    kernel_least: float
+    """By the kernel's clock that nobody sets, `machine.clock`. It lasted no less ..."""
+    kernel_most: float
+    """... and no more, wherever the process was held while it read its clocks."""
+    cpu_seconds: float
+    """CPU time of the process, by the kernel."""
+    cpus: float
+    """That it can run on."""
+
+    def disagreement(self) -> str | None:
+        """How another clock contradicts the run's own by more than APART, with both figures. None: none does."""
+        own = f"by the run's own clock it lasted {self.seconds:.3f} s"
+        read = self.kernel_most - self.kernel_least + CLOCK_SECONDS
+        if (
+            not self.kernel_least * (1 - APART) - CLOCK_SECONDS
+            <= self.seconds
+            <= self.kernel_most * (1 + APART) + CLOCK_SECONDS
+        ):
+            return f"{own}, by the kernel's (CLOCK_BOOTTIME) {self.kernel_most:.3f} s"
+        if self.cpu_seconds > self.cpus * (self.seconds * (1 + APART) + read):
+            return f"{own}, and {self.cpus:.0f} CPUs computed {self.cpu_seconds:.3f} s for it"
+        return None
+
+
+CLOCK_SECONDS = 1e-6
+"""To which a clock of the kernel is read: its seconds since boot are a float."""
+
+
+def disagreement(stretches: Mapping[str, Sequence[Span]], framework: str) -> str | None:
+    """Which rank's clock contradicts another one, and how. None: no clock does.
+
+    Args:
+        stretches: what was timed, in words: its span in each rank.
+    """
+    for what, spans in stretches.items():
+        for rank, span in enumerate(spans):
+            if (how := span.disagreement()) is not None:
+                whose = f"rank {rank} of {framework}" if len(spans) > 1 else framework
+                return f"{CLOCKS_DISAGREE}: {what} of {whose}: {how}"
+    return None
+
+
+class Reading:
+    """What the clocks of this process say at one moment. The kernel is asked before the others and after them."""
+
+    def __init__(self) -> None:
+        self.before = machine.clock()
+        self.wall, self.own, self.cpu = time.time(), time.perf_counter(), machine.process_cpu_seconds()
+        self.after = machine.clock()
+
+    def until(self, later: Reading, seconds: float | None = None) -> Span:
+        """The span between two readings.
+
+        Args:
+            seconds: that were recorded for it, read between `later.before` and `later.after`. None: those of the readings.
+        """
+        return Span(
+            seconds=later.own - self.own if seconds is None else seconds,
+            kernel_least=max(later.before - self.after, 0.0),
+            kernel_most=later.after - self.before,
+            cpu_seconds=later.cpu - self.cpu,
+            cpus=machine.usable_cpus(),
+        )
 
 
 class Evidence(NamedTuple):
@@ -95,10 +169,13 @@ class Audit:
 
     Args:
         epochs: of an earlier attempt that the run resumes, as in `epochs`.
+        stepped: the same, as in `stepped`.
     """
 
-    def __init__(self, epochs: Sequence[LateLosses] = ()) -> None:
+    def __init__(self, epochs: Sequence[LateLosses] = (), stepped: str | None = None) -> None:
         self.epochs = list(epochs)
+        self.stepped = stepped
+        """How the system's time was set by more than APART of an epoch. Nothing tells then when its batches were begun."""
 
     def defects(self, seen: Sequence[Evidence]) -> dict[str, str]:
         """What is wrong with the clock so far: each defect by its name, with the figures of the first rank that has it.
@@ -108,6 +185,12 @@ class Audit:
         """
         self.epochs.append((seen[0].seconds, [each.late_seconds for each in seen]))
         found: dict[str, str] = {}
+        stepped = max(each.clock_stepped for each in seen)
+        if self.stepped is None and stepped > APART * seen[0].seconds + 2 * RESOLUTION_SECONDS:
+            self.stepped = (
+                f"the system's time was set by {stepped:.3f} s while the clock ran {seen[0].seconds:.3f} s: nothing tells "
+                "whether batches were begun before"
+            )
         for rank, each in enumerate(seen):
             ran, in_rank = f"the clock ran {each.seconds:.2f} s", f" in rank {rank}" if len(seen) > 1 else ""
             begun_before = each.begun_before - each.clock_stepped
@@ -143,7 +226,7 @@ class Audit:
         suspected = [rank for rank in ranks if self._is_noticed(rank) or sum(self._late(rank)) > self._allowed]
         last = max(suspected, key=lambda rank: sum(self._late(rank)), default=None)
         if last is None or any(map(self._is_always_late, ranks)):
-            return None
+            return self.stepped
         return f"{self._late_words(last)}: other work on the machine, or a device that was not waited for"
 
     def _late(self, rank: int) -> list[float]:
@@ -199,7 +282,8 @@ class Stopwatch:
     def __init__(self, synchronize: Callable[[], None], started: float | None = None) -> None:
         self._synchronize = synchronize
         self._import_seconds = 0.0 if started is None else max(machine.clock() - started, 0.0)
-        self._created = time.perf_counter()
+        self._looked = Reading()
+        self._created = self._looked.own
         self._seconds = {"build": 0.0, "first_step": 0.0, "compile": 0.0, "training": 0.0, "evaluation": 0.0}
         self._input_wait_seconds = 0.0
         self._open = ""
@@ -232,9 +316,18 @@ class Stopwatch:
             if name == "training":
                 self._input_wait_seconds += timer.input_wait_seconds
 
+    def clock(self) -> float:
+        """Seconds since the run was started, by its own clock."""
+        return self._import_seconds + time.perf_counter() - self._created
+
+    def look(self) -> Span:
+        """The span since the last call of this, or since the begin."""
+        before, self._looked = self._looked, Reading()
+        return before.until(self._looked)
+
     def phases(self) -> Phases:
         """The phases until now; they add up to the wall time."""
-        wall = self._import_seconds + time.perf_counter() - self._created
+        wall = self.clock()
         claimed = self._import_seconds + sum(self._seconds.values())
         return Phases(
             import_seconds=self._import_seconds,
@@ -258,23 +351,32 @@ class Timer:
         """Of all ranks together, which have exchanged their times. None: the block ends with this process's device."""
         self.input_wait_seconds = 0.0
         self.compilations = 0
-        self.own_seconds = self.meeting_seconds = self.late_seconds = 0.0
+        self.own_seconds = self.meeting_seconds = self.late_seconds = self.stepped_seconds = 0.0
         """See `Evidence`."""
-        self.started_at = time.time()
-        self.start = time.perf_counter()
-        self._least_ahead = self._most_ahead = self.started_at - self.start
+        self._begin = Reading()
+        self.started_at, self.start = self._begin.wall, self._begin.own
+        self._least_ahead, self._most_ahead = math.inf, -math.inf
+        self._compare_clocks()
 
     def elapsed(self) -> float:
         return time.perf_counter() - self.start
 
+    def end(self) -> Span:
+        """Note `own_seconds`. Returns what all clocks say of them."""
+        end = Reading()
+        self.own_seconds = self.elapsed()
+        end.after = machine.clock()
+        self.stepped_seconds = self.clock_stepped()
+        return self._begin.until(end, self.own_seconds)
+
     def clock_stepped(self) -> float:
         """See `Evidence`. It is seen whenever a batch has come, and when this is called."""
-        self._compare_clocks(time.perf_counter())
-        return self._most_ahead - self._least_ahead
+        self._compare_clocks()
+        return max(self._most_ahead - self._least_ahead, 0.0)
 
-    def _compare_clocks(self, now: float) -> None:
-        ahead = time.time() - now
-        if time.perf_counter() - now < RESOLUTION_SECONDS:  # else the process was held between the two
+    def _compare_clocks(self) -> None:
+        before, ahead, after = machine.clock(), time.time() - time.perf_counter(), machine.clock()
+        if after - before < RESOLUTION_SECONDS:  # else the process was held between the two
             self._least_ahead, self._most_ahead = min(self._least_ahead, ahead), max(self._most_ahead, ahead)
 
     @contextmanager
@@ -285,4 +387,4 @@ class Timer:
         finally:
             end = time.perf_counter()
             self.input_wait_seconds += end - start
-            self._compare_clocks(end)
+            self._compare_clocks()

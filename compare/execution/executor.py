@@ -17,6 +17,7 @@ from common.machine import placement
 from common.processes import signals
 from common.spec import Spec
 from compare.execution import launch, store
+from compare.execution.launchers_clock import LaunchersClock
 from compare.execution.matrix import Row
 
 Watch = Callable[[list[dict[str, Any]]], None]
@@ -123,7 +124,8 @@ def _attempt(
                 process = launch.start(row.contestant, arguments, log=log, root=root, environment=environment, folder=at)
         except OSError as error:
             return _not_stored(row, repeat, f"it cannot be started: {error}"), None
-        hang = _wait(process, row.spec.hang_seconds, directory, watch)
+        clock = LaunchersClock(directory)
+        hang = _wait(process, row.spec.hang_seconds, directory, watch, clock)
     except BaseException:
         if process is not None:
             launch.stop(process, grace_seconds=launch.INTERRUPTED_GRACE_SECONDS)
@@ -136,6 +138,8 @@ def _attempt(
     else:
         status: Status = "killed" if ending < 0 else "failed"
         made = _finish(row, repeat, folder, deaths, left, status, ending_words(ending, log, lacked_memory))
+    if made.status in store.FINISHED:
+        made = _changed(made, directory, **_told_by(clock, row))
     if made.status == "ok":
         for attempt in store.attempts(directory):
             checkpoint.remove(attempt)
@@ -169,6 +173,13 @@ def _death(made: RunResult, directory: Path, begun: float, steps: int) -> Restar
     )
 
 
+def _told_by(clock: LaunchersClock, row: Row) -> dict[str, Any]:
+    """Fields of a finished run's result that the launcher's own clock decides."""
+    if (words := clock.disagreement(row.framework)) is not None:
+        return {"status": "failed", "reason": words, "clock_confirmed": None}
+    return {"clock_confirmed": clock.confirms()}
+
+
 def _changed(made: RunResult, directory: Path, **fields: Any) -> RunResult:
     """A result with other values of some fields, stored as far as the disk has room."""
     made = made.model_copy(update=fields)
@@ -179,18 +190,14 @@ def _changed(made: RunResult, directory: Path, **fields: Any) -> RunResult:
     return made
 
 
-def _wait(process: launch.Started, hang_seconds: float, directory: Path, watch: Watch) -> str | None:
-    events = directory / event_log.EVENTS_FILE
-    size = -1
-
+def _wait(process: launch.Started, hang_seconds: float, directory: Path, watch: Watch, clock: LaunchersClock) -> str | None:
     def look() -> None:
-        nonlocal size
-        now = events.stat().st_size if events.exists() else 0
-        if now != size:
-            size = now
-            watch(event_log.read_events(directory))
+        if (events := clock.look()) is not None:
+            watch(events)
 
-    return launch.wait(process, poll_seconds=_POLL_SECONDS, watch=look, hang_seconds=hang_seconds, folder=directory)
+    hang = launch.wait(process, poll_seconds=_POLL_SECONDS, watch=look, hang_seconds=hang_seconds, folder=directory)
+    clock.look()
+    return hang
 
 
 def _finish(row: Row, repeat: int, folder: Path, deaths: list[Restart], left: Spec, status: Status, reason: str) -> RunResult:

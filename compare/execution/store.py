@@ -8,7 +8,7 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Collection, Generator, Mapping, Sequence, Set
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 import filelock
 from pydantic import BaseModel, Field
 
-from common.artifacts import atomic_files, checkpoint, event_log, records, results
+from common.artifacts import atomic_files, checkpoint, contradictions, event_log, records, results
 from common.artifacts.checkpoint import CheckpointError
 from common.artifacts.schema import Environment, ResultError, RunResult
 from common.frozen import Count, Exact, Moment
@@ -486,11 +486,9 @@ def finished(folder: Path, row: Row, repeat: int) -> RunResult | None:
         ResultError: the file is torn, or the result of another spec or repeat.
     """
     path = run_folder(folder, row.id, repeat) / results.RESULT_FILE
-    try:
-        file = path.stat()
-    except (FileNotFoundError, NotADirectoryError):
+    if not path.exists():
         return None
-    result = _loaded(path, (file.st_ino, file.st_size, file.st_mtime_ns, file.st_ctime_ns))
+    result = _judged(path)
     if result.spec != row.spec or result.framework != row.framework:
         raise ResultError(f"{path} is the result of another spec. Run it again.")
     if result.status in FINISHED and not result.epochs:
@@ -500,10 +498,35 @@ def finished(folder: Path, row: Row, repeat: int) -> RunResult | None:
     return result
 
 
+def _judged(path: Path) -> RunResult:
+    return _loaded(path, _state(path), _state(path.parent / event_log.EVENTS_FILE))
+
+
+def _state(path: Path) -> tuple[int, ...] | None:
+    """What changes with a file. None: there is none."""
+    try:
+        file = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return file.st_ino, file.st_size, file.st_mtime_ns, file.st_ctime_ns
+
+
 @lru_cache(maxsize=4096)
-def _loaded(path: Path, state: tuple[int, ...]) -> RunResult:
-    """Parse and check a result once in a command, unless the `state` of its file has changed."""
-    return results.load(path)
+def _loaded(path: Path, state: tuple[int, ...] | None, events: tuple[int, ...] | None) -> RunResult:
+    """Parse a result and judge it as a whole once in a command, unless the `state` of its file or of its events has changed.
+
+    Raises:
+        ResultError: it cannot be read, or contradicts itself.
+    """
+    result = results.load(path)
+    try:
+        told = None if events is None else event_log.read_events(path.parent)
+        whole = not event_log.damaged_events(path.parent)
+    except PlainFileError:  # named beside the result
+        told, whole = None, False
+    if found := contradictions.found(result, told, all_events=whole):
+        raise ResultError(f"{path} {contradictions.words(result, found)}. Run it again.")
+    return result
 
 
 def read(folder: Path, signers: Path | None = None) -> Stored:
@@ -581,7 +604,8 @@ def _replaced(folder: Path, replaced: Sequence[Replaced]) -> dict[int, dict[int,
     for each in sorted(replaced, key=lambda each: each.number):
         path = folder / each.path
         if _is_as_it_was(path, each):
-            found.setdefault(each.repeat, {}).setdefault(each.number, {})[each.row] = results.load(path)
+            with suppress(ResultError):  # which `_lost` names
+                found.setdefault(each.repeat, {}).setdefault(each.number, {})[each.row] = _judged(path)
     return found
 
 
@@ -602,6 +626,11 @@ def _lost(folder: Path, replaced: Sequence[Replaced], made_from: Mapping[str, st
                 said.append(f"{each.path} is missing: it was made again, and must be kept.")
         elif not _is_as_it_was(path, each):
             said.append(f"{each.path} was changed since it was made again.")
+        else:
+            try:
+                _judged(path)
+            except ResultError as error:
+                said.append(str(error).replace(f"{folder}/", ""))
     return said
 
 

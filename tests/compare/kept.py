@@ -64,7 +64,7 @@ def folder(
                 loss=0.6, accuracy=accuracies[repeat], num_correct=round(1000 * accuracies[repeat]), num_examples=1000
             )
             spec = comparison.of_repeat(row, repeat).spec
-            run = run.model_copy(update={"spec": spec, "test": test, **(changed or {})})
+            run = made.of_spec(run, spec).model_copy(update={"test": test, **(changed or {})})
             results.save(run, store.run_folder(path, row.id, repeat))
     return path
 

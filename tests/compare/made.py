@@ -22,21 +22,28 @@ def row(framework: str, mode: str = "serial", cores: int = 2, unavailable: str |
     return Row(id=f"{framework}-{mode}-{cores}", contestant=framework, spec=made, unavailable=unavailable)
 
 
-def score(accuracy: float, loss: float) -> Metrics:
-    return Metrics(loss=loss, accuracy=accuracy, num_correct=round(100 * accuracy), num_examples=100)
+def score(accuracy: float, loss: float, images: int = 100) -> Metrics:
+    num_correct = round(images * accuracy)
+    return Metrics(loss=loss, accuracy=num_correct / images, num_correct=num_correct, num_examples=images)
 
 
 def epoch(number: int, seconds: float, accuracy: float = 0.5, loss: float = 1.0) -> EpochRecord:
+    """Of 10 steps, of which the first epoch's first is not timed.
+
+    Args:
+        seconds: of all 10 at its pace.
+    """
+    timed = 10 - (number == 1)
     return EpochRecord(
         epoch=number, steps=10, images=640, epoch_images=640, learning_rate=0.05,
-        train=score(accuracy, loss), validation=score(accuracy, loss),
-        timed_seconds=seconds, timed_steps=10, timed_images=640, input_wait_seconds=0.0, evaluation_seconds=0.1,
-        first_step_seconds=0.25 if number == 1 else None,
+        train=score(accuracy, loss, 640), validation=score(accuracy, loss),
+        timed_seconds=seconds * timed / 10, timed_steps=timed, timed_images=64 * timed, input_wait_seconds=0.0625,
+        evaluation_seconds=0.1, first_step_seconds=0.25 if number == 1 else None,
     )  # fmt: skip
 
 
 def good(row: Row, seconds: float, repeat: int = 0, first_step_loss: float = 2.3, cores_used: float = 0.9) -> RunResult:
-    return RunResult(
+    made = RunResult(
         framework=row.contestant,
         spec=row.spec,
         status="ok",
@@ -48,8 +55,8 @@ def good(row: Row, seconds: float, repeat: int = 0, first_step_loss: float = 2.3
         test=score(0.7, 0.6),
         first_step_loss=first_step_loss,
         phases=Phases(
-            import_seconds=2.0, build_seconds=0.5, first_step_seconds=0.25, training_seconds=2 * seconds,
-            input_wait_seconds=0.125, evaluation_seconds=0.5, other_seconds=0.25, wall_seconds=3.5 + 2 * seconds,
+            import_seconds=2.0, build_seconds=0.5, first_step_seconds=0.25, training_seconds=1.9 * seconds,
+            input_wait_seconds=0.125, evaluation_seconds=0.5, other_seconds=0.25, wall_seconds=3.5 + 1.9 * seconds,
         ),
         peak_memory_mib=512.0,
         threads={"intra_op": row.spec.cores // row.spec.replicas, "inter_op": 1, "input": 0},
@@ -59,6 +66,7 @@ def good(row: Row, seconds: float, repeat: int = 0, first_step_loss: float = 2.3
         weights_hash="weights",
         data_hash="data",
     )  # fmt: skip
+    return of_spec(made, row.spec)
 
 
 def conditions(row: Row) -> dict[str, str]:
@@ -125,7 +133,7 @@ def input_only(timed_steps: int = 20, repeats: int = 5) -> Stored:
         scoreless = {"train": None, "validation": None}
         rest = {"timed_steps": timed_steps - 1, "timed_images": 64 * (timed_steps - 1)}
         epochs = [
-            epoch(1, 0.001).model_copy(update={**scoreless, "timed_steps": 1, "timed_images": 64}),
+            epoch(1, 0.001).model_copy(update={**scoreless, "timed_seconds": 0.001, "timed_steps": 1, "timed_images": 64}),
             epoch(2, seconds).model_copy(update={**scoreless, **rest}),
         ]
         run = good(each, seconds).model_copy(update={"epochs": epochs, "test": None, "first_step_loss": None})
@@ -200,10 +208,31 @@ def observed() -> Stored:
             update = {"spec": plan.of_repeat(row, repeat).spec, "noise": noise, "test": score(0.7 + 0.01 * repeat, 0.6)}
             stored.runs[row.id][repeat] = result.model_copy(update=update)
     late = stored.runs["tensorflow-data_parallel-2"]
-    late[2] = late[2].model_copy(update={"epochs": late[2].epochs[:1]})
+    late[2] = never_better(late[2])
     never = stored.runs["tensorflow-serial-2"]
-    never.update({repeat: run.model_copy(update={"epochs": run.epochs[:1]}) for repeat, run in never.items()})
+    never.update({repeat: never_better(run) for repeat, run in never.items()})
     return stored.model_copy(update={"comparison": plan})
+
+
+def paced(run: RunResult, factor: float) -> RunResult:
+    """The same run, its timed epochs so many times as long. Its phases are those of its epochs."""
+    assert run.phases is not None
+    epochs = [each.model_copy(update={"timed_seconds": factor * each.timed_seconds}) for each in run.epochs]
+    of_epochs = {
+        "training_seconds": sum(each.timed_seconds for each in epochs),
+        "input_wait_seconds": sum(each.input_wait_seconds for each in epochs),
+        "evaluation_seconds": 0.3 + sum(each.evaluation_seconds for each in epochs),
+    }
+    parts = run.phases.model_dump(exclude={"wall_seconds"}) | of_epochs
+    wall_seconds = sum(parts.values()) - parts["input_wait_seconds"]
+    return run.model_copy(update={"epochs": epochs, "phases": Phases(**parts, wall_seconds=wall_seconds)})
+
+
+def never_better(run: RunResult) -> RunResult:
+    """The same run without progress after its first epoch."""
+    first, second = run.epochs
+    same = second.model_copy(update={"train": first.train, "validation": first.validation})
+    return run.model_copy(update={"epochs": [first, same]})
 
 
 def profiled() -> Stored:
@@ -270,11 +299,34 @@ def hostile(num_classes: int = len(HOSTILE)) -> Stored:
         | {"machine": {"processor": text, "path": HOSTILE, "commit": HOSTILE[0]}, "proof": proof}
     )
     counts = [[20 * (a == b) + (7 * a + 3 * b) % 5 for b in range(num_classes)] for a in range(num_classes)]
+    right, images = sum(counts[label][label] for label in range(num_classes)), sum(map(sum, counts))
+    test = Metrics(loss=0.6, accuracy=right / images, num_correct=right, num_examples=images)
     runs = {
-        row_id: {repeat: run.model_copy(update={"confusion": counts}) for repeat, run in repeats.items()}
+        row_id: {repeat: run.model_copy(update={"confusion": counts, "test": test}) for repeat, run in repeats.items()}
         for row_id, repeats in stored.runs.items()
     }
     return Stored(comparison=comparison, runs=runs, set_aside=[text])
+
+
+def of_spec(run: RunResult, wanted: spec.Spec) -> RunResult:
+    """The same run of another spec: its epochs at the same pace, the last one again where there are more of them."""
+    if wanted.epochs is None or run.phases is None:
+        return run.model_copy(update={"spec": wanted})
+    batch, steps = min(wanted.global_batch_size, 640), -(-640 // wanted.global_batch_size)
+    epochs = list[EpochRecord]()
+    for number in range(1, wanted.epochs + 1):
+        like, untimed = run.epochs[min(number, len(run.epochs)) - 1], number == 1
+        epochs.append(
+            like.model_copy(
+                update={
+                    "epoch": number, "steps": steps, "timed_steps": steps - untimed, "timed_images": 640 - untimed * batch,
+                    "learning_rate": wanted.learning_rate(number * steps - 1, steps, wanted.epochs * steps),
+                    "timed_seconds": like.seconds * (640 - untimed * batch) / 640,
+                }
+            )
+        )  # fmt: skip
+    made = run.model_copy(update={"spec": wanted, "epochs": epochs})
+    return made if made == run else paced(made, 1.0)
 
 
 def other_work(stored: Stored, data_hash: str = "data", **fields: Any) -> Stored:
@@ -282,7 +334,7 @@ def other_work(stored: Stored, data_hash: str = "data", **fields: Any) -> Stored
     rows = [row.model_copy(update={"spec": row.spec.with_fields(**fields)}) for row in stored.comparison.rows]
     specs = {row.id: row.spec for row in rows}
     runs = {
-        row_id: {repeat: run.model_copy(update={"spec": specs[row_id]}) for repeat, run in repeats.items()}
+        row_id: {repeat: of_spec(run, specs[row_id]) for repeat, run in repeats.items()}
         for row_id, repeats in stored.runs.items()
     }
     plan = stored.comparison.model_copy(update={"rows": rows, "data_hash": data_hash})

@@ -11,7 +11,7 @@ from typing import Any, Self
 import psutil
 
 from common import spec
-from common.artifacts import event_log, results
+from common.artifacts import contradictions, event_log, results
 from common.artifacts.schema import RunResult
 from common.machine import machine
 
@@ -81,13 +81,16 @@ class Run:
         return (self.folder / "log").read_text(encoding="utf-8")
 
     def end(self) -> RunResult:
-        """Its sealed result."""
+        """Its sealed result, which does not contradict itself."""
         self.process.wait(SECONDS)
         self.seconds = time.time() - self.started
         assert not (self.folder / "stdout").read_bytes(), "stdout is for data"
         path = self.folder / results.RESULT_FILE
         assert path.exists(), self.log
-        return results.load(path)
+        result = results.load(path)
+        found = contradictions.found(result, event_log.read_events(self.folder))
+        assert not found, found  # of whatever mode, however it ended
+        return result
 
     def wait_for_an_epoch(self) -> None:
         deadline = time.monotonic() + SECONDS

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from common.artifacts import results, trained
+from common.artifacts import contradictions, event_log, results, trained
 from common.artifacts.schema import RunResult
 from common.artifacts.trained import Trained
 from common.data import sources
@@ -37,7 +37,9 @@ def run(twin: Twin, folder: Path, *, earlier: Path | None = None, **fields: Any)
     running = Run(twin.framework, wanted, {}, folder, 0, Stopwatch(trainer.synchronize))
     running.record(data_hash=DATA.content_hash, weights_hash="same")
     running.train(trainer, plan, DATA, earlier)
-    return running.result("ok"), trainer
+    result = running.result("ok")
+    assert contradictions.found(result, event_log.read_events(folder)) == []
+    return result, trainer
 
 
 def best(folder: Path) -> Trained:

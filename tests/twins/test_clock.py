@@ -209,6 +209,12 @@ def test_ranks_whose_clocks_differ_are_named(framework: str, tmp_path: Path) -> 
     assert "ranks without a common clock: the clock ran 360" in result.reason
 
 
+def test_a_rank_whose_clock_is_slow_is_named(framework: str, tmp_path: Path) -> None:
+    result = planted(framework, tmp_path, "slow_clock", {"mode": "multi_process"})
+    assert result.status == "failed"
+    assert f"clocks that disagree: the timed steps of rank 1 of {framework}: by the run's own clock it lasted " in result.reason
+
+
 OTHERS: list[dict[str, Any]] = [
     {"mode": "multi_process"},
     {"mode": "multi_process", "communication": {"compression": "int8"}},

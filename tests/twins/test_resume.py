@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.artifacts import atomic_files, checkpoint, event_log
+from common.artifacts import atomic_files, checkpoint, contradictions, event_log
 from common.artifacts.schema import RunResult
 from common.data.batches import Plan
 from common.machine import machine
@@ -74,7 +74,9 @@ def run(
         running.train(trainer, plan, DATA, earlier)
     except CutShortError:
         assert until is not None
-    return running.result("ok")
+    result = running.result("ok" if until is None else "killed")
+    assert contradictions.found(result, event_log.read_events(folder)) == []
+    return result
 
 
 def _break_off(trainer: Any, last_step: int) -> None:

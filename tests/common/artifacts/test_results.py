@@ -47,11 +47,18 @@ def a_result(**fields: Any) -> RunResult:
 
 
 floats = st.floats(allow_nan=False)  # infinite losses happen; NaN has its own test, for it equals nothing
-counts = st.integers(0, 2**63 - 1)
-metrics = st.builds(Metrics, loss=floats, accuracy=floats, num_correct=counts, num_examples=counts)
+metrics = st.builds(
+    lambda loss, right, wrong: Metrics(
+        loss=loss, accuracy=right / (right + wrong), num_correct=right, num_examples=right + wrong
+    ),
+    st.floats(0, allow_nan=False),
+    st.integers(0, 2**62),
+    st.integers(1, 2**62 - 1),
+)
 seconds = st.floats(0, exclude_min=True, allow_nan=False, allow_infinity=False)
 times = {f"{name}_seconds": seconds for name in ("timed", "input_wait", "evaluation")}
-epochs = st.builds(EpochRecord, train=metrics, validation=st.none() | metrics, learning_rate=floats, **times)
+whole = {"steps": st.just(2**63 - 1), "images": st.just(2**63 - 1)}
+epochs = st.builds(EpochRecord, train=metrics, validation=st.none() | metrics, learning_rate=floats, **times, **whole)
 stored = st.builds(
     RunResult,
     schema_version=st.just(schema.SCHEMA_VERSION),

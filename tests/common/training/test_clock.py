@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from common import spec
+from common.artifacts import contradictions, event_log
 from common.artifacts.schema import RunResult
 from common.data.batches import Feed, Plan
 from common.data.sources import Dataset, Split
@@ -81,7 +82,7 @@ class Counting:
         return start
 
     def made(self, ids: Any) -> Batch:
-        return Batch(ids, None, np.zeros(len(ids)), (), time.time())
+        return Batch(ids, None, np.zeros(len(ids)), (), timing.time.time())
 
     def compile(self, step_sizes: Sequence[int], score_sizes: Sequence[int]) -> None:
         self.compiled += len(step_sizes) + len(score_sizes)
@@ -142,10 +143,13 @@ def run(
     trainer = Counting(plan, Ranks(1))
     change(trainer)
     made = Run("made up", wanted, {}, folder, 0, Stopwatch(trainer.drain))
+    is_second = (folder / event_log.EVENTS_FILE).exists()
     folder.mkdir(exist_ok=True)
     made.record(data_hash="none", weights_hash="none")
     made.train(cast(Trainer, trainer), plan, DATA, earlier)
-    return made.result("ok")
+    result = made.result("ok")
+    assert is_second or contradictions.found(result, event_log.read_events(folder)) == []
+    return result
 
 
 def test_a_process_has_its_pace_when_its_device_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -460,10 +464,6 @@ def test_losses_that_are_late_in_a_single_epoch_tell_no_defect_from_a_busy_machi
     assert list(audit.defects([late])) == ["missing synchronisation"] and audit.caution() is None
 
 
-def test_a_clock_that_was_set_meanwhile_is_no_queue_that_was_filled_before() -> None:
-    assert Audit().defects([SOUND._replace(begun_before=3600.0, clock_stepped=3600.0)]) == {}
-
-
 def test_a_phase_within_a_phase_would_count_twice() -> None:
     stopwatch = Stopwatch(lambda: None)
     with (
@@ -472,3 +472,198 @@ def test_a_phase_within_a_phase_would_count_twice() -> None:
         stopwatch.phase("evaluation"),
     ):
         pass
+
+
+# Clocks that disagree. What is planted is the clock of the run, `time.perf_counter`, as a twin could replace it.
+
+
+class Planted:
+    """A clock that goes as fast as `pace` says, and jumps. It stands in for `time.perf_counter` in the loop and its timers."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, pace: float = 1.0) -> None:
+        self.pace, self._real, self._own = pace, time.perf_counter(), time.perf_counter()
+        self.set_by = 0.0
+        """Seconds by which the system's time was set."""
+        clock = SimpleNamespace(**{name: getattr(time, name) for name in dir(time) if not name.startswith("_")})
+        clock.perf_counter, clock.time = self, lambda: time.time() + self.set_by
+        for module in (loop, timing):
+            monkeypatch.setattr(module, "time", clock)
+
+    def __call__(self) -> float:
+        real = time.perf_counter()
+        self._own += self.pace * (real - self._real)
+        self._real = real
+        return self._own
+
+    def turn(self, pace: float = 1.0, jump: float = 0.0) -> None:
+        self()
+        self.pace = pace
+        self._own += jump
+
+
+def at_update(number: int, what: Callable[[], object]) -> Callable[[Counting], object]:
+    """Do it within an update of a run. Updates count from 1."""
+
+    def change(trainer: Counting) -> None:
+        train_step = trainer.train_step
+
+        def step(*arguments: Any) -> Any:
+            if trainer.updates == number - 1:
+                what()
+            return train_step(*arguments)
+
+        trainer.train_step = step
+
+    return change
+
+
+def in_evaluation(what: Callable[[], object]) -> Callable[[Counting], object]:
+    return lambda trainer: setattr(trainer, "share_statistics", what)
+
+
+FIGURES = r"by the run's own clock it lasted -?\d+\.\d{3} s, by the kernel's \(CLOCK_BOOTTIME\) \d+\.\d{3} s$"
+TIMED, WHOLE = "the timed steps of made up", "all since the last look of made up"
+
+
+@pytest.mark.parametrize("pace", [0.9, 0.97, 1.03, 1.1, 2.0, 0.0, -1.0])
+def test_a_clock_that_is_slow_or_fast_ends_the_run_with_both_figures(
+    pace: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Planted(monkeypatch, pace)
+    with pytest.raises(ClockError, match=rf"^clocks that disagree: {TIMED}: {FIGURES}"):
+        run(tmp_path)
+
+
+def test_a_clock_that_is_as_fast_as_others_to_half_a_hundredth_is_no_defect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for pace in (0.995, 1.0, 1.005):
+        Planted(monkeypatch, pace)
+        assert run(tmp_path).status == "ok"
+
+
+@pytest.mark.parametrize("jump", [0.5, -0.05, 3600.0])
+def test_a_clock_that_jumps_within_an_epoch_ends_the_run(jump: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Planted(monkeypatch)
+    with pytest.raises(ClockError, match=rf"^clocks that disagree: {TIMED}: {FIGURES}"):
+        run(tmp_path, at_update(STEPS + 2, lambda: clock.turn(jump=jump)))
+
+
+def test_a_clock_that_is_slow_from_the_second_epoch_on_ends_the_run_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Planted(monkeypatch)
+    events: list[dict[str, Any]] = []
+    with pytest.raises(ClockError, match=rf"^clocks that disagree: {TIMED}: {FIGURES}"):
+        run(tmp_path, at_update(STEPS + 1, lambda: clock.turn(pace=0.9)))
+    events = event_log.read_events(tmp_path)
+    assert [event["epoch"] for event in events if event["event"] == "epoch"] == [1]
+
+
+def test_a_clock_that_jumps_while_nothing_is_timed_ends_the_run_at_the_next_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Planted(monkeypatch)
+    with pytest.raises(ClockError, match=rf"^clocks that disagree: {WHOLE}: {FIGURES}"):
+        run(tmp_path, in_evaluation(lambda: clock.turn(jump=0.2)))
+
+
+@pytest.mark.parametrize("part", ["compute", "input"])
+def test_a_slow_clock_is_found_where_only_a_part_is_run(part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Planted(monkeypatch, 0.9)
+    with pytest.raises(ClockError, match=r"^clocks that disagree: "):
+        run(tmp_path, lambda trainer: setattr(trainer, "chunks", lambda: None), part=part)
+
+
+@pytest.mark.parametrize("seconds", [-3600.0, 0.5])
+def test_a_system_time_that_is_set_in_an_epoch_excuses_no_batch_but_takes_the_run_its_times(
+    seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run's own clock is right. When a batch was begun is told by the system's time, so no verdict rests on the run."""
+    clock = Planted(monkeypatch)
+
+    def set_once() -> None:
+        clock.set_by = seconds
+
+    result = run(tmp_path, at_update(STEPS + 2, set_once))
+    said = (
+        r"the system's time was set by (3600|0)\.\d{3} s while the clock ran \d\.\d{3} s: nothing tells whether batches were .*"
+    )
+    assert result.status == "ok" and re.fullmatch(said, result.clock_caution or "")
+
+
+def test_a_system_time_that_was_set_is_remembered_by_a_run_that_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Planted(monkeypatch)
+
+    def set_once() -> None:
+        clock.set_by = 3600.0
+
+    with pytest.raises(InterruptedError):
+        run(tmp_path / "first", lambda each: (at_update(2, set_once)(each), cut_short(each)), checkpoint_seconds=0)
+    result = run(tmp_path / "last", earlier=tmp_path / "first", checkpoint_seconds=0)
+    assert result.resumes == 1 and "the system's time was set by 3600" in (result.clock_caution or "")
+
+
+def test_a_system_time_that_is_set_while_nothing_is_timed_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Planted(monkeypatch)
+
+    def set_ahead() -> None:
+        clock.set_by += 3600.0
+
+    result = run(tmp_path, in_evaluation(set_ahead))
+    assert result.status == "ok" and "system's time" not in (result.clock_caution or "")
+
+
+def test_a_rank_whose_clock_is_slow_is_named_in_all_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted in the readings of rank 1 alone."""
+    end = timing.Timer.end
+
+    def slow(timer: timing.Timer) -> timing.Span:
+        span = end(timer)
+        return span._replace(seconds=0.9 * span.seconds) if span.seconds > STEPS * LONG_SECONDS / 2 else span
+
+    monkeypatch.setattr(timing.Timer, "end", slow)
+    found = both_ranks(tmp_path, monkeypatch, lambda trainer: None)
+    assert re.fullmatch(rf"clocks that disagree: the timed steps of rank 1 of made up: {FIGURES}", str(found[0]))
+    assert str(found[1]) == str(found[0])
+
+
+AGREED = timing.Span(10.0, 9.999, 10.001, 19.9, 2)
+
+
+@pytest.mark.parametrize(
+    ("planted", "said"),
+    [
+        ({}, None),
+        ({"seconds": 9.95}, None),
+        ({"seconds": 10.08}, None),
+        ({"kernel_least": 3.0}, None),  # it was held while it read its clocks
+        ({"cpu_seconds": 20.1}, None),  # ticks
+        ({"seconds": 9.89}, "by the run's own clock it lasted 9.890 s, by the kernel's (CLOCK_BOOTTIME) 10.001 s"),
+        ({"seconds": 10.11}, "by the run's own clock it lasted 10.110 s, by the kernel's (CLOCK_BOOTTIME) 10.001 s"),
+        ({"cpu_seconds": 22.0}, "by the run's own clock it lasted 10.000 s, and 2 CPUs computed 22.000 s for it"),
+        (
+            {"seconds": 9.0, "kernel_least": 8.999, "kernel_most": 9.001},  # both clocks are planted
+            "by the run's own clock it lasted 9.000 s, and 2 CPUs computed 19.900 s for it",
+        ),
+    ],
+)  # fmt: skip
+def test_the_seconds_of_a_span_agree_with_the_kernels_clock_and_the_cpu_time(
+    planted: dict[str, float], said: str | None
+) -> None:
+    assert AGREED._replace(**planted).disagreement() == said
+
+
+def test_no_process_computes_longer_than_its_cpus_have_passed() -> None:
+    begin = timing.Reading()
+    threads = [threading.Thread(target=lambda: sum(range(2_000_000))) for _ in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    span = begin.until(timing.Reading())
+    assert 0.0 < span.cpu_seconds <= span.cpus * span.kernel_most and span.disagreement() is None

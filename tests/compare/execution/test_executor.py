@@ -15,7 +15,6 @@ from compare.core.interrupt import Interrupted
 from compare.execution import executor, launch, matrix, store
 from tests.compare.command_line import compare
 from tests.compare.conftest import behave
-from tests.compare.twins import fake
 
 ROW = matrix.row("serial", "left", build({"cores": 1}))
 QUICK = ("run", "--frameworks", "left", "--modes", "serial", "--cores", "1", "--no-proof")
@@ -45,7 +44,7 @@ def test_a_run_that_a_signal_ends_is_restarted_and_says_how_often_why_and_where(
 ) -> None:
     behave(fake_twins, left__serial__1=f"{behaviour}, {behaviour}")
     made = run(tmp_path, restarts=3)
-    assert (made.status, made.reason, len(made.epochs), attempts(tmp_path)) == ("ok", None, fake.EPOCHS, 3)
+    assert (made.status, made.reason, len(made.epochs), attempts(tmp_path)) == ("ok", None, ROW.spec.epochs, 3)
     assert [(death.reason, death.epochs) for death in made.restarts] == [(f"killed by {number}", 1)] * 2
     assert all(0.0 < death.seconds_lost < 300.0 for death in made.restarts)
     said = capsys.readouterr().err

@@ -21,8 +21,7 @@ def of_machine(number: int, times: float = 1.0, host: int | None = None, **plan:
     for row_id, runs in stored.runs.items():
         for repeat, run in runs.items():
             factor = (1.0 / times if row_id.startswith("tensorflow") else 1.0) * (1.0 + 1e-6 * number)  # no run is another's
-            epochs = [each.model_copy(update={"timed_seconds": factor * each.timed_seconds}) for each in run.epochs]
-            runs[repeat] = run.model_copy(update={"epochs": epochs})
+            runs[repeat] = made.paced(run, factor)
     host = host or number
     machine = {"processor": f"CPU {host}", "cores": 2, "host": f"host{host}"}
     return stored.model_copy(update={"comparison": stored.comparison.model_copy(update={"machine": machine, **plan})})

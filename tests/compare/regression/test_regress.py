@@ -24,7 +24,18 @@ from compare.regression.records import Change, Criteria, Judgement
 from tests.compare import kept, made
 from tests.compare.regression.repository import git
 
-EPOCH = made.epoch(1, 4.0).model_copy(update={"epoch_images": 639})
+FEWER = [
+    made.epoch(number, 4.0).model_copy(
+        update={
+            "epoch_images": 639,
+            "images": 639,
+            "train": made.score(0.5, 1.0, 639),
+            "timed_images": 639 - 64 * (number == 1),
+        }
+    )
+    for number in (1, 2)
+]
+"""Epochs of one image less."""
 BOTH = {"pytorch": 4.0, "tensorflow": 5.0}
 NOISY = (1.0, 1.3, 0.8, 1.1, 0.9)
 """Of five runs whose mean may as well be a third longer."""
@@ -173,8 +184,8 @@ def spoil(folder: Path, repeats: Iterable[int], seconds: float = 9.0) -> None:
     """Disturb runs, so that their epochs take longer."""
     for repeat in repeats:
         spoilt = store.run_folder(folder, "pytorch-serial-2", repeat)
-        epochs = {"epochs": [made.epoch(1, seconds)]}
-        results.save(results.load(spoilt / results.RESULT_FILE).model_copy(update=DISTURBED | epochs), spoilt)
+        run = results.load(spoilt / results.RESULT_FILE)
+        results.save(made.paced(run, seconds / run.epochs[0].seconds).model_copy(update=DISTURBED), spoilt)
 
 
 def unjudged(before: Path, now: Path, *, paired: bool) -> tuple[str, Change, str]:
@@ -491,12 +502,21 @@ def test_other_work_or_data_or_another_device_is_an_error(tmp_path: Path) -> Non
             ({"rows": [fewer], "data_hash": "of 100"}, "/1: data.limit was None and is 100"),
             ({"data_hash": "other"}, "their data has other content. Received: digits and digits"),
             ({"changed": {"data_hash": "decoded otherwise"}}, "/3: content of the data: data before, decoded othe now"),
-            ({"changed": {"epochs": [EPOCH]}}, "/4: images of an epoch: 640 before, 639 now"),
+            ({"changed": {"epochs": FEWER, "phases": None}}, "/4: images of an epoch: 640 before, 639 now"),
             ({"changed": {"device": "cuda"}}, "/5: cpu before, cuda now"),
         ]
     ):
         done = compare(before, kept.folder(tmp_path / str(number), {"pytorch": 4.0}, **options))
         assert done.exit_code == 2 and said in done.stderr
+
+
+def test_where_all_results_of_a_side_are_set_aside_nothing_is_told(tmp_path: Path) -> None:
+    before, now = (kept.folder(tmp_path / name, {"pytorch": 4.0}) for name in ("before", "now"))
+    for path in now.glob(f"runs/*/{results.RESULT_FILE}"):
+        run = results.load(path)
+        results.save(run.model_copy(update={"epochs": [run.epochs[0], run.epochs[0]]}), path.parent)
+    done = compare(before, now)
+    assert done.exit_code == 5 and "CANNOT TELL whether there is a regression" in done.stdout, done.output
 
 
 def test_another_cache_or_limit_of_a_hang_is_the_same_work(tmp_path: Path) -> None:

@@ -113,8 +113,8 @@ def test_the_phases_are_stacked_to_the_wall_time_with_the_wait_for_input_inside_
     (axis,) = figure.axes
     bars = {str(container.get_label()): container for container in axis.containers[:8]}  # those of the first row
     places = {name: (bar.patches[0].get_x(), bar.patches[0].get_width()) for name, bar in bars.items()}
-    assert places["training"] == (2.75, 8.0 - 0.125) and places["training: wait for input"] == (10.625, 0.125)
-    assert sum(places["other"]) == summaries[0].phases.wall_seconds == 11.5
+    assert places["training"] == (2.75, 7.6 - 0.125) and places["training: wait for input"] == (10.225, 0.125)
+    assert sum(places["other"]) == summaries[0].phases.wall_seconds == 11.1
 
 
 def test_many_rows_make_a_taller_plot() -> None:

@@ -50,7 +50,7 @@ def test_a_results_file_from_elsewhere_names_no_other_file_for_removal(tmp_path:
 
 
 def test_a_number_that_json_does_not_know_is_null_in_a_result_too() -> None:
-    scores = [Metrics(loss=loss, accuracy=0.5, num_correct=1, num_examples=2) for loss in (math.nan, -math.inf, 0.1)]
+    scores = [Metrics(loss=loss, accuracy=0.5, num_correct=1, num_examples=2) for loss in (math.nan, math.inf, 0.1)]
     found = json.loads(document.to_json({"runs": {"NaN": scores}}), parse_constant=lambda name: f"no JSON: {name}")
     assert [each["loss"] for each in found["runs"]["NaN"]] == [None, None, 0.1]
 

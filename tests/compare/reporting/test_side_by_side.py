@@ -23,14 +23,7 @@ from tests.compare.command_line import compare
 def faster(stored: Stored, times: float, **comparison: Any) -> Stored:
     """The same comparison, its epochs so many times as fast."""
     runs = {
-        row_id: {
-            repeat: run.model_copy(
-                update={
-                    "epochs": [epoch.model_copy(update={"timed_seconds": epoch.timed_seconds / times}) for epoch in run.epochs]
-                }
-            )
-            for repeat, run in repeats.items()
-        }
+        row_id: {repeat: made.paced(run, 1 / times) for repeat, run in repeats.items()}
         for row_id, repeats in stored.runs.items()
     }
     return stored.model_copy(update={"runs": runs, "comparison": stored.comparison.model_copy(update=comparison)})
@@ -198,7 +191,7 @@ def test_rows_of_one_alone_and_fields_that_differ_are_named(tmp_path: Path) -> N
     changed = [
         row.model_copy(update={"spec": row.spec.with_fields(epochs=9)}) for row in theirs.comparison.rows if "serial" in row.id
     ]
-    runs = {row.id: {0: theirs.runs[row.id][0].model_copy(update={"spec": row.spec})} for row in changed}
+    runs = {row.id: {0: made.of_spec(theirs.runs[row.id][0], row.spec)} for row in changed}
     theirs = Stored(comparison=theirs.comparison.model_copy(update={"rows": changed}), runs=runs, set_aside=[])
     a, b = made.stored_in(ours, tmp_path / "a"), made.stored_in(theirs, tmp_path / "b")
     pair = pair_of(a, b)

@@ -11,7 +11,7 @@ import safetensors.numpy
 from typer.testing import CliRunner
 
 from common.artifacts import results
-from common.artifacts.schema import Phases, RunResult
+from common.artifacts.schema import EpochRecord, Phases, RunResult
 from common.spec import Spec, from_json
 from compare.__main__ import app
 from compare.core.interrupt import Interrupted
@@ -70,17 +70,18 @@ class Twin:
         broken = "broken" in row.spec.framework_options.values()
         out_of_memory = self.fails_from is not None and row.id.endswith(self.fails_from[0]) and repeat >= self.fails_from[1]
         slow = not {"lost", "slow"}.isdisjoint(row.spec.framework_options.values())
+        epochs = fake.epochs_of(row.spec, fake.images_of(row.spec) / self.pace(row.spec, repeat))
         made = RunResult(
             framework=row.contestant, spec=row.spec, repeat=repeat, device="cpu",
             status="failed" if broken or out_of_memory else "ok",
             reason="no compiler" if broken else "no memory" if out_of_memory else None,
-            epochs=[fake.epoch(1, 1258 / self.pace(row.spec, repeat))],
-            phases=phases(row.spec), cores_of_others=self.cores_of_others, machine={"logical_cores": 2},
+            epochs=epochs,
+            phases=phases(row.spec, epochs), cores_of_others=self.cores_of_others, machine={"logical_cores": 2},
         )  # fmt: skip
         if slow:  # its epochs are watched as they come; who is not patient ends it
             made = made.model_copy(update={"epochs": []})
-            for number in range(1, 8):
-                made.epochs.append(fake.epoch(number, 1258 / self.pace(row.spec, repeat)))
+            for epoch in epochs:
+                made.epochs.append(epoch)
                 try:
                     watch([{"event": "start"}, *({"event": "epoch", **epoch.model_dump()} for epoch in made.epochs)])
                 except BaseException:
@@ -107,12 +108,8 @@ class Twin:
         return 0
 
 
-def phases(run: Spec) -> Phases:
-    first = 0.5 + (COMPILE_SECONDS if "compiled" in run.framework_options.values() else 0.0)
-    return Phases(
-        import_seconds=1, build_seconds=1, first_step_seconds=first, training_seconds=3, input_wait_seconds=0,
-        evaluation_seconds=0, other_seconds=0, wall_seconds=5 + first,
-    )  # fmt: skip
+def phases(run: Spec, epochs: list[EpochRecord]) -> Phases:
+    return fake.phases_of(epochs, 0.5 + (COMPILE_SECONDS if "compiled" in run.framework_options.values() else 0.0))
 
 
 @pytest.fixture

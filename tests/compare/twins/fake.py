@@ -19,7 +19,8 @@ from common import spec
 from common.artifacts import event_log, results
 from common.artifacts.schema import EpochRecord, Metrics, Noise, Phases, RunResult
 
-EPOCHS = 3
+IMAGES = 1258
+"""Of its data, in the training split."""
 SIGNALS = {"kill": signal.SIGKILL, "abort": signal.SIGABRT, "terminate": signal.SIGTERM}
 
 
@@ -84,11 +85,11 @@ def train(framework: str, run: spec.Spec, out: Path, repeat: int, behaviour: str
         facts["noise"] = Noise(cores_taken=0.4)
     if behaviour in SECOND_LOSSES:
         facts["step_losses"] = [facts["first_step_loss"], SECOND_LOSSES[behaviour]]
-    event_log.append_event(out, "start", total_epochs=EPOCHS, total_steps=EPOCHS * 20, steps_per_epoch=20)
+    per_epoch, total = planned(run)
+    event_log.append_event(out, "start", total_epochs=-(-total // per_epoch), total_steps=total, steps_per_epoch=per_epoch)
     event_log.append_event(out, "first_step", seconds=0.1, loss=facts["first_step_loss"])
     epochs = []
-    for index in range(1, EPOCHS + 1):
-        record = epoch(index, seconds)
+    for record in epochs_of(run, seconds):
         epochs.append(record)
         event_log.append_event(out, "epoch", **record.model_dump())
         attempts = behaviour.split(", ")
@@ -103,11 +104,8 @@ def train(framework: str, run: spec.Spec, out: Path, repeat: int, behaviour: str
     if behaviour == "torn":
         (out / results.RESULT_FILE).write_text('{"schema_version": 1, "frame')
         return 0
-    phases = Phases(
-        import_seconds=1, build_seconds=1, first_step_seconds=0.1, training_seconds=3 * seconds, input_wait_seconds=0,
-        evaluation_seconds=0.3, other_seconds=0, wall_seconds=2.4 + 3 * seconds,
-    )  # fmt: skip
-    test = Metrics(loss=0.5, accuracy=0.9 - 0.01 * run.seed, num_correct=90 - run.seed, num_examples=100)
+    phases = phases_of(epochs)
+    test = Metrics(loss=0.5, accuracy=(90 - run.seed) / 100, num_correct=90 - run.seed, num_examples=100)
     results.save(
         RunResult(
             status="ok", epochs=epochs, test=test, phases=phases, cores_used=run.cores * 0.9, peak_memory_mib=100, **facts
@@ -148,12 +146,56 @@ def misbehave(behaviour: str, framework: str, out: Path) -> None:
         time.sleep(600)
 
 
-def epoch(index: int, seconds: float) -> EpochRecord:
-    accuracy = 1 - 0.5**index
-    score = Metrics(loss=1.0 / index, accuracy=accuracy, num_correct=round(1258 * accuracy), num_examples=1258)
+def planned(run: spec.Spec) -> tuple[int, int]:
+    """(steps of a whole epoch, of the run)."""
+    per_epoch = -(-images_of(run) // run.global_batch_size)
+    return per_epoch, run.steps or per_epoch * (run.epochs or 0)
+
+
+def images_of(run: spec.Spec) -> int:
+    return min(IMAGES, run.data.limit or IMAGES)
+
+
+def epoch(index: int, seconds: float, run: spec.Spec | None = None) -> EpochRecord:
+    """An epoch as the loop records it.
+
+    Args:
+        seconds: of a whole epoch at its pace.
+        run: None: the default.
+    """
+    run = run or spec.build({})
+    per_epoch, total = planned(run)
+    steps, untimed = min(per_epoch, total - (index - 1) * per_epoch), index == 1
+    batch = min(run.global_batch_size, images_of(run))
+    images = steps * batch if run.part == "compute" else min(steps * batch, images_of(run))
+    timed_images = images - untimed * batch
     return EpochRecord(
-        epoch=index, steps=20, images=1258, epoch_images=1258, learning_rate=0.05,
-        train=score, validation=score, timed_seconds=seconds,
-        timed_steps=20, timed_images=1258, input_wait_seconds=0.0, evaluation_seconds=0.1,
-        first_step_seconds=0.1 if index == 1 else None,
+        epoch=index, steps=steps, images=images, epoch_images=images_of(run),
+        learning_rate=run.learning_rate((index - 1) * per_epoch + steps - 1, per_epoch, total),
+        train=score(index, images) if run.part == "training" else None,
+        validation=score(index, 1280) if run.part == "training" else None,
+        timed_seconds=seconds * timed_images / images_of(run), timed_steps=steps - untimed, timed_images=timed_images,
+        input_wait_seconds=0.0, evaluation_seconds=0.1, first_step_seconds=0.1 if untimed else None,
+    )  # fmt: skip
+
+
+def epochs_of(run: spec.Spec, seconds: float) -> list[EpochRecord]:
+    """All epochs of a run."""
+    per_epoch, total = planned(run)
+    return [epoch(index, seconds, run) for index in range(1, -(-total // per_epoch) + 1)]
+
+
+def score(index: int, images: int) -> Metrics:
+    num_correct = round(images * (1 - 0.5**index))
+    return Metrics(loss=1.0 / index, accuracy=num_correct / images, num_correct=num_correct, num_examples=images)
+
+
+def phases_of(epochs: list[EpochRecord], first_step_seconds: float = 0.1) -> Phases:
+    """Of a run with these epochs."""
+    training = sum(each.timed_seconds for each in epochs)
+    evaluation = sum(each.evaluation_seconds for each in epochs)
+    return Phases(
+        import_seconds=1, build_seconds=1, first_step_seconds=first_step_seconds, training_seconds=training,
+        input_wait_seconds=0, evaluation_seconds=evaluation, other_seconds=0,
+        wall_seconds=2 + first_step_seconds + training + evaluation,
     )  # fmt: skip
