@@ -91,7 +91,12 @@ def _epochs(result: RunResult) -> Iterator[str]:
             ("images of a whole epoch", each.epoch_images, "epoch 1 has", epochs[0].epoch_images),
             ("steps", each.steps, "spec and images make", steps),
             ("images", each.images, f"{steps} steps of {spec.global_batch_size} make", images),
-            ("timed images", each.timed_images, f"{each.timed_steps} timed steps make", images - first * untimed - images_left_out),
+            (
+                "timed images",
+                each.timed_images,
+                f"{each.timed_steps} timed steps make",
+                images - first * untimed - images_left_out,
+            ),
         ):
             if said != must:
                 yield f"epoch {each.epoch} has {what}: {said}, and {why} {must}"

@@ -168,7 +168,9 @@ def _spot_checks(checks: Sequence[SpotCheck]) -> list[str]:
         for each in checks
         if each.faults
     ]
-    if good := [each for each in checks if not each.faults]:
+    if silent := sum(not each.steps and not each.epochs for each in checks):
+        found.append(f"Spot checks: {wording.count(silent, 'timed run')} recorded nothing, since the images lie on a device.")
+    if good := [each for each in checks if each.steps and not each.faults]:
         steps, computed = (sum(map(len, each)) for each in ([c.steps for c in good], [c.computed for c in good]))
         found.append(
             f"Spot checks: {wording.count(steps, 'step')} of {wording.count(len(good), 'timed run')}, which no run could "

@@ -44,7 +44,7 @@ from compare.execution import store
 from compare.execution.matrix import Row
 from compare.execution.store import IN_FLOAT64, SpotCheck, Stored
 from compare.proof import claims, ladder, single_steps
-from compare.proof.referee.augmentation import augmented
+from compare.proof.augmentation import augmented
 
 COMPUTED_FLOPS = 6e10
 """Of the recorded steps that the referee computes again, all runs together: some fifteen seconds. At least one of each row."""
@@ -125,7 +125,7 @@ def judge(runs: Sequence[Timed], progress: Callable[[str], None]) -> list[SpotCh
         faults += _draw_faults(truth_of(row.spec), result, folder)
         faults += [fault for answer in own.values() for fault in answer.faults]
         is_short = not len(strata(truth_of(row.spec).plan))
-        if own or not (is_short or result.switches.get("data_on") == "device"):
+        if own or not is_short:
             found.append(
                 SpotCheck(
                     row=row.id,
@@ -154,8 +154,8 @@ def row_verdicts(verdicts: Mapping[str, str], rows: Sequence[Row], checks: Seque
         own = [each for each in checks if each.row == row.id]
         if any(each.faults for each in own):
             found[row.id] = "not proved"
-        elif found.get(row.id) in ("proved", IN_FLOAT64) and any(not each.steps for each in own):
-            found[row.id] = "not examined"  # a run that was asked for records has none
+        elif found.get(row.id) in ("proved", IN_FLOAT64) and any(each.epochs and not each.steps for each in own):
+            found[row.id] = "not examined"  # a run that could have recorded steps has none
         elif found.get(row.id) == "proved" and any(each.shown for each in own):
             found[row.id] = IN_FLOAT64
     return found

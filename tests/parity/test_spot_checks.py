@@ -18,7 +18,7 @@ from common.training.spot_checks import Draw, example_hashes, fingerprint, strat
 from compare.execution.matrix import Row
 from compare.execution.store import IN_FLOAT64, SpotCheck
 from compare.proof import spot_checks
-from compare.proof.referee.augmentation import augmented
+from compare.proof.augmentation import augmented
 from compare.proof.spot_checks import Timed
 
 VALUES: dict[str, Any] = {

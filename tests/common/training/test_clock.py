@@ -64,6 +64,7 @@ class Counting:
     """A trainer that counts its updates in its only parameter. Its device computes while the host goes on."""
 
     implementation = "made up"
+    images_on_host = False
     scores_together = False
 
     def __init__(self, plan: Plan, ranks: Ranks, rank: int = 0) -> None:

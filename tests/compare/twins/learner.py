@@ -31,6 +31,7 @@ class Learner:
     """A Trainer of one process."""
 
     implementation = "softmax regression"
+    images_on_host = False
     shard = (0, 1)
     scores_together = False
 

@@ -1,4 +1,4 @@
-"""Augmentation of images: flips, shifts, affine maps and brightness, once more in plain NumPy."""
+"""Augmentation of images in plain NumPy: flips, shifts, affine maps and brightness. It shares nothing with the twins."""
 
 from __future__ import annotations
 
