@@ -1,4 +1,4 @@
-"""Every framework's serial run as files with which anyone can check the claim alone. See docs/check-us-yourself.md."""
+"""The serial run of each framework as files. Anyone can check the claim alone with them. See docs/check-us-yourself.md."""
 
 from __future__ import annotations
 
