@@ -223,8 +223,8 @@ def trace(
         In serial mode also initial/<parameter>, gradient/<parameter>, logits/train and logits/eval before the first
         step, num_values: int64 [2], all and trainable; pixels: uint8 [steps, 32], SHA-256 of each augmented batch;
         images/<step> (uint8) of the first steps, and decoded: uint8 [32], SHA-256 of the decoded examples.
-        With batches_too, images/<step>, labels/<step> and masks/<step>/<dropout> of all steps, final/<parameter>: after the
-        last one, pixel_mean and pixel_std.
+        With batches_too, images/<step>, labels/<step> and masks/<step>/<dropout> of all steps, learning_rate: [steps],
+        final/<parameter>: after the last one, pixel_mean and pixel_std.
     """
     arrays: dict[str, npt.NDArray[Any]] = {}
     serial = plan.spec.mode == "serial"
@@ -267,6 +267,7 @@ def trace(
     if batches_too:
         arrays |= {f"final/{name}": array for name, array in trainer.weights().items()}
         arrays |= {"pixel_mean": np.array(plan.scaling.mean), "pixel_std": np.array(plan.scaling.std)}
+        arrays["learning_rate"] = np.array([plan.learning_rate(step) for step in range(plan.total_steps)])
     arrays |= {
         "ids": np.concatenate(ids),
         "loss": np.concatenate(losses),

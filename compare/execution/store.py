@@ -262,7 +262,9 @@ def result_path(row_id: str, repeat: int) -> str:
     return f"{RUNS_FOLDER}/{row_id}-r{repeat}/{results.RESULT_FILE}"
 
 
-def refuse_others(folder: Path, record: str | None, kind: str | None, what: str, *, own: Collection[str] = ()) -> None:
+def refuse_others(
+    folder: Path, record: str | None, kind: str | None, what: str, *, own: Collection[str] = (), option: str = "--out"
+) -> None:
     """Refuse a folder that cannot be written, or holds anything but an earlier result of the same kind. It is not touched.
 
     Args:
@@ -271,11 +273,12 @@ def refuse_others(folder: Path, record: str | None, kind: str | None, what: str,
         kind: value of its field `kind`, if it has one.
         what: names such a result in messages.
         own: names that may be there without a record. A result that was cut short leaves them.
+        option: that named the folder.
 
     Raises:
         FolderError: it holds something else, or `refuse_unwritable` refuses it.
     """
-    refuse_unwritable(folder)
+    refuse_unwritable(folder, option)
     others = sorted(path.name for path in folder.glob("[!.]*") if path.name not in own)
     if not others:
         return
@@ -286,20 +289,23 @@ def refuse_others(folder: Path, record: str | None, kind: str | None, what: str,
         same = False
     if not same:
         found = f"holds files that belong to no {what}" if record or own else "is not empty"
-        raise FolderError(f"{folder} {found} ({others[0]}). Choose an empty folder with --out.")
+        raise FolderError(f"{folder} {found} ({others[0]}). Choose an empty folder with {option}.")
 
 
-def refuse_unwritable(folder: Path) -> None:
+def refuse_unwritable(folder: Path, option: str = "--out") -> None:
     """Refuse a folder that nothing can be written to. It is not touched, and may be missing.
+
+    Args:
+        option: that named the folder.
 
     Raises:
         FolderError: it or a folder above it is a file, or may not be written.
     """
     there = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
     if not there.is_dir():
-        raise FolderError(f"{there} is a file, not a folder. Choose a folder with --out.")
+        raise FolderError(f"{there} is a file, not a folder. Choose a folder with {option}.")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise FolderError(f"Results cannot be written to {folder} ({there} may not be written). Choose another --out.")
+        raise FolderError(f"Results cannot be written to {folder} ({there} may not be written). Choose another {option}.")
 
 
 def refuse_links(folder: Path, names: Collection[str]) -> None:

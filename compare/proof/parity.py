@@ -6,6 +6,7 @@ import itertools
 import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -23,8 +24,9 @@ from compare.execution.matrix import Row
 from compare.execution.options import OPTIMIZERS
 from compare.execution.store import IN_FLOAT64
 from compare.judgement import sameness
-from compare.proof import ladder, third_opinion
+from compare.proof import ladder, serial_run, third_opinion
 from compare.proof.certificate import Proof, Rung
+from compare.proof.serial_run import Recorded
 from compare.proof.single_steps import OF_TERMS, TOLERANCE
 from compare.proof.third_opinion import Line
 from compare.reporting import document
@@ -34,9 +36,11 @@ from compare.reporting.tables import Column, Table
 NAME, RESULTS_FILE = "parity", "parity.json"
 _WITH_SPEC = (
     "spec_file", "preset", "assignments", "modes", "replicas", "frameworks", "contestant", "steps", "out", "remember",
-    "as_json", "referee",
+    "as_json", "referee", "record",
 )  # fmt: skip
 """Command parameters that go with a spec file or a preset, which says everything else."""
+_OF_A_PROOF = ("modes", "replicas", "remember")
+"""Command parameters that mean nothing to a recording of the serial run."""
 
 FREE_RUNNING_DEPTHS = {"resnet34": 0.5, "resnet50": 0.34, "vgg16_bn": 0.6}
 """Of models that are followed over many steps, unless `--set depth=` says another. At their full depth one framework alone
@@ -77,6 +81,13 @@ def command(
         bool,
         typer.Option("--single-steps", help="Judge float64 single steps alone, every one of them, within 1e-12 in each mode."),
     ] = False,
+    record: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Write what checks the serial run alone instead: weights, batches, masks, learning rates, losses.",
+        ),
+    ] = None,
     out: options.OutOrNone = None,
     remember: Annotated[bool, typer.Option(help="Use a stored proof of the same code, versions and spec.")] = True,
     as_json: options.AsJson = False,
@@ -123,8 +134,17 @@ def command(
                 )
             ]
             asked = list(Preset().modes) if modes is None else variants(modes)
-        if referee and single_steps:
-            raise SpecError("--referee and --single-steps make two reports. Use one of them.")
+        asked_for = {"--referee": referee, "--single-steps": single_steps, "--record": record is not None}
+        if len(several := [option for option, is_asked in asked_for.items() if is_asked]) > 1:
+            raise SpecError(f"{' and '.join(several)} make a report each. Use one of them.")
+        if record is not None:
+            every = {each.name or "" for each in context.command.params}
+            if others := given_besides(context, every.difference(_OF_A_PROOF)):
+                raise SpecError(f"--record writes the serial run. Received also: {', '.join(others)}. Leave them out.")
+            if len(specs) > 1:
+                received = ", ".join(f"{each.model} with {each.optimizer.name}" for each in specs)
+                raise SpecError(f"--record writes one training. Received: {received}. Name one with --model and --optimizer.")
+            store.refuse_others(record, None, None, "recording", option="--record")
         if out is not None:
             store.refuse_others(out, RESULTS_FILE, None, "proof", own=(*spec.MODELS, *(each.model for each in specs)))
         if not rows:
@@ -134,6 +154,19 @@ def command(
         if referee:
             each = [run for each in specs for run in third_opinion.specs_of(each)]
             made = referee_report(third_opinion.judge(each, named, folder, progress))
+        elif record is not None:
+            made = recorded_report(
+                serial_run.record(
+                    specs[0],
+                    named,
+                    record,
+                    precision="float64" if rows else specs[0].precision,
+                    steps=steps,
+                    out=folder,
+                    progress=progress,
+                ),
+                record,
+            )
         elif single_steps:
             found = [
                 ladder.every_step(
@@ -294,6 +327,34 @@ def referee_report(lines: Sequence[Line]) -> Report:
         commands=[_again()],
         values={"verdict": verdict, "lines": [{**line._asdict(), "status": line.status} for line in lines]},
         exit_code=exits.RUN_FAILED if verdict != "proved" else 0,
+    )
+
+
+_FILE = (
+    Column("framework", "framework"),
+    Column("steps", "steps"),
+    Column("first_loss", "first loss", 6),
+    Column("last_loss", "last loss", 6),
+    Column("difference", "differs", -1),
+    Column("file", "file", pick=lambda each: each.file.name),
+)
+
+
+def recorded_report(made: Sequence[Recorded], folder: Path) -> Report:
+    """What was written where, and how far the losses are apart."""
+    said = [f"{folder} holds {serial_run.SPEC_FILE} and a recording of each framework. Nothing is judged here."]
+    if len(made) > 1:
+        largest = max(each.difference for each in made)
+        said.append(f"No loss differs from {made[0].framework}'s by more than {largest:.1e} of it.")
+    said.append("docs/check-us-yourself.md trains on a recording with a plain loop, without this suite.")
+    return Report(
+        title="The serial run, to check it alone",
+        name=NAME,
+        json_file=RESULTS_FILE,
+        findings=[("What is there?", said)],
+        tables=[Table.of("recordings", "Recordings", _FILE, made)],
+        commands=[_again()],
+        values={"recordings": [{**each._asdict(), "file": str(each.file)} for each in made]},
     )
 
 
