@@ -256,7 +256,7 @@ def _expected(truth: _Truth, run: Spec, record: EpochRecord) -> str:
 
 def _draw_faults(truth: _Truth, result: RunResult, folder: Path) -> list[str]:
     """Whether the recorded steps are those that the launcher's word draws. A resumed run began to draw in some later epoch."""
-    if result.resumes or result.first_step_loss is None:
+    if result.resumes or result.first_step_loss is None or not any(record.fingerprint for record in result.epochs):
         return []
     try:
         draw = Draw((folder / store.WORD_FILE).read_text(encoding="utf-8"), truth.plan)

@@ -204,7 +204,7 @@ def test_a_current_folder_that_was_removed_is_said(tmp_path: Path) -> None:
 
 
 def test_a_width_of_zero_and_the_backend_of_a_notebook_do_not_mislead(tmp_path: Path) -> None:
-    made.stored_in(made.input_only(repeats=1), tmp_path / "results")
+    made.stored_in(made.repeated(), tmp_path / "results")
     misled = {"COLUMNS": "0", "MPLBACKEND": "module://a_package_of_the_notebook"}
     done = started("report", tmp_path / "results", environment=misled, stdout=subprocess.PIPE)
     assert done.returncode == 0 and "Report: " in done.stdout, done.stderr

@@ -98,7 +98,7 @@ def test_a_live_page_is_kept_and_points_to_the_report_in_the_end(fake_twins: pyt
 def test_the_live_page_of_a_comparison_that_breaks_off_loads_itself_no_more(
     fake_twins: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def breaks(*_: object, restarts: int) -> None:
+    def breaks(*_: object, **options: object) -> None:
         raise ZeroDivisionError
 
     fake_twins.setattr("compare.execution.executor.execute", breaks)

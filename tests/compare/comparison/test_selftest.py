@@ -320,7 +320,7 @@ def test_both_bounds_are_said_and_pairs_of_one_sided_noise_are_judged_as_recorde
 def test_real_pairs_are_kept_and_continued(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     draw, count = np.random.default_rng(0), list[int]()
 
-    def execute(row: Row, repeat: int, folder: Path, watch: object, restarts: int = 0) -> RunResult:
+    def execute(row: Row, repeat: int, folder: Path, watch: object, restarts: int = 0, **_: object) -> RunResult:
         if len(count) == 11:
             count.append(0)
             raise Interrupted(signal.SIGINT)

@@ -36,7 +36,7 @@ class Runs:
         self._draw = np.random.default_rng(2)
         patch.setattr(executor, "execute", self._execute)
 
-    def _execute(self, row: Row, repeat: int, folder: Path, watch: object, restarts: int = 0) -> RunResult:
+    def _execute(self, row: Row, repeat: int, folder: Path, watch: object, restarts: int = 0, **_: object) -> RunResult:
         if len(self.made) == self.interrupt_at:
             self.interrupt_at = math.inf
             raise Interrupted(signal.SIGINT)

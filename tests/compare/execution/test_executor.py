@@ -171,7 +171,7 @@ def test_resuming_keeps_the_number_of_restarts_or_takes_another(
 ) -> None:
     out, seen, execute = tmp_path / "out", list[int](), executor.execute
 
-    def noted(*words: Any, restarts: int) -> RunResult:
+    def noted(*words: Any, restarts: int, **_: object) -> RunResult:
         seen.append(restarts)
         return execute(*words, restarts=restarts)
 

@@ -63,7 +63,7 @@ class Twin:
         monkeypatch.setattr(executor, "execute", self.execute)
         monkeypatch.setattr(launch, "call", self.call)
 
-    def execute(self, row: Any, repeat: int, folder: Path, watch: Any, restarts: int = 0) -> RunResult:
+    def execute(self, row: Any, repeat: int, folder: Path, watch: Any, restarts: int = 0, **_: object) -> RunResult:
         if self.cut_after is not None and len(self.runs) == self.cut_after:
             raise Interrupted(2)
         self.runs.append((row.id, repeat))
