@@ -169,7 +169,9 @@ def _spot_checks(checks: Sequence[SpotCheck]) -> list[str]:
         if each.faults
     ]
     if silent := sum(not each.steps and not each.epochs for each in checks):
-        found.append(f"Spot checks: {wording.count(silent, 'timed run')} recorded nothing, since the images lie on a device.")
+        found.append(
+            f"Spot checks: {wording.count(silent, 'timed run')} recorded nothing: images on a device, or an older version."
+        )
     if good := [each for each in checks if each.steps and not each.faults]:
         steps, computed = (sum(map(len, each)) for each in ([c.steps for c in good], [c.computed for c in good]))
         found.append(

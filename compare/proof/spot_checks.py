@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import safetensors
 
 from common import spec
 from common.artifacts import array_file
@@ -48,6 +49,13 @@ from compare.proof.augmentation import augmented
 
 COMPUTED_FLOPS = 6e10
 """Of the recorded steps that the referee computes again, all runs together: some fifteen seconds. At least one of each row."""
+HASHED_BYTES = 2**33
+"""Of augmented images whose hashes are computed, for all runs of a training: some twenty seconds. Of longer trainings some
+epochs are drawn, and those in which runs differ."""
+_OF_NO_MATTER = {
+    "mode", "replicas", "least_replicas", "hosts", "cores", "switches", "communication", "framework_options"
+}  # fmt: skip
+"""Fields of a spec that decide neither which examples a step gets nor what is in them."""
 LEVELS = 1
 """By which a pixel may differ that is sampled between others."""
 
@@ -109,8 +117,7 @@ def judge(runs: Sequence[Timed], progress: Callable[[str], None]) -> list[SpotCh
     truths: dict[str, _Truth] = {}
 
     def truth_of(run: Spec) -> _Truth:
-        key = run.with_fields(mode="serial", replicas=1, cores=1, communication={}, framework_options={}).digest
-        return truths.setdefault(key, _Truth(run))
+        return truths.setdefault(run.model_dump_json(exclude=_OF_NO_MATTER), _Truth(run))
 
     computed = set(_chosen(recorded, truth_of(recorded[0].row.spec).flops)) if recorded else set[_Recorded]()
     progress(f"spot checks: {len(recorded)} recorded steps, {len(computed)} computed again")
@@ -118,6 +125,8 @@ def judge(runs: Sequence[Timed], progress: Callable[[str], None]) -> list[SpotCh
         truths_of = [truth_of(each.row.spec) for each in recorded]
         judged = pool.map(_judged, recorded, truths_of, [each in computed for each in recorded])
         answers = list(zip(recorded, judged, strict=True))
+    for row, _, result, _ in runs:
+        truth_of(row.spec).note(result)
     found: list[SpotCheck] = []
     for row, repeat, result, folder in runs:
         own = {each: answer for each, answer in answers if each.folder == folder}
@@ -193,6 +202,22 @@ class _Truth:
     )
     """By epoch: ids in the order of training, and a hash of each example."""
 
+    _told: dict[int, set[str | None]] = field(default_factory=dict[int, set[str | None]])
+    """By epoch: the fingerprints of all runs."""
+
+    def note(self, result: RunResult) -> None:
+        """Know a run's fingerprints, before `epochs` is asked for."""
+        for record in result.epochs:
+            self._told.setdefault(record.epoch, set()).add(record.fingerprint)
+
+    @cached_property
+    def epochs(self) -> set[int]:
+        """The epochs whose examples are computed: all, or as many as the budget pays for, and those in which runs differ."""
+        in_epoch = self.plan.num_examples * self.architecture.image_size**2 * 3
+        most = max(3, HASHED_BYTES // in_epoch)
+        drawn = random.SystemRandom().sample(sorted(self._told), min(most, len(self._told)))
+        return {*drawn, *(epoch for epoch, told in self._told.items() if len(told) > 1)}
+
     @cached_property
     def dataset(self) -> Dataset:
         return sources.load(self.run.data, seed=self.run.split_seed, cache_dir=self.run.paths.cache_dir)
@@ -238,7 +263,7 @@ class _Answer(NamedTuple):
 
 def _epochs(truth: _Truth, result: RunResult) -> tuple[int, list[str]]:
     """(epochs whose fingerprint is the plan's; what is wrong)."""
-    told = [record for record in result.epochs if record.fingerprint is not None]
+    told = [record for record in result.epochs if record.fingerprint is not None and record.epoch in truth.epochs]
     wrong = [record.epoch for record in told if record.fingerprint != _expected(truth, result.spec, record)]
     faults = [f"epoch {epoch}: its ids, labels, pixels or learning rates are not the plan's" for epoch in wrong[:1]]
     if len(wrong) > 1:
@@ -273,7 +298,14 @@ def _draw_faults(truth: _Truth, result: RunResult, folder: Path) -> list[str]:
 
 
 def _judged(recorded: _Recorded, truth: _Truth, is_computed: bool) -> _Answer:
-    """What is wrong with a recorded step."""
+    """What is wrong with a recorded step. A record that another twin or a torn disk has left may hold anything."""
+    try:
+        return _judged_record(recorded, truth, is_computed)
+    except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
+        return _Answer([f"{recorded.words}: its record cannot be judged: {type(error).__name__}: {error}"])
+
+
+def _judged_record(recorded: _Recorded, truth: _Truth, is_computed: bool) -> _Answer:
     run, step = recorded.row.spec, recorded.step
     arrays: dict[str, npt.NDArray[Any]] = {}
     for path in recorded.paths:

@@ -97,6 +97,19 @@ def test_what_a_twin_does_late_is_found_and_named(framework: str, names: tuple[s
     assert clean.epochs == 6 and clean.computed == clean.steps and not clean.shown
 
 
+def test_a_record_that_is_torn_or_of_other_arrays_is_a_fault_and_stops_nothing(tmp_path: Path) -> None:
+    made_by: Any = made("pytorch", tmp_path, ("nothing_recorded",), epochs=1)
+    assert not made_by["nothing_recorded"].steps
+    result = results.load(tmp_path / "nothing_recorded" / results.RESULT_FILE)
+    result = result.model_copy(update={"spot_checks": [3]})
+    row = Row(id="pytorch-serial", contestant="pytorch", spec=result.spec)
+    for content in (b"", b"torn", (8).to_bytes(8, "little") + b"{}      "):
+        for name in ("spot_check_2_before.safetensors", "spot_check_2_after.safetensors"):
+            (tmp_path / name).write_bytes(content)
+        (found,) = spot_checks.judge([Timed(row, 0, result, tmp_path)], lambda said: None)
+        assert any("step 3: its record cannot be judged" in fault for fault in found.faults)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
 def test_a_defect_of_every_second_late_step_is_found_in_a_few_runs(framework: str, tmp_path: Path) -> None:
