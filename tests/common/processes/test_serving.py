@@ -64,6 +64,7 @@ class Trainer:
 
     implementation, devices, threads, shard = "none", ["none"], {}, (0, 1)
     scores_together = False
+    images_on_host = False
 
     def __init__(self, plan: Plan, loss: float | None) -> None:
         self._plan, self._loss, self._steps = plan, loss, 0
