@@ -33,6 +33,8 @@ def svg(source: str, name: str) -> str:
         colours = {} if id(element) in hatches else _COLOURS
         element.tag = element.tag.rpartition("}")[2]
         given = {key.rpartition("}")[2]: value for key, value in element.attrib.items()}
+        if element.tag == "image":  # named after its bytes, so that two equal matrices have one id
+            given.pop("id", None)
         for declaration in filter(None, given.pop("style", "").split(";")):
             key, _, value = declaration.partition(":")
             if key.strip() != _LEFT_TO_PAGE:
