@@ -55,6 +55,7 @@ QUICK = ("nothing", "images_of_the_batch_before", "rate_is_larger", "a_bias_rest
 
 def made(framework: str, tmp_path: Path, names: tuple[str, ...], **changes: Any) -> dict[str, SpotCheck]:
     """What is found in a run with each defect."""
+    tmp_path.mkdir(exist_ok=True)
     file = tmp_path / "spec.json"
     file.write_text(json.dumps({**VALUES, **changes}), encoding="utf-8")
     command = [sys.executable, "-m", "tests.planted.late", framework, str(tmp_path), str(file), *names]
