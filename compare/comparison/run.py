@@ -413,7 +413,9 @@ def proof(comparison: Comparison, request: Request, folder: Path, shown: Display
         and proof.is_one_update(row.contestant, row.spec.variant)
     }
     rungs, before = [rung.model_dump() for rung in proof.rungs], comparison.proof
-    own = before is not None and proof.remembered and before.rungs == rungs  # from before this comparison was cut short
+    # From before this comparison was cut short, unless it tells of runs that are judged again.
+    is_clean = before is not None and not any(check.faults for check in before.spot_checks)
+    own = before is not None and is_clean and proof.remembered and before.rungs == rungs
     return ProofRecord(
         verdict=proof.verdict,
         sentence=before.sentence if before is not None and own else proof.sentence,
@@ -456,6 +458,11 @@ def _judge_spot_checks(folder: Path, request: Request, shown: Display) -> None:
     checks = [*proof.spot_checks, *spot_checks.judge(spot_checks.open_runs(folder, stored, proof.spot_checks), shown.say)]
     verdicts = spot_checks.row_verdicts(proof.row_verdicts, stored.comparison.rows, checks)
     proof = proof.model_copy(update={"spot_checks": checks, "row_verdicts": verdicts})
+    if faulty := dict.fromkeys(check.row for check in checks if check.faults):
+        words = (
+            f"not proved: timed runs of {wording.listed(faulty)} are not as planned. The float64 proof alone: {proof.sentence}"
+        )
+        proof = proof.model_copy(update={"verdict": "not proved", "sentence": words})
     store.write_plan(folder, stored.comparison.model_copy(update={"proof": proof}))
 
 

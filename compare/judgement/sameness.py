@@ -48,8 +48,10 @@ def is_comparable(stored: Stored, summaries: Sequence[Summary]) -> bool:
     known = [[run.first_step_loss for run in each if run.first_step_loss is not None] for each in repeats]
     alike = all(relative_difference(min(losses), max(losses)) <= FLOAT32_TOLERANCE for losses in known if losses)
     same_training = not any(pair.is_other_training for _, pair in growths(stored))
+    proof = stored.comparison.proof
+    as_planned = proof is None or not any(check.faults for check in proof.spot_checks)
     agree = all(agrees(stored, summary) is not False for summary in summaries)
-    return alike and same_training and all(len(each) <= 1 for each in hashes) and agree
+    return alike and same_training and as_planned and all(len(each) <= 1 for each in hashes) and agree
 
 
 def _all_runs(stored: Stored) -> list[RunResult]:

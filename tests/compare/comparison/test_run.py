@@ -24,7 +24,7 @@ from compare.core.interrupt import Interrupted
 from compare.core.presets import Preset
 from compare.execution import executor, launch, matrix, run_settings, store
 from compare.execution.matrix import Row
-from compare.proof import certificate, ladder
+from compare.proof import certificate, ladder, spot_checks
 from compare.reporting import plots
 from tests.compare import made
 from tests.compare.command_line import compare
@@ -459,6 +459,27 @@ def test_the_verdict_of_the_proof_stands_with_the_table(
     assert ("The same training is not proved." in " ".join(done.stdout.split())) is bool(code)
     proof = store.read_plan(tmp_path / "out").proof
     assert proof is not None and proof.rungs[0]["max_relative_difference"] == 3e-15
+
+
+def test_runs_that_are_not_as_planned_refute_the_proof_and_leave_no_verdict(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """One run of two: its row is named, and no row is faster than another. A later look at the folder says so again."""
+    fake_twins.setattr(ladder, "prove", _stand_in("proved"))
+    wrong = store.SpotCheck(
+        row="left-serial-2cores", repeat=1, steps=[3], faults=["step 3: 2 labels are not those of the source"]
+    )
+    fake_twins.setattr(spot_checks, "judge", lambda runs, progress: [wrong] if runs else [])
+    arguments = [argument for argument in QUICK if argument != "--no-proof"]
+    for words in ((*arguments, "--repeats", "5", "--out", tmp_path / "out"), ("--resume", tmp_path / "out")):
+        done = compare("run", *words)
+        printed = " ".join(done.stdout.split())
+        assert done.exit_code == 1, done.output
+        assert "Identical training: not proved: timed runs of left-serial-2cores are not as planned." in printed
+        assert "NOT AS PLANNED: left-serial-2cores, repeat 2: step 3: 2 labels are not those of the source." in printed
+        assert " times as fast " not in printed and printed.count("The float64 proof alone") == 1
+    proof = store.read_plan(tmp_path / "out").proof
+    assert proof is not None and proof.row_verdicts["left-serial-2cores"] == "not proved"
 
 
 @pytest.mark.parametrize("at_first", [False, True])
