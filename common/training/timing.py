@@ -86,11 +86,13 @@ class Span(NamedTuple):
             <= self.kernel_most * (1 + APART) + CLOCK_SECONDS
         ):
             return f"{own}, by the kernel's (CLOCK_BOOTTIME) {self.kernel_most:.3f} s"
-        if self.cpu_seconds > self.cpus * (self.seconds * (1 + APART) + read):
+        if self.cpu_seconds > self.cpus * (self.seconds * (1 + APART) + read + TICK_SECONDS):
             return f"{own}, and {self.cpus:.0f} CPUs computed {self.cpu_seconds:.3f} s for it"
         return None
 
 
+TICK_SECONDS = 0.01
+"""The kernel counts a thread that runs on another CPU at ticks. So the CPU time of a span may have that of a tick before it."""
 CLOCK_SECONDS = 1e-6
 """To which a clock of the kernel is read: its seconds since boot are a float."""
 

@@ -668,3 +668,12 @@ def test_no_process_computes_longer_than_its_cpus_have_passed() -> None:
         each.join()
     span = begin.until(timing.Reading())
     assert 0.0 < span.cpu_seconds <= span.cpus * span.kernel_most and span.disagreement() is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "more", "is_defect"), [(0.1, 0.015, False), (0.1, 0.05, True), (10.0, 0.015, False), (10.0, 0.5, True)]
+)
+def test_cpu_time_may_have_a_tick_of_each_cpu_from_before_the_span(seconds: float, more: float, is_defect: bool) -> None:
+    """A span between two recorded steps may be as short as a tenth of a second."""
+    span = timing.Span(seconds, seconds, seconds, cpu_seconds=2 * seconds * (1 + timing.APART) + more, cpus=2)
+    assert (span.disagreement() is not None) == is_defect
