@@ -134,6 +134,10 @@ def test_a_defect_of_every_second_late_step_is_found_in_a_few_runs(framework: st
         {"model": "resnet18", "width": 0.125, "data": {"source": "digits", "limit": 100}, "epochs": 3},
         {"mode": "data_parallel", "replicas": 2, "cores": 2},
         {"mode": "multi_process", "replicas": 2, "cores": 2},
+        {"mode": "multi_process", "replicas": 2, "cores": 2, "communication": {"compression": "int8"}},
+        {"mode": "multi_process", "replicas": 2, "cores": 2, "communication": {"compression": "top_k"}},
+        {"optimizer": {"name": "adam"}, "schedule": {"name": "cosine", "warmup_steps": 5}},
+        {"input": "dask"},
     ],
     ids=str,
 )
