@@ -137,7 +137,7 @@ def test_a_defect_of_every_second_late_step_is_found_in_a_few_runs(framework: st
         {"mode": "multi_process", "replicas": 2, "cores": 2, "communication": {"compression": "int8"}},
         {"mode": "multi_process", "replicas": 2, "cores": 2, "communication": {"compression": "top_k"}},
         {"optimizer": {"name": "adam"}, "schedule": {"name": "cosine", "warmup_steps": 5}},
-        {"input": "dask"},
+        {"input": "dask", "workers": 1, "dask": {"order": "chunks", "chunk_images": 32}},
     ],
     ids=str,
 )
