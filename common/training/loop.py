@@ -208,7 +208,10 @@ class Run:
             return
         self._phases = self._phases or self._phases_so_far()
         self.record(spot_checks=[step + 1 for step in self._spot_checks.steps])
-        self._spot_checks.finish(trainer)
+        try:
+            self._spot_checks.finish(trainer)
+        except Exception as error:  # whatever a device raises whose memory holds a model: the training is done
+            print(f"Recorded steps do not tell their decisions: {error}", file=sys.stderr)
 
     def rate(self, device_rates: Callable[[Spec], DeviceRates | None]) -> None:
         """Measure the device's rates, after everything else. The wall time ends before."""
@@ -378,10 +381,14 @@ class Run:
             if self._first_batch is None and (self._spec.profile_steps or part == "compute"):
                 self._first_batch = batch
             if part != "input":
-                number, rate = first_step + step, plan.learning_rate(first_step + step)
+                number = first_step + step
+                rate = plan.learning_rate(number)
                 with ranges.around(f"step {number + 1}"):
-                    once = partial(trainer.train_step, batch, sizes[step], rate)
-                    outputs.append(checks.record(trainer, batch, number, once) if is_recorded and checks else once())
+                    if is_recorded and checks is not None:
+                        once = partial(trainer.train_step, batch, sizes[step], rate)
+                        outputs.append(checks.record(trainer, batch, number, once))
+                    else:
+                        outputs.append(trainer.train_step(batch, sizes[step], rate))
                 rates.append(rate)
             heartbeat.stepped()
             if checks is not None:
@@ -485,7 +492,7 @@ class Run:
             begin = first_step + timed.start if isinstance(timed, range) else first_step
             found = self._spot_checks.of_epoch(trainer, losses, begin, first_step + timed[-1] + 1) if timed else []
             recorded = [step - first_step for step in found]
-        ready = plan.spec.prefetch * plan.spec.workers if plan.spec.input == "workers" else 0
+        ready = plan.spec.batches_ahead
         stretches, left = [_Stretch([], [], recorded)], -1
         for step in timed:
             if step in recorded:

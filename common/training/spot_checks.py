@@ -1,8 +1,8 @@
 """Steps of a timed run that are recorded for a judge, and a fingerprint of all steps.
 
 The steps are drawn epoch by epoch: from a word that only the launcher knew before the run, and from the losses so far, which
-nobody knows before they are there. So a run can't prepare for a step, and anybody can draw the steps of a stored result again.
-A recorded step is off the clock, with all that its record takes.
+nobody knows before they are there. So no step is known before its epoch begins, and then to the loop alone. Anybody can draw
+the steps of a stored result again. A recorded step is off the clock, with all that its record takes.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ BEFORE_FILE, AFTER_FILE = "spot_check_{}_before.safetensors", "spot_check_{}_aft
 """Of one recorded step, which stands in the name: its batch and the state before it; its outcome and the state after it."""
 TOLD_FILE = "spot_checks_told.safetensors"
 """What is found out about recorded steps after the training."""
+LEAST_TIMED = 10
+"""Steps of an epoch for each step that a record costs, if the input makes batches ahead."""
 PARTS = 3
 """Of a run, each with a recorded step."""
 
@@ -40,8 +42,12 @@ PARTS = 3
 def strata(plan: Plan) -> list[npt.NDArray[np.int64]]:
     """Steps of the run, from 0, of each of which one is drawn: the first, middle and last third, and all short batches.
 
-    The first step of the run is none of them: a framework builds in it.
+    The first step of the run is none of them: a framework builds in it. With an input that makes batches ahead, a record costs
+    the timed steps behind it too. If that is more than one in LEAST_TIMED of an epoch, there are no strata.
     """
+    ahead = plan.spec.batches_ahead
+    if ahead and (1 + ahead) * LEAST_TIMED > plan.steps_per_epoch:
+        return []
     steps = np.arange(1, plan.total_steps)
     last = steps[(steps + 1) % plan.steps_per_epoch == 0]
     short = [last] if plan.num_examples % plan.spec.global_batch_size else []
@@ -144,10 +150,21 @@ class SpotChecks:
     def _write(self, name: str, arrays: tracing.Recorded) -> None:
         """Write arrays as they come, in the first process. All gather them together, whatever becomes of the file."""
         path, most = self._out / name, 64 + 8 * len(list(self._plan.architecture.parameters()))
+        failed: list[BaseException] = []
+
+        def read() -> tracing.Recorded:
+            try:
+                yield from arrays
+            except BaseException as error:
+                failed.append(error)
+                raise
+
         if _is_first():
             try:
-                array_file.write(path, arrays, most)
-            except OSError as error:
+                array_file.write(path, read(), most)
+            except (OSError, ValueError, KeyError) as error:
+                if failed:  # not of the file: the run's own, as where a rank has died
+                    raise
                 print(f"{name} was not written: {error}. This step of the run is not judged.", file=sys.stderr)
                 with contextlib.suppress(OSError):
                     path.with_suffix(".partial").unlink()

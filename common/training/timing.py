@@ -358,6 +358,7 @@ class Timer:
         self._begin = Reading()
         self.started_at, self.start = self._begin.wall, self._begin.own
         self._least_ahead, self._most_ahead = math.inf, -math.inf
+        self._compared = self.start
         self._compare_clocks()
 
     def elapsed(self) -> float:
@@ -389,4 +390,6 @@ class Timer:
         finally:
             end = time.perf_counter()
             self.input_wait_seconds += end - start
-            self._compare_clocks()
+            if end - self._compared >= RESOLUTION_SECONDS:  # a step may take microseconds, and the clocks are read to this
+                self._compared = end
+                self._compare_clocks()

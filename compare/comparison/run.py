@@ -455,7 +455,8 @@ def _judge_spot_checks(folder: Path, request: Request, shown: Display) -> None:
         return
     stored = store.read(folder)
     shown.stage("proof: recorded steps of the timed runs")
-    checks = [*proof.spot_checks, *spot_checks.judge(spot_checks.open_runs(folder, stored, proof.spot_checks), shown.say)]
+    known = spot_checks.current(stored, proof.spot_checks)
+    checks = [*known, *spot_checks.judge(spot_checks.open_runs(folder, stored, known), shown.say)]
     verdicts = spot_checks.row_verdicts(proof.row_verdicts, stored.comparison.rows, checks)
     proof = proof.model_copy(update={"spot_checks": checks, "row_verdicts": verdicts})
     if faulty := dict.fromkeys(check.row for check in checks if check.faults):

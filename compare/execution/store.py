@@ -76,6 +76,11 @@ class SpotCheck(Exact):
 
     row: FileName
     repeat: Count
+    started_at: Moment | None = None
+    """Of the run. One that was made again has another."""
+    missing: list[Count] = []
+    """Recorded steps whose files are not there: a disk may have been full."""
+    has_fingerprints: bool = False
     steps: list[Count] = []
     """Recorded, from 1. Batch, learning rate and update of each are judged."""
     computed: list[Count] = []

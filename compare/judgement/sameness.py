@@ -170,18 +170,29 @@ def _spot_checks(checks: Sequence[SpotCheck]) -> list[str]:
         for each in checks
         if each.faults
     ]
-    if silent := sum(not each.steps and not each.epochs for each in checks):
+    silent = sum(not each.steps and not each.has_fingerprints for each in checks)
+    if silent:
         found.append(
             f"Spot checks: {wording.count(silent, 'timed run')} recorded nothing: images on a device, or an older version."
         )
-    if good := [each for each in checks if each.steps and not each.faults]:
-        steps, computed = (sum(map(len, each)) for each in ([c.steps for c in good], [c.computed for c in good]))
+    if missing := [each for each in checks if each.missing]:
+        steps = sum(len(each.missing) for each in missing)
         found.append(
-            f"Spot checks: {wording.count(steps, 'step')} of {wording.count(len(good), 'timed run')}, which no run could "
-            "foresee, had the batch, learning rate and update of the plan. The referee computed loss and gradients of "
-            f"{computed} of them again: they agree. Every example, label and pixel of "
-            f"{wording.count(sum(each.epochs for each in good), 'epoch')} is the plan's."
+            f"Spot checks: {wording.count(steps, 'record')} of {wording.count(len(missing), 'timed run')} are not there."
         )
+    if good := [each for each in checks if each.steps and not each.faults]:
+        steps, epochs = sum(len(each.steps) for each in good), sum(each.epochs for each in good)
+        computed = sum(len(each.computed) for each in good if not each.shown)
+        again = f" The referee computed loss and gradients of {computed} of them again: they agree." if computed else ""
+        images = f" Every example, label and pixel of {wording.count(epochs, 'epoch')} is the plan's." if epochs else ""
+        found.append(
+            f"Spot checks: {wording.count(steps, 'step')} of {wording.count(len(good), 'timed run')}, drawn while they ran, "
+            f"had the batch, learning rate and update of the plan.{again}{images}"
+        )
+    found += [
+        f"Spot checks: gradients prove nothing: {reason}."
+        for reason in dict.fromkeys(each.shown for each in checks if each.shown)
+    ]
     return found
 
 

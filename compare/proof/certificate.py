@@ -187,7 +187,9 @@ class Proof(Frozen):
         if self.proved is None or self.timed is None:
             return ""
         if self.proved.model_copy(update={"images": self.timed.images}) == self.timed:
-            return f" with the timed {self.proved.words}"
+            timed = f"the timed batch {self.proved.batch_size}, learning rate {self.proved.learning_rate:g}"
+            own, all_images = self.proved.images, self.timed.images
+            return f" with {timed}, {own:,} images" + f" of {all_images:,}" * (own < all_images)
         return f" with {self.proved.words} (timed: {self.timed.words})"
 
     def mode_verdict(self, framework: str, mode: str) -> str:

@@ -1,4 +1,4 @@
-"""Timed runs are judged by steps that they could not foresee, and by what every step trained on.
+"""Timed runs are judged by steps that were drawn while they ran, and by what every step trained on.
 
 A run records a few steps off the clock: the batch, the state before and after. Each is held against the plan and the referee.
 So no framework is the judge of another:
@@ -51,7 +51,9 @@ COMPUTED_FLOPS = 6e10
 """Of the recorded steps that the referee computes again, all runs together: some fifteen seconds. At least one of each row."""
 HASHED_BYTES = 2**33
 """Of augmented images whose hashes are computed, for all runs of a training: some twenty seconds. Of longer trainings some
-epochs are drawn, and those in which runs differ."""
+epochs are drawn, and the first one in which runs differ."""
+SAMPLED = 30
+"""Times as long as other images take those that are sampled between pixels."""
 _OF_NO_MATTER = {
     "mode", "replicas", "least_replicas", "hosts", "cores", "switches", "communication", "framework_options"
 }  # fmt: skip
@@ -95,14 +97,21 @@ class Timed(NamedTuple):
 
 def open_runs(folder: Path, stored: Stored, known: Sequence[SpotCheck]) -> list[Timed]:
     """The runs of a comparison that can be judged, and are not judged yet."""
-    before = {(each.row, each.repeat) for each in known}
+    before = {(each.row, each.repeat, each.started_at) for each in known}
     return [
         Timed(row, repeat, result, store.run_folder(folder, row.id, repeat))
         for row in stored.comparison.rows
         if is_checked(row.spec)
         for repeat, result in stored.runs[row.id].items()
-        if result.status == "ok" and (row.id, repeat) not in before
+        if result.status == "ok" and (row.id, repeat, result.started_at) not in before
+        if not any(death.replicas for death in result.restarts)  # the plan of fewer replicas is another one
     ]
+
+
+def current(stored: Stored, known: Sequence[SpotCheck]) -> list[SpotCheck]:
+    """What is known of runs that are still there, and were not made again since."""
+    runs = {(row, repeat, run.started_at) for row, repeats in stored.runs.items() for repeat, run in repeats.items()}
+    return [each for each in known if (each.row, each.repeat, each.started_at) in runs]
 
 
 def judge(runs: Sequence[Timed], progress: Callable[[str], None]) -> list[SpotCheck]:
@@ -139,6 +148,9 @@ def judge(runs: Sequence[Timed], progress: Callable[[str], None]) -> list[SpotCh
                 SpotCheck(
                     row=row.id,
                     repeat=repeat,
+                    started_at=result.started_at,
+                    missing=sorted({*result.spot_checks} - {each.step + 1 for each in own}),
+                    has_fingerprints=any(record.fingerprint for record in result.epochs),
                     steps=[each.step + 1 for each in own],
                     computed=[each.step + 1 for each, answer in own.items() if answer.is_computed],
                     epochs=epochs,
@@ -163,8 +175,10 @@ def row_verdicts(verdicts: Mapping[str, str], rows: Sequence[Row], checks: Seque
         own = [each for each in checks if each.row == row.id]
         if any(each.faults for each in own):
             found[row.id] = "not proved"
-        elif found.get(row.id) in ("proved", IN_FLOAT64) and any(each.epochs and not each.steps for each in own):
-            found[row.id] = "not examined"  # a run that could have recorded steps has none
+        elif found.get(row.id) in ("proved", IN_FLOAT64) and any(
+            each.missing or (each.has_fingerprints and not each.steps) for each in own
+        ):
+            found[row.id] = "not examined"  # a run that could have recorded steps lacks some
         elif found.get(row.id) == "proved" and any(each.shown for each in own):
             found[row.id] = IN_FLOAT64
     return found
@@ -214,9 +228,11 @@ class _Truth:
     def epochs(self) -> set[int]:
         """The epochs whose examples are computed: all, or as many as the budget pays for, and those in which runs differ."""
         in_epoch = self.plan.num_examples * self.architecture.image_size**2 * 3
-        most = max(3, HASHED_BYTES // in_epoch)
+        augmentation = self.run.augmentation
+        is_sampled = augmentation.rotation_degrees or augmentation.shear_degrees or augmentation.zoom
+        most = HASHED_BYTES // (in_epoch * (SAMPLED if is_sampled else 1))
         drawn = random.SystemRandom().sample(sorted(self._told), min(most, len(self._told)))
-        return {*drawn, *(epoch for epoch, told in self._told.items() if len(told) > 1)}
+        return {*drawn, *[epoch for epoch, told in sorted(self._told.items()) if len(told) > 1][:1]}
 
     @cached_property
     def dataset(self) -> Dataset:
@@ -248,10 +264,13 @@ class _Truth:
 
     def hashes(self, epoch: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         if epoch not in self._hashes:
-            drawn = self.plan.draw(epoch)
-            parts = [self.batch(drawn, *self.plan.batch(step)) for step in range(self.plan.steps_in(epoch))]
-            ids = np.concatenate([ids for ids, _, _ in parts])
-            self._hashes[epoch] = ids, np.concatenate([example_hashes(images, labels) for _, images, labels in parts])
+            drawn, stop = self.plan.draw(epoch), self.plan.batch(self.plan.steps_in(epoch) - 1)[1]
+            hashes = np.zeros(stop, np.int64)
+            for step in range(self.plan.steps_in(epoch)):
+                part = self.plan.batch(step)
+                _, images, labels = self.batch(drawn, *part)
+                hashes[slice(*part)] = example_hashes(images, labels)
+            self._hashes[epoch] = drawn.ids[:stop], hashes
         return self._hashes[epoch]
 
 

@@ -128,7 +128,7 @@ def test_a_defect_of_every_second_late_step_is_found_in_a_few_runs(framework: st
         {"optimizer": {"name": "adam", "learning_rate": 1e-3, "weight_decay": 1e-4}},
         {"precision": "float64"},
         {"accumulation": 2},
-        {"input": "workers", "workers": 1},
+        {"input": "workers", "workers": 1, "global_batch_size": 8, "epochs": 3},
         {"augmentation": {"rotation_degrees": 10.0, "shear_degrees": 5.0, "zoom": 0.1, "brightness": 0.2, "shift_px": 2}},
         {"model": "mini_xception", "data": {"source": "digits", "limit": 100}, "epochs": 3},
         {"model": "resnet18", "width": 0.125, "data": {"source": "digits", "limit": 100}, "epochs": 3},
@@ -137,7 +137,7 @@ def test_a_defect_of_every_second_late_step_is_found_in_a_few_runs(framework: st
         {"mode": "multi_process", "replicas": 2, "cores": 2, "communication": {"compression": "int8"}},
         {"mode": "multi_process", "replicas": 2, "cores": 2, "communication": {"compression": "top_k"}},
         {"optimizer": {"name": "adam"}, "schedule": {"name": "cosine", "warmup_steps": 5}},
-        {"input": "dask", "workers": 1, "dask": {"order": "chunks", "chunk_images": 32}},
+        {"input": "dask", "workers": 1, "dask": {"order": "chunks", "chunk_images": 32}, "global_batch_size": 8, "epochs": 3},
     ],
     ids=str,
 )
@@ -200,6 +200,14 @@ def test_a_row_is_proved_only_if_its_own_runs_are() -> None:
         SpotCheck(row="row-3", repeat=0, steps=[3]),
     ]
     assert list(spot_checks.row_verdicts(proof, rows, checks).values()) == ["not proved", IN_FLOAT64, "proved", "not claimed"]
+    for lacking in ({"steps": [3], "missing": [7]}, {"has_fingerprints": True}):
+        check = SpotCheck(row="row-2", repeat=0, **lacking)
+        assert spot_checks.row_verdicts(proof, rows, [check])["row-2"] == "not examined"
+
+
+def test_an_input_that_makes_batches_ahead_keeps_most_steps_of_an_epoch_on_the_clock() -> None:
+    assert not strata(plan(input="workers", workers=2, prefetch=2))
+    assert len(strata(plan(input="workers", workers=1, prefetch=1, global_batch_size=8))) == 4
 
 
 def test_the_referees_own_augmentation_moves_pixels_as_the_draws_say() -> None:

@@ -108,13 +108,13 @@ def test_without_a_start_or_with_one_in_the_future_it_counts_from_now() -> None:
 
 @pytest.mark.parametrize(("jumps", "stepped"), [([], 0), ([-5], 5), ([-5, 30], 30), ([7, -7], 7)])
 def test_a_system_time_that_is_set_and_set_back_is_seen_when_a_batch_comes(jumps: list[float], stepped: float) -> None:
-    now = 1000.0
+    now, own = 1000.0, 3.0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(timing, "time", SimpleNamespace(time=lambda: now, perf_counter=lambda: 3.0))
+        patch.setattr(timing, "time", SimpleNamespace(time=lambda: now, perf_counter=lambda: own))
         timer = timing.Timer()
         for seconds in jumps:
             with timer.waiting_for_input():
-                now += seconds
+                now, own = now + 1 + seconds, own + 1
         assert timer.clock_stepped() == stepped
 
 
