@@ -19,6 +19,11 @@ PASSWORD_VARIABLE = "CONVTWINS_MEETING"
 """A word that the ranks of one run alone know; an outer launcher has none."""
 
 
+def is_first_rank() -> bool:
+    """Whether this process writes the run's files: it is the only one, or rank 0 of several."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def environments(replicas: int, hosts: Sequence[str] = ()) -> list[dict[str, str]]:
     """Each rank's identity, as torchrun's variables. Their common port is added when they start.
 

@@ -22,14 +22,14 @@ from common.data import sources
 from common.data.batches import Plan
 from common.data.preprocessing import job as scan_job
 from common.data.preprocessing import scaling
-from common.machine import heartbeat, machine, ranges
+from common.machine import heartbeat, machine, placement, ranges
 from common.matching import serving as matching
 from common.models import architectures, user_code, weights
 from common.processes import exchanges, ranks, rendezvous, serving
 from common.processes.twin import EXIT_DATA_REFUSED, EXIT_FAILED, EXIT_OK, EXIT_TERMINATED, EXIT_USAGE, Job, Twin
 from common.spec import Spec
 from common.training import inference, layers, timing, tracing, trajectories
-from common.training.loop import Diverged, Run, is_first_rank
+from common.training.loop import Diverged, Run
 from common.training.trainer import Trainer
 
 EXCHANGING_MODES = ("multi_process", "parameter_server")
@@ -136,7 +136,7 @@ def run(job: Job, twin: Twin, cpus: list[int], facts: dict[str, Any]) -> int:
     run = Run(job.framework, job.spec, twin.versions, out, job.arguments.repeat, stopwatch, cpus)
     run.record(**facts)
     status, reason, code = _train(job, twin, run, stopwatch)
-    if is_first_rank():
+    if placement.is_first_rank():
         run.record(device=twin.device)
         try:
             results.save(run.result(status, reason), out)
@@ -205,7 +205,7 @@ def trace(twin: Twin, recordings: Sequence[tuple[Spec, argparse.Namespace]], opt
         if asked.drawn is not None:
             teacher = None if asked.teacher is None else array_file.Arrays(awaited(asked.teacher))
             recorded = tracing.trace_steps(trainer, plan, asked.drawn, teacher)
-            if is_first_rank():
+            if placement.is_first_rank():
                 most = 6 * (len(asked.drawn) + 1) * (len(initial) + 2)  # weights and two slots, before a step and after it
                 array_file.write(asked.out, recorded, most)
             else:
@@ -216,7 +216,7 @@ def trace(twin: Twin, recordings: Sequence[tuple[Spec, argparse.Namespace]], opt
             arrays = trajectories.losses(trainer, plan, *asked.copies)
         else:
             arrays = tracing.trace(trainer, plan, dataset, initial, batches_too=asked.batches)
-        if is_first_rank():
+        if placement.is_first_rank():
             weights.save(arrays, asked.out)
     if trainer is not None:
         trainer.close()
@@ -278,7 +278,7 @@ def time_exchanges(twin: Twin, read: Spec, arguments: argparse.Namespace) -> int
         alone = read.with_fields(mode="serial", replicas=1, hosts=(), cores=1, global_batch_size=size)
         shape = (architecture.image_size, architecture.image_size, 3)
         measured = exchanges.measure(read, ways, twin.passes(alone, architecture, shape, False), twin.synchronize)
-    if is_first_rank():
+    if placement.is_first_rank():
         exchanges.save(measured, twin.versions, arguments.out)
     return EXIT_OK
 

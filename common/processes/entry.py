@@ -29,7 +29,6 @@ from common.processes.commands import refused
 from common.processes.twin import EXIT_FAILED, EXIT_OK, EXIT_TERMINATED, Job, Rendezvous, Switches, Twin
 from common.spec import Spec, plain_values
 from common.training import inference, timing
-from common.training.loop import is_first_rank
 
 __all__ = ["EXIT_FAILED", "EXIT_OK", "Rendezvous", "Switches", "Twin", "leave", "main"]
 
@@ -116,7 +115,7 @@ def _do(
         _check_command(job, others=bool(others))
     except spec.SpecError as error:
         return refused(error)
-    if arguments.command == "run" and is_first_rank() and timing.STARTED_VARIABLE not in os.environ:
+    if arguments.command == "run" and placement.is_first_rank() and timing.STARTED_VARIABLE not in os.environ:
         results.clear(arguments.out)
     if environments and not is_rank:
         return ranks.launch(job, environments, rendezvous.WAITING)

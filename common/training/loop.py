@@ -49,8 +49,6 @@ class _Stretch(NamedTuple):
     timed: list[int]
     untimed: list[int]
     """They follow the timed ones."""
-    recorded: list[int]
-    """The untimed ones that are recorded."""
 
 
 class Diverged(ArithmeticError):
@@ -232,7 +230,7 @@ class Run:
         self._phases = self._phases or self._phases_so_far()
         batch, size, steps = self._first_batch, plan.batch(0)[1], self._spec.profile_steps
         self.record(step_parts=profiling.step_parts(trainer, batch, size, steps))
-        folder = self._out if is_first_rank() else None
+        folder = self._out if placement.is_first_rank() else None
         traced = min(steps, profiling.MOST_TRACED_STEPS)
         self.record(top_operations=profiling.top_operations(trainer, batch, size, traced, folder))
 
@@ -248,7 +246,7 @@ class Run:
         self.record(best_epoch=best)
         if wanted.keep and decided[0]:
             kept = trainer.weights()  # called by all ranks: each may hold only a part
-            if is_first_rank():
+            if placement.is_first_rank():
                 self._best = kept
                 self._keep_best(plan, dataset)
         return decided[1]
@@ -283,7 +281,7 @@ class Run:
                 self.record(started_over=self._spec.starts_over)
             return
         found: Checkpoint | None = None
-        if earlier is not None and is_first_rank():
+        if earlier is not None and placement.is_first_rank():
             try:
                 found = checkpoint.load(earlier)
                 self._check(found.progress.identity)
@@ -311,7 +309,7 @@ class Run:
         for record in progress.epochs:
             self._event("epoch", **record.model_dump())
         self._event("resume", epochs=len(progress.epochs))
-        if found.best and is_first_rank():
+        if found.best and placement.is_first_rank():
             self._best = found.best
             self.record(best_epoch=best_epoch(self._epochs, self._spec.best_epoch.by))
             self._keep_best(plan, dataset)
@@ -327,10 +325,10 @@ class Run:
 
     def _save(self, trainer: Trainer) -> None:
         """Save a checkpoint. If that fails, the run continues without one. All ranks call it, since each may hold a part."""
-        if not (is_first_rank() or trainer.shards_optimizer):
+        if not (placement.is_first_rank() or trainer.shards_optimizer):
             return
         state = trainer.state()
-        if not is_first_rank():
+        if not placement.is_first_rank():
             return
         progress = Progress(
             identity=self._identity(),
@@ -368,7 +366,6 @@ class Run:
         outputs: list[tuple[Any, Any]] = []
         ids: list[Any] = []
         begun: list[Any] = []
-
         hashes: list[npt.NDArray[np.int64]] = []
         rates: list[float] = []
         checks = self._spot_checks
@@ -412,7 +409,8 @@ class Run:
                     trainer.compile(*self._batch_sizes(trainer, plan, dataset))
                 first_step_seconds += compiling.seconds
         batches, untimed = feed(epoch, timed), len(ids)
-        stretches = self._stretches(trainer, plan, timed, first_step)
+        recorded = self._recorded(trainer, timed, first_step)
+        stretches = self._stretches(plan, timed, recorded)
         timers: list[Timer] = []
         own_seconds = 0.0
         for stretch in stretches:
@@ -425,7 +423,7 @@ class Run:
                     trainer.finish_epoch()
             timers.append(timer)
             for step in stretch.untimed:
-                train(Timer(), step, is_recorded=step in stretch.recorded)
+                train(Timer(), step, is_recorded=step in recorded)
         timed = [step for stretch in stretches for step in stretch.timed]
         measured = {
             "timed_seconds": sum(timer.seconds for timer in timers),
@@ -484,26 +482,27 @@ class Run:
             **measured,
         )
 
-    def _stretches(self, trainer: Trainer, plan: Plan, timed: Sequence[int], first_step: int) -> list[_Stretch]:
-        """An epoch's steps, cut where a step is recorded off the clock. What input workers had ready meanwhile follows it."""
-        recorded: list[int] = []
-        if self._spot_checks is not None:
-            losses = [record.train.loss for record in self._epochs if record.train] or [self._facts["first_step_loss"]]
-            begin = first_step + timed.start if isinstance(timed, range) else first_step
-            found = self._spot_checks.of_epoch(trainer, losses, begin, first_step + timed[-1] + 1) if timed else []
-            recorded = [step - first_step for step in found]
-        ready = plan.spec.batches_ahead
-        stretches, left = [_Stretch([], [], recorded)], -1
+    def _stretches(self, plan: Plan, timed: Sequence[int], recorded: Sequence[int]) -> list[_Stretch]:
+        """An epoch's steps, cut where a step is recorded off the clock. Batches that were ready meanwhile are off it too."""
+        stretches, left_out_until = [_Stretch([], [])], -1
         for step in timed:
             if step in recorded:
-                left = step + ready
-            if step <= left:
+                left_out_until = step + plan.spec.batches_ahead
+            if step <= left_out_until:
                 stretches[-1].untimed.append(step)
                 continue
             if stretches[-1].untimed:
-                stretches.append(_Stretch([], [], recorded))
+                stretches.append(_Stretch([], []))
             stretches[-1].timed.append(step)
-        return [*stretches, _Stretch([], [], recorded)] if stretches[-1].untimed else stretches
+        return [*stretches, _Stretch([], [])] if stretches[-1].untimed else stretches
+
+    def _recorded(self, trainer: Trainer, timed: Sequence[int], first_step: int) -> list[int]:
+        """Which of an epoch's timed steps are recorded, from 0 in the epoch."""
+        if self._spot_checks is None or not timed:
+            return []
+        losses = [record.train.loss for record in self._epochs if record.train] or [self._facts["first_step_loss"]]
+        found = self._spot_checks.of_epoch(trainer, losses, first_step + timed[0], first_step + timed[-1] + 1)
+        return [step - first_step for step in found]
 
     def _record_speeds(self, trainer: Trainer, images: int, seconds: float) -> None:
         """Record how fast each process went through its own images in all timed epochs, until it met the others at their ends.
@@ -631,14 +630,14 @@ class Run:
         heartbeat.reached()
         if self._listener is not None:
             self._listener({"event": event, **values})
-        elif is_first_rank():
+        elif placement.is_first_rank():
             event_log.append_event(self._out, event, time=time.time(), **self.clocks(), **values)
             self._written = self._stopwatch.clock()
 
 
 def _decided(trainer: Trainer, *own: bool) -> list[bool]:
     """What rank 0 decides for all. Its clock and the last bits of its sums may differ from theirs, and all must do the same."""
-    return [bool(each) for each in trainer.total(np.array(own, np.int64) * is_first_rank())]
+    return [bool(each) for each in trainer.total(np.array(own, np.int64) * placement.is_first_rank())]
 
 
 def _meet(trainer: Trainer) -> None:
@@ -660,11 +659,6 @@ def _stamps(trainer: Trainer, start: float, end: float) -> npt.NDArray[np.float6
 def _ranks() -> tuple[int, int]:
     """(number of ranks, this one)."""
     return int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
-
-
-def is_first_rank() -> bool:
-    """Whether this process writes the run's files: it is the only one, or rank 0 of several."""
-    return os.environ.get("RANK", "0") == "0"
 
 
 def best_epoch(epochs: Sequence[EpochRecord], by: str) -> int:

@@ -98,7 +98,7 @@ class SpotChecks:
         self._plan = plan
         self._out = out
         word = os.environ.get(placement.SPOT_CHECKS_VARIABLE, "")
-        self._draw = Draw(word, plan) if word and _is_first() else None
+        self._draw = Draw(word, plan) if word and placement.is_first_rank() else None
         self._batches: list[tuple[int, Batch]] = []
         """Recorded steps, from 0, and this process's batches."""
 
@@ -136,7 +136,7 @@ class SpotChecks:
         """Find out, after everything else, what ReLUs and maxima decided in recorded steps, and score some of their images."""
         self._write(TOLD_FILE, itertools.chain.from_iterable(itertools.starmap(partial(self._told, trainer), self._batches)))
 
-    def _told(self, trainer: Trainer, step: int, batch: Batch) -> tracing.Recorded:
+    def _told(self, trainer: Trainer, step: int, batch: Batch) -> tracing.NamedArrays:
         """Of a step whose record all processes can read: they may be on several hosts."""
         path = self._out / BEFORE_FILE.format(step)
         if trainer.total(np.array([not path.exists()], np.int64)).item():
@@ -147,19 +147,19 @@ class SpotChecks:
         first = Split(images=images, labels=labels)
         yield from tracing.told_arrays(trainer, self._plan, batch, step, weights, slots, first)
 
-    def _write(self, name: str, arrays: tracing.Recorded) -> None:
+    def _write(self, name: str, arrays: tracing.NamedArrays) -> None:
         """Write arrays as they come, in the first process. All gather them together, whatever becomes of the file."""
         path, most = self._out / name, 64 + 8 * len(list(self._plan.architecture.parameters()))
         failed: list[BaseException] = []
 
-        def read() -> tracing.Recorded:
+        def read() -> tracing.NamedArrays:
             try:
                 yield from arrays
             except BaseException as error:
                 failed.append(error)
                 raise
 
-        if _is_first():
+        if placement.is_first_rank():
             try:
                 array_file.write(path, read(), most)
             except (OSError, ValueError, KeyError) as error:
@@ -169,10 +169,6 @@ class SpotChecks:
                 with contextlib.suppress(OSError):
                     path.with_suffix(".partial").unlink()
         deque(arrays, maxlen=0)
-
-
-def _is_first() -> bool:
-    return os.environ.get("RANK", "0") == "0"
 
 
 def example_hashes(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

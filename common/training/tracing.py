@@ -30,7 +30,7 @@ PIXEL_STEPS = 3
 
 def trace_steps(
     trainer: Trainer, plan: Plan, drawn: Sequence[int], teacher: Mapping[str, npt.NDArray[Any]] | None
-) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+) -> NamedArrays:
     """Do single steps of the plan and record them. The steps between them are not done, but their input is read.
 
     Args:
@@ -89,11 +89,11 @@ def trace_steps(
     yield "pixel_std", np.array(deviation, np.float64)
 
 
-Recorded = Iterator[tuple[str, npt.NDArray[Any]]]
+NamedArrays = Iterator[tuple[str, npt.NDArray[Any]]]
 """Arrays by name. All processes of a run read them together."""
 
 
-def batch_arrays(trainer: Trainer, plan: Plan, batch: Batch, step: int) -> Recorded:
+def batch_arrays(trainer: Trainer, plan: Plan, batch: Batch, step: int) -> NamedArrays:
     """The global batch of a step, from 0, as the processes of a run got it. Names: see `trace_steps`."""
     _, gathered = _gathering(trainer, plan, step)
     yield f"ids/{step}", gathered(np.asarray(batch.ids))
@@ -106,14 +106,14 @@ def batch_arrays(trainer: Trainer, plan: Plan, batch: Batch, step: int) -> Recor
         yield f"masks/{step}/{index}", np.unpackbits(bits, 1, mask.shape[1]).view(bool)
 
 
-def state_arrays(trainer: Trainer, prefix: str) -> Recorded:
+def state_arrays(trainer: Trainer, prefix: str) -> NamedArrays:
     """Weights, statistics and the optimizer's state as they are."""
     yield from ((f"{prefix}/weights/{name}", array) for name, array in trainer.weights().items())
     for slot, values in trainer.slots().items():
         yield from ((f"{prefix}/slots/{slot}/{name}", array) for name, array in values.items())
 
 
-def lost_arrays(trainer: Trainer, when: str, step: int) -> Recorded:
+def lost_arrays(trainer: Trainer, when: str, step: int) -> NamedArrays:
     """What compression has lost so far, `when` is before or after the step."""
     index, number = trainer.shard
     for bucket, own in enumerate(trainer.lost()):
@@ -122,7 +122,7 @@ def lost_arrays(trainer: Trainer, when: str, step: int) -> Recorded:
         yield f"lost/{when}/{step}/{bucket}", trainer.all_reduce(found)
 
 
-def outcome_arrays(trainer: Trainer, step: int, loss: Any, num_correct: Any) -> Recorded:
+def outcome_arrays(trainer: Trainer, step: int, loss: Any, num_correct: Any) -> NamedArrays:
     """What compression lost in a step, and what `train_step` returned."""
     yield from lost_arrays(trainer, "after", step)
     yield f"loss/{step}", trainer.all_reduce(trainer.fetch([loss]).astype(np.float64))
@@ -131,7 +131,7 @@ def outcome_arrays(trainer: Trainer, step: int, loss: Any, num_correct: Any) -> 
 
 def told_arrays(
     trainer: Trainer, plan: Plan, batch: Batch, step: int, weights: Weights, slots: Mapping[str, Weights], first: Split
-) -> Recorded:
+) -> NamedArrays:
     """What ReLUs and maxima decide in a step from this state, and the scores of some images in evaluation mode before it.
 
     The trainer is in this state afterwards.

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -248,6 +248,11 @@ class _Truth:
         pixels = scaling.of(self.run.data, self.dataset, cache_dir=self.run.paths.cache_dir)
         return Plan(self.run, self.architecture, len(self.dataset.train), False, pixels, labels)
 
+    @cached_property
+    def draw(self) -> Callable[[int], Epoch]:
+        """`Plan.draw`, which draws a whole epoch with all its masks. Several records are of one epoch."""
+        return lru_cache(maxsize=8)(self.plan.draw)
+
     @property
     def flops(self) -> float:
         """Operations of one step."""
@@ -264,7 +269,7 @@ class _Truth:
 
     def hashes(self, epoch: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         if epoch not in self._hashes:
-            drawn, stop = self.plan.draw(epoch), self.plan.batch(self.plan.steps_in(epoch) - 1)[1]
+            drawn, stop = self.draw(epoch), self.plan.batch(self.plan.steps_in(epoch) - 1)[1]
             hashes = np.zeros(stop, np.int64)
             for step in range(self.plan.steps_in(epoch)):
                 part = self.plan.batch(step)
@@ -367,7 +372,7 @@ def _batch_faults(truth: _Truth, arrays: Mapping[str, npt.NDArray[Any]], step: i
     """What of a batch is not the plan's."""
     epoch, in_epoch = divmod(step, truth.plan.steps_per_epoch)
     start, stop = truth.plan.batch(in_epoch)
-    drawn = truth.plan.draw(epoch + 1)
+    drawn = truth.draw(epoch + 1)
     ids, images, labels = truth.batch(drawn, start, stop)
     if not np.array_equal(arrays[f"ids/{step}"], ids):
         return [f"{_count(arrays[f'ids/{step}'] != ids)} examples are not those of the plan"]
