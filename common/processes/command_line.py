@@ -77,13 +77,6 @@ def _add_trace_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--reverse-batches", action="store_true", help="sum in another order: the yardstick")
     parser.add_argument("--batches", action="store_true", help="also the batches of all steps, and the weights after them")
-    parser.add_argument(
-        "--copies",
-        type=int,
-        nargs=3,
-        metavar=("FIRST", "LAST", "STEPS"),
-        help="losses of the first steps alone, of copies one unit in the last place apart; copy 0 is the run itself",
-    )
 
 
 def _add_trials(commands: Any) -> None:

@@ -28,7 +28,7 @@ from common.models import architectures, user_code, weights
 from common.processes import exchanges, ranks, rendezvous, serving
 from common.processes.twin import EXIT_DATA_REFUSED, EXIT_FAILED, EXIT_OK, EXIT_TERMINATED, EXIT_USAGE, Job, Twin
 from common.spec import Spec
-from common.training import inference, layers, timing, tracing, trajectories
+from common.training import inference, layers, timing, tracing
 from common.training.loop import Diverged, Run
 from common.training.trainer import Trainer
 
@@ -212,10 +212,7 @@ def trace(twin: Twin, recordings: Sequence[tuple[Spec, argparse.Namespace]], opt
                 for _ in recorded:  # it gathers together with the first rank
                     pass
             continue
-        if asked.copies is not None:
-            arrays = trajectories.losses(trainer, plan, *asked.copies)
-        else:
-            arrays = tracing.trace(trainer, plan, dataset, initial, batches_too=asked.batches)
+        arrays = tracing.trace(trainer, plan, dataset, initial, batches_too=asked.batches)
         if placement.is_first_rank():
             weights.save(arrays, asked.out)
     if trainer is not None:

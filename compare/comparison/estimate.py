@@ -33,6 +33,8 @@ _SLOTS = {"sgd": 1, "adam": 2}
 """Values that each optimizer keeps per trained weight."""
 _ITEM_BYTES = {"float32": 4, "float64": 8}
 _ID_BYTES = 8
+_FLOAT64 = 2
+"""Times as long as a step in float32 takes one in float64."""
 _REPORT_BYTES = 2 * 2**20
 """Approximate size of tables and plots."""
 _OF_ITS_LENGTH = ("epochs", "steps", "seed", "hang_seconds", "checkpoint_seconds", "profile_steps", "paths")
@@ -169,21 +171,21 @@ def no_proof(comparison: Comparison, request: Request) -> str | None:
 def proof_seconds(
     comparison: Comparison, request: Request, known: Callable[[Row], tuple[RunResult, str] | str]
 ) -> float | None:
-    """Wall time of the proof: what its processes do once, and the steps of the copies that tell how far rounding goes.
+    """Wall time of the proof: what its processes do once, and their steps in float64.
 
     None if nothing is known of a framework.
     """
     rows = [row for row in comparison.rows if row.unavailable is None]
     seconds = 0.0
+    base = ladder.base_of(rows, request.frameworks, request.settings.replicas)
     for name in request.frameworks:
         own = [row for row in rows if row.contestant == name]
         found = [like[0] for row in own if isinstance(like := known(row), tuple)]
         if not found or found[0].phases is None:
             return None
         claimed = len({row.spec.variant for row in own if row.spec.mode != "serial" and row.spec.departs is None})
-        # Losses of serial, of each mode, and copies; then single steps of serial and of each mode, for each choice of switches.
-        processes = 2 + claimed + (1 + claimed) * len({(row.spec.switches, row.spec.workers) for row in own})
-        images = ladder.MOST_FOLLOWED * (1 + ladder.COPIES) * own[0].spec.global_batch_size
+        processes = (1 + claimed) * len({row.spec.switches for row in own})
+        images = _FLOAT64 * (1 + claimed) * (base.steps or 0) * base.global_batch_size
         seconds += processes * _seconds_once(found[0].phases) + images * _seconds_per_image(found[0])
     return seconds / min(2, machine.available_cores())  # the proof runs two processes side by side
 

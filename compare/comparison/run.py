@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
 
@@ -31,7 +32,7 @@ from compare.execution import cells, executor, options, run_settings, signing, s
 from compare.execution.cells import MatrixPlan
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison, ProofRecord
-from compare.judgement import cautions, decision, run_figures, sameness, summary
+from compare.judgement import cautions, decision, run_figures, summary
 from compare.proof import claims, ladder, spot_checks, timed_rows
 from compare.reporting import comparison_report
 from compare.reporting.comparison_report import Compared
@@ -43,6 +44,7 @@ PROFILE_STEPS = 20
 
 _WITH_RESUME = ("resume", "again", "repeats", "restarts", *UNTIL_FIELDS, "as_json", "dry_run", "like", "live", "sign", "on")
 """Command parameters that do not change what is compared."""
+_ALONE = "The float64 proof alone: "
 
 
 @options.grouped
@@ -326,8 +328,7 @@ def _do(request: Request) -> _Done:
                     if request.again:  # after the proof: an interrupted one leaves all runs where they are
                         comparison = made_again.replace(comparison, folder)
                     unwritten_runs = run_all(comparison, folder, live)
-                    _follow_further(folder, request, live)
-                    _judge_spot_checks(folder, request, live)
+                    _judge_spot_checks(folder, live)
                 except Interrupted as interruption:
                     code = interruption.exit_code
                 with signals.noted() as late:
@@ -415,7 +416,7 @@ def proof(comparison: Comparison, request: Request, folder: Path, shown: Display
     rungs, before = [rung.model_dump() for rung in proof.rungs], comparison.proof
     # From before this comparison was cut short, unless it tells of runs that are judged again.
     is_clean = before is not None and not any(check.faults for check in before.spot_checks)
-    own = before is not None and is_clean and proof.remembered and before.rungs == rungs
+    own = before is not None and is_clean and proof.remembered and _of_proof(before.rungs) == rungs
     return ProofRecord(
         verdict=proof.verdict,
         sentence=before.sentence if before is not None and own else proof.sentence,
@@ -424,45 +425,40 @@ def proof(comparison: Comparison, request: Request, folder: Path, shown: Display
         not_claimed=proof.not_claimed | others,
         compared_with=proof.compared_with,
         rungs=rungs,
-        trajectories=before.trajectories if before is not None and own else proof.trajectories,
         spot_checks=before.spot_checks if before is not None else [],
     )
 
 
-def _follow_further(folder: Path, request: Request, shown: Display) -> None:
-    """Make more copies of the run if the losses of a row leave the distance of the few there are: that may be chance."""
-    proof = store.read_plan(folder).proof
-    if not request.prove or proof is None or proof.trajectories is None:
-        return
-    stored = store.read(folder)  # after that: it reads every run
-    if not any(pair.beyond is not None and not pair.is_other_training for _, pair in sameness.growths(stored)):
-        return
-    shown.stage("proof: more copies of the run, since losses of a row left the distance of the few there are")
-    try:
-        copies = ladder.with_more_copies(
-            proof.trajectories, stored.comparison.rows, request.frameworks, out=folder / store.PROOF_FOLDER, progress=shown.say
-        )
-    except LaunchError:
-        return  # fewer copies say less, and nothing that is wrong
-    proof = proof.model_copy(update={"trajectories": copies})
-    store.write_plan(folder, stored.comparison.model_copy(update={"proof": proof}))
+def _of_proof(rungs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rungs without those of first losses, which are made when the runs have ended."""
+    return [each for each in rungs if each.get("first_tolerance") is None]
 
 
-def _judge_spot_checks(folder: Path, request: Request, shown: Display) -> None:
-    """Judge the steps that the timed runs recorded, and give each row the verdict of its own runs."""
-    proof = store.read_plan(folder).proof
-    if not request.prove or proof is None:
+def _judge_spot_checks(folder: Path, shown: Display, *, runs_left: bool = False) -> None:
+    """Judge the steps that the timed runs recorded, and give each row the verdict of its own runs.
+
+    Args:
+        runs_left: other runs follow. Then no row is proved yet, and no first loss is judged.
+    """
+    plan = store.read_plan(folder)
+    if not plan.prove or (proof := plan.proof) is None:
         return
     stored = store.read(folder)
     shown.stage("proof: recorded steps of the timed runs")
     known = spot_checks.current(stored, proof.spot_checks)
-    checks = [*known, *spot_checks.judge(spot_checks.open_runs(folder, stored, known), shown.say)]
-    verdicts = spot_checks.row_verdicts(proof.row_verdicts, stored.comparison.rows, checks)
-    proof = proof.model_copy(update={"spot_checks": checks, "row_verdicts": verdicts})
-    if faulty := dict.fromkeys(check.row for check in checks if check.faults):
-        words = (
-            f"not proved: timed runs of {wording.listed(faulty)} are not as planned. The float64 proof alone: {proof.sentence}"
-        )
+    every = [run for repeats in stored.runs.values() for run in repeats.values()]
+    checks = [*known, *spot_checks.judge(spot_checks.open_runs(folder, stored, known), known, shown.say, every)]
+    losses = [] if runs_left else spot_checks.first_losses(stored)
+    wrong = {(each.framework, each.mode or "serial") for each in losses if each.status == "failed"}
+    faulty = dict.fromkeys(check.row for check in checks if check.faults)
+    faulty |= dict.fromkeys(row.id for row in plan.rows if (row.contestant, row.spec.variant) in wrong)
+    verdicts = proof.row_verdicts if runs_left else spot_checks.row_verdicts(proof.row_verdicts, stored.runs, checks)
+    verdicts = {**verdicts, **dict.fromkeys(faulty, "not proved")}
+    rungs = [*_of_proof(proof.rungs), *(each.model_dump() for each in losses)]
+    proof = proof.model_copy(update={"spot_checks": checks, "row_verdicts": verdicts, "rungs": rungs})
+    if faulty:
+        alone = proof.sentence.rpartition(_ALONE)[2]
+        words = f"not proved: timed runs of {wording.listed(faulty)} are not as planned. {_ALONE}{alone}"
         proof = proof.model_copy(update={"verdict": "not proved", "sentence": words})
     store.write_plan(folder, stored.comparison.model_copy(update={"proof": proof}))
 
@@ -483,7 +479,8 @@ def run_all(comparison: Comparison, folder: Path, shown: Display) -> list[tuple[
         added = comparison.repeats
         resting = [row.id for row in comparison.rows if row.id not in needed]
         left_out = comparison.left_out | {row: [*comparison.left_out.get(row, ()), added] for row in resting}
-        comparison = comparison.model_copy(update={"repeats": added + 1, "left_out": left_out})
+        proof = store.read_plan(folder).proof  # it may know recorded steps by now
+        comparison = comparison.model_copy(update={"repeats": added + 1, "left_out": left_out, "proof": proof})
         store.write_plan(folder, comparison)
         jobs = [job for job in comparison_plan.jobs(comparison, folder) if job[1] == added]
         unwritten = _run_jobs(comparison, jobs, folder, shown)
@@ -505,7 +502,8 @@ def _run_jobs(
     shown.plan([row.id for row, _ in jobs])
     unwritten: list[tuple[str, RunResult]] = []
     most = comparison.until.most_repeats if comparison.until else comparison.repeats
-    for row, repeat in jobs:
+    num_bytes = spot_checks.num_bytes(folder / store.RUNS_FOLDER)
+    for (row, repeat), following in itertools.zip_longest(jobs, jobs[1:]):
         label = f"{row.id} ({repeat + 1} of {'at most ' if comparison.until else ''}{most})" if most > 1 else row.id
         shown.begin(row.id, label)
         is_checked = comparison.proof is not None and spot_checks.is_checked(row.spec)
@@ -513,6 +511,11 @@ def _run_jobs(
         if not (store.run_folder(folder, row.id, repeat) / results.RESULT_FILE).exists():
             unwritten.append((row.id, result))
         shown.end(result, run_figures.disturbed_words(result))
+        num_bytes += spot_checks.num_bytes(store.run_folder(folder, row.id, repeat))
+        is_border = following is None or following[1] != repeat  # between two runs of a pair the machine must not change
+        if is_border and num_bytes > spot_checks.MOST_BYTES:  # those of a large model would fill the disk
+            _judge_spot_checks(folder, shown, runs_left=True)
+            num_bytes = 0
     return unwritten
 
 

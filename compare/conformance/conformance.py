@@ -44,7 +44,6 @@ CHECKS: dict[str, Callable[[Trial], Faults]] = {
     "bad input": refusals.check,
     "training": training.check,
     "single steps": single_steps.check,
-    "trajectories": single_steps.check_trajectories,
     "input": training.check_input,
     "runs": runs.check,
     "modes": modes.check,

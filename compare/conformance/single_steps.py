@@ -1,4 +1,4 @@
-"""Single steps from a recorded state, and copies of a training that are one unit in the last place apart."""
+"""Single steps from a recorded state."""
 
 from __future__ import annotations
 
@@ -84,15 +84,3 @@ def by_referee(what: Spec, architecture: Architecture, recorded: Arrays) -> Arra
         keep(f"before/{step}", weights, slots)
         keep(f"after/{step}", found.statistics, {slot: getattr(rule, f"{slot}s") for slot in slots})
     return made
-
-
-def check_trajectories(trial: Trial) -> Faults:
-    what = spec_of()
-    plain = trial.traced(what, "plain")["loss"]
-    losses = trial.traced(what, "copies", "--copies", "0", "2", "3").get("losses")
-    if losses is None or losses.shape != (3, 3):
-        yield f"--copies 0 2 3 must record losses [3, 3]. Received: {None if losses is None else list(losses.shape)}"
-    elif not np.allclose(losses[0], plain, rtol=TOLERANCE, atol=0) or not np.allclose(losses, losses[0], rtol=1e-9, atol=0):
-        yield "the losses of copies differ by more than the last place of their weights can make"
-    elif np.array_equal(losses[1], losses[0]) and np.array_equal(losses[2], losses[0]):
-        yield "the losses of copies are those of the run itself, so their weights were not loaded"

@@ -58,17 +58,8 @@ MOST_REPEATS = 10_000
 _Record = TypeVar("_Record", bound=BaseModel)
 
 
-class Trajectories(Exact):
-    """Losses of the timed serial run in its own precision, and of copies that start one unit in the last place apart."""
-
-    cores: int
-    steps: int
-    losses: dict[str, list[list[float]]]
-    """Framework: [1 + copies][steps]. The first is the run itself."""
-
-
 IN_FLOAT64 = "proved in float64"
-"""The verdict on a row whose own float32 steps are shown and not judged."""
+"""The verdict on a row whose runs recorded no steps, or whose gradients are shown and not judged."""
 
 
 class SpotCheck(Exact):
@@ -102,13 +93,14 @@ class ProofRecord(Exact):
     mode_verdicts: dict[str, dict[str, str]] = {}
     """contestant: {mode: verdict}."""
     row_verdicts: dict[str, str] = {}
-    """Row id: the verdict on the mode, if the proof has examined the row as it is timed."""
+    """Row id: the verdict on the mode, and on the recorded steps of the row's runs."""
     not_claimed: dict[str, str] = {}
     """Mode: why it is another function than serial as it is timed."""
     compared_with: dict[str, str] = {}
     """Mode: what it was proved to equal, where that is not the serial run beside it."""
     rungs: list[dict[str, Any]] = []
-    trajectories: Trajectories | None = None
+    trajectories: Any = None
+    """Copies of the run, which earlier versions made. Nothing reads them any more."""
     spot_checks: list[SpotCheck] = []
 
 

@@ -13,12 +13,8 @@ from compare.core.differences import FLOAT32_TOLERANCE, relative_difference
 from compare.execution import matrix
 from compare.execution.matrix import Row
 from compare.execution.store import SpotCheck, Stored
-from compare.judgement import growth
-from compare.judgement.growth import Growth
 from compare.judgement.row_figures import Summary
 
-SCORES_DIFFER = 1e-3
-"""The copies' limit at the last step that is judged. From here on, rounding alone can make scores differ visibly."""
 FIRST_STEP_TOLERANCE = {"float32": FLOAT32_TOLERANCE, "float64": 1e-12}
 """Relative difference of the first losses of the timed runs, before any update: rounding, and no more. See `tolerance`."""
 MOST_ALLOWED = 1e-3
@@ -33,8 +29,8 @@ _AGREEMENT = {
     None: "within what rounding may do here, which is too much to tell",
     False: "DOES NOT AGREE: figures do not compare",
 }
-_SINGLE_STEPS = "8 one step in float32: "
-"""How the names of the rungs begin that compare single steps with the referee. `losses` has the tolerance of the arithmetic."""
+FIRST_LOSSES = "8 one step in float32: losses"
+"""How the name of the rung begins that has the tolerance of the first loss."""
 
 
 def is_comparable(stored: Stored, summaries: Sequence[Summary]) -> bool:
@@ -47,11 +43,10 @@ def is_comparable(stored: Stored, summaries: Sequence[Summary]) -> bool:
     repeats = [same_seed for each in stored.runs.values() for same_seed in _by_seed(list(each.values()))]
     known = [[run.first_step_loss for run in each if run.first_step_loss is not None] for each in repeats]
     alike = all(relative_difference(min(losses), max(losses)) <= FLOAT32_TOLERANCE for losses in known if losses)
-    same_training = not any(pair.is_other_training for _, pair in growths(stored))
     proof = stored.comparison.proof
     as_planned = proof is None or not any(check.faults for check in proof.spot_checks)
     agree = all(agrees(stored, summary) is not False for summary in summaries)
-    return alike and same_training and as_planned and all(len(each) <= 1 for each in hashes) and agree
+    return alike and as_planned and all(len(each) <= 1 for each in hashes) and agree
 
 
 def _all_runs(stored: Stored) -> list[RunResult]:
@@ -73,8 +68,9 @@ def _by_length(runs: Sequence[RunResult]) -> list[list[RunResult]]:
 def tolerance(stored: Stored, precision: str) -> float:
     """How far the first losses of two frameworks may differ.
 
-    In float32 a deep network rounds by more than a shallow one. The proof has judged the first loss by a tolerance of the
-    arithmetic, each framework against the referee. Two frameworks that passed differ by the sum of theirs at most.
+    In float32 a deep network rounds by more than a shallow one. Where losses differ by more than a shallow one's, the first
+    loss is judged by a tolerance of the arithmetic, each framework against the referee, see `spot_checks.first_losses`. Two
+    frameworks that passed differ by the sum of theirs at most.
     """
     least = FIRST_STEP_TOLERANCE[precision]
     proof = stored.comparison.proof
@@ -82,7 +78,7 @@ def tolerance(stored: Stored, precision: str) -> float:
         return least
     allowed: dict[str, float] = {}
     for rung in proof.rungs:
-        of_losses = str(rung.get("name")).startswith(f"{_SINGLE_STEPS}losses") and rung.get("status") == "passed"
+        of_losses = str(rung.get("name")).startswith(FIRST_LOSSES) and rung.get("status") == "passed"
         if of_losses and isinstance(each := rung.get("first_tolerance"), float) and 0.0 < each < math.inf:
             framework = str(rung.get("framework"))
             allowed[framework] = max(allowed.get(framework, 0.0), min(each, MOST_ALLOWED))
@@ -99,6 +95,8 @@ def agrees(stored: Stored, summary: Summary) -> bool | None:
         return None
     if difference <= FIRST_STEP_TOLERANCE[summary.precision]:
         return True
+    if any(each.get("status") == "failed" and (each.get("mode") or "serial") == summary.mode for each in _first_losses(stored)):
+        return False
     allowed = tolerance(stored, summary.precision)
     return False if difference > allowed else None if allowed >= MOST_ALLOWED else True
 
@@ -142,7 +140,12 @@ def sentences(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
         verdict = _AGREEMENT[min((agrees(stored, each) for each in known), key=(False, None, True).index)]
         allowed = f"tolerance {tolerance(stored, worst.precision):.0e}"
         found.append(f"Timed configuration: {verdict}: the first {worst.precision} losses {what}, {allowed}.")
-        found += _trajectories(stored)
+        wrong = [each for each in _first_losses(stored) if each.get("status") == "failed"]
+        found += dict.fromkeys(
+            f" {each.get('framework')}, {each.get('mode') or 'serial'}: {each.get('where')}." for each in wrong
+        )
+        if unexplained := _unexplained_scores(stored):
+            found.append(f" {unexplained}")
     fewer = {
         f"{row.contestant} with {switch}"
         for row in stored.comparison.rows
@@ -224,28 +227,6 @@ def _same_order(runs: Sequence[RunResult]) -> _Said:
     return what, f"{sentence} Only runs that ended after the same number of epochs are compared in this."
 
 
-def growths(stored: Stored) -> list[tuple[Row, Growth]]:
-    """How the losses of each row grow apart from the same row of another framework, each by its own runs.
-
-    Of several repeats, the pair of one seed that differs most. Modes of other mathematics than serial's are left out.
-    """
-    rows, proof = stored.comparison.rows, stored.comparison.proof
-    twin_rows = _twin_rows(stored)
-    copies = proof.trajectories if proof else None
-    found: list[tuple[Row, Growth]] = []
-    for row in rows:
-        pairs = [
-            growth.between(ours, theirs, copies)
-            for one, other in twin_rows
-            if one is row
-            for (seed, ours), (its_seed, theirs) in itertools.product(_trained(stored, row), _trained(stored, other))
-            if seed == its_seed
-        ]
-        if pairs:
-            found.append((row, max(pairs, key=_severity)))
-    return found
-
-
 def _twin_rows(stored: Stored) -> list[tuple[Row, Row]]:
     """Rows that differ by their framework alone and claim the same mathematics as serial."""
     return [
@@ -255,96 +236,13 @@ def _twin_rows(stored: Stored) -> list[tuple[Row, Row]]:
     ]
 
 
-def _trained(stored: Stored, row: Row) -> list[tuple[int, tuple[float, ...]]]:
-    """(seed, losses) of a row's runs that count, each once: repeats of one seed mostly lose the same to the last bit."""
-    runs = (run for run in stored.runs[row.id].values() if run.step_losses and not run.reduced)
-    return list(dict.fromkeys((run.spec.seed, tuple(run.step_losses)) for run in runs))
-
-
-def _severity(pair: Growth) -> tuple[bool, bool, float]:
-    return pair.is_other_training, pair.beyond is not None, float(pair.differences.max())
-
-
-def _trajectories(stored: Stored) -> list[str]:
-    """Each row's growth. A sentence that starts with a space belongs below the one before."""
-    found = growths(stored)
-    alike: dict[str, list[str]] = {}
-    for row, pair in found:
-        open_ = pair.beyond is not None and not pair.is_other_training
-        explained = f"{pair.explained} {_single_steps(stored)}" if open_ else pair.explained
-        alike.setdefault(explained, []).append(f" {_mode(row)}: the losses differ by {pair.shown}.")
-    said: list[str] = []
-    for explained, rows in alike.items():
-        together = "Both rows" if len(rows) == 2 else f"These {len(rows)} rows"
-        said += [*rows, f" {together}: {explained}"] if len(rows) > 1 else [f"{rows[0]} {explained}"]
-    said += [
-        f" {_mode(row)}: the losses after the first step are not judged: a run was resumed from a checkpoint that lacks them."
-        for row in _resumed_without_losses(stored)
-        if row not in [judged for judged, _ in found]
-    ]
-    return said + _on_scores(stored, [pair for _, pair in found])
-
-
-def _mode(row: Row) -> str:
-    cores = f", {wording.count(row.spec.cores, 'core')}" if row.spec.mode == "serial" else f" x{row.spec.replicas}"
-    return f"{row.spec.variant}{cores}"
-
-
-def _resumed_without_losses(stored: Stored) -> list[Row]:
-    """Rows with a twin, of which a run was resumed from a checkpoint of an earlier version."""
-    lacking = {row for row, each in stored.runs.items() if any(run.resumes and not run.step_losses for run in each.values())}
-    return list({one.id: one for one, other in _twin_rows(stored) if {one.id, other.id} & lacking}.values())
-
-
-def _single_steps(stored: Stored) -> str:
-    """What tells the reasons apart, and what to do. The copies do not tell."""
-    if states := [rung.get("status") for rung in _rungs(stored) if str(rung.get("name")).startswith(_SINGLE_STEPS)]:
-        counts = [f"{states.count(each)} {each}" for each in ("passed", "failed", "shown") if each in states]
-        if {*states} == {"passed"}:
-            return (
-                f"Single float32 steps from the same weights tell: all {len(states)} rungs passed. So the steps that were "
-                "judged compute the same, which speaks for rounding. Compare scores over several seeds."
-            )
-        return (
-            f"Single float32 steps from the same weights would tell: of {len(states)} rungs, {wording.joined(counts)}. Read in "
-            "the proof which steps differ, and by how much."
-        )
-    proof = stored.comparison.proof
-    proved = proof is not None and proof.verdict == "proved"
-    known = (
-        "The proof in float64 says that both compute the same, which speaks for rounding. "
-        if proved
-        else "The proof in float64 does not say that both compute the same. "
-    )
-    return (
-        f"No single float32 step was compared with the referee, which would tell: it does not know the layers of a matched "
-        f"pair. {known}To see it, run with --precision float64: losses that differ by rounding stay together much longer there."
-    )
+def _first_losses(stored: Stored) -> list[dict[str, Any]]:
+    """The rungs of first losses, see `spot_checks.first_losses`."""
+    return [each for each in _rungs(stored) if each.get("first_tolerance")]
 
 
 def _rungs(stored: Stored) -> list[dict[str, Any]]:
     return stored.comparison.proof.rungs if stored.comparison.proof else []
-
-
-def _on_scores(stored: Stored, pairs: Sequence[Growth]) -> list[str]:
-    """What the losses say of the scores."""
-    failed = [
-        f"{rung.get('framework')}, {rung.get('mode') or 'serial'}: {rung.get('where')}"
-        for rung in _rungs(stored)
-        if str(rung.get("name")).startswith(f"{_SINGLE_STEPS}scores") and rung.get("status") == "failed"
-    ]
-    if not pairs:
-        return []
-    if failed:
-        return [
-            " The losses do not explain the scores: of the same weights and images, the scores of a single step are not those "
-            f"of the referee ({wording.listed(dict.fromkeys(failed))})."
-        ]
-    if unexplained := _unexplained_scores(stored):
-        return [f" {unexplained}"]
-    is_rounding = all(pair.judged and pair.beyond is None for pair in pairs)
-    grows = is_rounding and max(pair.limits[pair.judged - 1] for pair in pairs) > SCORES_DIFFER
-    return [" So rounding alone can make the scores differ in the end."] if grows else []
 
 
 def _unexplained_scores(stored: Stored) -> str | None:

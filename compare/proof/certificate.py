@@ -5,11 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from common.frozen import Frozen
-from compare.execution.store import IN_FLOAT64, Trajectories
 
 Verdict = Literal["proved", "not proved", "not claimed"]
-TRAJECTORY = "5 free-running losses"
-"""The rung of the timed run. It may refute, and is never judged to pass."""
 LOSSES = "5 losses"
 RISES = "the loss rises at every learning rate that was tried"
 """Begins the reason of losses that are shown for it."""
@@ -42,11 +39,11 @@ class Rung(Frozen):
     """The parameter, file or step with the largest difference."""
     judged_steps: int | None = None
     """Of a rung over steps: how many have a tolerance."""
+    first_tolerance: float | None = None
+    """Of the first loss of a timed run."""
     of_terms: dict[str, float] = {}
     """Gradients that differ by more than the tolerance, and are judged on the scale of what each component adds up. By
     parameter: the largest difference, relative to the largest component."""
-    first_tolerance: float | None = None
-    """Of the losses of single steps: that of the first step."""
 
 
 def _may_round(rung: Rung) -> bool:
@@ -81,12 +78,6 @@ class Proof(Frozen):
     """Mode or framework: why it does not claim to be the proved mathematics as it is timed."""
     compared_with: dict[str, str] = {}
     """Mode: what it was proved to equal, if that is not the serial run that is timed beside it."""
-    trajectories: Trajectories | None = None
-    """None: the timed runs are no two float32 runs of one rule."""
-    examined: list[str] = []
-    """Framework and digest of each timed run whose single steps were recorded."""
-    shown: list[str] = []
-    """Those of them whose float32 gradients are shown and not judged."""
     levels: list[str] = ["usual"]
     """Levels of switches that the float64 rungs were made with."""
     rounded: str = ""
@@ -134,11 +125,6 @@ class Proof(Frozen):
         )
 
     @property
-    def headline(self) -> str:
-        """The verdict. `proved in float64` if float32 gradients of a timed run are only shown."""
-        return IN_FLOAT64 if self.verdict == "proved" and self.shown else self.verdict
-
-    @property
     def sentence(self) -> str:
         """The verdict with its numbers."""
         failed = [rung for rung in self.rungs if rung.status == "failed"]
@@ -156,7 +142,7 @@ class Proof(Frozen):
         passed = sum(rung.status == "passed" for rung in self.rungs)
         if not passed:
             return "not claimed: nothing was compared"
-        shown = sum(rung.status == "shown" and rung.name not in (TRAJECTORY, LOSSES) for rung in self.rungs)
+        shown = sum(rung.status == "shown" and rung.name != LOSSES for rung in self.rungs)
         judged = f"{passed} rungs passed" + f", {shown} shown and not judged" * bool(shown)
         when = f", remembered from {self.made_at}" if self.remembered else ""
         free = [rung for rung in self.rungs if rung.name == LOSSES]

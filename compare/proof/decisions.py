@@ -399,6 +399,8 @@ def step(
     chains: list[list[Any]],
     decider: Decider,
     shards: Sequence[tuple[int, int]] = (),
+    *,
+    forward_only: bool = False,
 ) -> tuple[Step, Array]:
     """(loss, gradients and statistics of a batch whose parts pass one by one; each example's loss).
 
@@ -409,6 +411,7 @@ def step(
         chains: of positions in the batch. The parts of a chain pass on their BatchNorm statistics. The first chain's are kept.
         decider: of all parts.
         shards: of each replica, the bounds of its positions. Then the gradients hold each one's share too, see `share_of`.
+        forward_only: no gradients.
     """
     total, loss, size = dict[str, Array](), 0.0, len(batch.labels)
     statistics: dict[str, Array] = {}
@@ -420,7 +423,8 @@ def step(
         passes = _passes(architecture, state, batch, chain, decider)
         for own, (each, found, labels, backward, dlogits) in zip(chain, passes, strict=True):
             each.rows = [np.flatnonzero((own >= low) & (own < high)) for low, high in shards]
-            backward(dlogits)
+            if not forward_only:
+                backward(dlogits)
             for name, gradient in each.gradients.items():
                 total[name] = total[name] + gradient if name in total else gradient
             loss += float(layers.cross_entropy(found, labels)[0]) * len(labels) / size

@@ -190,7 +190,7 @@ def command(
                 proofs = [ladder.prove_rows(matrix.judge(rows, descriptions, oversubscribe=True), named, **shared)]
             else:
                 proofs = [ladder.prove(each, named, asked, precision=each.precision, **shared) for each in specs]
-            made = report(specs, proofs)
+            made = report(specs, proofs, of_rows=bool(rows))
         code = made.deliver(out, as_json=as_json)
     raise typer.Exit(code)
 
@@ -210,13 +210,18 @@ _RUNG = (
 _STEPS = (*_RUNG[:3], Column("mode", "mode", pick=lambda rung: rung.mode or "serial"), *_RUNG[3:])
 
 
-def report(specs: Sequence[Spec], proofs: Sequence[Proof]) -> Report:
-    """One line a rung: the largest difference, the step where it stood, the tolerance and its reason."""
+def report(specs: Sequence[Spec], proofs: Sequence[Proof], *, of_rows: bool = False) -> Report:
+    """One line a rung: the largest difference, the step where it stood, the tolerance and its reason.
+
+    Args:
+        specs, proofs: one after the other.
+        of_rows: the proof is for rows that are timed. Then no run of theirs was judged yet.
+    """
     rungs: list[Rung] = [rung for proof in proofs for rung in proof.rungs]
     verdict = min((proof.verdict for proof in proofs), key=("not proved", "not claimed", "proved").index)
-    headline = IN_FLOAT64 if verdict == "proved" and any(proof.headline != verdict for proof in proofs) else verdict
+    headline = IN_FLOAT64 if of_rows and verdict == "proved" else verdict
     said = [
-        f"{each.model_words}, {each.optimizer.name}: {proof.headline}: {proof.sentence.removeprefix(f'{proof.verdict}: ')}"
+        f"{each.model_words}, {each.optimizer.name}: {proof.verdict}: {proof.sentence.removeprefix(f'{proof.verdict}: ')}"
         for each, proof in zip(specs, proofs, strict=True)
     ]
     said += [sameness.update_rule(optimizer) for optimizer in dict.fromkeys(each.optimizer.name for each in specs)]
@@ -226,7 +231,7 @@ def report(specs: Sequence[Spec], proofs: Sequence[Proof]) -> Report:
         title="Is it the same training?",
         name=NAME,
         json_file=RESULTS_FILE,
-        marks=[Mark("Same training", headline, "bad" if verdict != "proved" else "good" if headline == verdict else "warn")],
+        marks=[Mark("Same training", headline, "good" if verdict == "proved" else "bad")],
         findings=[("Is it the same training?", said)],
         tables=[Table.of("rungs", "Rungs of the ladder", _RUNG, rungs)],
         commands=[_again()],

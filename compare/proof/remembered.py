@@ -6,7 +6,7 @@ import hashlib
 import os
 import platform
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from common.processes.process_spec import OF_KERNELS
 from common.spec import Spec
 from compare.core import differences
 from compare.execution import code_digest, contestants, launch
-from compare.judgement import growth
 from compare.proof.certificate import Proof
 
 _OF_KERNELS = re.compile(
@@ -33,23 +32,19 @@ most of them from the twins. It lets others through, and this process obeys some
 count."""
 
 
-def key(base: Spec, frameworks: Sequence[str], modes: Sequence[str], replicas: int, timed: Sequence[Mapping[str, Spec]]) -> str:
+def key(base: Spec, frameworks: Sequence[str], asked: Sequence[object], replicas: int) -> str:
     """SHA-256 over all that a proof depends on, see `facts`."""
-    return hashlib.sha256(repr(facts(base, frameworks, modes, replicas, timed)).encode()).hexdigest()
+    return hashlib.sha256(repr(facts(base, frameworks, asked, replicas)).encode()).hexdigest()
 
 
-def facts(
-    base: Spec, frameworks: Sequence[str], modes: Sequence[str], replicas: int, timed: Sequence[Mapping[str, Spec]]
-) -> dict[str, Any]:
-    """All that can change the outcome of a proof: code, versions, machine, environment, data, specs and options."""
+def facts(base: Spec, frameworks: Sequence[str], asked: Sequence[object], replicas: int) -> dict[str, Any]:
+    """All that can change the outcome of a proof: code, versions, machine, environment, data, spec, and what else was asked."""
     described = {name: launch.describe(name) for name in frameworks}
     known = machine.describe()
     dataset = sources.load(base.data, seed=base.split_seed, cache_dir=base.paths.cache_dir)
     return {
         "twins": code_digest.of(frameworks, base.model),
-        "proof": machine.code_digest(
-            [Path(file).parent for file in (__file__, launch.__file__, growth.__file__, differences.__file__)]
-        ),
+        "proof": machine.code_digest([Path(file).parent for file in (__file__, launch.__file__, differences.__file__)]),
         "packages": machine.versions("numpy", "pillow"),
         "machine": {fact: known[fact] for fact in ("processor", "cores", "logical_cores", "host", "system", "python")},
         "host": platform.node(),
@@ -62,8 +57,7 @@ def facts(
         "devices": {name: each["devices"] for name, each in described.items()},
         "data": dataset.content_hash,
         "spec": base.to_json(),
-        "timed": [{name: runs[name].to_json() for name in sorted(runs)} for runs in timed],
-        "modes": tuple(modes),
+        "asked": tuple(asked),
         "replicas": replicas,
     }
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,8 @@ import numpy.typing as npt
 from common.models.architectures import Architecture
 from common.spec import Spec
 from compare.core.differences import FLOAT32_TOLERANCE, absolute, relative
-from compare.judgement.growth import Growth
 from compare.proof import tolerances
-from compare.proof.certificate import TRAJECTORY, Rung
+from compare.proof.certificate import Rung
 from compare.proof.differences import (
     Arrays,
     against_largest,
@@ -96,28 +94,6 @@ def compare_mode(
         ),
         _last_logits(parallel, f"{name}: logits after the last step", architecture, whole, split, yardstick, **fields),
     ]
-
-
-def trajectory(what: Spec, found: Growth, losses: Sequence[float]) -> Rung:
-    """The timed run as it goes in both frameworks. It proves nothing, but may refute."""
-    few = min(5, -(-len(losses) // 2))
-    said = f"loss from {np.mean(losses[:few]):.2f} to {np.mean(losses[-few:]):.2f}; differs by {found.shown}"
-    step = found.beyond or int(np.argmax(found.differences[: found.judged])) + 1
-    values = {
-        "step": step,
-        "steps": len(found.differences),
-        "judged_steps": found.judged,
-        "status": "failed" if found.is_other_training else "shown",
-    }
-    return rung(
-        what,
-        TRAJECTORY,
-        float(found.differences[step - 1]),
-        said,
-        float(found.limits[step - 1]),
-        found.explained,
-        **values,
-    )
 
 
 def _after_one_step(

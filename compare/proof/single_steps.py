@@ -58,8 +58,8 @@ TOLERANCE = 1e-12
 """In float64, of the largest component of each gradient and statistic."""
 MOST_BYTES = 4 * 2**30
 """Of the states of float64 steps. A large model is proved at fewer steps."""
-STEPPED_FLOPS = 6e10
-"""Of the single steps of one recording: some six seconds in float64. All steps of MiniXception would be half of its proof."""
+STEPPED_FLOPS = 2.4e10
+"""Of the single steps of one recording: about a second in float64. All steps of MiniXception would be half of its proof."""
 LEAST_STEPS = 2
 """Of float32 steps, which need the referee's: the first and the last of all. One more where the learning rate changes: at the
 last step it may be so small that no weight moves. More are left out where the budget is spent."""
@@ -236,6 +236,7 @@ class Judge:
         self._telling: dict[Any, Mapping[str, npt.NDArray[Any]]] = {}
         """By framework, step and chains, a serial recording that tells its decisions."""
         self._terms: dict[Any, dict[str, Array]] = {}
+        self._losses: dict[Any, tuple[float, float]] = {}
         self._scored: dict[int, tuple[tuple[Array, Array], float]] = {}
         """By step: (logits, losses) in evaluation mode, and how far rounding moves a logit."""
         self.stopped = False
@@ -291,11 +292,22 @@ class Judge:
                     framework=framework,
                     mode=None if what.mode == "serial" else what.variant,
                     of_terms=own_scale,
-                    first_tolerance=findings[0].tolerance if aspect == "losses" and self._steps[0] == 0 else None,
                     **({"status": "shown"} if loose else {}),
                 )
             )
         return made
+
+    def loss(self, what: Spec, step: int) -> tuple[float, float]:
+        """(the loss of a float32 step, how far rounding may move it)."""
+        key = step, (division := self._division(what, step)).chains_key
+        if key not in self._losses:
+            leader = Decider()
+            true, losses = self._step(step, division, leader, np.float64, forward_only=True)
+            moved = [
+                self._step(step, division, own, np.float32, seed, forward_only=True) for seed, own in enumerate(_copies(leader))
+            ]
+            self._losses[key] = true.loss, _loss_error(true, losses, moved)
+        return self._losses[key]
 
     def decided_otherwise(
         self, what: Spec, step: int, gradients: Mapping[str, Array]
@@ -652,15 +664,7 @@ class Judge:
         true, losses = self._step(step, division, leader, np.float64)
         narrow = what.precision == "float32"
 
-        def copies(*deciders: Decider) -> list[tuple[Step, Array]]:
-            return [self._step(step, division, own, np.float32, seed) for seed, own in enumerate(deciders)]
-
-        resums = itertools.chain([decisions.term_after_term], itertools.repeat(None))
-        rough = (
-            Decider(leader, mean_of=decisions.rough_mean(seed), resum=resum)
-            for seed, resum in zip(range(COPIES - 1), resums, strict=False)
-        )
-        moved = copies(Decider(leader), *rough)
+        moved = [self._step(step, division, own, np.float32, seed) for seed, own in enumerate(_copies(leader))]
         ties = tuple(leader.ties()) if narrow else ()
         leader.forget_values()
         if narrow:
@@ -672,12 +676,9 @@ class Judge:
                 name: ROUNDING_FACTOR * error for name, error in _largest(of(true), (of(each) for each, _ in moved)).items()
             }
 
-        # Of the examples' losses, whose errors need not cancel.
-        error = max(float(np.abs(other - losses).mean()) for _, other in moved)
-        loss = ROUNDING_FACTOR * (error + UNIT["float32"] * abs(true.loss))
         apart = max(float(np.abs(each.logits - true.logits).max()) for each, _ in moved)
         own = Step(
-            loss,
+            _loss_error(true, losses, moved),
             rounding(lambda each: each.gradients),
             rounding(lambda each: each.statistics),
             logits=ROUNDING_FACTOR * (apart + UNIT["float32"] * float(np.abs(true.logits).max())),
@@ -701,13 +702,21 @@ class Judge:
         return self._any_decision[key]
 
     def _step(
-        self, step: int, division: _Division, decider: Decider, dtype: Any, seed: int | None = None
+        self,
+        step: int,
+        division: _Division,
+        decider: Decider,
+        dtype: Any,
+        seed: int | None = None,
+        *,
+        forward_only: bool = False,
     ) -> tuple[Step, Array]:
         """The referee's step. With a seed, from weights and pixels that are moved by one unit in the last place."""
         if self.stopped:
             raise CancelledError
         inputs = self._inputs(step, dtype, seed)
-        return decisions.step(self._architecture, *inputs, division.chains, decider, division.shards)
+        chains, shards = division.chains, division.shards
+        return decisions.step(self._architecture, *inputs, chains, decider, shards, forward_only=forward_only)
 
     def _inputs(self, step: int, dtype: Any, seed: int | None = None) -> tuple[dict[str, Array], Batch]:
         generator = None if seed is None else np.random.default_rng(seed)
@@ -720,6 +729,20 @@ class Judge:
         masks = [self._teacher[f"masks/{step}/{index}"] for index in range(len(self._architecture.dropouts))]
         weights, _ = state_before(self._teacher, step)
         return {name: given(each) for name, each in weights.items()}, Batch(images, self._teacher[f"labels/{step}"], masks)
+
+
+def _copies(leader: Decider) -> Iterator[Decider]:
+    """Of the float32 copies of a step that the leader has decided."""
+    yield Decider(leader)
+    for seed in range(COPIES - 1):
+        resum = decisions.term_after_term if seed == 0 else None
+        yield Decider(leader, mean_of=decisions.rough_mean(seed), resum=resum)
+
+
+def _loss_error(true: Step, losses: Array, moved: Sequence[tuple[Step, Array]]) -> float:
+    """How far rounding may move a step's loss: errors of its examples' losses need not cancel."""
+    error = max(float(np.abs(other - losses).mean()) for _, other in moved)
+    return ROUNDING_FACTOR * (error + UNIT["float32"] * abs(true.loss))
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ So no framework is the judge of another:
 - ids, labels, pixels and dropout masks are those of the plan, from the source through the referee's own augmentation
 - the update follows from the optimizer's own state and the learning rate of the schedule
 - loss, gradients, statistics and scores follow from the state before, see `single_steps`. The referee takes its time. So it
-  computes some steps of each row, which are drawn when all runs have ended
+  computes some steps of each row, which are drawn when their runs have ended
 
 The ids, labels, pixels and learning rates of all steps leave a fingerprint for each epoch. It must be the plan's.
 """
@@ -35,20 +35,27 @@ from common.data.batches import Epoch, Plan
 from common.data.preprocessing import scaling
 from common.data.sources import Dataset
 from common.machine import machine
-from common.models import architectures, work
+from common.models import architectures, weights, work
 from common.models.architectures import Architecture
 from common.spec import Spec
 from common.training.spot_checks import AFTER_FILE, BEFORE_FILE, TOLD_FILE, Draw, example_hashes, fingerprint, strata
 from common.training.tracing import state
 from compare.core import wording
+from compare.core.differences import FLOAT32_TOLERANCE, relative_difference
 from compare.execution import store
 from compare.execution.matrix import Row
 from compare.execution.store import IN_FLOAT64, SpotCheck, Stored
+from compare.judgement import sameness
 from compare.proof import claims, ladder, single_steps
 from compare.proof.augmentation import augmented
+from compare.proof.certificate import Rung
+from compare.proof.differences import rung
 
-COMPUTED_FLOPS = 6e10
-"""Of the recorded steps that the referee computes again, all runs together: some fifteen seconds. At least one of each row."""
+COMPUTED_FLOPS = 4e10
+"""Of the recorded steps that the referee computes again, all runs together: some six seconds on two cores. At least one of each
+row."""
+MOST_BYTES = 2**32
+"""Of recorded steps on disk. Beyond that they are judged between two runs: those of 30 runs of ResNet18 would take 20 GB."""
 HASHED_BYTES = 2**33
 """Of augmented images whose hashes are computed, for all runs of a training: some twenty seconds. Of longer trainings some
 epochs are drawn, and the first one in which runs differ."""
@@ -58,6 +65,8 @@ _OF_NO_MATTER = {
     "mode", "replicas", "least_replicas", "hosts", "cores", "switches", "communication", "framework_options"
 }  # fmt: skip
 """Fields of a spec that decide neither which examples a step gets nor what is in them."""
+_TOLD = 1e-6
+"""Relative difference of a loss in a record and in a result, which may be added up in another order."""
 LEVELS = 1
 """By which a pixel may differ that is sampled between others."""
 
@@ -76,6 +85,8 @@ class _Recorded:
     """Of its run."""
     step: int
     """From 0."""
+    told_loss: float | None
+    """What the run's result says of this step. None: only the first steps of a run are told."""
 
     @property
     def paths(self) -> tuple[Path, Path]:
@@ -114,28 +125,46 @@ def current(stored: Stored, known: Sequence[SpotCheck]) -> list[SpotCheck]:
     return [each for each in known if (each.row, each.repeat, each.started_at) in runs]
 
 
-def judge(runs: Sequence[Timed], progress: Callable[[str], None]) -> list[SpotCheck]:
+def num_bytes(folder: Path) -> int:
+    """Size of the recorded steps in the folder of a run, or of all runs."""
+    return sum(path.stat().st_size for path in folder.rglob("spot_check*.safetensors"))
+
+
+def judge(
+    runs: Sequence[Timed],
+    known: Sequence[SpotCheck],
+    progress: Callable[[str], None],
+    others: Sequence[RunResult] = (),
+) -> list[SpotCheck]:
     """Judge timed runs by what they recorded. Files of recorded steps are deleted where nothing is wrong.
 
     Args:
         runs: of one comparison.
+        known: of its other runs.
+        others: all runs of the comparison. Of epochs in which they differ from these, every example is computed.
         progress: called with what is being done.
     """
-    recorded = [_Recorded(run.row, run.folder, step - 1) for run in runs for step in run.result.spot_checks]
+    recorded = [
+        _Recorded(run.row, run.folder, step - 1, dict(enumerate(run.result.step_losses, start=1)).get(step))
+        for run in runs
+        for step in run.result.spot_checks
+    ]
     recorded = [each for each in recorded if all(path.exists() for path in each.paths)]
     truths: dict[str, _Truth] = {}
 
     def truth_of(run: Spec) -> _Truth:
         return truths.setdefault(run.model_dump_json(exclude=_OF_NO_MATTER), _Truth(run))
 
-    computed = set(_chosen(recorded, truth_of(recorded[0].row.spec).flops)) if recorded else set[_Recorded]()
+    before = sum(len(each.computed) for each in known)
+    computed = set(_chosen(recorded, truth_of(recorded[0].row.spec).flops, before)) if recorded else set[_Recorded]()
     progress(f"spot checks: {len(recorded)} recorded steps, {len(computed)} computed again")
     with ladder.judging(), ThreadPoolExecutor(machine.available_cores()) as pool:
         truths_of = [truth_of(each.row.spec) for each in recorded]
         judged = pool.map(_judged, recorded, truths_of, [each in computed for each in recorded])
         answers = list(zip(recorded, judged, strict=True))
-    for row, _, result, _ in runs:
-        truth_of(row.spec).note(result)
+    for result in [*(run.result for run in runs), *others]:
+        if (key := result.spec.model_dump_json(exclude=_OF_NO_MATTER)) in truths:
+            truths[key].note(result)
     found: list[SpotCheck] = []
     for row, repeat, result, folder in runs:
         own = {each: answer for each, answer in answers if each.folder == folder}
@@ -143,7 +172,7 @@ def judge(runs: Sequence[Timed], progress: Callable[[str], None]) -> list[SpotCh
         faults += _draw_faults(truth_of(row.spec), result, folder)
         faults += [fault for answer in own.values() for fault in answer.faults]
         is_short = not len(strata(truth_of(row.spec).plan))
-        if own or not is_short:
+        if own or faults or not is_short:
             found.append(
                 SpotCheck(
                     row=row.id,
@@ -158,36 +187,95 @@ def judge(runs: Sequence[Timed], progress: Callable[[str], None]) -> list[SpotCh
                     shown=next((answer.shown for answer in own.values() if answer.shown), ""),
                 )
             )
-        if not faults:
+        # One faulty run of a row is evidence enough: those of a large model would fill the disk.
+        if not faults or any(each.faults for each in (*known, *found[:-1]) if each.row == row.id):
             for file in (*(path for each in own for path in each.paths), folder / TOLD_FILE):
                 file.unlink(missing_ok=True)
     return found
 
 
-def row_verdicts(verdicts: Mapping[str, str], rows: Sequence[Row], checks: Sequence[SpotCheck]) -> dict[str, str]:
+def row_verdicts(
+    verdicts: Mapping[str, str], runs: Mapping[str, Mapping[int, RunResult]], checks: Sequence[SpotCheck]
+) -> dict[str, str]:
     """The verdict on each row, by its id, once its timed runs are judged.
+
+    A row is proved if its mode is, and if all its good runs recorded steps that are right. A run without them leaves it proved
+    in float64 alone.
 
     Args:
         verdicts: of the proof.
+        runs: by row and repeat.
     """
     found = dict(verdicts)
-    for row in rows:
-        own = [each for each in checks if each.row == row.id]
+    for row, repeats in runs.items():
+        good = {(repeat, run.started_at) for repeat, run in repeats.items() if run.status == "ok"}
+        own = [each for each in checks if each.row == row]
         if any(each.faults for each in own):
-            found[row.id] = "not proved"
-        elif found.get(row.id) in ("proved", IN_FLOAT64) and any(
-            each.missing or (each.has_fingerprints and not each.steps) for each in own
-        ):
-            found[row.id] = "not examined"  # a run that could have recorded steps lacks some
-        elif found.get(row.id) == "proved" and any(each.shown for each in own):
-            found[row.id] = IN_FLOAT64
+            found[row] = "not proved"
+        elif own and found.get(row) in ("proved", IN_FLOAT64):
+            if any(each.missing or (each.has_fingerprints and not each.steps) for each in own):
+                found[row] = "not examined"  # a run that could have recorded steps lacks some
+            else:
+                right = {(each.repeat, each.started_at) for each in own if each.steps and not each.shown}
+                found[row] = "proved" if good <= right else IN_FLOAT64
     return found
 
 
-def _chosen(recorded: Sequence[_Recorded], flops: float) -> list[_Recorded]:
+def first_losses(stored: Stored) -> list[Rung]:
+    """The first float32 losses of all frameworks against the referee's, if they differ by more than a shallow network's do.
+
+    The tolerance comes from the referee's own float32 rounding, see `single_steps`. A deep network rounds by more.
+    """
+    alike: dict[tuple[str, str, int], list[tuple[str, float]]] = {}
+    specs: dict[tuple[str, str, int], Spec] = {}
+    for row in stored.comparison.rows:
+        if row.spec.variant != "pipeline_async" and row.spec.precision == "float32" and row.spec.part == "training":
+            for result in stored.runs[row.id].values():
+                if result.first_step_loss is not None and not result.reduced:
+                    run = result.spec
+                    key = run.model_dump_json(exclude=_OF_NO_MATTER), run.variant, run.replicas
+                    specs[key] = run
+                    alike.setdefault(key, []).append((row.contestant, result.first_step_loss))
+    found: list[Rung] = []
+    judges: dict[str, single_steps.Judge] = {}
+    with ladder.judging():
+        for key, losses in alike.items():
+            told = [loss for _, loss in losses]
+            truth = _Truth(run := specs[key])
+            if relative_difference(min(told), max(told)) <= FLOAT32_TOLERANCE or _unknown(run, truth):
+                continue
+            if truth.is_sampled:
+                continue  # an honest image may differ from the referee's by a level
+            if key[0] not in judges:
+                judges[key[0]] = single_steps.Judge(truth.architecture, truth.first_step(), [0], truth.plan, is_timed=True)
+            loss, allowed = judges[key[0]].loss(run, 0)
+            found += [
+                rung(
+                    run,
+                    sameness.FIRST_LOSSES,
+                    relative_difference(loss, own),
+                    f"first loss {own:.7g}, should be {loss:.7g}",
+                    allowed / abs(loss),
+                    "rounding of float32, through all layers",
+                    framework=contestant,
+                    mode=None if run.mode == "serial" else run.variant,
+                    step=1,
+                    first_tolerance=allowed / abs(loss),
+                )
+                for contestant, own in dict.fromkeys(losses)
+            ]
+    return found
+
+
+def _chosen(recorded: Sequence[_Recorded], flops: float, before: int) -> list[_Recorded]:
     """Recorded steps for the referee: of each row one, and more while the budget lasts. Rows and parts of runs take turns.
 
-    Nobody can foresee them: they are drawn when all runs have ended.
+    Nobody can foresee them: they are drawn when the runs have ended.
+
+    Args:
+        recorded: to choose from.
+        flops: operations of a step.
+        before: how many were computed earlier. Each row has one now all the same.
     """
     order = list(recorded)
     random.SystemRandom().shuffle(order)
@@ -197,7 +285,7 @@ def _chosen(recorded: Sequence[_Recorded], flops: float) -> list[_Recorded]:
     }
     while order:
         best = min(order, key=lambda each: (rows[each.row.id], places[each.row.contestant, place[each]]))
-        if rows[best.row.id] and (len(chosen) + 1) * flops > COMPUTED_FLOPS:
+        if rows[best.row.id] and (before + len(chosen) + 1) * flops > COMPUTED_FLOPS:
             break
         order.remove(best)
         chosen.append(best)
@@ -228,11 +316,15 @@ class _Truth:
     def epochs(self) -> set[int]:
         """The epochs whose examples are computed: all, or as many as the budget pays for, and those in which runs differ."""
         in_epoch = self.plan.num_examples * self.architecture.image_size**2 * 3
-        augmentation = self.run.augmentation
-        is_sampled = augmentation.rotation_degrees or augmentation.shear_degrees or augmentation.zoom
-        most = HASHED_BYTES // (in_epoch * (SAMPLED if is_sampled else 1))
+        most = HASHED_BYTES // (in_epoch * (SAMPLED if self.is_sampled else 1))
         drawn = random.SystemRandom().sample(sorted(self._told), min(most, len(self._told)))
         return {*drawn, *[epoch for epoch, told in sorted(self._told.items()) if len(told) > 1][:1]}
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether pixels lie between those of the source, so that they may be off by `LEVELS`."""
+        given = self.run.augmentation
+        return bool(given.rotation_degrees or given.shear_degrees or given.zoom or given.brightness)
 
     @cached_property
     def dataset(self) -> Dataset:
@@ -257,6 +349,27 @@ class _Truth:
     def flops(self) -> float:
         """Operations of one step."""
         return work.count(self.architecture).flops * self.run.global_batch_size
+
+    def first_step(self) -> dict[str, npt.NDArray[Any]]:
+        """A record of the first step, as its state before it and its batch must be."""
+        drawn, (start, stop) = self.draw(1), self.plan.batch(0)
+        ids, images, labels = self.batch(drawn, start, stop)
+        arrays: dict[str, npt.NDArray[Any]] = {
+            "ids/0": ids,
+            "images/0": images,
+            "labels/0": labels,
+            "before/0/drawn": np.array(0),
+        }
+        arrays |= {f"masks/0/{index}": mask for index, mask in enumerate(_masks(drawn, start, stop))}
+        initial = weights.initial(self.architecture, self.run.seed)
+        arrays |= {f"before/0/weights/{name}": initial[name].astype(self.run.precision) for name in initial}
+        return arrays | self.scaling
+
+    @property
+    def scaling(self) -> dict[str, npt.NDArray[Any]]:
+        """Mean and standard deviation of the pixels, float64 [3], as a recording has them."""
+        mean, deviation = self.plan.scaling.mean, self.plan.scaling.std
+        return {"pixel_mean": np.array(mean, np.float64), "pixel_std": np.array(deviation, np.float64)}
 
     def batch(
         self, drawn: Epoch, start: int, stop: int
@@ -335,6 +448,9 @@ def _judged_record(recorded: _Recorded, truth: _Truth, is_computed: bool) -> _An
     for path in recorded.paths:
         arrays |= array_file.Arrays(path)
     faults = [f"{recorded.words}: {fault}" for fault in _batch_faults(truth, arrays, step)]
+    loss = arrays[f"loss/{step}"].item()
+    if recorded.told_loss is not None and not relative_difference(loss, recorded.told_loss) <= _TOLD:
+        faults.append(f"{recorded.words}: its loss is {loss:.7g}, and the result says {recorded.told_loss:.7g}")
     fewer = claims.reduced(recorded.row.contestant, run)
     if not fewer:
         faults += [f"{recorded.words}: {fault}" for fault in _update_faults(truth, run, arrays, step)]
@@ -344,18 +460,17 @@ def _judged_record(recorded: _Recorded, truth: _Truth, is_computed: bool) -> _An
     if (path := recorded.folder / TOLD_FILE).exists():
         told = array_file.Arrays(path)
         arrays |= {name: told[name] for kind in ("decisions", "scored") for name in told.inside(f"{kind}/{step}/")}
-    mean, deviation = truth.plan.scaling.mean, truth.plan.scaling.std
-    arrays |= {"pixel_mean": np.array(mean, np.float64), "pixel_std": np.array(deviation, np.float64)}
+    arrays |= truth.scaling
     judge = single_steps.Judge(truth.architecture, arrays, [step], truth.plan, is_timed=True)
     rungs = judge.rungs(run, arrays, recorded.row.contestant)
-    for rung in rungs:
-        if rung.status == "failed":
-            aspect, where = rung.name.rpartition(": ")[2], f" ({rung.where})" if rung.where else ""
+    for each in rungs:
+        if each.status == "failed":
+            aspect, where = each.name.rpartition(": ")[2], f" ({each.where})" if each.where else ""
             faults.append(
-                f"{recorded.words}: {aspect} differ from the referee's by {rung.max_relative_difference:.1e}{where}, "
-                f"tolerance {rung.tolerance:.1e}"
+                f"{recorded.words}: {aspect} differ from the referee's by {each.max_relative_difference:.1e}{where}, "
+                f"tolerance {each.tolerance:.1e}"
             )
-    loose = next((rung.reason for rung in rungs if rung.status == "shown"), "")
+    loose = next((each.reason for each in rungs if each.status == "shown"), "")
     return _Answer(faults, is_computed=True, shown=loose)
 
 
@@ -385,13 +500,18 @@ def _batch_faults(truth: _Truth, arrays: Mapping[str, npt.NDArray[Any]], step: i
     if apart is None or apart.max() > allowed:
         number = len(images) if apart is None else _count(apart.reshape(len(images), -1).max(1) > allowed)
         faults.append(f"{number} of {len(images)} images are not those of the source, augmented as planned")
-    masks = [
+    masks = enumerate(_masks(drawn, start, stop))
+    if not all(np.array_equal(arrays.get(f"masks/{step}/{index}", ()), mask) for index, mask in masks):
+        faults.append("dropout masks are not those of the plan")
+    return faults
+
+
+def _masks(drawn: Epoch, start: int, stop: int) -> list[npt.NDArray[np.bool_]]:
+    """Of each dropout [N, units] at these positions of an epoch, true where a value is kept."""
+    return [
         np.unpackbits(bits[start:stop], axis=1, count=units, bitorder="little").view(bool)
         for bits, units in zip(drawn.masks, drawn.mask_units, strict=True)
     ]
-    if not all(np.array_equal(arrays.get(f"masks/{step}/{index}", ()), mask) for index, mask in enumerate(masks)):
-        faults.append("dropout masks are not those of the plan")
-    return faults
 
 
 def _count(differs: Any) -> int:

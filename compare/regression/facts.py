@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from common.machine.interference import DISTURBED_FROM
 from compare.core.statistics import VERDICT_PAIRS
 from compare.core.wording import count
+from compare.execution.store import IN_FLOAT64
 from compare.judgement.measurements import METRICS, SECONDS, Measured, Subject
 from compare.judgement.run_figures import DISTURBED
 from compare.judgement.summary import FAILURES, UNFINISHED
@@ -40,7 +41,7 @@ def facts(pair: Pair, criteria: Criteria) -> Iterator[Fact]:
         if (before.tests or now.tests) and not pair.tests_accuracy:
             yield fact(METRICS[ACCURACY].heading, *_accuracies(pair, criteria))
     was, is_ = before.parity or "not examined", now.parity or "not examined"
-    if not {was, is_}.isdisjoint(("proved", "not proved")):
+    if not {was, is_}.isdisjoint(("proved", IN_FLOAT64, "not proved")):
         yield fact("same training in both frameworks", was, is_, _parity_verdict(was, is_))
     agreed, agrees = before.first_step_agrees, now.first_step_agrees
     if agrees is not None:
@@ -85,10 +86,12 @@ def status_verdict(before: str, now: str) -> Verdict:
 
 def _parity_verdict(before: str, now: str) -> Verdict:
     """A refuted proof is never "no change" if there was no proof before, because the change may have broken it."""
-    if now == "proved":
+    if (before, now) == ("proved", IN_FLOAT64):
+        return "cannot tell"
+    if now in ("proved", IN_FLOAT64):
         return "better" if before == "not proved" else "no change shown"
-    if before == "proved":
-        return "cannot tell" if now in ("not examined", "proved in float64") else "regression"
+    if before in ("proved", IN_FLOAT64):
+        return "cannot tell" if now == "not examined" else "regression"
     return "cannot tell" if now == "not proved" != before else "no change shown"
 
 

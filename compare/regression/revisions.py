@@ -445,7 +445,7 @@ def _proof_between(sides: Mapping[str, OneSide], request: Request, out: Path, sh
         return {name: value for name, value in values.items() if name not in names | rows} | ours
 
     own = ("mode_verdicts", "row_verdicts", "not_claimed")
-    return found.model_copy(update={"trajectories": None, **{field: of_head(getattr(found, field)) for field in own}})
+    return found.model_copy(update={field: of_head(getattr(found, field)) for field in own})
 
 
 def sides_of_environments(pythons: Sequence[str], request: Request, shown: Display) -> list[OneSide]:
