@@ -13,7 +13,7 @@ from common.machine.interference import Usage
 from common.machine.rates import Rates
 from common.models.work import Work
 from compare.execution.matrix import Row
-from compare.execution.store import Comparison, ProofRecord, Stored, Trajectories, run_folder, write_plan
+from compare.execution.store import Comparison, ProofRecord, Stored, run_folder, write_plan
 
 
 def row(framework: str, mode: str = "serial", cores: int = 2, unavailable: str | None = None) -> Row:
@@ -168,9 +168,6 @@ def troubled() -> Stored:
         verdict="proved",
         sentence="Losses agree to 3e-15.",
         rungs=[{"name": "5 losses", "precision": "float32", "where": "differs by 4e-08 at step 1, 2e-05 at step 20"}],
-        trajectories=Trajectories(
-            cores=2, steps=2, losses={name: [[2.3, 2.0], [2.3, 2.001]] for name in ("pytorch", "tensorflow")}
-        ),
         mode_verdicts={"pytorch": {"serial": "proved", "multi_process": "proved"}, "tensorflow": {"serial": "proved"}},
     )
     return Stored(

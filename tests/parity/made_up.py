@@ -130,8 +130,6 @@ class FakeTwins:
         self.calls: list[tuple[str, Spec]] = []
         self.described: dict[str, Any] = dict(DESCRIBED)
         self.code = 0
-        self.growth = 1.1
-        self.followed: list[tuple[str, Spec, tuple[int, int]]] = []
         self.stepped: list[tuple[str, Spec]] = []
         self.steps_by_referee = ["float32"]
 
@@ -151,22 +149,11 @@ class FakeTwins:
         first = command_line.parse(asked.framework, asked.arguments)
         for each in [first, *first.then]:
             what, out = spec.from_json(each.spec.read_bytes()), str(each.out)
-            if each.copies is not None:
-                self.follow(asked.framework, what, out, *each.copies)
-            elif each.drawn is not None:
+            if each.drawn is not None:
                 self.step(asked.framework, what, out, each.drawn)
             else:
                 self.record(asked.framework, what, out, reverse_batches=each.reverse_batches)
         return 0
-
-    def follow(self, framework: str, what: Spec, out: str, first: int, last: int, steps: int) -> None:
-        """Losses of a run and its copies, which grow apart by `self.growth` a step."""
-        self.followed.append((framework, what, (first, last)))
-        apart = 1e-7 * self.growth ** np.arange(steps) * np.linspace(-1, 1, last + 1)[first:, None]
-        arrays = {"loss": 2.3 * 0.99 ** np.arange(steps) * (1 + apart)}
-        if change := self.changes.get((framework, "trajectory")):
-            change(arrays)
-        safetensors.numpy.save_file({"losses": np.ascontiguousarray(arrays["loss"])}, out)
 
     def step(self, framework: str, what: Spec, out: str, drawn: Sequence[int]) -> None:
         self.stepped.append((framework, what))

@@ -25,7 +25,6 @@ OPTIONS: dict[str, Any] = {
 def nobody_entered(twins: FakeTwins, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Only the rungs in float64: those of the timed runs know nothing of contestants."""
     monkeypatch.setattr(ladder._Ladder, "single_steps", lambda *arguments: [])
-    monkeypatch.setattr(ladder._Ladder, "trajectories", lambda *arguments: ([], None))
     twins.described["options"] = OPTIONS
     yield
     contestants.leave()
@@ -36,10 +35,10 @@ def prove(tmp_path: Path, **switches: str) -> Proof:
         [Contestant(name="usual", twin="pytorch"), Contestant(name="own", twin="pytorch", switches=dict(switches))]
     )
     timed = spec.build({"model": "simple_cnn"})
-    runs = {"usual": timed, "own": timed.with_fields(framework_options=switches)}
+    runs = [("usual", timed), ("own", timed.with_fields(framework_options=switches))]
     return ladder.prove(
         timed, ["usual", "own"], ["serial"], replicas=2, out=tmp_path / "out", progress=lambda text: None, steps=5,
-        timed_runs=runs, remember=False,
+        runs=runs, remember=False,
     )  # fmt: skip
 
 
@@ -79,7 +78,7 @@ def test_a_proof_is_not_remembered_for_another_contestant_of_the_same_name(twins
     base = spec.build({"model": "simple_cnn"})
 
     def key() -> str:
-        return remembered.key(base, ["own", "pytorch"], [], 2, [])
+        return remembered.key(base, ["own", "pytorch"], [], 2)
 
     own = Contestant(name="own", twin="pytorch")
     contestants.enter([own])
@@ -94,5 +93,5 @@ def test_a_proof_is_not_remembered_for_other_distributions(twins: FakeTwins) -> 
     keys = set[str]()
     for digest in ("a", "b"):
         twins.described["environment"] = {"distributions_hash": digest}
-        keys.add(remembered.key(base, ["pytorch", "tensorflow"], [], 2, []))
+        keys.add(remembered.key(base, ["pytorch", "tensorflow"], [], 2))
     assert len(keys) == 2

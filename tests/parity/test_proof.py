@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from common.spec import Spec, SpecError
 from compare.core.errors import LaunchError
 from compare.execution import launch, matrix
 from compare.execution.matrix import Row
+from compare.execution.store import IN_FLOAT64
 from compare.proof import ladder, timed_rows, tolerances
 from compare.proof.certificate import RISES, Proof, Rung, Setting
 from compare.proof.differences import Arrays
@@ -160,29 +160,19 @@ def test_what_a_yardstick_excuses_is_shown_and_proves_nothing(twins: FakeTwins, 
     assert "free-running losses differ by up to 5.0e-09 in 5 steps, which is shown and proves nothing" in proof.sentence
 
 
-@pytest.mark.parametrize("precision", ["float32", "float64"])
-def test_one_update_alone_is_no_proof(twins: FakeTwins, tmp_path: Path, precision: str) -> None:
-    """Planted: a timed float64 run has no rung 8. With losses that only the yardstick excuses, it was called proved."""
+def test_one_update_alone_is_no_proof(twins: FakeTwins, tmp_path: Path) -> None:
+    """Losses that only the yardstick excuses prove nothing, and single steps must stand for them."""
     twins.changes["tensorflow", "serial"] = apart_at(2, 5e-11)
     twins.reordered["pytorch"] = apart_at(2, 6e-12)
-    proof = prove(tmp_path, timed(), timed_runs=both(precision=precision))
+    proof = prove(tmp_path, timed())
     (losses,) = [rung for rung in proof.rungs if rung.name == "5 losses"]
-    verdicts = {proof.verdict, *(proof.mode_verdict(name, "serial") for name in ("pytorch", "tensorflow"))}
     assert losses.status == "shown" and all(rung.status != "failed" for rung in proof.rungs)
-    if precision == "float32":
-        assert verdicts == {"proved"}
-        # Without the decisions of its ReLUs, that may all be shown.
-        shown = [
-            each.model_copy(update={"status": "shown"}) if ": gradients" in each.name and each.framework == "pytorch" else each
-            for each in proof.rungs
-        ]
-        half = proof.model_copy(update={"rungs": shown})
-        assert [half.mode_verdict(name, "serial") for name in ("pytorch", "tensorflow")] == ["not claimed", "proved"]
-    else:
-        assert verdicts == {"not claimed"}
-        assert proof.sentence.startswith("not claimed: ") and "one update alone was judged" in proof.sentence
-        rows = [matrix.row(name, name, run) for name, run in both(precision=precision).items()]
-        assert set(timed_rows.row_verdicts(proof, rows).values()) == {"not claimed"}
+    assert {proof.verdict, *(proof.mode_verdict(name, "serial") for name in ("pytorch", "tensorflow"))} == {"proved"}
+    shown = [each.model_copy(update={"status": "shown"}) if ": gradients" in each.name else each for each in proof.rungs]
+    without = proof.model_copy(update={"rungs": shown})
+    assert without.sentence.startswith("not claimed: ") and "one update alone was judged" in without.sentence
+    rows = [matrix.row(name, name, timed()) for name in ("pytorch", "tensorflow")]
+    assert set(timed_rows.row_verdicts(without, rows).values()) == {without.verdict} == {"not claimed"}
 
 
 @pytest.mark.parametrize("status", ["passed", "shown"])
@@ -378,11 +368,10 @@ def test_owned_parts_are_proved_for_three_replicas_with_equal_parts_in_small_bat
     owned = {"order": "owned", "owners": 3, "partition": "speed", "speeds": (1.0, 20.0, 20.0)}
     fields = {"input": "dask", "workers": 1, "dask": owned, "global_batch_size": 192, "data": {"limit": 5 * 15 + last}}
     modes = ("serial", "multi_process")
-    proof = prove(tmp_path, timed(**fields), modes, replicas=3, steps=20, timed_runs=both(**fields))
+    proof = prove(tmp_path, timed(**fields), modes, replicas=3, steps=20, runs=runs(**fields))
     assert {proof.mode_verdict("pytorch", mode) for mode in modes} == {"proved"} and proof.not_claimed == {}
     small = [what for _, what in twins.calls if what.precision == "float64"]
     assert {what.dask.partition for what in small} == {"balanced"}
-    assert {what.dask.partition for _, what in twins.stepped if what.global_batch_size == 192} == {"speed"}
     assert {what.data.limit for what in small if what.mode == "serial"} >= {75}
 
 
@@ -402,150 +391,41 @@ def test_copies_of_a_pipeline_are_held_where_their_micro_batches_have_no_statist
     assert "4 parts" in proof.compared_with["pipeline"]
 
 
-def test_the_timed_kernels_are_held_against_each_other_in_their_own_precision(twins: FakeTwins, tmp_path: Path) -> None:
-    raced = both(global_batch_size=48)
-    proof = prove(tmp_path, timed(), timed_runs=raced)
-    again = [rung for rung in proof.rungs if rung.name.startswith("8 one step in float32")]
-    assert {(rung.framework, rung.name.rpartition(": ")[2]) for rung in again} == {
-        (name, aspect) for name in raced for aspect in ("batches", "losses", "gradients", "weights")
-    }
-    assert {(what.data.limit, what.global_batch_size) for _, what in twins.stepped} == {
-        (128, 48)
-    }  # two whole batches and the uneven one
-    assert "in float64" in proof.sentence
-
-    def other_kernel(arrays: Arrays) -> None:
-        for name in [name for name in arrays if name.endswith("slots/buffer/dense.kernel")]:
-            arrays[name] = arrays[name] * np.float32(1.001)
-
-    twins.changes["tensorflow", "steps"] = other_kernel
-    refuted = prove(tmp_path, timed(), timed_runs=raced)
-    failed = [rung.name for rung in refuted.rungs if rung.status == "failed"]
-    assert failed == ["8 one step in float32: gradients", "8 one step in float32: weights"]
-    assert "in float32" in refuted.sentence
-
-
-@pytest.mark.slow
-def test_a_timed_mode_accumulation_and_workers_are_those_of_its_single_steps(twins: FakeTwins, tmp_path: Path) -> None:
-    raced = {
-        name: timed(global_batch_size=16, accumulation=2, input="workers", workers=2) for name in ("pytorch", "tensorflow")
-    }
-    proof = prove(tmp_path, timed(), MODES, timed_runs=raced)
-    assert {(what.mode, what.accumulation, what.workers) for _, what in twins.stepped} == {(mode, 2, 2) for mode in MODES}
-    assert {rung.mode for rung in proof.rungs if rung.name.startswith("8")} == {None, *MODES[1:]}
-
-
-def both(**fields: Any) -> dict[str, Spec]:
-    """Of small batches: the referee takes its time."""
-    return {name: timed(**{"global_batch_size": 16, **fields}) for name in ("pytorch", "tensorflow")}
-
-
-def free_running(proof: Proof) -> Rung:
-    (found,) = [rung for rung in proof.rungs if rung.name == "5 free-running losses"]
-    return found
-
-
-def test_the_timed_run_is_followed_beside_copies_one_unit_in_the_last_place_apart(twins: FakeTwins, tmp_path: Path) -> None:
-    proof = prove(tmp_path, timed(), timed_runs=both(global_batch_size=64, epochs=1, schedule={"name": "cosine"}))
-    assert {(framework, what.epochs, copies) for framework, what, copies in twins.followed} == {
-        ("pytorch", 1, (0, ladder.COPIES)), ("tensorflow", 1, (0, ladder.COPIES))
-    }  # fmt: skip
-    found = free_running(proof)
-    assert (found.status, found.steps) == ("shown", 20) and found.reason.startswith(
-        "Rounding explains this. It is less than 1e-05,"
-    )
-    assert proof.trajectories is not None
-    assert [len(each) for each in proof.trajectories.losses.values()] == [1 + ladder.COPIES] * 2
-
-
-def test_a_large_model_is_followed_for_fewer_steps(twins: FakeTwins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ladder._Ladder, "single_steps", lambda self: [])  # the referee takes its time over this model
-    large: dict[str, Any] = {"model": "mini_xception", "width": 1.0}
-    runs = both(**large, global_batch_size=64, epochs=9)
-    found = free_running(prove(tmp_path, timed(**large), timed_runs=runs))
-    assert ladder.LEAST_FOLLOWED <= found.steps < 20
-
-
-@pytest.mark.parametrize("first", [2, *(pytest.param(step, marks=pytest.mark.slow) for step in (4, 12))])
-def test_losses_of_one_framework_made_wrong_from_a_step_on_refute_the_proof(
-    twins: FakeTwins, tmp_path: Path, first: int
-) -> None:
-    def wrong(arrays: Arrays) -> None:
-        arrays["loss"][:, first - 1 :] *= np.linspace(1.17, 1.44, arrays["loss"].shape[1] - first + 1)
-
-    twins.changes["tensorflow", "trajectory"] = wrong
-    proof = prove(tmp_path, timed(), timed_runs=both())
-    found = free_running(proof)
-    assert (proof.verdict, found.status, found.step) == ("not proved", "failed", first)
-    assert found.reason.startswith(f"NOT ROUNDING: from step {first} on") and "Rounding explains" not in found.reason
-
-
-AND_MORE = ladder.COPIES + 1, ladder.MORE_COPIES
-"""Copies by number, first and last. The few are not made again."""
-
-
-def test_more_copies_are_made_only_where_a_few_do_not_explain_the_difference(twins: FakeTwins, tmp_path: Path) -> None:
-    def later(arrays: Arrays) -> None:
-        arrays["loss"][:, 20:] *= 1 + 2e-5
-
-    twins.growth = 1.0
-    twins.changes["tensorflow", "trajectory"] = later
-    found = free_running(prove(tmp_path, timed(), timed_runs=both()))
-    assert [copies for _, _, copies in twins.followed] == [(0, ladder.COPIES)] * 2 + [AND_MORE] * 2
-    assert (found.status, found.step) == ("shown", 21) and found.reason.startswith("Not shown to be rounding")
-
-
-def test_copies_of_the_proof_are_followed_again_with_more_for_rows_that_have_run(twins: FakeTwins, tmp_path: Path) -> None:
-    few = prove(tmp_path, timed(), timed_runs=both()).trajectories
-    assert few is not None
-    rows = [Row(id=f"{name}-serial", contestant=name, spec=what) for name, what in both().items()]
-    more = few
-    for _ in range(2):  # the second time there are enough
-        more = ladder.with_more_copies(more, rows, ("pytorch", "tensorflow"), out=tmp_path, progress=print)
-    assert [copies for _, _, copies in twins.followed] == [(0, ladder.COPIES)] * 2 + [AND_MORE] * 2
-    assert [len(each) for each in more.losses.values()] == [1 + ladder.MORE_COPIES] * 2
-    assert (more.steps, more.losses["pytorch"][0]) == (few.steps, few.losses["pytorch"][0])
-
-
-@pytest.mark.parametrize("fields", [{"precision": "float64"}, {"optimizer": {"native": True}}])
-def test_a_race_in_float64_or_by_two_rules_has_no_rungs_of_its_own(
-    twins: FakeTwins, tmp_path: Path, fields: dict[str, Any]
-) -> None:
-    raced = {name: timed(**fields) for name in ("pytorch", "tensorflow")}
-    assert {rung.precision for rung in prove(tmp_path, timed(**fields), timed_runs=raced).rungs} == {"float64"}
+def runs(**fields: Any) -> list[tuple[str, Spec]]:
+    return [(name, timed(**{"global_batch_size": 16, **fields})) for name in ("pytorch", "tensorflow")]
 
 
 def test_a_switch_takes_the_claim_from_its_framework_alone(twins: FakeTwins, tmp_path: Path) -> None:
     twins.described["options"] = {"graph": {"values": ["function", "xla"], "default": "function"}}
-    switched = both(framework_options={"graph": "xla"})["tensorflow"]
-    proof = prove(tmp_path, timed(), MODES, timed_runs={**both(), "tensorflow": switched})
+    proof = prove(tmp_path, timed(), MODES, runs=[runs()[0], runs(framework_options={"graph": "xla"})[1]])
     assert {mode: proof.mode_verdict("tensorflow", mode) for mode in MODES} == dict.fromkeys(MODES, "not claimed")
     assert {mode: proof.mode_verdict("pytorch", mode) for mode in MODES} == dict.fromkeys(MODES, "proved")
 
 
-@pytest.mark.slow
-def test_the_level_of_switches_takes_the_claim_too(twins: FakeTwins, tmp_path: Path) -> None:
-    proof = prove(tmp_path, timed(), MODES, timed_runs={**both(), "pytorch": both(switches="plain")["pytorch"]})
-    assert [proof.mode_verdict(name, "serial") for name in ("pytorch", "tensorflow")] == ["not claimed", "proved"]
-    assert {what.switches for _, what in twins.calls if what.precision == "float64"} == {"usual"}
+def test_every_level_of_switches_is_proved_in_all_frameworks(twins: FakeTwins, tmp_path: Path) -> None:
+    proof = prove(tmp_path, timed(), MODES, runs=[runs(switches="closed")[0], runs()[1]])
+    assert [proof.mode_verdict(name, "serial") for name in ("pytorch", "tensorflow")] == ["proved", "proved"]
+    assert proof.levels == ["closed", "usual"] and {what.switches for _, what in twins.calls} == {"closed"}
+    names = ("pytorch", "tensorflow")
+    stepped = {(name, what.switches) for name, what in twins.stepped if what.mode == "serial"}
+    assert stepped == {(name, level) for name in names for level in proof.levels}
 
 
-@pytest.mark.slow
 def test_closed_switches_keep_the_mathematics_and_are_proved_with_them_in_float64(twins: FakeTwins, tmp_path: Path) -> None:
     """They were not claimed, as if a layout or a graph were another function."""
     twins.described["options"] = {"order": {"values": ["rows", "columns"], "default": "rows", "closed": "columns"}}
-    proof = prove(tmp_path, timed(), MODES, timed_runs=both(switches="closed", global_batch_size=8))
+    proof = prove(tmp_path, timed(), MODES, runs=runs(switches="closed", global_batch_size=8))
     assert {proof.mode_verdict(name, mode) for name in ("pytorch", "tensorflow") for mode in MODES} == {"proved"}
     assert proof.levels == ["closed"] and proof.not_claimed == {}
     assert {what.switches for _, what in twins.calls if what.precision == "float64"} == {"closed"}
     twins.changes["tensorflow", "serial"] = wrong_loss
-    assert prove(tmp_path, timed(), MODES, timed_runs=both(switches="closed", global_batch_size=8)).verdict == "not proved"
+    assert prove(tmp_path, timed(), MODES, runs=runs(switches="closed", global_batch_size=8)).verdict == "not proved"
 
 
 def test_a_level_that_leaves_fewer_digits_is_not_claimed(twins: FakeTwins, tmp_path: Path) -> None:
     digits = {"values": ["all", "few"], "default": "all", "closed": "few", "reduced": ["few"]}
     twins.described["options"] = {"digits": digits}
-    proof = prove(tmp_path, timed(), timed_runs=both(switches="closed", global_batch_size=8))
+    proof = prove(tmp_path, timed(), runs=runs(switches="closed", global_batch_size=8))
     assert proof.mode_verdict("pytorch", "serial") == "not claimed" and proof.levels == ["usual"]
 
 
@@ -560,53 +440,17 @@ def row_verdicts(tmp_path: Path, rows: Sequence[Row]) -> dict[str, str]:
     return timed_rows.row_verdicts(ladder.prove_rows(rows, ("pytorch", "tensorflow"), replicas=2, **options), rows)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"workers": (0, 2)}, *(pytest.param(each, marks=pytest.mark.slow) for each in ({}, {"levels": ("usual", "closed")}))],
-)
-def test_every_row_is_proved_by_single_steps_of_its_very_run(
-    twins: FakeTwins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
-) -> None:
-    rows = laid_out(monkeypatch, **options)
-    assert set(row_verdicts(tmp_path, rows).values()) == {"proved"}
-    assert len(rows) == 8 * max(map(len, options.values()), default=1)
-    stepped = {(name, run.variant, run.cores, run.workers, run.switches) for name, run in twins.stepped}
-    wanted = {(row.contestant, row.spec.variant, row.spec.cores, row.spec.workers, row.spec.switches) for row in rows}
-    assert wanted <= stepped
-
-
-def test_a_row_whose_own_float32_gradients_are_only_shown_is_proved_in_float64_alone(
+def test_a_row_has_the_verdict_on_its_mode_in_float64_if_the_proof_has_its_switches(
     twins: FakeTwins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    judged = ladder._Ladder.judged
-
-    def few_digits(climbing: Any, steps: Any) -> list[Rung]:
-        return judged(climbing, replace(steps, shown={"tensorflow": "shown: why"} if steps.examined else {}))
-
-    monkeypatch.setattr(ladder._Ladder, "judged", few_digits)
+    """Whatever its cores and workers: they are no mathematics. `proved` is for its own runs to earn."""
     rows = laid_out(monkeypatch)
-    found = row_verdicts(tmp_path, rows)
-    assert {(row.contestant, found[row.id]) for row in rows} == {
-        ("pytorch", "proved"), ("tensorflow", "proved in float64")
-    }  # fmt: skip
-
-
-def test_rows_of_other_cores_workers_or_switches_do_not_inherit_a_proof_that_lacks_them(
-    twins: FakeTwins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Planted: a proof of the usual run on both cores, whose verdict on a mode stood for every row of it."""
-    rows = laid_out(monkeypatch)
-    proved = [row for row in rows if row.spec.cores == 2]
     options: dict[str, Any] = {"out": tmp_path / "out", "progress": str, "steps": 5, "remember": False}
-    proof = ladder.prove_rows(proved, ("pytorch", "tensorflow"), replicas=2, **options)
-    assert set(timed_rows.row_verdicts(proof, proved).values()) == {"proved"}
-    others = {
-        "not examined": [row for row in rows if row.spec.cores == 1] + laid_out(monkeypatch, workers=(2,)),
-        "not claimed": laid_out(monkeypatch, levels=("closed",)),
-    }
-    for verdict, each in others.items():
-        assert {proof.mode_verdict(row.contestant, row.spec.variant) for row in each} == {"proved"}
-        assert set(timed_rows.row_verdicts(proof, each).values()) == {verdict}
+    proof = ladder.prove_rows(rows, ("pytorch", "tensorflow"), replicas=2, **options)
+    assert set(timed_rows.row_verdicts(proof, [*rows, *laid_out(monkeypatch, workers=(2,))]).values()) == {IN_FLOAT64}
+    closed = laid_out(monkeypatch, levels=("closed",))
+    assert {proof.mode_verdict(row.contestant, row.spec.variant) for row in closed} == {"proved"}
+    assert set(timed_rows.row_verdicts(proof, closed).values()) == {"not claimed"}
 
 
 def test_a_searched_level_beside_the_usual_one_is_not_claimed_and_takes_nothing_from_it(
@@ -614,38 +458,8 @@ def test_a_searched_level_beside_the_usual_one_is_not_claimed_and_takes_nothing_
 ) -> None:
     rows = laid_out(monkeypatch, ("serial",), levels=("usual", "best"))
     found = row_verdicts(tmp_path, rows)
-    assert {found[row.id] for row in rows if row.spec.switches == "usual"} == {"proved"}
+    assert {found[row.id] for row in rows if row.spec.switches == "usual"} == {IN_FLOAT64}
     assert {found[row.id] for row in rows if row.spec.switches == "best"} == {"not claimed"}
-
-
-@pytest.mark.parametrize("mode", spec.VARIANTS)
-def test_a_row_of_any_mode_is_the_run_that_its_proof_examines(
-    twins: FakeTwins, monkeypatch: pytest.MonkeyPatch, mode: str
-) -> None:
-    rows = laid_out(monkeypatch, tuple(dict.fromkeys(("serial", mode))))
-    for row in rows:
-        ((runs, _),) = [each for key, each in timed_rows.groups(rows).items() if key == timed_rows.key(row.spec)]
-        assert row.spec in (
-            runs[row.contestant], spec.build(spec.with_variant(runs[row.contestant].model_dump(), row.spec.variant, 2))
-        )  # fmt: skip
-
-
-def test_a_race_with_fewer_digits_is_shown_and_not_judged(twins: FakeTwins, tmp_path: Path) -> None:
-    twins.described["options"] = {"digits": {"values": ["all", "few"], "default": "all", "reduced": ["few"]}}
-
-    def fewer(arrays: Arrays) -> None:
-        for name in [name for name in arrays if name.endswith("slots/buffer/dense.kernel")]:
-            arrays[name] = arrays[name] * np.float32(1.5)
-
-    twins.changes["tensorflow", "steps"] = fewer
-    proof = prove(
-        tmp_path, timed(), timed_runs={**both(), "tensorflow": both(framework_options={"digits": "few"})["tensorflow"]}
-    )
-    raced = [rung for rung in proof.rungs if rung.precision == "float32"]
-    assert {(rung.framework, rung.status) for rung in raced} == {("pytorch", "passed"), ("tensorflow", "shown")}
-    assert (proof.verdict, proof.headline) == ("proved", "proved in float64")
-    reasons = {rung.reason for rung in raced if rung.framework == "tensorflow"}
-    assert reasons == {"fewer digits than float32: tensorflow with digits=few"}
 
 
 def test_a_model_too_large_for_the_timed_batch_has_a_smaller_one_with_its_rate_and_the_sentence_says_so(

@@ -37,7 +37,6 @@ def test_a_process_promises_just_the_recordings_that_are_read(
     teacher = Recording("teacher", "pytorch", serial, drawn)
     wanted = [
         Recording("serial", "pytorch", serial, ("--batches",)),
-        Recording("copies", "pytorch", serial, ("--copies", "0", "2", "2")),
         teacher,
         Recording("pupil", "pytorch", parallel, drawn, teacher),
         Recording("pupil", "tensorflow", serial, drawn, teacher),

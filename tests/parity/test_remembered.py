@@ -85,11 +85,11 @@ OF_THE_MACHINE = {
 }
 
 
-def key(timed: dict[str, Any] | None = None, **options: Any) -> str:
+def key(**options: Any) -> str:
     base = spec.build({**TIMED, "precision": "float64", **options.pop("base", {})})
-    run = spec.build({**TIMED, "cores": 1, **(timed or {})})
-    settings = {"frameworks": ["pytorch", "tensorflow"], "modes": ["data_parallel"], "replicas": 2, **options}
-    return remembered.key(base, timed=[{"pytorch": run, "tensorflow": run}], **settings)
+    return remembered.key(
+        base, **{"frameworks": ["pytorch", "tensorflow"], "asked": ["data_parallel"], "replicas": 2, **options}
+    )
 
 
 @pytest.mark.parametrize("what", OF_THE_MACHINE)
@@ -104,23 +104,13 @@ def test_a_proof_is_forgotten_where_the_machine_or_its_software_is_another(
 
 
 @pytest.mark.parametrize(
-    "timed",
-    [
-        {"global_batch_size": 32}, {"accumulation": 4}, {"communication": {"bucket_mib": 1.0}},
-        {"communication": {"compression": "int8"}}, {"input": "workers", "workers": 2}, {"epochs": 5},
-        {"optimizer": {"learning_rate": 0.2}}, {"schedule": {"name": "cosine"}}, {"framework_options": {"graph": "xla"}},
-        {"switches": "plain"}, {"seed": 3}, {"augmentation": {"shift_px": 1}}, {"precision": "float64"},
-    ],
-)  # fmt: skip
-def test_a_proof_is_forgotten_where_the_timed_run_is_another(twins: FakeTwins, timed: dict[str, Any]) -> None:
-    assert key(timed) != key()
-
-
-@pytest.mark.parametrize(
     "options",
     [
         {"base": {"steps": 7, "epochs": None}}, {"base": {"seed": 2}}, {"base": {"model": "tests.parity.probe"}},
-        {"base": {"precision": "float32"}}, {"modes": ["data_parallel", "multi_process"]}, {"modes": []}, {"replicas": 3},
+        {"base": {"precision": "float32"}}, {"base": {"global_batch_size": 32}}, {"base": {"accumulation": 4}},
+        {"base": {"optimizer": {"learning_rate": 0.2}}}, {"base": {"schedule": {"name": "cosine"}}},
+        {"base": {"switches": "plain"}}, {"base": {"augmentation": {"shift_px": 1}}},
+        {"asked": ["data_parallel", "multi_process"]}, {"asked": []}, {"replicas": 3},
         {"frameworks": ["tensorflow", "pytorch"]}, {"frameworks": ["pytorch"]},
     ],
 )  # fmt: skip

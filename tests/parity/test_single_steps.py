@@ -146,13 +146,12 @@ def test_a_large_model_makes_the_most_telling_float32_steps(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    ("model", "steps", "share"), [("simple_cnn", None, 1.0), ("mini_xception", None, 0.25), ("mini_xception", 50, 1.0)]
+    ("model", "steps", "share"), [("simple_cnn", None, 0.5), ("mini_xception", None, 0.25), ("mini_xception", 50, 1.0)]
 )
 def test_the_proof_of_a_large_model_makes_fewer_steps(model: str, steps: int | None, share: float) -> None:
     what = spec.build({"model": model})
     base, found = ladder._base(what, 2, steps, "float64", "usual")
     assert (base.steps, found) == (round(share * 50), share)
-    assert ladder._key(base, ("pytorch",), 2, ({}, ()), (), 1.0) != ladder._key(base, ("pytorch",), 2, ({}, ()), (), 0.4)
 
 
 @pytest.fixture(scope="module")
@@ -683,7 +682,7 @@ def _proved(out: Path, **fields: Any) -> list[Rung]:
     what = spec.build({"augmentation": {"horizontal_flip": True, "shift_px": 2}, **fields})
     proof = ladder.prove(
         what, ("pytorch", "tensorflow"), ("serial",), replicas=2, out=out, progress=lambda text: None,
-        timed_runs=dict.fromkeys(("pytorch", "tensorflow"), what), remember=False, steps=2,
+        precision="float32", remember=False, steps=2,
     )  # fmt: skip
     return [rung for rung in proof.rungs if rung.name.startswith("8")]
 

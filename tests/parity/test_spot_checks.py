@@ -1,6 +1,7 @@
 """Timed runs are judged by steps that they cannot foresee: what a twin does late is found, and blamed on that twin."""
 
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -13,19 +14,24 @@ import pytest
 from common import spec
 from common.artifacts import results
 from common.data.batches import Plan
+from common.machine import placement
 from common.models.architectures import resolve
 from common.training.spot_checks import Draw, example_hashes, fingerprint, strata
+from compare.execution import store
 from compare.execution.matrix import Row
 from compare.execution.store import IN_FLOAT64, SpotCheck
 from compare.proof import spot_checks
 from compare.proof.augmentation import augmented
+from compare.proof.certificate import Rung
 from compare.proof.spot_checks import Timed
+from tests.compare import made as compared
 
 VALUES: dict[str, Any] = {
     "model": "simple_cnn",
     "width": 0.25,
     "data": {"source": "digits", "limit": 250},
     "augmentation": {"horizontal_flip": True},
+    "optimizer": {"learning_rate": 0.05, "momentum": 0.5},
     "schedule": {"name": "step", "step_size": 3, "gamma": 0.5},
     "epochs": 6,
     "global_batch_size": 32,
@@ -36,6 +42,10 @@ SEEN: dict[str, tuple[str, ...]] = {
     "images_of_the_batch_before": ("epoch 4: its ids, labels, pixels", "images are not those of the source"),
     "labels_of_the_batch_before": ("epoch 4: its ids, labels, pixels", "labels are not those of the source"),
     "other_examples": ("epoch 4: its ids, labels, pixels", "examples are not those of the plan"),
+    "images_are_brighter": ("epoch 4: its ids, labels, pixels", "images are not those of the source"),
+    "images_are_black": ("epoch 4: its ids, labels, pixels", "images are not those of the source"),
+    "labels_are_the_next_class": ("epoch 4: its ids, labels, pixels", "labels are not those of the source"),
+    "labels_are_one_class": ("epoch 4: its ids, labels, pixels", "labels are not those of the source"),
     "flips_of_the_first_epoch": (
         "epoch 4: its ids, labels, pixels",
         "images are not those of the source, augmented as planned",
@@ -50,6 +60,9 @@ SEEN: dict[str, tuple[str, ...]] = {
     "right_predictions_are_told_more": (": scores differ from the referee's",),
 }
 """Defect of `tests.planted.late`: what the faults of its run say."""
+OF_BATCHES = {name for name in SEEN if "its ids, labels, pixels" in "".join(SEEN[name])} | {
+    "images_are_swapped_inside_the_step"
+}
 QUICK = ("nothing", "images_of_the_batch_before", "rate_is_larger", "a_bias_rests", "gradients_are_longer")
 
 
@@ -65,7 +78,7 @@ def made(framework: str, tmp_path: Path, names: tuple[str, ...], **changes: Any)
     for name in names:
         result = results.load(tmp_path / name / results.RESULT_FILE)
         row = Row(id=f"{framework}-serial", contestant=framework, spec=result.spec)
-        (found[name],) = spot_checks.judge([Timed(row, 0, result, tmp_path / name)], lambda said: None)
+        (found[name],) = spot_checks.judge([Timed(row, 0, result, tmp_path / name)], [], lambda said: None)
         files = list((tmp_path / name).glob("*.safetensors"))
         if name == "nothing_recorded":
             assert not files and not found[name].steps
@@ -91,9 +104,15 @@ def test_recorded_steps_leave_the_training_as_it_is(framework: str, tmp_path: Pa
 def test_what_a_twin_does_late_is_found_and_named(framework: str, names: tuple[str, ...], tmp_path: Path) -> None:
     found = made(framework, tmp_path, names)
     for name in names:
-        faults = " ".join(found[name].faults)
-        assert bool(faults) == bool(SEEN[name]), (name, faults)
-        assert all(words in faults for words in SEEN[name]), (name, faults)
+        faults, expected = " ".join(found[name].faults), SEEN[name]
+        # In the first step of an epoch, and in its last one, which is short, there is no batch to take another's place.
+        between = [step for step in found[name].steps if step > 24 and step % 8 not in (0, 1)]
+        if not between and name in OF_BATCHES:
+            if name == "images_are_swapped_inside_the_step":
+                continue
+            expected = tuple(words for words in expected if words.startswith("epoch"))
+        assert bool(faults) == bool(expected), (name, faults)
+        assert all(words in faults for words in expected), (name, faults)
     clean = found["nothing"]
     assert clean.epochs == 6 and clean.computed == clean.steps and not clean.shown
 
@@ -107,17 +126,58 @@ def test_a_record_that_is_torn_or_of_other_arrays_is_a_fault_and_stops_nothing(t
     for content in (b"", b"torn", (8).to_bytes(8, "little") + b"{}      "):
         for name in ("spot_check_2_before.safetensors", "spot_check_2_after.safetensors"):
             (tmp_path / name).write_bytes(content)
-        (found,) = spot_checks.judge([Timed(row, 0, result, tmp_path)], lambda said: None)
+        (found,) = spot_checks.judge([Timed(row, 0, result, tmp_path)], [], lambda said: None)
         assert any("step 3: its record cannot be judged" in fault for fault in found.faults)
+
+
+OTHER_EPOCH = "its ids, labels, pixels or learning rates are not the plan's"
+WORDS: dict[str, tuple[str, ...]] = {
+    **{name: (OTHER_EPOCH,) for name in SEEN if "its ids" in "".join(SEEN[name])},
+    "rate_is_larger": ("is not that of learning rate", ": losses", ": gradients"),
+    "a_bias_rests": ("the update of dense.bias is not that of learning rate",),
+    "updates_are_left_out": ("the update of ", ": gradients differ", ": losses differ"),
+    **{name: (SEEN[name][0],) for name in SEEN if "referee" in "".join(SEEN[name])},
+}
+"""Defect: what the faults of a run say where it acts in some steps alone. One of these."""
+OF_ALL_RANKS = (
+    "flips_of_the_first_epoch", "schedule_is_late", "a_bias_rests", "momentum_is_forgotten", "updates_are_left_out"
+)  # fmt: skip
+"""Ranks agree on flips and rates before a step, and load weights together."""
+RUNS = 4
+"""Of each defect that acts in a part of the steps. One run may miss it."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
-def test_a_defect_of_every_second_late_step_is_found_in_a_few_runs(framework: str, tmp_path: Path) -> None:
-    """A run of which one late step is recorded misses it every second time."""
-    runs = [made(framework, tmp_path / str(seed), ("updates_are_left_out",), seed=seed) for seed in range(6)]
-    faults = [each["updates_are_left_out"].faults for each in runs]
-    assert any(faults)
+@pytest.mark.parametrize("when", ["late", "rare", "by_loss", "by_epoch", "by_step"])
+def test_a_defect_of_some_steps_is_found_in_a_few_runs(framework: str, when: str, tmp_path: Path) -> None:
+    names = tuple(f"{defect}.{when}.{number}" for defect in WORDS for number in range(RUNS))
+    found = made(framework, tmp_path, names)
+    for defect, words in WORDS.items():
+        runs = [found[name].faults for name in names if name.startswith(f"{defect}.")]
+        told = [any(each in " ".join(faults) for each in words) for faults in runs]
+        assert any(told), (defect, runs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
+@pytest.mark.parametrize("defect", ["nothing", *(name for name in WORDS if name not in OF_ALL_RANKS)])
+def test_a_late_defect_of_one_rank_is_found(framework: str, defect: str, tmp_path: Path) -> None:
+    file, word = tmp_path / "spec.json", f"word of {defect}"
+    data = {**VALUES["data"], "image_size": 12}
+    values = {**VALUES, "model": "tests.planted.late", "width": 1.0, "data": data}
+    values |= {"mode": "multi_process", "replicas": 2, "cores": 2}
+    file.write_text(json.dumps(values), encoding="utf-8")
+    planted = {"CONVTWINS_PLANTED": defect, placement.SPOT_CHECKS_VARIABLE: word}
+    command = [sys.executable, "-m", f"{framework}_impl", "run", str(file), "--out", str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **planted})
+    assert done.returncode == 0, done.stderr[-2000:]
+    (tmp_path / "run" / store.WORD_FILE).write_text(word, encoding="utf-8")
+    result = results.load(tmp_path / "run" / results.RESULT_FILE)
+    row = Row(id="ranks", contestant=framework, spec=result.spec)
+    (found,) = spot_checks.judge([Timed(row, 0, result, tmp_path / "run")], [], lambda said: None)
+    said = " ".join(found.faults)
+    assert any(words in said for words in WORDS[defect]) if defect != "nothing" else not said, (defect, said)
 
 
 @pytest.mark.slow
@@ -144,6 +204,63 @@ def test_a_defect_of_every_second_late_step_is_found_in_a_few_runs(framework: st
 def test_an_honest_run_has_no_fault(framework: str, changes: dict[str, Any], tmp_path: Path) -> None:
     (found,) = made(framework, tmp_path, ("nothing",), **changes).values()
     assert not found.faults and found.computed
+
+
+SYNCHRONOUS = [name for name in spec.VARIANTS if spec.build(spec.with_variant({**VALUES, "cores": 2}, name, 2)).departs is None]
+SMALL = {"data": {"source": "digits", "limit": 100}, "epochs": 3, "width": 0.125}
+FALSE_ALARMS = dict.fromkeys(
+    ("mini_xception", "resnet50"),
+    pytest.mark.xfail(reason="TensorFlow's runs: 3 of 10 and 1 of 10 are called wrong, see docs/prove-us-wrong.md"),
+)
+"""PyTorch's runs pass."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *(pytest.param({**SMALL, "model": model}, id=model, marks=FALSE_ALARMS.get(model, ())) for model in spec.MODELS),
+        *(pytest.param(spec.with_variant({**VALUES, "cores": 2}, mode, 2), id=mode) for mode in SYNCHRONOUS),
+    ],
+)
+def test_ten_honest_runs_have_no_fault(framework: str, changes: dict[str, Any], tmp_path: Path) -> None:
+    found = made(framework, tmp_path, tuple(f"nothing.late.{number}" for number in range(10)), **changes)
+    assert not [each.faults for each in found.values() if each.faults]
+    assert all(each.computed for each in found.values())
+
+
+def first_losses(pytorch: float, tensorflow: float) -> list[Rung]:
+    """Of a serial run with these first losses, times the right one."""
+    rows = [compared.row(name) for name in ("pytorch", "tensorflow")]
+    right = 3.4643948  # of both frameworks, `first_step_loss` of the run
+    losses = {"pytorch": pytorch * right, "tensorflow": tensorflow * right}
+    runs = {row.id: {0: compared.good(row, 1.0, first_step_loss=losses[row.contestant])} for row in rows}
+    stored = store.Stored(comparison=compared.comparison(rows), runs=runs, set_aside=[])
+    return spot_checks.first_losses(stored)
+
+
+def test_a_first_loss_that_is_not_the_referees_is_blamed_on_its_framework() -> None:
+    assert first_losses(1.0, 1 + 9e-6) == [], "within what a shallow network rounds"
+    for wrong, losses in (("pytorch", (1 + 3e-4, 1.0)), ("tensorflow", (1.0, 1 - 3e-4))):
+        found = first_losses(*losses)
+        assert {each.framework: each.status for each in found} == {
+            name: "failed" if name == wrong else "passed" for name in ("pytorch", "tensorflow")
+        }
+        assert all(each.first_tolerance and each.first_tolerance < 1e-5 for each in found)
+
+
+def test_a_result_that_tells_another_loss_than_the_record_is_a_fault(tmp_path: Path) -> None:
+    file, folder = tmp_path / "spec.json", tmp_path / "nothing"
+    file.write_text(json.dumps({**VALUES, "epochs": 2}), encoding="utf-8")
+    command = [sys.executable, "-m", "tests.planted.late", "pytorch", str(tmp_path), str(file), "nothing"]
+    subprocess.run(command, check=True, capture_output=True)
+    result = results.load(folder / results.RESULT_FILE)
+    row = Row(id="pytorch-serial", contestant="pytorch", spec=result.spec)
+    for factor in (1.001, np.nan):
+        told = result.model_copy(update={"step_losses": [factor * loss for loss in result.step_losses]})
+        (found,) = spot_checks.judge([Timed(row, 0, told, folder)], [], lambda said: None)
+        assert len(found.faults) == len(found.steps) and all(", and the result says " in fault for fault in found.faults)
 
 
 def plan(**changes: Any) -> Plan:
@@ -191,18 +308,24 @@ def test_a_fingerprint_has_every_pixel_label_rate_and_place(size: int) -> None:
 
 
 def test_a_row_is_proved_only_if_its_own_runs_are() -> None:
-    rows = [Row(id=f"row-{number}", contestant="pytorch", spec=spec.build(VALUES)) for number in range(4)]
-    proof = {"row-0": "proved", "row-1": "proved", "row-2": "proved", "row-3": "not claimed"}
+    row = compared.row("pytorch")
+    runs: Any = {f"row-{number}": {0: compared.good(row, 1.0)} for number in range(6)}
+    runs["row-0"][1] = runs["row-4"][1] = compared.good(row, 1.0, 1)
+    proof = dict.fromkeys(runs, IN_FLOAT64) | {"row-3": "not claimed"}
     checks = [
         SpotCheck(row="row-0", repeat=0, faults=["step 3: 2 labels are not those of the source"]),
         SpotCheck(row="row-0", repeat=1, steps=[3]),
         SpotCheck(row="row-1", repeat=0, steps=[3], shown="fewer digits"),
+        SpotCheck(row="row-2", repeat=0, steps=[3]),
         SpotCheck(row="row-3", repeat=0, steps=[3]),
+        SpotCheck(row="row-4", repeat=0, steps=[3]),
     ]
-    assert list(spot_checks.row_verdicts(proof, rows, checks).values()) == ["not proved", IN_FLOAT64, "proved", "not claimed"]
+    assert list(spot_checks.row_verdicts(proof, runs, checks).values()) == [
+        "not proved", IN_FLOAT64, "proved", "not claimed", IN_FLOAT64, IN_FLOAT64
+    ], "of row 4 one run is not judged, of row 5 none"  # fmt: skip
     for lacking in ({"steps": [3], "missing": [7]}, {"has_fingerprints": True}):
         check = SpotCheck(row="row-2", repeat=0, **lacking)
-        assert spot_checks.row_verdicts(proof, rows, [check])["row-2"] == "not examined"
+        assert spot_checks.row_verdicts(proof, runs, [check])["row-2"] == "not examined"
 
 
 def test_an_input_that_makes_batches_ahead_keeps_most_steps_of_an_epoch_on_the_clock() -> None:

@@ -1,27 +1,78 @@
-"""Run a twin as it is timed, with a defect that begins late, and another word for each run.
+"""Run a twin as it is timed, with a defect that acts in some of its steps alone.
 
-    python -m tests.planted.late FRAMEWORK OUT SPEC DEFECT ...
+    python -m tests.planted.late FRAMEWORK OUT SPEC DEFECT[.WHEN[.NUMBER]] ...
 
-Each run goes to OUT/DEFECT. The defects are planted one after another in one process, around the twin's own trainer, and are
-the same for both frameworks.
+Each run goes to OUT/DEFECT.WHEN.NUMBER, with a word of its own: so others of its steps are recorded. NUMBER is its seed. WHEN
+is one of `WHENS`. The defects are planted one after another in one process, around the twin's own trainer, and are the same for
+both frameworks.
+
+As a user's own model (`model: tests.planted.late`) it plants CONVTWINS_PLANTED in the last rank of a run.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from common.data.batches import Epoch, Plan
 from common.machine import placement
+from common.models.architectures import Architecture
 from common.processes import entry
 from common.training.trainer import Batch, Trainer
+from tests.planted import clock
+from tests.twins import own_plain_model
 
 LATE_EPOCH = 4
-"""From which on a defect acts."""
+"""From which on a late defect acts."""
+When = Callable[[int], bool]
+"""Whether a defect acts in a step of the run, from 0."""
+
+
+class Steps:
+    """What a trainer has done so far, for defects that depend on it."""
+
+    def __init__(self, trainer: Any) -> None:
+        self.in_epoch: int = trainer._plan.steps_per_epoch
+        self.loss = np.inf
+        """Of the step before."""
+        train = trainer.train_step
+
+        def watched(*given: Any) -> Any:
+            outputs = train(*given)
+            self.loss = float(trainer.fetch([outputs[0]])[0])
+            return outputs
+
+        trainer.train_step = watched
+
+
+WHENS: dict[str, Callable[[Steps], When]] = {
+    "late": lambda steps: lambda step: step >= (LATE_EPOCH - 1) * steps.in_epoch,
+    "rare": lambda steps: lambda step: np.random.default_rng(step).random() < 0.25,
+    "by_loss": lambda steps: lambda step: steps.loss < LOW_LOSS,
+    "by_epoch": lambda steps: lambda step: step // steps.in_epoch + 1 == LATE_EPOCH,
+    "by_step": lambda steps: lambda step: step % 3 == 2,
+}
+LOW_LOSS = 2.28
+
+
+def architecture(num_classes: int, image_size: int) -> Architecture:
+    planted = os.environ.get("CONVTWINS_PLANTED")
+    if planted and os.environ.get("RANK") == str(int(os.environ.get("WORLD_SIZE", "1")) - 1):
+        clock.wrap_trainer(lambda trainer: plant(planted, trainer))
+    return own_plain_model.architecture(num_classes, image_size)
+
+
+def plant(name: str, trainer: Any) -> None:
+    """Plant `DEFECT[.WHEN[.NUMBER]]`. The default is `late`."""
+    defect, when, *_ = [*name.split("."), "late"]
+    PLANTS[defect](trainer, WHENS[when](Steps(trainer)))
 
 
 def main(framework: str, out: Path, spec_file: str, names: Sequence[str]) -> int:
@@ -44,16 +95,21 @@ def main(framework: str, out: Path, spec_file: str, names: Sequence[str]) -> int
 
         def build(*given: Any, name: str = name) -> Trainer:
             trainer = twin.build(*given)
-            PLANTS[name](trainer)
+            plant(name, trainer)
             return trainer
 
+        values = json.loads(Path(spec_file).read_text(encoding="utf-8"))
+        own = out / f"{name}.json"
+        own.write_text(
+            json.dumps(values | {"seed": int(name.split(".")[2])} if name.count(".") == 2 else values), encoding="utf-8"
+        )
         planted = dataclasses.replace(twin, build=build, configure=configure)
         code = entry.main(
             framework,
             lambda planted=planted: planted,
             module.rendezvous,
             module.switches,
-            ["run", spec_file, "--out", str(out / name)],
+            ["run", str(own), "--out", str(out / name)],
         )
         (out / name / "spot_checks.txt").write_text(f"word of {name}", encoding="utf-8")
         Plan.draw, Plan.learning_rate = draw, rate
@@ -62,74 +118,92 @@ def main(framework: str, out: Path, spec_file: str, names: Sequence[str]) -> int
     return entry.EXIT_OK
 
 
-def nothing(trainer: Any) -> None:
+def nothing(trainer: Any, when: When) -> None:
     """The clean twin."""
 
 
-def nothing_recorded(trainer: Any) -> None:
+def nothing_recorded(trainer: Any, when: When) -> None:
     """Without a word of a launcher."""
 
 
-def images_of_the_batch_before(trainer: Any) -> None:
+def images_of_the_batch_before(trainer: Any, when: When) -> None:
     """Ids and labels as planned."""
-    _in_batches(trainer, lambda batch, before: batch._replace(images=before.images))
+    _in_batches(trainer, when, lambda batch, before: batch._replace(images=before.images))
 
 
-def labels_of_the_batch_before(trainer: Any) -> None:
-    _in_batches(trainer, lambda batch, before: batch._replace(labels=before.labels))
+def labels_of_the_batch_before(trainer: Any, when: When) -> None:
+    _in_batches(trainer, when, lambda batch, before: batch._replace(labels=before.labels))
 
 
-def other_examples(trainer: Any) -> None:
+def other_examples(trainer: Any, when: When) -> None:
     """Whole batches are trained twice, and every other one never."""
-    _in_batches(trainer, lambda batch, before: before)
+    _in_batches(trainer, when, lambda batch, before: before)
 
 
-def flips_of_the_first_epoch(trainer: Any) -> None:
+def images_are_brighter(trainer: Any, when: When) -> None:
+    """By one level of 256."""
+    _in_batches(trainer, when, lambda batch, before: batch._replace(images=batch.images + 1))
+
+
+def images_are_black(trainer: Any, when: When) -> None:
+    _in_batches(trainer, when, lambda batch, before: batch._replace(images=batch.images * 0))
+
+
+def labels_are_the_next_class(trainer: Any, when: When) -> None:
+    _in_batches(trainer, when, lambda batch, before: batch._replace(labels=(batch.labels + 1) % 10))
+
+
+def labels_are_one_class(trainer: Any, when: When) -> None:
+    _in_batches(trainer, when, lambda batch, before: batch._replace(labels=batch.labels * 0))
+
+
+def flips_of_the_first_epoch(trainer: Any, when: When) -> None:
     draw = Plan.draw
 
     def drawn(plan: Plan, epoch: int) -> Epoch:
-        own = draw(plan, epoch)
-        return own if epoch < LATE_EPOCH else dataclasses.replace(own, flips=draw(plan, 1).flips)
+        own, begin = draw(plan, epoch), (epoch - 1) * plan.steps_per_epoch
+        is_on = epoch > 1 and any(map(when, range(begin, begin + plan.steps_per_epoch)))
+        return dataclasses.replace(own, flips=draw(plan, 1).flips) if is_on else own
 
     Plan.draw = drawn
 
 
-def schedule_is_late(trainer: Any) -> None:
+def schedule_is_late(trainer: Any, when: When) -> None:
     """By an epoch, in the plan of this process."""
     rate = Plan.learning_rate
-    Plan.learning_rate = lambda plan, step: rate(plan, max(step - plan.steps_per_epoch, 0))
+    Plan.learning_rate = lambda plan, step: rate(plan, max(step - plan.steps_per_epoch, 0) if when(step) else step)
 
 
-def rate_is_larger(trainer: Any) -> None:
+def rate_is_larger(trainer: Any, when: When) -> None:
     """Inside the update, so that nothing outside shows it."""
-    _in_steps(trainer, lambda train, batch, number, rate: train(batch, number, 1.02 * rate))
+    _in_steps(trainer, when, lambda train, batch, number, rate: train(batch, number, 1.02 * rate))
 
 
-def gradients_are_longer(trainer: Any) -> None:
+def gradients_are_longer(trainer: Any, when: When) -> None:
     """By 3 %: the mean over one example less."""
-    _in_steps(trainer, lambda train, batch, number, rate: train(batch, number - 1, rate))
+    _in_steps(trainer, when, lambda train, batch, number, rate: train(batch, number - 1, rate))
 
 
-def a_bias_rests(trainer: Any) -> None:
+def a_bias_rests(trainer: Any, when: When) -> None:
     def rest(train: Any, batch: Batch, number: int, rate: float) -> Any:
         before = trainer.weights()["dense.bias"].copy()
         outputs = train(batch, number, rate)
         trainer.load_weights({**trainer.weights(), "dense.bias": before})
         return outputs
 
-    _in_steps(trainer, rest)
+    _in_steps(trainer, when, rest)
 
 
-def momentum_is_forgotten(trainer: Any) -> None:
+def momentum_is_forgotten(trainer: Any, when: When) -> None:
     def forget(train: Any, batch: Batch, number: int, rate: float) -> Any:
         slots = {slot: {name: 0 * array for name, array in each.items()} for slot, each in trainer.slots().items()}
         trainer.load_slots(slots, trainer.weights())
         return train(batch, number, rate)
 
-    _in_steps(trainer, forget)
+    _in_steps(trainer, when, forget)
 
 
-def updates_are_left_out(trainer: Any) -> None:
+def updates_are_left_out(trainer: Any, when: When) -> None:
     """Every second one."""
     done = 0
 
@@ -142,10 +216,10 @@ def updates_are_left_out(trainer: Any) -> None:
             trainer.load_slots(slots, weights)
         return outputs
 
-    _in_steps(trainer, leave_out)
+    _in_steps(trainer, when, leave_out)
 
 
-def images_are_swapped_inside_the_step(trainer: Any) -> None:
+def images_are_swapped_inside_the_step(trainer: Any, when: When) -> None:
     """The loop hands over the right batch."""
     kept: list[Batch] = []
 
@@ -154,26 +228,26 @@ def images_are_swapped_inside_the_step(trainer: Any) -> None:
         other = kept[0] if len(kept[0].labels) == len(batch.labels) else batch
         return train(batch._replace(images=other.images), number, rate)
 
-    _in_steps(trainer, swap)
+    _in_steps(trainer, when, swap)
 
 
-def losses_are_told_smaller(trainer: Any) -> None:
+def losses_are_told_smaller(trainer: Any, when: When) -> None:
     def smaller(train: Any, batch: Batch, number: int, rate: float) -> Any:
         loss, correct = train(batch, number, rate)
         return 0.98 * loss, correct
 
-    _in_steps(trainer, smaller)
+    _in_steps(trainer, when, smaller)
 
 
-def right_predictions_are_told_more(trainer: Any) -> None:
+def right_predictions_are_told_more(trainer: Any, when: When) -> None:
     def more(train: Any, batch: Batch, number: int, rate: float) -> Any:
         loss, correct = train(batch, number, rate)
         return loss, correct + 2
 
-    _in_steps(trainer, more)
+    _in_steps(trainer, when, more)
 
 
-PLANTS: dict[str, Callable[[Any], None]] = {
+PLANTS: dict[str, Callable[[Any, When], None]] = {
     plant.__name__: plant
     for plant in (
         nothing,
@@ -181,6 +255,10 @@ PLANTS: dict[str, Callable[[Any], None]] = {
         images_of_the_batch_before,
         labels_of_the_batch_before,
         other_examples,
+        images_are_brighter,
+        images_are_black,
+        labels_are_the_next_class,
+        labels_are_one_class,
         flips_of_the_first_epoch,
         schedule_is_late,
         rate_is_larger,
@@ -195,18 +273,18 @@ PLANTS: dict[str, Callable[[Any], None]] = {
 }
 
 
-def _in_batches(trainer: Any, change: Callable[[Batch, Batch], Batch]) -> None:
-    """Change late batches of equal size, given the one before."""
-    feed = trainer.feed
+def _in_batches(trainer: Any, when: When, change: Callable[[Batch, Batch], Batch]) -> None:
+    """Change batches, given the one of equal size before."""
+    feed, in_epoch = trainer.feed, trainer._plan.steps_per_epoch
 
     def changed_feed() -> Any:
         start = feed()
 
         def changed(epoch: int, steps: Sequence[int]) -> Iterator[Batch]:
             before: Batch | None = None
-            for batch in start(epoch, steps):
-                is_late = epoch >= LATE_EPOCH and before is not None and len(before.labels) == len(batch.labels)
-                yield change(batch, before) if is_late and before is not None else batch
+            for step, batch in zip(steps, start(epoch, steps), strict=False):
+                is_on = before is not None and len(before.labels) == len(batch.labels)
+                yield change(batch, before) if is_on and when((epoch - 1) * in_epoch + step) else batch
                 before = batch
 
         return changed
@@ -214,13 +292,12 @@ def _in_batches(trainer: Any, change: Callable[[Batch, Batch], Batch]) -> None:
     trainer.feed = changed_feed
 
 
-def _in_steps(trainer: Any, step: Callable[..., Any]) -> None:
-    """Do late steps otherwise."""
-    train, plan = trainer.train_step, trainer._plan
+def _in_steps(trainer: Any, when: When, step: Callable[..., Any]) -> None:
+    """Do steps otherwise."""
+    train = trainer.train_step
 
     def changed(batch: Batch, number: int, rate: float) -> Any:
-        is_late = trainer.updates >= (LATE_EPOCH - 1) * plan.steps_per_epoch
-        return step(train, batch, number, rate) if is_late else train(batch, number, rate)
+        return step(train, batch, number, rate) if when(trainer.updates) else train(batch, number, rate)
 
     trainer.train_step = changed
 

@@ -424,10 +424,9 @@ def test_one_core_has_one_serial_row(fake_twins: pytest.MonkeyPatch) -> None:
     assert [row.id for row in matrix.rows({"cores": 1}, ["left"], ["serial"], 2)] == ["left-serial-1core"]
 
 
-def _stand_in(verdict: str, *, remembered: bool = False, trajectories: store.Trajectories | None = None) -> Any:
+def _stand_in(verdict: str, *, remembered: bool = False) -> Any:
     def prove(timed: Spec, frameworks: list[str], modes: list[str], **settings: Any) -> Any:
         settings["progress"]("rung 5")
-        examined = [f"{name} {settings['timed_runs'][name].digest}" for name in frameworks]
         rung = certificate.Rung(
             name="5 losses", model=timed.model, optimizer="sgd", precision="float64", steps=50, max_relative_difference=3e-15,
             step=49, tolerance=1e-12, reason="rounding", status="passed",
@@ -435,8 +434,7 @@ def _stand_in(verdict: str, *, remembered: bool = False, trajectories: store.Tra
         return SimpleNamespace(
             verdict=verdict, sentence=f"losses agree within 3e-15{', remembered' * remembered}", rungs=[rung],
             not_claimed={"data_parallel": "why not"}, compared_with={"pipeline": "serial in parts"},
-            mode_verdict=lambda framework, mode: verdict, levels=["usual"], examined=examined, shown=[],
-            remembered=remembered, trajectories=trajectories,
+            mode_verdict=lambda framework, mode: verdict, levels=["usual"], remembered=remembered,
         )  # fmt: skip
 
     return prove
@@ -446,7 +444,7 @@ def _stand_in(verdict: str, *, remembered: bool = False, trajectories: store.Tra
 def test_the_verdict_of_the_proof_stands_with_the_table(
     fake_twins: pytest.MonkeyPatch, tmp_path: Path, verdict: str, headline: str, code: int
 ) -> None:
-    """This proof has examined the runs on most cores alone, so not every serial row is proved as it is timed."""
+    """These runs recorded no steps, so no row is proved as it is timed."""
     fake_twins.setattr(ladder, "prove", _stand_in(verdict))
     arguments = [argument for argument in QUICK if argument != "--no-proof"]
     done = compare("run", *arguments, "--out", tmp_path / "out")
@@ -469,7 +467,7 @@ def test_runs_that_are_not_as_planned_refute_the_proof_and_leave_no_verdict(
     wrong = store.SpotCheck(
         row="left-serial-2cores", repeat=1, steps=[3], faults=["step 3: 2 labels are not those of the source"]
     )
-    fake_twins.setattr(spot_checks, "judge", lambda runs, progress: [wrong] if runs else [])
+    fake_twins.setattr(spot_checks, "judge", lambda runs, *rest: [wrong] if runs else [])
     arguments = [argument for argument in QUICK if argument != "--no-proof"]
     for words in ((*arguments, "--repeats", "5", "--out", tmp_path / "out"), ("--resume", tmp_path / "out")):
         done = compare("run", *words)
@@ -514,37 +512,43 @@ def test_a_proof_that_breaks_off_proves_nothing_and_the_runs_go_on(fake_twins: p
     assert all(len(repeats) == 1 for repeats in store.read(tmp_path / "out").runs.values())
 
 
-def copies(second: float, number: int) -> store.Trajectories:
-    """Copies of a run, of which the last one has this second loss."""
-    each = [[2.3, 2.0]] * number + [[2.3, second]]
-    return store.Trajectories(cores=2, steps=2, losses={"left": each, "right": each})
-
-
-def test_a_row_that_leaves_the_distance_of_a_few_copies_is_judged_by_more(
+def test_recorded_steps_that_would_fill_the_disk_are_judged_between_two_runs_and_stay_known(
     fake_twins: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Planted: of the few copies none turns the ReLU that rounding has turned in one row. Of more copies, one does."""
-    made_of: list[store.Trajectories] = []
+    """At the end of a repeat. Records of repeats that were added one by one count together."""
+    calls: list[tuple[int, int]] = []
 
-    def more(few: store.Trajectories, *arguments: object, **settings: object) -> store.Trajectories:
-        made_of.append(few)
-        return copies(2.00015, ladder.MORE_COPIES)
+    def judge(runs: list[spot_checks.Timed], known: list[store.SpotCheck], *rest: object) -> list[store.SpotCheck]:
+        calls.append((len(runs), len(known)))
+        for *_, folder in runs:
+            (folder / "spot_check_2_before.safetensors").unlink(missing_ok=True)
+        return [
+            store.SpotCheck(row=row.id, repeat=repeat, started_at=result.started_at, steps=[3])
+            for row, repeat, result, _ in runs
+        ]
 
-    few = copies(2.0, ladder.COPIES)
-    fake_twins.setattr(ladder, "prove", _stand_in("proved", trajectories=few))
-    fake_twins.setattr(ladder, "with_more_copies", more)
+    execute = executor.execute
+
+    def recording(row: Row, repeat: int, folder: Path, *given: Any, **named: Any) -> Any:
+        result = execute(row, repeat, folder, *given, **named)
+        (store.run_folder(folder, row.id, repeat) / "spot_check_2_before.safetensors").write_bytes(bytes(10))
+        return result
+
+    fake_twins.setattr(executor, "execute", recording)
+    fake_twins.setattr(ladder, "prove", _stand_in("proved"))
+    fake_twins.setattr(spot_checks, "judge", judge)
+    fake_twins.setattr(spot_checks, "MOST_BYTES", 10 * 2 * 5 + 5)  # of five repeats of two rows, and one more run
     arguments = [argument for argument in QUICK if argument != "--no-proof"]
-    behave(fake_twins, left__serial__2="followed", right__serial__2="followed")
-    compare("run", *arguments, "--out", tmp_path / "near")
-    assert made_of == []
-    behave(fake_twins, left__serial__2="followed", right__serial__2="turned")
-    done = compare("run", *arguments, "--out", tmp_path / "turned")
-    assert made_of == [few] and "Rounding explains this. Copies of the run differ as much" in re.sub(r"\s+", " ", done.stdout)
-    proof = store.read_plan(tmp_path / "turned").proof
-    assert proof is not None and proof.trajectories == copies(2.00015, ladder.MORE_COPIES)
+    asked = ("--until-decided", "--repeats", "5", "--most-repeats", "7", "--smallest-effect", "0.01%")
+    done = compare("run", *arguments, *asked, "--out", tmp_path / "out")
+    stored = store.read(tmp_path / "out")
+    proof = stored.comparison.proof
+    assert proof is not None, done.output
+    assert len(proof.spot_checks) == sum(map(len, stored.runs.values())) > 10
+    assert calls[0] == (12, 0) and sum(number for number, _ in calls) == len(proof.spot_checks)
 
 
-@pytest.mark.parametrize("moment", ["more copies", "the report"])
+@pytest.mark.parametrize("moment", ["recorded steps", "the report"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_after_the_last_run_still_gives_the_report_and_the_way_to_go_on(
     fake_twins: pytest.MonkeyPatch, tmp_path: Path, number: signal.Signals, moment: str
@@ -555,19 +559,18 @@ def test_an_interrupt_after_the_last_run_still_gives_the_report_and_the_way_to_g
         if at == moment:
             os.kill(os.getpid(), number)
 
-    def more(*arguments: object, **settings: object) -> store.Trajectories:
-        interrupt("more copies")
-        return copies(2.00015, ladder.MORE_COPIES)
+    def judge(*arguments: object) -> list[store.SpotCheck]:
+        interrupt("recorded steps")
+        return []
 
     def draw(drawings: Any, folder: Path) -> list[Path]:
         interrupt("the report")
         return write_empty(drawings, folder)
 
-    fake_twins.setattr(ladder, "prove", _stand_in("proved", trajectories=copies(2.0, ladder.COPIES)))
-    fake_twins.setattr(ladder, "with_more_copies", more)
+    fake_twins.setattr(ladder, "prove", _stand_in("proved"))
+    fake_twins.setattr(spot_checks, "judge", judge)
     fake_twins.setattr(plots, "write_all", draw)
     arguments = [argument for argument in QUICK if argument != "--no-proof"]
-    behave(fake_twins, left__serial__2="followed", right__serial__2="turned")
     done = compare("run", *arguments, "--out", out)
     assert done.exit_code == 128 + number
     assert f"Report: {out}/report.md, report.html" in done.stdout and (out / "report.md").exists()

@@ -89,7 +89,7 @@ import sys
 from common.processes import entry
 entry.leave = lambda code: sys.exit(code and 1)
 """
-COPIES = """
+OTHER_STATE = """
 from pytorch_impl.parallel import Trainer
 first = []
 load_state = Trainer.load_state
@@ -214,12 +214,12 @@ def test_a_twin_of_a_package_is_described_and_trains_as_the_referee_does(plant: 
         pytest.param(PIXELS, "training", "trains on other pixels", marks=pytest.mark.slow),
         pytest.param(GRADIENTS, "single steps", "float64: 8 one step in float64: gradients differ", marks=pytest.mark.slow),
         pytest.param(EXIT_CODE, "bad input", "data without images must end with exit code 4", marks=pytest.mark.slow),
-        pytest.param(COPIES, "trajectories", "their weights were not loaded", marks=pytest.mark.slow),
+        pytest.param(OTHER_STATE, "single steps", "differs if its state is loaded", marks=pytest.mark.slow),
         pytest.param(STREAMED, "input", "loading-streaming gives other pixels", marks=pytest.mark.slow),
         pytest.param(MEAN, "modes", "gradients", marks=pytest.mark.slow),
         pytest.param(NO_SLOTS, "single steps", "slots must be buffer", marks=pytest.mark.slow),
     ],
-    ids=["momentum", "pixels", "gradients", "exit code", "copies", "streamed", "mean", "slots"],
+    ids=["momentum", "pixels", "gradients", "exit code", "state", "streamed", "mean", "slots"],
 )
 def test_a_planted_defect_is_named(plant: Callable[[str], Trial], defect: str, check: str, words: str) -> None:
     found = tried(plant(defect), check)

@@ -41,10 +41,6 @@ def main(framework: str) -> int:
     return train(framework, run, arguments.out, arguments.repeat, behaviour)
 
 
-SECOND_LOSSES = {"followed": 2.0, "turned": 2.0002}
-"""What two runs have at step 2, if rounding has turned a ReLU in one."""
-
-
 def describe(framework: str, behaviours: dict[str, str]) -> dict[str, object]:
     def mode(name: str) -> dict[str, object]:
         lacking = behaviours.get(f"{framework}-{name}") == "unavailable"
@@ -83,8 +79,6 @@ def train(framework: str, run: spec.Spec, out: Path, repeat: int, behaviour: str
     }
     if behaviour == f"disturbed in {repeat}":
         facts["noise"] = Noise(cores_taken=0.4)
-    if behaviour in SECOND_LOSSES:
-        facts["step_losses"] = [facts["first_step_loss"], SECOND_LOSSES[behaviour]]
     per_epoch, total = planned(run)
     event_log.append_event(out, "start", total_epochs=-(-total // per_epoch), total_steps=total, steps_per_epoch=per_epoch)
     event_log.append_event(out, "first_step", seconds=0.1, loss=facts["first_step_loss"])
