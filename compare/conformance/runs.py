@@ -10,6 +10,7 @@ import numpy as np
 
 from common.artifacts import checkpoint, results, trained
 from common.artifacts.records import RecordError
+from common.artifacts.schema import RunResult
 from common.artifacts.trained import Trained
 from common.data.batches import Plan, order_digest
 from common.data.sources import Dataset
@@ -20,6 +21,7 @@ from common.spec import Spec
 from common.training import inference
 from compare.conformance import evaluation
 from compare.conformance.trial import TOLERANCE, Faults, Trial, last_line, loaded, spec_of
+from compare.core.differences import FLOAT32_TOLERANCE, relative_difference
 from compare.core.errors import LaunchError
 from compare.execution import contestants, launch
 from compare.proof.differences import scaled
@@ -58,12 +60,12 @@ def check(trial: Trial) -> Faults:
             yield f"the result's {name} is not {wanted}. Received: {received}"
     if lacking := {"layout", "graph", "mechanism"} - result.conditions.keys():
         yield f"the result's conditions lack {', '.join(sorted(lacking))}, see `sets` and `mechanism` of describe"
-    yield from _resumed(trial, what, result.predictions_hash)
+    yield from _resumed(trial, what, result)
     yield from _trained(trial, folder / results.BEST_FILE, dataset)
 
 
-def _resumed(trial: Trial, what: Spec, predictions_hash: str | None) -> Faults:
-    """A run that is cut short after an epoch goes on from its checkpoint, to the same predictions."""
+def _resumed(trial: Trial, what: Spec, whole: RunResult) -> Faults:
+    """A run that is cut short after an epoch goes on from its checkpoint, to the predictions and the loss of a whole one."""
     folder = trial.out / "cut-short"
     words = ["run", str(trial.written(what, "cut-short-spec")), "--out", str(folder)]
     log, process, code = folder.with_suffix(".log"), None, None
@@ -93,8 +95,10 @@ def _resumed(trial: Trial, what: Spec, predictions_hash: str | None) -> Faults:
     result = results.load(again / results.RESULT_FILE)
     if result.resumes != 1:
         yield f"run --resume starts over. Received: {result.started_over}"
-    if result.predictions_hash != predictions_hash:
+    if result.predictions_hash != whole.predictions_hash:
         yield "a run that goes on from its checkpoint makes other predictions than one that was left alone"
+    elif result.test and whole.test and (apart := relative_difference(result.test.loss, whole.test.loss)) > FLOAT32_TOLERANCE:
+        yield f"a run that goes on from its checkpoint has another loss than one that was left alone, by {apart:.1e} of it"
 
 
 def _trained(trial: Trial, best: Path, dataset: Dataset) -> Faults:
