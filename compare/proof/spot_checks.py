@@ -55,7 +55,7 @@ COMPUTED_FLOPS = 4e10
 """Of the recorded steps that the referee computes again, all runs together: some six seconds on two cores. At least one of each
 row."""
 MOST_BYTES = 2**32
-"""Of recorded steps on disk. Beyond that they are judged between two runs: those of 30 runs of ResNet18 would take 20 GB."""
+"""Of recorded steps on disk. Beyond that they are judged when a repeat ends: those of 30 runs of ResNet18 would take 20 GB."""
 HASHED_BYTES = 2**33
 """Of augmented images whose hashes are computed, for all runs of a training: some twenty seconds. Of longer trainings some
 epochs are drawn, and the first one in which runs differ."""
@@ -141,11 +141,11 @@ def judge(
     Args:
         runs: of one comparison.
         known: of its other runs.
-        others: all runs of the comparison. Of epochs in which they differ from these, every example is computed.
+        others: all runs of the comparison. If they differ from these in an epoch, every example of it is computed.
         progress: called with what is being done.
     """
     recorded = [
-        _Recorded(run.row, run.folder, step - 1, dict(enumerate(run.result.step_losses, start=1)).get(step))
+        _Recorded(run.row, run.folder, step - 1, next(iter(run.result.step_losses[step - 1 : step]), None))
         for run in runs
         for step in run.result.spot_checks
     ]
@@ -244,7 +244,7 @@ def first_losses(stored: Stored) -> list[Rung]:
             truth = _Truth(run := specs[key])
             if relative_difference(min(told), max(told)) <= FLOAT32_TOLERANCE or _unknown(run, truth):
                 continue
-            if truth.is_sampled:
+            if truth.is_sampled or run.augmentation.brightness:
                 continue  # an honest image may differ from the referee's by a level
             if key[0] not in judges:
                 judges[key[0]] = single_steps.Judge(truth.architecture, truth.first_step(), [0], truth.plan, is_timed=True)
@@ -322,9 +322,9 @@ class _Truth:
 
     @property
     def is_sampled(self) -> bool:
-        """Whether pixels lie between those of the source, so that they may be off by `LEVELS`."""
+        """Whether pixels lie between those of the source, which takes `SAMPLED` times as long."""
         given = self.run.augmentation
-        return bool(given.rotation_degrees or given.shear_degrees or given.zoom or given.brightness)
+        return bool(given.rotation_degrees or given.shear_degrees or given.zoom)
 
     @cached_property
     def dataset(self) -> Dataset:
