@@ -16,7 +16,10 @@ from tensorflow_impl import models
 
 # Twin: a Keras model names its layers' inputs, which a second model returns. torch's functions are watched as they are called.
 class Decisions:
-    """The inputs of a model's ReLUs and max-poolings, and what they decide.
+    """What a model's ReLUs return and its max-poolings take, and what they decide.
+
+    A ReLU's output is above zero where its input is. The input itself is not asked for: then its layer could not be computed in
+    one kernel with the ReLU, as a training step does, and a value next to zero would be rounded otherwise.
 
     Args:
         model: as `models.build` makes it from this architecture.
@@ -25,11 +28,15 @@ class Decisions:
     def __init__(self, model: keras.Model, architecture: Architecture) -> None:
         self._points = list(architectures.deciding(architecture.layers))
         self._layers = [models.find_layer(model, name) for name, _ in self._points]
-        self._inputs = keras.Model(model.inputs, [layer.input for layer in self._layers])
+        seen = [
+            layer.input if isinstance(point, architectures.MaxPool) else layer.output
+            for (_, point), layer in zip(self._points, self._layers, strict=True)
+        ]
+        self._seen = keras.Model(model.inputs, seen)
 
     def seen(self, inputs: list[tf.Tensor]) -> list[tf.Tensor]:
         """The images of each max-pooling, and which values pass each ReLU, in training mode on what the model takes."""
-        images = self._inputs(inputs, training=True)
+        images = self._seen(inputs, training=True)
         images = images if isinstance(images, list) else [images]
         pools = [isinstance(point, architectures.MaxPool) for _, point in self._points]
         return [tf.cast(x, tf.float32) if is_pool else x > 0 for x, is_pool in zip(images, pools, strict=True)]
