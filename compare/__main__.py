@@ -134,7 +134,10 @@ class _Commands(TyperGroup):
                 module = importlib.import_module(MODULES[cmd_name])
             only.command(cmd_name, cls=_Command, context_settings=_SETTINGS)(module.command)
             self.commands[cmd_name] = get_command(only)
-            self.commands[cmd_name].params += [each for each in self.params if each.name == "version"]
+            own = self.commands[cmd_name]
+            own.params += [each for each in self.params if each.name == "version"]
+            if any("--json" in each.opts for each in own.params):  # it reports
+                own.params += _options_of_reports()
         return self.commands.get(cmd_name)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -159,6 +162,32 @@ def _help_of(name: str) -> str:
     source = (Path(__file__).parents[1] / f"{MODULES[name].replace('.', '/')}.py").read_text(encoding="utf-8")
     told = re.search(r'^def command\(.*?^    """(.*?)"""', source, re.MULTILINE | re.DOTALL)
     return inspect.cleandoc(told[1]) if told else ""
+
+
+def _show_all(asked: bool) -> None:
+    from compare.core import terminal
+
+    terminal.show_all(asked)
+
+
+def _report(
+    full: Annotated[
+        bool,
+        typer.Option(
+            "--full",
+            help="Print everything: all tables, findings and cautions. Without it, the first screen.",
+            callback=_show_all,
+            expose_value=False,
+        ),
+    ] = False,
+) -> None:
+    """Has the option of all commands that report."""
+
+
+def _options_of_reports() -> list[Any]:
+    only = typer.Typer(add_completion=False)
+    only.command(cls=_Command)(_report)
+    return [each for each in get_command(only).params if each.name == "full"]
 
 
 def _show_version(asked: bool) -> None:

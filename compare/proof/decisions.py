@@ -154,6 +154,7 @@ class Decider:
         turned: ties that it decides otherwise than the leader.
         mean_of: BatchNorm's mean.
         resum: adds up the gradient of a convolution's kernel, see `term_after_term`.
+        measures: how near the leader's ties are, where it turns none.
     """
 
     def __init__(
@@ -162,10 +163,12 @@ class Decider:
         turned: Sequence[Tie] = (),
         mean_of: Callable[[Array], Array] = layers.mean,
         resum: Callable[[Array, Array, Array], Array] | None = None,
+        *,
+        measures: bool = True,
     ) -> None:
         self.mean_of, self.resum = mean_of, resum
         self.points: list[_Point] = [] if leader is None else leader.points
-        self._leads, self._measures = leader is None, not turned
+        self._leads, self._measures = leader is None, measures and not turned
         self._turned = turned
         self._next = 0
         self.recorded: dict[int, Any] = {}
@@ -183,9 +186,7 @@ class Decider:
 
     def follower(self, turned: Sequence[Tie] = ()) -> Decider:
         """Takes this one's decisions and measures nothing."""
-        found = Decider(self, turned)
-        found._measures = False
-        return found
+        return Decider(self, turned, measures=False)
 
     def as_recorded(self, recorded: Sequence[npt.NDArray[np.int64]], parts: Sequence[Any]) -> tuple[Decider, int, int] | None:
         """(a pass that decides as a framework did; how many decisions differ; how many of these rounding does not explain).
@@ -197,7 +198,7 @@ class Decider:
         Returns:
             None: nothing that fits was recorded.
         """
-        number, found, turned, unexplained = len(self.points) // len(parts), Decider(self), 0, 0
+        number, found, turned, unexplained = len(self.points) // len(parts), self.follower(), 0, 0
         if len(recorded) != number:
             return None
         for layer, words in enumerate(recorded):
@@ -210,7 +211,6 @@ class Decider:
                 differ, beyond = point.turned(whole[own])
                 turned, unexplained = turned + differ, unexplained + beyond
                 found.recorded[part * number + layer] = whole[own]
-        found._measures = False
         return found, turned, unexplained
 
     def forget_values(self) -> None:

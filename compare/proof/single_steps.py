@@ -7,8 +7,9 @@ statistic is judged on its own scale.
 In float32, the referee's float64 step from the same state is the truth. The tolerance comes from the referee alone. It does
 the step again in plain float32, from weights and pixels moved by one unit in the last place. Its means of BatchNorm, and
 gradients of convolutions' kernels, err as long sums do. A framework may be `ROUNDING_FACTOR` times as far from the truth as
-the farthest of these copies. ReLU and max-pooling decide in them as they do in float64. Where rounding decided otherwise, the
-referee takes the decision over (see `decisions`).
+the farthest of these copies. Three copies may all come close to it by chance. So before a framework is called wrong, it may be
+as many times as far as the root mean square of `MOST_COPIES`. ReLU and max-pooling decide in the copies as they do in float64.
+Where rounding decided otherwise, the referee takes the decision over (see `decisions`).
 
 In float64 each step is compared with that of the first framework, within `TOLERANCE`. The scale of a gradient is its largest
 component. Where that fails, it is for each component the sum of the absolute values that it adds up, as the referee finds them.
@@ -26,7 +27,7 @@ import hashlib
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -70,6 +71,9 @@ OF_TERMS = "on the scale of what each component adds up"
 COPIES = 3
 """Of the step in float32. BatchNorm of the first adds in eight lanes, as a vector unit does. That of the others errs as sums in
 the worst order do. See `decisions.rough_mean`. The second adds up convolutions' kernels as one thread does, term after term."""
+MOST_COPIES = 12
+"""Where a framework is beyond what three copies allow. Where BatchNorm sees few values, one direction carries most of the
+rounding. Each copy then errs by a single random number, and three of these are small together once in some hundred steps."""
 ROUNDING_FACTOR = 8.0
 TIE_FACTOR = 2.0
 """Rounding may decide where a value is closer to zero, or to another maximum, than so many times the copies' error (root mean
@@ -330,6 +334,17 @@ class Judge:
         return found if len(nearest) == len(truth.ties) else None
 
     def _judged(self, what: Spec, recorded: Mapping[str, npt.NDArray[Any]], framework: str, number: int, step: int) -> _Found:
+        found = self._held(what, recorded, framework, number, step)
+        ratio = max(finding.ratio for _, finding in found.differences)
+        if what.precision == "float64" or not 1 < ratio <= HOPELESS:
+            return found
+        key = step, (division := self._division(what, step)).key
+        self._truths[key] = self._of_referee(what, step, division, MOST_COPIES)
+        self._any_decision.pop(key, None)
+        return self._held(what, recorded, framework, number, step)
+
+    def _held(self, what: Spec, recorded: Mapping[str, npt.NDArray[Any]], framework: str, number: int, step: int) -> _Found:
+        """A recorded step, held against the truth and its tolerances."""
         if self.stopped:
             raise CancelledError
         truth = self._truth(what, step)
@@ -659,12 +674,12 @@ class Judge:
         gradients = truth.allowed.gradients | {name: TOLERANCE * known[name] for name in arrays}
         return truth._replace(allowed=truth.allowed._replace(gradients=gradients))
 
-    def _of_referee(self, what: Spec, step: int, division: _Division) -> Truth:
+    def _of_referee(self, what: Spec, step: int, division: _Division, copies: int = COPIES) -> Truth:
         leader = Decider()
         true, losses = self._step(step, division, leader, np.float64)
         narrow = what.precision == "float32"
 
-        moved = [self._step(step, division, own, np.float32, seed) for seed, own in enumerate(_copies(leader))]
+        moved = [self._step(step, division, own, np.float32, seed) for seed, own in enumerate(_copies(leader, copies))]
         ties = tuple(leader.ties()) if narrow else ()
         leader.forget_values()
         if narrow:
@@ -672,11 +687,10 @@ class Judge:
             self._first_copies[step, division.key] = moved[0][0].gradients
 
         def rounding(of: Callable[[Step], dict[str, Any]]) -> dict[str, float]:
-            return {
-                name: ROUNDING_FACTOR * error for name, error in _largest(of(true), (of(each) for each, _ in moved)).items()
-            }
+            apart = [_apart(of(true), of(each)) for each, _ in moved]
+            return {name: ROUNDING_FACTOR * _typical([each[name] for each in apart]) for name in of(true)}
 
-        apart = max(float(np.abs(each.logits - true.logits).max()) for each, _ in moved)
+        apart = _typical([float(np.abs(each.logits - true.logits).max()) for each, _ in moved])
         own = Step(
             _loss_error(true, losses, moved),
             rounding(lambda each: each.gradients),
@@ -695,7 +709,8 @@ class Judge:
             sides = [[tie for tie, coin in zip(near, coins, strict=True) if coin == side] for side in (True, False)]
             deciders = (self._leaders[key].follower(turned) for turned in sides if turned)
             tossed = [self._step(step, division, own, np.float32, seed)[0] for seed, own in enumerate(deciders)]
-            turned = _largest(truth.step.gradients, (each.gradients for each in tossed))
+            apart = [_apart(truth.step.gradients, each.gradients) for each in tossed]
+            turned = {name: max((each[name] for each in apart), default=0.0) for name in truth.step.gradients}
             allowed = truth.allowed.gradients
             gradients = {name: limit + TIE_FACTOR * turned[name] for name, limit in allowed.items()}
             self._any_decision[key] = truth.allowed._replace(gradients=gradients)
@@ -731,17 +746,17 @@ class Judge:
         return {name: given(each) for name, each in weights.items()}, Batch(images, self._teacher[f"labels/{step}"], masks)
 
 
-def _copies(leader: Decider) -> Iterator[Decider]:
-    """Of the float32 copies of a step that the leader has decided."""
+def _copies(leader: Decider, number: int = COPIES) -> Iterator[Decider]:
+    """Of the float32 copies of a step that the leader has decided. The first `COPIES` measure how near its ties are."""
     yield Decider(leader)
-    for seed in range(COPIES - 1):
+    for seed in range(number - 1):
         resum = decisions.term_after_term if seed == 0 else None
-        yield Decider(leader, mean_of=decisions.rough_mean(seed), resum=resum)
+        yield Decider(leader, mean_of=decisions.rough_mean(seed), resum=resum, measures=seed < COPIES - 1)
 
 
 def _loss_error(true: Step, losses: Array, moved: Sequence[tuple[Step, Array]]) -> float:
     """How far rounding may move a step's loss: errors of its examples' losses need not cancel."""
-    error = max(float(np.abs(other - losses).mean()) for _, other in moved)
+    error = _typical([float(np.abs(other - losses).mean()) for _, other in moved])
     return ROUNDING_FACTOR * (error + UNIT["float32"] * abs(true.loss))
 
 
@@ -810,10 +825,14 @@ def _lost(recorded: Mapping[str, npt.NDArray[Any]], when: str, step: int) -> lis
     return [found[str(number)] for number in range(len(found))]
 
 
-def _largest(truth: Mapping[str, Array], others: Iterable[Mapping[str, Array]]) -> dict[str, float]:
-    """By name, the largest difference of any other array."""
-    apart = [{name: float(np.abs(other[name] - array).max()) for name, array in truth.items()} for other in others]
-    return {name: max((each[name] for each in apart), default=0.0) for name in truth}
+def _apart(truth: Mapping[str, Array], other: Mapping[str, Array]) -> dict[str, float]:
+    """By name, the largest difference of an array."""
+    return {name: float(np.abs(other[name] - array).max()) for name, array in truth.items()}
+
+
+def _typical(errors: Sequence[float]) -> float:
+    """What rounding does, from the errors of copies: the largest of the first `COPIES`, or the root mean square of more."""
+    return max(*errors[:COPIES], float(np.sqrt(np.mean(np.square(errors)))))
 
 
 def _widest(findings: Sequence[Finding]) -> str:

@@ -15,6 +15,7 @@ from common.machine.machine import INSTALLED
 from common.spec import build
 from compare.core import exits, wording
 from compare.core.statistics import VERDICT_PAIRS
+from compare.core.terminal import FULL
 from compare.execution import launch, signing, store
 from compare.execution.store import SPEC_FILE, Comparison, Stored
 from compare.judgement import cautions, environments
@@ -25,6 +26,7 @@ from compare.judgement.summary import FAILURES, UNFINISHED, summarize
 from compare.reporting import (
     class_tables,
     comparison_plots,
+    comparison_screen,
     comparison_tables,
     dataframes,
     document,
@@ -139,6 +141,8 @@ def report(compared: Compared, folder: Path, out: Path | None = None) -> Report:
         page_values=lambda drawn: _page_values(compared, folder, made, drawn),
         exit_code=compared.exit_code,
         failures=compared.failures,
+        screen=comparison_screen.screen(stored, summaries, compared.findings),
+        again=wording.command("report", str(folder), FULL),
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import typer
 from pydantic import BaseModel, ConfigDict, TypeAdapter
+from rich.console import Console
 from rich.text import Text
 
 from common.artifacts import atomic_files, records
@@ -20,8 +21,9 @@ from common.machine import machine, plain_file
 from common.machine.machine import processors
 from compare.core import exits, terminal, wording
 from compare.execution import signing, store
-from compare.reporting import latex, page, plots, svg, tables
+from compare.reporting import latex, page, plots, screen, svg, tables
 from compare.reporting.plots import Drawing
+from compare.reporting.screen import Answer, Screen
 from compare.reporting.tables import ELSEWHERE, Table
 
 TABLES_FOLDER, PLOTS_FOLDER = "tables", "plots"
@@ -119,6 +121,10 @@ class Report:
     exit_code: int = 0
     failures: Sequence[str] = ()
     """Why the exit code is not 0. They are the last line on stderr."""
+    screen: Screen | None = None
+    """What is printed first. None: a short report is printed whole, and of a longer one its first sentences and rows."""
+    again: str = ""
+    """The command that prints a stored report again."""
 
     @property
     def markdown_file(self) -> str:
@@ -145,11 +151,41 @@ class Report:
             typer.echo(f"Exit code {self.exit_code}: {', and '.join(self.failures)}. The report says more.", err=True)
 
     def show(self, folder: Path | None, *, as_json: bool) -> None:
-        """Print the report on stdout: for a reader, with the path of its files if it has any, or as one JSON object."""
+        """Print the report on stdout: for a reader, with the path of its files if it has any, or as one JSON object.
+
+        A reader gets the first screen, or everything with `--full`.
+        """
         if as_json:
             typer.echo(self.to_json())
             return
         console = terminal.stdout()
+        with console.capture() as captured:
+            self._print(console, folder)
+        text = captured.get()
+        if not terminal.is_full() and (self.screen or text.count("\n") > screen.LINES):
+            with console.capture() as captured:
+                for line in self._first(folder).lines(console):
+                    console.print(line, soft_wrap=True)
+            text = captured.get()
+        typer.echo("\n".join(map(str.rstrip, text.splitlines())))
+
+    def _first(self, folder: Path | None) -> Screen:
+        """The first screen, with where the rest is."""
+        shown = self.tables if self.terminal_tables is None else self.terminal_tables
+        first = self.screen or Screen(
+            asked=[self.facts[0]] if self.facts else [self.title],
+            answers=[
+                Answer("", [*self.first_sentences, *(f"{mark.what}: {mark.said}" for mark in self.marks)]),
+                *(Answer(heading, sentences) for heading, sentences in self.findings),
+            ],
+            table=next(iter(tables.with_rows(shown)), None),
+        )
+        rest = [("everything", self.again or "the same command with --full")]
+        if folder:
+            rest = [("the page", str(folder / self.page_file)), ("everything", self.again or str(folder / self.markdown_file))]
+        return replace(first, next=[*first.next, *((what, wording.visible(where)) for what, where in rest)])
+
+    def _print(self, console: Console, folder: Path | None) -> None:
         if self.headline or self.sections:
             console.print(Text(wording.one_line(self.title), style=self.headline or "bold"), soft_wrap=True)
         for line in self.facts:

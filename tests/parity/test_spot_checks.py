@@ -208,11 +208,6 @@ def test_an_honest_run_has_no_fault(framework: str, changes: dict[str, Any], tmp
 
 SYNCHRONOUS = [name for name in spec.VARIANTS if spec.build(spec.with_variant({**VALUES, "cores": 2}, name, 2)).departs is None]
 SMALL = {"data": {"source": "digits", "limit": 100}, "epochs": 3, "width": 0.125}
-FALSE_ALARMS = dict.fromkeys(
-    ("mini_xception", "resnet50"),
-    pytest.mark.xfail(reason="TensorFlow's runs: 3 of 10 and 1 of 10 are called wrong, see docs/prove-us-wrong.md"),
-)
-"""PyTorch's runs pass."""
 
 
 @pytest.mark.slow
@@ -220,7 +215,7 @@ FALSE_ALARMS = dict.fromkeys(
 @pytest.mark.parametrize(
     "changes",
     [
-        *(pytest.param({**SMALL, "model": model}, id=model, marks=FALSE_ALARMS.get(model, ())) for model in spec.MODELS),
+        *(pytest.param({**SMALL, "model": model}, id=model) for model in spec.MODELS),
         *(pytest.param(spec.with_variant({**VALUES, "cores": 2}, mode, 2), id=mode) for mode in SYNCHRONOUS),
     ],
 )
