@@ -162,12 +162,15 @@ class Report:
         with console.capture() as captured:
             self._print(console, folder)
         text = captured.get()
-        if not terminal.is_full() and (self.screen or text.count("\n") > screen.LINES):
-            with console.capture() as captured:
-                for line in self._first(folder).lines(console):
-                    console.print(line, soft_wrap=True)
-            text = captured.get()
-        typer.echo("\n".join(map(str.rstrip, text.splitlines())))
+        is_whole = terminal.is_full() or (self.screen is None and text.count("\n") <= screen.LINES)
+        typer.echo(_without_blanks(text) if is_whole else self.first_screen(console, folder))
+
+    def first_screen(self, console: Console, folder: Path | None) -> str:
+        """What is printed first, and where the rest is."""
+        with console.capture() as captured:
+            for line in self._first(folder).lines(console):
+                console.print(line, soft_wrap=True)
+        return _without_blanks(captured.get())
 
     def _first(self, folder: Path | None) -> Screen:
         """The first screen, with where the rest is."""
@@ -318,6 +321,11 @@ class Report:
             if Path(name).name == name:  # whoever wrote it: no other folder's files
                 for suffix in _FORMS:
                     (folder / TABLES_FOLDER / f"{name}.{suffix}").unlink(missing_ok=True)
+
+
+def _without_blanks(text: str) -> str:
+    """Lines without blanks at their ends."""
+    return "\n".join(map(str.rstrip, text.splitlines()))
 
 
 class _Named(BaseModel):
