@@ -35,6 +35,7 @@ from compare.judgement.run_figures import epoch_seconds
 from compare.judgement.summary import measured, pairs_of_seconds, ratio_of_seconds
 from compare.reporting.comparison_report import Compared
 from compare.reporting.document import Report
+from compare.reporting.screen import Answer, Screen
 from compare.reporting.tables import Cell, Column, Table
 
 Floats, Booleans = npt.NDArray[np.float64], npt.NDArray[np.bool_]
@@ -366,6 +367,31 @@ def report(made: Selftest) -> Report:
         findings=[("What the trials show of this machine", made.sentences)] if made.sentences else [],
         values=made.model_dump() | {"passed": made.passed},
         exit_code=0 if made.passed else exits.RUN_FAILED,
+        screen=_screen(title, made),
+    )
+
+
+def _screen(title: str, made: Selftest) -> Screen:
+    """The first screen: the checks that failed, and what this machine can find."""
+    failed = [check for check in made.checks if not check.passed]
+    said = f"{len(made.checks) - len(failed)} of {len(made.checks)} checks passed."
+    wheres = list(dict.fromkeys(check.where for check in made.checks))
+    of_each = [[check for check in made.checks if check.where == where] for where in wheres]
+    answers = (
+        Answer("No" if failed else "Yes", [said], "bad" if failed else "good"),
+        Answer("Failed", [f"{each.where}: {each.what}: {each.found}; required: {each.required}." for each in failed], "bad"),
+        Answer("Not tried", [] if wheres != ["simulated"] else ["The runs of this machine: leave out --simulate-only."]),
+        Answer("This machine", made.sentences),
+    )
+    columns = (
+        Column("where", "where", pick="0.where"),
+        Column("passed", "passed", pick=lambda own: f"{sum(check.passed for check in own)} of {len(own)}"),
+        Column("most", "comparisons or pairs, at most", pick=lambda own: max(check.n for check in own)),
+    )
+    return Screen(
+        asked=[title, wording.joined(wheres)],
+        answers=[each for each in answers if each.sentences],
+        table=Table.of("selftest", "Checks", columns, of_each),
     )
 
 

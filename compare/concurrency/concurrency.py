@@ -18,13 +18,17 @@ from compare.concurrency.program import Program
 from compare.concurrency.search import UNUSUAL, Searched, search
 from compare.core import exits, wording
 from compare.core.interrupt import interruptible
+from compare.core.terminal import FULL
 from compare.execution import options
 from compare.reporting.document import Mark, Report
+from compare.reporting.screen import Answer, Screen
 
 NAME = "concurrency"
 MOST_LINES = 8
 """Of a part of the report on the terminal."""
 ALIKE = "Unknown, and taken to be the same on all ranks"
+NAMED = 3
+"""Unknown decisions and unexplored parts that the first screen names. It counts the others."""
 
 
 def command(
@@ -107,7 +111,42 @@ def report(
             "explored": {"files": files, "roots": searched.roots, "executions": searched.executions, "nodes": searched.nodes},
         },
         exit_code=exits.FINDINGS if certain else exits.UNKNOWN if left and not searched.roots else 0,
+        screen=Screen(
+            asked=[f"Deadlocks and races in {target}?", explored],
+            answers=[
+                Answer(
+                    "Found" if certain else "No finding" if searched.roots else "Unknown",
+                    [f"{verdict}.", *map(_said, certain)],
+                    "bad" if certain else "good" if searched.roots else "warn",
+                ),
+                *(
+                    Answer(label, lines)
+                    for label, lines in (
+                        ("Its ways", _ways(certain[0]) if len(certain) == 1 else []),
+                        ("Conditional", [_said(each) for each in findings if each.condition is not None]),
+                        ("Taken alike", _named(alike)),
+                        ("Not explored", _named(left)),
+                        ("Suppressed", _named(hidden)),
+                    )
+                    if lines
+                ),
+            ],
+        ),
     )
+
+
+def _said(finding: Finding) -> str:
+    return f"{finding.file}:{finding.line}: {finding.severity} {finding.rule}: {finding.says}"
+
+
+def _ways(finding: Finding) -> list[str]:
+    """The last step of each thread or rank."""
+    return [f"{who}: line {steps[-1].line}: {steps[-1].says}" for who, steps in finding.paths if steps]
+
+
+def _named(lines: Sequence[str]) -> list[str]:
+    more = len(lines) - NAMED
+    return [*lines[:NAMED], *([f"and {more} more ({FULL})"] if more > 0 else [])]
 
 
 def _refuse_nowhere(file: Path) -> None:

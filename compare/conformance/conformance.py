@@ -22,6 +22,7 @@ from compare.core.option_parsing import chosen, names
 from compare.execution import contestants, launch, options, store
 from compare.reporting import document
 from compare.reporting.document import Mark, Report
+from compare.reporting.screen import Answer, Screen
 from compare.reporting.tables import Column, Table
 
 NAME, RESULTS_FILE, TRIAL_FOLDER = "conformance", "conformance.json", "conformance-trial"
@@ -115,16 +116,40 @@ def report(name: str, made: Sequence[Check]) -> Report:
         Column("found", "found", pick=lambda check: "" if not check.faults else f"{len(check.faults)}: {check.faults[0]}"),
     )
     missing = [f"{check.name}: {fault}." for check in failed for fault in check.faults]
+    said = f"{name} {verdict}: {len(made) - len(failed)} of {len(made)} checks passed."
+    untried = [each for each in CHECKS if each not in {check.name for check in made}]
+    answers = [
+        Answer("Fails" if failed else "In part" if untried else "Conforms", [said], "bad" if failed else "good"),
+        # Of each check the first fault: all of one check have often one cause.
+        Answer("Missing", [f"{check.name}: {_first(check.faults)}" for check in failed]),
+        Answer("Not tried", [wording.listed(untried, len(CHECKS))] if untried else []),
+    ]
     return Report(
         title=f"Does the twin {name} keep the contract?",
         name=NAME,
         json_file=RESULTS_FILE,
         marks=[Mark("Contract", verdict, "bad" if failed else "good")],
         findings=[
-            ("Verdict", [f"{name} {verdict}: {len(made) - len(failed)} of {len(made)} checks passed."]),
+            ("Verdict", [said]),
             *([("What is missing", missing)] if missing else []),
         ],
         tables=[Table.of("checks", "Checks of the contract", columns, made)],
         values={"verdict": verdict, "checks": [{**check._asdict(), "status": check.status} for check in made]},
         exit_code=exits.RUN_FAILED if failed else 0,
+        screen=Screen(
+            asked=[f"Does the twin {name} keep the contract?", f"{len(made)} of {len(CHECKS)} checks were tried"],
+            answers=[each for each in answers if each.sentences],
+            table=Table.of("checks", "Checks of the contract", columns[:2], made),
+            next=[("the contract", "docs/a-new-twin.md"), _again(failed)] if failed else [],
+        ),
     )
+
+
+def _first(faults: Sequence[str]) -> str:
+    more = len(faults) - 1
+    return f"{faults[0]}." + (f" {wording.count(more, 'more fault')}." if more else "")
+
+
+def _again(failed: Sequence[Check]) -> tuple[str, str]:
+    """The command that tries again what failed."""
+    return "once mended", f"the same command with {wording.shell(['--checks', ','.join(check.name for check in failed)])}"

@@ -95,10 +95,18 @@ def run(wanted: spec.Spec, out: Path | None, *, as_json: bool) -> int:
             shown.say("report")
             with store.locked(out):
                 write(out, exploration, dataset, manifest)
-    data_report.report(exploration).show(out, as_json=as_json)
+    data_report.report(exploration, train=_training(wanted)).show(out, as_json=as_json)
     if exploration.refusal is not None:
         typer.echo(exploration.refusal, err=True)
     return exploration.exit_code
+
+
+def _training(wanted: spec.Spec) -> str:
+    """The command that trains on the data as they were explored."""
+    fields = wanted.data.model_dump(exclude_defaults=True, exclude={"source"})
+    words = [word for name, value in fields.items() for word in ("--set", f"data.{name}={value}")]
+    seed = ("--seed", str(wanted.seed)) if wanted.seed else ()
+    return wording.command("run", "--data", wanted.data.source, *words, *seed)
 
 
 def write(folder: Path, exploration: Exploration, dataset: Dataset | None, manifest: Manifest | None) -> None:

@@ -6,10 +6,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from common.data.dataset import MAX_NAMED, listed
-from compare.core.wording import count, visible
-from compare.data.exploration import ClassCount, Exploration, FileFacts, to_plain
+from common.data.sources.splits import CAUTION
+from compare.core.wording import count, shortened, visible
+from compare.data.duplicates import NearTwins
+from compare.data.exploration import ClassCount, ExactDuplicates, Exploration, FileFacts, to_plain
+from compare.judgement.cautions import of_the_data
 from compare.reporting import image_grid, plots, tables
 from compare.reporting.document import Report
+from compare.reporting.screen import Answer, Bar, Chart, Screen
 from compare.reporting.tables import Column, Table
 
 COUNTS_FILE, SHEET_FILE, BALANCE_NAME = "counts.csv", "sample_sheet.png", "class_balance"
@@ -18,14 +22,17 @@ RESULTS_FILE = "data.json"
 
 _MAX_CLASSES_SHOWN = 60
 _MAX_KINDS_SHOWN = 12
+_MAX_BROKEN_FIRST, _MAX_NAME = 4, 32
+"""Broken files that are named, and characters of a class's name, on the first screen."""
 _NAME_END = 28  # characters
 
 
-def report(exploration: Exploration, files: Mapping[str, str | bytes] | None = None) -> Report:
+def report(exploration: Exploration, files: Mapping[str, str | bytes] | None = None, *, train: str | None = None) -> Report:
     """The report of an exploration.
 
     Args:
         files: pictures and lists to write beside it. With them, findings name more files than a terminal has room for.
+        train: the command that trains on these data.
     """
     refused = exploration.refusal.splitlines() if exploration.refusal else []
     findings = sections(exploration) if files is None else sections(exploration, repr, max_named=MAX_NAMED)
@@ -47,7 +54,46 @@ def report(exploration: Exploration, files: Mapping[str, str | bytes] | None = N
         notes=notes,
         values=to_plain(exploration),
         exit_code=exploration.exit_code,
+        screen=screen(exploration, train),
     )
+
+
+def screen(exploration: Exploration, train: str | None = None) -> Screen:
+    """Whether the data can be used as they are, what is wrong with them, and the images of each class."""
+    exact, near, files = exploration.exact, exploration.near, exploration.files
+    # The lines between name files, as `Broken` and `Duplicates` do.
+    refused = [line for line in (exploration.refusal or "").splitlines() if not line.startswith(" ")]
+    broken = _broken(exploration, _shortened, _MAX_BROKEN_FIRST)
+    doubtful = [note.removeprefix(CAUTION) for note in exploration.notes if note.startswith(CAUTION)]
+    if exact.groups_across_classes:
+        groups = count(exact.groups_across_classes, "group")
+        doubtful.append(f"Equal images in several classes ({groups}): some labels are wrong, or the classes overlap.")
+    if exact.groups_across_splits:
+        groups = count(exact.groups_across_splits, "group")
+        doubtful.append(f"Equal images in several splits ({groups}): accuracy on them is no accuracy on new images.")
+    answers = [
+        Answer("Refused", [line.removesuffix(" Received:") for line in refused], "bad"),
+        Answer("Usable", ["Yes." if files is None or not files.bad else "Yes, without the broken files."], "good"),
+        Answer("Broken", broken),
+        Answer("Trouble", doubtful, "bad"),
+        Answer("Balance", [_balance(exploration)]),
+        Answer("Duplicates", [_exact_words(exact), _near_words(near)]),
+        Answer("Notes", [note for note in exploration.notes if not of_the_data([note])]),
+    ]
+    answers = [each for each in answers if each.sentences and not (refused and each.label == "Usable")]
+    splits = list(exploration.splits)
+    bars = [_bar(each, splits) for each in exploration.classes]
+    return Screen(
+        asked=[heading(exploration)],
+        answers=answers,
+        chart=Chart(("images of each class", "images"), splits, bars),
+        next=[("train on it", train)] if train and not refused else [],
+    )
+
+
+def _bar(each: ClassCount, splits: Sequence[str]) -> Bar:
+    name = shortened(visible(each.name), _MAX_NAME)
+    return Bar((name,), each.total, f"{each.total:,}", [f"{each.counts[split]:,}" for split in splits])
 
 
 def counts_csv(exploration: Exploration) -> str:
@@ -76,11 +122,7 @@ def tables_of(exploration: Exploration) -> list[Table]:
 
 def _class_table(exploration: Exploration, classes: Sequence[ClassCount]) -> Table:
     total = max(1, sum(exploration.splits.values()))
-    totals = [each.total for each in exploration.classes]
     left_out = len(exploration.classes) - len(classes)
-    balance = f"{count(totals.count(0), 'class', 'classes')} of {len(totals):,} without an image."
-    if totals and all(totals):
-        balance = f"The largest class has {max(totals) / min(totals):.2f} times the images of the smallest."
     return Table.of(
         "counts",
         "Classes",
@@ -99,8 +141,15 @@ def _class_table(exploration: Exploration, classes: Sequence[ClassCount]) -> Tab
             Column("percent", "%", 2, pick=lambda each: 100 * each.total / total),
         ),
         classes,
-        note=balance + (f" {left_out:,} more classes are in {COUNTS_FILE} and in the JSON." if left_out else ""),
+        note=_balance(exploration) + (f" {left_out:,} more classes are in {COUNTS_FILE} and in the JSON." if left_out else ""),
     )
+
+
+def _balance(exploration: Exploration) -> str:
+    totals = [each.total for each in exploration.classes]
+    if totals and all(totals):
+        return f"The largest class has {max(totals) / min(totals):.2f} times the images of the smallest."
+    return f"{count(totals.count(0), 'class', 'classes')} of {len(totals):,} without an image."
 
 
 def _plant_table(exploration: Exploration) -> Table:
@@ -166,7 +215,7 @@ def sections(
     return [(title, sentences) for title, sentences in parts if sentences]
 
 
-def _broken(exploration: Exploration, name: Callable[[str], str]) -> list[str]:
+def _broken(exploration: Exploration, name: Callable[[str], str], max_named: int = MAX_NAMED) -> list[str]:
     files = exploration.files
     if files is None:
         return []
@@ -180,20 +229,17 @@ def _broken(exploration: Exploration, name: Callable[[str], str]) -> list[str]:
             f"{len(files.bad):,} of {count(files.files, 'file')} {_are(len(files.bad), 'no usable image')}: {reasons}."
         )
         faults = [f"{name(bad.path)}: {bad.problem}" + (f" ({bad.detail})" if bad.detail else "") for bad in files.bad]
-        sentences += _first(faults, MAX_NAMED)
+        sentences += _first(faults, max_named)
     if files.empty_class_folders:
         sentences.append(f"{count(len(files.empty_class_folders), 'class folder')} without a usable image:")
-        sentences += _first([repr(folder) for folder in files.empty_class_folders], MAX_NAMED)
+        sentences += _first([repr(folder) for folder in files.empty_class_folders], max_named)
     return sentences
 
 
 def _duplicates(exploration: Exploration, name: Callable[[str], str], max_named: int) -> list[str]:
     exact, near = exploration.exact, exploration.near
     if exact.groups:
-        sentences = [
-            f"Equal pixel for pixel: {count(exact.images, 'image')} in {count(exact.groups, 'group')}, "
-            f"{exact.groups_across_splits:,} of them across splits, {exact.groups_across_classes:,} across classes:"
-        ]
+        sentences = [f"{_exact_words(exact).removesuffix('.')}:"]
         groups = [" = ".join(map(name, names)) for names in exact.named]
         sentences += _first(groups, max_named, exact.groups)
         if exact.groups_across_classes:
@@ -202,19 +248,34 @@ def _duplicates(exploration: Exploration, name: Callable[[str], str], max_named:
                 f"{count(exact.groups_across_classes, 'group')} some images have a wrong label, or the classes overlap."
             )
     else:
-        sentences = ["No two images are equal pixel for pixel."]
+        sentences = [_exact_words(exact)]
     if near is None:
-        return [*sentences, "Near twins were not counted: the data cannot be divided into splits. The refusal says why."]
+        return [*sentences, _near_words(near)]
     if near.pairs:
-        sentences.append(
-            f"Near twins: {near.images:,} images in {count(near.pairs, 'pair')}, {near.pairs_across_splits:,} of them across "
-            "splits:"
-        )
+        sentences.append(f"{_near_words(near).removesuffix('.')}:")
         pairs = [f"{name(one)} ~ {name(other)} ({count(bits, 'bit')})" for one, other, bits in near.named]
         sentences += _first(pairs, max_named, near.pairs)
     else:
-        sentences.append("Near twins: none found.")
+        sentences.append(_near_words(near))
     return [*sentences, near.rule]
+
+
+def _exact_words(exact: ExactDuplicates) -> str:
+    if not exact.groups:
+        return "No two images are equal pixel for pixel."
+    return (
+        f"Equal pixel for pixel: {count(exact.images, 'image')} in {count(exact.groups, 'group')}, "
+        f"{exact.groups_across_splits:,} of them across splits, {exact.groups_across_classes:,} across classes."
+    )
+
+
+def _near_words(near: NearTwins | None) -> str:
+    if near is None:
+        return "Near twins were not counted: the data cannot be divided into splits. The refusal says why."
+    if not near.pairs:
+        return "Near twins: none found."
+    pairs = count(near.pairs, "pair")
+    return f"Near twins: {near.images:,} images in {pairs}, {near.pairs_across_splits:,} of them across splits."
 
 
 def _first(lines: Sequence[str], count: int, total: int | None = None) -> list[str]:

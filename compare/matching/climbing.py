@@ -126,7 +126,7 @@ class Match:
     @property
     def same(self) -> bool:
         """Whether all rungs agree, and no setting that was recorded says that other values may differ."""
-        return self._agrees and not self._unlike and not self.optimizers
+        return self._agrees and not self.unlike and not self.optimizers
 
     @property
     def _agrees(self) -> bool:
@@ -138,57 +138,61 @@ class Match:
         return all(rung.status not in (FAILED, UNJUDGED) for rung in self.rungs)
 
     @property
-    def _unlike(self) -> list[str]:
+    def told(self) -> list[Rung]:
+        """The rungs that differ for themselves, and follow from no other."""
+        own = (FAILED, ACCEPTED, ROUNDS)
+        return [rung for rung in self.rungs if rung.status in own or (rung.status == UNJUDGED and rung.causes)]
+
+    @property
+    def is_biased_alone(self) -> bool:
+        """Whether nothing fails but what Keras has no option for: biased running variances."""
+        failed = [rung for rung in self.rungs if rung.status == FAILED]
+        follow = any(rung.status == FOLLOWS for rung in self.rungs)
+        return bool(failed) and not follow and all({cause.name for cause in rung.causes} == {BIASED} for rung in failed)
+
+    @property
+    def unlike(self) -> list[str]:
         """Layers whose settings differ, with these. Where nothing was measured, order alone has paired them: then none."""
         found = [line for line in self.lines if line.settings and line.inference is not None]
         return [f"{line.left.name} ({line.settings})" for line in found if line.left is not None]
 
     @property
-    def sentences(self) -> list[str]:
-        """The answer: same or not, where the models part first, and why."""
+    def answer(self) -> str:
+        """Same or not, and where the models part first."""
         models = f"{self.asks[0].model} and {self.asks[1].model}"
         rungs = (
             f"In float64 all {len(self.rungs)} rungs agree: outputs, gradients, updates, and "
             f"{wording.count(self.asks[0].steps, 'step')} of training."
         )
         if self.same:
-            return [f"Yes: {models} are the same model. {rungs}", *self._reservations]
+            return f"Yes: {models} are the same model. {rungs}"
         if self._agrees:
-            said = [f"Yes, but for {self.but_for}: {models}. {rungs}"]
-            if self._unlike:
-                others = ", ".join(self._unlike)
-                said.append(f"Other settings, which agree on all values that were compared and may part on others: {others}.")
-            return said + self._reservations
-        told = [
-            rung
-            for rung in self.rungs
-            if rung.status in (FAILED, ACCEPTED, ROUNDS) or (rung.status == UNJUDGED and rung.causes)
-        ]
-        failed = [rung for rung in told if rung.status == FAILED]
+            return f"Yes, but for {self.but_for}: {models}. {rungs}"
+        failed = [rung for rung in self.rungs if rung.status == FAILED]
         unjudged = [rung.name for rung in self.rungs if rung.status == UNJUDGED]
+        if self.is_biased_alone:
+            return f"No: they part at {_STATISTICS} alone. There Keras has a convention of its own: add --accept {BIASED}."
         if failed:
-            said = [f"No: they part first at: {failed[0].name}."]
-            others = [rung for rung in self.rungs if rung.status == FOLLOWS]
-            if not others and all({cause.name for cause in rung.causes} == {BIASED} for rung in failed):
-                said = [
-                    f"No: they part at {_STATISTICS} alone. There Keras has a convention of its own: add --accept {BIASED}."
-                ]
-        elif unjudged:
-            said = [
+            return f"No: they part first at: {failed[0].name}."
+        if unjudged:
+            return (
                 f"Cannot tell: what was accepted changes all that follows, so these were not judged: {', '.join(unjudged)}. "
                 "Mend the port, and match again."
-            ]
-        else:
-            said = [f"Yes, but for {self.but_for}."]
+            )
+        return f"Yes, but for {self.but_for}."
+
+    @property
+    def sentences(self) -> list[str]:
+        """The answer, what differs, and why."""
+        said = [self.answer]
+        if self._agrees:
+            if self.unlike:
+                others = ", ".join(self.unlike)
+                said.append(f"Other settings, which agree on all values that were compared and may part on others: {others}.")
+            return said + self.reservations
+        told = self.told
         for rung in told:
-            size = f" by {rung.difference:.1e}" if math.isfinite(rung.difference) else ""
-            at = f" at {rung.where}" if rung.where and rung.first is None else ""
-            let_pass = {ACCEPTED: ", accepted", ROUNDS: f", only by {_rounded_words(self.rungs)}"}.get(rung.status, "")
-            under = f", with {rung.under}" if rung.under else ""
-            said.append(f"{rung.name}: differs{size}{at}{let_pass}{under}.")
-            if rung.first is not None:
-                behind = "" if rung.at_the_end or rung.status in (ACCEPTED, ROUNDS) else " What is behind it was not judged."
-                said.append(f" It begins at {rung.where}, by {rung.first:.1e}.{behind}")
+            said += self.parting(rung)
             said += [f" {cause.in_words}" for cause in rung.causes]
             if rung.status == FAILED and not rung.causes:
                 shown = " The table of layers shows where the difference begins." if self._shows(rung) else ""
@@ -199,9 +203,21 @@ class Match:
             said.append(
                 "Functions that a subclassed Keras model calls are not recorded. A fault in one of them has no name here."
             )
-        if self._unlike:
-            said.append(f"Other settings, which other layers may even out: {wording.listed(self._unlike, 6)}.")
-        return said + self._reservations
+        if self.unlike:
+            said.append(f"Other settings, which other layers may even out: {wording.listed(self.unlike, 6)}.")
+        return said + self.reservations
+
+    def parting(self, rung: Rung) -> list[str]:
+        """By how much a rung differs, and where that begins."""
+        size = f" by {rung.difference:.1e}" if math.isfinite(rung.difference) else ""
+        at = f" at {rung.where}" if rung.where and rung.first is None else ""
+        let_pass = {ACCEPTED: ", accepted", ROUNDS: f", only by {_rounded_words(self.rungs)}"}.get(rung.status, "")
+        under = f", with {rung.under}" if rung.under else ""
+        said = [f"{rung.name}: differs{size}{at}{let_pass}{under}."]
+        if rung.first is not None:
+            behind = "" if rung.at_the_end or rung.status in (ACCEPTED, ROUNDS) else " What is behind it was not judged."
+            said.append(f" It begins at {rung.where}, by {rung.first:.1e}.{behind}")
+        return said
 
     def _shows(self, rung: Rung) -> bool:
         """Whether the table of layers has the difference of a rung."""
@@ -209,7 +225,7 @@ class Match:
         return mode in ("inference", "training") and any((getattr(line, mode) or 0.0) > rung.tolerance for line in self.lines)
 
     @property
-    def _reservations(self) -> list[str]:
+    def reservations(self) -> list[str]:
         """What was not compared."""
         found = [f"{rung.name}: nothing is proved by {'; '.join(rung.left_out)}." for rung in self.rungs if rung.left_out]
         if self.optimizers and not any(self.optimizers in cause.sentence for rung in self.rungs for cause in rung.causes):

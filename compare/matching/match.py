@@ -18,12 +18,14 @@ from compare.core import exits, wording
 from compare.core.interrupt import interruptible
 from compare.core.option_parsing import chosen, names
 from compare.core.progress import display
+from compare.core.terminal import FULL
 from compare.execution import options, store
 from compare.matching import climbing, pair_file
-from compare.matching.causes import KNOWN
+from compare.matching.causes import BIASED, KNOWN, Cause
 from compare.matching.climbing import Line, Match
 from compare.reporting import document
 from compare.reporting.document import Mark, Report
+from compare.reporting.screen import Answer, Screen
 from compare.reporting.tables import Column, Table
 
 NAME, RESULTS_FILE = "match", "match.json"
@@ -234,6 +236,7 @@ _RUNG = (
     Column("status", "status"),
     Column("where", "where"),
 )
+_SHORT_RUNG = tuple(column for column in _RUNG if column.key != "where")
 _CAUSE = (
     Column("cause", "cause", pick="name"),
     Column("sentence", "what"),
@@ -262,6 +265,11 @@ def _layer_columns(sides: tuple[str, str]) -> tuple[Column, ...]:
         Column("left_where", f"{sides[0]}: line", pick="left.where", terminal=False),
         Column("right_where", f"{sides[1]}: line", pick="right.where", terminal=False),
     )
+
+
+NAMED = 3
+"""Causes and layers that the first screen names. It counts the others."""
+_LABELS = {"same": "Same", "not the same": "Not the same", "cannot tell": "Cannot tell"}
 
 
 def report(found: Match, words: Sequence[str], written: Sequence[str] = ()) -> Report:
@@ -295,7 +303,52 @@ def report(found: Match, words: Sequence[str], written: Sequence[str] = ()) -> R
             "notes": [cause._asdict() for cause in found.notes],
         },
         exit_code=0 if found.holds else exits.RUN_FAILED,
+        screen=_screen(found, verdict, written),
     )
+
+
+def _screen(found: Match, verdict: str, written: Sequence[str]) -> Screen:
+    """The first screen: same or not, the causes by name, and the lines to change."""
+    ask, told = found.asks[0], found.told
+    first = min(told, key=lambda rung: rung.status != climbing.FAILED, default=None)
+    causes = list({(cause.name, cause.sentence): cause for rung in told for cause in rung.causes}.values())
+    whys = [f"{cause.name}: {cause.sentence} {cause.verified}" for cause in causes[:NAMED]]
+    if len(causes) > NAMED:
+        whys.append(f"and {wording.count(len(causes) - NAMED, 'cause')} more ({FULL})")
+    if first is not None and first.status == climbing.FAILED and not first.causes:
+        whys.insert(0, "None of the known causes explains it.")
+    between = [f"The fault lies {rung.between}." for rung in told if rung.between]
+    tone = "good" if found.holds else "warn" if verdict == "cannot tell" else "bad"
+    answers = (
+        Answer(_LABELS.get(verdict, "Same, but"), [found.answer, *(found.parting(first) if first else [])], tone),
+        Answer("Why", [*whys, *between]),
+        Answer("Settings", [wording.listed(found.unlike, NAMED)] if found.unlike else []),
+        Answer("Not compared", found.reservations),
+        Answer("The pair", written),
+    )
+    apart = [rung for rung in found.rungs if rung.status != climbing.PASSED]
+    evened = wording.listed([cause.name for cause in found.notes], NAMED)
+    return Screen(
+        asked=[
+            "Is my port the same model?",
+            *(f"{name}: {each.model}" for name, each in zip(found.names, found.asks, strict=True)),
+            f"images {'x'.join(map(str, ask.image))}, {wording.count(ask.steps, 'step')} in float64",
+        ],
+        answers=[each for each in answers if each.sentences],
+        table=Table.of("rungs", f"Rungs that do not agree: {len(apart)} of {len(found.rungs)}", _SHORT_RUNG, apart),
+        remarks=[f"This match has evened out: {evened} ({FULL})."] if found.notes else [],
+        next=_next(found, causes, written),
+    )
+
+
+def _next(found: Match, causes: Sequence[Cause], written: Sequence[str]) -> list[tuple[str, str]]:
+    """What to change, or what to do with a pair that matches."""
+    if found.is_biased_alone:
+        return [("let it pass", f"the same command with --accept {BIASED}")]
+    if not found.holds:
+        places = list(dict.fromkeys(cause.where for cause in causes if cause.where))
+        return [("look at", each) for each in places[:NAMED]]
+    return [("train both", "the same command with --write FOLDER/FILE.py")] if not written else []
 
 
 def _plain(rung: climbing.Rung) -> dict[str, object]:

@@ -9,7 +9,8 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from compare.core.wording import clock_words, percent
+from compare.core.terminal import FULL
+from compare.core.wording import clock_words, count, percent
 from compare.judgement.row_figures import DISTURBED
 from compare.planning import accuracy, machine_file, verdicts
 from compare.planning.accuracy import Accuracy, Pair
@@ -18,9 +19,13 @@ from compare.planning.prediction import Predicted
 from compare.planning.projection import MAP_LINKS, MAP_REPLICAS, MAP_SPEEDS, MeasuredWinner, Projected, Winner
 from compare.reporting import document, plots
 from compare.reporting.document import Report
+from compare.reporting.screen import Answer, Bar, Chart, Screen
 from compare.reporting.tables import Column, Table
 
 RESULTS_FILE, MACHINE_FILE, MEASURED_FOLDER = "plan.json", "machine.yaml", "measured"
+
+_SHOWN, _LEAST_SHOWN = 8, 3
+"""Layouts on the first screen: of all frameworks together, and of each at least."""
 
 _CONTESTANT, _LAYOUT = Column("contestant", "contestant"), Column("words", "layout", fold=34)
 
@@ -66,7 +71,51 @@ def report(plan: Plan, limit_mib: float | None) -> Report:
             "winners": plan.winners,
             "measured_winners": plan.measured_winners,
         },
+        screen=screen(plan),
     )
+
+
+def screen(plan: Plan) -> Screen:
+    """Which mode pays in each framework, and its best layouts beside serial."""
+    said = verdicts.by_framework(plan)
+    of_each = {name: verdicts.firsts([each for each in plan.predicted if each.contestant == name]) for name in said}
+    most = max(_LEAST_SHOWN, _SHOWN // max(len(said), 1))
+    shown = [each for own in of_each.values() for place, each in enumerate(own) if place < most or each.run.mode == "serial"]
+    shown.sort(key=lambda each: each.step_seconds or 0.0)
+    left_out, cautions = len(plan.predicted) - len(shown), len(plan.cautions)
+    return Screen(
+        asked=[
+            f"Which mode pays? {plan.run.model_words} on {plan.run.data.source}, batch {plan.run.global_batch_size}",
+            f"planned for: {plan.machine.name}",
+        ],
+        answers=[
+            *(
+                Answer(name, [*each.winner, *(each.certainty if plan.pairs else [])], "warn" if name in plan.disturbed else "")
+                for name, each in said.items()
+            ),
+            *([] if plan.pairs else [Answer("How sure?", verdicts.UNMEASURED)]),
+        ],
+        chart=_chart(plan, shown),
+        remarks=[
+            *([f"{count(left_out, 'layout')} more: {FULL}."] if left_out else []),
+            *([f"{count(cautions, 'caution')}: {FULL}."] if cautions else []),
+        ],
+        next=[("how good it is", "the same command with --measure")] if plan.here and not plan.pairs else [],
+    )
+
+
+def _chart(plan: Plan, shown: list[Predicted]) -> Chart:
+    """Predicted times as bars, beside what was measured."""
+    measured = {(each.contestant, each.words): f"{1e3 * each.measured_seconds:.1f}" for each in plan.pairs}
+    columns = [*(["measured"] if measured else []), "MiB", *([""] if plan.disturbed else [])]
+    bars: list[Bar] = []
+    for each in shown:
+        cells = [measured.get((each.contestant, each.words), "")] if measured else []
+        cells.append(f"{_fullest(each) or 0.0:.0f}")
+        cells += [DISTURBED if each.contestant in plan.disturbed else ""] if plan.disturbed else []
+        bars.append(Bar((each.contestant, each.words), each.step_seconds, f"{_ms(each.step_seconds) or 0.0:.1f}", cells))
+    headings = ("predicted ms per step (shorter is faster)", "predicted ms per step", "ms per step")
+    return Chart(headings, columns, bars)
 
 
 def predicted_table(found: list[Predicted], limit_mib: float | None, disturbed: Collection[str]) -> Table:

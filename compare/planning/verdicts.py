@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from compare.core.wording import count, joined, percent
 from compare.planning import accuracy
@@ -10,49 +11,74 @@ from compare.planning.accuracy import TIE, Pair
 from compare.planning.planner import Plan
 from compare.planning.prediction import Predicted
 
+UNMEASURED = ["Nothing was measured.", "Measured errors so far: docs/measurements/plan.md."]
 _PARTS = {"compute": "compute", "exposed": "exposed communication", "bubble": "bubble", "input": "input"}
+
+
+class Said(NamedTuple):
+    """What is said of one framework, in sentences."""
+
+    winner: list[str]
+    certainty: list[str]
+    """How sure that is. Empty: there is nothing to be sure of."""
 
 
 def lines(plan: Plan) -> list[str]:
     """A line for each framework."""
-    found: list[str] = []
+    return [f"{name}: {' '.join([*said.winner, *said.certainty])}" for name, said in by_framework(plan).items()]
+
+
+def by_framework(plan: Plan) -> dict[str, Said]:
+    """What is said of each framework."""
+    found: dict[str, Said] = {}
     for name in dict.fromkeys(each.contestant for each in plan.predicted):
         own = [each for each in plan.predicted if each.contestant == name]
         pairs = [each for each in plan.pairs if each.contestant == name]
         if name in plan.disturbed:
-            said = "no finding. Other work disturbed the timing of layers or messages. Plan again on an idle machine."
-            found.append(f"{name}: {said}{f' {_certainty(pairs, may_measure=False)}' if pairs else ''}")
+            said = ["no finding.", "Other work disturbed the timing of layers or messages.", "Plan again on an idle machine."]
+            found[name] = Said(said, _certainty(pairs, may_measure=False) if pairs else [])
         else:
-            found.append(f"{name}: {winner(own)} {_certainty(pairs, may_measure=plan.here)}")
+            found[name] = Said(_winner(own), _certainty(pairs, may_measure=plan.here))
     return found
+
+
+def firsts(own: Sequence[Predicted]) -> list[Predicted]:
+    """The best layout of each mode in one framework, of serial on each number of cores, in their order."""
+    found: dict[str, Predicted] = {}
+    for each in own:
+        if each.rankable:
+            found.setdefault(each.words if each.run.mode == "serial" else each.run.variant, each)
+    return list(found.values())
 
 
 def winner(own: Sequence[Predicted]) -> str:
     """Which mode pays in one framework, and why: its largest part, and what the next mode adds."""
-    firsts: dict[str, Predicted] = {}
-    for each in own:
-        if each.rankable:
-            firsts.setdefault(each.words if each.run.mode == "serial" else each.run.variant, each)
-    if not firsts:
-        return "no layout can be predicted and fits."
-    best = next(iter(firsts.values()))
-    tied = [each for each in firsts.values() if _times_as_long(each, best) <= 1 + TIE]
+    return " ".join(_winner(own))
+
+
+def _winner(own: Sequence[Predicted]) -> list[str]:
+    ranked = firsts(own)
+    if not ranked:
+        return ["no layout can be predicted and fits."]
+    best = ranked[0]
+    tied = [each for each in ranked if _times_as_long(each, best) <= 1 + TIE]
     by_part: dict[str, list[str]] = {}
     for each in tied:
         by_part.setdefault(max(_PARTS, key=lambda part, each=each: each.parts[part]), []).append(_short(each))
     if len(tied) > 1:
-        said = f"{joined([_short(each) for each in tied])} are predicted equal (within {percent(TIE)})."
+        said = [f"{joined([_short(each) for each in tied])} are predicted equal (within {percent(TIE)})."]
     else:
-        said = f"{best.words if best.run.mode != 'serial' else _short(best)} is predicted to be the fastest."
+        said = [f"{best.words if best.run.mode != 'serial' else _short(best)} is predicted to be the fastest."]
     if len(by_part) == 1:
-        said += f" The largest part of {'its step' if len(tied) == 1 else 'their steps'} is {_PARTS[next(iter(by_part))]}."
+        said.append(f"The largest part of {'its step' if len(tied) == 1 else 'their steps'} is {_PARTS[next(iter(by_part))]}.")
     else:
-        said += f" The largest part of a step is {joined([f'{_PARTS[part]} in {joined(of)}' for part, of in by_part.items()])}."
+        parts = joined([f"{_PARTS[part]} in {joined(of)}" for part, of in by_part.items()])
+        said.append(f"The largest part of a step is {parts}.")
     known = {each.run.variant for each in tied}
-    following = next((each for each in firsts.values() if each.run.variant not in known), None)
+    following = next((each for each in ranked if each.run.variant not in known), None)
     if following is not None:
-        added = max(_PARTS, key=lambda part: following.parts[part] - best.parts[part])
-        said += f" Next is {_short(following)}, {_times_as_long(following, best):.2f} times as long: it adds {_PARTS[added]}."
+        added = _PARTS[max(_PARTS, key=lambda part: following.parts[part] - best.parts[part])]
+        said.append(f"Next is {_short(following)}, {_times_as_long(following, best):.2f} times as long: it adds {added}.")
     return said
 
 
@@ -65,13 +91,14 @@ def _short(each: Predicted) -> str:
     return f"serial on {count(each.run.cores, 'core')}" if each.run.mode == "serial" else each.run.variant
 
 
-def _certainty(pairs: Sequence[Pair], *, may_measure: bool) -> str:
+def _certainty(pairs: Sequence[Pair], *, may_measure: bool) -> list[str]:
     if (judged := accuracy.judge(pairs)) is None:
-        return "Nothing was measured. Measured errors so far: docs/measurements/plan.md." + " Add --measure." * may_measure
+        return [*UNMEASURED, *(["Add --measure."] if may_measure else [])]
     fastest = min(pairs, key=lambda each: each.measured_seconds)
-    doubtful = sum(each.in_doubt for each in pairs)
-    doubt = f" {doubtful} of {count(sum(each.n for each in pairs), 'run')} are in doubt." if doubtful else ""
-    return (
-        f"Of {count(judged.n, 'layout')} that were measured, {fastest.words} was the fastest. Predicted times were off by up "
-        f"to {percent(judged.worst_error)}.{doubt}"
-    )
+    said = [
+        f"Of {count(judged.n, 'layout')} that were measured, {fastest.words} was the fastest.",
+        f"Predicted times were off by up to {percent(judged.worst_error)}.",
+    ]
+    if doubtful := sum(each.in_doubt for each in pairs):
+        said.append(f"{doubtful} of {count(sum(each.n for each in pairs), 'run')} are in doubt.")
+    return said

@@ -31,6 +31,7 @@ from compare.proof.single_steps import OF_TERMS, TOLERANCE
 from compare.proof.third_opinion import Line
 from compare.reporting import document
 from compare.reporting.document import Mark, Report
+from compare.reporting.screen import Answer, Screen
 from compare.reporting.tables import Column, Table
 
 NAME, RESULTS_FILE = "parity", "parity.json"
@@ -190,7 +191,7 @@ def command(
                 proofs = [ladder.prove_rows(matrix.judge(rows, descriptions, oversubscribe=True), named, **shared)]
             else:
                 proofs = [ladder.prove(each, named, asked, precision=each.precision, **shared) for each in specs]
-            made = report(specs, proofs, of_rows=bool(rows))
+            made = report(specs, proofs, named, of_rows=bool(rows))
         code = made.deliver(out, as_json=as_json)
     raise typer.Exit(code)
 
@@ -210,11 +211,19 @@ _RUNG = (
 _STEPS = (*_RUNG[:3], Column("mode", "mode", pick=lambda rung: rung.mode or "serial"), *_RUNG[3:])
 
 
-def report(specs: Sequence[Spec], proofs: Sequence[Proof], *, of_rows: bool = False) -> Report:
+_FAILED = (*(column for column in _STEPS if column.key not in ("status", "reason")), Column("where", "where"))
+NAMED = 6
+"""Modes that the first screen names. It counts the others."""
+_TONES = {"not proved": "bad", "not claimed": "warn", "proved": "good"}
+"""Verdict: its tone. The worst one first."""
+
+
+def report(specs: Sequence[Spec], proofs: Sequence[Proof], contestants: Sequence[str] = (), *, of_rows: bool = False) -> Report:
     """One line a rung: the largest difference, the step where it stood, the tolerance and its reason.
 
     Args:
         specs, proofs: one after the other.
+        contestants: that were compared.
         of_rows: the proof is for rows that are timed. Then no run of theirs was judged yet.
     """
     rungs: list[Rung] = [rung for proof in proofs for rung in proof.rungs]
@@ -237,7 +246,68 @@ def report(specs: Sequence[Spec], proofs: Sequence[Proof], *, of_rows: bool = Fa
         commands=[_again()],
         values={"verdict": verdict, "rungs": plain},
         exit_code=0 if verdict == "proved" else exits.RUN_FAILED,
+        screen=_screen(specs, proofs, contestants, of_rows=of_rows),
     )
+
+
+def _screen(specs: Sequence[Spec], proofs: Sequence[Proof], contestants: Sequence[str], *, of_rows: bool) -> Screen:
+    """The first screen of a proof. What is refuted stands first."""
+    answers: list[Answer] = []
+    for verdict, tone in _TONES.items():
+        said = [
+            f"{each.model_words} with {each.optimizer.name}: {proof.sentence.removeprefix(f'{verdict}: ')}."
+            for each, proof in zip(specs, proofs, strict=True)
+            if proof.verdict == verdict
+        ]
+        answers.append(Answer(verdict.capitalize(), said, tone))
+    without = {name: why for proof in proofs for name, why in proof.not_claimed.items()}
+    answers += [
+        Answer("Modes", _modes(proofs)),
+        Answer("No claim", [f"{name}: {why}." for name, why in without.items()]),
+        Answer("Not judged", ["The timed runs themselves. `run` judges steps of them."] if of_rows else []),
+    ]
+    first = specs[0]
+    failed = [rung for proof in proofs for rung in proof.rungs if rung.status == "failed"]
+    return Screen(
+        asked=[
+            "Is it the same training?",
+            *([wording.joined(contestants)] if contestants else []),
+            *dict.fromkeys(f"{each.model_words} with {each.optimizer.name}" for each in specs),
+            f"{first.data.source} in {wording.joined(list(dict.fromkeys(rung.precision for p in proofs for rung in p.rungs)))}",
+        ],
+        answers=[each for each in answers if each.sentences],
+        table=Table.of("rungs", "Rungs that failed", _FAILED, failed),
+        next=_next(specs, proofs, failed, of_rows=of_rows),
+    )
+
+
+def _modes(proofs: Sequence[Proof]) -> list[str]:
+    """What each proof says of the parallel modes, those with one verdict together."""
+    kinds: dict[str, list[str]] = {}
+    order = list(_TONES)
+    own = {(rung.framework, rung.mode) for proof in proofs for rung in proof.rungs if rung.framework and rung.mode}
+    for framework, mode in sorted((framework or "", mode or "") for framework, mode in own):
+        found = [proof.mode_verdict(framework, mode) for proof in proofs if _has(proof, framework, mode)]
+        kinds.setdefault(min(found, key=order.index), []).append(f"{framework} {mode}")
+    return [f"{kind}: {wording.listed(kinds[kind], NAMED)}." for kind in order if kind in kinds]
+
+
+def _has(proof: Proof, framework: str, mode: str) -> bool:
+    return any((rung.framework, rung.mode) == (framework, mode) for rung in proof.rungs)
+
+
+def _next(specs: Sequence[Spec], proofs: Sequence[Proof], failed: Sequence[Rung], *, of_rows: bool) -> list[tuple[str, str]]:
+    """Who is wrong, what would judge more, or how a stranger checks it."""
+    if any(rung.mode is None for rung in failed) and all(each.model in spec.MODELS for each in specs):
+        return [("who is wrong", _same("--referee"))]
+    if any(proof.verdict != "proved" for proof in proofs):
+        return [("judge each step", _same("--single-steps"))]
+    more = [("check it alone", _same("--record FOLDER"))] if len(specs) == 1 else []
+    return [("time it", "run with the same words"), *more] if of_rows else more
+
+
+def _same(option: str) -> str:
+    return f"the same command with {option}"
 
 
 def single_steps_report(rungs: Sequence[Rung]) -> Report:
@@ -271,6 +341,9 @@ def single_steps_report(rungs: Sequence[Rung]) -> Report:
     columns = [Column("model", "model", pick="0.0"), Column("optimizer", "optimizer", pick="0.1")]
     for mode in dict.fromkeys(rung.mode or "serial" for rung in rungs):
         columns.append(Column(mode, mode, -1, pick=lambda item, mode=mode: worst(item[1].get(mode))))
+    shown = Table.of(
+        "single-steps", "Difference nearest to its limit, of any loss, gradient, weight and statistic", columns, by_mode.items()
+    )
     plain = [json.loads(rung.model_dump_json()) for rung in rungs]
     return Report(
         title="Single steps in float64",
@@ -278,18 +351,16 @@ def single_steps_report(rungs: Sequence[Rung]) -> Report:
         json_file=RESULTS_FILE,
         marks=[Mark("Single steps", verdict, "bad" if verdict != "proved" else "good")],
         findings=[("Does each step agree?", said)],
-        tables=[
-            Table.of(
-                "single-steps",
-                "Difference nearest to its limit, of any loss, gradient, weight and statistic",
-                columns,
-                by_mode.items(),
-            ),
-            Table.of("rungs", "Single steps by aspect", _STEPS, rungs),
-        ],
+        tables=[shown, Table.of("rungs", "Single steps by aspect", _STEPS, rungs)],
         commands=[_again()],
         values={"verdict": verdict, "rungs": plain},
         exit_code=exits.RUN_FAILED if verdict != "proved" else 0,
+        screen=Screen(
+            asked=["Does each single step agree?", f"{wording.count(len(by_mode), 'training')} in float64"],
+            answers=[Answer(verdict.capitalize(), said, _TONES[verdict])],
+            table=shown,
+            next=[("who is wrong", _same("--referee"))] if any(rung.mode is None for rung in failed) else [],
+        ),
     )
 
 
@@ -305,6 +376,7 @@ _LINE = (
     Column("status", "status"),
     Column("where", "where"),
 )
+_WRONG = tuple(column for column in _LINE if column.key not in ("precision", "referee", "status"))
 
 
 def referee_report(lines: Sequence[Line]) -> Report:
@@ -313,7 +385,7 @@ def referee_report(lines: Sequence[Line]) -> Report:
     judged = [line for line in lines if line.status != "shown"]
     said = f"{len(judged) - len(failed)} of {len(judged)} comparisons passed."
     verdict = "not proved" if failed or not judged else "proved"
-    sentences = [f"{verdict}: {said}"]
+    sentences = [said]
     if failed:
         first = failed[0]
         both = len({line.framework for line in failed if line.what == first.what}) > 1
@@ -322,16 +394,28 @@ def referee_report(lines: Sequence[Line]) -> Report:
             f"{who} from the referee, first in the {first.what} ({first.difference:.1e}, tolerance {first.tolerance:.0e})."
         )
     sentences += third_opinion.cautions(lines)
+    closer = third_opinion.closer(lines)
     return Report(
         title="Both frameworks against a referee in plain NumPy",
         name=NAME,
         json_file=RESULTS_FILE,
         marks=[Mark("Against the referee", verdict, "bad" if verdict != "proved" else "good")],
-        findings=[("Are both right?", sentences), ("Which is closer in float32?", third_opinion.closer(lines))],
+        findings=[("Are both right?", [f"{verdict}: {said}", *sentences[1:]]), ("Which is closer in float32?", closer)],
         tables=[Table.of("referee", "Differences to the referee", _LINE, lines)],
         commands=[_again()],
         values={"verdict": verdict, "lines": [{**line._asdict(), "status": line.status} for line in lines]},
         exit_code=exits.RUN_FAILED if verdict != "proved" else 0,
+        screen=Screen(
+            asked=[
+                f"Do {wording.joined(list(dict.fromkeys(line.framework for line in lines)))} train as plain NumPy does?",
+                *dict.fromkeys(f"{line.model} with {line.optimizer}" for line in lines),
+            ],
+            answers=[
+                Answer(verdict.capitalize(), sentences, _TONES[verdict]),
+                *([Answer("In float32", closer)] if closer else []),
+            ],
+            table=Table.of("referee", "Comparisons that failed", _WRONG, failed),
+        ),
     )
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from compare.core.statistics import CONFIDENCE, VERDICT_PAIRS, Spread, pairs_needed
 from compare.core.verdict_words import UNBOUNDED, p_words, percent_words, resolution_words
 from compare.core.wording import count, joined, percent
 from compare.judgement.measurements import METRICS
+from compare.regression import regress_screen
 from compare.regression.records import ACCURACY, EXIT_OK, EXIT_REGRESSION, UNDECIDED, Change, Judgement, heading
 from compare.reporting import comparison_tables
 from compare.reporting.document import Mark, Report
@@ -19,8 +21,13 @@ _OPERATIONS = (
 )
 
 
-def report(judged: Judgement) -> Report:
-    """The report of a judgement. Its title is the verdict."""
+def report(judged: Judgement, words: Sequence[str] = (), repeats: int = 0) -> Report:
+    """The report of a judgement. Its title is the verdict.
+
+    Args:
+        words: of the command that measured both sides, with its --out at the end. Empty: they were stored.
+        repeats: pairs that it made.
+    """
     sides = (("Baseline", judged.baseline), ("Candidate", judged.candidate))
     bad, decided = judged.verdicts.count("regression"), judged.exit_code in (EXIT_OK, EXIT_REGRESSION)
     return Report(
@@ -46,6 +53,7 @@ def report(judged: Judgement) -> Report:
         tables=change_tables(judged),
         values={**judged.model_dump(mode="json"), "headline": headline(judged)},
         exit_code=judged.exit_code,
+        screen=regress_screen.screen(judged, _untold(judged), _pairs_needed(judged), words, repeats),
     )
 
 
@@ -58,21 +66,26 @@ def headline(judged: Judgement) -> str:
         f"({percent_words(judged.threshold)} of seconds and MiB, {percent_words(judged.accuracy_threshold)} of accuracy)"
     )
     if judged.exit_code != EXIT_OK:
-        reliable = f"no {'pair with ' if judged.paired else ''}reliable times on both sides"
-        few = sum(change.verdict == "too few to tell" for change in judged.changes)
-        causes = (
-            (judged.num_not_ruled_out, f"may be worse by more than the threshold {thresholds}"),
-            (few, f"have too few {_samples(judged)}"),
-            (judged.verdicts.count("not judged"), f"have {reliable}"),
-            (judged.verdicts.count("cannot tell"), "do not decide"),
-        )
-        said = [f"{number} of {len(judged.verdicts)} figures {what}" for number, what in causes if number]
-        said += ["nothing was measured on both sides"] * (not judged.changes)
-        if missing := len(judged.missing):
-            what = "benchmark" if judged.kind == "benchmarks" else "row"
-            said.append(f"{count(missing, what)} of the baseline {'was' if missing == 1 else 'were'} not measured again")
-        return f"CANNOT TELL whether there is a regression: {joined(said)}."
+        return f"CANNOT TELL whether there is a regression: {joined(_untold(judged, f' {thresholds}'))}."
     return f"No regression: none of {len(judged.verdicts)} figures is worse by more than its threshold {thresholds}."
+
+
+def _untold(judged: Judgement, thresholds: str = "") -> list[str]:
+    """What cannot be told, in words. The figures that may be worse come first."""
+    reliable = f"no {'pair with ' if judged.paired else ''}reliable times on both sides"
+    few = sum(change.verdict == "too few to tell" for change in judged.changes)
+    causes = (
+        (judged.num_not_ruled_out, f"may be worse by more than the threshold{thresholds}"),
+        (few, f"have too few {_samples(judged)}"),
+        (judged.verdicts.count("not judged"), f"have {reliable}"),
+        (judged.verdicts.count("cannot tell"), "do not decide"),
+    )
+    said = [f"{number} of {len(judged.verdicts)} figures {what}" for number, what in causes if number]
+    said += ["nothing was measured on both sides"] * (not judged.changes)
+    if missing := len(judged.missing):
+        what = "benchmark" if judged.kind == "benchmarks" else "row"
+        said.append(f"{count(missing, what)} of the baseline {'was' if missing == 1 else 'were'} not measured again")
+    return said
 
 
 def _style(judged: Judgement) -> str:

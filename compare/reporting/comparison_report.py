@@ -141,7 +141,7 @@ def report(compared: Compared, folder: Path, out: Path | None = None) -> Report:
         page_values=lambda drawn: _page_values(compared, folder, made, drawn),
         exit_code=compared.exit_code,
         failures=compared.failures,
-        screen=comparison_screen.screen(stored, summaries, compared.findings),
+        screen=comparison_screen.screen(stored, summaries, compared.findings, folder),
         again=wording.command("report", str(folder), FULL),
     )
 
@@ -197,18 +197,14 @@ def _page_values(compared: Compared, folder: Path, made: Sequence[Table], drawn:
     pictures = {name: picture for name, picture in drawn.items() if name != comparison_plots.CONFUSION}
     heats = [_heat(summary, comparison.class_names) for summary in compared.summaries if summary.confusion]
     title = wording.one_line(f"{comparison.rows[0].spec.model_words} on {comparison.data_name}")
-    answer = first_verdicts(compared.findings)
     return {
         "title": title,
         "overline": "Comparison of frameworks",
         "facts": [wording.one_line(fact).removeprefix(f"{title}, ") for fact in facts(compared)],
-        "answer": list(map(wording.one_line, answer)),
         "pace": [pictures[_PACE]] if _PACE in pictures else [],
         "main_table": page.grid(_narrow(comparison_tables.without_empty_speedups(grids[_MAIN]))) if _MAIN in grids else None,
         "divisions": list(map(wording.one_line, compared.findings.divisions)),
-        "said": [
-            (title, list(map(wording.one_line, said))) for title, said in sections(compared)[1:] if not {*said} <= {*answer}
-        ],
+        "said": [(title, list(map(wording.one_line, said))) for title, said in sections(compared)[1:]],
         "sameness": list(map(wording.one_line, compared.findings.sameness)),
         "proof_is_open": compared.exit_code != 0,
         "contents": _contents(pictures, heats),
@@ -225,15 +221,6 @@ def _page_values(compared: Compared, folder: Path, made: Sequence[Table], drawn:
         "specs": [(row.id, row.spec.to_json()) for row in comparison.rows],
         "run_commands": run_commands(compared, folder),
     }
-
-
-def first_verdicts(found: Findings) -> list[str]:
-    """The first two verdicts, why they find nothing where that is said below all, and the conditions that all share."""
-    sentences = found.contestants or found.modes
-    shared = sentences[:1] if sentences[:1] and sentences[0].startswith("All with ") else []
-    first, below = sentences[len(shared) :][:2], sentences[len(shared) + 2 :]
-    none = any(": no finding" in each for each in first)
-    return [*first, *(each for each in below if none and each.startswith("No finding:")), *shared]
 
 
 def _marks(compared: Compared) -> list[Mark]:

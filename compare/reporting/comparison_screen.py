@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
+from pathlib import Path
 from typing import NamedTuple
 
 from common.machine.machine import processors
 from compare.core import verdict_words, wording
-from compare.core.statistics import VERDICT_PAIRS, Judged, Ratio, inverse
+from compare.core.statistics import POWER, VERDICT_PAIRS, Judged, Ratio, inverse, resolution
 from compare.core.terminal import FULL
+from compare.core.wording import percent
 from compare.execution import matrix
 from compare.execution.matrix import Row
 from compare.execution.store import IN_FLOAT64, Stored
@@ -25,6 +27,7 @@ from compare.reporting.screen import LEGEND, Answer, Bar, Chart, Screen
 NAMED = 3
 """Rows or configurations that a sentence names. It counts the others."""
 _PART = {"training": "", "input": ", the input path alone", "compute": ", the model alone on one batch"}
+_DECIDED, _FEW = "decided", "too few repeats to tell"
 _TELLING = ("layout", "precision", "graph")
 """Conditions whose values say what they are."""
 
@@ -49,19 +52,18 @@ class Question(NamedTuple):
     def times(self) -> tuple[Summary, Summary, Ratio]:
         """(the faster row, the slower one, how many times as fast). Without a verdict: `fast` over `slow`."""
         ratio = self.judged.ratio
-        if ratio.value < 1.0 and (self.is_decided or self.judged.verdict == "too few repeats to tell"):
+        if ratio.value < 1.0 and (self.is_decided or self.judged.verdict == _FEW):
             return self.slow, self.fast, inverse(ratio)
         return self.fast, self.slow, ratio
 
 
-def screen(stored: Stored, summaries: Sequence[Summary], found: Findings) -> Screen:
-    """The first screen. `show` of the report adds where its files are."""
-    questions = _questions(stored, summaries, found)
-    short = _short_names(summaries)
-    proof = _refuted(stored)
+def screen(stored: Stored, summaries: Sequence[Summary], found: Findings, folder: Path) -> Screen:
+    """The first screen of a comparison in a folder. The report adds where its files are."""
+    short, proof = _short_names(summaries), _refuted(stored)
+    questions = [] if proof else _questions(stored, summaries, found)
     answers = [
         *([Answer("Not proved", proof, "bad")] if proof else [Answer("Faster", _faster(found, questions, short))]),
-        Answer("Parallel", [] if proof else _parallel(questions, short)),
+        Answer("Parallel", _parallel(questions, short)),
         Answer("Fair?", _fair(stored, found)),
         Answer("Trouble", _trouble(stored, summaries, found), "bad"),
     ]
@@ -69,7 +71,8 @@ def screen(stored: Stored, summaries: Sequence[Summary], found: Findings) -> Scr
         asked=asked(stored),
         answers=[each for each in answers if each.sentences],
         chart=_chart(summaries, questions, short, found),
-        remarks=_remarks(stored, summaries, found),
+        remarks=_remarks(stored, summaries, questions, found),
+        next=_next(stored, questions, folder),
     )
 
 
@@ -110,11 +113,8 @@ def _questions(stored: Stored, summaries: Sequence[Summary], found: Findings) ->
 def _short_names(summaries: Sequence[Summary]) -> dict[str, str]:
     """Row id: its configuration. Cores are left out where all serial rows have as many."""
     cores = {summary.cores for summary in summaries if summary.mode == "serial"}
-    names = {summary.id: summary.configuration for summary in summaries}
-    if len(cores) > 1:
-        return names
-    of_cores = {f"serial, {wording.count(each, 'core')}": "serial" for each in cores}
-    return {row: of_cores.get(name, name) for row, name in names.items()}
+    alike = f"serial, {wording.count(cores.pop(), 'core')}" if len(cores) == 1 else ""
+    return {each.id: each.configuration.replace(alike, "serial") if alike else each.configuration for each in summaries}
 
 
 def _refuted(stored: Stored) -> list[str]:
@@ -136,73 +136,81 @@ def _faster(found: Findings, questions: Sequence[Question], short: Mapping[str, 
     said: list[str] = []
     for pair in dict.fromkeys(frozenset((each.slow.contestant, each.fast.contestant)) for each in of_contestants):
         own = [each for each in of_contestants if {each.slow.contestant, each.fast.contestant} == pair]
-        kinds: dict[tuple[str, str, str], list[Question]] = {}
+        kinds: dict[tuple[str, str], list[Question]] = {}
         for each in own:
-            quick, slow, _ = each.times
-            kinds.setdefault((_kind(each), quick.contestant, slow.contestant), []).append(each)
-        several = len(own) > 1 or own[0].fast.mode != "serial"
-        for (kind, quick, slow), alike in sorted(kinds.items(), key=lambda each: each[0][0] != "decided"):
-            in_which = [f"{_times(each)}{f' in {short[each.fast.id]}' if several else ''}" for each in alike]
-            said.append(_of_pair(kind, quick, slow, in_which, [short[each.fast.id] for each in alike]))
+            kinds.setdefault((_kind(each), each.times[0].contestant if each.is_decided else ""), []).append(each)
+        is_alone = len(own) == 1 and own[0].fast.mode == "serial"
+        for (kind, _), alike in sorted(kinds.items(), key=lambda each: each[0][0] != _DECIDED):
+            said.append(_of_pair(kind, alike, ["" if is_alone else f" in {short[each.fast.id]}" for each in alike]))
     return said
 
 
-def _of_pair(kind: str, quick: str, slow: str, times: Sequence[str], where: Sequence[str]) -> str:
+def _of_pair(kind: str, alike: Sequence[Question], places: Sequence[str]) -> str:
     """What holds between two contestants in some configurations."""
+    first = alike[0]
+    one, other, _ = first.times
     if kind == "disturbed":
-        return f"no finding between {quick} and {slow} in {wording.listed(where, NAMED)}: other work disturbed their runs"
-    first, *others = times[:NAMED]
-    value, _, place = first.partition(" in ")
-    after = f" in {place}" if place else ""
-    if kind == "decided":
-        said = f"{quick}: {value} times as fast as {slow}{after}"
-    else:
-        said = f"{kind} between {quick} and {slow}: {quick} is {value} times as fast{after}"
-    more = f", and in {wording.count(len(times) - NAMED, 'configuration')} more" if len(times) > NAMED else ""
-    return "".join([said, *(f", {each}" for each in others), more])
+        where = wording.listed([place.removeprefix(" in ") for place in places], NAMED)
+        return (
+            f"no finding between {one.contestant} and {other.contestant}{f' in {where}' * bool(where)}: other work disturbed it"
+        )
+    more = f", and in {wording.count(len(alike) - NAMED, 'configuration')} more" if len(alike) > NAMED else ""
+    rest = "".join(f", {_times(each)}{place}" for each, place in list(zip(alike, places, strict=True))[1:NAMED])
+    if kind == _DECIDED:
+        return f"{one.contestant}: {_times(first)} times as fast as {other.contestant}{places[0]}{rest}{more}"
+    if kind.startswith(_FEW):
+        rest = "".join(
+            f", {each.times[0].contestant} {_times(each)}{place}"
+            for each, place in list(zip(alike, places, strict=True))[1:NAMED]
+        )
+    return f"{kind}: {one.contestant} is {_times(first)} times as fast as {other.contestant}{places[0]}{rest}{more}"
 
 
 def _kind(question: Question) -> str:
-    """decided, disturbed, or the verdict in words. Only what is alike is said together."""
+    """The verdict in words. Only what is alike is said together."""
     if question.judged.disturbed:
         return "disturbed"
     if question.is_decided:
-        return "decided"
-    if question.judged.verdict == "too few repeats to tell":
-        return f"too few repeats to tell ({question.judged.ratio.n} of {VERDICT_PAIRS})"
+        return _DECIDED
+    if question.judged.verdict == _FEW:
+        return f"{_FEW} ({question.judged.ratio.n} of {VERDICT_PAIRS})"
     return verdict_words.word(question.judged, above="", below="", neither=question.judged.verdict)
 
 
 def _times(question: Question) -> str:
+    return _range(question.times[2])
+
+
+def _range(ratio: Ratio) -> str:
     """`1.19 to 1.25`, or the value alone where there is no interval that says anything."""
-    _, _, ratio = question.times
     return verdict_words.range_words(ratio) if ratio.is_bounded else f"{ratio.value:.2f}"
 
 
 def _parallel(questions: Sequence[Question], short: Mapping[str, str]) -> list[str]:
     """Which modes pay, those with one verdict together."""
+    of_modes = [each for each in questions if not each.is_of_contestants]
+    cores = {each.fast.cores for each in of_modes}
+    serial = f"serial on {wording.count(cores.pop(), 'core')}" if len(cores) == 1 else "serial on as many cores"
+    order = {"above": f"faster than {serial}", "below": f"slower than {serial}", "no difference shown": "no gain shown"}
     kinds: dict[str, list[Question]] = {}
-    order = {"above": "faster than serial on as many cores", "below": "slower than serial on as many cores"}
-    for each in (each for each in questions if not each.is_of_contestants):
-        kind = order.get(each.judged.verdict, _kind(each)) if not each.judged.disturbed else "disturbed"
-        kinds.setdefault("no gain shown" if kind == "no difference shown" else kind, []).append(each)
+    for each in of_modes:
+        kind = _kind(each) if each.judged.disturbed else order.get(each.judged.verdict, _kind(each))
+        kinds.setdefault(kind, []).append(each)
     said: list[str] = []
-    for kind, own in sorted(kinds.items(), key=lambda each: (each[0] not in order.values(), each[0])):
+    for kind, own in sorted(kinds.items(), key=lambda each: [*order.values(), each[0]].index(each[0])):
         own.sort(key=lambda each: -each.judged.ratio.value)
         names = [f"{each.fast.contestant} {short[each.fast.id]}" for each in own]
         if kind == "disturbed":
             said.append(f"no finding: other work disturbed {wording.listed(names, NAMED)}")
             continue
-        ratios = [Question(each.slow, each.fast, each.judged).judged.ratio for each in own]
-        times = [verdict_words.range_words(ratio) if ratio.is_bounded else f"{ratio.value:.2f}" for ratio in ratios]
-        listed = wording.listed([f"{name} {value}" for name, value in zip(names, times, strict=True)], NAMED)
+        listed = wording.listed([f"{name} {_range(each.judged.ratio)}" for name, each in zip(names, own, strict=True)], NAMED)
         said.append(f"{kind}: {listed} times as fast" if len(own) <= NAMED else f"{kind} (times as fast): {listed}")
     return said
 
 
 def _fair(stored: Stored, found: Findings) -> list[str]:
     """Whether it is the same training, and under which conditions."""
-    said = [_training(stored)] if found.comparable else []
+    said = [_training(stored)] if found.comparable and not _refuted(stored) else []
     rows = [row for row in stored.comparison.rows if row.unavailable is None and stored.runs[row.id]]
     pairs = [pair for pair in combinations(rows, 2) if matrix.differ_by_contestant(*pair)]
     kinds: dict[str, list[tuple[Row, Row, conditions.Division]]] = {}
@@ -301,11 +309,12 @@ def _chart(
         pace = summary.epoch_seconds.median if summary.epoch_seconds is not None else None
         against, mark = _against(summary, questions, found)
         accuracy = summary.test.accuracy
-        cells = [against, mark, *([wording.percent(accuracy.median, 1) if accuracy else ""] if scored else [])]
+        cells = [against, mark, *([percent(accuracy.median, 1) if accuracy else ""] if scored else [])]
         written = _seconds(pace) if pace is not None else summary.status
         bars.append(Bar((summary.contestant, short[summary.id]), pace, written, cells))
     headings = ("seconds per epoch (median, shorter is faster)", "seconds per epoch (median)", "seconds per epoch", "s/epoch")
-    columns = ["against", "", *(["test acc."] if scored else [])]
+    is_judged = any(bar.cells[0] for bar in bars)
+    columns = ["against" if is_judged else "", "", *(["test acc."] if scored else [])]
     return Chart(headings, columns, bars, LEGEND if any(bar.cells[1] for bar in bars) else "")
 
 
@@ -329,14 +338,25 @@ def _against(summary: Summary, questions: Sequence[Question], found: Findings) -
     if judged.disturbed:
         return f"{rival} disturbed", "?"
     ratio = judged.ratio if is_mode else question.times[2]
-    times = verdict_words.range_words(ratio) if ratio.is_bounded else f"{ratio.value:.2f}"
     mark = "~" if judged.verdict == "no difference that matters" else "?"
     if question.is_decided:
         mark = "+" if ratio.value >= 1.0 else "-"
-    return f"{rival} {times}", mark
+    return f"{rival} {_range(ratio)}", mark
 
 
-def _remarks(stored: Stored, summaries: Sequence[Summary], found: Findings) -> list[str]:
+def _next(stored: Stored, questions: Sequence[Question], folder: Path) -> list[tuple[str, str]]:
+    """What to do where something is not decided."""
+    comparison = stored.comparison
+    is_open = any(not each.is_decided and each.judged.verdict != "no difference that matters" for each in questions)
+    if not is_open or comparison.argv[:1] != ["run"]:
+        return []
+    if any(each.judged.disturbed for each in questions):
+        return [("again", wording.command("run", "--resume", str(folder), "--again", "disturbed"))]
+    repeats = max(VERDICT_PAIRS, 2 * comparison.repeats if comparison.repeats >= VERDICT_PAIRS else 0)
+    return [("more repeats", wording.command("run", "--resume", str(folder), "--repeats", str(repeats)))]
+
+
+def _remarks(stored: Stored, summaries: Sequence[Summary], questions: Sequence[Question], found: Findings) -> list[str]:
     """What a reader would wonder about, and how many cautions there are."""
     said: list[str] = []
     accuracies = {each.test.accuracy.median for each in summaries if each.test.accuracy is not None}
@@ -344,7 +364,14 @@ def _remarks(stored: Stored, summaries: Sequence[Summary], found: Findings) -> l
     if len(accuracies) > 1 and len(images) == 1 and found.comparable:
         said.append(
             "Accuracies of the same training may differ by rounding alone: "
-            f"one of {wording.count(number := images.pop(), 'test image')} is {wording.percent(1 / number, 1)}."
+            f"one of {wording.count(number := images.pop(), 'test image')} is {percent(1 / number, 1)}."
+        )
+    tested = [each.judged for each in questions if each.judged.p is not None]
+    is_open = any(each.verdict == "no difference shown" and not each.disturbed for each in tested)
+    if is_open and (least := resolution([each.ratio for each in tested], tested[0].family)) is not None:
+        difference = f"{float(f'{100 * least:.2g}'):g} %"
+        said.append(
+            f"Not decided is not equal: at this noise, a difference of {difference} is found in {percent(POWER)} of cases."
         )
     departing = [row for row in stored.comparison.rows if row.spec.departs is not None and stored.runs[row.id]]
     if departing:

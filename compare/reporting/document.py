@@ -69,6 +69,10 @@ class Section:
     """Files under the report's folder, .svg or .png."""
     conclusions: list[str] = field(default_factory=list[str])
     """Sentences for the conclusion of the whole report."""
+    first: list[str] = field(default_factory=list[str])
+    """Sentences for its first screen. Empty: the conclusions."""
+    trouble: list[str] = field(default_factory=list[str])
+    """What changes the answer, for its first screen."""
     more: list[str] = field(default_factory=list[str])
     """Files under the report's folder that hold the rest."""
 
@@ -251,6 +255,10 @@ class Report:
             *(f"{tables.escaped(line)}  " for line in (*self.facts, *self.first_sentences)),
             "",
         ]
+        for answer in self.screen.answers if self.screen else ():
+            said = [tables.escaped(wording.one_line(each)) for each in answer.sentences]
+            lines += [f"- **{answer.label}**: {'; '.join(said)}" if answer.label else f"- {'; '.join(said)}"] * bool(said)
+        lines += [""] * bool(self.screen)
         if self.sections:
             lines += [*(f"- {mark.what}: **{tables.escaped(mark.said)}**" for mark in self.marks), "", "## Conclusion", ""]
         lines += findings_to_markdown(self.findings, level=3 if self.sections else 2)
@@ -284,6 +292,11 @@ class Report:
             "title": wording.one_line(self.title),
             "overline": self.overline,
             "facts": list(map(wording.one_line, (*self.facts, *self.first_sentences))),
+            "answers": [
+                {"label": each.label, "tone": each.tone, "sentences": list(map(wording.one_line, each.sentences))}
+                for each in (self.screen.answers if self.screen else ())
+                if each.sentences
+            ],
             "marks": [Mark(*map(wording.one_line, mark)) for mark in self.marks],
             "said": _on_one_line(self.findings),
             "parts_of_it": [_part(section, folder) for section in self.sections],
@@ -356,7 +369,16 @@ def signed(report: Report, folder: Path, records: Collection[str], key: Path | N
         facts=[*report.facts, *([signature.sentence] if signature is not None else [])],
         values={**report.values, "signature": signature},
         exit_code=report.exit_code or (exits.RUN_FAILED if bad else 0),
+        screen=report.screen and _with_signature(report.screen, signature, unsigned),
     )
+
+
+def _with_signature(first: Screen, signature: signing.Signature | None, unsigned: str | None) -> Screen:
+    """The first screen with who signed the records, or why they are not signed."""
+    if signature is not None and signature.confirmed:
+        return replace(first, remarks=[*first.remarks, signature.sentence])
+    why = [each for each in (unsigned, signature and signature.sentence) if each]
+    return replace(first, answers=[*first.answers, Answer("Signature", why, "bad")])
 
 
 def files_of(name: str = "report") -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from common.machine import machine
 from common.machine.machine import COMMAND
 from compare.core import exits, wording
 from compare.core.statistics import Judged, Ratio, inverse, verdicts
+from compare.core.terminal import FULL
 from compare.core.verdict_words import family_words, word
 from compare.execution import cells, store
 from compare.execution.cells import Cell, MatrixPlan
@@ -23,6 +24,7 @@ from compare.judgement.summary import family
 from compare.reporting import comparison_plots, comparison_report, document
 from compare.reporting.comparison_report import Compared
 from compare.reporting.document import Mark, Report, Section, anew
+from compare.reporting.screen import Answer, Screen
 from compare.reporting.tables import Column, Table
 
 RESULTS_FILE = "results.json"
@@ -142,6 +144,29 @@ def report(made: Read, folder: Path, out: Path | None = None) -> Report:
         },
         exit_code=exits.RUN_FAILED if failed or bad else 0,
         failures=[*([f"{wording.count(len(failed), 'comparison')} could not be run"] * bool(failed)), *bad],
+        screen=_screen(made, found, [*failed, *bad], len(troubles)),
+        again=wording.command("report", str(folder), FULL),
+    )
+
+
+def _screen(made: Read, found: Sequence[Win], bad: Sequence[str], cautions: int) -> Screen:
+    plan, done = made.plan, len(made.compared)
+    axes = [f"{axis} {', '.join(dict.fromkeys(cell.labels[axis] for cell in plan.cells))}" for axis in plan.axes]
+    fair = Counter(each.stored.comparison.headline for each in made.compared.values())
+    table = wins_table(plan, found)
+    return Screen(
+        asked=[f"{wording.count(len(plan.cells), 'comparison')}: {'; '.join(axes)}", wording.count(plan.repeats, "repeat")],
+        answers=[
+            Answer("Faster", _winners(found)),
+            Answer("Fair?", [f"the same training: {', '.join(f'{verdict} in {number}' for verdict, number in fair.items())}"]),
+            Answer(
+                "Trouble",
+                [*bad, *([f"{done} of {len(plan.cells)} comparisons have results"] * (done < len(plan.cells)))],
+                "bad",
+            ),
+        ],
+        table=replace(table, columns=tuple(column for column in table.columns if column.key != "p")),
+        remarks=[f"{wording.count(cautions, 'caution')}: {FULL}."] * bool(cautions),
     )
 
 
@@ -212,6 +237,11 @@ def _cells_table(made: Read) -> Table:
 
 
 def _sentences(found: Sequence[Win]) -> list[str]:
+    words = family_words([each.seconds for each in found])
+    return [*_winners(found), *([words] if words else [])]
+
+
+def _winners(found: Sequence[Win]) -> list[str]:
     if not found:
         return ["No two contestants have times that can be compared yet."]
     number = wording.count(len(found), "comparison")
@@ -219,8 +249,7 @@ def _sentences(found: Sequence[Win]) -> list[str]:
     said = [f"{name} is faster in {times} of {number}." for name, times in won.most_common()]
     if left := len(found) - sum(won.values()):
         said.append(f"In {left} of {number} no contestant is shown to be faster.")
-    words = family_words([each.seconds for each in found])
-    return [*said, *([words] if words else [])]
+    return said
 
 
 def _section(cell: Cell, compared: Compared, folder: Path, out: Path | None) -> Section:

@@ -5,7 +5,7 @@ It fits a terminal: at most `LINES` lines at 100 columns. Everything else stands
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -18,13 +18,16 @@ from compare.core.terminal import FULL
 from compare.reporting import tables
 from compare.reporting.tables import Table
 
-LINES = 25
+LINES, WIDTH = 25, 100
+"""Of a screen: so many lines at so many columns, at most."""
 WIDEST = 120
 """Columns of text. A longer line is hard to read."""
 MOST_BAR, LEAST_BAR = 40, 8
 """Columns of the longest bar. Where fewer than `LEAST_BAR` are left, there are no bars."""
 WIDEST_LABEL = 14
 """Columns of a label that stands beside its answer. Longer ones stand above theirs."""
+MOST_SENTENCES = 4
+"""Of one answer."""
 LEAST_ROWS = 4
 """Of a chart or a table that are always shown."""
 
@@ -85,25 +88,32 @@ class Screen:
     def lines(self, console: Console) -> list[Text]:
         """The screen, without blanks at the ends of lines.
 
-        Rows and sentences that make it longer than `LINES` are left out, the last ones first. It says how many.
+        What makes it longer than `LINES` is left out, and it says how much: rows first, then sentences of the longest answers,
+        the last ones first. A narrow terminal gets more lines in place of wider ones.
         """
+        most = LINES * max(1.0, WIDTH / console.width)
         rows = len(self.chart.bars) if self.chart else len(self.table.rows) if self.table else 0
-        shown = self._lines(console, rows, None)
-        if len(shown) > LINES and rows > LEAST_ROWS:
-            rows = max(LEAST_ROWS, rows - (len(shown) - LINES) - 1)
-            shown = self._lines(console, rows, None)
-        most = max((len(answer.sentences) for answer in self.answers), default=0)
-        while len(shown) > LINES and most > 1:
-            most -= 1
-            shown = self._lines(console, rows, most)
+        answers = {place: min(len(answer.sentences), MOST_SENTENCES) for place, answer in enumerate(self.answers)}
+        shown = self._lines(console, rows, answers)
+        if len(shown) > most and rows > LEAST_ROWS:
+            rows = max(LEAST_ROWS, rows - (len(shown) - int(most)) - 1)
+            shown = self._lines(console, rows, answers)
+        while len(shown) > most and max(answers.values(), default=0) > 1:
+            answers[max(answers, key=lambda place: answers[place])] -= 1
+            shown = self._lines(console, rows, answers)
         return shown
 
-    def _lines(self, console: Console, rows: int, most: int | None) -> list[Text]:
+    def _lines(self, console: Console, rows: int, sentences: Mapping[int, int]) -> list[Text]:
+        """The screen with so many rows, and so many sentences of each answer."""
         width = min(console.width, WIDEST)
         room = max((cell_len(answer.label) for answer in self.answers), default=0)
         blocks = [
             [line for each in _in_lines(self.asked, width) for line in _wrapped(console, Text(each, "bold"), width)],
-            [line for answer in self.answers for line in _answered(console, answer, room, width, most)],
+            [
+                line
+                for place, answer in enumerate(self.answers)
+                for line in _answered(console, answer, room, width, sentences[place])
+            ],
         ]
         if self.chart and self.chart.bars:
             blocks.append(_charted(console, self.chart, rows, width))
@@ -131,12 +141,12 @@ def _in_lines(parts: Sequence[str], width: int) -> list[str]:
     return lines
 
 
-def _answered(console: Console, answer: Answer, room: int, width: int, most: int | None) -> list[Text]:
+def _answered(console: Console, answer: Answer, room: int, width: int, most: int) -> list[Text]:
     """An answer: its label, and its sentences beside it."""
     is_beside = room <= WIDEST_LABEL
     left = 2 + (room + 2 if room and is_beside else 0)
     sentences = list(answer.sentences)
-    if most is not None and len(sentences) > most:
+    if len(sentences) > most:
         sentences = [*sentences[:most], f"and {len(sentences) - most} more ({FULL})"]
     found = [line for each in sentences for line in _indented(console, Text(wording.one_line(each)), left, width)]
     style = TONES.get(answer.tone, "bold")
@@ -165,7 +175,7 @@ def _charted(console: Console, chart: Chart, rows: int, width: int) -> list[Text
     cells = _columns([bar.cells for bar in bars], chart.columns)
     written = max(cell_len(bar.written) for bar in bars)
     name_room = sum(names) + 2 * len(names)
-    behind = sum(cells) + 2 * len(cells) + 1
+    behind = sum(2 + each for each in cells if each) + 1
     full = min(MOST_BAR, width - 3 - name_room - written - behind)
     room = full + 1 if full >= LEAST_BAR else 0
     largest = max((bar.value for bar in bars if bar.value is not None), default=0.0)
@@ -174,7 +184,7 @@ def _charted(console: Console, chart: Chart, rows: int, width: int) -> list[Text
     heading = next((each for each in chart.headings if cell_len(each) <= span), chart.headings[-1][:span])
     lines = [Text("  ").append(heading, "dim").append(" " * (span - cell_len(heading)))]
     for title, column in zip(chart.columns, cells, strict=True):
-        lines[0].append(f"  {title:<{column}}", "dim")
+        lines[0].append(f"  {title:<{column}}" if column else "", "dim")
     for bar in bars:
         line = Text("  ")
         for word, column in zip(bar.name, names, strict=False):
@@ -184,7 +194,7 @@ def _charted(console: Console, chart: Chart, rows: int, width: int) -> list[Text
             length = 0 if bar.value is None or not largest else max(1, round(full * bar.value / largest))
             line.append(block * length, "cyan").append(" " * (room - length))
         line.append(f"{bar.written:>{written}}")
-        for cell, column in zip(bar.cells, cells, strict=True):
+        for cell, column in zip(bar.cells, cells, strict=False):
             line.append(f"  {cell}{' ' * (column - cell_len(cell))}", f"bold {MARKS[cell]}" if cell in MARKS else "")
         lines.append(line)
     if left_out > 0:

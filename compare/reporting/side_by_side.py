@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from compare.core import exits, wording
 from compare.core.differences import relative_difference
 from compare.core.errors import FolderError
 from compare.core.statistics import VERDICT_PAIRS, Judged, Ratio, unpaired_ratio, verdicts
+from compare.core.terminal import FULL
 from compare.core.verdict_words import family_words, interval_words, surety
 from compare.execution import store
 from compare.judgement import cautions, conditions
@@ -24,11 +26,18 @@ from compare.judgement.verdict_sentences import MAKE_AGAIN, doubt_of, unproved
 from compare.reporting import comparison_report, document, tables
 from compare.reporting.comparison_report import Compared
 from compare.reporting.document import Mark, Report
+from compare.reporting.screen import Answer, Screen
 from compare.reporting.tables import RUN, Cell, Column, Table
 
 KIND = "side by side"
 NAME, RESULTS_FILE = "beside", "beside.json"
 
+_SPEED, _SAME, _MISSING, _CAUTIONS = (
+    "Which is faster?",
+    "Is it the same training?",
+    "Rows without a counterpart",
+    "Cautions",
+)
 _OF_ITS_OWN = ("made at",)
 _OF_NO_EPOCH = (*OF_THE_PLACE, "epochs", "steps", "seed", "checkpoint_seconds")
 """Fields of a spec that do not change the work of an epoch. Neither do a framework's own switches."""
@@ -119,6 +128,30 @@ def report(folders: tuple[Path, Path], compared: _Two, out: Path | None) -> Repo
         },
         exit_code=exits.RUN_FAILED if unsigned else 0,
         failures=unsigned,
+        screen=_screen(folders, compared, sentences, made[0], unsigned),
+        again=f"{document.COMPARE} {wording.shell([*again, FULL])}",
+    )
+
+
+def _screen(
+    folders: tuple[Path, Path],
+    compared: _Two,
+    sentences: Sequence[tuple[str, list[str]]],
+    seconds: Table,
+    unsigned: Sequence[str],
+) -> Screen:
+    by_title = dict(sentences)
+    kept = ("a", "epoch_seconds", "ratio")
+    return Screen(
+        asked=[f"{name}: {folder}" for name, folder in zip("AB", folders, strict=True)],
+        answers=[
+            Answer("Divisions", _disagreements(compared), "warn"),
+            Answer("Faster", by_title.get(_SPEED, [])),
+            Answer("Fair?", by_title.get(_SAME, [])),
+            Answer("Trouble", [*unsigned, *by_title.get(_MISSING, [])], "bad"),
+        ],
+        table=replace(seconds, columns=tuple(each for each in seconds.columns if each in RUN or each.key.startswith(kept))),
+        remarks=[f"{wording.count(len(by_title[_CAUTIONS]), 'caution')}: {FULL}."] if _CAUTIONS in by_title else [],
     )
 
 
@@ -202,10 +235,10 @@ def _sentences(
         for trouble in comparison_report.in_folder(each.findings.troubles, folder)
     ]
     parts = (
-        ("Which is faster?", speed),
-        ("Is it the same training?", _first_losses(run_in_both)),
-        ("Rows without a counterpart", missing),
-        ("Cautions", cautions),
+        (_SPEED, speed),
+        (_SAME, _first_losses(run_in_both)),
+        (_MISSING, missing),
+        (_CAUTIONS, cautions),
     )
     return [(title, sentences) for title, sentences in parts if sentences]
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from compare.core import exits, wording
 from compare.reporting.document import Mark, Report
+from compare.reporting.screen import Answer, Screen
 from compare.reporting.tables import Column, Table
 from compare.watching.member import AMOUNTS, Member
 from compare.watching.verdict import ENDED, HEALTHY, SLOW, STUCK, UNKNOWN, Verdict
@@ -15,7 +17,7 @@ from compare.watching.watcher import Watcher
 
 NAME = "watch"
 EXIT_CODES = {HEALTHY: 0, SLOW: 0, ENDED: 0, STUCK: exits.FINDINGS, UNKNOWN: exits.UNKNOWN}
-_TONES = {HEALTHY: "good", SLOW: "warn", STUCK: "bad"}
+_TONES = {HEALTHY: "good", SLOW: "warn", STUCK: "bad", UNKNOWN: "warn"}
 _MOST_FRAMES = 12
 """Of a thread, on the terminal. JSON has all."""
 _PARTS = {"runs_or_wants_a_core_or_disk": "wants", "waits_for_disk": "disk_waits"}
@@ -40,6 +42,10 @@ _COLUMNS = (
 )
 
 
+_SHOWN = ("name", "cores", "network", "memory", "steps", "where")
+"""Columns of the first screen."""
+
+
 def table(members: Sequence[Member]) -> Table:
     """What each rank uses, on the mean of the looks that are kept."""
     return Table("footprints", "Footprints, the mean of the last looks", _COLUMNS, [_row(each) for each in members])
@@ -49,13 +55,14 @@ def report(watcher: Watcher, verdict: Verdict) -> Report:
     """The verdict, the footprints and the stacks."""
     members = watcher.members
     cost = 1e6 * watcher.cost_seconds / max(watcher.num_looks, 1)
+    footprints = table(members)
     of_stacks = [(f"Stacks of {each.name}", _stacks(each)) for each in members if each.dumps and verdict.state in (STUCK, SLOW)]
     return Report(
         title="A job under watch",
         name=NAME,
         facts=[wording.one_line(verdict.words)],
         marks=[Mark("Verdict", verdict.state, _TONES.get(verdict.state, ""))],
-        tables=[table(members)],
+        tables=[footprints],
         findings=[
             *of_stacks,
             (
@@ -73,6 +80,18 @@ def report(watcher: Watcher, verdict: Verdict) -> Report:
             "cpu_microseconds_of_a_look": cost,
         },
         exit_code=EXIT_CODES[verdict.state],
+        screen=Screen(
+            asked=[
+                "Is this job healthy, slow or stuck?",
+                wording.count(len(members), "process", "processes"),
+                wording.count(watcher.num_looks, "look"),
+            ],
+            answers=[
+                Answer(verdict.state.capitalize(), [f"{verdict.because}."], _TONES.get(verdict.state, "")),
+                *([Answer("To blame", [wording.joined(verdict.ranks)])] if verdict.ranks else []),
+            ],
+            table=replace(footprints, columns=tuple(each for each in footprints.columns if each.key in _SHOWN)),
+        ),
     )
 
 

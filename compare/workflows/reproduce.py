@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -30,10 +30,12 @@ from compare.execution.store import Comparison
 from compare.papers import cells, claims, curves, schema
 from compare.papers.here import Here
 from compare.papers.here import command as command_of
+from compare.papers.judging import CANNOT_TELL, CONTRADICTED, Verdict
 from compare.papers.plan import AS_IT_WAS, CORRECTED, REPLICAS, Plan, Setting, Training, plan
 from compare.papers.schema import SCALES, SMOKE, Paper
 from compare.reporting import comparison_report, plots
 from compare.reporting.document import Mark, Report, Section
+from compare.reporting.screen import Answer, Screen
 from compare.reporting.tables import Cell, Column, Table
 from compare.tuning import tuner
 from compare.workflows import step_runner, study_steps
@@ -48,7 +50,14 @@ _FEW_NAMES = 3
 _FEW_IMAGES = 256
 """Images that the estimate of the scans reads."""
 _VERDICTS = "verdicts"
-_TONES = {"reproduced": "good", "not reproduced": "bad", "contradicted by the paper's own table": "bad"}
+_TONES = {"reproduced": "good", "not reproduced": "bad", CONTRADICTED: "bad"}
+_SHOWN: dict[Verdict, tuple[str, str]] = {
+    "reproduced": ("Confirmed", "+"),
+    "not reproduced": ("Refuted", "-"),
+    CONTRADICTED: ("Refuted", "-"),
+    CANNOT_TELL: ("Not told", "?"),
+}
+"""Verdict: its label on the first screen, and its mark."""
 
 
 def command(
@@ -394,8 +403,7 @@ def _report(plan: Plan, record: Record, done: list[Done], steps: int) -> Report:
             f"{paper.model} on {setting.source}, scale {setting.scale}; begun {record.created_at}",
             f"{machine.processors(record.machine)}, {setting.devices}",
             f"The report: {paper.hardware}",
-            *step_runner.on_the_data(setting.source),
-            *([_OTHER_DATA] if any(_OTHER_DATA in said for part in parts for _, said in part.findings) else []),
+            *_on_the_data(plan, parts),
             *([f"Scale smoke shows that everything runs here. For figures: {larger}"] if setting.scale == SMOKE else []),
             *([f"Code: commit {commit}{changed}"] if commit else []),
         ],
@@ -403,10 +411,62 @@ def _report(plan: Plan, record: Record, done: list[Done], steps: int) -> Report:
         findings=[(each.title, each.conclusions) for each in parts if each.conclusions],
         sections=parts,
         commands=step_runner.commands(record),
+        screen=_screen(plan, record, done, steps),
     )
 
 
-def _counts(parts: list[Section]) -> Iterator[Mark]:
-    table = next((table for each in parts if each.name == _VERDICTS for table in each.tables if table.name == "claims"), None)
-    for verdict, count in Counter(str(row["verdict"]) for row in table.rows).items() if table else ():
+def _screen(plan: Plan, record: Record, done: list[Done], steps: int) -> Screen:
+    """The claims by their verdicts. One that was judged at a smaller scale than the report's own is told apart."""
+    paper, setting = plan.paper, plan.setting
+    parts = [each.part for each in done]
+    claims_told = _claims(parts)
+    whole = setting.scale == SCALES[-1]
+    groups: dict[str, list[str]] = {"Confirmed": [], "Refuted": [], "Toy scale only": [], "Not told": []}
+    for said, verdict in claims_told:
+        label, mark = _SHOWN[verdict]
+        by_itself = " (by its own table)" if verdict == CONTRADICTED else ""
+        is_toy = verdict in ("reproduced", "not reproduced") and not whole
+        groups["Toy scale only" if is_toy else label].append(f"{mark} {said.removesuffix('.')}{by_itself}.")
+    counted = ", ".join(f"{len(own)} {label.lower()}" for label, own in groups.items())
+    tones = {"Confirmed": "good", "Refuted": "bad", "Toy scale only": "warn"}
+    answers = [
+        step_runner.failed(done),
+        *(Answer(label, own, tones.get(label, "")) for label, own in groups.items()),
+        step_runner.trouble(done, *_on_the_data(plan, parts)),
+    ]
+    minutes = sum(each.seconds for each in done) / 60
+    next_scale = next(iter(SCALES[SCALES.index(setting.scale) + 1 :]), None)
+    return Screen(
+        asked=[
+            f"{wording.count(len(claims_told), 'claim')} of {paper.name}: {counted}" if claims_told else paper.title,
+            f"{paper.model} on {setting.source}, scale {setting.scale}",
+            f"{len(done)} of {steps} steps in {minutes:.1f} minutes",
+            f"{setting.devices}, {machine.processors(record.machine)}",
+        ],
+        answers=[each for each in answers if each.sentences],
+        remarks=[
+            *(["Scale smoke shows that everything runs here."] if setting.scale == SMOKE else []),
+            *(["+ holds here  - does not hold here"] if groups["Toy scale only"] else []),
+            *step_runner.remarks(done),
+        ],
+        next=[(f"scale {next_scale}", command_of(paper, setting, next_scale))] if next_scale else [],
+    )
+
+
+def _on_the_data(plan: Plan, parts: Sequence[Section]) -> list[str]:
+    """What a reader must know of the data and the scale before the figures."""
+    return [
+        *step_runner.on_the_data(plan.setting.source),
+        *([_OTHER_DATA] if any(_OTHER_DATA in said for part in parts for _, said in part.findings) else []),
+    ]
+
+
+def _claims(parts: Sequence[Section]) -> list[tuple[str, Verdict]]:
+    """(claim, verdict) of each, once they were judged."""
+    tables = (table for each in parts if each.name == _VERDICTS for table in each.tables if table.name == "claims")
+    return [(str(row["claim"]), cast(Verdict, row["verdict"])) for table in tables for row in table.rows]
+
+
+def _counts(parts: Sequence[Section]) -> Iterator[Mark]:
+    for verdict, count in Counter(verdict for _, verdict in _claims(parts)).items():
         yield Mark(verdict[:1].upper() + verdict[1:], f"{count}", _TONES.get(verdict, ""))

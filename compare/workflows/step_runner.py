@@ -21,9 +21,11 @@ from common.machine.machine import Facts
 from compare.core import exits, wording
 from compare.core.errors import FolderError, LaunchError
 from compare.core.interrupt import Interrupted
+from compare.core.terminal import FULL
 from compare.execution import code_digest, results_folder, signing, store
 from compare.reporting import document, tables
 from compare.reporting.document import COMPARE, SET_UP, Mark, Report, Section
+from compare.reporting.screen import Answer
 from compare.reporting.tables import Column, Table
 
 SCHEMA_VERSION = 1
@@ -279,6 +281,32 @@ def marks(done: Sequence[Done], steps: int) -> list[Mark]:
         Mark("Steps with a failure", ", ".join(failed) or "none", "bad" if failed else "good"),
         Mark("Time", f"{minutes:.1f} minutes"),
     ]
+
+
+def failed(done: Sequence[Done]) -> Answer:
+    """Which steps failed, for the first screen."""
+    where = [f" Its report: {each.part.more[0]}" if each.part.more else "" for each in done]
+    said = [
+        f"{each.part.name}: {each.part.title} (exit code {each.exit_code}).{place}"
+        for each, place in zip(done, where, strict=True)
+        if each.exit_code
+    ]
+    return Answer("Failed", said, "bad")
+
+
+def trouble(done: Sequence[Done], *more: str) -> Answer:
+    """What changes the answer, for the first screen.
+
+    Args:
+        more: sentences on all steps.
+    """
+    return Answer("Trouble", [*more, *(f"{each.part.name}: {said}" for each in done for said in each.part.trouble)], "bad")
+
+
+def remarks(done: Sequence[Done]) -> list[str]:
+    """How many cautions the steps have, for the first screen."""
+    number = sum(len(said) for each in done for heading, said in each.part.findings if heading == "Cautions")
+    return [f"{wording.count(number, 'caution')}: {FULL}."] if number else []
 
 
 def on_the_data(source: str) -> list[str]:

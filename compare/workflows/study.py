@@ -10,10 +10,11 @@ import typer
 from common import spec
 from common.machine.machine import processors
 from common.spec import Spec
-from compare.core import exits
+from compare.core import exits, wording
 from compare.core.interrupt import interruptible
 from compare.execution import options, signing
 from compare.reporting.document import Report
+from compare.reporting.screen import Answer, Screen
 from compare.workflows import step_runner
 from compare.workflows.step_runner import Done, Record
 from compare.workflows.study_file import SCALES, Study
@@ -70,4 +71,28 @@ def _report(study: Study, record: Record, done: list[Done]) -> Report:
         findings=[(each.part.title, each.part.conclusions) for each in done if each.part.conclusions],
         sections=[each.part for each in done],
         commands=step_runner.commands(record),
+        screen=_screen(study, record, done),
+    )
+
+
+def _screen(study: Study, record: Record, done: list[Done]) -> Screen:
+    """What each step found, in a few sentences."""
+    base = study.base()
+    minutes = sum(each.seconds for each in done) / 60
+    answers = [
+        step_runner.failed(done),
+        *(
+            Answer(each.part.name.capitalize(), each.part.first or each.part.conclusions, "bad" if each.exit_code else "")
+            for each in done
+        ),
+        step_runner.trouble(done, *step_runner.on_the_data(base.data.source)),
+    ]
+    return Screen(
+        asked=[
+            f"{study.title}: {base.model} on {base.data.source}, {wording.joined(study.frameworks)}",
+            f"scale {record.settings['scale']}, {len(done)} of {len(STEPS)} steps in {minutes:.1f} minutes",
+            f"{wording.count(base.cores, 'core')} of {processors(record.machine)}",
+        ],
+        answers=[each for each in answers if each.sentences],
+        remarks=step_runner.remarks(done),
     )

@@ -172,6 +172,7 @@ def _section(
         conclusions: its sentences for the study's conclusion.
         only: names of its tables to show. None: all.
     """
+    shown = report.screen.answers if report.screen else ()
     return Section(
         name=name,
         title=title,
@@ -182,6 +183,8 @@ def _section(
         tables=[table for table in report.tables if only is None or table.name in only],
         pictures=sorted(f"{document.PLOTS_FOLDER}/{path.name}" for path in (folder / document.PLOTS_FOLDER).glob("*.svg")),
         conclusions=list(conclusions),
+        first=[sentence for each in shown if each.tone != "bad" for sentence in each.sentences],
+        trouble=[sentence for each in shown if each.tone == "bad" for sentence in each.sentences],
         more=[report.markdown_file, report.page_file],
     )
 

@@ -1,0 +1,188 @@
+"""The first screen of a comparison: at any width the same answer, and nothing that results.json does not hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from common.artifacts.schema import Noise
+from compare.core import terminal
+from compare.execution.store import ProofRecord, SpotCheck, Stored
+from compare.judgement.findings import findings
+from compare.judgement.summary import summarize
+from compare.reporting import comparison_report, document, side_by_side
+from compare.reporting.comparison_report import Compared
+from compare.reporting.document import Report
+from compare.reporting.screen import LINES, Screen
+from tests.compare import made
+from tests.compare.reporting import screens
+
+GOLDEN = Path(__file__).parent / "golden"
+FOLDER = Path("results/made")
+
+
+def compared(stored: Stored) -> Compared:
+    summaries = summarize(stored)
+    return Compared(stored, summaries, findings(stored, summaries))
+
+
+def report(stored: Stored) -> Report:
+    return comparison_report.report(compared(stored), FOLDER)
+
+
+def screen(stored: Stored) -> Screen:
+    shown = report(stored).screen
+    assert shown is not None
+    return shown
+
+
+def proved(stored: Stored, verdict: str = "proved", **fields: Any) -> Stored:
+    rows = {each.id: verdict for each in stored.comparison.rows}
+    checks = [SpotCheck(row=each, repeat=0, steps=[3, 9], epochs=2) for each in rows]
+    record = ProofRecord(verdict=verdict, sentence=f"{verdict}: 16 rungs", row_verdicts=rows, spot_checks=checks, **fields)
+    return stored.model_copy(update={"comparison": stored.comparison.model_copy(update={"proof": record})})
+
+
+def disturbed(stored: Stored, row_id: str) -> Stored:
+    """Other work took a core in all runs of a row."""
+    noise = {"noise": Noise(cores_stolen=1.0)}
+    runs = {repeat: run.model_copy(update=noise) for repeat, run in stored.runs[row_id].items()}
+    return stored.model_copy(update={"runs": stored.runs | {row_id: runs}})
+
+
+def many(stored: Stored, copies: int = 4) -> Stored:
+    """The same rows with several seeds, each a row of its own."""
+    rows = [
+        each.model_copy(update={"id": f"{each.id}-{seed}", "spec": each.spec.model_copy(update={"seed": seed})})
+        for seed in range(copies)
+        for each in stored.comparison.rows
+    ]
+    runs = {
+        each.id: {
+            repeat: run.model_copy(update={"spec": each.spec})
+            for repeat, run in stored.runs[each.id.rpartition("-")[0]].items()
+        }
+        for each in rows
+    }
+    return stored.model_copy(update={"comparison": stored.comparison.model_copy(update={"rows": rows}), "runs": runs})
+
+
+KINDS: dict[str, Callable[[], Stored]] = {
+    "answered": lambda: proved(made.repeated()),
+    "few_repeats": lambda: made.repeated(2),
+    "troubled_comparison": made.troubled,
+    "refuted": lambda: proved(made.repeated(), "not proved"),
+    "disturbed_row": lambda: disturbed(proved(made.repeated()), "pytorch-data_parallel-2"),
+    "many_rows": lambda: proved(many(made.repeated())),
+    "input_alone": made.input_only,
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_first_screen_of_a_comparison(name: str) -> None:
+    shown = screens.assert_screens(name, report(KINDS[name]()), GOLDEN)
+    assert str(FOLDER / "report.html") in shown and "--full" in shown
+
+
+def test_the_first_screen_of_two_comparisons_side_by_side() -> None:
+    folders = Path("results/a"), Path("results/b")
+    both = compared(made.repeated()), compared(made.repeated())
+    screens.assert_screens("side_by_side", side_by_side.report(folders, both, None), GOLDEN, None)
+
+
+def test_bars_are_letters_that_any_terminal_has(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    report(proved(made.repeated())).show(None, as_json=False)
+    text = capsys.readouterr().out
+    assert text.count("\n") <= LINES
+    assert set(text) - set(map(chr, range(32, 127))) <= {"\n", "█"}
+
+
+def test_full_prints_everything(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    whole = report(proved(made.repeated()))
+    terminal.show_all(True)
+    try:
+        whole.show(None, as_json=False)
+    finally:
+        terminal.show_all(False)
+    text = capsys.readouterr().out
+    assert text.count("\n") > LINES
+    assert all(heading in text for heading, sentences in whole.findings if sentences)
+    assert not any(line.endswith(" ") for line in text.splitlines())
+
+
+paces = st.lists(st.sampled_from([1.0, 1.004, 1.03, 1.2, 2.0]), min_size=4, max_size=4)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    paces=paces,
+    repeats=st.sampled_from([1, 2, 3, 5, 7]),
+    verdict=st.sampled_from(["proved", "not proved", "not claimed"]),
+    other_weights=st.booleans(),
+)
+def test_the_screen_says_nothing_that_the_results_do_not_hold(
+    paces: list[float], repeats: int, verdict: str, other_weights: bool
+) -> None:
+    stored = proved(made.repeated(5), verdict)
+    rows = [each.id for each in stored.comparison.rows]
+    runs = {
+        row: {
+            repeat: made.paced(stored.runs[row][repeat % 5].model_copy(update={"repeat": repeat}), pace)
+            for repeat in range(repeats)
+        }
+        for row, pace in zip(rows, paces, strict=True)
+    }
+    if other_weights:
+        runs[rows[0]][0] = runs[rows[0]][0].model_copy(update={"weights_hash": "another"})
+    plan = stored.comparison.model_copy(update={"repeats": repeats})
+    whole = report(stored.model_copy(update={"runs": runs, "comparison": plan}))
+    assert whole.screen is not None
+    values = json.loads(document.to_json(whole.values))
+    answers = {each.label: each.sentences for each in whole.screen.answers}
+
+    found = values["findings"]
+    decided = {
+        each["name"]: each["verdict"]
+        for each in found["verdicts"]
+        if each["verdict"] in ("above", "below") and not each["disturbed"]
+    }
+    pairs = {name: kind for name, kind in decided.items() if " against " in name}
+    winners = {name.split(" against ")[kind == "below"].partition("-")[0] for name, kind in pairs.items()}
+    if verdict == "not proved":
+        assert "Faster" not in answers and "Parallel" not in answers and answers["Not proved"]
+        assert whole.exit_code == 1
+    elif not found["comparable"]:
+        assert not found["verdicts"] and "Trouble" in answers and "Parallel" not in answers
+    else:
+        said = {each.partition(":")[0] for each in answers["Faster"]} & {"pytorch", "tensorflow"}
+        assert said == winners, "each winner of the results is named, and no other"
+        gains = {each.partition(":")[0] for each in answers["Parallel"]}
+        of_modes = {kind for name, kind in decided.items() if name not in pairs}
+        assert ("faster than serial on 2 cores" in gains) == ("above" in of_modes)
+        assert ("slower than serial on 2 cores" in gains) == ("below" in of_modes)
+    assert whole.screen.chart is not None
+    marks = [bar.cells[1] for bar in whole.screen.chart.bars]
+    assert not {"+", "-"} & set(marks) or (decided and found["comparable"])
+    is_proved = any("proved in float64" in each for each in answers.get("Fair?", ()))
+    assert is_proved == (verdict == "proved" and found["comparable"])
+    assert len(screens.printed(whole, 100).splitlines()) <= LINES
+
+
+def test_a_row_that_other_work_disturbed_has_no_ratio_and_no_mark_of_a_verdict() -> None:
+    stored = disturbed(proved(made.repeated()), "pytorch-data_parallel-2")
+    shown = screen(stored)
+    assert shown.chart is not None
+    bars = {" ".join(bar.name): bar.cells for bar in shown.chart.bars}
+    assert bars["pytorch data_parallel x2"][:2] == ["serial disturbed", "?"]
+    assert bars["tensorflow data_parallel x2"][1] == "-", "the others keep their verdicts"
+    (trouble,) = (answer.sentences for answer in shown.answers if answer.label == "Trouble")
+    assert ["pytorch data_parallel x2" in each for each in trouble] == [True]
+    assert any("--again disturbed" in command for _, command in shown.next)
