@@ -13,11 +13,16 @@ from compare.comparison.scaling_fit import TOPOLOGIES, Point, Projected, Scaling
 from compare.comparison.scaling_rows import KINDS, Kind
 from compare.core import wording
 from compare.core.statistics import Ratio
+from compare.core.terminal import FULL
+from compare.core.verdict_words import interval_words
+from compare.judgement import cautions
 from compare.judgement.row_figures import DISTURBED
 from compare.judgement.scaling_laws import Topology
-from compare.reporting import comparison_report, document, plots
+from compare.judgement.summary import FAILURES, UNFINISHED
+from compare.reporting import comparison_report, comparison_screen, document, plots
 from compare.reporting.comparison_report import Compared
 from compare.reporting.document import Report
+from compare.reporting.screen import Answer, Bar, Chart, Screen
 from compare.reporting.tables import Cell, Column, Table
 
 NAME, SCALING_FILE = "scaling", "scaling.json"
@@ -49,7 +54,61 @@ def report(compared: Compared, folder: Path, found: Scaling, arguments: Sequence
         values=found.model_dump() | {"checks": checks, "made_from": compared.stored.made_from},
         exit_code=compared.exit_code,
         failures=compared.failures,
+        screen=screen(compared, found),
+        again=f"{document.COMPARE} {again} {FULL}",
     )
+
+
+def screen(compared: Compared, found: Scaling) -> Screen:
+    """How much faster the most replicas are, and the speed-up of every point."""
+    stored = compared.stored
+    largest: dict[tuple[str, str, Kind], Point] = {}
+    for point in sorted(found.points, key=lambda each: each.replicas):
+        largest[point.contestant, point.mode, point.kind] = point
+    failed = [
+        f"{each.id} {each.status}: {each.reason or 'no reason given'}"
+        for each in compared.summaries
+        if each.status in (*FAILURES, *UNFINISHED)
+    ]
+    unlike = [] if compared.findings.comparable else ["No ratios: the timed runs did not train the same."]
+    cautions_told = wording.count(len(compared.cautions), "caution")
+    answers = [
+        Answer("Speed-up", [_speedup_words(each) for each in largest.values()]),
+        Answer("Trouble", [*failed, *unlike, *cautions.signature(stored)], "bad"),
+    ]
+    return Screen(
+        asked=["How does it scale?", *comparison_screen.asked(stored)],
+        answers=[each for each in answers if each.sentences],
+        chart=Chart(
+            ("times as fast as serial on 1 core", "times serial, 1 core"),
+            ["efficiency", ""],
+            [_bar(each) for each in found.points],
+        ),
+        remarks=[
+            *([f"{cautions_told}: {FULL}."] if compared.cautions else []),
+            *([stored.signature.sentence] if stored.signature is not None and stored.signature.confirmed else []),
+        ],
+    )
+
+
+def _speedup_words(point: Point) -> str:
+    who = f"{point.contestant} {point.mode}, {point.kind} scaling, {wording.count(point.replicas, 'replica')}"
+    if point.disturbed:
+        return f"{who}: no finding. Other work disturbed it."
+    if (ratio := point.speedup_one_core) is None:
+        return f"{who}: {point.status if point.status != 'ok' else 'no ratio'}."
+    doubt = " Do not rely on it: other work may have disturbed it." if point.in_doubt else ""
+    return f"{who}: {interval_words(ratio)} times as fast as serial on 1 core.{doubt}"
+
+
+def _bar(point: Point) -> Bar:
+    ratio = None if point.disturbed else point.speedup_one_core
+    written = DISTURBED if point.disturbed else point.status if ratio is None else f"{ratio.value:.2f}"
+    known = ratio is not None and point.efficiency_one_core is not None
+    efficiency = f"{point.efficiency_one_core:.2f}" if known else ""
+    doubt = "in doubt" if point.in_doubt and not point.disturbed else ""
+    name = (point.contestant, point.mode, point.kind, f"x{point.replicas}")
+    return Bar(name, ratio and ratio.value, written, [efficiency, "oversubscribed" if point.oversubscribed else doubt])
 
 
 def points_table(found: Scaling) -> Table:

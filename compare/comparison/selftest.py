@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -24,6 +25,7 @@ from compare.core import exits, statistics, verdict_words, wording
 from compare.core.option_parsing import names
 from compare.core.presets import Preset
 from compare.core.statistics import VERDICT_PAIRS, Judged, Ratio, paired_ratio, verdicts
+from compare.core.terminal import FULL
 from compare.core.until_decided import UntilDecided
 from compare.core.verdict_words import interval_words
 from compare.core.wording import percent
@@ -82,6 +84,9 @@ OTHER_PAIRS = 200
 """How often the real pairs themselves are drawn again, in stretches: as many others might have been recorded instead."""
 MOST_ALARMS = 0.07
 """Of sequences of equal real runs: bar for the upper 95 % bound of these pairs."""
+
+NAMED = 3
+"""Checks of one place that passed, which the first screen names. It counts the others."""
 
 LEAST_P = 0.001
 """For equal runs. A verdict on them occurs by chance in one trial of twenty, a p below this in one of a thousand."""
@@ -151,9 +156,7 @@ def command(
             if real_pairs is not None:
                 raise SpecError("--repeats-needed and --real-pairs exclude each other. Received: both. Use one of them.")
             table = needed.table(max(trials // 10, 100), seed, UntilDecided())
-            raise typer.Exit(
-                Report(title=table.title, tables=[table], values={"rows": table.rows}).deliver(None, as_json=as_json)
-            )
+            raise typer.Exit(repeats_report(table).deliver(None, as_json=as_json))
         pairs = None if real_pairs is None else _of_pairs(asked[0], real_pairs, out)
         if pairs is not None:
             comparison_plan.refuse_used(pairs)
@@ -371,28 +374,40 @@ def report(made: Selftest) -> Report:
     )
 
 
+def repeats_report(table: Table) -> Report:
+    """How many repeats `run --until-decided` needs."""
+    of_interest = ("noise", "difference", "1", str(FAMILY), "decided")
+    return Report(
+        title=table.title,
+        tables=[table],
+        values={"rows": table.rows},
+        screen=Screen(
+            asked=["How many repeats does `run --until-decided` need?"],
+            answers=[Answer("", ["Repeats on average (90 % of families need at most)."])],
+            table=replace(table, columns=tuple(replace(each, fold=None) for each in table.columns if each.key in of_interest)),
+        ),
+    )
+
+
 def _screen(title: str, made: Selftest) -> Screen:
-    """The first screen: the checks that failed, and what this machine can find."""
+    """The first screen: how many checks passed, those that failed, and what was found."""
     failed = [check for check in made.checks if not check.passed]
-    said = f"{len(made.checks) - len(failed)} of {len(made.checks)} checks passed."
     wheres = list(dict.fromkeys(check.where for check in made.checks))
-    of_each = [[check for check in made.checks if check.where == where] for where in wheres]
-    answers = (
-        Answer("No" if failed else "Yes", [said], "bad" if failed else "good"),
-        Answer("Failed", [f"{each.where}: {each.what}: {each.found}; required: {each.required}." for each in failed], "bad"),
-        Answer("Not tried", [] if wheres != ["simulated"] else ["The runs of this machine: leave out --simulate-only."]),
+    said = [f"{len(made.checks) - len(failed)} of {len(made.checks)} checks passed."]
+    if wheres == ["simulated"]:
+        said.append("Nothing ran on this machine: leave out --simulate-only.")
+    answers = [
+        Answer("No" if failed else "Yes", said, "bad" if failed else "good"),
+        Answer("Failed", [f"{each.where}: {each.what}: {each.found}. Required: {each.required}." for each in failed], "bad"),
+        *(Answer(where, _passed(made.checks, where)) for where in wheres),
         Answer("This machine", made.sentences),
-    )
-    columns = (
-        Column("where", "where", pick="0.where"),
-        Column("passed", "passed", pick=lambda own: f"{sum(check.passed for check in own)} of {len(own)}"),
-        Column("most", "comparisons or pairs, at most", pick=lambda own: max(check.n for check in own)),
-    )
-    return Screen(
-        asked=[title, wording.joined(wheres)],
-        answers=[each for each in answers if each.sentences],
-        table=Table.of("selftest", "Checks", columns, of_each),
-    )
+    ]
+    return Screen(asked=[title, *wheres], answers=[each for each in answers if each.sentences])
+
+
+def _passed(checks: Sequence[Check], where: str) -> list[str]:
+    found = [f"{each.what}: {each.found}." for each in checks if each.where == where and each.passed]
+    return [*found[:NAMED], *([f"and {len(found) - NAMED} more ({FULL})"] if len(found) > NAMED else [])]
 
 
 def _try_here(contestants: Sequence[str]) -> Selftest:

@@ -116,7 +116,7 @@ def report(
             answers=[
                 Answer(
                     "Found" if certain else "No finding" if searched.roots else "Unknown",
-                    [f"{verdict}.", *map(_said, certain)],
+                    [verdict, *map(_said, certain)],
                     "bad" if certain else "good" if searched.roots else "warn",
                 ),
                 *(

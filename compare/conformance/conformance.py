@@ -119,7 +119,9 @@ def report(name: str, made: Sequence[Check]) -> Report:
     said = f"{name} {verdict}: {len(made) - len(failed)} of {len(made)} checks passed."
     untried = [each for each in CHECKS if each not in {check.name for check in made}]
     answers = [
-        Answer("Fails" if failed else "In part" if untried else "Conforms", [said], "bad" if failed else "good"),
+        Answer(
+            "Fails" if failed else "In part" if untried else "Conforms", [said], "bad" if failed else "" if untried else "good"
+        ),
         # Of each check the first fault: all of one check have often one cause.
         Answer("Missing", [f"{check.name}: {_first(check.faults)}" for check in failed]),
         Answer("Not tried", [wording.listed(untried, len(CHECKS))] if untried else []),

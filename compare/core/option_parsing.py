@@ -137,10 +137,13 @@ def fraction(text: str) -> float:
 
 
 def given_besides(context: typer.Context, allowed: Collection[str]) -> list[str]:
-    """Options that were typed on the command line, by the names a user types, except the allowed parameters."""
+    """Options that were typed on the command line, by the names a user types, except the allowed parameters.
+
+    How much is printed goes with everything.
+    """
     typed: list[str] = []
     for option in context.command.params:
         source = context.get_parameter_source(option.name or "")
-        if source is not None and source.name == "COMMANDLINE" and option.name not in allowed:
+        if source is not None and source.name == "COMMANDLINE" and option.name not in (*allowed, "full"):
             typed.append("/".join((option.opts[0], *option.secondary_opts[:1])))
     return typed

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from common.data.dataset import Images
 from common.training import scores
 from common.training.scores import BINS, CHANCE
 from compare.core.statistics import CONFIDENCE, SIGNIFICANCE
-from compare.core.wording import listed, percent
+from compare.core.terminal import FULL
+from compare.core.wording import count, listed, percent
 from compare.evaluation import evaluation_plots, evaluation_tables
 from compare.evaluation.evaluation_tables import is_guessing
 from compare.evaluation.scoring import Evaluated, Model, Pair
@@ -17,10 +19,17 @@ from compare.judgement.cautions import of_the_data
 from compare.judgement.row_figures import GUESSING
 from compare.reporting import document
 from compare.reporting.document import Report
+from compare.reporting.screen import Answer, Screen
 
 _SPENT = 1e-3
 """Fraction of the first learning rate. A schedule below it leaves little to learn."""
 _WORST_SAID = 3
+_FIRST = ("contestant", "accuracy", "loss", "macro_f1", "calibration_error", "best_epoch", "status")
+"""Columns of the scores that the first screen shows."""
+_OTHER_DATA = (
+    "The fields were tuned on other data, or other splits of it: where images of this test split were among them, its scores "
+    "flatter."
+)
 
 
 def report(made: Evaluated, images: Images) -> Report:
@@ -45,7 +54,49 @@ def report(made: Evaluated, images: Images) -> Report:
         files=evaluation_plots.confused_images(made, images),
         values=made.model_dump(mode="json") | {"sentences": [sentence for _, said in found for sentence in said]},
         exit_code=made.exit_code,
+        screen=screen(made),
     )
+
+
+def screen(made: Evaluated) -> Screen:
+    """How often the final models are right, and whether they agree."""
+    spec = next(iter(made.specs.values()))
+    scored = [model for model in made.models if model.scores]
+    failed = [model for model in made.models if not model.scores]
+    crossed = _crossing_words(made)
+    moved = any(
+        each.labelled_differently or each.largest_difference > made.rounding
+        for model in made.models
+        for each in model.crossings
+    )
+    other = [_OTHER_DATA] if made.tuned_on not in (None, made.data_hash) else []
+    trouble = [*_failed_words(failed, made), *(crossed[::-1] if moved else []), *other, *of_the_data(made.data_notes)]
+    answers = [
+        Answer("Right", [_right_words(model, made) for model in scored]),
+        Answer("Agree", [_pair_words(pair, made) for pair in made.pairs]),
+        Answer("Carries over", [] if moved else crossed),
+        Answer("Trouble", trouble, "bad"),
+    ]
+    number, table = len(_cautions(made)), evaluation_tables.scores_table(made)
+    return Screen(
+        asked=[f"{spec['model']} on {made.data_name}: final training and evaluation", f"{made.num_examples:,} test images"],
+        answers=[each for each in answers if each.sentences],
+        table=replace(table, columns=tuple(column for column in table.columns if column.key in _FIRST)),
+        remarks=[f"{count(number, 'caution')}: {FULL}."] if number else [],
+    )
+
+
+def _right_words(model: Model, made: Evaluated) -> str:
+    found = model.scores
+    assert found is not None
+    interval = _interval(found)
+    guesses = f", {GUESSING}" if is_guessing(found) else ""
+    right = f"{found.num_correct:,} of {found.num_examples:,} right"
+    return f"{_name(model, made)}: {right}, {found.accuracy:.4f} ({interval.low:.4f} to {interval.high:.4f}){guesses}."
+
+
+def _failed_words(failed: list[Model], made: Evaluated) -> list[str]:
+    return [f"{_name(model, made)}: {model.status}{f', {model.reason}' if model.reason else ''}." for model in failed]
 
 
 def findings(made: Evaluated) -> list[tuple[str, list[str]]]:
@@ -153,11 +204,7 @@ def _calibration_words(model: Model, made: Evaluated) -> str:
 
 
 def _cautions(made: Evaluated) -> list[str]:
-    said = [
-        f"{_name(model, made)}: {model.status}{f', {model.reason}' if model.reason else ''}."
-        for model in made.models
-        if not model.scores
-    ]
+    said = _failed_words([model for model in made.models if not model.scores], made)
     for contestant in made.scored:
         last = [model for model in made.of(contestant) if model.best_epoch == model.epochs]
         if last and _schedule_words(made, contestant) is None:
@@ -168,10 +215,7 @@ def _cautions(made: Evaluated) -> list[str]:
             "in the macro averages."
         )
     if made.tuned_on not in (None, made.data_hash):
-        said.append(
-            "The fields were tuned on other data, or other splits of it: where images of this test split were among them, its "
-            "scores flatter."
-        )
+        said.append(_OTHER_DATA)
     said += of_the_data(made.data_notes)
     said += [words for contestant in made.scored if (words := _schedule_words(made, contestant))]
     settings = {contestant: {**spec, "framework_options": None} for contestant, spec in made.specs.items()}

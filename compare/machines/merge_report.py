@@ -10,15 +10,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from compare.core import exits, wording
-from compare.core.statistics import CONFIDENCE, VERDICT_PAIRS
+from compare.core.statistics import CONFIDENCE, VERDICT_PAIRS, inverse
+from compare.core.terminal import FULL
 from compare.core.verdict_words import family_words, interval_words, p_words, word
 from compare.judgement import cautions
-from compare.machines.gathered import Answer, Gathered, Machine, Question
+from compare.machines.gathered import Answer as OfMachine
+from compare.machines.gathered import Gathered, Machine, Question
 from compare.machines.random_effects import LEAST_MACHINES
 from compare.reporting import comparison_plots, document, plots
 from compare.reporting.comparison_report import facts
 from compare.reporting.document import Mark, Report
-from compare.reporting.tables import Column, Table
+from compare.reporting.screen import Answer, Screen
+from compare.reporting.tables import Cell, Column, Table
 
 KIND, NAME, RESULTS_FILE = "merge", "merged", "merged.json"
 
@@ -66,10 +69,53 @@ def report(found: Gathered, out: Path | None) -> Report:
         },
         exit_code=exits.RUN_FAILED if unsigned else 0,
         failures=unsigned,
+        screen=screen(found, unsigned),
     )
 
 
-def _sentences(question: Question) -> list[str]:
+def screen(found: Gathered, unsigned: Sequence[str]) -> Screen:
+    """Who is faster on how many machines, question by question."""
+    machines, folders = len(found.machines), sum(len(machine.folders) for machine in found.machines)
+    few = f"No average: it needs {LEAST_MACHINES} machines, with at least {VERDICT_PAIRS} repeats each."
+    number = len(_cautions(found.machines))
+    trouble = [*found.left_out, *unsigned]
+    columns = [Column("question", "question"), Column("answer", "faster")]
+    if any(question.judged for question in found.questions):
+        columns.append(Column("average", "on average"))
+    rows: list[dict[str, Cell]] = [
+        {"question": each.subject.name, "answer": _told(each), "average": _average(each)} for each in found.questions
+    ]
+    return Screen(
+        asked=[
+            f"Who is faster on which machine? {found.work}".strip(),
+            f"{wording.count(folders, 'comparison')} of {wording.count(machines, 'machine')}",
+        ],
+        answers=[Answer("Trouble", trouble, "bad")] if trouble else [],
+        table=Table("questions", "Who is faster?", tuple(columns), rows),
+        remarks=[
+            *([few] if not any(question.judged for question in found.questions) else []),
+            *([f"{wording.count(number, 'caution')}: {FULL}."] if number else []),
+        ],
+    )
+
+
+def _average(question: Question) -> str | None:
+    """The average over machines, with its verdict."""
+    if question.overall is None or question.judged is None:
+        return None
+    above, below, ratio = question.subject.above, question.subject.below, question.overall.ratio
+    if question.judged.verdict == "below":
+        return f"{below} {interval_words(inverse(ratio))} times as fast"
+    times = f"{above} {interval_words(ratio)} times as fast"
+    return (
+        times
+        if question.judged.verdict == "above"
+        else f"{word(question.judged, above='', below='', neither='not decided')}: {times}"
+    )
+
+
+def _told(question: Question) -> str:
+    """Who is faster on how many machines."""
     subject, answers = question.subject, question.answers
     said: list[str] = []
     for verdict, name, turned in (("above", subject.above, False), ("below", subject.below, True)):
@@ -84,7 +130,12 @@ def _sentences(question: Question) -> list[str]:
     ):
         if some := [each for each in answers if each.seconds.verdict == verdict]:
             said.append(f"{words} on {_of(some, answers)}")
-    told = [f"{subject.name}: {'; '.join(said)}."]
+    return "; ".join(said)
+
+
+def _sentences(question: Question) -> list[str]:
+    subject = question.subject
+    told = [f"{subject.name}: {_told(question)}."]
     if question.overall is None or question.judged is None:
         return told
     ratio, spread, (low, high) = question.overall
@@ -101,7 +152,7 @@ def _sentences(question: Question) -> list[str]:
     ]
 
 
-def _of(some: Sequence[Answer], all_of_them: Sequence[Answer]) -> str:
+def _of(some: Sequence[OfMachine], all_of_them: Sequence[OfMachine]) -> str:
     """`3 of 4 machines (M1, M2, M4)`."""
     if len(some) == len(all_of_them):
         return f"all {len(some)} machines"

@@ -82,22 +82,21 @@ def screen(plan: Plan) -> Screen:
     most = max(_LEAST_SHOWN, _SHOWN // max(len(said), 1))
     shown = [each for own in of_each.values() for place, each in enumerate(own) if place < most or each.run.mode == "serial"]
     shown.sort(key=lambda each: each.step_seconds or 0.0)
-    left_out, cautions = len(plan.predicted) - len(shown), len(plan.cautions)
+    several = len(said) > 1
+    sure = [f"{name}: {' '.join(each.certainty)}" if several else " ".join(each.certainty) for name, each in said.items()]
+    unknown, cautions = sum(not each.rankable for each in plan.predicted), len(plan.cautions)
     return Screen(
         asked=[
             f"Which mode pays? {plan.run.model_words} on {plan.run.data.source}, batch {plan.run.global_batch_size}",
             f"planned for: {plan.machine.name}",
         ],
         answers=[
-            *(
-                Answer(name, [*each.winner, *(each.certainty if plan.pairs else [])], "warn" if name in plan.disturbed else "")
-                for name, each in said.items()
-            ),
-            *([] if plan.pairs else [Answer("How sure?", verdicts.UNMEASURED)]),
+            *(Answer(name, each.winner, "warn" if name in plan.disturbed else "") for name, each in said.items()),
+            Answer("How sure?", sure if plan.pairs else verdicts.UNMEASURED),
         ],
         chart=_chart(plan, shown),
         remarks=[
-            *([f"{count(left_out, 'layout')} more: {FULL}."] if left_out else []),
+            *([f"{count(unknown, 'layout')} cannot be predicted, or do not fit: {FULL}."] if unknown else []),
             *([f"{count(cautions, 'caution')}: {FULL}."] if cautions else []),
         ],
         next=[("how good it is", "the same command with --measure")] if plan.here and not plan.pairs else [],

@@ -9,6 +9,7 @@ from compare.planning.slow_rank import PERIOD_SECONDS
 from compare.planning.straggling import Found, Suffered
 from compare.reporting import document
 from compare.reporting.document import Report
+from compare.reporting.screen import Answer, Bar, Chart, Screen
 from compare.reporting.tables import Column, Table
 
 RESULTS_FILE, MEASURED_FOLDER = "stragglers.json", "measured"
@@ -17,11 +18,10 @@ RESULTS_FILE, MEASURED_FOLDER = "stragglers.json", "measured"
 def report(found: Found, repeats: int) -> Report:
     plan = found.plan
     versions = {name: own.versions for name, own in plan.machine.frameworks.items()}
-    not_slowed = [f"{name}, all replicas in one process: {joined(modes)}." for name, modes in found.in_one_process.items()]
     sections = [
         ("Cautions", found.cautions),
         ("How good the simulator was", accuracy_words(found)),
-        ("No rank to slow", not_slowed),
+        ("No rank to slow", _not_slowed(found)),
     ]
     return Report(
         title=f"Slow ranks: {plan.run.model_words}, batch {plan.run.global_batch_size}",
@@ -36,7 +36,37 @@ def report(found: Found, repeats: int) -> Report:
             "median_error": found.median_error,
             "in_one_process": found.in_one_process,
         },
+        screen=screen(found),
     )
+
+
+def screen(found: Found) -> Screen:
+    """Which mode suffers how much."""
+    run = found.plan.run
+    bars = [
+        Bar(
+            (each.contestant, each.words, each.straggler.words),
+            each.measured and each.measured.value,
+            _words(each) if each.measured else "not measured",
+            [f"{each.simulated:.2f}", "in doubt" if each.in_doubt else ""],
+        )
+        for each in found.suffered
+    ]
+    answers = [
+        Answer("Suffers", verdicts(found.suffered)),
+        Answer("Simulated", accuracy_words(found)),
+        Answer("Not slowed", _not_slowed(found)),
+        Answer("Trouble", found.cautions, "bad"),
+    ]
+    return Screen(
+        asked=[f"What does a slow rank cost? {run.model_words} on {run.data.source}, batch {run.global_batch_size}"],
+        answers=[each for each in answers if each.sentences],
+        chart=Chart(("times as long with a slow rank, measured", "times as long"), ["simulated", ""], bars),
+    )
+
+
+def _not_slowed(found: Found) -> list[str]:
+    return [f"{name}, all replicas in one process: {joined(modes)}." for name, modes in found.in_one_process.items()]
 
 
 def verdicts(suffered: list[Suffered]) -> list[str]:

@@ -266,14 +266,14 @@ def _screen(specs: Sequence[Spec], proofs: Sequence[Proof], contestants: Sequenc
         Answer("No claim", [f"{name}: {why}." for name, why in without.items()]),
         Answer("Not judged", ["The timed runs themselves. `run` judges steps of them."] if of_rows else []),
     ]
-    first = specs[0]
     failed = [rung for proof in proofs for rung in proof.rungs if rung.status == "failed"]
+    precisions = list(dict.fromkeys(rung.precision for proof in proofs for rung in proof.rungs))
     return Screen(
         asked=[
             "Is it the same training?",
             *([wording.joined(contestants)] if contestants else []),
             *dict.fromkeys(f"{each.model_words} with {each.optimizer.name}" for each in specs),
-            f"{first.data.source} in {wording.joined(list(dict.fromkeys(rung.precision for p in proofs for rung in p.rungs)))}",
+            f"{specs[0].data.source}{f' in {wording.joined(precisions)}' if precisions else ''}",
         ],
         answers=[each for each in answers if each.sentences],
         table=Table.of("rungs", "Rungs that failed", _FAILED, failed),
@@ -287,13 +287,9 @@ def _modes(proofs: Sequence[Proof]) -> list[str]:
     order = list(_TONES)
     own = {(rung.framework, rung.mode) for proof in proofs for rung in proof.rungs if rung.framework and rung.mode}
     for framework, mode in sorted((framework or "", mode or "") for framework, mode in own):
-        found = [proof.mode_verdict(framework, mode) for proof in proofs if _has(proof, framework, mode)]
+        found = [proof.mode_verdict(framework, mode) for proof in proofs]  # a proof without the mode claims nothing of it
         kinds.setdefault(min(found, key=order.index), []).append(f"{framework} {mode}")
     return [f"{kind}: {wording.listed(kinds[kind], NAMED)}." for kind in order if kind in kinds]
-
-
-def _has(proof: Proof, framework: str, mode: str) -> bool:
-    return any((rung.framework, rung.mode) == (framework, mode) for rung in proof.rungs)
 
 
 def _next(specs: Sequence[Spec], proofs: Sequence[Proof], failed: Sequence[Rung], *, of_rows: bool) -> list[tuple[str, str]]:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
 from common.artifacts.schema import Environment
 from common.machine.machine import processors
 from compare.core import verdict_words
 from compare.core.statistics import SIGNIFICANCE, VERDICT_PAIRS
+from compare.core.terminal import FULL
 from compare.core.wording import count, percent
 from compare.judgement import environments
-from compare.regression.bisection import Answer, Found, Named, Trial
+from compare.regression import bisection
+from compare.regression.bisection import Found, Named, Trial
 from compare.regression.candidates import Asked, Candidates
 from compare.regression.records import EXIT_OK, EXIT_UNDECIDED, heading
 from compare.reporting import comparison_tables
 from compare.reporting.document import Mark, Report
+from compare.reporting.screen import Answer, Screen
 from compare.reporting.tables import Cell, Column, Table
 
 _TRIALS = (
@@ -26,6 +32,7 @@ _TRIALS = (
     Column("left_out", "left out"),
     Column("level", "level", 4, wide=True),
 )
+_ON_SCREEN = ("what", "later", "verdict", "ratio", "n")
 _SKIPPED = (Column("candidate", "revision or environment", fold=40), Column("reason", "reason", fold=80))
 
 
@@ -59,7 +66,7 @@ def report(found: Found, chosen: Candidates, asked: Asked) -> Report:
     sentences.insert(1, (comparison_tables.ENVIRONMENTS, environments.sentences(there)))
     tables += [Table("skipped", "What could not be measured", _SKIPPED, skipped)] if skipped else []
     suspects = [chosen.each[place].identity for place in found.suspects]
-    answer = Answer(
+    answer = bisection.Answer(
         search=found,
         candidates=[Named(identity=each.identity, title=each.title) for each in chosen.each],
         first_bad=suspects[0] if found.outcome == "found" else None,
@@ -67,6 +74,8 @@ def report(found: Found, chosen: Candidates, asked: Asked) -> Report:
         metric=asked.metric,
         environments=environments.sentences(there),
     )
+    code = EXIT_OK if found.outcome == "found" else EXIT_UNDECIDED
+    ends = f"{count(len(titles) - 1, 'candidate')} after {titles[0]}, up to {titles[-1]}"
     return Report(
         title=title,
         headline="bold",
@@ -75,18 +84,51 @@ def report(found: Found, chosen: Candidates, asked: Asked) -> Report:
         overline="Which change made it slower?",
         facts=[
             f"{chosen.rows[0].id}, {heading(asked.metric)}",
-            f"{count(len(titles) - 1, 'candidate')} after {titles[0]}, up to {titles[-1]}",
+            ends,
             f"Machine: {processors(facts)}, {facts.get('logical_cores') or '?'} logical cores",
         ],
         marks=[Mark("First bad", "found" if found.outcome == "found" else found.outcome, _TONES.get(found.outcome, "warn"))],
         findings=[each for each in sentences if each[1]],
         tables=tables,
         values={"headline": title, **answer.model_dump(mode="json")},
-        exit_code=EXIT_OK if found.outcome == "found" else EXIT_UNDECIDED,
+        exit_code=code,
+        screen=Screen(
+            asked=[f"Which change made {heading(asked.metric)} of {chosen.rows[0].id} larger?", ends],
+            answers=_answers(found, title, dict(sentences), code),
+            table=replace(tables[0], columns=tuple(each for each in _TRIALS if each.key in _ON_SCREEN)),
+            next=_next(found, None if asked.environments else chosen.each[found.first_bad].identity),
+        ),
     )
 
 
 _TONES = {"found": "good", "undecided": "bad"}
+_FOUND, _DOUBTS = "What was found", "Runs whose times do not count"
+
+
+def _answers(found: Found, title: str, by_heading: Mapping[str, Sequence[str]], code: int) -> list[Answer]:
+    """The verdict, how sure it is, and what could not be measured."""
+    tests = f"{count(len(found.trials), 'test')} in pairs. At most one search in 20 names a wrong change."
+    trouble = [*by_heading.get(_DOUBTS, ())]
+    if found.skipped:
+        trouble.append(f"{count(len(found.skipped), 'candidate')} could not be measured ({FULL}).")
+    answers = [
+        Answer("Verdict", [f"{title} Exit code {code}.", *by_heading[_FOUND]], _TONES.get(found.outcome, "warn")),
+        Answer("How sure", [tests]),
+        Answer("Differs", by_heading[comparison_tables.ENVIRONMENTS]),
+        Answer("Trouble", trouble, "bad"),
+    ]
+    return [each for each in answers if each.sentences]
+
+
+def _next(found: Found, commit: str | None) -> list[tuple[str, str]]:
+    """What shows the change, or what may tell more."""
+    if found.outcome == "found":
+        return [("the change", f"git show {commit[:8]}")] if commit else []
+    if found.outcome != "undecided":
+        return []
+    if found.trials[-1].disturbed:
+        return [("on an idle machine", "the same command with the same --out goes on")]
+    return [("go on", "the same command with a larger --most-repeats and the same --out")]
 
 
 def _sentences(found: Found, titles: list[str], figure: str, threshold: float) -> tuple[str, list[tuple[str, list[str]]]]:
@@ -133,7 +175,7 @@ def _sentences(found: Found, titles: list[str], figure: str, threshold: float) -
         f"{percent(SIGNIFICANCE)}: at most one search in 20 names a wrong change. Each interval is that of its test alone.",
     ]
     doubts = list(dict.fromkeys(sentence for trial in found.trials for sentence in trial.doubts))
-    return title, [("What was found", lines), ("Runs whose times do not count", doubts), ("How it was judged", method)]
+    return title, [(_FOUND, lines), (_DOUBTS, doubts), ("How it was judged", method)]
 
 
 def _undecided(trial: Trial, about: str) -> str:

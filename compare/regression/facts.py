@@ -18,6 +18,7 @@ from compare.regression.samples import Pair, usable
 UNWATCHED = "Files of pytest-benchmark do not say whether other work disturbed a benchmark."
 _UNLIKE = 1.5
 """Times as long as the smallest that the median of another file of one commit may be without a caution."""
+PROOF = "The candidate's proof:"
 UNPROVED = "Neither side has a proof that both frameworks train the same."
 _AGREEMENT = {None: "not recorded on both sides", True: "agrees", False: "does not agree"}
 
@@ -166,5 +167,5 @@ def cautions(baseline: Measured, candidate: Measured, pairs: Sequence[Pair], cri
     if candidate.kind == "benchmarks":
         lines.append(UNWATCHED)
     if candidate.proof is not None:
-        lines.append(f"The candidate's proof: {candidate.proof.removesuffix('.')}.")
+        lines.append(f"{PROOF} {candidate.proof.removesuffix('.')}.")
     return lines

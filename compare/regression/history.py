@@ -10,7 +10,7 @@ import os
 import re
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -36,6 +36,7 @@ from compare.regression.revisions import RevisionError
 from compare.reporting import document
 from compare.reporting.document import Report
 from compare.reporting.plots import COLOURS, MARKERS, Drawing
+from compare.reporting.screen import Answer, Screen
 from compare.reporting.tables import Cell, Column, Table
 
 NAME = "history"
@@ -43,6 +44,8 @@ _DEFAULT = ("epoch_seconds", SECONDS)
 _LOG_FROM = 10.0
 """A plot's axis is logarithmic if its largest value is at least this many times the smallest."""
 _LEGEND_AT_MOST = 24
+_NAME, _NAME_BESIDE = 40, 26
+"""Characters of a run's name on the first screen: alone, and beside its figure or machine."""
 
 
 def command(
@@ -69,7 +72,7 @@ def command(
         for option, value in (("--only", only), ("--out", out)):
             words += [] if value is None else [option, str(value)]
         words += ["--each"] * each
-        made = report(found, folder, words)
+        made = report(found, folder, words, left_out, is_damaged=is_damaged)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Glyph .* missing")  # of a benchmark's name
             unwritten = made.write(out) if out else None
@@ -246,13 +249,22 @@ def _commit_times(commits: set[str]) -> dict[str, datetime]:
     return {commit: datetime.fromisoformat(time) for commit, time in map(str.split, answer.stdout.splitlines())}
 
 
-def report(points: Sequence[Point], folder: Path, words: Sequence[str] = ()) -> Report:
+def report(
+    points: Sequence[Point],
+    folder: Path,
+    words: Sequence[str] = (),
+    left_out: Sequence[str] = (),
+    *,
+    is_damaged: bool = False,
+) -> Report:
     """A table and a plot for each machine and metric.
 
     Args:
         points: at least one.
         folder: that holds them.
         words: the other words of the command.
+        left_out: why something was.
+        is_damaged: whether some of that is damaged. Then the exit code is 1.
     """
     made: list[Table] = []
     drawings: dict[str, Drawing] = {}
@@ -268,7 +280,65 @@ def report(points: Sequence[Point], folder: Path, words: Sequence[str] = ()) -> 
         tables=made,
         drawings=drawings,
         commands=[("This report:", f"{document.COMPARE} {wording.shell(['history', str(folder), *words])}")],
+        screen=_screen(points, folder, [*["Exit code 1: something is damaged."] * is_damaged, *dict.fromkeys(left_out)]),
     )
+
+
+def _screen(points: Sequence[Point], folder: Path, trouble: Sequence[str]) -> Screen:
+    """The first and the latest measurement of each figure. What lies between stands in the tables."""
+    lines: dict[tuple[str, str, str], list[Point]] = {}
+    for point in points:
+        lines.setdefault((point.machine, point.metric, point.name), []).append(point)
+    machines, metrics = (list(dict.fromkeys(key[place] for key in lines)) for place in (0, 1))
+    commits = {point.commit_name for point in points}
+    room = _NAME if len(metrics) == len(machines) == 1 else _NAME_BESIDE
+    columns = [
+        *([Column("metric", "figure")] if len(metrics) > 1 else []),
+        *(Column(key, key) for key in ("run", "latest", "first", "n")),
+        *([Column("machine", "machine")] if len(machines) > 1 else []),
+    ]
+    rows: list[dict[str, Cell]] = [
+        {
+            "metric": heading(metric),
+            "run": wording.shortened(name, room),
+            "latest": _measured(own[-1]),
+            "first": _measured(own[0]) if len(own) > 1 else None,
+            "n": len(own),
+            "machine": wording.shortened(on, 14),
+        }
+        for (on, metric, name), own in lines.items()
+    ]
+    return Screen(
+        asked=[
+            f"How did {wording.joined(list(map(heading, metrics)))} change?",
+            f"{wording.count(len(points), 'measurement')} in {folder}",
+            *(machines if len(machines) == 1 else []),
+        ],
+        answers=[
+            Answer("Span", [f"{wording.count(len(commits), 'commit')}, in their order. *: with uncommitted changes."]),
+            Answer(
+                "How sure",
+                ["Medians. No change is tested here: regress judges two measurements.", *[UNWATCHED] * (SECONDS in metrics)],
+            ),
+            *([Answer("Trouble", trouble, "bad")] if trouble else []),
+        ],
+        table=Table("latest", "Latest and first of n measurements", tuple(columns), rows),
+        next=_next(lines.values()),
+    )
+
+
+def _measured(point: Point) -> str:
+    """`2.01 at 1a2b3c4d`."""
+    median = point.value.median
+    return f"{f'{median:.0f}' if abs(median) >= 1000 else f'{median:.4g}'} at {point.commit_name}"
+
+
+def _next(lines: Iterable[Sequence[Point]]) -> list[tuple[str, str]]:
+    """The command that judges the latest change of the first run that has one."""
+    for own in lines:
+        if len(own) > 1 and own[-1].of != "rounds" != own[-2].of and own[-1].source != own[-2].source:
+            return [("latest change", wording.command("regress", own[-2].source, own[-1].source))]
+    return []
 
 
 def history_table(points: Sequence[Point], name: str) -> Table:

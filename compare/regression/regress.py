@@ -101,6 +101,7 @@ def command(
         )
         folder = None
         measure = None
+        made = 0
         remake = any(each in TIMES for each in criteria.judged)
         if revision is not None:
             measure = partial(revisions.measure, revision, remake=remake)
@@ -127,9 +128,10 @@ def command(
             asked = of_spec.asked(profile_steps=run.PROFILE_STEPS if profile else None)
             settings = requests.settings(*asked, modes, repeats, PAIRS)
             folder = (out or store.new_folder("regress")).resolve()
+            made = settings.repeats
             named = contestants.names(settings.contestants, elsewhere=environments is not None)
             judged = _interleaved(measure, settings, named, folder, criteria, prove=proof, checks_out=revision is not None)
-        report = regress_report.report(judged)
+        report = regress_report.report(judged, made)
         code = report.deliver(folder, as_json=as_json)
         if markdown is not None and (unwritten := _append(markdown, report.to_markdown())):
             typer.echo(unwritten, err=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from compare.core.statistics import CONFIDENCE, VERDICT_PAIRS, Spread, pairs_needed
@@ -21,12 +20,11 @@ _OPERATIONS = (
 )
 
 
-def report(judged: Judgement, words: Sequence[str] = (), repeats: int = 0) -> Report:
+def report(judged: Judgement, repeats: int = 0) -> Report:
     """The report of a judgement. Its title is the verdict.
 
     Args:
-        words: of the command that measured both sides, with its --out at the end. Empty: they were stored.
-        repeats: pairs that it made.
+        repeats: pairs that the command has made. 0: both sides were stored.
     """
     sides = (("Baseline", judged.baseline), ("Candidate", judged.candidate))
     bad, decided = judged.verdicts.count("regression"), judged.exit_code in (EXIT_OK, EXIT_REGRESSION)
@@ -53,7 +51,9 @@ def report(judged: Judgement, words: Sequence[str] = (), repeats: int = 0) -> Re
         tables=change_tables(judged),
         values={**judged.model_dump(mode="json"), "headline": headline(judged)},
         exit_code=judged.exit_code,
-        screen=regress_screen.screen(judged, _untold(judged), _pairs_needed(judged), words, repeats),
+        screen=regress_screen.screen(
+            judged, _untold(judged, needed=f" (a verdict needs {VERDICT_PAIRS})"), _pairs_needed(judged), repeats
+        ),
     )
 
 
@@ -70,13 +70,13 @@ def headline(judged: Judgement) -> str:
     return f"No regression: none of {len(judged.verdicts)} figures is worse by more than its threshold {thresholds}."
 
 
-def _untold(judged: Judgement, thresholds: str = "") -> list[str]:
+def _untold(judged: Judgement, thresholds: str = "", needed: str = "") -> list[str]:
     """What cannot be told, in words. The figures that may be worse come first."""
     reliable = f"no {'pair with ' if judged.paired else ''}reliable times on both sides"
     few = sum(change.verdict == "too few to tell" for change in judged.changes)
     causes = (
         (judged.num_not_ruled_out, f"may be worse by more than the threshold{thresholds}"),
-        (few, f"have too few {_samples(judged)}"),
+        (few, f"have too few {_samples(judged)}{needed}"),
         (judged.verdicts.count("not judged"), f"have {reliable}"),
         (judged.verdicts.count("cannot tell"), "do not decide"),
     )

@@ -64,6 +64,7 @@ def screen(stored: Stored, summaries: Sequence[Summary], found: Findings, folder
     answers = [
         *([Answer("Not proved", proof, "bad")] if proof else [Answer("Faster", _faster(found, questions, short))]),
         Answer("Parallel", _parallel(questions, short)),
+        Answer("Target", _target(summaries, short)),
         Answer("Fair?", _fair(stored, found)),
         Answer("Trouble", _trouble(stored, summaries, found), "bad"),
     ]
@@ -206,6 +207,33 @@ def _parallel(questions: Sequence[Question], short: Mapping[str, str]) -> list[s
         listed = wording.listed([f"{name} {_range(each.judged.ratio)}" for name, each in zip(names, own, strict=True)], NAMED)
         said.append(f"{kind}: {listed} times as fast" if len(own) <= NAMED else f"{kind} (times as fast): {listed}")
     return said
+
+
+def _target(summaries: Sequence[Summary], short: Mapping[str, str]) -> list[str]:
+    """How soon a validation accuracy was reached, where one was asked for."""
+    asked = [(each, each.target) for each in summaries if each.target is not None and each.target.repeats]
+    reached = sorted(
+        (target.seconds.median, f"{row.contestant} {short[row.id]}", target)
+        for row, target in asked
+        if target.seconds is not None
+    )
+    missed = [f"{row.contestant} {short[row.id]}" for row, target in asked if target.seconds is None]
+    said = [f"{name} {seconds:.2f} s" for seconds, name, _ in reached]
+    accuracies = {target.accuracy for _, target in asked}
+    return [
+        *(
+            [f"validation accuracy {max(accuracies):g} (median of training time): {wording.listed(said, NAMED)}"]
+            if said
+            else []
+        ),
+        *(
+            [
+                f"validation accuracy {max(accuracies):g} not reached, or in too few repeats for a median: {wording.listed(missed, NAMED)}"
+            ]
+            if missed
+            else []
+        ),
+    ]
 
 
 def _fair(stored: Stored, found: Findings) -> list[str]:

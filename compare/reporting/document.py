@@ -138,11 +138,20 @@ class Report:
     def page_file(self) -> str:
         return f"{self.name}.html"
 
+    @property
+    def _left_to_say(self) -> list[str]:
+        """The first sentences that are no answers of the first screen, which stand below them."""
+        said = {sentence for answer in (self.screen.answers if self.screen else ()) for sentence in answer.sentences}
+        return [each for each in self.first_sentences if each not in said]
+
     def deliver(self, folder: Path | None, *, as_json: bool) -> int:
         """Write the report to its folder, if it has one, and print it. Returns the exit code."""
         unwritten = self.write(folder) if folder else None
         code = self.exit_code or (exits.RUN_FAILED if unwritten else 0)
-        replace(self, exit_code=code).show(None if unwritten else folder, as_json=as_json)
+        found = replace(self, exit_code=code)
+        if unwritten and self.screen:
+            found = replace(found, screen=self.screen.with_trouble(f"exit code {code}: {unwritten}"))
+        found.show(None if unwritten else folder, as_json=as_json)
         if unwritten:
             typer.echo(unwritten, err=True)
         else:
@@ -252,7 +261,7 @@ class Report:
         lines = [
             f"# {tables.escaped(self.title)}",
             "",
-            *(f"{tables.escaped(line)}  " for line in (*self.facts, *self.first_sentences)),
+            *(f"{tables.escaped(line)}  " for line in (*self.facts, *self._left_to_say)),
             "",
         ]
         for answer in self.screen.answers if self.screen else ():
@@ -291,7 +300,7 @@ class Report:
         values: dict[str, Any] = {
             "title": wording.one_line(self.title),
             "overline": self.overline,
-            "facts": list(map(wording.one_line, (*self.facts, *self.first_sentences))),
+            "facts": list(map(wording.one_line, (*self.facts, *self._left_to_say))),
             "answers": [
                 {"label": each.label, "tone": each.tone, "sentences": list(map(wording.one_line, each.sentences))}
                 for each in (self.screen.answers if self.screen else ())
@@ -377,8 +386,12 @@ def _with_signature(first: Screen, signature: signing.Signature | None, unsigned
     """The first screen with who signed the records, or why they are not signed."""
     if signature is not None and signature.confirmed:
         return replace(first, remarks=[*first.remarks, signature.sentence])
-    why = [each for each in (unsigned, signature and signature.sentence) if each]
-    return replace(first, answers=[*first.answers, Answer("Signature", why, "bad")])
+    # Why it failed names the key's file, which no report shows.
+    why = [
+        *(["The records could not be signed."] if unsigned else []),
+        *([signature.sentence] if signature is not None else []),
+    ]
+    return replace(first, answers=[*first.answers, Answer("Signature", why, "bad")] if why else first.answers)
 
 
 def files_of(name: str = "report") -> tuple[str, ...]:

@@ -85,6 +85,10 @@ class Screen:
     next: Sequence[tuple[str, str]] = ()
     """(purpose, command or file)."""
 
+    def with_trouble(self, sentence: str) -> Screen:
+        """The same screen, and what went wrong after it was made."""
+        return replace(self, answers=[*self.answers, Answer("Trouble", [sentence], "bad")])
+
     def lines(self, console: Console) -> list[Text]:
         """The screen, without blanks at the ends of lines.
 
@@ -106,14 +110,11 @@ class Screen:
     def _lines(self, console: Console, rows: int, sentences: Mapping[int, int]) -> list[Text]:
         """The screen with so many rows, and so many sentences of each answer."""
         width = min(console.width, WIDEST)
-        room = max((cell_len(answer.label) for answer in self.answers), default=0)
+        given = [answer._replace(label=wording.one_line(answer.label)) for answer in self.answers]
+        room = max((cell_len(answer.label) for answer in given if answer.sentences), default=0)
         blocks = [
             [line for each in _in_lines(self.asked, width) for line in _wrapped(console, Text(each, "bold"), width)],
-            [
-                line
-                for place, answer in enumerate(self.answers)
-                for line in _answered(console, answer, room, width, sentences[place])
-            ],
+            [line for place, answer in enumerate(given) for line in _answered(console, answer, room, width, sentences[place])],
         ]
         if self.chart and self.chart.bars:
             blocks.append(_charted(console, self.chart, rows, width))

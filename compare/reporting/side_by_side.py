@@ -14,7 +14,7 @@ from compare.core.differences import relative_difference
 from compare.core.errors import FolderError
 from compare.core.statistics import VERDICT_PAIRS, Judged, Ratio, unpaired_ratio, verdicts
 from compare.core.terminal import FULL
-from compare.core.verdict_words import family_words, interval_words, surety
+from compare.core.verdict_words import family_words, interval_words, range_words, surety, word
 from compare.execution import store
 from compare.judgement import cautions, conditions
 from compare.judgement.findings import pairs
@@ -128,7 +128,7 @@ def report(folders: tuple[Path, Path], compared: _Two, out: Path | None) -> Repo
         },
         exit_code=exits.RUN_FAILED if unsigned else 0,
         failures=unsigned,
-        screen=_screen(folders, compared, sentences, made[0], unsigned),
+        screen=_screen(folders, compared, _faster(matched, ratios, unlike, same_machine), sentences, made[0], unsigned),
         again=f"{document.COMPARE} {wording.shell([*again, FULL])}",
     )
 
@@ -136,6 +136,7 @@ def report(folders: tuple[Path, Path], compared: _Two, out: Path | None) -> Repo
 def _screen(
     folders: tuple[Path, Path],
     compared: _Two,
+    faster: Sequence[str],
     sentences: Sequence[tuple[str, list[str]]],
     seconds: Table,
     unsigned: Sequence[str],
@@ -146,13 +147,33 @@ def _screen(
         asked=[f"{name}: {folder}" for name, folder in zip("AB", folders, strict=True)],
         answers=[
             Answer("Divisions", _disagreements(compared), "warn"),
-            Answer("Faster", by_title.get(_SPEED, [])),
+            Answer("Faster", faster),
             Answer("Fair?", by_title.get(_SAME, [])),
             Answer("Trouble", [*unsigned, *by_title.get(_MISSING, [])], "bad"),
         ],
         table=replace(seconds, columns=tuple(each for each in seconds.columns if each in RUN or each.key.startswith(kept))),
         remarks=[f"{wording.count(len(by_title[_CAUTIONS]), 'caution')}: {FULL}."] if _CAUTIONS in by_title else [],
     )
+
+
+def _faster(
+    matched: Sequence[_Matched], ratios: dict[str, Ratio], unlike: dict[str, list[str]], same_machine: bool
+) -> list[str]:
+    """The verdicts on speed in short, rows with one verdict together."""
+    if not same_machine:
+        return ["no verdict: the machines differ"]
+    judged = {each.name: each for each in verdicts(list(ratios.items()))}
+    kinds: dict[str, list[str]] = {}
+    for ours, theirs in (each for each in matched if all(summary.repeats_done for summary in each)):
+        if unlike[ours.id]:
+            kinds.setdefault("no verdict, an epoch is not the same work", []).append(ours.name)
+        elif ours.id in judged and (ours.disturbed or theirs.disturbed):
+            kinds.setdefault("no finding, other work disturbed them", []).append(ours.name)
+        elif ours.id in judged:
+            each = judged[ours.id]
+            kind = word(each, above="B is faster than A", below="B is slower than A", neither=each.verdict)
+            kinds.setdefault(kind, []).append(f"{ours.name} {range_words(each.ratio)} times")
+    return [f"{kind}: {wording.listed(names, 4)}" for kind, names in kinds.items()]
 
 
 def _disagreements(compared: _Two) -> list[str]:

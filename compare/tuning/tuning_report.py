@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from compare.core import verdict_words, wording
 from compare.core.statistics import VERDICT_PAIRS, paired_ratio, spread
+from compare.core.terminal import FULL
 from compare.core.wording import count
 from compare.judgement.row_figures import DISTURBED
 from compare.reporting import document
 from compare.reporting.document import Mark, Report
+from compare.reporting.screen import Answer, Screen
 from compare.reporting.tables import Cell, Column, Table
 from compare.tuning import search_space, tuning_findings, tuning_plots, tuning_sentences
 from compare.tuning.records import STATES, Tuned, Tuning
@@ -50,6 +53,44 @@ def report(tuned: Tuned, folder: Path) -> Report:
             "sections": dict(sentences),
         },
         exit_code=tuned.exit_code,
+        screen=screen(tuned, found, folder),
+        again=wording.command("tune", "--resume", str(folder), FULL),
+    )
+
+
+def screen(tuned: Tuned, found: Findings, folder: Path) -> Screen:
+    """The best settings of each framework, and what searching side by side gains and costs."""
+    plan, settings = tuned.plan, tuned.plan.settings
+    number = sum(len(search.trials) for search in tuned.searches)
+    best = best_table(tuned)
+    fields = [row for row in best.rows if row["field"] in {name for found in tuned.best.values() for name in found}]
+    cautions = sum(len(said) for heading, said in tuning_sentences.sentences(tuned, found) if heading == "Cautions")
+    answers = [
+        Answer("Best", tuning_sentences.bests_in_short(tuned)),
+        Answer("Side by side", tuning_sentences.gains_in_short(tuned, found)),
+        Answer("Fields", tuning_sentences.importances_in_short(found)),
+        Answer("Trouble", tuning_sentences.trouble(tuned), "bad"),
+    ]
+    return Screen(
+        asked=[
+            f"Best settings of {settings.model} on {plan.data_name}, by validation {settings.objective}: "
+            f"{_trials_words(settings)}",
+            f"{', '.join(map(str, settings.jobs))} job{'s' if settings.jobs != (1,) else ''} by {settings.backend}",
+            count(settings.repeats, "repeat"),
+            count(plan.budget, "core"),
+            f"{count(number, 'trial')} so far" if not tuned.done else count(number, "trial"),
+        ],
+        answers=[each for each in answers if each.sentences],
+        table=replace(best, title="Best settings", rows=fields),
+        remarks=[
+            *(
+                ["The best of many trials is too good: it was chosen by this score. No trial saw the test split."]
+                if number
+                else []
+            ),
+            *([f"{count(cautions, 'caution')}: {FULL}."] if cautions else []),
+        ],
+        next=[] if tuned.done else [("resume", wording.command("tune", "--resume", str(folder)))],
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics as python_statistics
+from collections import Counter
 
 from common.machine.interference import DISTURBED_FROM
 from compare.core.differences import relative_difference
@@ -14,6 +15,9 @@ from compare.judgement.verdict_sentences import DISTURBED, NO_FINDING
 from compare.tuning.optuna_study import random_trials
 from compare.tuning.records import SearchResult, Trial, Tuned
 from compare.tuning.tuning_findings import IMPORTANCE_TRIALS, Findings, Gain, cores_taken, disturbs, settings_scored
+
+_FIELDS = 3
+"""Fields that the first screen names."""
 
 
 def sentences(tuned: Tuned, found: Findings) -> list[tuple[str, list[str]]]:
@@ -46,6 +50,63 @@ def verdict(tuned: Tuned, judged: Judged, *, seconds: bool = False) -> str:
     if seconds:
         above, below = "faster", "slower"
     return word(judged, above=above, below=below, neither="no difference shown")
+
+
+def bests_in_short(tuned: Tuned) -> list[str]:
+    """The best score of each framework, for the first screen. The settings stand in a table."""
+    said: list[str] = []
+    for contestant in tuned.plan.settings.frameworks:
+        number = count(sum(len(search.trials) for search in tuned.of(contestant)), "trial")
+        if (best := tuned.best_trials.get(contestant)) is None:
+            said.append(f"{contestant}: none of {number} so far was trained to its end.")
+        else:
+            scores = f"validation loss {best.trial.loss:.4f}, accuracy {best.trial.accuracy:.4f}"
+            said.append(f"{contestant}: {scores}, the best of {number}.")
+    return said
+
+
+def gains_in_short(tuned: Tuned, found: Findings) -> list[str]:
+    """What several jobs gain and cost, for the first screen."""
+    objective = tuned.plan.settings.objective
+    said: list[str] = []
+    for gain in found.gains:
+        if gain.seconds and disturbs(tuned, gain.contestant, gain.jobs, gain.against):
+            said.append(f"{_who(gain)}: no finding. Other work disturbed these runs.")
+        elif gain.seconds:
+            words = _with_size(gain.seconds, verdict(tuned, gain.seconds, seconds=True))
+            said.append(f"{_who(gain)}: {words}, {interval_words(gain.seconds.ratio)} times as fast.")
+        if (judged := gain.after_trials) is not None:
+            words = _with_size(judged, verdict(tuned, judged))
+            said.append(
+                f"{_who(gain)}, after the same trials, best {objective}: {words}, {interval_words(judged.ratio)} times."
+            )
+    return said
+
+
+def importances_in_short(found: Findings) -> list[str]:
+    """Which fields matter, for the first screen. Parts without an interval are a hint alone."""
+    return [
+        f"{contestant}, a hint alone: " + ", ".join(f"{field} {percent(part)}" for field, part in list(parts.items())[:_FIELDS])
+        for contestant, parts in found.importances.items()
+    ]
+
+
+def trouble(tuned: Tuned) -> list[str]:
+    """What changes the answer, and why the exit code is not 0."""
+    said: list[str] = []
+    if waiting := sum(not search.done for search in tuned.searches):
+        said.append(f"{waiting} of {count(len(tuned.searches), 'search', 'searches')} not done.")
+    bad = [(search, trial) for search in tuned.searches for trial in search.trials if trial.state in ("failed", "killed")]
+    if bad:
+        search, trial = bad[0]
+        states = ", ".join(f"{number} {state}" for state, number in Counter(trial.state for _, trial in bad).items())
+        why = str(trial.reason).rstrip(".")
+        said.append(
+            f"{states} of {count(sum(len(each.trials) for each in tuned.searches), 'trial')}. {search.contestant}: {why}."
+        )
+    if lost := sum(cores_taken(tuned, search) > DISTURBED_FROM for search in tuned.searches):
+        said.append(f"Other work disturbed {count(lost, 'search', 'searches')}: do not rely on their times.")
+    return [*said, *of_the_data(tuned.plan.data_notes)]
 
 
 def _bests(tuned: Tuned) -> list[str]:

@@ -32,7 +32,7 @@ from compare.papers.here import Here
 from compare.papers.here import command as command_of
 from compare.papers.judging import CANNOT_TELL, CONTRADICTED, Verdict
 from compare.papers.plan import AS_IT_WAS, CORRECTED, REPLICAS, Plan, Setting, Training, plan
-from compare.papers.schema import SCALES, SMOKE, Paper
+from compare.papers.schema import SCALES, SMOKE, Paper, Scale
 from compare.reporting import comparison_report, plots
 from compare.reporting.document import Mark, Report, Section
 from compare.reporting.screen import Answer, Screen
@@ -52,12 +52,16 @@ _FEW_IMAGES = 256
 _VERDICTS = "verdicts"
 _TONES = {"reproduced": "good", "not reproduced": "bad", CONTRADICTED: "bad"}
 _SHOWN: dict[Verdict, tuple[str, str]] = {
-    "reproduced": ("Confirmed", "+"),
-    "not reproduced": ("Refuted", "-"),
-    CONTRADICTED: ("Refuted", "-"),
-    CANNOT_TELL: ("Not told", "?"),
+    "reproduced": ("confirmed", "+"),
+    "not reproduced": ("refuted", "-"),
+    CONTRADICTED: ("refuted", "-"),
+    CANNOT_TELL: ("not told", "?"),
 }
 """Verdict: its label on the first screen, and its mark."""
+_TOY: dict[Scale, str] = {
+    SMOKE: "Scale smoke shows that everything runs here. It judges no claim for good.",
+    "quick": "Scale quick trains less than the report did. Its own size is --scale full.",
+}
 
 
 def command(
@@ -419,37 +423,36 @@ def _screen(plan: Plan, record: Record, done: list[Done], steps: int) -> Screen:
     """The claims by their verdicts. One that was judged at a smaller scale than the report's own is told apart."""
     paper, setting = plan.paper, plan.setting
     parts = [each.part for each in done]
-    claims_told = _claims(parts)
     whole = setting.scale == SCALES[-1]
-    groups: dict[str, list[str]] = {"Confirmed": [], "Refuted": [], "Toy scale only": [], "Not told": []}
-    for said, verdict in claims_told:
+    groups: dict[str, list[dict[str, Cell]]] = {"confirmed": [], "refuted": [], "at toy scale only": [], "not told": []}
+    for said, verdict in _claims(parts):
         label, mark = _SHOWN[verdict]
-        by_itself = " (by its own table)" if verdict == CONTRADICTED else ""
-        is_toy = verdict in ("reproduced", "not reproduced") and not whole
-        groups["Toy scale only" if is_toy else label].append(f"{mark} {said.removesuffix('.')}{by_itself}.")
-    counted = ", ".join(f"{len(own)} {label.lower()}" for label, own in groups.items())
-    tones = {"Confirmed": "good", "Refuted": "bad", "Toy scale only": "warn"}
+        if verdict in ("reproduced", "not reproduced") and not whole:
+            label = "at toy scale only"
+        by = " by its own table" if verdict == CONTRADICTED else ""
+        groups[label].append({"claim": said, "verdict": f"{mark} {label}{by}"})
+    counted = ", ".join(f"{len(own)} {label}" for label, own in groups.items())
+    rows = [row for own in groups.values() for row in own]
+    columns = (Column("claim", "claim"), Column("verdict", "here"))
+    minutes = sum(each.seconds for each in done) / 60
+    larger = next(iter(SCALES[SCALES.index(setting.scale) + 1 :]), None)
     answers = [
         step_runner.failed(done),
-        *(Answer(label, own, tones.get(label, "")) for label, own in groups.items()),
+        Answer("Claims", [f"{wording.count(len(rows), 'claim')}: {counted}."] if rows else []),
+        Answer("Toy scale", [_TOY[setting.scale]] if not whole else [], "warn"),
         step_runner.trouble(done, *_on_the_data(plan, parts)),
     ]
-    minutes = sum(each.seconds for each in done) / 60
-    next_scale = next(iter(SCALES[SCALES.index(setting.scale) + 1 :]), None)
     return Screen(
         asked=[
-            f"{wording.count(len(claims_told), 'claim')} of {paper.name}: {counted}" if claims_told else paper.title,
+            f"{paper.title} ({paper.name})",
             f"{paper.model} on {setting.source}, scale {setting.scale}",
             f"{len(done)} of {steps} steps in {minutes:.1f} minutes",
             f"{setting.devices}, {machine.processors(record.machine)}",
         ],
         answers=[each for each in answers if each.sentences],
-        remarks=[
-            *(["Scale smoke shows that everything runs here."] if setting.scale == SMOKE else []),
-            *(["+ holds here  - does not hold here"] if groups["Toy scale only"] else []),
-            *step_runner.remarks(done),
-        ],
-        next=[(f"scale {next_scale}", command_of(paper, setting, next_scale))] if next_scale else [],
+        table=Table("claims", "Claims", columns, rows),
+        remarks=step_runner.remarks(done),
+        next=[("larger scale", command_of(paper, setting, larger))] if larger else [],
     )
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from common.machine import machine, rates
 from common.machine.rates import Rates
+from compare.core import terminal
 from compare.core.errors import FolderError
 from compare.execution import launch, store
 from compare.reporting import plots
@@ -41,6 +42,14 @@ def empty_plots(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest)
     """Plots are empty files, but where a test is marked `drawn`: they take nine tenths of the time of a report."""
     if request.node.get_closest_marker("drawn") is None:
         monkeypatch.setattr(plots, "write_all", write_empty)
+
+
+@pytest.fixture
+def everything() -> Iterator[None]:
+    """As with `--full`."""
+    terminal.show_all(True)
+    yield
+    terminal.show_all(False)
 
 
 @pytest.fixture

@@ -72,10 +72,12 @@ def test_the_optimizers_and_the_augmentation_are_those_of_the_bar(twins: FakeTwi
     assert all(what.augmentation.horizontal_flip and what.augmentation.shift_px for _, what in twins.calls)
 
 
-def test_a_failed_rung_is_exit_code_1_and_named_on_the_last_line(twins: FakeTwins) -> None:
+def test_a_failed_rung_is_exit_code_1_and_named_first(twins: FakeTwins) -> None:
     twins.changes["tensorflow", "serial"] = wrong_gradient
     done = parity("--optimizer", "sgd", "--modes", "serial")
     assert done.exit_code == 1
+    assert "Not proved simple_cnn with sgd: 1 of 12 rungs failed, first 3 gradients (" in on_one_line(done)
+    done = parity("--optimizer", "sgd", "--modes", "serial", "--full")
     assert "simple_cnn, sgd: not proved: 1 of 12 rungs failed, first 3 gradients (" in on_one_line(done)
     done = parity("--optimizer", "sgd", "--modes", "serial", "--json")
     assert done.exit_code == 1
@@ -105,7 +107,7 @@ def test_an_infinite_difference_is_null_in_json(twins: FakeTwins) -> None:
 
 def test_the_table_has_a_line_for_each_rung_with_difference_step_tolerance_and_reason(twins: FakeTwins, tmp_path: Path) -> None:
     done = parity("--optimizer", "sgd", "--out", str(out := tmp_path / "kept"))
-    assert "simple_cnn, sgd: proved: in float64 the losses of the frameworks agree within 0.0e+00" in on_one_line(done)
+    assert "Proved simple_cnn with sgd: in float64 the losses of the frameworks agree within 0.0e+00" in on_one_line(done)
     heading, _, *lines = (out / "tables" / "rungs.md").read_text().splitlines()[2:]
     assert heading == "| rung | model | optimizer | largest difference | step | tolerance | status | reason |"
     losses = next(line for line in lines if line.startswith("| 5 losses"))

@@ -9,7 +9,7 @@ from common import spec
 from compare.proof import parity
 from compare.proof.certificate import LOSSES, Proof, Rung
 from compare.reporting.document import Report
-from tests.compare.reporting.screens import assert_screens
+from tests.compare.reporting.screens import assert_screens, printed
 from tests.parity.test_third_opinion import line
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -69,6 +69,12 @@ def test_what_is_refuted_stands_first_and_says_who_is_asked_next() -> None:
     assert "1 of 11 rungs failed, first 3 gradients (2.6e-03, tolerance 1e-12)" in shown
     assert "the same command with --referee" in shown
     assert "not proved: pytorch data_parallel" in shown
+
+
+def test_a_mode_of_one_proof_alone_is_not_said_to_be_proved() -> None:
+    broken = [rung("1 parameters", 0.5, "failed", tolerance=0.0)]  # the ladder ends here
+    said = " ".join(printed(screened(PROVED, with_adam(broken)), 100).split())
+    assert "Modes not claimed: pytorch data_parallel" in said and "proved: pytorch" not in said
 
 
 def test_a_mode_that_fails_alone_is_named_and_the_others_stay_proved() -> None:

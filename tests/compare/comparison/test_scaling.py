@@ -169,7 +169,9 @@ def test_scaling_runs_every_size_with_its_serial_counterparts(
         (".", "scaling.json"),
     ):
         assert (tmp_path / "out" / folder / name).exists()
-    assert "Amdahl" in done.stdout and "Projected" not in done.stdout
+    assert "times as fast as serial on 1 core." in done.stdout
+    whole = compare("scaling", "--stored", tmp_path / "out", "--full").stdout
+    assert "Amdahl" in whole and "Projected" not in whole
     _assert_ratios_are_those_of_seconds_and_projections_are_apart(tmp_path / "out")
 
 
@@ -342,6 +344,8 @@ def test_a_run_that_fails_is_named_with_its_size_and_its_kind(fake_twins: pytest
     done = compare(*ARGUMENTS[:-1], "1,4", "--out", tmp_path / "out")
     failed = [f"left-multi_process-4replicas-{kind} (after 1 epoch)" for kind in ("strong", "weak")]
     said = " ".join(done.stdout.split())
+    assert "Trouble left-multi_process-4replicas-strong failed: exit code 1: " in said
+    said = " ".join((tmp_path / "out" / "scaling.md").read_text().split())
     assert re.search(rf"2 of 12 rows: failed: exit code 1: [^.]+\. These are: {re.escape('; '.join(failed))}\.", said)
 
 

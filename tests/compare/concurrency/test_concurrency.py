@@ -37,7 +37,7 @@ def hanging(tmp_path: Path) -> Path:
 
 
 def test_a_finding_is_printed_with_both_ways_and_ends_with_6(hanging: Path) -> None:
-    done = compare("concurrency", hanging)
+    done = compare("concurrency", hanging, "--full")
     assert done.exit_code == 6
     for part in ("train.py:7: error collective-missing", "rank 0:", "rank 1:", "line 6: takes: rank == 0", "does not take"):
         assert part in done.output
@@ -45,7 +45,7 @@ def test_a_finding_is_printed_with_both_ways_and_ends_with_6(hanging: Path) -> N
 
 def test_the_page_shows_what_is_printed(hanging: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(hanging.parent)
-    _, _, printed = compare("concurrency", hanging.name).output.partition("finding\n")
+    _, _, printed = compare("concurrency", hanging.name, "--full").output.partition("finding\n")
     assert printed.strip() in (PROJECT / "docs" / "concurrency.md").read_text()
 
 
@@ -56,7 +56,7 @@ def test_a_program_without_findings_ends_with_0(tmp_path: Path) -> None:
     assert done.exit_code == 0 and "nothing found\n" in done.output
     in_part = compare("concurrency", path, "--nodes", "2")
     assert in_part.exit_code == 0 and "nothing found in what was explored\n" in in_part.output
-    assert "explored in part: 2 nodes (--nodes)" in in_part.output
+    assert "explored in part: 2 nodes (--nodes)" in " ".join(in_part.output.split())
 
 
 def test_json_has_findings_with_their_steps_and_what_was_explored(hanging: Path) -> None:
@@ -184,7 +184,7 @@ def test_nothing_found_names_the_unknown_decisions_that_it_rests_on(tmp_path: Pa
     path = tmp_path / "train.py"
     path.write_text(UNKNOWN)
     monkeypatch.chdir(tmp_path)
-    printed = "\n".join(map(str.rstrip, compare("concurrency", "train.py").output.strip().splitlines()))
+    printed = "\n".join(map(str.rstrip, compare("concurrency", "train.py", "--full").output.strip().splitlines()))
     assert printed in (PROJECT / "docs" / "concurrency.md").read_text()
     monkeypatch.undo()
     done = compare("concurrency", path)
@@ -218,7 +218,7 @@ def test_a_conditional_warning_names_its_condition_and_is_no_finding(tmp_path: P
     path = tmp_path / "train.py"
     path.write_text(OWN.format(comment=""))
     monkeypatch.chdir(tmp_path)
-    done = compare("concurrency", "train.py", "--sarif", "found.sarif")
+    done = compare("concurrency", "train.py", "--sarif", "found.sarif", "--full")
     printed = "\n".join(map(str.rstrip, done.output.strip().splitlines()))
     assert done.exit_code == 0 and "nothing found" in printed and "1 conditional warning" in printed
     _, _, warned = printed.partition("warning\n")

@@ -18,13 +18,15 @@ from PIL import Image
 from rich.console import Console
 from typer.testing import CliRunner
 
+from common import spec
 from common.data.decoding import decode
 from common.data.sources import leaf_drawing, synthetic_leaves
 from compare.__main__ import app
 from compare.core import terminal, wording
-from compare.data import duplicates, exploration
+from compare.data import data_report, duplicates, exploration
 from compare.reporting import image_grid, plots
 from tests.common.made_up_data import cifar_binary, image, tree, write_folder
+from tests.compare.reporting import screens
 
 GOLDEN = Path(__file__).parent / "golden"
 DIVIDED = tree("train/Tomato_healthy", "train/Tomato_Rust", "valid/Tomato_healthy", "valid/Tomato_Rust", images=12)
@@ -117,7 +119,7 @@ def test_what_is_broken_is_shown_with_its_reason_and_ends_with_exit_code_4(tmp_p
     assert found["splits"] == {"train": 22, "validation": 24, "test": 2}  # shown without the broken ones
     assert "leave them out with `--on-bad skip`" in found["refusal"] and found["content_hash"] is None
     assert found["refusal"].count("--on-bad skip") == 1  # and no second time for commands without the option
-    done = explore(folder)
+    done = explore(folder, "--full")
     assert done.exit_code == 4 and "is not clean" in done.stderr
     assert "4 of 52 files are no usable images" in done.stdout
     assert "'train/Tomato_Rust/y [bold].jpg': wrong suffix (PNG named .jpg)" in done.stdout
@@ -133,7 +135,8 @@ def test_a_refusal_of_broken_files_names_the_copies_across_splits_too(tmp_path: 
 
 def test_a_class_named_like_a_split_and_classes_that_look_alike_are_cautions(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "leaves", tree("\u00e4hre", "a\u0308hre", "test"))
-    said = " ".join(explore(folder).stdout.split())
+    assert "Trouble read as a class, though named like a split: 'test'." in " ".join(explore(folder).stdout.split())
+    said = " ".join(explore(folder, "--full").stdout.split())
     assert "Caution: read as a class, though named like a split: 'test'. If its images are of no class, move the folder" in said
     assert r"spelt differently in Unicode: 'a\u0308hre' and '\xe4hre'. Rename or merge their folders" in said
 
@@ -160,7 +163,7 @@ def test_broken_files_may_be_left_out(tmp_path: Path) -> None:
 def test_up_to_twenty_broken_files_are_named_and_all_are_in_the_json(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "leaves", DIVIDED | {f"train/Tomato_Rust/{number:02}x.png": b"" for number in range(30)})
     assert len(explored(folder, exit_code=4)["files"]["bad"]) == 30
-    lines = explore(folder).stdout.splitlines()
+    lines = explore(folder, "--full").stdout.splitlines()
     assert sum(line.endswith("x.png': empty") for line in lines) == 20 and "    and 10 more" in lines
 
 
@@ -305,7 +308,7 @@ def test_thousands_of_plain_images_do_not_take_the_square_of_their_number() -> N
 @pytest.mark.drawn
 def test_a_results_folder_holds_report_counts_files_and_pictures(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    done = explore(write_folder(tmp_path / "leaves", DIVIDED), "--out", out)
+    done = explore(write_folder(tmp_path / "leaves", DIVIDED), "--out", out, "--full")
     assert done.exit_code == 0 and f"Report: {out / 'report.md'}" in done.stdout.replace("\n", "")
     pictures = {"sample_sheet.png", "class_balance.png", "class_balance.svg"}
     names = {"report.md", "report.html", "tables", "data.json", "counts.csv", "files.csv", *pictures}
@@ -359,24 +362,29 @@ def test_long_class_names_are_shortened_and_columns_without_room_are_named(
 ) -> None:
     long = "Tomato_" + "x" * 190 + "_end"
     folder = write_folder(tmp_path / "pets", tree(long, "Tomato_healthy", images=12))
-    assert re.search(rf"\n{long}\n  train: \d+\n(  .+\n)+  images: 12\n  %: 50\.00\n", explore(folder).stdout)  # in a log
+    assert re.search(
+        rf"\n{long}\n  train: \d+\n(  .+\n)+  images: 12\n  %: 50\.00\n", explore(folder, "--full").stdout
+    )  # in a log
 
     def stdout() -> Console:
         width = int(os.environ.get("COLUMNS", "120"))
         return Console(width=width, force_terminal=True, color_system=None, highlight=False)
 
     monkeypatch.setattr(terminal, "stdout", stdout)
-    wide = explore(folder).stdout
+    wide = explore(folder, "--full").stdout
     assert re.search(r"\nTomato_x+…x+_end +\d+ +\d+ +\d+ +12 +50\.00\n", wide) and "Too wide" not in wide
     monkeypatch.setenv("COLUMNS", "40")
-    narrow = explore(folder).stdout
+    narrow = explore(folder, "--full").stdout
     assert "Too wide for this terminal, in the files of --out and in the JSON:" in " ".join(narrow.split())
     assert max(map(len, narrow.split("What is broken")[0].splitlines()[3:8])) <= 40
 
 
 def test_equal_images_in_two_classes_are_a_caution(tmp_path: Path) -> None:
     files = DIVIDED | {"train/Tomato_Rust/copy.png": DIVIDED["train/Tomato_healthy/0.png"]}
-    said = " ".join(explore(write_folder(tmp_path / "leaves", files)).stdout.split())
+    folder = write_folder(tmp_path / "leaves", files)
+    said = " ".join(explore(folder).stdout.split())
+    assert "Trouble Equal images in several classes (1 group): some labels are wrong, or the classes overlap." in said
+    said = " ".join(explore(folder, "--full").stdout.split())
     assert "Caution: equal images cannot belong to two classes. In 1 group some images have a wrong label" in said
 
 
@@ -479,7 +487,7 @@ def test_class_names_of_any_kind_are_shown(name: str, tmp_path: Path) -> None:
 def test_the_terminal_shows_everything_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_folder(Path("leaf photos"), DIVIDED | {"train/Tomato_Rust/3 again.png": DIVIDED["train/Tomato_Rust/3.png"]})
-    done = explore("leaf photos")
+    done = explore("leaf photos", "--full")
     assert done.exit_code == 0 and done.stderr == ""
     assert done.stdout == (GOLDEN / "data.txt").read_text()
 
@@ -517,3 +525,25 @@ def test_near_twins_that_were_not_counted_send_to_the_refusal_whatever_its_cause
     said = " ".join(done.stdout.split())
     assert "Near twins were not counted: the data cannot be divided into splits. The refusal says why." in said
     assert "at least 3 different training images" in said + done.stderr and "of one size" not in said
+
+
+COPY = {"valid/Tomato_healthy/copy.png": DIVIDED["train/Tomato_Rust/3.png"]}
+
+
+@pytest.mark.parametrize(("name", "more"), [("clean", {}), ("broken", BROKEN), ("copies", COPY)])
+def test_the_first_screen_says_whether_the_data_can_be_used(
+    name: str, more: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_folder(Path("photos"), DIVIDED | more)
+    wanted = spec.build({"data": {"source": "photos"}})
+    found, _, _ = exploration.explore(wanted.data, seed=0, cache_dir=str(tmp_path / "cache"))
+    report = data_report.report(found, train="convtwins run --data photos")
+    shown = screens.assert_screens(f"data_{name}", report, GOLDEN, None)
+    assert ("Usable" in shown) == ("train on it" in shown) == (found.refusal is None) == (name == "clean")
+    assert ("--on-bad skip" in shown) == (name == "broken") and ("--duplicates allow" in shown) == (name == "copies")
+
+
+def test_the_command_that_trains_on_the_data_has_the_options_that_they_were_explored_with() -> None:
+    done = explore("digits", "--limit", "50", "--seed", "3")
+    assert "run --data digits --set data.limit=50 --seed 3" in done.stdout

@@ -37,6 +37,7 @@ from compare.tuning.records import Best, Plan, Trial, Tuned, Tuning
 from tests import hostile_files
 from tests.compare.command_line import compare
 from tests.compare.conftest import write_empty
+from tests.compare.reporting import screens
 from tests.compare.twins import learner, linear
 
 MODEL = "tests.compare.twins.linear"
@@ -503,3 +504,13 @@ def test_a_pipe_or_an_endless_file_is_no_card_and_no_image(
         predicted = compare("predict", checkpoint, image, "--model", MODEL)
         assert predicted.exit_code == 4 and f"{image}: " in predicted.stderr
         assert ("a folder" if name == "folder" else said) in predicted.stderr
+
+
+def test_the_first_screen_says_how_often_the_models_are_right_and_a_checkpoint_that_does_not_carry_over() -> None:
+    golden = Path(__file__).parent / "golden"
+    images = np.zeros((4, 8, 8, 3), np.uint8)
+    for name, moved in (("evaluate", 0), ("evaluate_moved", 3)):
+        crossing = Crossing(contestant="right", labelled_differently=moved, largest_difference=0.2 * bool(moved))
+        report = evaluation_report.report(evaluated((2, 1, 1.0), crossing=crossing), images)
+        shown = screens.assert_screens(name, report, golden)
+        assert ("Trouble" in shown) == bool(moved)

@@ -13,6 +13,7 @@ from compare.execution.store import Stored
 from compare.machines import gathered, merge_report
 from tests.compare import made
 from tests.compare.command_line import compare
+from tests.compare.reporting import screens
 
 
 def of_machine(number: int, times: float = 1.0, host: int | None = None, **plan: Any) -> Stored:
@@ -205,3 +206,14 @@ def test_a_p_below_all_digits_is_not_zero_in_the_table(tmp_path: Path) -> None:
     assert compare("merge", *folders(tmp_path, *stored), "--out", tmp_path / "out").exit_code == 0
     text = (tmp_path / "out" / "merged.md").read_text()
     assert "< 0.0001" in text.replace("\\<", "<") and "| 0.0000 |" not in text
+
+
+@pytest.mark.parametrize("machines", [4, 5])
+def test_the_first_screen_answers_each_question(machines: int, tmp_path: Path) -> None:
+    stored = [of_machine(number, times) for number, times in enumerate((1.2, 1.4, 1.3, 0.8, 1.25)[:machines])]
+    found = gathered.gather(gathered.read(folders(tmp_path, *stored)))
+    shown = screens.assert_screens(
+        f"merge_{machines}", merge_report.report(found, None), Path(__file__).parent / "golden", None
+    )
+    assert f"{machines} comparisons of {machines} machines" in shown
+    assert ("on average" in shown) == (machines == 5) != ("No average: it needs 5 machines" in shown)

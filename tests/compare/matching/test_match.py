@@ -1059,7 +1059,7 @@ def test_the_right_port_of_the_example_is_the_same_model(tmp_path: Path) -> None
 
 
 def test_the_first_try_of_the_example_is_explained_with_the_users_line_and_a_report(tmp_path: Path) -> None:
-    done = example(tmp_path, "keras_net:first_try", "--out", str(tmp_path / "report"))
+    done = example(tmp_path, "keras_net:first_try", "--out", str(tmp_path / "report"), "--full")
     assert done.returncode == 1, done.stderr
     assert "Comparing net:Net with keras_net:first_try. This may take minutes.\n" in done.stderr
     assert "\nlayers and parameters: agrees\n" in done.stderr and "\nlogits, inference: differs by " in done.stderr

@@ -11,13 +11,16 @@ from typer.testing import CliRunner
 from compare.__main__ import app
 from compare.execution import launch
 from compare.judgement.scaling_laws import Network
-from compare.planning import machine_file, planner, verdicts
+from compare.planning import machine_file, plan_report, planner, verdicts
+from compare.planning.accuracy import Pair
 from compare.planning.costs import Device, Machine
 from compare.planning.planner import Plan
 from compare.planning.prediction import Predicted
 from tests.compare.planning import made
 from tests.compare.planning.conftest import Times
+from tests.compare.reporting import screens
 
+GOLDEN = Path(__file__).parent / "golden"
 SLOW = Network(name="slow", alpha_seconds=1.0, beta_seconds_per_byte=0.0)
 
 
@@ -61,7 +64,7 @@ def test_a_switch_of_one_framework_is_left_out_for_the_other(times: Times, monke
 def test_the_first_lines_say_which_mode_pays_why_and_how_sure(times: Times) -> None:
     times.links = made.links(made.FREE)
     words = ("--frameworks", "left", "--modes", "multi_process,data_parallel,parameter_server,model_parallel")
-    done = ask(*words)
+    done = ask(*words, "--full")
     line = done.stdout.replace("\n", " ")
     # Links are free, and nothing but stages that take turns takes longer.
     assert line.startswith(
@@ -78,7 +81,7 @@ def test_the_first_lines_say_which_mode_pays_why_and_how_sure(times: Times) -> N
     assert "is predicted to be the fastest" in said and "it adds exposed communication" in said
     assert "layouts that were measured, " in said and "Predicted times were off by up to " in said
     times.disturbed = True
-    report = ask("--frameworks", "left", "--modes", "multi_process").stdout
+    report = ask("--frameworks", "left", "--modes", "multi_process", "--full").stdout
     assert "left: no finding. Other work disturbed the timing" in report and " disturbed\n" in report
     assert "predicted to be the fastest" not in report and "What would have to change" not in report
 
@@ -244,7 +247,7 @@ def test_without_measurement_a_projection_has_no_bands_and_maps_need_a_folder(ti
 
 def test_other_work_on_the_machine_is_a_caution(times: Times) -> None:
     words = ("--frameworks", "left", "--modes", "multi_process")
-    quiet = ask(*words)
+    quiet = ask(*words, "--full")
     assert "Cautions" not in quiet.stdout and "Timing and simulating took 0:" in quiet.stdout
     # Outside a terminal, a line says what begins.
     assert quiet.stderr.splitlines() == ["asking the frameworks what they can do here ...", "left: simulating 3 layouts ..."]
@@ -282,3 +285,42 @@ def test_modes_that_stay_on_one_machine_say_so_where_there_are_several(times: Ti
     assert "multi_process x2" in known and not any(words.startswith("pipeline") for words in known)
     (refused,) = [each for each in found if each["words"] == "pipeline"]
     assert "hosts are for multi_process" in refused["why"]
+
+
+@pytest.mark.parametrize("name", ["predicted", "measured", "disturbed"])
+def test_the_first_screen_says_which_mode_pays_and_how_sure(name: str) -> None:
+    def predicted(contestant: str, words: str, variant: str, seconds: float | None) -> Predicted:
+        parts = {"compute": 0.8 * (seconds or 0), "input": 0.0, "exposed": 0.2 * (seconds or 0), "bubble": 0.0}
+        return Predicted(
+            contestant=contestant, words=words, run=made.run(variant, 1 + (variant != "serial")), step_seconds=seconds,
+            parts=parts, memory_mib={"cpu 0": 120.0}, why=None if seconds else "needs 2 CUDA devices",
+        )  # fmt: skip
+
+    found = [
+        predicted(contestant, words, variant, seconds and seconds * times)
+        for contestant, times in (("pytorch", 1.0), ("tensorflow", 1.3))
+        for words, variant, seconds in (
+            ("multi_process x2", "multi_process", 0.0301),
+            ("data_parallel x2", "data_parallel", 0.0402),
+            ("pipeline x2, 4 micro-batches", "pipeline", 0.0463),
+            ("serial", "serial", 0.0515),
+            ("tensor_parallel x2", "tensor_parallel", None),
+        )
+    ]
+    plan = Plan(made.run("serial", 1), Machine(name="a laptop", devices=[Device(name="a")], frameworks={}), found)
+    if name == "measured":
+        plan.pairs = [
+            Pair(
+                contestant=each.contestant, words=each.words, predicted_seconds=each.step_seconds or 0.0,
+                measured_seconds=1.1 * (each.step_seconds or 0.0), low_seconds=0.01, high_seconds=0.09, n=3,
+            )
+            for each in found
+            if each.step_seconds
+        ]  # fmt: skip
+    if name == "disturbed":
+        plan.disturbed, plan.cautions = ["pytorch"], ["pytorch: other work took cores."]
+    shown = screens.assert_screens(f"plan_{name}", plan_report.report(plan, None), GOLDEN)
+    assert "Nothing was measured." in shown or name == "measured"
+    assert ("--measure" in shown) != (name == "measured") == ("were off by up to 9 %" in shown)
+    assert ("no finding." in shown) == (name == "disturbed") == ("1 caution: --full." in shown)
+    assert shown.count("is predicted to be the fastest.") == (1 if name == "disturbed" else 2)

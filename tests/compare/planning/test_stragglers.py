@@ -13,15 +13,18 @@ from typer.testing import CliRunner
 from common.artifacts import results
 from common.artifacts.schema import Noise, RunResult
 from compare.__main__ import app
+from compare.core.statistics import paired_ratio
 from compare.execution import executor, store
 from compare.execution.matrix import Row
-from compare.planning import slow_rank, straggling
+from compare.planning import slow_rank, stragglers_report, straggling
 from compare.planning.costs import Device, Machine
 from compare.planning.planner import Plan
 from compare.planning.prediction import Predicted
 from compare.planning.slow_rank import Straggler
+from compare.planning.straggling import Found, Suffered
 from tests.compare import made as made_up
 from tests.compare.planning import made
+from tests.compare.reporting import screens
 
 MODES = "multi_process,model_averaging,parameter_server"
 
@@ -161,3 +164,19 @@ def test_other_work_and_a_run_that_fails_are_told(
 def test_what_cannot_be_asked_is_refused_at_once(words: tuple[str, ...], said: str) -> None:
     done = ask(*words)
     assert done.exit_code == 2 and said in " ".join(done.stderr.split())
+
+
+def test_the_first_screen_says_which_mode_suffers_most() -> None:
+    plan = Plan(made.run("serial", 1), Machine(name="m", devices=[Device(name="a")], frameworks={}), [])
+    suffered = [
+        Suffered(
+            contestant="left", words=words, factor=factor, moves=False, simulated=factor,
+            measured=paired_ratio([(factor * times * (1 + 0.001 * pair), 1.0) for pair in range(5)]),
+        )
+        for words, times in (("multi_process x2", 0.9), ("model_averaging x2", 0.6))
+        for factor in (2.0, 4.0)
+    ]  # fmt: skip
+    found = Found(plan, suffered, {"left": ["tensor_parallel"]}, ["A caution."])
+    shown = screens.assert_screens("stragglers", stragglers_report.report(found, 5), Path(__file__).parent / "golden")
+    shown = " ".join(shown.split())
+    assert "a step takes 1.20 " in shown and "in model_averaging x2, 1.80 " in shown and "Trouble A caution." in shown

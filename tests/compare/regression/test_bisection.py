@@ -249,7 +249,7 @@ def test_the_first_slow_commit_of_a_repository_is_found(
     done = bisect("--good", commit_of(repository, 0), "--bad", "HEAD", *ONE_ROW, "--out", out)
     assert done.exit_code == 0, done.output
     slow = commit_of(repository, 5)
-    assert done.stdout.startswith(f"First bad: {slow[:8]} change 5. It made seconds per epoch 1.5")
+    assert f"  Verdict   First bad: {slow[:8]} change 5. It made seconds per epoch 1.5" in done.stdout
     kept = json.loads((out / "bisect.json").read_text())
     assert test_schema.faults("bisect", kept) == []
     assert kept["first_bad"] == slow and kept["suspects"] == [slow] and len(kept["candidates"]) == 7
@@ -283,10 +283,10 @@ def test_an_interrupted_search_goes_on_where_it_was(
     assert done.exit_code == 130 and f"with --out {out} continues" in done.stderr and worktrees(repository) == 1
     before = len(stand_in)
     assert before == 17
-    done = bisect(*words, "--out", out)
+    done = bisect(*words, "--out", out, "--full")
     assert done.exit_code == 0 and "change 5" in done.stdout
     resumed = len(stand_in) - before
-    fresh = bisect(*words, "--out", tmp_path / "fresh")
+    fresh = bisect(*words, "--out", tmp_path / "fresh", "--full")
     assert fresh.stdout.splitlines()[0] == done.stdout.splitlines()[0]
     # The second start warms up two sides again, and repeats one half of a pair.
     assert before + resumed <= len(stand_in) - before - resumed + 3
@@ -310,7 +310,7 @@ def test_a_search_on_a_busy_machine_stops_early_names_the_disturbance_and_goes_o
     last = f"{commit_of(repository, 6)[:8]} change 6"
     assert done.exit_code == 5 and len(stand_in) == 2 + 2 * candidates.WASTED_PAIRS
     said = " ".join(done.stdout.split())
-    assert said.startswith(f"CANNOT TELL about {last}: other work disturbed 3 of 3 pairs.")
+    assert f"Verdict CANNOT TELL about {last}: other work disturbed 3 of 3 pairs. Exit code 5." in said
     assert f"3 of 3 runs of {last} were disturbed: other work or the hypervisor took 0.97 cores of a budget of 2" in said
     assert "Search on an idle machine: the same command with the same --out goes on" in said and "unknown" not in said
     assert "6 candidates after" in said

@@ -44,7 +44,7 @@ def measured(tmp_path: Path) -> Path:
 
 @pytest.mark.drawn
 def test_a_metric_is_shown_over_commits_as_table_and_plot(measured: Path, tmp_path: Path) -> None:
-    done = compare(measured, "--out", tmp_path / "out")
+    done = compare(measured, "--out", tmp_path / "out", "--full")
     assert done.exit_code == 0, done.output
     lines = [line.split() for line in done.stdout.splitlines()]
     rows = [line for line in lines if "11111111*" in line or "22222222" in line or "11111111" in line]
@@ -273,10 +273,10 @@ def test_benchmark_files_of_a_commit_are_one_row_and_each_shows_them_alone(tmp_p
     assert {point.value.n for point in found if point.of == "rounds"} == {7}
     alone, *_ = history.points(tmp_path, ["seconds"], each=True)
     assert len(alone) == 20 and {point.of for point in alone} == {"rounds"}
-    shown = compare(tmp_path)
+    shown = compare(tmp_path, "--full")
     assert shown.stdout.count("5 files") == 2 and shown.stdout.count("7 rounds") == 10
     assert "--each shows each file" in " ".join(shown.stdout.split())
-    assert compare(tmp_path, "--each").stdout.count("7 rounds") == 20
+    assert compare(tmp_path, "--each", "--full").stdout.count("7 rounds") == 20
 
 
 def test_files_of_other_versions_are_other_rows_of_a_commit(tmp_path: Path) -> None:

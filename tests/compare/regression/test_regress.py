@@ -540,7 +540,7 @@ def test_the_repository_of_ones_own_model_is_named_beside_the_commit(tmp_path: P
         kept.folder(tmp_path / name, BOTH, machine={"repository": "/of/a/team", "suite_commit": "b" * 40})
         for name in ("before", "now")
     ]
-    done = compare(*folders)
+    done = compare(*folders, "--full")
     assert done.stdout.count("aaaaaaaa of /of/a/team,") == 2 and done.stdout.count("Trained by: the suite at bbbbbbbb") == 1
     assert judge(*folders).baseline.repository == "/of/a/team"
 
@@ -627,7 +627,8 @@ def test_rounds_of_one_process_are_one_sample(tmp_path: Path) -> None:
     first = kept.benchmark_file(tmp_path / "0001_a.json", {"test_step": [0.0100 + 1e-5 * each for each in range(30)]})
     rounds = {"test_step": [0.0106 + 1e-5 * each for each in range(30)]}
     second = kept.benchmark_file(tmp_path / "0002_b.json", rounds, measured_at="2026-01-02T00:00:00+00:00")
-    done = compare(first)
+    assert "CANNOT TELL whether there is a regression: exit code 5." in compare(first).stdout
+    done = compare(first, "--full")
     assert done.exit_code == 5 and done.stdout.startswith("CANNOT TELL") and str(second) in done.stdout
     assert (
         "test_step, seconds a round: candidate 1.059 times the baseline: 1 of the 5 benchmark files that a verdict needs."
@@ -691,7 +692,8 @@ def test_the_report_says_the_verdict_first_on_the_terminal_and_in_markdown(tmp_p
     now = kept.folder(tmp_path / "now", {"pytorch": 4.8, "tensorflow": 5.0}, verdict="proved")
     summary = tmp_path / "summary.md"
     summary.write_text("# Before\n")
-    done = compare(before, now, "--markdown", summary)
+    assert "Verdict  REGRESSION in 1 of 12 figures: exit code 3." in compare(before, now).stdout.splitlines()[2]
+    done = compare(before, now, "--markdown", summary, "--full")
     assert done.exit_code == 3
     lines = done.stdout.splitlines()
     assert lines[0] == "REGRESSION in 1 of 12 figures."
@@ -733,15 +735,17 @@ def test_a_verdict_that_lacks_one_thing_alone_names_it(tmp_path: Path) -> None:
         for number, factor in enumerate(QUIET):
             rounds = {each: [value * factor for value in values] for each, values in (rest | more).items()}
             kept.benchmark_file(tmp_path / name / f"000{number}_x.json", rounds)
-    done = compare(tmp_path / "before", tmp_path / "now")
+    assert "1 benchmark of the baseline was not measured again" in compare(tmp_path / "before", tmp_path / "now").stdout
+    done = compare(tmp_path / "before", tmp_path / "now", "--full")
     assert done.exit_code == 5, done.output
     said = "CANNOT TELL whether there is a regression: 1 benchmark of the baseline was not measured again."
     assert done.stdout.splitlines()[0] == said
     first = kept.folder(tmp_path / "proved", {"pytorch": 4.0}, verdict="proved")
-    unproved = compare(first, kept.folder(tmp_path / "unproved", {"pytorch": 4.0}))
+    unproved = compare(first, kept.folder(tmp_path / "unproved", {"pytorch": 4.0}), "--full")
     assert unproved.exit_code == 5 and unproved.stdout.splitlines()[0].endswith(": 1 of 5 figures do not decide.")
     failed = [kept.folder(tmp_path / f"f{each}", {"pytorch": 4.0}, changed={"status": "failed"}) for each in "ab"]
-    nothing = compare(*failed)
+    assert all(said in compare(*failed).stdout for said in ("1 of 1 figures do not decide", "Nothing was measured on both"))
+    nothing = compare(*failed, "--full")
     assert nothing.exit_code == 5 and nothing.stdout.splitlines()[0].endswith(
         ": 1 of 1 figures do not decide and nothing was measured on both sides."
     )
@@ -761,10 +765,10 @@ def test_a_time_of_zero_and_one_that_stands_twice_in_a_file_are_told(tmp_path: P
         return tmp_path / name
 
     before = measured("before", [0.0] * 5)
-    done = compare(before, measured("now", [0.001] * 5))
+    done = compare(before, measured("now", [0.001] * 5), "--full")
     assert done.exit_code == 5 and done.stdout.splitlines()[0].endswith(": 1 of 3 figures do not decide.")
     assert "test_tick, seconds a round: not above 0, so there is no ratio before, measured now." in done.stdout
-    some = compare(measured("some", [0.0, *[0.001] * 4]), tmp_path / "now", "--only", "*tick")
+    some = compare(measured("some", [0.0, *[0.001] * 4]), tmp_path / "now", "--only", "*tick", "--full")
     assert some.exit_code == 5 and "have too few benchmark files" in some.stdout.splitlines()[0]
     assert "test_tick: 1 of 5 figures of the baseline do not count (seconds a round): not above 0." in some.stdout
     slower = judge(tmp_path / "now", measured("slower", [0.001] * 5, again=1.5))
@@ -806,7 +810,7 @@ def test_the_two_commits_of_one_folder_are_compared_in_pairs_if_they_were_measur
     }
     estimate = statistics.of_differences([b - a for a, b in zip(logs["A"], logs["B"], strict=True)])
     assert judged.changes[0].change.value == pytest.approx(math.exp(estimate.mean))
-    assert "By their times, the files were measured in turn" in " ".join(compare(storage).stdout.split())
+    assert "By their times, the files were measured in turn" in " ".join(compare(storage, "--full").stdout.split())
     apart = judge(autosaved(tmp_path / "apart", "AAAAABBBBB", drift=0.0), None)
     assert not apart.paired and apart.changes[0].method == "Welch" and apart.exit_code == 3
     told = " ".join(" ".join(lines) for _, lines in regress_report.sentences(apart))

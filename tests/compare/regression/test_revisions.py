@@ -197,7 +197,7 @@ def test_a_slowdown_between_two_revisions_is_a_regression(
     out = tmp_path / "out"
     done = regress("--interleaved", "before", "--set", "seed=7", "--out", out)
     assert done.exit_code == 3, done.output
-    assert done.stdout.startswith("REGRESSION in 2 of ")
+    assert "  Verdict  REGRESSION in 2 of " in done.stdout and "bisect --good" in done.stdout
     warm, measured = stand_in[:4], stand_in[4:]
     pytorch, tensorflow = "pytorch-serial-2", "tensorflow-serial-2"
     assert warm == [(state, row, 0) for row in (pytorch, tensorflow) for state in ("before", "now")]
@@ -233,7 +233,7 @@ def test_the_base_may_be_a_revision_of_another_clone(
     git(other, "tag", "trial")
     (other / "state").write_text("not committed")  # what is measured is the commit
     out = tmp_path / "out"
-    done = regress("--interleaved", f"{other}@trial", "--out", out)
+    done = regress("--interleaved", f"{other}@trial", "--out", out, "--full")
     assert done.exit_code == 0, done.output  # equal times
     assert {state for state, _, _ in stand_in} == {"elsewhere", "now"}
     plan = store.read_plan(out / "base").machine
@@ -490,7 +490,7 @@ def test_options_of_runs_are_those_of_both_sides(monkeypatch: pytest.MonkeyPatch
 
 def test_too_few_pairs_are_an_error_not_a_pass(stand_in: list[tuple[str, str, int]], tmp_path: Path) -> None:
     done = regress("--interleaved", "before", "--repeats", "3", "--out", tmp_path / "out")
-    assert done.exit_code == 5 and done.stdout.startswith("CANNOT TELL")
+    assert done.exit_code == 5 and "  Verdict  CANNOT TELL" in done.stdout and "--repeats 5" in done.stdout
 
 
 def test_the_base_is_given_the_fields_that_it_knows(
@@ -555,7 +555,7 @@ def test_an_interruption_keeps_what_was_measured_and_says_where(
     assert done.exit_code == 143 and f"Finished runs are in {tmp_path / 'out'}" in done.stderr
     assert worktrees(repository) == 1
     judged = regress(tmp_path / "out")
-    assert judged.exit_code == 5 and judged.stdout.startswith("CANNOT TELL")
+    assert judged.exit_code == 5 and "  Verdict  CANNOT TELL" in judged.stdout
 
 
 def test_the_same_command_goes_on_where_it_was_interrupted_and_makes_a_broken_pair_again(

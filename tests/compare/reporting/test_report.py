@@ -231,14 +231,6 @@ def test_a_report_names_its_folder_in_commands_that_a_shell_takes(tmp_path: Path
     assert said.count(f"{machine.COMMAND} run --resume '{folder}' --again disturbed") > 1 and "DIR" not in said
 
 
-def test_the_first_screen_says_why_its_verdicts_find_nothing() -> None:
-    found = comparison_report.findings(made.repeated(), comparison_report.summarize(made.repeated()))
-    reason = "No finding: Other work disturbed these runs."
-    none = ["A against B: no finding: x.", "A against B: no finding: y.", "A against B: no finding: z."]
-    answer = comparison_report.first_verdicts(found.model_copy(update={"contestants": ["All with a.", *none, reason]}))
-    assert answer == [*none[:2], reason, "All with a."]
-
-
 @pytest.mark.parametrize("name", hostile_files.IN_PLACE)
 @pytest.mark.parametrize("file", [store.PLAN_FILE, results.RESULT_FILE, event_log.EVENTS_FILE])
 def test_a_pipe_or_an_endless_file_in_a_results_folder_is_named_and_not_waited_for(

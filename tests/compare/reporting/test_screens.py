@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.artifacts.schema import Noise
-from compare.core import terminal
 from compare.execution.store import ProofRecord, SpotCheck, Stored
 from compare.judgement.findings import findings
 from compare.judgement.summary import summarize
@@ -104,14 +103,11 @@ def test_bars_are_letters_that_any_terminal_has(capsys: pytest.CaptureFixture[st
     assert set(text) - set(map(chr, range(32, 127))) <= {"\n", "█"}
 
 
+@pytest.mark.usefixtures("everything")
 def test_full_prints_everything(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     whole = report(proved(made.repeated()))
-    terminal.show_all(True)
-    try:
-        whole.show(None, as_json=False)
-    finally:
-        terminal.show_all(False)
+    whole.show(None, as_json=False)
     text = capsys.readouterr().out
     assert text.count("\n") > LINES
     assert all(heading in text for heading, sentences in whole.findings if sentences)

@@ -30,6 +30,7 @@ from tests.compare.reporting.golden_files import assert_golden
 
 @pytest.mark.parametrize("width", [80, 120])
 @pytest.mark.parametrize("kind", ["troubled", "repeated"])
+@pytest.mark.usefixtures("everything")
 def test_the_terminal_shows_good_failed_and_missing_rows(
     kind: str, width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -43,6 +44,7 @@ def test_the_terminal_shows_good_failed_and_missing_rows(
     assert_golden(f"{kind}_{width}.txt", printed)
 
 
+@pytest.mark.usefixtures("everything")
 def test_a_log_has_one_field_a_line_where_a_table_does_not_fit(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

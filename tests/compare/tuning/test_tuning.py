@@ -33,6 +33,7 @@ from compare.reporting import tables
 from compare.tuning import conductor, optuna_study, tuner, tuning_findings, tuning_report, tuning_sentences
 from compare.tuning.records import Best, Plan, SearchResult, Trial, Tuned, Tuning
 from compare.tuning.servers import ENDED, Listener
+from tests.compare.reporting import screens
 
 TWINS = {side: f"tests.compare.twins.learner_{side}" for side in ("left", "right")}
 SPACE = {
@@ -165,7 +166,7 @@ def test_the_report_is_written_in_every_form(
     assert plain["best"] == tuned.best and plain["exit_code"] == 0
     for folder in (tmp_path, None):  # None: it could not be written
         report.show(folder, as_json=False)
-        assert ("Report: " in capsys.readouterr().out) is (folder is not None)
+        assert ("the page" in capsys.readouterr().out) is (folder is not None)
 
 
 def test_a_pruner_stops_trials_between_epochs_and_processes_serve_them(tmp_path: Path) -> None:
@@ -749,3 +750,23 @@ def test_a_password_is_hidden_wherever_it_stands_in_a_url(url: str, shown: str) 
 def test_the_seeds_of_a_repeat_are_its_own() -> None:
     assert optuna_study.derived_seed(0, 0) == optuna_study.derived_seed(0, 0) != optuna_study.derived_seed(0, 1)
     assert [optuna_study.random_trials(trials) for trials in (1, 8, 20, 100)] == [1, 2, 6, 10]
+
+
+def test_the_first_screen_says_the_best_settings_and_what_side_by_side_gains() -> None:
+    noise = [1.0, 1.02, 0.98, 1.01, 0.99]
+    few = [[0.9 * n, 0.5 * n, 0.1 * n] for n in noise]
+    many = [[0.9 * n, 0.5 * n, 0.2 * n * (1 + 0.01 * place)] for place, n in enumerate(noise)]
+    tuned = made({1: few, 2: many}, {1: 2.0, 2: 1.0})
+    first, *others = tuned.searches
+    best = Best(study=first.study, trial=first.trials[-1], fields=first.trials[-1].fields)
+    tuned = tuned.model_copy(update={"best_trials": {"left": best}})
+    golden = Path(__file__).parent / "golden"
+    shown = screens.assert_screens("tune", tuning_report.report(tuned, screens.FOLDER), golden)
+    assert "left, 2 jobs against 1 job: faster, 2.00 " in shown and "after the same trials, best loss: worse, 2.04 " in shown
+    assert "Trouble" not in shown and "optimizer.learning_rate  0.03" in shown
+    failed = first.trials[0].model_copy(update={"state": "failed", "reason": "it stopped.", "value": None})
+    cut = first.model_copy(update={"trials": [*first.trials, failed], "done": False, "cores_of_others": 0.5})
+    tuned = tuned.model_copy(update={"searches": [cut, *others[:1], *others[5:7]], "best_trials": {}})
+    shown = screens.assert_screens("tune_failed", tuning_report.report(tuned, screens.FOLDER), golden)
+    assert "1 of 4 searches not done." in shown and "1 failed of 13 trials. left: it stopped." in shown
+    assert "too few repeats to tell (1 of 5)" in shown and "faster" not in shown and "tune --resume results/made\n" in shown

@@ -32,15 +32,18 @@ from compare.papers.here import FAILED, Here
 from compare.papers.judging import Difference
 from compare.papers.plan import Plan, Setting, plan
 from compare.papers.schema import SCALES, Paper
-from compare.reporting.tables import Table
+from compare.reporting.document import Section
+from compare.reporting.tables import Column, Table
 from compare.tuning import tuning_findings
 from compare.workflows import reproduce
-from compare.workflows.step_runner import Passed
+from compare.workflows.step_runner import Done, Passed, Record
 from tests import hostile_files
+from tests.compare.reporting import screens
 from tests.compare.twins import fake
 from tests.parity import settings as parity_settings
 from tests.planted import exercise
 
+GOLDEN = Path(__file__).parent / "golden"
 PAPERS = schema.names()
 CIFAR10, PLANT, TOMATO = PAPERS
 VERDICTS = {"reproduced", "not reproduced", "contradicted by the paper's own table", "cannot be told here"}
@@ -978,3 +981,27 @@ def test_a_folder_of_another_scale_is_refused_in_few_words() -> None:
     said = store.differing(there | many, asked)
     assert said is not None and said.startswith('scale is "smoke" there, asked for: "quick"; rows is [{"model"')
     assert len(said) < 700 and said.endswith("and 6 more")
+
+
+@pytest.mark.parametrize(("scale", "confirmed"), [("smoke", 0), ("quick", 0), ("full", 3)])
+def test_the_first_screen_counts_the_claims_and_tells_apart_what_a_smaller_scale_shows(
+    scale: Any, confirmed: int, fakes: pytest.MonkeyPatch
+) -> None:
+    subject = planned(TOMATO, scale, "tomato")
+    kinds = ["reproduced", "not reproduced", "cannot be told here", "reproduced", "contradicted by the paper's own table"]
+    told = [claim.said for claim in subject.paper.claims.values()]
+    rows: list[Any] = [{"claim": said, "verdict": kinds[place % len(kinds)]} for place, said in enumerate(told)]
+    columns = (Column("claim", "claim"), Column("verdict", "verdict"))
+    steps = {"plan": [], reproduce._VERDICTS: [Table("claims", "Claims", columns, rows)]}
+    done = [
+        Done(part=Section(name=name, title=name, tables=tables), passed=Passed(), seconds=60.0, exit_code=0)
+        for name, tables in steps.items()
+    ]
+    record = Record(
+        kind="reproduction", created_at="2026-01-01T00:00:00+00:00", argv=["reproduce"], settings={}, code_hash="a",
+        machine={"processor": "AMD EPYC 7B13"},
+    )  # fmt: skip
+    shown = screens.assert_screens(f"reproduce_{scale}", reproduce._report(subject, record, done, 4), GOLDEN)
+    assert f"7 claims: {confirmed} confirmed" in shown and "1 not told" in shown and "by its own table" in shown
+    # A verdict of a smaller scale is never called confirmed or refuted.
+    assert ("+ confirmed" in shown) == (scale == "full") != ("+ at toy scale only" in shown)

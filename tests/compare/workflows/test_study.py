@@ -26,10 +26,12 @@ from compare.reporting.comparison_report import Compared
 from compare.reporting.document import Section
 from compare.reporting.tables import Column, Table
 from compare.workflows import step_runner, study, study_steps
-from compare.workflows.step_runner import Made, Passed, Step
+from compare.workflows.step_runner import Done, Made, Passed, Record, Step
 from compare.workflows.study_file import SCALES, Study
 from tests.compare import made
+from tests.compare.reporting import screens
 
+GOLDEN = Path(__file__).parent / "golden"
 STUDIES = sorted((launch.PROJECT_ROOT / "studies").glob("*.yaml"))
 FILE = {"title": "A study", "spec": {"model": "simple_cnn"}, "scales": {"smoke": {"pretrain.repeats": 2}}}
 
@@ -368,3 +370,48 @@ def test_a_step_stores_every_table_of_a_comparison_and_reads_it_back(kind: str) 
     done = step_runner.Done(part=Section(name="a", title="A", tables=tables), passed=Passed(), seconds=1.0, exit_code=0)
     read = step_runner.Done.model_validate_json(done.model_dump_json())
     assert [table.rows for table in read.part.tables] and read.part.tables[0].columns == tables[0].columns
+
+
+STEPS = {
+    "explore": ("Explore", []),
+    "clean": ("Clean", ["1,258 images to train on, 359 to choose by, 180 to be judged by."]),
+    "normalise": (
+        "Mean and standard deviation",
+        ["Not measured: digits holds arrays of pixels, and the engines read image files."],
+    ),
+    "prove": ("Is it the same training?", ["Proved: both frameworks train the same."]),
+    "pretrain": ("Pre-training", []),
+    "tune": ("Tuning", []),
+    "final": ("Final training and evaluation", []),
+}
+FIRST = {
+    "pretrain": [
+        "pytorch: 1.19 to 1.25 times as fast as tensorflow in serial",
+        "no gain shown: pytorch data_parallel x2 0.98 to 1.02",
+    ],
+    "tune": ["pytorch: validation loss 0.1200, accuracy 0.9600, the best of 12 trials."],
+    "final": ["pytorch: 172 of 180 right, 0.9556 (0.9148 to 0.9773)."],
+}
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_the_first_screen_says_what_each_step_found_and_which_failed(file: Path, failed: bool) -> None:
+    wanted = Study.read(file, "smoke", {"spec.cores": 2})
+    record = Record(
+        kind="study", created_at="2026-01-01T00:00:00+00:00", argv=["study"], settings={"scale": "smoke"}, code_hash="a",
+        machine={"processor": "AMD EPYC 7B13"},
+    )  # fmt: skip
+    done = [
+        Done(
+            part=Section(
+                name=name, title=title, conclusions=said, first=FIRST.get(name, []), more=["report.md"],
+                trouble=["3 failed of 12 trials."] if failed and name == "tune" else [],
+                findings=[("Cautions", ["One.", "Two."])] if name == "final" else [],
+            ),
+            passed=Passed(), seconds=30.0, exit_code=int(failed and name == "tune"),
+        )
+        for name, (title, said) in STEPS.items()
+    ]  # fmt: skip
+    shown = screens.assert_screens(f"study{'_failed' * failed}", study._report(wanted, record, done), GOLDEN)
+    assert "7 of 7 steps in 3.5 minutes" in shown and "2 cautions: --full." in shown
+    assert ("tune: Tuning (exit code 1)." in shown) == ("tune: 3 failed of 12 trials." in shown) == failed

@@ -1,0 +1,37 @@
+"""The first screens of `watch`: a job that is healthy, slow, stuck, or that cannot be told."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from compare.watching import report
+from compare.watching.verdict import HEALTHY, SLOW, STUCK, UNKNOWN, Verdict
+from tests.compare.reporting.screens import assert_screens
+from tests.compare.watching.test_member import ranks_in
+
+GOLDEN = Path(__file__).parent / "golden"
+WAITS = "rank 1 waits in all_reduce in step (train.py:40: dist.all_reduce(loss)) for rank 0, which waits for a lock in load"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "name", "code"),
+    [
+        (Verdict(HEALTHY, "rank 0 and rank 1 use 1.9 cores, and make steps: 40 since it is watched"), "healthy", 0),
+        (Verdict(SLOW, "rank 0 gets 0.30 of the 1.00 cores that it wants", ("rank 0",)), "slow", 0),
+        (Verdict(STUCK, WAITS, ("rank 0",)), "stuck", 6),
+        (Verdict(UNKNOWN, "nothing happens, and 1.0 s are too few to say why"), "cannot_be_told", 5),
+    ],
+)
+def test_the_verdict_stands_first_with_who_is_to_blame(verdict: Verdict, name: str, code: int) -> None:
+    members = ranks_in("ee", "ee", cpu_seconds=0.95)
+    watcher: Any = SimpleNamespace(members=members, num_looks=12, cost_seconds=0.01)
+    made = report.report(watcher, verdict)
+    for each in members:
+        each.close()
+    shown = assert_screens(name, made, GOLDEN, None)
+    words = " ".join(shown.split())
+    assert made.exit_code == code and f"{verdict.state.capitalize()} {verdict.because}." in words
+    assert ("To blame rank 0" in words) is bool(made.values["to_blame"])
+    assert "0.95" in words and "Stacks" not in words
