@@ -54,9 +54,10 @@ def without_paths(record: str) -> str:
 
 
 def report(example: Path, out: Path) -> str:
-    """What `convtwins report` prints of stored results. It writes its files into `out`, a copy."""
+    """What `convtwins report` prints of stored results: the first screen, and everything. It writes its files into `out`, a copy."""
     shutil.copytree(example, out)
-    return _convtwins("report", out.name, cwd=out.parent)
+    first, everything = (_convtwins("report", out.name, *full, cwd=out.parent) for full in ((), ("--full",)))
+    return f"{first}\n{everything}"
 
 
 def renewed(page: str, printed: str) -> str:
@@ -66,7 +67,7 @@ def renewed(page: str, printed: str) -> str:
         KeyError: the report has no such section.
     """
     sections = re.split(r"\n\n(?=\S)", "\n".join(line.rstrip() for line in printed.splitlines()))
-    # The first section has no title. It begins with the names of the model and the data.
+    # The first screen and the heading have no title. They begin with the names of the model and the data.
     titled = {_title(section): section for section in sections}
     return _BLOCK.sub(lambda block: f"```\n{titled[_title(block[1])].rstrip()}\n```", page)
 
@@ -82,7 +83,7 @@ def _title(section: str) -> str:
 
 
 def _convtwins(*arguments: str, cwd: Path) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(DOCS.parent), "COLUMNS": "120"}
+    environment = {**os.environ, "PYTHONPATH": str(DOCS.parent), "COLUMNS": "100" if "report" in arguments and "--full" not in arguments else "120"}
     command = [sys.executable, "-m", "compare", *arguments]
     return subprocess.run(command, cwd=cwd, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
 

@@ -265,7 +265,7 @@ class Report:
             "",
         ]
         for answer in self.screen.answers if self.screen else ():
-            said = [tables.escaped(wording.one_line(each)) for each in answer.sentences]
+            said = [tables.escaped(wording.one_line(each)).removesuffix(".") for each in answer.sentences]
             lines += [f"- **{answer.label}**: {'; '.join(said)}" if answer.label else f"- {'; '.join(said)}"] * bool(said)
         lines += [""] * bool(self.screen)
         if self.sections:

@@ -14,13 +14,20 @@ from common.artifacts.schema import Noise
 from common.machine import machine
 from common.spec import SpecError
 from compare.comparison import scaling_fit, scaling_report, scaling_rows
+from compare.comparison.scaling_rows import Kind
 from compare.core import statistics
 from compare.core.presets import Preset
+from compare.core.statistics import paired_ratio
 from compare.execution import store
 from compare.judgement import scaling_laws
+from compare.judgement.findings import findings
 from compare.judgement.scaling_laws import Network
+from compare.judgement.summary import summarize
+from compare.reporting.comparison_report import Compared
+from tests.compare import made
 from tests.compare.command_line import compare
 from tests.compare.conftest import behave
+from tests.compare.reporting import screens
 
 ARGUMENTS = ("scaling", "--frameworks", "left,right", "--modes", "multi_process", "--replicas", "1,2,4")
 
@@ -345,7 +352,7 @@ def test_a_run_that_fails_is_named_with_its_size_and_its_kind(fake_twins: pytest
     failed = [f"left-multi_process-4replicas-{kind} (after 1 epoch)" for kind in ("strong", "weak")]
     said = " ".join(done.stdout.split())
     assert "Trouble left-multi_process-4replicas-strong failed: exit code 1: " in said
-    said = " ".join((tmp_path / "out" / "scaling.md").read_text().split())
+    said = " ".join(compare("scaling", "--stored", tmp_path / "out", "--full").stdout.split())
     assert re.search(rf"2 of 12 rows: failed: exit code 1: [^.]+\. These are: {re.escape('; '.join(failed))}\.", said)
 
 
@@ -375,3 +382,25 @@ def test_a_folder_without_parallel_runs_is_refused(fake_twins: pytest.MonkeyPatc
         2,
         "The folder holds no parallel run. Choose one that `scaling` has filled.\n",
     )
+
+
+def test_the_first_screen_says_how_much_faster_the_most_replicas_are() -> None:
+    def point(kind: Kind, replicas: int, times: float, *, disturbed: bool = False) -> scaling_fit.Point:
+        return scaling_fit.Point(
+            id=f"left-{kind}-{replicas}", contestant="left", mode="multi_process", kind=kind, replicas=replicas, cores=replicas,
+            oversubscribed=False, global_batch_size=64, per_replica_batch_size=64 // replicas, workers=0, status="ok",
+            disturbed=disturbed, in_doubt=disturbed, images_per_second=None,
+            speedup_one_core=paired_ratio([(times * (1 + 0.01 * pair), 1.0) for pair in range(5)]), speedup_same_cores=None,
+            speedup_same_batch=None, efficiency_one_core=times / replicas, efficiency_same_batch=None,
+        )  # fmt: skip
+
+    points = [point("strong", 2, 1.7), point("strong", 4, 3.1), point("weak", 2, 1.8), point("weak", 4, 9.0, disturbed=True)]
+    stored = made.repeated()
+    summaries = summarize(stored)
+    compared = Compared(stored, summaries, findings(stored, summaries))
+    found = scaling_fit.Scaling(points=points, laws=[], checks=[], projected=[])
+    report = scaling_report.report(compared, screens.FOLDER, found, [])
+    shown = screens.assert_screens("scaling", report, Path(__file__).parent / "golden")
+    assert "left multi_process, strong scaling, 4 replicas: 3.16 " in shown
+    # No ratio of a disturbed run is shown.
+    assert "weak scaling, 4 replicas: no finding. Other work disturbed it." in shown and "9." not in shown
