@@ -18,12 +18,13 @@ import typer
 from common import spec
 from common.data import cache as store
 from common.machine import machine
-from compare.core import exits
+from compare.core import exits, wording
 from compare.core.errors import LaunchError
 from compare.core.interrupt import interruptible
 from compare.data import cache
 from compare.execution import launch, matrix, options
 from compare.reporting.document import Report
+from compare.reporting.screen import Answer, Screen
 from compare.reporting.tables import Column, Table
 
 EXIT_LACKING = 1
@@ -93,7 +94,43 @@ def report(found: dict[str, Any]) -> Report:
         ],
         tables=[modes] if modes else [],
         values=found,
+        screen=_screen(found),
         exit_code=EXIT_LACKING if any(each["error"] for each in found["frameworks"]) else 0,
+    )
+
+
+def _screen(found: dict[str, Any]) -> Screen:
+    """What can be trained here, and what is in the way."""
+    started = [each for each in found["frameworks"] if not each["error"]]
+    lacking: dict[str, list[str]] = {}
+    for each in started:
+        for mode in each["modes"]:
+            if not mode["available"]:
+                lacking.setdefault(f"{each['framework']}: {mode['here']}", []).append(mode["mode"])
+    free = ", ".join(f"{each['free_mib']:,} MiB in {each['path']}" for each in found["folders"][:2])
+    return Screen(
+        asked=[
+            "What can be trained on this machine?",
+            f"{found['processor']}, {found['cores_allowed']} of {found['logical_cores']} logical cores",
+        ],
+        answers=[
+            *(
+                Answer(
+                    each["framework"],
+                    [
+                        f"{wording.versions(each['versions'])}, on {wording.joined([device['name'] for device in each['devices']])}: "
+                        f"{sum(mode['available'] for mode in each['modes'])} of {len(each['modes'])} modes, with 2 replicas"
+                    ],
+                )
+                for each in started
+            ),
+            Answer("Not here", [f"{wording.listed(modes, len(modes))}: {why}" for why, modes in lacking.items()]),
+            Answer("Free", [f"{found['memory_free_mib']:,} of {found['memory_mib']:,} MiB of memory, {free}"]),
+            Answer(
+                "Trouble", [f"{each['framework']}: {each['error']}" for each in found["frameworks"] if each["error"]], "bad"
+            ),
+            Answer("Cautions", found["warnings"], "warn"),
+        ],
     )
 
 

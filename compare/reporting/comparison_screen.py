@@ -313,7 +313,7 @@ def _trouble(stored: Stored, summaries: Sequence[Summary], found: Findings) -> l
         if rows:
             which = f"all {wording.count(len(rows), 'row')}" if len(rows) == len(summaries) else _named(rows)
             said.append(f"{what}: {which}; {so}")
-    said += [f"set aside: {reason}" for reason in stored.set_aside]
+    said += [f"Set aside: {reason}" for reason in stored.set_aside]
     said += cautions.signature(stored)
     return said
 
@@ -405,6 +405,8 @@ def _remarks(stored: Stored, summaries: Sequence[Summary], questions: Sequence[Q
     if departing:
         named = wording.listed(dict.fromkeys(row.spec.variant for row in departing), NAMED)
         said.append(f"Not serial's mathematics, by design: {named}.")
+    if stored.signature is not None and stored.signature.confirmed:
+        said.append(stored.signature.sentence)
     if number := len(found.troubles) + len(found.environments):
         said.append(f"{wording.count(number, 'caution')}: {FULL}.")
     return said

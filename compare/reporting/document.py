@@ -264,10 +264,10 @@ class Report:
             *(f"{tables.escaped(line)}  " for line in (*self.facts, *self._left_to_say)),
             "",
         ]
-        for answer in self.screen.answers if self.screen else ():
-            said = [tables.escaped(wording.one_line(each)).removesuffix(".") for each in answer.sentences]
-            lines += [f"- **{answer.label}**: {'; '.join(said)}" if answer.label else f"- {'; '.join(said)}"] * bool(said)
-        lines += [""] * bool(self.screen)
+        if self.screen:
+            answers = [(each.label, list(map(wording.one_line, each.sentences))) for each in self.screen.answers]
+            lines += [line for label, said in answers for line in _answered(label, said)]
+            lines += [""]
         if self.sections:
             lines += [*(f"- {mark.what}: **{tables.escaped(mark.said)}**" for mark in self.marks), "", "## Conclusion", ""]
         lines += findings_to_markdown(self.findings, level=3 if self.sections else 2)
@@ -441,6 +441,14 @@ def without(words: Sequence[str], *options: str) -> list[str]:
     """The words of a command without these options and their values."""
     kept = [word for before, word in pairwise(["", *words]) if not {*options} & {before, word}]
     return [word for word in kept if not word.startswith(tuple(f"{option}=" for option in options))]
+
+
+def _answered(label: str, sentences: Sequence[str]) -> list[str]:
+    """Lines of Markdown: an answer of the first screen."""
+    said = list(map(tables.escaped, sentences))
+    if len(said) < 2:
+        return [f"- **{tables.escaped(label)}**: {each}" for each in said]
+    return [f"- **{tables.escaped(label)}**:", *(f"  - {each}" for each in said)]
 
 
 def _part(section: Section, folder: Path) -> dict[str, Any]:

@@ -47,7 +47,9 @@ def test_doctor_says_what_is_here_and_what_each_mode_needs(fake_twins: pytest.Mo
     assert all(each["free_mib"] > 0 for each in found["folders"])
     assert found["threads"]["of_a_run"] == 4 and found["threads"]["physical_cores"] >= 1
     assert found["cores_allowed"] == 4 and found["memory_mib"] >= found["memory_free_mib"] > 0
-    said = re.sub(r"\s+", " ", compare("doctor").stdout)
+    shown = compare("doctor").stdout
+    assert re.search(r"left +\S.*: \d+ of 14 modes, with 2 replicas", shown) and "needs 2 CUDA devices" in shown
+    said = re.sub(r"\s+", " ", compare("doctor", "--full").stdout)
     assert "threads: 4 in a run" in said and "not available:" in said and "MiB free" in said and found["allocator"] in said
 
 

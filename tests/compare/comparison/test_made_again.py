@@ -42,7 +42,7 @@ def made_at(folder: Path) -> dict[str, int]:
 
 def test_all_runs_of_a_disturbed_repeat_are_made_again_and_no_others(folder: Path) -> None:
     before = made_at(folder)
-    done = compare("run", "--resume", folder, "--again", "disturbed")
+    done = compare("run", "--resume", folder, "--again", "disturbed", "--full")
     assert done.exit_code == 0
     after = made_at(folder)
     again = {f"{row}-serial-2cores-r1" for row in ("left", "right")}

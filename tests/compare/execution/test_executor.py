@@ -157,7 +157,7 @@ def test_ctrl_c_is_no_death_and_the_resumed_comparison_keeps_those_before_it(
 
 def test_a_comparison_restarts_its_runs_and_its_report_says_so(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     behave(fake_twins, left__serial__1="kill, ok")
-    done = compare(*QUICK, "--restarts", "1", "--out", tmp_path / "out")
+    done = compare(*QUICK, "--restarts", "1", "--out", tmp_path / "out", "--full")
     assert done.exit_code == 0, done.output
     said = " ".join(done.stdout.split())
     assert "was restarted by itself (--restarts): killed by SIGKILL (finished epochs: 1, steps after them: 0); " in said

@@ -100,7 +100,7 @@ def make_faster(folder: Path) -> None:
 def test_a_signed_folder_says_by_whom_in_every_form(folder: Path, keys: tuple[Path, Path], tmp_path: Path) -> None:
     said = f"Signed by {fingerprint(keys[0])}: 8 results are as they were signed."
     done = compare("report", folder)
-    assert (done.exit_code, done.stdout.count(said)) == (0, 1)
+    assert (done.exit_code, " ".join(done.stdout.split()).count(said)) == (0, 1)
     assert said in (folder / "report.md").read_text() and said in (folder / "report.html").read_text()
     found = json.loads((folder / "results.json").read_text())["signature"]
     assert found["confirmed"] and found["key"] == fingerprint(keys[0]) and found["signer"] is None
@@ -201,7 +201,8 @@ def test_who_changes_a_folder_and_signs_it_anew_is_not_the_signer(
     assert judged(folder).confirmed and judged(folder).key == fingerprint(mallory) != fingerprint(alice)
     signers = allowed(tmp_path / "signers", "alice@example.org", alice)
     done = compare("report", folder, "--signers", signers)
-    assert done.exit_code == 1 and f"{NOT_CONFIRMED} of {fingerprint(mallory)}: {signers} does not name" in done.stdout
+    assert done.exit_code == 1 and f"{NOT_CONFIRMED} of {fingerprint(mallory)}: " in " ".join(done.stdout.split())
+    assert "does not name" in done.stdout
     for name in (MANIFEST_FILE, SIGNATURE_FILE):
         (folder / name).unlink()
     none = compare("report", folder, "--signers", signers)
@@ -273,7 +274,8 @@ def test_two_folders_side_by_side_fail_if_one_was_changed(folder: Path, tmp_path
     assert compare("report", folder, other).exit_code == 0
     make_faster(folder)
     done = compare("report", other, folder)
-    assert done.exit_code == 1 and f"B: {NOT_CONFIRMED}" in done.stdout
+    assert done.exit_code == 1 and "the signature of B does not hold" in done.stdout
+    assert f"B: {NOT_CONFIRMED}" in compare("report", other, folder, "--full").stdout
 
 
 def test_a_key_that_cannot_sign_is_refused_before_anything_runs(
@@ -331,7 +333,7 @@ def test_run_signs_what_it_has_made_and_signs_anew_when_it_goes_on(
     out, (key, _) = tmp_path / "out", keys
     done = compare("run", *QUICK, "--out", out, "--sign", key)
     assert done.exit_code == 0, done.output
-    assert f"Signed by {fingerprint(key)}: 4 results are as they were signed." in done.stdout
+    assert f"Signed by {fingerprint(key)}: 4 results are as they were signed." in " ".join(done.stdout.split())
     assert str(key) not in (out / "report.md").read_text()
     unsigned = compare("run", "--resume", out, "--repeats", "2")
     assert unsigned.exit_code == 1 and f"{NOT_CONFIRMED} of {fingerprint(key)}: " in unsigned.stdout
@@ -351,7 +353,7 @@ def test_what_ctrl_c_leaves_is_signed(fake_twins: pytest.MonkeyPatch, keys: tupl
 
     fake_twins.setattr(executor, "execute", interrupted)
     done = compare("run", *QUICK, "--out", tmp_path / "out", "--sign", keys[0])
-    assert done.exit_code == 130 and "2 results are as they were signed." in done.stdout
+    assert done.exit_code == 130 and "2 results are as they were signed." in " ".join(done.stdout.split())
 
 
 @pytest.mark.parametrize("more", [(), ("--batch-size", "32,64")], ids=["comparison", "matrix"])
@@ -381,5 +383,5 @@ def test_each_comparison_of_a_matrix_is_signed(fake_twins: pytest.MonkeyPatch, k
     signers = allowed(tmp_path / "signers", "alice@example.org", keys[0])
     assert compare("report", out, "--signers", signers).exit_code == 0
     (cells[1] / SIGNATURE_FILE).unlink()
-    broken = compare("report", out)
+    broken = compare("report", out, "--full")
     assert broken.exit_code == 1 and f"{cells[1].name}: {NOT_CONFIRMED}: signed.txt.sig is missing." in broken.stdout
