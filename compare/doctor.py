@@ -24,7 +24,7 @@ from compare.core.interrupt import interruptible
 from compare.data import cache
 from compare.execution import launch, matrix, options
 from compare.reporting.document import Report
-from compare.reporting.screen import Answer, Screen
+from compare.reporting.screen import Paragraph, Screen
 from compare.reporting.tables import Column, Table
 
 EXIT_LACKING = 1
@@ -114,24 +114,21 @@ def _screen(found: dict[str, Any]) -> Screen:
             f"{found['processor']}, {found['cores_allowed']} of {found['logical_cores']} logical cores",
         ],
         answers=[
-            *(
-                Answer(
-                    each["framework"],
-                    [
-                        f"{wording.versions(each['versions'])}, on {wording.joined([device['name'] for device in each['devices']])}: "
-                        f"{sum(mode['available'] for mode in each['modes'])} of {len(each['modes'])} modes, with 2 replicas"
-                    ],
-                )
-                for each in started
-            ),
-            Answer("Not here", [f"{wording.listed(modes, len(modes))}: {why}" for why, modes in lacking.items()]),
-            Answer("Free", [f"{found['memory_free_mib']:,} of {found['memory_mib']:,} MiB of memory, {free}"]),
-            Answer(
+            *(Paragraph(each["framework"], [_modes_words(each)]) for each in started),
+            Paragraph("Not here", [f"{wording.listed(modes, len(modes))}: {why}" for why, modes in lacking.items()]),
+            Paragraph("Free", [f"{found['memory_free_mib']:,} of {found['memory_mib']:,} MiB of memory, {free}"]),
+            Paragraph(
                 "Trouble", [f"{each['framework']}: {each['error']}" for each in found["frameworks"] if each["error"]], "bad"
             ),
-            Answer("Cautions", found["warnings"], "warn"),
+            Paragraph("Cautions", found["warnings"], "warn"),
         ],
     )
+
+
+def _modes_words(each: dict[str, Any]) -> str:
+    devices = wording.joined([device["name"] for device in each["devices"]])
+    available = sum(mode["available"] for mode in each["modes"])
+    return f"{wording.versions(each['versions'])}, on {devices}: {available} of {len(each['modes'])} modes, with 2 replicas"
 
 
 def _are_compiled() -> bool:

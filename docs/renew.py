@@ -54,7 +54,7 @@ def without_paths(record: str) -> str:
 
 
 def report(example: Path, out: Path) -> str:
-    """What `convtwins report` prints of stored results: the first screen, and everything. It writes its files into `out`, a copy."""
+    """What `convtwins report` prints of stored results: the first screen, and everything. Its files go into `out`, a copy."""
     shutil.copytree(example, out)
     first, everything = (_convtwins("report", out.name, *full, cwd=out.parent) for full in ((), ("--full",)))
     return f"{first}\n{everything}"
@@ -83,7 +83,11 @@ def _title(section: str) -> str:
 
 
 def _convtwins(*arguments: str, cwd: Path) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(DOCS.parent), "COLUMNS": "100" if "report" in arguments and "--full" not in arguments else "120"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(DOCS.parent),
+        "COLUMNS": "100" if "report" in arguments and "--full" not in arguments else "120",
+    }
     command = [sys.executable, "-m", "compare", *arguments]
     return subprocess.run(command, cwd=cwd, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
 

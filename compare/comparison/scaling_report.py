@@ -22,7 +22,7 @@ from compare.judgement.summary import FAILURES, UNFINISHED
 from compare.reporting import comparison_report, comparison_screen, document, plots
 from compare.reporting.comparison_report import Compared
 from compare.reporting.document import Report
-from compare.reporting.screen import Answer, Bar, Chart, Screen
+from compare.reporting.screen import Bar, Chart, Paragraph, Screen
 from compare.reporting.tables import Cell, Column, Table
 
 NAME, SCALING_FILE = "scaling", "scaling.json"
@@ -73,8 +73,8 @@ def screen(compared: Compared, found: Scaling) -> Screen:
     unlike = [] if compared.findings.comparable else ["No ratios: the timed runs did not train the same."]
     cautions_told = wording.count(len(compared.cautions), "caution")
     answers = [
-        Answer("Speed-up", [_speedup_words(each) for each in largest.values()]),
-        Answer("Trouble", [*failed, *unlike, *cautions.signature(stored)], "bad"),
+        Paragraph("Speed-up", [_speedup_words(each) for each in largest.values()]),
+        Paragraph("Trouble", [*failed, *unlike, *cautions.signature(stored)], "bad"),
     ]
     return Screen(
         asked=["How does it scale?", *comparison_screen.asked(stored)],

@@ -25,7 +25,6 @@ from compare.core import exits, statistics, verdict_words, wording
 from compare.core.option_parsing import names
 from compare.core.presets import Preset
 from compare.core.statistics import VERDICT_PAIRS, Judged, Ratio, paired_ratio, verdicts
-from compare.core.terminal import FULL
 from compare.core.until_decided import UntilDecided
 from compare.core.verdict_words import interval_words
 from compare.core.wording import percent
@@ -37,7 +36,7 @@ from compare.judgement.run_figures import epoch_seconds
 from compare.judgement.summary import measured, pairs_of_seconds, ratio_of_seconds
 from compare.reporting.comparison_report import Compared
 from compare.reporting.document import Report
-from compare.reporting.screen import Answer, Screen
+from compare.reporting.screen import Paragraph, Screen
 from compare.reporting.tables import Cell, Column, Table
 
 Floats, Booleans = npt.NDArray[np.float64], npt.NDArray[np.bool_]
@@ -383,7 +382,7 @@ def repeats_report(table: Table) -> Report:
         values={"rows": table.rows},
         screen=Screen(
             asked=["How many repeats does `run --until-decided` need?"],
-            answers=[Answer("", ["Repeats on average (90 % of families need at most)."])],
+            answers=[Paragraph("", ["Repeats on average (90 % of families need at most)."])],
             table=replace(table, columns=tuple(replace(each, fold=None) for each in table.columns if each.key in of_interest)),
         ),
     )
@@ -397,17 +396,16 @@ def _screen(title: str, made: Selftest) -> Screen:
     if wheres == ["simulated"]:
         said.append("Nothing ran on this machine: leave out --simulate-only.")
     answers = [
-        Answer("No" if failed else "Yes", said, "bad" if failed else "good"),
-        Answer("Failed", [f"{each.where}: {each.what}: {each.found}. Required: {each.required}." for each in failed], "bad"),
-        *(Answer(where, _passed(made.checks, where)) for where in wheres),
-        Answer("This machine", made.sentences),
+        Paragraph("No" if failed else "Yes", said, "bad" if failed else "good"),
+        Paragraph("Failed", [f"{each.where}: {each.what}: {each.found}. Required: {each.required}." for each in failed], "bad"),
+        *(Paragraph(where, _passed(made.checks, where), most=NAMED) for where in wheres),
+        Paragraph("This machine", made.sentences),
     ]
     return Screen(asked=[title, *wheres], answers=[each for each in answers if each.sentences])
 
 
 def _passed(checks: Sequence[Check], where: str) -> list[str]:
-    found = [f"{each.what}: {each.found}." for each in checks if each.where == where and each.passed]
-    return [*found[:NAMED], *([f"and {len(found) - NAMED} more ({FULL})"] if len(found) > NAMED else [])]
+    return [f"{each.what}: {each.found}." for each in checks if each.where == where and each.passed]
 
 
 def _try_here(contestants: Sequence[str]) -> Selftest:

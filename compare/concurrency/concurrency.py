@@ -18,10 +18,9 @@ from compare.concurrency.program import Program
 from compare.concurrency.search import UNUSUAL, Searched, search
 from compare.core import exits, wording
 from compare.core.interrupt import interruptible
-from compare.core.terminal import FULL
 from compare.execution import options
 from compare.reporting.document import Mark, Report
-from compare.reporting.screen import Answer, Screen
+from compare.reporting.screen import Paragraph, Screen
 
 NAME = "concurrency"
 MOST_LINES = 8
@@ -114,19 +113,19 @@ def report(
         screen=Screen(
             asked=[f"Deadlocks and races in {target}?", explored],
             answers=[
-                Answer(
+                Paragraph(
                     "Found" if certain else "No finding" if searched.roots else "Unknown",
                     [verdict, *map(_said, certain)],
                     "bad" if certain else "good" if searched.roots else "warn",
                 ),
                 *(
-                    Answer(label, lines)
+                    Paragraph(label, lines, most=NAMED)
                     for label, lines in (
                         ("Its ways", _ways(certain[0]) if len(certain) == 1 else []),
                         ("Conditional", [_said(each) for each in findings if each.condition is not None]),
-                        ("Taken alike", _named(alike)),
-                        ("Not explored", _named(left)),
-                        ("Suppressed", _named(hidden)),
+                        ("Taken alike", alike),
+                        ("Not explored", left),
+                        ("Suppressed", hidden),
                     )
                     if lines
                 ),
@@ -142,11 +141,6 @@ def _said(finding: Finding) -> str:
 def _ways(finding: Finding) -> list[str]:
     """The last step of each thread or rank."""
     return [f"{who}: line {steps[-1].line}: {steps[-1].says}" for who, steps in finding.paths if steps]
-
-
-def _named(lines: Sequence[str]) -> list[str]:
-    more = len(lines) - NAMED
-    return [*lines[:NAMED], *([f"and {more} more ({FULL})"] if more > 0 else [])]
 
 
 def _refuse_nowhere(file: Path) -> None:

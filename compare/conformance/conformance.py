@@ -22,7 +22,7 @@ from compare.core.option_parsing import chosen, names
 from compare.execution import contestants, launch, options, store
 from compare.reporting import document
 from compare.reporting.document import Mark, Report
-from compare.reporting.screen import Answer, Screen
+from compare.reporting.screen import Paragraph, Screen
 from compare.reporting.tables import Column, Table
 
 NAME, RESULTS_FILE, TRIAL_FOLDER = "conformance", "conformance.json", "conformance-trial"
@@ -119,12 +119,12 @@ def report(name: str, made: Sequence[Check]) -> Report:
     said = f"{name} {verdict}: {len(made) - len(failed)} of {len(made)} checks passed."
     untried = [each for each in CHECKS if each not in {check.name for check in made}]
     answers = [
-        Answer(
+        Paragraph(
             "Fails" if failed else "In part" if untried else "Conforms", [said], "bad" if failed else "" if untried else "good"
         ),
         # Of each check the first fault: all of one check have often one cause.
-        Answer("Missing", [f"{check.name}: {_first(check.faults)}" for check in failed]),
-        Answer("Not tried", [wording.listed(untried, len(CHECKS))] if untried else []),
+        Paragraph("Missing", [f"{check.name}: {_first(check.faults)}" for check in failed]),
+        Paragraph("Not tried", [wording.listed(untried, len(CHECKS))] if untried else []),
     ]
     return Report(
         title=f"Does the twin {name} keep the contract?",

@@ -13,7 +13,7 @@ from compare.data.exploration import ClassCount, ExactDuplicates, Exploration, F
 from compare.judgement.cautions import of_the_data
 from compare.reporting import image_grid, plots, tables
 from compare.reporting.document import Report
-from compare.reporting.screen import Answer, Bar, Chart, Screen
+from compare.reporting.screen import Bar, Chart, Paragraph, Screen
 from compare.reporting.tables import Column, Table
 
 COUNTS_FILE, SHEET_FILE, BALANCE_NAME = "counts.csv", "sample_sheet.png", "class_balance"
@@ -72,13 +72,13 @@ def screen(exploration: Exploration, train: str | None = None) -> Screen:
         groups = count(exact.groups_across_splits, "group")
         doubtful.append(f"Equal images in several splits ({groups}): accuracy on them is no accuracy on new images.")
     answers = [
-        Answer("Refused", [line.removesuffix(" Received:") for line in refused], "bad"),
-        Answer("Usable", ["Yes." if files is None or not files.bad else "Yes, without the broken files."], "good"),
-        Answer("Broken", broken),
-        Answer("Trouble", doubtful, "bad"),
-        Answer("Balance", [_balance(exploration)]),
-        Answer("Duplicates", [_exact_words(exact), _near_words(near)]),
-        Answer("Notes", [note for note in exploration.notes if not of_the_data([note])]),
+        Paragraph("Refused", [line.removesuffix(" Received:") for line in refused], "bad"),
+        Paragraph("Usable", ["Yes." if files is None or not files.bad else "Yes, without the broken files."], "good"),
+        Paragraph("Broken", broken, least=len(broken), most=len(broken)),  # its last line counts the others
+        Paragraph("Trouble", doubtful, "bad"),
+        Paragraph("Balance", [_balance(exploration)]),
+        Paragraph("Duplicates", [_exact_words(exact), _near_words(near)]),
+        Paragraph("Notes", [note for note in exploration.notes if not of_the_data([note])]),
     ]
     answers = [each for each in answers if each.sentences and not (refused and each.label == "Usable")]
     splits = list(exploration.splits)

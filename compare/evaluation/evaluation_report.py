@@ -19,7 +19,7 @@ from compare.judgement.cautions import of_the_data
 from compare.judgement.row_figures import GUESSING
 from compare.reporting import document
 from compare.reporting.document import Report
-from compare.reporting.screen import Answer, Screen
+from compare.reporting.screen import Paragraph, Screen
 
 _SPENT = 1e-3
 """Fraction of the first learning rate. A schedule below it leaves little to learn."""
@@ -72,10 +72,10 @@ def screen(made: Evaluated) -> Screen:
     other = [_OTHER_DATA] if made.tuned_on not in (None, made.data_hash) else []
     trouble = [*_failed_words(failed, made), *(crossed[::-1] if moved else []), *other, *of_the_data(made.data_notes)]
     answers = [
-        Answer("Right", [_right_words(model, made) for model in scored]),
-        Answer("Agree", [_pair_words(pair, made) for pair in made.pairs]),
-        Answer("Carries over", [] if moved else crossed),
-        Answer("Trouble", trouble, "bad"),
+        Paragraph("Right", [_right_words(model, made) for model in scored]),
+        Paragraph("Agree", [_pair_words(pair, made) for pair in made.pairs]),
+        Paragraph("Carries over", [] if moved else crossed),
+        Paragraph("Trouble", trouble, "bad"),
     ]
     number, table = len(_cautions(made)), evaluation_tables.scores_table(made)
     return Screen(

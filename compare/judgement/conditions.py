@@ -47,6 +47,8 @@ OF_THE_INPUT = ("threads", "mechanism", "data", "allocator")
 """Conditions of a run of the input alone."""
 
 NOT_RECORDED = "not recorded"
+DISAGREE = "THE DIVISIONS DISAGREE"
+"""Begins the sentence of two divisions that name different frameworks as the faster one."""
 
 
 WORDS = {
@@ -199,7 +201,7 @@ def disagreements(found: Sequence[Winner]) -> list[str]:
     for each in found:
         by_work.setdefault(each.work, []).append(each)
     return [
-        f"THE DIVISIONS DISAGREE on {own[0].name}: {'; '.join(f'{each.faster} is faster with {each.where}' for each in own)}."
+        f"{DISAGREE} on {own[0].name}: {'; '.join(f'{each.faster} is faster with {each.where}' for each in own)}."
         for own in by_work.values()
         if len({each.faster for each in own}) > 1
     ]

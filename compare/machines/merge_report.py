@@ -20,7 +20,7 @@ from compare.machines.random_effects import LEAST_MACHINES
 from compare.reporting import comparison_plots, document, plots
 from compare.reporting.comparison_report import facts
 from compare.reporting.document import Mark, Report
-from compare.reporting.screen import Answer, Screen
+from compare.reporting.screen import Paragraph, Screen
 from compare.reporting.tables import Cell, Column, Table
 
 KIND, NAME, RESULTS_FILE = "merge", "merged", "merged.json"
@@ -90,7 +90,7 @@ def screen(found: Gathered, unsigned: Sequence[str]) -> Screen:
             f"Who is faster on which machine? {found.work}".strip(),
             f"{wording.count(folders, 'comparison')} of {wording.count(machines, 'machine')}",
         ],
-        answers=[Answer("Trouble", trouble, "bad")] if trouble else [],
+        answers=[Paragraph("Trouble", trouble, "bad")] if trouble else [],
         table=Table("questions", "Who is faster?", tuple(columns), rows),
         remarks=[
             *([few] if not any(question.judged for question in found.questions) else []),

@@ -25,7 +25,7 @@ from compare.matching.causes import BIASED, KNOWN, Cause
 from compare.matching.climbing import Line, Match
 from compare.reporting import document
 from compare.reporting.document import Mark, Report
-from compare.reporting.screen import Answer, Screen
+from compare.reporting.screen import Paragraph, Screen
 from compare.reporting.tables import Column, Table
 
 NAME, RESULTS_FILE = "match", "match.json"
@@ -320,11 +320,11 @@ def _screen(found: Match, verdict: str, written: Sequence[str]) -> Screen:
     between = [f"The fault lies {rung.between}." for rung in told if rung.between]
     tone = "good" if found.holds else "warn" if verdict == "cannot tell" else "bad"
     answers = (
-        Answer(_LABELS.get(verdict, "Same, but"), [found.answer, *(found.parting(first) if first else [])], tone),
-        Answer("Why", [*whys, *between]),
-        Answer("Settings", [wording.listed(found.unlike, NAMED)] if found.unlike else []),
-        Answer("Not compared", found.reservations),
-        Answer("The pair", written),
+        Paragraph(_LABELS.get(verdict, "Same, but"), [found.answer, *(found.parting(first) if first else [])], tone),
+        Paragraph("Why", [*whys, *between]),
+        Paragraph("Settings", [wording.listed(found.unlike, NAMED)] if found.unlike else []),
+        Paragraph("Not compared", found.reservations),
+        Paragraph("The pair", written),
     )
     apart = [rung for rung in found.rungs if rung.status != climbing.PASSED]
     evened = wording.listed([cause.name for cause in found.notes], NAMED)

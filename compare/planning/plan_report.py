@@ -19,7 +19,7 @@ from compare.planning.prediction import Predicted
 from compare.planning.projection import MAP_LINKS, MAP_REPLICAS, MAP_SPEEDS, MeasuredWinner, Projected, Winner
 from compare.reporting import document, plots
 from compare.reporting.document import Report
-from compare.reporting.screen import Answer, Bar, Chart, Screen
+from compare.reporting.screen import Bar, Chart, Paragraph, Screen
 from compare.reporting.tables import Column, Table
 
 RESULTS_FILE, MACHINE_FILE, MEASURED_FOLDER = "plan.json", "machine.yaml", "measured"
@@ -91,8 +91,8 @@ def screen(plan: Plan) -> Screen:
             f"planned for: {plan.machine.name}",
         ],
         answers=[
-            *(Answer(name, each.winner, "warn" if name in plan.disturbed else "") for name, each in said.items()),
-            Answer("How sure?", sure if plan.pairs else verdicts.UNMEASURED),
+            *(Paragraph(name, each.winner, "warn" if name in plan.disturbed else "") for name, each in said.items()),
+            Paragraph("How sure?", sure if plan.pairs else verdicts.UNMEASURED),
         ],
         chart=_chart(plan, shown),
         remarks=[

@@ -9,7 +9,7 @@ from compare.planning.slow_rank import PERIOD_SECONDS
 from compare.planning.straggling import Found, Suffered
 from compare.reporting import document
 from compare.reporting.document import Report
-from compare.reporting.screen import Answer, Bar, Chart, Screen
+from compare.reporting.screen import Bar, Chart, Paragraph, Screen
 from compare.reporting.tables import Column, Table
 
 RESULTS_FILE, MEASURED_FOLDER = "stragglers.json", "measured"
@@ -53,10 +53,10 @@ def screen(found: Found) -> Screen:
         for each in found.suffered
     ]
     answers = [
-        Answer("Suffers", verdicts(found.suffered)),
-        Answer("Simulated", accuracy_words(found)),
-        Answer("Not slowed", _not_slowed(found)),
-        Answer("Trouble", found.cautions, "bad"),
+        Paragraph("Suffers", verdicts(found.suffered)),
+        Paragraph("Simulated", accuracy_words(found)),
+        Paragraph("Not slowed", _not_slowed(found)),
+        Paragraph("Trouble", found.cautions, "bad"),
     ]
     return Screen(
         asked=[f"What does a slow rank cost? {run.model_words} on {run.data.source}, batch {run.global_batch_size}"],

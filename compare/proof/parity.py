@@ -31,7 +31,7 @@ from compare.proof.single_steps import OF_TERMS, TOLERANCE
 from compare.proof.third_opinion import Line
 from compare.reporting import document
 from compare.reporting.document import Mark, Report
-from compare.reporting.screen import Answer, Screen
+from compare.reporting.screen import Paragraph, Screen
 from compare.reporting.tables import Column, Table
 
 NAME, RESULTS_FILE = "parity", "parity.json"
@@ -252,19 +252,19 @@ def report(specs: Sequence[Spec], proofs: Sequence[Proof], contestants: Sequence
 
 def _screen(specs: Sequence[Spec], proofs: Sequence[Proof], contestants: Sequence[str], *, of_rows: bool) -> Screen:
     """The first screen of a proof. What is refuted stands first."""
-    answers: list[Answer] = []
+    answers: list[Paragraph] = []
     for verdict, tone in _TONES.items():
         said = [
             f"{each.model_words} with {each.optimizer.name}: {proof.sentence.removeprefix(f'{verdict}: ')}."
             for each, proof in zip(specs, proofs, strict=True)
             if proof.verdict == verdict
         ]
-        answers.append(Answer(verdict.capitalize(), said, tone))
+        answers.append(Paragraph(verdict.capitalize(), said, tone))
     without = {name: why for proof in proofs for name, why in proof.not_claimed.items()}
     answers += [
-        Answer("Modes", _modes(proofs)),
-        Answer("No claim", [f"{name}: {why}." for name, why in without.items()]),
-        Answer("Not judged", ["The timed runs themselves. `run` judges steps of them."] if of_rows else []),
+        Paragraph("Modes", _modes(proofs)),
+        Paragraph("No claim", [f"{name}: {why}." for name, why in without.items()]),
+        Paragraph("Not judged", ["The timed runs themselves. `run` judges steps of them."] if of_rows else []),
     ]
     failed = [rung for proof in proofs for rung in proof.rungs if rung.status == "failed"]
     precisions = list(dict.fromkeys(rung.precision for proof in proofs for rung in proof.rungs))
@@ -353,7 +353,7 @@ def single_steps_report(rungs: Sequence[Rung]) -> Report:
         exit_code=exits.RUN_FAILED if verdict != "proved" else 0,
         screen=Screen(
             asked=["Does each single step agree?", f"{wording.count(len(by_mode), 'training')} in float64"],
-            answers=[Answer(verdict.capitalize(), said, _TONES[verdict])],
+            answers=[Paragraph(verdict.capitalize(), said, _TONES[verdict])],
             table=shown,
             next=[("who is wrong", _same("--referee"))] if any(rung.mode is None for rung in failed) else [],
         ),
@@ -407,8 +407,8 @@ def referee_report(lines: Sequence[Line]) -> Report:
                 *dict.fromkeys(f"{line.model} with {line.optimizer}" for line in lines),
             ],
             answers=[
-                Answer(verdict.capitalize(), sentences, _TONES[verdict]),
-                *([Answer("In float32", closer)] if closer else []),
+                Paragraph(verdict.capitalize(), sentences, _TONES[verdict]),
+                *([Paragraph("In float32", closer)] if closer else []),
             ],
             table=Table.of("referee", "Comparisons that failed", _WRONG, failed),
         ),

@@ -7,9 +7,10 @@ statistic is judged on its own scale.
 In float32, the referee's float64 step from the same state is the truth. The tolerance comes from the referee alone. It does
 the step again in plain float32, from weights and pixels moved by one unit in the last place. Its means of BatchNorm, and
 gradients of convolutions' kernels, err as long sums do. A framework may be `ROUNDING_FACTOR` times as far from the truth as
-the farthest of these copies. Three copies may all come close to it by chance. So before a framework is called wrong, it may be
-as many times as far as the root mean square of `MOST_COPIES`. ReLU and max-pooling decide in the copies as they do in float64.
-Where rounding decided otherwise, the referee takes the decision over (see `decisions`).
+the farthest of these copies. Three copies may all come close to it by chance. So before a framework is called wrong, more are
+made. The larger counts: the farthest of the first three, or the root mean square of all `MOST_COPIES`. ReLU and max-pooling
+decide in the copies as they do in float64. Where rounding decided otherwise, the referee takes the decision over (see
+`decisions`).
 
 In float64 each step is compared with that of the first framework, within `TOLERANCE`. The scale of a gradient is its largest
 component. Where that fails, it is for each component the sum of the absolute values that it adds up, as the referee finds them.
@@ -110,6 +111,8 @@ class Truth(NamedTuple):
     scales: Mapping[str, float]
     """Of each gradient, see `_scales`."""
     ties: tuple[Tie, ...] = ()
+    copies: int = 0
+    """In float32, that `allowed` comes from."""
 
 
 class Finding(NamedTuple):
@@ -241,8 +244,8 @@ class Judge:
         """By framework, step and chains, a serial recording that tells its decisions."""
         self._terms: dict[Any, dict[str, Array]] = {}
         self._losses: dict[Any, tuple[float, float]] = {}
-        self._scored: dict[int, tuple[tuple[Array, Array], float]] = {}
-        """By step: (logits, losses) in evaluation mode, and how far rounding moves a logit."""
+        self._scored: dict[tuple[int, int], tuple[tuple[Array, Array], float]] = {}
+        """By step and number of copies: (logits, losses) in evaluation mode, and how far rounding moves a logit."""
         self.stopped = False
         """Set by another thread that waits for no verdict any more."""
 
@@ -308,7 +311,8 @@ class Judge:
             leader = Decider()
             true, losses = self._step(step, division, leader, np.float64, forward_only=True)
             moved = [
-                self._step(step, division, own, np.float32, seed, forward_only=True) for seed, own in enumerate(_copies(leader))
+                self._step(step, division, own, np.float32, seed, forward_only=True)
+                for seed, own in enumerate(_copies(leader, MOST_COPIES))
             ]
             self._losses[key] = true.loss, _loss_error(true, losses, moved)
         return self._losses[key]
@@ -334,17 +338,22 @@ class Judge:
         return found if len(nearest) == len(truth.ties) else None
 
     def _judged(self, what: Spec, recorded: Mapping[str, npt.NDArray[Any]], framework: str, number: int, step: int) -> _Found:
-        found = self._held(what, recorded, framework, number, step)
-        ratio = max(finding.ratio for _, finding in found.differences)
-        if what.precision == "float64" or not 1 < ratio <= HOPELESS:
+        """Compare a recorded step with the truth. Where it is beyond the tolerance of few copies, more are made."""
+        found = self._compared(what, recorded, framework, number, step)
+        beyond = [(aspect, finding.ratio) for aspect, finding in found.differences if finding.ratio > 1]
+        is_far = any(ratio > HOPELESS and aspect != "scores" for aspect, ratio in beyond)
+        if what.precision == "float64" or not beyond or is_far:
             return found
-        key = step, (division := self._division(what, step)).key
-        self._truths[key] = self._of_referee(what, step, division, MOST_COPIES)
-        self._any_decision.pop(key, None)
-        return self._held(what, recorded, framework, number, step)
+        division = self._division(what, step)
+        if self._truth(what, step).copies < MOST_COPIES:
+            self._truths[step, division.key] = self._of_referee(what, step, division, MOST_COPIES)
+            self._any_decision.pop((step, division.key), None)
+            for key in [each for each in self._effects if each[1:3] == (division.key, step)]:
+                del self._effects[key]  # they are in units of the tolerances
+        return self._compared(what, recorded, framework, number, step)
 
-    def _held(self, what: Spec, recorded: Mapping[str, npt.NDArray[Any]], framework: str, number: int, step: int) -> _Found:
-        """A recorded step, held against the truth and its tolerances."""
+    def _compared(self, what: Spec, recorded: Mapping[str, npt.NDArray[Any]], framework: str, number: int, step: int) -> _Found:
+        """Compare a recorded step with the truth as it is known so far."""
         if self.stopped:
             raise CancelledError
         truth = self._truth(what, step)
@@ -515,7 +524,7 @@ class Judge:
         yield "losses", finding("", absolute(loss, np.array([truth.step.loss])), truth.allowed.loss, abs(truth.step.loss))
         if what.precision == "float32" and f"num_correct/{step}" in recorded:
             yield from (("scores", each) for each in self._counted(recorded, truth, step))
-            (_, losses), error, predicted = self._evaluated(recorded, step)
+            (_, losses), error, predicted = self._evaluated(recorded, step, truth.copies)
             scored, wanted = np.asarray(recorded[f"scored/{step}/loss"], np.float64).reshape(1), losses.mean().reshape(1)
             scale = abs(float(wanted[0]))
             # An image moves the loss by twice a logit's error at most. The loss rounds too, even where all logits are tiny.
@@ -579,18 +588,20 @@ class Judge:
         beyond = max(least - counted, counted - most, 0)
         yield Finding(beyond / len(labels), 0.0, f"right predictions of {counted} images, should be {least} to {most}", step)
 
-    def _evaluated(self, recorded: Mapping[str, npt.NDArray[Any]], step: int) -> tuple[tuple[Array, Array], float, Finding]:
+    def _evaluated(
+        self, recorded: Mapping[str, npt.NDArray[Any]], step: int, number: int
+    ) -> tuple[tuple[Array, Array], float, Finding]:
         """((logits, losses) in evaluation mode, how far rounding moves a logit, what the recorded predictions miss)."""
-        if step not in self._scored:
-            inputs = [self._inputs(step, np.float64), *(self._inputs(step, np.float32, seed) for seed in range(COPIES))]
+        if (step, number) not in self._scored:
+            inputs = [self._inputs(step, np.float64), *(self._inputs(step, np.float32, seed) for seed in range(number))]
             (logits, losses), *copies = (
                 decisions.scored(self._architecture, weights, Batch(batch.images[:SCORED], batch.labels[:SCORED], []))
                 for weights, batch in inputs
             )
-            apart = max(float(np.abs(each - logits).max()) for each, _ in copies)
+            apart = _rounding([float(np.abs(each - logits).max()) for each, _ in copies])
             error = ROUNDING_FACTOR * (apart + UNIT["float32"] * float(np.abs(logits).max()))
-            self._scored[step] = (logits, losses), error
-        (logits, losses), error = self._scored[step]
+            self._scored[step, number] = (logits, losses), error
+        (logits, losses), error = self._scored[step, number]
         predictions = np.asarray(recorded[f"scored/{step}/predictions"])
         classes = np.clip(predictions, 0, logits.shape[1] - 1)
         missed = logits.max(1) - logits[range(len(classes)), classes] > 2 * error
@@ -688,16 +699,16 @@ class Judge:
 
         def rounding(of: Callable[[Step], dict[str, Any]]) -> dict[str, float]:
             apart = [_apart(of(true), of(each)) for each, _ in moved]
-            return {name: ROUNDING_FACTOR * _typical([each[name] for each in apart]) for name in of(true)}
+            return {name: ROUNDING_FACTOR * _rounding([each[name] for each in apart]) for name in of(true)}
 
-        apart = _typical([float(np.abs(each.logits - true.logits).max()) for each, _ in moved])
+        apart = _rounding([float(np.abs(each.logits - true.logits).max()) for each, _ in moved])
         own = Step(
             _loss_error(true, losses, moved),
             rounding(lambda each: each.gradients),
             rounding(lambda each: each.statistics),
             logits=ROUNDING_FACTOR * (apart + UNIT["float32"] * float(np.abs(true.logits).max())),
         )
-        return Truth(true, own, _scales(self._architecture, true.gradients), ties)
+        return Truth(true, own, _scales(self._architecture, true.gradients), ties, copies)
 
     def _with_any_decision(self, what: Spec, step: int, truth: Truth) -> Step:
         """What rounding may do to a float32 step, whichever way it decides the ties."""
@@ -747,7 +758,7 @@ class Judge:
 
 
 def _copies(leader: Decider, number: int = COPIES) -> Iterator[Decider]:
-    """Of the float32 copies of a step that the leader has decided. The first `COPIES` measure how near its ties are."""
+    """Make the deciders of float32 copies of a step, which decide as the leader. The first `COPIES` measure its ties."""
     yield Decider(leader)
     for seed in range(number - 1):
         resum = decisions.term_after_term if seed == 0 else None
@@ -756,7 +767,7 @@ def _copies(leader: Decider, number: int = COPIES) -> Iterator[Decider]:
 
 def _loss_error(true: Step, losses: Array, moved: Sequence[tuple[Step, Array]]) -> float:
     """How far rounding may move a step's loss: errors of its examples' losses need not cancel."""
-    error = _typical([float(np.abs(other - losses).mean()) for _, other in moved])
+    error = _rounding([float(np.abs(other - losses).mean()) for _, other in moved])
     return ROUNDING_FACTOR * (error + UNIT["float32"] * abs(true.loss))
 
 
@@ -830,8 +841,11 @@ def _apart(truth: Mapping[str, Array], other: Mapping[str, Array]) -> dict[str, 
     return {name: float(np.abs(other[name] - array).max()) for name, array in truth.items()}
 
 
-def _typical(errors: Sequence[float]) -> float:
-    """What rounding does, from the errors of copies: the largest of the first `COPIES`, or the root mean square of more."""
+def _rounding(errors: Sequence[float]) -> float:
+    """Return what rounding does, from the errors of copies.
+
+    It is the largest of the first `COPIES`, or the root mean square of all where that is larger.
+    """
     return max(*errors[:COPIES], float(np.sqrt(np.mean(np.square(errors)))))
 
 

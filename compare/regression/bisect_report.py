@@ -18,7 +18,7 @@ from compare.regression.candidates import Asked, Candidates
 from compare.regression.records import EXIT_OK, EXIT_UNDECIDED, heading
 from compare.reporting import comparison_tables
 from compare.reporting.document import Mark, Report
-from compare.reporting.screen import Answer, Screen
+from compare.reporting.screen import Paragraph, Screen
 from compare.reporting.tables import Cell, Column, Table
 
 _TRIALS = (
@@ -105,17 +105,17 @@ _TONES = {"found": "good", "undecided": "bad"}
 _FOUND, _DOUBTS = "What was found", "Runs whose times do not count"
 
 
-def _answers(found: Found, title: str, by_heading: Mapping[str, Sequence[str]], code: int) -> list[Answer]:
+def _answers(found: Found, title: str, by_heading: Mapping[str, Sequence[str]], code: int) -> list[Paragraph]:
     """The verdict, how sure it is, and what could not be measured."""
     tests = f"{count(len(found.trials), 'test')} in pairs. At most one search in 20 names a wrong change."
     trouble = [*by_heading.get(_DOUBTS, ())]
     if found.skipped:
         trouble.append(f"{count(len(found.skipped), 'candidate')} could not be measured ({FULL}).")
     answers = [
-        Answer("Verdict", [f"{title} Exit code {code}.", *by_heading[_FOUND]], _TONES.get(found.outcome, "warn")),
-        Answer("How sure", [tests]),
-        Answer("Differs", by_heading[comparison_tables.ENVIRONMENTS]),
-        Answer("Trouble", trouble, "bad"),
+        Paragraph("Verdict", [f"{title} Exit code {code}.", *by_heading[_FOUND]], _TONES.get(found.outcome, "warn")),
+        Paragraph("How sure", [tests]),
+        Paragraph("Differs", by_heading[comparison_tables.ENVIRONMENTS]),
+        Paragraph("Trouble", trouble, "bad"),
     ]
     return [each for each in answers if each.sentences]
 

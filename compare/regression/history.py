@@ -36,7 +36,7 @@ from compare.regression.revisions import RevisionError
 from compare.reporting import document
 from compare.reporting.document import Report
 from compare.reporting.plots import COLOURS, MARKERS, Drawing
-from compare.reporting.screen import Answer, Screen
+from compare.reporting.screen import Paragraph, Screen
 from compare.reporting.tables import Cell, Column, Table
 
 NAME = "history"
@@ -315,12 +315,12 @@ def _screen(points: Sequence[Point], folder: Path, trouble: Sequence[str]) -> Sc
             *(machines if len(machines) == 1 else []),
         ],
         answers=[
-            Answer("Span", [f"{wording.count(len(commits), 'commit')}, in their order. *: with uncommitted changes."]),
-            Answer(
+            Paragraph("Span", [f"{wording.count(len(commits), 'commit')}, in their order. *: with uncommitted changes."]),
+            Paragraph(
                 "How sure",
                 ["Medians. No change is tested here: regress judges two measurements.", *[UNWATCHED] * (SECONDS in metrics)],
             ),
-            *([Answer("Trouble", trouble, "bad")] if trouble else []),
+            *([Paragraph("Trouble", trouble, "bad")] if trouble else []),
         ],
         table=Table("latest", "Latest and first of n measurements", tuple(columns), rows),
         next=_next(lines.values()),

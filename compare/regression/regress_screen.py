@@ -15,7 +15,7 @@ from compare.core.wording import command, count, percent, shortened
 from compare.judgement.measurements import TIMES
 from compare.regression.facts import PROOF, UNPROVED, UNWATCHED
 from compare.regression.records import CHOICES, EXIT_OK, EXIT_REGRESSION, UNDECIDED, Change, Judgement, Side, heading
-from compare.reporting.screen import WIDTH, Answer, Screen
+from compare.reporting.screen import WIDTH, Paragraph, Screen
 
 LINES = 8
 """At 100 columns, without those that say where the files are."""
@@ -65,13 +65,13 @@ def screen(judged: Judgement, untold: Sequence[str], pairs: int | None, repeats:
     # Each figure that is worse has its own.
     limits = [_limits(judged)] if spare > 0 and judged.exit_code != EXIT_REGRESSION else []
     spare -= len(limits)
-    answers = [Answer("Verdict", [verdict, *limits], _TONES.get(judged.exit_code, "warn"))]
+    answers = [Paragraph("Verdict", [verdict, *limits], _TONES.get(judged.exit_code, "warn"))]
     for label, lines, tone in parts:
         shown = lines[: 1 + max(spare, 0)]
         spare -= max(len(shown) - 1, 0)
         hidden = len(lines) - len(shown) + (others if label == "Trouble" and serious else 0)
         ends = [*[""] * (len(shown) - 1), f"; {hidden} more" if hidden else ""]
-        answers.append(Answer(label, [line.within(_ROOM, end) for line, end in zip(shown, ends, strict=False)], tone))
+        answers.append(Paragraph(label, [line.within(_ROOM, end) for line, end in zip(shown, ends, strict=False)], tone))
     return Screen(asked=asked, answers=[each for each in answers if each.sentences], next=_next(judged, pairs, repeats))
 
 

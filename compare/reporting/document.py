@@ -17,16 +17,19 @@ from rich.console import Console
 from rich.text import Text
 
 from common.artifacts import atomic_files, records
+from common.data import cache
 from common.machine import machine, plain_file
 from common.machine.machine import processors
 from compare.core import exits, terminal, wording
 from compare.execution import signing, store
 from compare.reporting import latex, page, plots, screen, svg, tables
 from compare.reporting.plots import Drawing
-from compare.reporting.screen import Answer, Screen
+from compare.reporting.screen import Paragraph, Screen
 from compare.reporting.tables import ELSEWHERE, Table
 
 TABLES_FOLDER, PLOTS_FOLDER = "tables", "plots"
+LAST_REPORT = "last_report.txt"
+"""In the cache: all of the last report that no folder holds."""
 COMPARE = machine.COMMAND
 SET_UP = () if machine.INSTALLED else (("Its environment:", "make setup"),)
 """(purpose, command) of what comes before the commands that repeat a report."""
@@ -128,7 +131,7 @@ class Report:
     screen: Screen | None = None
     """What is printed first. None: a short report is printed whole, and of a longer one its first sentences and rows."""
     again: str = ""
-    """The command that prints a stored report again."""
+    """The command that prints a stored report again, or the file that holds all of it."""
 
     @property
     def markdown_file(self) -> str:
@@ -174,9 +177,10 @@ class Report:
         console = terminal.stdout()
         with console.capture() as captured:
             self._print(console, folder)
-        text = captured.get()
-        is_whole = terminal.is_full() or (self.screen is None and text.count("\n") <= screen.LINES)
-        typer.echo(_without_blanks(text) if is_whole else self.first_screen(console, folder))
+        text = _without_blanks(captured.get())
+        is_whole = terminal.is_full() or (self.screen is None and text.count("\n") < screen.LINES)
+        kept = None if is_whole or folder or self.again else _kept(text)
+        typer.echo(text if is_whole else replace(self, again=self.again or kept or "").first_screen(console, folder))
 
     def first_screen(self, console: Console, folder: Path | None) -> str:
         """What is printed first, and where the rest is."""
@@ -191,8 +195,8 @@ class Report:
         first = self.screen or Screen(
             asked=[self.facts[0]] if self.facts else [self.title],
             answers=[
-                Answer("", [*self.first_sentences, *(f"{mark.what}: {mark.said}" for mark in self.marks)]),
-                *(Answer(heading, sentences) for heading, sentences in self.findings),
+                Paragraph("", [*self.first_sentences, *(f"{mark.what}: {mark.said}" for mark in self.marks)]),
+                *(Paragraph(heading, sentences) for heading, sentences in self.findings),
             ],
             table=next(iter(tables.with_rows(shown)), None),
         )
@@ -345,6 +349,17 @@ class Report:
                     (folder / TABLES_FOLDER / f"{name}.{suffix}").unlink(missing_ok=True)
 
 
+def _kept(text: str) -> str | None:
+    """Keep a report that no folder holds, so that nothing is measured again to read the rest. Return its file if that works."""
+    try:
+        path = cache.folder(None) / LAST_REPORT
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic_files.write_atomically(path, Text.from_ansi(text).plain + "\n")
+    except OSError:
+        return None
+    return str(path)
+
+
 def _without_blanks(text: str) -> str:
     """Lines without blanks at their ends."""
     return "\n".join(map(str.rstrip, text.splitlines()))
@@ -391,7 +406,7 @@ def _with_signature(first: Screen, signature: signing.Signature | None, unsigned
         *(["The records could not be signed."] if unsigned else []),
         *([signature.sentence] if signature is not None else []),
     ]
-    return replace(first, answers=[*first.answers, Answer("Signature", why, "bad")] if why else first.answers)
+    return replace(first, answers=[*first.answers, Paragraph("Signature", why, "bad")] if why else first.answers)
 
 
 def files_of(name: str = "report") -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from compare.judgement.summary import family
 from compare.reporting import comparison_plots, comparison_report, document
 from compare.reporting.comparison_report import Compared
 from compare.reporting.document import Mark, Report, Section, anew
-from compare.reporting.screen import Answer, Screen
+from compare.reporting.screen import Paragraph, Screen
 from compare.reporting.tables import Column, Table
 
 RESULTS_FILE = "results.json"
@@ -157,9 +157,11 @@ def _screen(made: Read, found: Sequence[Win], bad: Sequence[str], cautions: int)
     return Screen(
         asked=[f"{wording.count(len(plan.cells), 'comparison')}: {'; '.join(axes)}", wording.count(plan.repeats, "repeat")],
         answers=[
-            Answer("Faster", _winners(found)),
-            Answer("Fair?", [f"the same training: {', '.join(f'{verdict} in {number}' for verdict, number in fair.items())}"]),
-            Answer(
+            Paragraph("Faster", _winners(found)),
+            Paragraph(
+                "Fair?", [f"the same training: {', '.join(f'{verdict} in {number}' for verdict, number in fair.items())}"]
+            ),
+            Paragraph(
                 "Trouble",
                 [*bad, *([f"{done} of {len(plan.cells)} comparisons have results"] * (done < len(plan.cells)))],
                 "bad",

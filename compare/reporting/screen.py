@@ -19,7 +19,7 @@ from compare.reporting import tables
 from compare.reporting.tables import Table
 
 LINES, WIDTH = 25, 100
-"""Of a screen: so many lines at so many columns, at most."""
+"""A screen has at most so many lines at so many columns."""
 WIDEST = 120
 """Columns of text. A longer line is hard to read."""
 MOST_BAR, LEAST_BAR = 40, 8
@@ -27,9 +27,9 @@ MOST_BAR, LEAST_BAR = 40, 8
 WIDEST_LABEL = 14
 """Columns of a label that stands beside its answer. Longer ones stand above theirs."""
 MOST_SENTENCES = 4
-"""Of one answer."""
+"""An answer shows so many sentences, where it does not say otherwise."""
 LEAST_ROWS = 4
-"""Of a chart or a table that are always shown."""
+"""A chart or a table always shows so many rows."""
 
 MARKS = {"+": "green", "-": "red", "~": "cyan", "?": "yellow"}
 """Mark of a verdict: its colour, which only repeats it."""
@@ -37,7 +37,7 @@ LEGEND = "+ faster  - slower  ~ no difference that matters  ? not decided  (95 %
 TONES = {"good": "bold green", "warn": "bold yellow", "bad": "bold red"}
 
 
-class Answer(NamedTuple):
+class Paragraph(NamedTuple):
     """Sentences that answer one question."""
 
     label: str
@@ -45,6 +45,10 @@ class Answer(NamedTuple):
     sentences: Sequence[str]
     tone: str = ""
     """good, warn, bad or none."""
+    least: int = 1
+    """Sentences that are shown however long the screen gets."""
+    most: int = MOST_SENTENCES
+    """Sentences that are shown at most. It is said how many more there are."""
 
 
 class Bar(NamedTuple):
@@ -77,7 +81,7 @@ class Screen:
 
     asked: Sequence[str]
     """What was measured, on what. The parts share a line where they fit."""
-    answers: Sequence[Answer] = ()
+    answers: Sequence[Paragraph] = ()
     chart: Chart | None = None
     table: Table | None = None
     """In place of a chart. Its note is left out."""
@@ -87,24 +91,28 @@ class Screen:
 
     def with_trouble(self, sentence: str) -> Screen:
         """The same screen, and what went wrong after it was made."""
-        return replace(self, answers=[*self.answers, Answer("Trouble", [sentence], "bad")])
+        return replace(self, answers=[*self.answers, Paragraph("Trouble", [sentence], "bad")])
 
     def lines(self, console: Console) -> list[Text]:
         """The screen, without blanks at the ends of lines.
 
-        What makes it longer than `LINES` is left out, and it says how much: rows first, then sentences of the longest answers,
-        the last ones first. A narrow terminal gets more lines in place of wider ones.
+        What makes it longer than `LINES` is left out: rows first, then remarks, then sentences of the longest answers, the
+        last ones first. It says how many rows and sentences. A narrow terminal gets more lines in place of wider ones.
         """
         most = LINES * max(1.0, WIDTH / console.width)
         rows = len(self.chart.bars) if self.chart else len(self.table.rows) if self.table else 0
-        answers = {place: min(len(answer.sentences), MOST_SENTENCES) for place, answer in enumerate(self.answers)}
-        shown = self._lines(console, rows, answers)
-        if len(shown) > most and rows > LEAST_ROWS:
-            rows = max(LEAST_ROWS, rows - (len(shown) - int(most)) - 1)
-            shown = self._lines(console, rows, answers)
-        while len(shown) > most and max(answers.values(), default=0) > 1:
-            answers[max(answers, key=lambda place: answers[place])] -= 1
-            shown = self._lines(console, rows, answers)
+        sentences = {place: min(len(each.sentences), each.most) for place, each in enumerate(self.answers)}
+        fitted = self
+        while len(shown := fitted._lines(console, rows, sentences)) > most:
+            spare = [place for place, number in sentences.items() if number > self.answers[place].least]
+            if rows > LEAST_ROWS:
+                rows = max(LEAST_ROWS, rows - (len(shown) - int(most)) - 1)
+            elif len(fitted.remarks) > 1:  # the last one counts what is left out
+                fitted = replace(fitted, remarks=fitted.remarks[1:])
+            elif spare:
+                sentences[max(spare, key=lambda place: sentences[place])] -= 1
+            else:
+                break
         return shown
 
     def _lines(self, console: Console, rows: int, sentences: Mapping[int, int]) -> list[Text]:
@@ -142,7 +150,7 @@ def _in_lines(parts: Sequence[str], width: int) -> list[str]:
     return lines
 
 
-def _answered(console: Console, answer: Answer, room: int, width: int, most: int) -> list[Text]:
+def _answered(console: Console, answer: Paragraph, room: int, width: int, most: int) -> list[Text]:
     """An answer: its label, and its sentences beside it."""
     is_beside = room <= WIDEST_LABEL
     left = 2 + (room + 2 if room and is_beside else 0)

@@ -26,7 +26,7 @@ from compare.judgement.verdict_sentences import MAKE_AGAIN, doubt_of, unproved
 from compare.reporting import comparison_report, document, tables
 from compare.reporting.comparison_report import Compared
 from compare.reporting.document import Mark, Report
-from compare.reporting.screen import Answer, Screen
+from compare.reporting.screen import Paragraph, Screen
 from compare.reporting.tables import RUN, Cell, Column, Table
 
 KIND = "side by side"
@@ -142,16 +142,16 @@ def _screen(
     unsigned: Sequence[str],
 ) -> Screen:
     by_title = dict(sentences)
-    kept = ("a", "epoch_seconds", "ratio")
+    kept = (*(each.key for each in RUN), "epoch_seconds_a", "epoch_seconds_b", "ratio")
     return Screen(
         asked=[f"{name}: {folder}" for name, folder in zip("AB", folders, strict=True)],
         answers=[
-            Answer("Divisions", _disagreements(compared), "warn"),
-            Answer("Faster", faster),
-            Answer("Fair?", by_title.get(_SAME, [])),
-            Answer("Trouble", [*unsigned, *by_title.get(_MISSING, [])], "bad"),
+            Paragraph("Divisions", _disagreements(compared), "warn"),
+            Paragraph("Faster", faster),
+            Paragraph("Fair?", by_title.get(_SAME, [])),
+            Paragraph("Trouble", [*unsigned, *by_title.get(_MISSING, [])], "bad"),
         ],
-        table=replace(seconds, columns=tuple(each for each in seconds.columns if each in RUN or each.key.startswith(kept))),
+        table=replace(seconds, columns=tuple(each for each in seconds.columns if each.key in kept)),
         remarks=[f"{wording.count(len(by_title[_CAUTIONS]), 'caution')}: {FULL}."] if _CAUTIONS in by_title else [],
     )
 
@@ -172,7 +172,8 @@ def _faster(
         elif ours.id in judged:
             each = judged[ours.id]
             kind = word(each, above="B is faster than A", below="B is slower than A", neither=each.verdict)
-            kinds.setdefault(kind, []).append(f"{ours.name} {range_words(each.ratio)} times")
+            times = range_words(each.ratio) if each.ratio.is_bounded else f"{each.ratio.value:.2f}"
+            kinds.setdefault(f"{kind} (times as fast as A)", []).append(f"{ours.name} {times}")
     return [f"{kind}: {wording.listed(names, 4)}" for kind, names in kinds.items()]
 
 

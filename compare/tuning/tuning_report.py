@@ -13,7 +13,7 @@ from compare.core.wording import count
 from compare.judgement.row_figures import DISTURBED
 from compare.reporting import document
 from compare.reporting.document import Mark, Report
-from compare.reporting.screen import Answer, Screen
+from compare.reporting.screen import Paragraph, Screen
 from compare.reporting.tables import Cell, Column, Table
 from compare.tuning import search_space, tuning_findings, tuning_plots, tuning_sentences
 from compare.tuning.records import STATES, Tuned, Tuning
@@ -66,10 +66,10 @@ def screen(tuned: Tuned, found: Findings, folder: Path) -> Screen:
     fields = [row for row in best.rows if row["field"] in {name for found in tuned.best.values() for name in found}]
     cautions = sum(len(said) for heading, said in tuning_sentences.sentences(tuned, found) if heading == "Cautions")
     answers = [
-        Answer("Best", tuning_sentences.bests_in_short(tuned)),
-        Answer("Side by side", tuning_sentences.gains_in_short(tuned, found)),
-        Answer("Fields", tuning_sentences.importances_in_short(found)),
-        Answer("Trouble", tuning_sentences.trouble(tuned), "bad"),
+        Paragraph("Best", tuning_sentences.bests_in_short(tuned)),
+        Paragraph("Side by side", tuning_sentences.gains_in_short(tuned, found)),
+        Paragraph("Fields", tuning_sentences.importances_in_short(found)),
+        Paragraph("Trouble", tuning_sentences.trouble(tuned), "bad"),
     ]
     return Screen(
         asked=[

@@ -9,7 +9,7 @@ from typing import Any
 
 from compare.core import exits, wording
 from compare.reporting.document import Mark, Report
-from compare.reporting.screen import Answer, Screen
+from compare.reporting.screen import Paragraph, Screen
 from compare.reporting.tables import Column, Table
 from compare.watching.member import AMOUNTS, Member
 from compare.watching.verdict import ENDED, HEALTHY, SLOW, STUCK, UNKNOWN, Verdict
@@ -87,8 +87,8 @@ def report(watcher: Watcher, verdict: Verdict) -> Report:
                 wording.count(watcher.num_looks, "look"),
             ],
             answers=[
-                Answer(verdict.state.capitalize(), [f"{verdict.because}."], _TONES.get(verdict.state, "")),
-                *([Answer("To blame", [wording.joined(verdict.ranks)])] if verdict.ranks else []),
+                Paragraph(verdict.state.capitalize(), [f"{verdict.because}."], _TONES.get(verdict.state, "")),
+                *([Paragraph("To blame", [wording.joined(verdict.ranks)])] if verdict.ranks else []),
             ],
             table=replace(footprints, columns=tuple(each for each in footprints.columns if each.key in _SHOWN)),
         ),

@@ -35,7 +35,7 @@ from compare.papers.plan import AS_IT_WAS, CORRECTED, REPLICAS, Plan, Setting, T
 from compare.papers.schema import SCALES, SMOKE, Paper, Scale
 from compare.reporting import comparison_report, plots
 from compare.reporting.document import Mark, Report, Section
-from compare.reporting.screen import Answer, Screen
+from compare.reporting.screen import Paragraph, Screen
 from compare.reporting.tables import Cell, Column, Table
 from compare.tuning import tuner
 from compare.workflows import step_runner, study_steps
@@ -438,8 +438,8 @@ def _screen(plan: Plan, record: Record, done: list[Done], steps: int) -> Screen:
     larger = next(iter(SCALES[SCALES.index(setting.scale) + 1 :]), None)
     answers = [
         step_runner.failed(done),
-        Answer("Claims", [f"{wording.count(len(rows), 'claim')}: {counted}."] if rows else []),
-        Answer("Toy scale", [_TOY[setting.scale]] if not whole else [], "warn"),
+        Paragraph("Claims", [f"{wording.count(len(rows), 'claim')}: {counted}."] if rows else []),
+        Paragraph("Toy scale", [_TOY[setting.scale]] if not whole else [], "warn"),
         step_runner.trouble(done, *_on_the_data(plan, parts)),
     ]
     return Screen(

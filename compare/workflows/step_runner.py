@@ -25,7 +25,7 @@ from compare.core.terminal import FULL
 from compare.execution import code_digest, results_folder, signing, store
 from compare.reporting import document, tables
 from compare.reporting.document import COMPARE, SET_UP, Mark, Report, Section
-from compare.reporting.screen import Answer
+from compare.reporting.screen import Paragraph
 from compare.reporting.tables import Column, Table
 
 SCHEMA_VERSION = 1
@@ -283,7 +283,7 @@ def marks(done: Sequence[Done], steps: int) -> list[Mark]:
     ]
 
 
-def failed(done: Sequence[Done]) -> Answer:
+def failed(done: Sequence[Done]) -> Paragraph:
     """Which steps failed, for the first screen."""
     where = [f" Its report: {each.part.more[0]}" if each.part.more else "" for each in done]
     said = [
@@ -291,16 +291,16 @@ def failed(done: Sequence[Done]) -> Answer:
         for each, place in zip(done, where, strict=True)
         if each.exit_code
     ]
-    return Answer("Failed", said, "bad")
+    return Paragraph("Failed", said, "bad")
 
 
-def trouble(done: Sequence[Done], *more: str) -> Answer:
+def trouble(done: Sequence[Done], *more: str) -> Paragraph:
     """What changes the answer, for the first screen.
 
     Args:
         more: sentences on all steps.
     """
-    return Answer("Trouble", [*more, *(f"{each.part.name}: {said}" for each in done for said in each.part.trouble)], "bad")
+    return Paragraph("Trouble", [*more, *(f"{each.part.name}: {said}" for each in done for said in each.part.trouble)], "bad")
 
 
 def remarks(done: Sequence[Done]) -> list[str]:

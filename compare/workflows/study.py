@@ -14,7 +14,7 @@ from compare.core import exits, wording
 from compare.core.interrupt import interruptible
 from compare.execution import options, signing
 from compare.reporting.document import Report
-from compare.reporting.screen import Answer, Screen
+from compare.reporting.screen import Paragraph, Screen
 from compare.workflows import step_runner
 from compare.workflows.step_runner import Done, Record
 from compare.workflows.study_file import SCALES, Study
@@ -82,7 +82,7 @@ def _screen(study: Study, record: Record, done: list[Done]) -> Screen:
     answers = [
         step_runner.failed(done),
         *(
-            Answer(each.part.name.capitalize(), each.part.first or each.part.conclusions, "bad" if each.exit_code else "")
+            Paragraph(each.part.name.capitalize(), each.part.first or each.part.conclusions, "bad" if each.exit_code else "")
             for each in done
         ),
         step_runner.trouble(done, *step_runner.on_the_data(base.data.source)),

@@ -543,6 +543,22 @@ def test_gradients_that_are_a_little_wrong_are_found(made: Any, model: str, arra
     assert _gradients_of(found).status == "failed"
 
 
+def test_what_is_beyond_three_copies_is_judged_by_twelve_and_no_looser(made: Any) -> None:
+    what, recording, _ = made("mini_xception")
+    judging = _judge(what, recording)
+    few = judging._truth(what, 0).allowed.gradients
+    many = judging._of_referee(what, 0, judging._division(what, 0), single_steps.MOST_COPIES).allowed.gradients
+    assert all(many[name] >= limit for name, limit in few.items())
+    name = max(few, key=lambda each: many[each] / few[each])
+    assert many[name] > 1.05 * few[name], "three copies were close to the truth by chance"
+    right = judging._truth(what, 0).step.gradients
+    for error, status in ((1.02 * few[name], "passed"), (1.1 * many[name], "failed"), (3.0 * many[name], "failed")):
+        other = {each: array.copy() for each, array in right.items()}
+        other[name].flat[np.abs(other[name]).argmax()] += error
+        found = _judge(what, recording).rungs(what, _with_gradients(what, recording, other), "off")
+        assert _gradients_of(found).status == status, error / few[name]
+
+
 def test_decisions_that_rounding_turned_are_taken_over_and_the_rest_is_judged_as_strictly(made: Any) -> None:
     what, recording, judging = made("mini_xception")
     truth = judging._truth(what, 0)
