@@ -28,7 +28,7 @@ _TONES = {EXIT_OK: "good", EXIT_REGRESSION: "bad"}
 
 
 class Line(NamedTuple):
-    """A sentence on one line. Its start is shortened, the name of a figure. Without an end, the line is cut."""
+    """A sentence on one line. Its start is shortened, the name of a figure. Without an end, the line is cut between words."""
 
     start: str
     end: str = ""
@@ -37,8 +37,7 @@ class Line(NamedTuple):
         """The line in so many columns, with `more` at its end."""
         end = f"{self.end}{more}"
         left = max(room - len(end), _LEAST_START)
-        start = shortened(self.start, left) if self.end or len(self.start) <= left else f"{self.start[: left - 1].rstrip()}…"
-        return f"{start}{end}"
+        return f"{shortened(self.start, left) if self.end else _cut(self.start, left)}{end}"
 
 
 def screen(judged: Judgement, untold: Sequence[str], pairs: int | None, repeats: int) -> Screen:
@@ -73,6 +72,14 @@ def screen(judged: Judgement, untold: Sequence[str], pairs: int | None, repeats:
         ends = [*[""] * (len(shown) - 1), f"; {hidden} more" if hidden else ""]
         answers.append(Paragraph(label, [line.within(_ROOM, end) for line, end in zip(shown, ends, strict=False)], tone))
     return Screen(asked=asked, answers=[each for each in answers if each.sentences], next=_next(judged, pairs, repeats))
+
+
+def _cut(text: str, room: int) -> str:
+    """The first words of a text, or the first of its sentences, that fit into so many columns."""
+    if len(text) <= room:
+        return text
+    first = text.partition(". ")[0]
+    return f"{first}. …" if len(first) + 3 <= room else f"{text[: room - 1].rpartition(' ')[0]} …"
 
 
 def _side_words(side: Side) -> str:
