@@ -1059,12 +1059,12 @@ def test_the_right_port_of_the_example_is_the_same_model(tmp_path: Path) -> None
 
 
 def test_the_first_try_of_the_example_is_explained_with_the_users_line_and_a_report(tmp_path: Path) -> None:
-    done = example(tmp_path, "keras_net:first_try", "--out", str(tmp_path / "report"), "--full")
+    done = example(tmp_path, "keras_net:first_try", "--out", str(tmp_path / "report"))
     assert done.returncode == 1, done.stderr
     assert "Comparing net:Net with keras_net:first_try. This may take minutes.\n" in done.stderr
     assert "\nlayers and parameters: agrees\n" in done.stderr and "\nlogits, inference: differs by " in done.stderr
     page = (launch.PROJECT_ROOT / "docs" / "match.md").read_text()
-    quoted = page.partition("exit code 1, and says:\n")[2].partition("\n## ")[0].split()
+    quoted = page.partition("exit code 1, and says:\n")[2].partition("\nBelow that")[0].split()
     said = done.stdout.split()
     start = next(at for at in range(len(said)) if said[at : at + 3] == quoted[:3])
     residual = quoted.index("there.") - 1  # the rounding of a processor
