@@ -181,7 +181,7 @@ def _report(
         ),
     ] = False,
 ) -> None:
-    """Has the option of all commands that report."""
+    """Stand for every command that reports: it has their common option."""
 
 
 def _options_of_reports() -> list[Any]:

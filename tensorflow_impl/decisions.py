@@ -16,7 +16,7 @@ from tensorflow_impl import models
 
 # Twin: a Keras model names its layers' inputs, which a second model returns. torch's functions are watched as they are called.
 class Decisions:
-    """What a model's ReLUs return and its max-poolings take, and what they decide.
+    """Watches what a model's ReLUs return and its max-poolings take, and what they decide.
 
     A ReLU's output is above zero where its input is. The input itself is not asked for: then its layer could not be computed in
     one kernel with the ReLU, as a training step does, and a value next to zero would be rounded otherwise.

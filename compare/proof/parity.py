@@ -282,7 +282,7 @@ def _screen(specs: Sequence[Spec], proofs: Sequence[Proof], contestants: Sequenc
 
 
 def _modes(proofs: Sequence[Proof]) -> list[str]:
-    """What each proof says of the parallel modes, those with one verdict together."""
+    """Say which verdict each parallel mode has, those with one verdict together."""
     kinds: dict[str, list[str]] = {}
     order = list(_TONES)
     own = {(rung.framework, rung.mode) for proof in proofs for rung in proof.rungs if rung.framework and rung.mode}

@@ -169,7 +169,7 @@ def _is_commit(side: Side) -> bool:
 
 
 def _next(judged: Judgement, pairs: int | None, repeats: int) -> list[tuple[str, str]]:
-    """What finds the cause of a regression, or tells what cannot be told."""
+    """Name the command that finds the cause of a regression, or decides what is open."""
     if judged.exit_code == EXIT_OK:
         return []
     base, is_of_runs = judged.baseline, judged.kind == "comparison"

@@ -130,7 +130,7 @@ def _short_names(summaries: Sequence[Summary]) -> dict[str, str]:
 
 
 def _refuted(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
-    """Why the proof failed. Empty: it did not."""
+    """Say why the proof failed. Empty: it did not."""
     proof = stored.comparison.proof
     if proof is None or proof.verdict != "not proved":
         return []
@@ -162,7 +162,7 @@ def _faster(found: Findings, ratios: Sequence[RowRatio], short: Mapping[str, str
 
 
 def _of_pair(kind: str, alike: Sequence[RowRatio], places: Sequence[str]) -> str:
-    """What holds between two contestants in some configurations."""
+    """Say what holds between two contestants in some configurations."""
     first = alike[0]
     one, other, _ = first.times
     if kind == "disturbed":
@@ -204,7 +204,7 @@ def _range(ratio: Ratio) -> str:
 
 
 def _parallel(ratios: Sequence[RowRatio], short: Mapping[str, str]) -> list[str]:
-    """Which modes pay, those with one verdict together."""
+    """Say which modes pay, those with one verdict together."""
     of_modes = [each for each in ratios if not each.is_of_contestants]
     cores = {each.fast.cores for each in of_modes}
     serial = f"serial on {wording.count(cores.pop(), 'core')}" if len(cores) == 1 else "serial on as many cores"
@@ -227,7 +227,7 @@ def _parallel(ratios: Sequence[RowRatio], short: Mapping[str, str]) -> list[str]
 
 
 def _target(summaries: Sequence[Summary], short: Mapping[str, str]) -> list[str]:
-    """How soon a validation accuracy was reached, where one was asked for."""
+    """Say how soon a validation accuracy was reached, where one was asked for."""
     asked = [(each, each.target) for each in summaries if each.target is not None and each.target.repeats]
     reached = sorted(
         (target.seconds.median, f"{row.contestant} {short[row.id]}", target)
@@ -345,7 +345,7 @@ def _named(rows: Sequence[Summary]) -> str:
 
 
 def _chart(summaries: Sequence[Summary], ratios: Sequence[RowRatio], short: Mapping[str, str], found: Findings) -> Chart | None:
-    """The rows by their pace, the fastest first. Each with its verdict, and the accuracy."""
+    """Sort the rows by their pace, the fastest first. Each has its verdict, and the accuracy."""
     timed = [each for each in summaries if each.epoch_seconds is not None]
     if not timed:
         return None
@@ -371,7 +371,7 @@ def _seconds(value: float) -> str:
 
 
 def _against(summary: Summary, ratios: Sequence[RowRatio], found: Findings) -> tuple[str, str]:
-    """(whom a row is held against, and how many times as fast it is; the mark of the verdict)."""
+    """Return whom a row is compared with and how many times as fast it is, and the mark of the verdict."""
     if not found.comparable:
         return "", ""
     own = [each for each in ratios if not each.is_of_contestants and each.fast.id == summary.id]
@@ -393,7 +393,7 @@ def _against(summary: Summary, ratios: Sequence[RowRatio], found: Findings) -> t
 
 
 def _next(stored: Stored, ratios: Sequence[RowRatio], folder: Path) -> list[tuple[str, str]]:
-    """What to do where something is not decided."""
+    """Name what to do where something is not decided."""
     comparison = stored.comparison
     is_open = any(not each.is_decided and each.judged.verdict != "no difference that matters" for each in ratios)
     if not is_open or comparison.argv[:1] != ["run"]:
@@ -405,7 +405,7 @@ def _next(stored: Stored, ratios: Sequence[RowRatio], folder: Path) -> list[tupl
 
 
 def _remarks(stored: Stored, summaries: Sequence[Summary], ratios: Sequence[RowRatio], found: Findings) -> list[str]:
-    """What a reader would wonder about, and how many cautions there are."""
+    """Say what a reader would wonder about, and how many cautions there are."""
     said: list[str] = []
     spec = stored.comparison.rows[0].spec
     alike = [each for each in summaries if each.parity in ("proved", IN_FLOAT64) and each.test.accuracy is not None]

@@ -420,7 +420,7 @@ def _report(plan: Plan, record: Record, done: list[Done], steps: int) -> Report:
 
 
 def _screen(plan: Plan, record: Record, done: list[Done], steps: int) -> Screen:
-    """The claims by their verdicts. One that was judged at a smaller scale than the report's own is told apart."""
+    """The claims by their verdicts. One that was judged at a smaller scale than the report's own stands apart."""
     paper, setting = plan.paper, plan.setting
     parts = [each.part for each in done]
     whole = setting.scale == SCALES[-1]
@@ -457,7 +457,7 @@ def _screen(plan: Plan, record: Record, done: list[Done], steps: int) -> Screen:
 
 
 def _on_the_data(plan: Plan, parts: Sequence[Section]) -> list[str]:
-    """What a reader must know of the data and the scale before the figures."""
+    """Say what a reader must know of the data and the scale before the figures."""
     return [
         *step_runner.on_the_data(plan.setting.source),
         *([_OTHER_DATA] if any(_OTHER_DATA in said for part in parts for _, said in part.findings) else []),
