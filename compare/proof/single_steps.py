@@ -73,9 +73,9 @@ COPIES = 3
 """Of the step in float32. BatchNorm of the first adds in eight lanes, as a vector unit does. That of the others errs as sums in
 the worst order do. See `decisions.rough_mean`. The second adds up convolutions' kernels as one thread does, term after term."""
 MOST_COPIES = 12
-"""So many are made where a framework is beyond what three copies allow. BatchNorm may see few values. One direction then carries
-most of the rounding, and each copy errs by a single random number. Three of these are small together once in some hundred steps.
-"""
+"""So many are made where a framework is beyond what three copies allow. BatchNorm may see few values. One direction then
+carries most of the rounding, and each copy errs by a single random number. Three of these are small together once in some
+hundred steps."""
 ROUNDING_FACTOR = 8.0
 TIE_FACTOR = 2.0
 """Rounding may decide where a value is closer to zero, or to another maximum, than so many times the copies' error (root mean
