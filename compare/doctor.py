@@ -102,11 +102,11 @@ def report(found: dict[str, Any]) -> Report:
 def _screen(found: dict[str, Any]) -> Screen:
     """What can be trained here, and what is in the way."""
     started = [each for each in found["frameworks"] if not each["error"]]
-    lacking: dict[str, list[str]] = {}
+    lacking: dict[tuple[str, str], list[str]] = {}
     for each in started:
         for mode in each["modes"]:
             if not mode["available"]:
-                lacking.setdefault(f"{each['framework']}: {mode['here']}", []).append(mode["mode"])
+                lacking.setdefault((each["framework"], mode["here"]), []).append(mode["mode"])
     free = ", ".join(f"{each['free_mib']:,} MiB in {each['path']}" for each in found["folders"][:2])
     return Screen(
         asked=[
@@ -115,7 +115,9 @@ def _screen(found: dict[str, Any]) -> Screen:
         ],
         answers=[
             *(Paragraph(each["framework"], [_modes_words(each)]) for each in started),
-            Paragraph("Not here", [f"{wording.listed(modes, len(modes))}: {why}" for why, modes in lacking.items()]),
+            Paragraph(
+                "Not here", [f"{framework} {wording.joined(modes)}: {why}" for (framework, why), modes in lacking.items()]
+            ),
             Paragraph("Free", [f"{found['memory_free_mib']:,} of {found['memory_mib']:,} MiB of memory, {free}"]),
             Paragraph(
                 "Trouble", [f"{each['framework']}: {each['error']}" for each in found["frameworks"] if each["error"]], "bad"
@@ -235,7 +237,7 @@ def _cache(what: str, path: Path) -> dict[str, Any]:
 def _warnings(found: dict[str, Any]) -> Iterator[str]:
     for each in found["folders"]:
         least = _LEAST_SHARED_MIB if each["what"] == "shared memory" else _LEAST_DISK_MIB
-        if each["free_mib"] < least:
+        if each["free_mib"] < least and each["writable"]:
             why = ", through which PyTorch's input workers pass batches" if each["what"] == "shared memory" else ""
             yield f"{each['path']} ({each['what']}{why}) has {each['free_mib']:,} MiB free. Make it {least:,} at least."
         if not each["writable"]:

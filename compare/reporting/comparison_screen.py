@@ -15,14 +15,14 @@ from compare.core import verdict_words, wording
 from compare.core.statistics import POWER, VERDICT_PAIRS, Judged, Ratio, inverse, resolution
 from compare.core.terminal import FULL
 from compare.core.wording import percent
-from compare.execution import matrix
+from compare.execution import matrix, store
 from compare.execution.matrix import Row
 from compare.execution.store import IN_FLOAT64, Stored
 from compare.judgement import cautions, conditions
 from compare.judgement.conditions import DISAGREE
 from compare.judgement.findings import Findings
 from compare.judgement.row_figures import Summary
-from compare.judgement.summary import FAILURES, UNFINISHED, accelerated, rows_of
+from compare.judgement.summary import FAILURES, UNFINISHED, accelerated, rows_of, was_interrupted
 from compare.reporting.screen import LEGEND, MOST_SENTENCES, Bar, Chart, Paragraph, Screen
 
 NAMED = 2
@@ -80,12 +80,12 @@ def screen(stored: Stored, summaries: Sequence[Summary], found: Findings, folder
         answers=[each._replace(least=MOST_SENTENCES) for each in answers if each.sentences],
         chart=_chart(summaries, ratios, short, found),
         remarks=_remarks(stored, summaries, ratios, found),
-        next=_next(stored, ratios, folder),
+        next=_next(stored, summaries, ratios, folder),
     )
 
 
 def asked(stored: Stored) -> list[str]:
-    """`simple_cnn on digits: 3 epochs, batch 64, 7 repeats`, `2 cores of AMD EPYC`, `28 runs in 2 min 19 s`."""
+    """`simple_cnn on digits: 3 epochs, batch 64, 7 repeats`, `2 cores of AMD EPYC`, `28 runs took 2 min 19 s`."""
     comparison = stored.comparison
     spec = comparison.rows[0].spec
     length = wording.count(spec.epochs, "epoch") if spec.epochs is not None else wording.count(spec.steps or 0, "step")
@@ -94,6 +94,8 @@ def asked(stored: Stored) -> list[str]:
     cores = max(row.spec.cores for row in comparison.rows)
     runs = [run for each in stored.runs.values() for run in each.values()]
     wall = [run.phases.wall_seconds for run in runs if run.phases]
+    planned = sum(len(comparison.repeats_of(row.id)) for row in comparison.rows if row.unavailable is None)
+    made = wording.count(len(wall), "run") if len(wall) >= planned else f"{len(wall)} of {wording.count(planned, 'run')}"
     gpus = comparison.machine.get("gpus") if any(accelerated(run.device) for run in runs) else None
     where = ", ".join(gpus) if gpus else processors(comparison.machine).replace("(R)", "").removesuffix(" Processor")
     digits = sorted({run.conditions.get("precision", "float32") for run in runs} | {spec.precision})
@@ -101,7 +103,7 @@ def asked(stored: Stored) -> list[str]:
         f"{spec.model_words} on {comparison.data_name}: {length}, batch {spec.global_batch_size}, {repeats}{seeds}"
         f"{f', {wording.joined(digits)}' if digits != ['float32'] else ''}{_PART[spec.part]}",
         where if gpus else f"{wording.count(cores, 'core')} of {where}",
-        *([f"{wording.count(len(wall), 'run')} in {_time_words(sum(wall))}"] if wall else []),
+        *([f"{made} took {_time_words(sum(wall))}"] if wall else []),
     ]
 
 
@@ -135,12 +137,17 @@ def _refuted(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
     if proof is None or proof.verdict != "not proved":
         return []
     names = {summary.id: summary.name for summary in summaries}
-    rows = [names[row] for row, verdict in proof.row_verdicts.items() if verdict == "not proved" and row in names]
-    which = f"These rows: {wording.listed(rows)}. " if rows else ""
-    return [
-        f"{proof.sentence.removeprefix(f'{proof.verdict}: ').removesuffix('.')}.",
-        f"{which}The times may be those of two different trainings.",
-    ]
+    at_fault = list(dict.fromkeys(names[each.row] for each in proof.spot_checks if each.faults and each.row in names))
+    said = [f"the timed runs of {wording.joined(at_fault)} did not train as planned (below)"] if at_fault else []
+    if failed := [each for each in proof.rungs if each.get("status") == "failed"]:
+        what = str(failed[0].get("name")).lstrip("0123456789 ")
+        who = ", ".join(
+            str(each) for each in (failed[0].get("framework"), failed[0].get("mode"), failed[0].get("where")) if each
+        )
+        said.append(f"{len(failed)} of {len(proof.rungs)} rungs failed, first: {what}{f' ({who})' if who else ''}")
+    # A proof may fail in other ways: it may have broken off.
+    said = said or [proof.sentence.removeprefix(f"{proof.verdict}: ").removesuffix(".")]
+    return [*said, "the times may be those of two different trainings"]
 
 
 def _faster(found: Findings, ratios: Sequence[RowRatio], short: Mapping[str, str]) -> list[str]:
@@ -266,7 +273,11 @@ def _fair(stored: Stored, summaries: Sequence[Summary], short: Mapping[str, str]
         levels = {row.spec.switches for row in rows}
         even_out = " (--switches closed evens them out)" if levels <= {"plain", "usual"} and not on_purpose else ""
         first = _differing(stored, one, other)
-        others = {name for ours, theirs, _ in own for name in _differing(stored, ours, theirs)} - {*first}
+        others = [
+            name
+            for name in conditions.CONDITIONS
+            if name not in first and any(name in _differing(stored, *each[:2]) for each in own)
+        ]
         also = f"; in other rows also {wording.joined([conditions.CONDITIONS[name] for name in others])}" if others else ""
         said.append(f"other conditions{place}: {_conditions(stored, one, other)}{also}{even_out}")
     return said
@@ -320,9 +331,17 @@ def _trouble(stored: Stored, summaries: Sequence[Summary], found: Findings) -> l
     said = [*cautions.nothing_can_run(stored.comparison), *cautions.signature(stored)]
     if not found.comparable:
         proof = stored.comparison.proof
-        faults = [f"{each.row}: {fault}" for each in (proof.spot_checks if proof else []) for fault in each.faults]
+        faults: dict[str, list[str]] = {}
+        for each in proof.spot_checks if proof else []:
+            faults.setdefault(each.row, []).extend(each.faults)
+        names = {summary.id: summary.name for summary in summaries}
+        by_row = [
+            f"{names.get(row, row)}: {own[0]}{f'; {len(own) - 1} more' if len(own) > 1 else ''}"
+            for row, own in faults.items()
+            if own
+        ]
         wrong = [each for each in found.sameness if "NOT" in each]
-        said += (faults or wrong)[:1] or ["the timed runs did not train the same"]
+        said += by_row or wrong[:1] or ["the timed runs did not train the same"]
     kinds: dict[str, list[Summary]] = {}
     for summary in summaries:
         if summary.doubt:
@@ -392,16 +411,25 @@ def _against(summary: Summary, ratios: Sequence[RowRatio], found: Findings) -> t
     return f"{rival} {_range(ratio)}", mark
 
 
-def _next(stored: Stored, ratios: Sequence[RowRatio], folder: Path) -> list[tuple[str, str]]:
-    """Name what to do where something is not decided."""
-    comparison = stored.comparison
-    is_open = any(not each.is_decided and each.judged.verdict != "no difference that matters" for each in ratios)
-    if not is_open or comparison.argv[:1] != ["run"]:
+def _next(stored: Stored, summaries: Sequence[Summary], ratios: Sequence[RowRatio], folder: Path) -> list[tuple[str, str]]:
+    """Name what to do where something is missing, wrong or not decided."""
+    comparison, proof = stored.comparison, stored.comparison.proof
+    wrong = [each for each in (proof.spot_checks if proof else []) if each.faults]
+    if wrong:
+        return [("what was recorded", str(store.run_folder(folder, wrong[0].row, wrong[0].repeat)))]
+    if comparison.argv[:1] != ["run"]:
         return []
+    resume = ("run", "--resume", str(folder))
+    if any(summary.status in UNFINISHED for summary in summaries) or any(
+        was_interrupted(run) for runs in stored.runs.values() for run in runs.values()
+    ):
+        return [("continue", wording.command(*resume))]
     if any(each.judged.disturbed for each in ratios):
-        return [("again", wording.command("run", "--resume", str(folder), "--again", "disturbed"))]
-    repeats = max(VERDICT_PAIRS, 2 * comparison.repeats if comparison.repeats >= VERDICT_PAIRS else 0)
-    return [("more repeats", wording.command("run", "--resume", str(folder), "--repeats", str(repeats)))]
+        return [("again", wording.command(*resume, "--again", "disturbed"))]
+    if any(not each.is_decided and each.judged.verdict != "no difference that matters" for each in ratios):
+        repeats = max(VERDICT_PAIRS, 2 * comparison.repeats if comparison.repeats >= VERDICT_PAIRS else 0)
+        return [("more repeats", wording.command(*resume, "--repeats", str(repeats)))]
+    return []
 
 
 def _remarks(stored: Stored, summaries: Sequence[Summary], ratios: Sequence[RowRatio], found: Findings) -> list[str]:

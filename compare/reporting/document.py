@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -28,8 +29,8 @@ from compare.reporting.screen import Paragraph, Screen
 from compare.reporting.tables import ELSEWHERE, Table
 
 TABLES_FOLDER, PLOTS_FOLDER = "tables", "plots"
-LAST_REPORT = "last_report.txt"
-"""In the cache: all of the last report that no folder holds."""
+LAST_REPORTS = "last_reports"
+"""In the cache: all of the last report of each title that no folder holds."""
 COMPARE = machine.COMMAND
 SET_UP = () if machine.INSTALLED else (("Its environment:", "make setup"),)
 """(purpose, command) of what comes before the commands that repeat a report."""
@@ -179,7 +180,7 @@ class Report:
             self._print(console, folder)
         text = _without_blanks(captured.get())
         is_whole = terminal.is_full() or (self.screen is None and text.count("\n") < screen.LINES)
-        kept = None if is_whole or folder or self.again else _kept(text)
+        kept = None if is_whole or folder or self.again else _kept(self.title, text)
         typer.echo(text if is_whole else replace(self, again=self.again or kept or "").first_screen(console, folder))
 
     def first_screen(self, console: Console, folder: Path | None) -> str:
@@ -349,10 +350,10 @@ class Report:
                     (folder / TABLES_FOLDER / f"{name}.{suffix}").unlink(missing_ok=True)
 
 
-def _kept(text: str) -> str | None:
+def _kept(title: str, text: str) -> str | None:
     """Keep a report that no folder holds, so that nothing is measured again to read the rest. Return its file if that works."""
     try:
-        path = cache.folder(None) / LAST_REPORT
+        path = cache.folder(None) / LAST_REPORTS / f"{re.sub('[^a-z0-9]+', '_', title.lower())[:60]}.txt"
         path.parent.mkdir(parents=True, exist_ok=True)
         atomic_files.write_atomically(path, Text.from_ansi(text).plain + "\n")
     except OSError:

@@ -46,10 +46,29 @@ def proved(stored: Stored, verdict: str = "proved", *, computed: bool = True) ->
     rows = {each.id: verdict for each in stored.comparison.rows}
     checks = [SpotCheck(row=each, repeat=0, steps=[3, 9], computed=[9] if computed else [], epochs=2) for each in rows]
     rung = {"name": "5 losses", "precision": "float64", "steps": 50, "status": "passed"}
+    if verdict == "not proved":
+        rung |= {
+            "name": "8 one step in float64: batches",
+            "status": "failed",
+            "framework": "tensorflow",
+            "where": "ids or pixels",
+        }
     whole = "proved" if verdict == "proved in float64" else verdict
     said = {"sentence": f"{whole}: 1 of 16 rungs failed" if whole != "proved" else "proved: 16 rungs passed"}
     record = ProofRecord(verdict=whole, **said, row_verdicts=rows, spot_checks=checks, rungs=[rung])
     return stored.model_copy(update={"comparison": stored.comparison.model_copy(update={"proof": record})})
+
+
+def at_fault(stored: Stored, *row_ids: str) -> Stored:
+    """Recorded steps of these rows are not as planned."""
+    proof = proved(stored).comparison.proof
+    assert proof is not None
+    faults = ["step 60: the update of conv1.bias is not that of learning rate 0.05", "step 97: losses differ"]
+    checks = [each.model_copy(update={"faults": faults if each.row in row_ids else []}) for each in proof.spot_checks]
+    verdicts = {row: "not proved" if row in row_ids else verdict for row, verdict in proof.row_verdicts.items()}
+    refuted = {"verdict": "not proved", "sentence": "not proved: timed runs", "spot_checks": checks, "row_verdicts": verdicts}
+    plan = stored.comparison.model_copy(update={"proof": proof.model_copy(update=refuted)})
+    return stored.model_copy(update={"comparison": plan})
 
 
 def disturbed(stored: Stored, row_id: str) -> Stored:
@@ -81,6 +100,7 @@ KINDS: dict[str, Callable[[], Stored]] = {
     "few_repeats": lambda: made.repeated(2),
     "troubled_comparison": made.troubled,
     "refuted": lambda: proved(made.repeated(), "not proved"),
+    "rows_at_fault": lambda: at_fault(made.repeated(), "pytorch-serial-2", "tensorflow-data_parallel-2"),
     "disturbed_row": lambda: disturbed(proved(made.repeated()), "pytorch-data_parallel-2"),
     "many_rows": lambda: proved(many(made.repeated())),
     "input_alone": made.input_only,
@@ -189,6 +209,13 @@ def test_the_screen_says_nothing_that_the_results_do_not_hold(
     assert ("as they are timed, all rows" in fair) == (found["comparable"] and verdict == "proved in float64")
     assert ("computed again" in fair) == (computed and "follow the plan" in fair)
     assert len(screens.printed(whole, 100).splitlines()) <= LINES + 2
+
+
+def test_each_row_at_fault_is_named_and_no_other() -> None:
+    shown = screen(at_fault(made.repeated(), "pytorch-serial-2", "tensorflow-data_parallel-2"))
+    answers = {each.label: " ".join(each.sentences) for each in shown.answers}
+    for name, wrong in (("pytorch serial", True), ("tensorflow data_parallel x2", True), ("tensorflow serial", False)):
+        assert (name in answers["Not proved"], name in answers["Trouble"]) == (wrong, wrong)
 
 
 def test_a_row_that_other_work_disturbed_has_no_ratio_and_no_mark_of_a_verdict() -> None:
