@@ -318,7 +318,10 @@ def _screen(points: Sequence[Point], folder: Path, trouble: Sequence[str]) -> Sc
             Paragraph("Span", [f"{wording.count(len(commits), 'commit')}, in their order. *: with uncommitted changes."]),
             Paragraph(
                 "How sure",
-                ["Medians. No change is tested here: regress judges two measurements.", *[UNWATCHED] * (SECONDS in metrics)],
+                [
+                    "Medians of runs that other work did not disturb. No change is tested: regress judges two measurements.",
+                    *[UNWATCHED] * (SECONDS in metrics),
+                ],
             ),
             *([Paragraph("Trouble", trouble, "bad")] if trouble else []),
         ],
