@@ -293,7 +293,7 @@ def _conditions(stored: Stored, one: Row, other: Row) -> str:
     ours, theirs = (conditions.of_row(stored, row) for row in (one, other))
     differing = _differing(stored, one, other)
     said = [
-        ", ".join(each[name] if name in _TELLING else f"{conditions.CONDITIONS[name]} {each[name]}" for name in differing)
+        ", ".join(each[name] if name in _TELLING else f"{name.replace('_', ' ')} {each[name]}" for name in differing)
         for each in (ours, theirs)
     ]
     return f"{one.contestant} {said[0]}; {other.contestant} {said[1]}"
@@ -435,6 +435,13 @@ def _next(stored: Stored, summaries: Sequence[Summary], ratios: Sequence[RowRati
 def _remarks(stored: Stored, summaries: Sequence[Summary], ratios: Sequence[RowRatio], found: Findings) -> list[str]:
     """Say what a reader would wonder about, and how many cautions there are."""
     said: list[str] = []
+    tested = [each.judged for each in ratios if each.judged.p is not None]
+    is_open = any(each.verdict == "no difference shown" and not each.disturbed for each in tested)
+    if is_open and (least := resolution([each.ratio for each in tested], tested[0].family)) is not None:
+        difference = f"{float(f'{100 * least:.2g}'):g} %"
+        said.append(
+            f"Not decided is not equal: at this noise, a difference of {difference} is found in {percent(POWER)} of cases."
+        )
     spec = stored.comparison.rows[0].spec
     alike = [each for each in summaries if each.parity in ("proved", IN_FLOAT64) and each.test.accuracy is not None]
     accuracies = {each.test.accuracy.median for each in alike if each.test.accuracy is not None}
@@ -444,13 +451,6 @@ def _remarks(stored: Stored, summaries: Sequence[Summary], ratios: Sequence[RowR
         said.append(
             "Accuracies of the same training may differ by rounding alone: "
             f"one of {wording.count(number := images.pop(), 'test image')} is {percent(1 / number, 1)}."
-        )
-    tested = [each.judged for each in ratios if each.judged.p is not None]
-    is_open = any(each.verdict == "no difference shown" and not each.disturbed for each in tested)
-    if is_open and (least := resolution([each.ratio for each in tested], tested[0].family)) is not None:
-        difference = f"{float(f'{100 * least:.2g}'):g} %"
-        said.append(
-            f"Not decided is not equal: at this noise, a difference of {difference} is found in {percent(POWER)} of cases."
         )
     departing = [row for row in stored.comparison.rows if row.spec.departs is not None and stored.runs[row.id]]
     if departing:
