@@ -37,7 +37,8 @@ class Line(NamedTuple):
         """The line in so many columns, with `more` at its end."""
         end = f"{self.end}{more}"
         left = max(room - len(end), _LEAST_START)
-        return f"{shortened(self.start, left) if self.end else _cut(self.start, left)}{end}"
+        start = shortened(self.start, left) if self.end else _cut(self.start, left)
+        return f"{start.removesuffix('.') if more else start}{end}"
 
 
 def screen(judged: Judgement, untold: Sequence[str], pairs: int | None, repeats: int) -> Screen:

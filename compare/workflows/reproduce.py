@@ -452,8 +452,13 @@ def _screen(plan: Plan, record: Record, done: list[Done], steps: int) -> Screen:
         answers=[each for each in answers if each.sentences],
         table=Table("claims", "Claims", columns, rows),
         remarks=step_runner.remarks(done),
-        next=[("larger scale", command_of(paper, setting, larger))] if larger else [],
+        next=[("larger scale", _with_data(command_of(paper, setting, larger)))] if larger else [],
     )
+
+
+def _with_data(command: str) -> str:
+    """A command of a larger scale, which needs the images of the report."""
+    return command if " --data " in command else f"{command} --data PATH_OF_ITS_IMAGES"
 
 
 def _on_the_data(plan: Plan, parts: Sequence[Section]) -> list[str]:
