@@ -67,7 +67,11 @@ def screen(stored: Stored, summaries: Sequence[Summary], found: Findings, folder
     short, proof = _short_names(summaries), _refuted(stored, summaries)
     ratios = [] if proof else _ratios(stored, summaries, found)
     answers = [
-        *([Paragraph("Not proved", proof, "bad")] if proof else [Paragraph("Faster", _faster(found, ratios, short))]),
+        *(
+            [Paragraph("Not proved", proof, "bad")]
+            if proof
+            else [Paragraph("Faster", _faster(found, summaries, ratios, short))]
+        ),
         Paragraph("Divisions", [] if proof else [each for each in found.divisions if each.startswith(DISAGREE)], "warn"),
         Paragraph("Parallel", _parallel(ratios, short)),
         Paragraph("Target", _target(summaries, short)),
@@ -150,12 +154,12 @@ def _refuted(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
     return [*said, "the times may be those of two different trainings"]
 
 
-def _faster(found: Findings, ratios: Sequence[RowRatio], short: Mapping[str, str]) -> list[str]:
+def _faster(found: Findings, summaries: Sequence[Summary], ratios: Sequence[RowRatio], short: Mapping[str, str]) -> list[str]:
     if not found.comparable:
         return ["No verdict: the timed runs did not train the same."]
     of_contestants = [each for each in ratios if each.is_of_contestants]
     if not of_contestants:
-        return [] if ratios else ["No verdict: no two rows can be compared."]
+        return [] if ratios else [f"No verdict: {_nothing_compared(summaries)}"]
     said: list[str] = []
     for pair in dict.fromkeys(frozenset((each.slow.contestant, each.fast.contestant)) for each in of_contestants):
         own = [each for each in of_contestants if {each.slow.contestant, each.fast.contestant} == pair]
@@ -166,6 +170,16 @@ def _faster(found: Findings, ratios: Sequence[RowRatio], short: Mapping[str, str
         for (kind, _), alike in sorted(kinds.items(), key=lambda each: each[0][0] != _DECIDED):
             said.append(_of_pair(kind, alike, ["" if is_alone else f" in {short[each.fast.id]}" for each in alike]))
     return said
+
+
+def _nothing_compared(summaries: Sequence[Summary]) -> str:
+    """Say why no two rows have a ratio."""
+    ran = [each for each in summaries if each.repeats_done]
+    if ran and all(each.epoch_seconds is None for each in ran):
+        return "no epoch could be timed. Train for longer (--epochs), or in smaller batches."
+    if len({each.contestant for each in summaries}) == 1:
+        return "one framework alone has nothing to be compared with."
+    return "no two rows can be compared."
 
 
 def _of_pair(kind: str, alike: Sequence[RowRatio], places: Sequence[str]) -> str:
