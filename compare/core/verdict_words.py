@@ -71,9 +71,8 @@ def resolution_words(ratios: Sequence[Ratio], comparisons: int, *, one_look: boo
     least = resolution(ratios, comparisons, one_look=one_look)
     if least is None:
         return ""
-    difference = f"{float(f'{100 * least:.2g}'):g} %"
     return (
-        f" At the noise that {tested} met, a difference of {difference} is found in {percent(POWER)} of cases. "
+        f" At the noise that {tested} met, a difference of {difference_words(least)} is found in {percent(POWER)} of cases. "
         "This is an average over what the noise may truly be."
     )
 
@@ -106,6 +105,16 @@ def range_words(ratio: Ratio) -> str:
         return f"{ratio.value:.2f}"
     digits = _digits(ratio.low, ratio.high)
     return f"{ratio.low:.{digits}f} to {ratio.high:.{digits}f}"
+
+
+def bounded_words(ratio: Ratio) -> str:
+    """`1.58 to 1.66`, or the value alone where an interval says nothing."""
+    return range_words(ratio) if ratio.is_bounded else f"{ratio.value:.2f}"
+
+
+def difference_words(least: float) -> str:
+    """`5.7 %`, a difference that is found, with two digits."""
+    return f"{float(f'{100 * least:.2g}'):g} %"
 
 
 def interval_words(ratio: Ratio) -> str:

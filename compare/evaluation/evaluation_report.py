@@ -10,8 +10,7 @@ from common.data.dataset import Images
 from common.training import scores
 from common.training.scores import BINS, CHANCE
 from compare.core.statistics import CONFIDENCE, SIGNIFICANCE
-from compare.core.terminal import FULL
-from compare.core.wording import count, listed, percent
+from compare.core.wording import listed, percent
 from compare.evaluation import evaluation_plots, evaluation_tables
 from compare.evaluation.evaluation_tables import is_guessing
 from compare.evaluation.scoring import Evaluated, Model, Pair
@@ -19,7 +18,7 @@ from compare.judgement.cautions import of_the_data
 from compare.judgement.row_figures import GUESSING
 from compare.reporting import document
 from compare.reporting.document import Report
-from compare.reporting.screen import Paragraph, Screen
+from compare.reporting.screen import Paragraph, Screen, counted_cautions
 
 _SPENT = 1e-3
 """Fraction of the first learning rate. A schedule below it leaves little to learn."""
@@ -77,12 +76,12 @@ def screen(made: Evaluated) -> Screen:
         Paragraph("Carries over", [] if moved else crossed),
         Paragraph("Trouble", trouble, "bad"),
     ]
-    number, table = len(_cautions(made)), evaluation_tables.scores_table(made)
+    table = evaluation_tables.scores_table(made)
     return Screen(
         asked=[f"{spec['model']} on {made.data_name}: final training and evaluation", f"{made.num_examples:,} test images"],
         answers=[each for each in answers if each.sentences],
         table=replace(table, columns=tuple(column for column in table.columns if column.key in _FIRST)),
-        remarks=[f"{count(number, 'caution')}: {FULL}."] if number else [],
+        remarks=counted_cautions(len(_cautions(made))),
     )
 
 

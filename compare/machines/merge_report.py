@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 
 from compare.core import exits, wording
 from compare.core.statistics import CONFIDENCE, VERDICT_PAIRS, inverse
-from compare.core.terminal import FULL
 from compare.core.verdict_words import family_words, interval_words, p_words, word
 from compare.judgement import cautions
 from compare.machines.gathered import Answer as OfMachine
@@ -20,7 +19,7 @@ from compare.machines.random_effects import LEAST_MACHINES
 from compare.reporting import comparison_plots, document, plots
 from compare.reporting.comparison_report import facts
 from compare.reporting.document import Mark, Report
-from compare.reporting.screen import Paragraph, Screen
+from compare.reporting.screen import Paragraph, Screen, counted_cautions
 from compare.reporting.tables import Cell, Column, Table
 
 KIND, NAME, RESULTS_FILE = "merge", "merged", "merged.json"
@@ -94,7 +93,7 @@ def screen(found: Gathered, unsigned: Sequence[str]) -> Screen:
         table=Table("questions", "Who is faster?", tuple(columns), rows),
         remarks=[
             *([few] if not any(question.judged for question in found.questions) else []),
-            *([f"{wording.count(number, 'caution')}: {FULL}."] if number else []),
+            *counted_cautions(number),
         ],
     )
 

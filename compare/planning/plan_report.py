@@ -19,7 +19,7 @@ from compare.planning.prediction import Predicted
 from compare.planning.projection import MAP_LINKS, MAP_REPLICAS, MAP_SPEEDS, MeasuredWinner, Projected, Winner
 from compare.reporting import document, plots
 from compare.reporting.document import Report
-from compare.reporting.screen import Bar, Chart, Paragraph, Screen
+from compare.reporting.screen import Bar, Chart, Paragraph, Screen, counted_cautions
 from compare.reporting.tables import Column, Table
 
 RESULTS_FILE, MACHINE_FILE, MEASURED_FOLDER = "plan.json", "machine.yaml", "measured"
@@ -97,7 +97,7 @@ def screen(plan: Plan) -> Screen:
         chart=_chart(plan, shown),
         remarks=[
             *([f"{count(unknown, 'layout')} cannot be predicted, or do not fit: {FULL}."] if unknown else []),
-            *([f"{count(cautions, 'caution')}: {FULL}."] if cautions else []),
+            *counted_cautions(cautions),
         ],
         next=[("how good it is", "the same command with --measure")] if plan.here and not plan.pairs else [],
     )

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from compare.core.statistics import POWER, VERDICT_PAIRS, resolution
 from compare.core.terminal import FULL
-from compare.core.verdict_words import UNBOUNDED, percent_words
+from compare.core.verdict_words import UNBOUNDED, difference_words, percent_words
 from compare.core.wording import command, count, percent, shortened
 from compare.judgement.measurements import TIMES
 from compare.regression.facts import PROOF, UNPROVED, UNWATCHED
@@ -155,7 +155,7 @@ def _against_itself(judged: Judgement, cautions: str) -> list[Line]:
     ratios = [each.change for each in judged.changes if each.adjusted_p is not None and not each.is_accuracy]
     least = resolution(ratios, judged.tested, one_look=judged.one_look)
     if judged.exit_code == EXIT_OK and least is not None:
-        lines.append(Line(f"A difference of {float(f'{100 * least:.2g}'):g} % is found in {percent(POWER)} of cases."))
+        lines.append(Line(f"A difference of {difference_words(least)} is found in {percent(POWER)} of cases."))
     return lines
 
 

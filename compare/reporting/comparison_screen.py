@@ -216,12 +216,7 @@ def _kind(row_ratio: RowRatio) -> str:
 
 
 def _times(row_ratio: RowRatio) -> str:
-    return _range(row_ratio.times[2])
-
-
-def _range(ratio: Ratio) -> str:
-    """`1.19 to 1.25`, or the value alone where there is no interval that says anything."""
-    return verdict_words.range_words(ratio) if ratio.is_bounded else f"{ratio.value:.2f}"
+    return verdict_words.bounded_words(row_ratio.times[2])
 
 
 def _parallel(ratios: Sequence[RowRatio], short: Mapping[str, str]) -> list[str]:
@@ -241,7 +236,7 @@ def _parallel(ratios: Sequence[RowRatio], short: Mapping[str, str]) -> list[str]
         if kind == "disturbed":
             said.append(f"no finding: other work disturbed {wording.listed(names, NAMED)}")
             continue
-        listed = [f"{name} {_range(each.judged.ratio)}" for name, each in zip(names, own, strict=True)]
+        listed = [f"{name} {verdict_words.bounded_words(each.judged.ratio)}" for name, each in zip(names, own, strict=True)]
         hardly = verdict_words.hardly(own[0].judged) if len(own) == 1 else ""
         said.append(f"{kind}: {wording.listed(listed, NAMED)}{' times as fast' if len(own) == 1 else ''}{hardly}")
     return said
@@ -251,12 +246,10 @@ def _target(summaries: Sequence[Summary], short: Mapping[str, str]) -> list[str]
     """Say how soon a validation accuracy was reached, where one was asked for."""
     asked = [(each, each.target) for each in summaries if each.target is not None and each.target.repeats]
     reached = sorted(
-        (target.seconds.median, f"{row.contestant} {short[row.id]}", target)
-        for row, target in asked
-        if target.seconds is not None
+        (target.seconds.median, f"{row.contestant} {short[row.id]}") for row, target in asked if target.seconds is not None
     )
     missed = [f"{row.contestant} {short[row.id]}" for row, target in asked if target.seconds is None]
-    said = [f"{name} {seconds:.2f} s" for seconds, name, _ in reached]
+    said = [f"{name} {seconds:.2f} s" for seconds, name in reached]
     if not asked:
         return []
     what = f"validation accuracy {asked[0][1].accuracy:g}"
@@ -422,7 +415,7 @@ def _against(summary: Summary, ratios: Sequence[RowRatio], found: Findings) -> t
     mark = "~" if judged.verdict == "no difference that matters" and not row_ratio.is_in_doubt else "?"
     if row_ratio.is_decided:
         mark = "+" if ratio.value >= 1.0 else "-"
-    return f"{rival} {_range(ratio)}", mark
+    return f"{rival} {verdict_words.bounded_words(ratio)}", mark
 
 
 def _next(stored: Stored, summaries: Sequence[Summary], ratios: Sequence[RowRatio], folder: Path) -> list[tuple[str, str]]:
@@ -452,7 +445,7 @@ def _remarks(stored: Stored, summaries: Sequence[Summary], ratios: Sequence[RowR
     tested = [each.judged for each in ratios if each.judged.p is not None]
     is_open = any(each.verdict == "no difference shown" and not each.disturbed for each in tested)
     if is_open and (least := resolution([each.ratio for each in tested], tested[0].family)) is not None:
-        difference = f"{float(f'{100 * least:.2g}'):g} %"
+        difference = verdict_words.difference_words(least)
         said.append(
             f"Not decided is not equal: at this noise, a difference of {difference} is found in {percent(POWER)} of cases."
         )

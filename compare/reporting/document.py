@@ -176,6 +176,9 @@ class Report:
             typer.echo(self.to_json())
             return
         console = terminal.stdout()
+        if self.screen and (folder or self.again) and not terminal.is_full():  # the rest is not printed, nor kept
+            typer.echo(self.first_screen(console, folder))
+            return
         with console.capture() as captured:
             self._print(console, folder)
         text = _without_blanks(captured.get())

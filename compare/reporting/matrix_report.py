@@ -24,7 +24,7 @@ from compare.judgement.summary import family
 from compare.reporting import comparison_plots, comparison_report, document
 from compare.reporting.comparison_report import Compared
 from compare.reporting.document import Mark, Report, Section, anew
-from compare.reporting.screen import Paragraph, Screen
+from compare.reporting.screen import Paragraph, Screen, counted_cautions
 from compare.reporting.tables import Column, Table
 
 RESULTS_FILE = "results.json"
@@ -168,7 +168,7 @@ def _screen(made: Read, found: Sequence[Win], bad: Sequence[str], cautions: int)
             ),
         ],
         table=replace(table, columns=tuple(column for column in table.columns if column.key != "p")),
-        remarks=[f"{wording.count(cautions, 'caution')}: {FULL}."] * bool(cautions),
+        remarks=counted_cautions(cautions),
     )
 
 

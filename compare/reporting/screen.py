@@ -139,6 +139,11 @@ class Screen:
         return made
 
 
+def counted_cautions(number: int) -> list[str]:
+    """A remark: how many cautions only the whole report has. Empty if there are none."""
+    return [f"{wording.count(number, 'caution')}: {FULL}."] if number else []
+
+
 def _in_lines(parts: Sequence[str], width: int) -> list[str]:
     """Parts of a line, in as many lines as they need."""
     lines: list[str] = []

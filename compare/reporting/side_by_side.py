@@ -14,7 +14,7 @@ from compare.core.differences import relative_difference
 from compare.core.errors import FolderError
 from compare.core.statistics import VERDICT_PAIRS, Judged, Ratio, unpaired_ratio, verdicts
 from compare.core.terminal import FULL
-from compare.core.verdict_words import family_words, interval_words, range_words, surety, word
+from compare.core.verdict_words import bounded_words, family_words, interval_words, surety, word
 from compare.execution import store
 from compare.judgement import cautions, conditions
 from compare.judgement.findings import pairs
@@ -26,7 +26,7 @@ from compare.judgement.verdict_sentences import MAKE_AGAIN, doubt_of, unproved
 from compare.reporting import comparison_report, document, tables
 from compare.reporting.comparison_report import Compared
 from compare.reporting.document import Mark, Report
-from compare.reporting.screen import Paragraph, Screen
+from compare.reporting.screen import Paragraph, Screen, counted_cautions
 from compare.reporting.tables import RUN, Cell, Column, Table
 
 KIND = "side by side"
@@ -152,7 +152,7 @@ def _screen(
             Paragraph("Trouble", [*unsigned, *by_title.get(_MISSING, [])], "bad"),
         ],
         table=replace(seconds, columns=tuple(each for each in seconds.columns if each.key in kept)),
-        remarks=[f"{wording.count(len(by_title[_CAUTIONS]), 'caution')}: {FULL}."] if _CAUTIONS in by_title else [],
+        remarks=counted_cautions(len(by_title.get(_CAUTIONS, []))),
     )
 
 
@@ -172,8 +172,7 @@ def _faster(
         elif ours.id in judged:
             each = judged[ours.id]
             kind = word(each, above="B is faster than A", below="B is slower than A", neither=each.verdict)
-            times = range_words(each.ratio) if each.ratio.is_bounded else f"{each.ratio.value:.2f}"
-            kinds.setdefault(f"{kind} (times as fast as A)", []).append(f"{ours.name} {times}")
+            kinds.setdefault(f"{kind} (times as fast as A)", []).append(f"{ours.name} {bounded_words(each.ratio)}")
     return [f"{kind}: {wording.listed(names, 4)}" for kind, names in kinds.items()]
 
 

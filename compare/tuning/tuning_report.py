@@ -13,7 +13,7 @@ from compare.core.wording import count
 from compare.judgement.row_figures import DISTURBED
 from compare.reporting import document
 from compare.reporting.document import Mark, Report
-from compare.reporting.screen import Paragraph, Screen
+from compare.reporting.screen import Paragraph, Screen, counted_cautions
 from compare.reporting.tables import Cell, Column, Table
 from compare.tuning import search_space, tuning_findings, tuning_plots, tuning_sentences
 from compare.tuning.records import STATES, Tuned, Tuning
@@ -88,7 +88,7 @@ def screen(tuned: Tuned, found: Findings, folder: Path) -> Screen:
                 if number
                 else []
             ),
-            *([f"{count(cautions, 'caution')}: {FULL}."] if cautions else []),
+            *counted_cautions(cautions),
         ],
         next=[] if tuned.done else [("resume", wording.command("tune", "--resume", str(folder)))],
     )

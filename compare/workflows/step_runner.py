@@ -21,11 +21,10 @@ from common.machine.machine import Facts
 from compare.core import exits, wording
 from compare.core.errors import FolderError, LaunchError
 from compare.core.interrupt import Interrupted
-from compare.core.terminal import FULL
 from compare.execution import code_digest, results_folder, signing, store
 from compare.reporting import document, tables
 from compare.reporting.document import COMPARE, SET_UP, Mark, Report, Section
-from compare.reporting.screen import Paragraph
+from compare.reporting.screen import Paragraph, counted_cautions
 from compare.reporting.tables import Column, Table
 
 SCHEMA_VERSION = 1
@@ -306,7 +305,7 @@ def trouble(done: Sequence[Done], *more: str) -> Paragraph:
 def remarks(done: Sequence[Done]) -> list[str]:
     """How many cautions the steps have, for the first screen."""
     number = sum(len(said) for each in done for heading, said in each.part.findings if heading == "Cautions")
-    return [f"{wording.count(number, 'caution')}: {FULL}."] if number else []
+    return counted_cautions(number)
 
 
 def on_the_data(source: str) -> list[str]:
