@@ -15,6 +15,7 @@ import pydantic
 from common.artifacts import checked_arrays, records
 from common.artifacts.records import RecordError
 from common.artifacts.schema import EpochRecord, Phases
+from common.errors import UserError
 from common.frozen import Exact, Frozen
 from common.machine.interference import Usage
 from common.models.weights import Weights
@@ -26,7 +27,7 @@ _IDS = "ids"
 _STATE, _BEST = "state/", "best/"
 
 
-class CheckpointError(ValueError):
+class CheckpointError(UserError, ValueError):
     """A run cannot resume from a checkpoint: torn, changed, or of another run."""
 
 
@@ -105,7 +106,7 @@ def load(directory: Path) -> Checkpoint:
     if not path.exists():
         raise CheckpointError("no checkpoint had been made")
     try:
-        words, arrays = checked_arrays.read(path, what="checkpoint", version=_VERSION)
+        words, arrays = checked_arrays.read(path, kind="checkpoint", version=_VERSION)
     except RecordError as error:
         raise CheckpointError(str(error).rstrip(".")) from None  # it is quoted within a sentence
     return _parsed(words.get("progress", ""), arrays, path)

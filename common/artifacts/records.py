@@ -9,6 +9,7 @@ import pydantic
 from pydantic import BaseModel
 
 from common.artifacts import atomic_files
+from common.errors import UserError
 from common.machine import plain_file
 from common.machine.plain_file import PlainFileError
 
@@ -21,7 +22,7 @@ A plan of 10,000 repeats of 20 rows takes 60 MB if each run was made again.
 """
 
 
-class RecordError(ValueError):
+class RecordError(UserError, ValueError):
     """A stored record cannot be read: missing, torn, changed since, or of another version. The message names its path."""
 
 
@@ -62,8 +63,8 @@ def read(
         whole = atomic_files.without_checksum(content)
         if whole is not None and (record := _of_version(whole, model, version)) is not None:
             return record
-        values = atomic_files.parsed(content)
-        if not atomic_files.is_unchanged(values):
+        values = atomic_files.parse_json(content)
+        if not atomic_files.pop_valid_checksum(values):
             raise raises(changed(path, again))
         found = values.get("schema_version")
         if version is not None and found != version:

@@ -7,6 +7,7 @@ from typing import Any, Literal, Self
 import pydantic
 from pydantic import Field
 
+from common.errors import UserError
 from common.frozen import Count, Exact, Moment, Seconds
 from common.machine.machine import Facts
 from common.machine.rates import DeviceRates
@@ -23,7 +24,7 @@ INTERRUPTED = "interrupted"
 Status = Literal["ok", "failed", "diverged", "killed", "not parallel", "not available"]
 
 
-class ResultError(ValueError):
+class ResultError(UserError, ValueError):
     """A stored result cannot be read: torn, of another version, or not a result."""
 
 

@@ -10,10 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.data.decoding.encoded import Encoded
+from common.errors import UserError
 
 
-class DataRefused(ValueError):
+class DataRefused(UserError, ValueError):
     """The data cannot be used. The message names the file or field, the value received and the fix."""
+
+    exit_code = 4
 
 
 class BadFile(DataRefused):

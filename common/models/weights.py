@@ -13,6 +13,7 @@ import numpy.typing as npt
 import safetensors
 import safetensors.numpy
 
+from common.errors import UserError
 from common.models.architectures import Architecture, Parameter
 
 Weights = dict[str, npt.NDArray[np.floating]]
@@ -20,7 +21,7 @@ GivenWeights = Mapping[str, npt.NDArray[np.floating]]
 """Weights that are only read."""
 
 
-class WeightsError(ValueError):
+class WeightsError(UserError, ValueError):
     """A file of weights cannot be read, or does not fit the architecture."""
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 
+from common.errors import UserError
+
 _LONGEST_VALUE = 200
 
 NAMES_ELSEWHERE = {
@@ -58,7 +60,7 @@ NAMES_ELSEWHERE = {
 """Names that PyTorch, Lightning, Keras, scikit-learn and many scripts have for fields of the spec."""
 
 
-class SpecError(ValueError):
+class SpecError(UserError, ValueError):
     """A spec was refused. The message names the field, the value received, and the fix."""
 
 

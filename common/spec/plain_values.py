@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, cast
 
 import yaml
 
+from common.errors import UserError
 from common.machine import plain_file
 
 MAX_BYTES = 2**17
@@ -30,7 +31,7 @@ _TOO_LONG = f"it has a number of more than {MAX_DIGITS} digits"
 _LONGEST_FAULT = 500
 
 
-class PlainValuesError(ValueError):
+class PlainValuesError(UserError, ValueError):
     """A text holds no plain values, or exceeds a limit. The message is the end of a sentence."""
 
 

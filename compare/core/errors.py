@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from common.errors import UserError
 
-class LaunchError(RuntimeError):
+
+class LaunchError(UserError, RuntimeError):
     """A twin cannot be started, or its answer is malformed."""
+
+    exit_code = 1
 
 
 class UnfitError(LaunchError):
     """An interpreter is missing or broken, or has no version of Python or of a framework that the suite supports."""
 
+    exit_code = 2
 
-class FolderError(ValueError):
+
+class FolderError(UserError, ValueError):
     """A results folder cannot be used. The message says why and what to do."""

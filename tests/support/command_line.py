@@ -1,0 +1,65 @@
+"""The command line: in this process, or in one of its own."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from typer.testing import CliRunner
+
+from common.errors import UserError
+from compare.__main__ import app
+from tests.support import processes
+from tests.support.processes import Finished
+
+
+@dataclass(frozen=True)
+class Ended(Finished):
+    """A command that ran in this process."""
+
+    interleaved: str = ""
+    """Both outputs as a terminal would show them."""
+    exception: BaseException | None = None
+    """The error that the command did not handle. None: there was none."""
+
+    @property
+    def output(self) -> str:
+        return self.interleaved
+
+    @property
+    def refusal(self) -> UserError:
+        """The message on standard error, to be read by its parts."""
+        return UserError(self.stderr.strip())
+
+    def succeeded(self) -> Ended:
+        """Return this. Fail with its output, or raise its exception, if it did not end with exit code 0."""
+        if self.exception is not None and not isinstance(self.exception, SystemExit):
+            raise self.exception
+        assert self.exit_code == 0, f"exit code {self.exit_code}\n{self.output}"
+        return self
+
+
+def convtwins(*words: object, stdin: str | None = None, **variables: str | None) -> Ended:
+    """Run `convtwins WORDS` in this process.
+
+    Args:
+        words: what stands behind the command's name.
+        stdin: text for standard input.
+        variables: environment variables; None removes one.
+    """
+    result = CliRunner().invoke(app, list(map(str, words)), input=stdin, env=variables)
+    return Ended(result.exit_code, result.stdout, result.stderr, result.output, result.exception)
+
+
+def convtwins_json(*words: object, exit_code: int = 0) -> Any:
+    """Run `convtwins WORDS --json` in this process and return the value it prints."""
+    ended = convtwins(*words, "--json")
+    assert ended.exit_code == exit_code, f"exit code {ended.exit_code}\n{ended.output}"
+    return json.loads(ended.stdout)
+
+
+def convtwins_process(*words: object, **how: Any) -> Finished:
+    """Run `convtwins WORDS` in a process of its own. `how` is that of `processes.run`."""
+    return processes.run([sys.executable, "-m", "compare", *words], **how)

@@ -1,0 +1,59 @@
+"""Refusals, held to their parts and not to their sentences."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+
+import pytest
+
+from common.errors import UserError
+from tests.support.command_line import Ended
+
+
+class Caught:
+    """The error that a block of `refused` raised. It is set when the block has ended."""
+
+    error: UserError
+
+
+@contextmanager
+def refused(
+    kind: type[UserError] = UserError, *, field: str | None = None, received: object = None, fix: object | Sequence[object] = ()
+) -> Generator[Caught]:
+    """Assert that the block raises an error of a kind, with these parts.
+
+    Args:
+        kind: the class of the error.
+        field: the field, option or file that the problem names as a whole word; None: any.
+        received: the value that was received, as the text writes it or as an object; None: any, or none.
+        fix: one or several values that the advice names as whole words; none: any advice.
+    """
+    caught = Caught()
+    with pytest.raises(kind) as information:
+        yield caught
+    caught.error = information.value
+    check(caught.error, field=field, received=received, fix=fix)
+
+
+def check(error: UserError, *, field: str | None = None, received: object = None, fix: object | Sequence[object] = ()) -> None:
+    """Assert the parts of an error, as `refused` does. An error that names a value also says what to do."""
+    text = str(error)
+    assert field is None or _names(error.problem, field), f"the problem does not name {field}: {text}"
+    if received is not None:
+        assert error.received is not None, f"no value is said to be received: {text}"
+        assert _names(error.received, str(received)), f"not {received} is said to be received: {text}"
+    for value in [fix] if isinstance(fix, str) or not isinstance(fix, Sequence) else fix:
+        assert _names(error.fix or text, str(value)), f"the advice does not name {value}: {text}"
+
+
+def check_ended(ended: Ended, *, exit_code: int = 2, **parts: object) -> None:
+    """Assert that a command ended with a refusal of these parts, and printed nothing else."""
+    assert ended.exit_code == exit_code, f"exit code {ended.exit_code}\n{ended.output}"
+    check(ended.refusal, **parts)  # type: ignore[arg-type]
+
+
+def _names(text: str, word: str) -> bool:
+    """Whether a text has a word that no letter or digit follows or precedes."""
+    return re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text) is not None
