@@ -37,7 +37,7 @@ from compare.core.presets import Preset
 from compare.core.statistics import VERDICT_PAIRS, Estimate, Ratio, of_differences, paired_ratio
 from compare.core.verdict_words import interval_words
 from compare.execution import launch
-from compare.execution.best_switches import Best
+from compare.execution.best_switches import BestSwitches
 from compare.execution.interleaving import turn
 from compare.execution.store import Stored
 from compare.judgement.run_figures import epoch_seconds, images_per_second
@@ -318,7 +318,7 @@ def _modes(frameworks: list[str], pairs: int, folder: Path) -> Stored:
 
 def _searched(
     framework: str, model: str, image_size: int, batch_size: int, options: dict[str, object], folder: Path
-) -> tuple[Best, list[Step]]:
+) -> tuple[BestSwitches, list[Step]]:
     """What a search with these options finds, and its ladder; what is stored for `--switches best` stays as it is."""
     words: dict[str, object] = {
         "model": model,
@@ -334,10 +334,10 @@ def _searched(
     printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     told = json.loads(printed)["frameworks"][framework]
     ladder = [Step.model_validate(step) for step in told["ladder"]]
-    return Best.model_validate(told["best"], context={"recorded": True}), ladder
+    return BestSwitches.model_validate(told["best"], context={"recorded": True}), ladder
 
 
-def _best_over_fair(best: Best, rounds: int, runs: Runs) -> Ratio | None:
+def _best_over_fair(best: BestSwitches, rounds: int, runs: Runs) -> Ratio | None:
     """What the switches gain, in rounds of their own: of those in which they were found, the ratio would be too large."""
     if not best.options:
         return None
@@ -351,7 +351,7 @@ def _best_over_fair(best: Best, rounds: int, runs: Runs) -> Ratio | None:
     return paired_ratio(found)
 
 
-def _waits(best: Best, rounds: int, runs: Runs) -> Estimate:
+def _waits(best: BestSwitches, rounds: int, runs: Runs) -> Estimate:
     """The part of whole trainings that waits for input, cached and inline."""
     parts: list[float] = []
     for _ in range(rounds):
@@ -361,7 +361,7 @@ def _waits(best: Best, rounds: int, runs: Runs) -> Estimate:
     return of_differences(parts)
 
 
-def _short(best: Best, **fields: Any) -> dict[str, Any]:
+def _short(best: BestSwitches, **fields: Any) -> dict[str, Any]:
     data = best.spec.data.model_dump() | {"limit": EPOCH_STEPS * best.spec.global_batch_size}
     return best.spec.model_dump() | {"data": data, "checkpoint_seconds": None} | fields
 

@@ -8,17 +8,17 @@ from pathlib import Path
 from common.artifacts import event_log, results
 from compare.execution import launch, store
 from compare.execution.matrix import Row
-from tests.compare import made
+from tests.support import comparisons
 
 MODES, REPEATS = ("serial", "data_parallel", "multi_process", "parameter_server"), 1250
-ROWS = [made.row(framework, mode) for framework in ("pytorch", "tensorflow") for mode in MODES]
+ROWS = [comparisons.row(framework, mode) for framework in ("pytorch", "tensorflow") for mode in MODES]
 RUNS = len(ROWS) * REPEATS
 EPOCHS = 10
 
 
 def stored(folder: Path) -> None:
     """Store them."""
-    store.write_plan(folder, made.comparison(ROWS, REPEATS))
+    store.write_plan(folder, comparisons.comparison(ROWS, REPEATS))
     for row in ROWS:
         for repeat in range(REPEATS):
             _store(folder, row, repeat)
@@ -44,8 +44,8 @@ def seconds(folder: Path, rounds: int) -> list[float]:
 
 def _store(folder: Path, row: Row, repeat: int) -> None:
     pace = 1.0 + 0.01 * (repeat % 7)
-    run = made.good(row, pace, repeat)
-    run = run.model_copy(update={"epochs": [made.epoch(number + 1, pace) for number in range(EPOCHS)]})
+    run = comparisons.good(row, pace, repeat)
+    run = run.model_copy(update={"epochs": [comparisons.epoch(number + 1, pace) for number in range(EPOCHS)]})
     directory = store.run_folder(folder, row.id, repeat)
     directory.mkdir(parents=True)
     # As `results.save` does, but for the wait until each of so many files is on the disk.

@@ -10,7 +10,7 @@ from compare.judgement.summary import summarize
 from compare.reporting import comparison_report
 from compare.reporting.comparison_report import Compared
 from tests.browser.chromium import Chromium
-from tests.compare import made
+from tests.support import comparisons
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
@@ -28,13 +28,13 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
 @pytest.fixture(scope="session")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of a comparison all of whose text from outside is hostile."""
-    return write(made.hostile(), tmp_path_factory.mktemp("report"))
+    return write(comparisons.hostile(), tmp_path_factory.mktemp("report"))
 
 
 @pytest.fixture(scope="session")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same of data with 38 classes."""
-    return write(made.hostile(38), tmp_path_factory.mktemp("many"))
+    return write(comparisons.hostile(38), tmp_path_factory.mktemp("many"))
 
 
 def write(stored: Stored, folder: Path) -> Path:

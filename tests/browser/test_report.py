@@ -12,7 +12,7 @@ from compare.reporting import live, side_by_side
 from compare.reporting.comparison_report import read
 from tests.browser.chromium import Chromium
 from tests.browser.conftest import write
-from tests.compare import made
+from tests.support import comparisons
 
 
 @pytest.mark.parametrize("dark", [False, True])
@@ -41,7 +41,7 @@ def test_hostile_names_are_shown_and_do_nothing(browser: Chromium, page: Path) -
     assert browser.evaluate("[...document.links].every(link => link.getAttribute('href').startsWith('#'))")
     text = browser.evaluate("document.body.textContent")
     for number in (0, 2, 4, 5):
-        assert made.HOSTILE[number] in text
+        assert comparisons.HOSTILE[number] in text
     assert "49" not in browser.evaluate("[...document.querySelectorAll('.heat th')].map(head => head.textContent).join(' ')")
     assert "\u202e" not in text and "\x1b" not in text
 
@@ -140,8 +140,8 @@ def test_paper_has_the_whole_page_in_light_colours(browser: Chromium, page: Path
 
 
 def test_two_comparisons_side_by_side_are_as_safe(browser: Chromium, page: Path, tmp_path: Path) -> None:
-    folder = made.stored_in(made.hostile(), tmp_path / "a")
-    other = made.stored_in(made.hostile(), tmp_path / "b")
+    folder = comparisons.stored_in(comparisons.hostile(), tmp_path / "a")
+    other = comparisons.stored_in(comparisons.hostile(), tmp_path / "b")
     pair = side_by_side.report((folder, other), (read(folder), read(other)), tmp_path / "out")
     assert pair.write(tmp_path / "out") is None
     browser.open(tmp_path / "out" / pair.page_file)
@@ -151,10 +151,10 @@ def test_two_comparisons_side_by_side_are_as_safe(browser: Chromium, page: Path,
 
 def test_the_live_page_shows_curves_and_loads_itself_again(browser: Chromium, tmp_path: Path) -> None:
     with display(Console(file=io.StringIO())) as terminal:
-        shown = live.Live(terminal, tmp_path, made.HOSTILE[0])
+        shown = live.Live(terminal, tmp_path, comparisons.HOSTILE[0])
         shown.plan(["a", "b"])
-        shown.begin("a", made.HOSTILE[1])
-        shown.end(made.good(made.row("pytorch"), 1.0))
+        shown.begin("a", comparisons.HOSTILE[1])
+        shown.end(comparisons.good(comparisons.row("pytorch"), 1.0))
         shown.finish("All runs have ended.")
     browser.open(tmp_path / live.PAGE_FILE)
     assert browser.complaints == [] and browser.evaluate("document.images.length + document.scripts.length") == 0
@@ -254,13 +254,15 @@ def test_charts_have_no_button_on_paper_or_without_their_script(browser: Chromiu
 
 
 def test_hostile_names_in_a_chart_are_text(browser: Chromium, tmp_path: Path) -> None:
-    stored = made.hostile()
-    rows = [row.model_copy(update={"contestant": made.HOSTILE[number]}) for number, row in enumerate(stored.comparison.rows)]
+    stored = comparisons.hostile()
+    rows = [
+        row.model_copy(update={"contestant": comparisons.HOSTILE[number]}) for number, row in enumerate(stored.comparison.rows)
+    ]
     hostile = stored.model_copy(update={"comparison": stored.comparison.model_copy(update={"rows": rows})})
     browser.open(write(hostile, tmp_path))
     _chart(browser, "seconds per epoch")
-    assert made.HOSTILE[1] in browser.evaluate("[...figure.querySelectorAll('button')].map(each => each.textContent)")
+    assert comparisons.HOSTILE[1] in browser.evaluate("[...figure.querySelectorAll('button')].map(each => each.textContent)")
     browser.evaluate("figure.focus()")
-    assert browser.evaluate("said()").startswith(f"{made.HOSTILE[0]} serial")
+    assert browser.evaluate("said()").startswith(f"{comparisons.HOSTILE[0]} serial")
     assert browser.evaluate("[document.scripts.length, document.images.length]") == [1, 0]
     assert browser.evaluate("document.title") != "run" and browser.complaints == []

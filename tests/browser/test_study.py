@@ -11,34 +11,34 @@ from compare.judgement.summary import summarize
 from compare.reporting import comparison_plots, comparison_tables, plots
 from compare.reporting.document import Mark, Report, Section
 from tests.browser.chromium import Chromium
-from tests.compare import made
+from tests.support import comparisons
 
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two steps with the same plots, one of them with a picture, all text from outside hostile."""
     folder = tmp_path_factory.mktemp("study")
-    summaries = summarize(made.hostile())
+    summaries = summarize(comparisons.hostile())
     written = plots.write_all(comparison_plots.drawings(summaries), folder / "plots")
     drawn = [f"plots/{path.name}" for path in written if path.suffix == ".svg"]
     Image.fromarray(np.full((40, 2000, 3), 90, np.uint8)).save(folder / "sheet.png")
     first = Section(
         name="explore",
-        title=made.HOSTILE[0],
-        findings=[(made.HOSTILE[2], [made.HOSTILE[4]])],
+        title=comparisons.HOSTILE[0],
+        findings=[(comparisons.HOSTILE[2], [comparisons.HOSTILE[4]])],
         tables=comparison_tables.documents(summaries),
         pictures=[*drawn, "sheet.png"],
-        conclusions=[made.HOSTILE[5]],
-        more=[made.HOSTILE[0]],
+        conclusions=[comparisons.HOSTILE[5]],
+        more=[comparisons.HOSTILE[0]],
     )
     whole = Report(
-        title=made.HOSTILE[0],
+        title=comparisons.HOSTILE[0],
         overline="Study",
-        facts=[made.HOSTILE[2]],
+        facts=[comparisons.HOSTILE[2]],
         marks=[Mark("Steps", "2 of 2", "good")],
-        findings=[(made.HOSTILE[0], [made.HOSTILE[5]])],
+        findings=[(comparisons.HOSTILE[0], [comparisons.HOSTILE[5]])],
         sections=[first, replace(first, name="pretrain")],
-        commands=[(made.HOSTILE[2], made.HOSTILE[4])],
+        commands=[(comparisons.HOSTILE[2], comparisons.HOSTILE[4])],
     )
     page = folder / "report.html"
     page.write_text(whole.to_html(folder), encoding="utf-8")

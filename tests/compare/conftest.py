@@ -57,7 +57,7 @@ def fake_twins(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """Two frameworks that only pretend, on a machine of four cores; yields the patcher, to set how they behave."""
     monkeypatch.setattr(launch, "FRAMEWORKS", dict(FAKES))
     monkeypatch.setattr(machine, "available_cores", lambda: 4)
-    monkeypatch.setattr(rates, "measured", measured_rates)
+    monkeypatch.setattr(rates, "measure_in_subprocess", measured_rates)
     # As they describe themselves when asked, which takes a process each.
     launch.DESCRIPTIONS.clear()
     launch.DESCRIPTIONS.update({framework: fake.describe(framework, {}) for framework in launch.FRAMEWORKS})

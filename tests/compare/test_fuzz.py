@@ -48,7 +48,7 @@ from compare.regression import history
 from compare.reporting import comparison_report
 from compare.workflows.study_file import SCALES, Study
 from tests.common.data.sources import test_archives
-from tests.compare import made
+from tests.support import comparisons
 
 PROJECT = Path(__file__).parents[2]
 REFUSALS = (SpecError, FolderError, DataRefused, BadFile, CheckpointError, WeightsError)
@@ -176,7 +176,7 @@ def plan_a_comparison(path: Path | None, asked: list[str]) -> None:
         chosen = run_settings.settings(None, path, {}, asked)
         for mode in (*chosen.modes, "hybrid_tensor", "parameter_server"):
             with refused_at_most():
-                matrix.rows(chosen.values, ["pytorch"], [mode], chosen.replicas, chosen.workers, chosen.levels)
+                matrix.build_rows(chosen.values, ["pytorch"], [mode], chosen.replicas, chosen.workers, chosen.levels)
 
 
 @contextmanager
@@ -207,7 +207,7 @@ def check_paper(text: tuple[str, str]) -> None:
 @cache
 def comparison() -> tuple[Any, dict[str, Any]]:
     """The plan of a comparison and its results by folder, plain."""
-    stored = made.repeated(1)
+    stored = comparisons.repeated(1)
     runs = {
         store.run_folder(Path(), row, repeat).as_posix(): json.loads(result.model_dump_json())
         for row, repeats in stored.runs.items()
@@ -313,7 +313,7 @@ def check_archive(content: bytes) -> None:
 @cache
 def good_checkpoint() -> tuple[dict[str, Any], dict[str, Any]]:
     """(metadata, arrays), plain."""
-    found = made.checkpoint()
+    found = comparisons.checkpoint()
     progress = json.loads(found.progress.model_dump_json())
     return {"version": "2", "progress": progress}, {"ids": found.ids, "state/kernel": found.state["kernel"]}
 

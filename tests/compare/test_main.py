@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from compare.__main__ import MODULES, _help_of, app
 from compare.execution import launch
-from tests.compare import made
+from tests.support import comparisons
 
 FULL = Path("/dev/full")
 
@@ -139,7 +139,7 @@ def test_a_number_out_of_range_is_refused_by_its_name_with_what_was_received(
     ],
 )
 def test_a_reader_that_has_seen_enough_ends_the_command_quietly(words: list[str], tmp_path: Path) -> None:
-    made.stored_in(made.repeated(), tmp_path / "results")
+    comparisons.stored_in(comparisons.repeated(), tmp_path / "results")
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "w") as pipe:
@@ -204,7 +204,7 @@ def test_a_current_folder_that_was_removed_is_said(tmp_path: Path) -> None:
 
 
 def test_a_width_of_zero_and_the_backend_of_a_notebook_do_not_mislead(tmp_path: Path) -> None:
-    made.stored_in(made.repeated(), tmp_path / "results")
+    comparisons.stored_in(comparisons.repeated(), tmp_path / "results")
     misled = {"COLUMNS": "0", "MPLBACKEND": "module://a_package_of_the_notebook"}
     done = started("report", tmp_path / "results", environment=misled, stdout=subprocess.PIPE)
     assert done.returncode == 0 and "report.html" in done.stdout, done.stderr

@@ -11,7 +11,7 @@ from common.spec import Spec
 from compare.__main__ import app
 from compare.execution import cells
 from compare.schema import schemas
-from tests.compare import made
+from tests.support import comparisons
 
 
 def faults(which: str, values: Any) -> list[str]:
@@ -62,7 +62,7 @@ def test_a_field_of_a_matrix_may_be_a_list_of_what_it_may_be(field: str) -> None
 @pytest.mark.parametrize(("which", "path"), [("comparison", "compare.json"), ("result", "runs/*/result.json")])
 def test_a_stored_record_has_no_field_that_its_schema_lacks(which: str, path: str, tmp_path: Path) -> None:
     schema = schemas()[which]
-    files = sorted(made.stored_in(made.observed(), tmp_path).glob(path))
+    files = sorted(comparisons.stored_in(comparisons.observed(), tmp_path).glob(path))
     assert files
     for file in files:
         values = json.loads(file.read_text())

@@ -217,7 +217,7 @@ def test_a_spec_file_is_proved_as_run_times_it(
     asked = _proofs_asked_for(monkeypatch)
     CliRunner().invoke(app, ["parity", "--spec", str(path), *words])
     settings = run_settings.settings(None, path, {}, list(words[1::2]))
-    rows = matrix.judge(
+    rows = matrix.check_rows(
         comparison_plan.Request(settings, ["pytorch", "tensorflow"], None, prove=True).lay_out(
             settings, ["pytorch", "tensorflow"]
         ),

@@ -27,11 +27,11 @@ def nobody_entered(twins: FakeTwins, monkeypatch: pytest.MonkeyPatch) -> Iterato
     monkeypatch.setattr(ladder._Ladder, "single_steps", lambda *arguments: [])
     twins.described["options"] = OPTIONS
     yield
-    contestants.leave()
+    contestants.clear_registry()
 
 
 def prove(tmp_path: Path, **switches: str) -> Proof:
-    contestants.enter(
+    contestants.register(
         [Contestant(name="usual", twin="pytorch"), Contestant(name="own", twin="pytorch", switches=dict(switches))]
     )
     timed = spec.build({"model": "simple_cnn"})
@@ -81,10 +81,10 @@ def test_a_proof_is_not_remembered_for_another_contestant_of_the_same_name(twins
         return remembered.key(base, ["own", "pytorch"], [], 2)
 
     own = Contestant(name="own", twin="pytorch")
-    contestants.enter([own])
+    contestants.register([own])
     before = key()
     assert key() == before
-    contestants.enter([Contestant(**{**own.model_dump(), **changed})])
+    contestants.register([Contestant(**{**own.model_dump(), **changed})])
     assert key() != before
 
 

@@ -40,7 +40,7 @@ def entered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(launch, "DESCRIPTIONS", {})
     contestants.choose(["pytorch"], [f"jax=jax@{PYTHON}"], {}, launch.FRAMEWORKS)
     yield
-    contestants.leave()
+    contestants.clear_registry()
 
 
 @pytest.mark.parametrize("check", ["describe", "training"])

@@ -171,7 +171,7 @@ def test_one_update_alone_is_no_proof(twins: FakeTwins, tmp_path: Path) -> None:
     shown = [each.model_copy(update={"status": "shown"}) if ": gradients" in each.name else each for each in proof.rungs]
     without = proof.model_copy(update={"rungs": shown})
     assert without.sentence.startswith("not claimed: ") and "one update alone was judged" in without.sentence
-    rows = [matrix.row(name, name, timed()) for name in ("pytorch", "tensorflow")]
+    rows = [matrix.build_row(name, name, timed()) for name in ("pytorch", "tensorflow")]
     assert set(timed_rows.row_verdicts(without, rows).values()) == {without.verdict} == {"not claimed"}
 
 
@@ -432,7 +432,7 @@ def test_a_level_that_leaves_fewer_digits_is_not_claimed(twins: FakeTwins, tmp_p
 def laid_out(monkeypatch: pytest.MonkeyPatch, modes: Sequence[str] = MODES, **options: Any) -> list[Row]:
     monkeypatch.setattr(machine, "available_cores", lambda: 2)
     values = {"model": "simple_cnn", "width": 0.25, "cores": 2, "global_batch_size": 8, "data": {"limit": 20}}
-    return matrix.rows(values, ("pytorch", "tensorflow"), modes, 2, **options)
+    return matrix.build_rows(values, ("pytorch", "tensorflow"), modes, 2, **options)
 
 
 def row_verdicts(tmp_path: Path, rows: Sequence[Row]) -> dict[str, str]:

@@ -24,7 +24,7 @@ from compare.proof import spot_checks
 from compare.proof.augmentation import augmented
 from compare.proof.certificate import Rung
 from compare.proof.spot_checks import Timed
-from tests.compare import made as compared
+from tests.support import comparisons
 
 VALUES: dict[str, Any] = {
     "model": "simple_cnn",
@@ -206,7 +206,9 @@ def test_an_honest_run_has_no_fault(framework: str, changes: dict[str, Any], tmp
     assert not found.faults and found.computed
 
 
-SYNCHRONOUS = [name for name in spec.VARIANTS if spec.build(spec.with_variant({**VALUES, "cores": 2}, name, 2)).departs is None]
+SYNCHRONOUS = [
+    name for name in spec.VARIANTS if spec.build(spec.with_variant({**VALUES, "cores": 2}, name, 2)).not_serial_because is None
+]
 SMALL = {"data": {"source": "digits", "limit": 100}, "epochs": 3, "width": 0.125}
 
 
@@ -227,11 +229,11 @@ def test_ten_honest_runs_have_no_fault(framework: str, changes: dict[str, Any], 
 
 def first_losses(pytorch: float, tensorflow: float) -> list[Rung]:
     """Of a serial run with these first losses, times the right one."""
-    rows = [compared.row(name) for name in ("pytorch", "tensorflow")]
+    rows = [comparisons.row(name) for name in ("pytorch", "tensorflow")]
     right = 3.4643948  # of both frameworks, `first_step_loss` of the run
     losses = {"pytorch": pytorch * right, "tensorflow": tensorflow * right}
-    runs = {row.id: {0: compared.good(row, 1.0, first_step_loss=losses[row.contestant])} for row in rows}
-    stored = store.Stored(comparison=compared.comparison(rows), runs=runs, set_aside=[])
+    runs = {row.id: {0: comparisons.good(row, 1.0, first_step_loss=losses[row.contestant])} for row in rows}
+    stored = store.Stored(comparison=comparisons.comparison(rows), runs=runs, set_aside=[])
     return spot_checks.first_losses(stored)
 
 
@@ -303,9 +305,9 @@ def test_a_fingerprint_has_every_pixel_label_rate_and_place(size: int) -> None:
 
 
 def test_a_row_is_proved_only_if_its_own_runs_are() -> None:
-    row = compared.row("pytorch")
-    runs: Any = {f"row-{number}": {0: compared.good(row, 1.0)} for number in range(6)}
-    runs["row-0"][1] = runs["row-4"][1] = compared.good(row, 1.0, 1)
+    row = comparisons.row("pytorch")
+    runs: Any = {f"row-{number}": {0: comparisons.good(row, 1.0)} for number in range(6)}
+    runs["row-0"][1] = runs["row-4"][1] = comparisons.good(row, 1.0, 1)
     proof = dict.fromkeys(runs, IN_FLOAT64) | {"row-3": "not claimed"}
     checks = [
         SpotCheck(row="row-0", repeat=0, faults=["step 3: 2 labels are not those of the source"]),

@@ -21,9 +21,9 @@ ENVIRONMENTS = [word for word in os.environ.get("CONVTWINS_VERSIONS", "").split(
 @pytest.fixture(autouse=True)
 def nobody_entered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(launch, "DESCRIPTIONS", {})
-    contestants.leave()
+    contestants.clear_registry()
     yield
-    contestants.leave()
+    contestants.clear_registry()
 
 
 @pytest.mark.slow
@@ -33,7 +33,7 @@ def nobody_entered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_another_version_trains_as_the_pinned_one_does(place: str, optimizer: str, tmp_path: Path) -> None:
     twins: list[str] = []
     for twin in launch.FRAMEWORKS:
-        contestants.enter([Contestant(name=f"other-{twin}", twin=twin, python=str(machine.PROJECT_ROOT / place))])
+        contestants.register([Contestant(name=f"other-{twin}", twin=twin, python=str(machine.PROJECT_ROOT / place))])
         if launch.inspect(f"other-{twin}")["refusal"] is None:
             twins.append(twin)
     assert twins, f"{place} runs no twin. Use `env check {place}`."

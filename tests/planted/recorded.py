@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from common.machine import flight, heartbeat
-from common.machine.flight import Ranks
+from common.machine.flight import RankRange
 from common.models import architectures
 from common.models.architectures import Architecture
 
@@ -43,7 +43,7 @@ def rests(epoch: int) -> bool:
 
 def alternate() -> None:
     """Let the recorder rest as `rests` says, in every rank at the same steps."""
-    resting, steps, stepped = False, 0, heartbeat.stepped
+    resting, steps, stepped = False, 0, heartbeat.count_step
 
     def planted() -> None:
         nonlocal resting, steps
@@ -54,7 +54,7 @@ def alternate() -> None:
     def unless_resting(real: Callable[..., int]) -> Callable[..., int]:
         return lambda *arguments, **options: 0 if resting else real(*arguments, **options)
 
-    heartbeat.stepped = planted
+    heartbeat.count_step = planted
     for name, module in sys.modules.items():
         if name.endswith("_impl.collectives"):
             names = {"begin", "begin_message"} & set(module.__dict__)
@@ -63,7 +63,7 @@ def alternate() -> None:
 
 
 def measure(out: Path) -> None:
-    stepped, steps, before, start = heartbeat.stepped, 0, 0, 0.0
+    stepped, steps, before, start = heartbeat.count_step, 0, 0, 0.0
 
     def planted() -> None:
         nonlocal steps, before, start
@@ -76,7 +76,7 @@ def measure(out: Path) -> None:
             out.write_text(json.dumps(found), "utf-8")
         stepped()
 
-    heartbeat.stepped = planted
+    heartbeat.count_step = planted
 
 
 def begun() -> int:
@@ -101,7 +101,7 @@ def recording() -> Iterator[Callable[[], None]]:
     """Makes one record of a tensor of the process's framework. It is with this rank alone, so nobody has to match it."""
     (module,) = (module for name, module in sys.modules.items() if name.endswith("_impl.collectives"))
     tensor = (module.torch if hasattr(module, "torch") else module.tf).zeros(VALUES)
-    look_up, module.channel = module.channel, {"one": flight.Channel(Ranks(0, 1, 1))}.__getitem__
+    look_up, module.channel = module.channel, {"one": flight.Channel(RankRange(0, 1, 1))}.__getitem__
 
     def record() -> None:
         flight.end(module.begin("one", "all_reduce", tensor))

@@ -88,7 +88,7 @@ class Run:
         path = self.folder / results.RESULT_FILE
         assert path.exists(), self.log
         result = results.load(path)
-        found = contradictions.found(result, event_log.read_events(self.folder))
+        found = contradictions.find_contradictions(result, event_log.read_events(self.folder))
         assert not found, found  # of whatever mode, however it ended
         return result
 

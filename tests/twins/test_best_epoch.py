@@ -38,7 +38,7 @@ def run(twin: Twin, folder: Path, *, earlier: Path | None = None, **fields: Any)
     running.record(data_hash=DATA.content_hash, weights_hash="same")
     running.train(trainer, plan, DATA, earlier)
     result = running.result("ok")
-    assert contradictions.found(result, event_log.read_events(folder)) == []
+    assert contradictions.find_contradictions(result, event_log.read_events(folder)) == []
     return result, trainer
 
 

@@ -81,7 +81,7 @@ def test_an_exchange_of_a_type_without_a_name_is_recorded_and_does_not_end_train
     library = importlib.import_module({"pytorch": "torch", "tensorflow": "tensorflow"}[framework])
     ring = bytearray(flight.BYTES)
     monkeypatch.setattr(flight, "_ring", ring)
-    monkeypatch.setattr(collectives, "channel", lambda group: flight.Channel(flight.Ranks(0, 1, 2)))
+    monkeypatch.setattr(collectives, "channel", lambda group: flight.Channel(flight.RankRange(0, 1, 2)))
     collectives.begin(None, "all_reduce", library.zeros([2], dtype=library.complex64))
     (record,) = flight.read(bytes(ring), bytes(ring), 0).records
     assert (record.dtype, record.shape, record.num_bytes) == ("", (2,), 16)

@@ -135,7 +135,7 @@ def assert_profiled(result: RunResult, folder: Path) -> None:
     assert_a_trace(folder / results.TRACE_FILE)
 
 
-def assert_operations(operations: list[schema.Operation]) -> None:
+def assert_operations(operations: list[schema.ProfiledOperation]) -> None:
     assert 1 <= len(operations) <= 10
     seconds = [each.self_seconds for each in operations]
     assert seconds == sorted(seconds, reverse=True) and seconds[-1] >= 0.0

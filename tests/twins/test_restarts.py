@@ -150,7 +150,7 @@ def execute(framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         settings = {**SETTINGS, "model": "tests.twins.own_plain_model", "data": {"image_size": 12, "limit": 256}}
         settings |= {"epochs": EPOCHS, "checkpoint_seconds": 0, "hang_seconds": HANG_SECONDS}
         settings |= {"precision": blow.precision} if blow else {}
-        row = matrix.row(name, framework, spec.build(spec.with_variant(settings | fields, mode, min(processes, 2))))
+        row = matrix.build_row(name, framework, spec.build(spec.with_variant(settings | fields, mode, min(processes, 2))))
         if blow is None:
             return executor.execute(row, 0, tmp_path, lambda events: None), None
         striker = Striker(store.run_folder(tmp_path, row.id, 0), blow, processes, random.Random(f"{SEED} {name}"))

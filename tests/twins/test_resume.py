@@ -75,7 +75,7 @@ def run(
     except CutShortError:
         assert until is not None
     result = running.result("ok" if until is None else "killed")
-    assert contradictions.found(result, event_log.read_events(folder)) == []
+    assert contradictions.find_contradictions(result, event_log.read_events(folder)) == []
     return result
 
 
@@ -200,7 +200,7 @@ def test_a_checkpoint_that_cannot_be_relied_on_is_named_and_the_run_starts_over(
 
 @pytest.mark.parametrize("mode", ["model_parallel", "pipeline"])
 def test_a_mode_whose_processes_hold_parts_starts_over_and_says_so(mode: str) -> None:
-    assert made.settings(mode=mode, replicas=2).starts_over == (
+    assert made.settings(mode=mode, replicas=2).not_resumable_because == (
         f"mode {mode} starts over: each of its processes holds a part of what is trained"
     )
 

@@ -425,7 +425,7 @@ NO_CONDITIONS = {"pinned_memory": "It is how input workers hand over a batch. No
 def test_every_switch_decides_a_condition_or_says_why_not(framework: str, kind: str) -> None:
     """A new switch that does neither fails here: a division would not see it."""
     options = importlib.import_module(f"{framework}_impl.switches").options(kind)
-    by_words = dict(conditions.OF_SWITCHES.values())
+    by_words = dict(conditions.SWITCH_CONDITIONS.values())
     itself = {"allocator", "arithmetic", "intra_op_threads", "inter_op_threads"}  # precision, and threads as they were
     for name, option in options.items():
         sets = option.get("sets", {}).keys() & conditions.CONDITIONS.keys()
@@ -447,7 +447,7 @@ def test_closed_gives_both_frameworks_one_value_of_each_condition_that_a_switch_
             conditions=spec.conditions(wanted, {"modes": {"serial": {}}, "options": options}),
             switches=spec.resolved(wanted, options),
         )
-        found.append(conditions.of_run(run))
+        found.append(conditions.run_conditions(run))
     assert found[0] == found[1]
     assert found[0]["update"] == "fused" and found[0]["layout"] == "NHWC"
 

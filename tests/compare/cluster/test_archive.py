@@ -15,12 +15,12 @@ from compare.cluster import archive
 from compare.core.errors import FolderError
 from compare.execution import code_digest, store
 from compare.execution.cells import MatrixPlan
-from tests.compare import made
+from tests.support import comparisons
 
 
 @pytest.fixture
 def plan(tmp_path: Path) -> MatrixPlan:
-    return matrix(made.repeated().comparison.rows)
+    return matrix(comparisons.repeated().comparison.rows)
 
 
 def matrix(rows: Any) -> MatrixPlan:
@@ -30,9 +30,11 @@ def matrix(rows: Any) -> MatrixPlan:
 
 def sent(at: Path, **plan: Any) -> Path:
     """The folder of a comparison on a worker, with a report and a lock."""
-    stored = made.repeated()
-    own = {"code_hash": code_digest.of(["pytorch", "tensorflow"], "simple_cnn"), "machine": {"processor": "CPU", "cores": 2}}
-    folder = made.stored_in(stored.model_copy(update={"comparison": stored.comparison.model_copy(update=own | plan)}), at)
+    stored = comparisons.repeated()
+    own = {"code_hash": code_digest.compute(["pytorch", "tensorflow"], "simple_cnn"), "machine": {"processor": "CPU", "cores": 2}}
+    folder = comparisons.stored_in(
+        stored.model_copy(update={"comparison": stored.comparison.model_copy(update=own | plan)}), at
+    )
     (folder / "report.html").write_text("<script>")
     (folder / ".lock").touch()
     (folder / "runs" / "link").symlink_to("/etc/passwd")
@@ -106,7 +108,7 @@ def test_another_comparison_other_code_and_runs_of_two_machines_are_refused(plan
         archive.join(archive.pack(folder), of, of.cells[0], tmp_path)
 
     with pytest.raises(FolderError, match="its rows are"):
-        join(sent(tmp_path / "a"), matrix(made.repeated().comparison.rows[:1]))
+        join(sent(tmp_path / "a"), matrix(comparisons.repeated().comparison.rows[:1]))
     with pytest.raises(FolderError, match=r"was made by other code\. Received: 000000000000"):
         join(sent(tmp_path / "b", code_hash="0" * 64))
     folder = sent(tmp_path / "c")

@@ -22,9 +22,9 @@ from compare.comparison import estimate
 from compare.core.errors import FolderError
 from compare.execution import launch
 from compare.reporting import comparison_plots
-from tests.compare import made
 from tests.compare.command_line import compare
 from tests.compare.conftest import behave
+from tests.support import comparisons
 
 QUICK = ("--frameworks", "left,right", "--cores", "2", "--no-proof", "--modes", "serial", "--limit", "256")
 
@@ -142,8 +142,8 @@ def test_a_dry_run_of_stored_results_measures_nothing_and_names_what_is_unknown(
 
 
 def test_stored_times_are_those_of_runs_of_the_same_kind_and_of_the_middle_one(tmp_path: Path) -> None:
-    stored = made.repeated()
-    known = estimate.stored(made.stored_in(stored, tmp_path))
+    stored = comparisons.repeated()
+    known = estimate.stored(comparisons.stored_in(stored, tmp_path))
     row = stored.comparison.rows[0]
     longer = row.model_copy(update={"spec": row.spec.with_fields(epochs=9, seed=1, data={"limit": 100})})
     found = known(longer)
@@ -190,8 +190,8 @@ def test_a_dry_run_counts_the_proof_unless_it_is_remembered(fake_twins: pytest.M
 
 
 def test_an_estimate_scales_steps_and_evaluation_and_leaves_what_comes_once() -> None:
-    row = made.row("pytorch")
-    like = made.good(row, seconds=4.0)  # 2 epochs of 640 images in 8 s, validation 0.1 s each, test 0.3 s, the rest 3 s
+    row = comparisons.row("pytorch")
+    like = comparisons.good(row, seconds=4.0)  # 2 epochs of 640 images in 8 s, validation 0.1 s each, test 0.3 s, the rest 3 s
     twice = row.model_copy(update={"spec": row.spec.with_fields(epochs=20)})
     assert estimate.seconds(row, like, 640) == pytest.approx(2.0 + 0.5 + 0.25 + 0.25 + 8.0 + 0.5)
     assert estimate.seconds(twice, like, 1280) == pytest.approx(3.0 + 8.0 * 20 + 2 * (20 * 0.1 + 0.3))
@@ -273,7 +273,7 @@ def test_a_folder_that_is_no_path_is_refused_in_words(folder: Any) -> None:
 
 
 def test_a_notebook_gets_a_confusion_matrix_of_each_row(tmp_path: Path) -> None:
-    figure = api.plot_confusion(api.load(made.stored_in(made.hostile(3), tmp_path)))
+    figure = api.plot_confusion(api.load(comparisons.stored_in(comparisons.hostile(3), tmp_path)))
     assert [axis.get_title() for axis in figure.axes] == [
         f"{framework} {mode}" for framework in ("pytorch", "tensorflow") for mode in ("serial, 2 cores", "data_parallel x2")
     ]

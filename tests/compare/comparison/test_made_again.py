@@ -15,12 +15,12 @@ from compare.execution import store
 from compare.execution.matrix import Row
 from compare.execution.store import Stored
 from compare.judgement import cautions
-from compare.judgement.run_figures import disturbed, epoch_seconds
+from compare.judgement.run_figures import disturbing_cores, epoch_seconds
 from compare.judgement.summary import comparable, pairs_of_seconds, ratio_of_seconds, summarize
 from compare.proof import ladder
-from tests.compare import made
 from tests.compare.command_line import compare
 from tests.compare.conftest import behave
+from tests.support import comparisons
 
 QUICK = ("--frameworks", "left,right", "--cores", "2", "--no-proof", "--modes", "serial", "--no-one-core", "--repeats", "3")
 DISTURBED = "right-serial-2cores"
@@ -50,7 +50,7 @@ def test_all_runs_of_a_disturbed_repeat_are_made_again_and_no_others(folder: Pat
     assert {name: after[f"{name}.replaced1"] for name in again} == {name: before[name] for name in again}
     assert "Repeat 2 was made again with all rows (--again disturbed), 2 runs in all." in " ".join(done.stdout.split())
     assert "Other work had taken cores of 1 of them (right-serial-2cores, repeat 2: 0.40)." in " ".join(done.stdout.split())
-    assert not any(disturbed(run) for runs in store.read(folder).runs.values() for run in runs.values())
+    assert not any(disturbing_cores(run) for runs in store.read(folder).runs.values() for run in runs.values())
 
 
 def test_a_framework_does_not_decide_what_is_made_again(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_second_time_both_old_runs_are_kept_and_without_a_disturbance_nothing_
     behave(fake_twins)
     compare("run", "--resume", folder, "--again", "disturbed")
     for number in (1, 2):
-        assert disturbed(results.load(folder / "runs" / f"{DISTURBED}-r1.replaced{number}" / "result.json")) == 0.4
+        assert disturbing_cores(results.load(folder / "runs" / f"{DISTURBED}-r1.replaced{number}" / "result.json")) == 0.4
     before = made_at(folder)
     assert compare("run", "--resume", folder, "--again", "disturbed").exit_code == 0
     assert made_at(folder) == before
@@ -97,7 +97,7 @@ def test_a_kill_between_the_record_and_the_move_loses_no_run(
     before = made_at(folder)
     assert compare("run", "--resume", folder).exit_code == 0
     assert made_at(folder)[f"{DISTURBED}-r1.replaced1"] == before[f"{DISTURBED}-r1"]
-    assert not any(disturbed(run) for runs in store.read(folder).runs.values() for run in runs.values())
+    assert not any(disturbing_cores(run) for runs in store.read(folder).runs.values() for run in runs.values())
 
 
 @pytest.mark.parametrize("change", ["removed", "changed"])
@@ -136,19 +136,19 @@ def test_again_needs_a_folder(fake_twins: pytest.MonkeyPatch, tmp_path: Path) ->
     assert "--again goes with --resume. Received: disturbed without it." in done.stderr
 
 
-ROWS = [made.row("pytorch"), made.row("tensorflow"), made.row("jax")]
+ROWS = [comparisons.row("pytorch"), comparisons.row("tensorflow"), comparisons.row("jax")]
 QUIET, OTHER, LOUD = ROWS
 
 
 def run(row: Row, repeat: int, seconds: float, taken: float) -> store.RunResult:
-    return made.good(row, seconds, repeat).model_copy(update={"noise": Noise(cores_taken=taken)})
+    return comparisons.good(row, seconds, repeat).model_copy(update={"noise": Noise(cores_taken=taken)})
 
 
 def of_three(seconds: np.ndarray, loud: int) -> Stored:
     """Three rows. Other work took cores from the last one in one repeat. `seconds` are [row, repeat]."""
     repeats = seconds.shape[1]
     return Stored(
-        comparison=made.comparison(ROWS, repeats),
+        comparison=comparisons.comparison(ROWS, repeats),
         runs={
             row.id: {
                 repeat: run(row, repeat, float(own[repeat]), 0.4 if (row, repeat) == (LOUD, loud) else 0.0)

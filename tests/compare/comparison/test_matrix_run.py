@@ -14,9 +14,9 @@ from compare.comparison import comparison_plan, run
 from compare.core.errors import FolderError
 from compare.execution import cells, executor, signing, store
 from compare.reporting import matrix_report, plots
-from tests.compare import made
 from tests.compare.command_line import compare
 from tests.compare.conftest import behave, write_empty
+from tests.support import comparisons
 
 QUICK = ("--frameworks", "left,right", "--cores", "1", "--no-proof", "--modes", "serial")
 CELLS = ["simple_cnn-batch_size_32", "simple_cnn-batch_size_64", "resnet18-batch_size_32", "resnet18-batch_size_64"]
@@ -70,17 +70,21 @@ def test_the_verdicts_of_a_matrix_allow_for_the_number_of_its_comparisons(tmp_pa
     """Planted: twenty cells without a difference beside one whose p is small among its own few comparisons."""
     plan = cells.MatrixPlan.model_validate(
         {"created_at": "2026-01-01T00:00:00+00:00", "argv": ["run"], "code_hash": "0", "machine": {}, "repeats": 5}
-        | {"cells": [{"name": f"c{n}", "labels": {"data": str(n)}, "rows": made.repeated().comparison.rows} for n in range(21)]}
+        | {
+            "cells": [
+                {"name": f"c{n}", "labels": {"data": str(n)}, "rows": comparisons.repeated().comparison.rows} for n in range(21)
+            ]
+        }
     )
     (tmp_path / cells.PLAN_FILE).touch()
     noise = (1.0, 1.02, 0.98, 1.01, 0.99)
     for number, cell in enumerate(plan.cells):
-        stored = made.repeated()
+        stored = comparisons.repeated()
         for repeat, factor in enumerate(noise):
             seconds = 4.0 * factor * (1.0 if number else 1.02) * (0.995, 1.005)[repeat % 2]
             row = stored.comparison.rows[2]
-            stored.runs[row.id][repeat] = made.good(row, seconds, repeat)
-        made.stored_in(stored, tmp_path / cell.name)
+            stored.runs[row.id][repeat] = comparisons.good(row, seconds, repeat)
+        comparisons.stored_in(stored, tmp_path / cell.name)
     store.records.write(tmp_path / cells.PLAN_FILE, plan)
     read = matrix_report.read(tmp_path)
     alone = read.compared["c0"].findings.verdicts[0]

@@ -26,10 +26,10 @@ from compare.execution import executor, launch, matrix, run_settings, store
 from compare.execution.matrix import Row
 from compare.proof import certificate, ladder, spot_checks
 from compare.reporting import plots
-from tests.compare import made
 from tests.compare.command_line import compare
 from tests.compare.conftest import behave, write_empty
 from tests.compare.twins import fake
+from tests.support import comparisons
 
 QUICK = ("--frameworks", "left,right", "--cores", "2", "--no-proof", "--modes", "serial")
 
@@ -184,7 +184,7 @@ def test_more_repeats_are_added_to_the_same_comparison(finished: Path) -> None:
 
 
 def test_a_comparison_with_more_repeats_says_so_in_the_command_that_makes_it_again(tmp_path: Path) -> None:
-    stored = made.repeated(5).comparison
+    stored = comparisons.repeated(5).comparison
     for argv in (["run", "--repeats", "5", "--data", "x"], ["run", "--repeats=5", "--data", "x"], ["run", "--data", "x"]):
         store.write_plan(tmp_path, stored.model_copy(update={"argv": argv}))
         more = stored.model_copy(update={"argv": ["run", "--resume", "out", "--repeats", "10"], "repeats": 10})
@@ -250,7 +250,7 @@ def test_the_time_to_an_accuracy_is_counted_from_the_epochs(fake_twins: pytest.M
 def test_every_row_is_held_against_what_the_machine_can_do(fake_twins: pytest.MonkeyPatch, finished: Path) -> None:
     stored = store.read(finished)
     assert {cores: rate.float32_gflops for cores, rate in stored.comparison.rates.items()} == {1: 100.0, 2: 200.0}
-    fake_twins.setattr("common.machine.rates.measured", pytest.fail)  # they are kept
+    fake_twins.setattr("common.machine.rates.measure_in_subprocess", pytest.fail)  # they are kept
     assert compare_quick(finished).exit_code == 0
     assert "Where is the limit?" in (finished / "report.md").read_text()
 
@@ -407,21 +407,21 @@ def test_a_mode_of_a_spec_file_is_the_word_that_its_fields_make(tmp_path: Path, 
 
 
 def test_repeats_are_interleaved_and_unavailable_rows_left_out() -> None:
-    rows = [made.row("a"), made.row("b", unavailable="not available: no"), made.row("c")]
+    rows = [comparisons.row("a"), comparisons.row("b", unavailable="not available: no"), comparisons.row("c")]
     order = [(row.contestant, repeat) for row, repeat in comparison_plan.order(rows, 3)]
     assert order == [("a", 0), ("c", 0), ("c", 1), ("a", 1), ("a", 2), ("c", 2)]
 
 
 def test_rows_that_differ_by_their_framework_alone_are_run_next_to_each_other() -> None:
     """Else all rows of the one come before all of the other: as far apart as a drift of the machine needs to be seen."""
-    rows = [made.row(framework, mode) for framework in "ab" for mode in ("serial", "data_parallel", "multi_process")]
+    rows = [comparisons.row(framework, mode) for framework in "ab" for mode in ("serial", "data_parallel", "multi_process")]
     modes = ("serial-2", "data_parallel-2", "multi_process-2")
     there = [f"{framework}-{mode}" for mode in modes for framework in "ab"]
     assert [row.id for row, _ in comparison_plan.order(rows, 2)] == [*there, *reversed(there)]
 
 
 def test_one_core_has_one_serial_row(fake_twins: pytest.MonkeyPatch) -> None:
-    assert [row.id for row in matrix.rows({"cores": 1}, ["left"], ["serial"], 2)] == ["left-serial-1core"]
+    assert [row.id for row in matrix.build_rows({"cores": 1}, ["left"], ["serial"], 2)] == ["left-serial-1core"]
 
 
 def _stand_in(verdict: str, *, remembered: bool = False) -> Any:
@@ -707,7 +707,7 @@ def test_the_default_folder_names_time_model_and_data(
 
 
 def test_rows_survive_the_way_to_json_and_back() -> None:
-    row = made.row("pytorch")
+    row = comparisons.row("pytorch")
     assert Row.model_validate_json(row.model_dump_json()) == row
 
 

@@ -21,13 +21,13 @@ from compare.core.statistics import paired_ratio
 from compare.execution import store
 from compare.judgement import scaling_laws
 from compare.judgement.findings import findings
-from compare.judgement.scaling_laws import Network
+from compare.judgement.scaling_laws import LinkModel
 from compare.judgement.summary import summarize
 from compare.reporting.comparison_report import Compared
-from tests.compare import made
 from tests.compare.command_line import compare
 from tests.compare.conftest import behave
 from tests.compare.reporting import screens
+from tests.support import comparisons
 
 ARGUMENTS = ("scaling", "--frameworks", "left,right", "--modes", "multi_process", "--replicas", "1,2,4")
 
@@ -110,7 +110,7 @@ def test_an_exchange_sends_as_many_messages_and_bytes_as_its_formula(
     topology: scaling_laws.Topology, replicas: int, messages: int, volume: float
 ) -> None:
     assert scaling_laws.exchange_terms(topology, replicas, 100.0) == (messages, pytest.approx(volume))
-    link = Network(name="", alpha_seconds=1.0, beta_seconds_per_byte=0.5)
+    link = LinkModel(name="", alpha_seconds=1.0, beta_seconds_per_byte=0.5)
     assert scaling_laws.exchange_seconds(topology, replicas, 100.0, link) == pytest.approx(messages + volume / 2)
     assert scaling_laws.exchange_seconds(topology, 1, 100.0, link) == 0.0
 
@@ -119,7 +119,7 @@ def test_compute_and_link_are_found_again_from_what_they_make() -> None:
     compute = scaling_laws.fit_compute([(batch, 0.01 + 0.002 * batch) for batch in (16, 32, 64)])
     assert compute is not None
     assert (compute.fixed_seconds, compute.image_seconds) == (pytest.approx(0.01), pytest.approx(0.002))
-    truth = Network(name="", alpha_seconds=1e-3, beta_seconds_per_byte=1e-8)
+    truth = LinkModel(name="", alpha_seconds=1e-3, beta_seconds_per_byte=1e-8)
     points = [(replicas, scaling_laws.exchange_seconds("ring", replicas, 4e6, truth)) for replicas in (2, 3, 5)]
     link = scaling_laws.fit_link("ring", 4e6, points)
     assert (link.alpha_seconds, link.beta_seconds_per_byte) == (pytest.approx(1e-3), pytest.approx(1e-8))
@@ -147,8 +147,8 @@ def test_of_one_number_of_replicas_all_is_taken_for_bandwidth() -> None:
 @pytest.mark.parametrize("text", ["10gbit", "1e-5", "1e-5,-1e-9", "nan,1", "1,inf", "1e999,1", ""])
 def test_a_network_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(SpecError, match="--network takes 10Gbit, 100Gbit, nvlink, or ALPHA,BETA"):
-        scaling_laws.network(text)
-    assert scaling_laws.network("2e-5,1e-9").alpha_seconds == 2e-5
+        scaling_laws.parse_link(text)
+    assert scaling_laws.parse_link("2e-5,1e-9").alpha_seconds == 2e-5
 
 
 def test_scaling_runs_every_size_with_its_serial_counterparts(
@@ -245,7 +245,7 @@ def test_what_is_projected_is_what_the_runs_sent(
         for repeat, result in stored.runs[row.id].items():
             moved = None if row.spec.mode == "serial" else sent(row.spec.replicas)
             stored.runs[row.id][repeat] = result.model_copy(update={"bytes_per_step": moved})
-    wish = scaling_fit.Wish((8,), Network(name="", alpha_seconds=0.0, beta_seconds_per_byte=1e-9))
+    wish = scaling_fit.Wish((8,), LinkModel(name="", alpha_seconds=0.0, beta_seconds_per_byte=1e-9))
     found = {each.topology: each.step_seconds for each in scaling_fit.read(stored, wish).projected if each.kind == "weak"}
     assert set(found) == topologies
     compute = {
@@ -258,7 +258,7 @@ def test_points_and_projections_that_rest_on_disturbed_runs_say_so(fake_twins: p
     out = tmp_path / "out"
     assert compare(*ARGUMENTS[:-1], "2", "--out", out).exit_code == 0
     stored = store.read(out)
-    wish = scaling_fit.Wish((8,), scaling_laws.network("10Gbit"))
+    wish = scaling_fit.Wish((8,), scaling_laws.parse_link("10Gbit"))
     base = next(row.id for row in stored.comparison.rows if row.contestant == "left" and row.spec.mode == "serial")
     for repeat, result in stored.runs[base].items():
         stored.runs[base][repeat] = result.model_copy(update={"noise": Noise(cores_stolen=0.9)})
@@ -279,7 +279,7 @@ def test_runs_that_did_not_train_the_same_have_no_speedup_and_no_law(fake_twins:
     stored = store.read(out)
     row = stored.comparison.rows[0].id
     stored.runs[row][0] = stored.runs[row][0].model_copy(update={"weights_hash": "another"})
-    found = scaling_fit.read(stored, scaling_fit.Wish((8,), scaling_laws.network("10Gbit")))
+    found = scaling_fit.read(stored, scaling_fit.Wish((8,), scaling_laws.parse_link("10Gbit")))
     assert found.points and not (found.laws or found.checks or found.projected)
     assert {getattr(point, key) for point in found.points for key in scaling_report._RATIOS} == {None}
 
@@ -322,7 +322,7 @@ def test_every_input_has_a_compute_and_a_check_of_its_own(fake_twins: pytest.Mon
             for repeat, result in slower.runs[row.id].items():
                 epochs = [epoch.model_copy(update={"timed_seconds": 10 * epoch.timed_seconds}) for epoch in result.epochs]
                 slower.runs[row.id][repeat] = result.model_copy(update={"epochs": epochs})
-    wish = scaling_fit.Wish((8,), scaling_laws.network("10Gbit"))
+    wish = scaling_fit.Wish((8,), scaling_laws.parse_link("10Gbit"))
     projected = {
         (each.workers, each.contestant): each.step_seconds
         for each in scaling_fit.read(slower, wish).projected
@@ -395,7 +395,7 @@ def test_the_first_screen_says_how_much_faster_the_most_replicas_are() -> None:
         )  # fmt: skip
 
     points = [point("strong", 2, 1.7), point("strong", 4, 3.1), point("weak", 2, 1.8), point("weak", 4, 9.0, disturbed=True)]
-    stored = made.repeated()
+    stored = comparisons.repeated()
     summaries = summarize(stored)
     compared = Compared(stored, summaries, findings(stored, summaries))
     found = scaling_fit.Scaling(points=points, laws=[], checks=[], projected=[])

@@ -26,7 +26,7 @@ from compare.judgement import scaling_laws
 from compare.judgement.findings import findings
 from compare.judgement.summary import family, summarize
 from compare.reporting.comparison_report import Compared
-from tests.compare import made
+from tests.support import comparisons
 
 
 def command(*arguments: str) -> Any:
@@ -108,9 +108,9 @@ def test_an_honest_test_passes_with_few_trials_too(seed: int) -> None:
 
 
 def test_the_family_of_the_simulation_is_that_of_a_default_run() -> None:
-    rows = matrix.rows({"cores": 2, "epochs": 2}, tuple(launch.FRAMEWORKS), Preset().modes, Preset().replicas)
-    runs = {row.id: {repeat: made.good(row, 4.0 + 0.01 * repeat, repeat) for repeat in range(5)} for row in rows}
-    stored = Stored(comparison=made.comparison(rows, 5), runs=runs, set_aside=[])
+    rows = matrix.build_rows({"cores": 2, "epochs": 2}, tuple(launch.FRAMEWORKS), Preset().modes, Preset().replicas)
+    runs = {row.id: {repeat: comparisons.good(row, 4.0 + 0.01 * repeat, repeat) for repeat in range(5)} for row in rows}
+    stored = Stored(comparison=comparisons.comparison(rows, 5), runs=runs, set_aside=[])
     assert len(family(stored, summarize(stored)).judged) == selftest.FAMILY
 
 
@@ -149,10 +149,10 @@ def trials(slower: float, equal: float = 1.0) -> Compared:
     rows = selftest.rows(Preset(values=selftest.VALUES), ["pytorch"])
     noise = ((1.0, 1.01, 0.99, 1.0, 1.0), (1.01, 0.99, 1.0, 1.01, 0.99), (0.99, 1.0, 1.01, 1.0, 1.01))
     runs = {
-        row.id: {repeat: made.good(row, 4.0 * factor * each, repeat) for repeat, each in enumerate(noises)}
+        row.id: {repeat: comparisons.good(row, 4.0 * factor * each, repeat) for repeat, each in enumerate(noises)}
         for row, factor, noises in zip(rows, (1.0, equal, slower), noise, strict=True)
     }
-    stored = Stored(comparison=made.comparison(rows, 5), runs=runs, set_aside=[])
+    stored = Stored(comparison=comparisons.comparison(rows, 5), runs=runs, set_aside=[])
     summaries = summarize(stored)
     return Compared(stored, summaries, findings(stored, summaries))
 
@@ -205,10 +205,10 @@ def pairs_of(logs: Sequence[float]) -> Compared:
     rows = selftest.rows(Preset(values=selftest.VALUES), ["pytorch"])[:2]
     noise = {rows[0].id: [0.0] * len(logs), rows[1].id: logs}
     runs = {
-        row.id: {repeat: made.good(row, 4.0 * math.exp(each), repeat) for repeat, each in enumerate(noise[row.id])}
+        row.id: {repeat: comparisons.good(row, 4.0 * math.exp(each), repeat) for repeat, each in enumerate(noise[row.id])}
         for row in rows
     }
-    stored = Stored(comparison=made.comparison(rows, len(logs)), runs=runs, set_aside=[])
+    stored = Stored(comparison=comparisons.comparison(rows, len(logs)), runs=runs, set_aside=[])
     summaries = summarize(stored)
     return Compared(stored, summaries, findings(stored, summaries))
 
@@ -325,7 +325,7 @@ def test_real_pairs_are_kept_and_continued(fake_twins: pytest.MonkeyPatch, tmp_p
             count.append(0)
             raise Interrupted(signal.SIGINT)
         count.append(repeat)
-        result = made.good(row, math.exp(draw.normal(0.0, 0.01)), repeat)
+        result = comparisons.good(row, math.exp(draw.normal(0.0, 0.01)), repeat)
         results.save(result, store.run_folder(folder, row.id, repeat))
         return result
 

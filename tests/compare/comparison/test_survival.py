@@ -24,11 +24,11 @@ from common.machine import machine
 from compare.core import errors
 from compare.execution import launch, store
 from tests import full_disk
-from tests.compare import made
 from tests.compare.command_line import compare
 from tests.compare.conftest import behave
 from tests.compare.twins import deadly
 from tests.full_disk import FullDisk
+from tests.support import comparisons
 
 DRIVER = textwrap.dedent(
     """
@@ -346,7 +346,7 @@ def test_where_the_last_checkpoint_is_damaged_the_one_before_is_gone_on_from(
     for attempt in (older, newer, empty):
         attempt.mkdir()
     for attempt in (older, newer):
-        checkpoint.save(made.checkpoint(), attempt)
+        checkpoint.save(comparisons.checkpoint(), attempt)
     assert store.resumable(run) == newer
     path = newer / checkpoint.FILE
     path.write_bytes(path.read_bytes()[:-7])
@@ -368,7 +368,7 @@ def test_where_the_last_checkpoint_is_damaged_the_one_before_is_gone_on_from(
 def test_a_plan_from_elsewhere_leads_to_no_other_folder_and_keeps_nobody_busy_for_ever(
     tmp_path: Path, field: str, value: str | int
 ) -> None:
-    made.stored_in(made.repeated(1), tmp_path / "out")
+    comparisons.stored_in(comparisons.repeated(1), tmp_path / "out")
     path = tmp_path / "out" / store.PLAN_FILE
     plan = json.loads(path.read_text())
     plan.pop("sha256")

@@ -20,7 +20,7 @@ from compare.core.interrupt import Interrupted
 from compare.core.until_decided import UntilDecided
 from compare.execution import executor, store
 from compare.execution.matrix import Row
-from tests.compare import made
+from tests.support import comparisons
 
 ASKED = ("--modes", "serial", "--cores", "1", "--frameworks", "left,right", "--no-proof", "--json")
 
@@ -44,9 +44,9 @@ class Runs:
         seconds = math.exp(self._draw.normal(0.0, self.noise)) * (self.slower if row.contestant == "right" else 1.0)
         if row.spec.mode != "serial":
             seconds /= 3.0 if row.contestant == "right" else 5.0
-        result = made.good(row, seconds, repeat)
+        result = comparisons.good(row, seconds, repeat)
         if row.contestant == "right" and repeat >= self.fail_from:
-            result = made.bad(row, "failed", "no more memory", 0).model_copy(update={"repeat": repeat})
+            result = comparisons.bad(row, "failed", "no more memory", 0).model_copy(update={"repeat": repeat})
         results.save(result, store.run_folder(folder, row.id, repeat))
         return result
 

@@ -351,7 +351,7 @@ def test_what_comes_from_data_of_a_rank_may_part_it_from_the_others_and_is_a_con
     found = searched(DATA.format(epoch=textwrap.indent(planted, " " * 8)), tmp_path).findings
     assert {(each.rule, each.severity) for each in found} == {("collective-missing", "conditional")}
     assert {each.condition.says for each in found if each.condition is not None} == {named}
-    assert all(each.says.startswith(f"If this may differ between ranks: {named} (line ") for each in found)
+    assert all(each.message.startswith(f"If this may differ between ranks: {named} (line ") for each in found)
     assert rules(DATA.format(epoch=textwrap.indent(correct, " " * 8)), tmp_path) == set()
 
 

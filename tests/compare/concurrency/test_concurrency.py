@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from compare.concurrency.findings import RULES, suppressions
+from compare.concurrency.findings import RULES, parse_suppressions
 from tests import hostile_files
 from tests.compare.command_line import compare
 
@@ -308,7 +308,7 @@ def test_a_comment_may_stand_above_the_line_or_at_the_branch_where_ranks_part(ha
 
 
 def test_a_text_that_only_looks_like_a_comment_suppresses_nothing() -> None:
-    assert suppressions('x = "# convtwins: ignore[race] because of nothing"\n') == {}
+    assert parse_suppressions('x = "# convtwins: ignore[race] because of nothing"\n') == {}
 
 
 @pytest.mark.parametrize(
@@ -385,7 +385,7 @@ def test_a_module_is_found_by_its_name_and_nothing_of_it_is_run(tmp_path: Path, 
 
 def test_every_rule_is_on_the_page() -> None:
     page = (PROJECT / "docs" / "concurrency.md").read_text()
-    assert [name for name, rule in RULES.items() if f"| `{name}` | {rule.severity} | {rule.says} |" not in page] == []
+    assert [name for name, rule in RULES.items() if f"| `{name}` | {rule.severity} | {rule.description} |" not in page] == []
 
 
 @pytest.mark.parametrize(

@@ -4,25 +4,25 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from compare.concurrency import concurrency
-from compare.concurrency.findings import Finding, Step
+from compare.concurrency.findings import ConcurrencyFinding, TraceStep
 from compare.concurrency.search import Searched
 from compare.reporting.document import Report
 from tests.compare.reporting.screens import assert_screens
 
 GOLDEN = Path(__file__).parent / "golden"
 WAYS = (
-    ("rank 0", [Step("train.py", 6, "takes: rank == 0"), Step("train.py", 7, "reaches barrier")]),
-    ("rank 1", [Step("train.py", 6, "does not take: rank == 0")]),
+    ("rank 0", [TraceStep("train.py", 6, "takes: rank == 0"), TraceStep("train.py", 7, "reaches barrier")]),
+    ("rank 1", [TraceStep("train.py", 6, "does not take: rank == 0")]),
 )
 SAYS = "rank 0 waits in barrier, and rank 1 has ended without it. They may part in line 6: rank == 0."
 
 
-def finding(line: int = 7, condition: Step | None = None) -> Finding:
-    return Finding("collective-missing", "train.py", line, SAYS, WAYS, condition=condition)
+def finding(line: int = 7, condition: TraceStep | None = None) -> ConcurrencyFinding:
+    return ConcurrencyFinding("collective-missing", "train.py", line, SAYS, WAYS, condition=condition)
 
 
 def report(
-    findings: Sequence[Finding] = (),
+    findings: Sequence[ConcurrencyFinding] = (),
     left: Sequence[str] = (),
     alike: Sequence[str] = (),
     *,
@@ -30,7 +30,7 @@ def report(
     suppressed: int = 0,
 ) -> Report:
     searched = Searched(roots=roots, executions=roots, nodes=20 * roots, left=list(left))
-    searched.assumed = {Step("train.py", 3 + at, says): True for at, says in enumerate(alike)}
+    searched.assumed = {TraceStep("train.py", 3 + at, says): True for at, says in enumerate(alike)}
     hidden = [(finding(), "the other rank has its own barrier")] * suppressed
     return concurrency.report("train.py", 1, searched, findings, hidden)
 
@@ -62,7 +62,7 @@ def test_nothing_found_says_what_that_rests_on() -> None:
 
 
 def test_a_conditional_warning_is_no_finding() -> None:
-    shown = words("conditional", report([finding(condition=Step("train.py", 5, "torch.isnan(loss)"))]))
+    shown = words("conditional", report([finding(condition=TraceStep("train.py", 5, "torch.isnan(loss)"))]))
     assert "No finding nothing found, and 1 conditional warning Conditional train.py:7: conditional" in shown
     assert "Found" not in shown
 

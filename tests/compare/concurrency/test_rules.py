@@ -341,7 +341,7 @@ class Store:
         "self.a, self.b = threading.Lock(), threading.Lock()", "self.a = threading.Lock()\n        self.b = threading.Lock()"
     )
     (found,) = check(text).findings
-    assert found.rule == "lock-order" and {line for _, line in found.places} == {11, 16}
+    assert found.rule == "lock-order" and {line for _, line in found.locations} == {11, 16}
     assert not check(text.replace("with self.b:\n            with self.a", "with self.a:\n            with self.b")).findings
 
 

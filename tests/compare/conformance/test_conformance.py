@@ -189,7 +189,7 @@ def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
         return Trial("planted", tmp_path / "out")
 
     yield planted
-    contestants.leave()
+    contestants.clear_registry()
 
 
 def tried(trial: Trial, check: str) -> list[str]:
@@ -203,7 +203,7 @@ def test_a_twin_of_a_package_is_described_and_trains_as_the_referee_does(plant: 
     assert contestants.choose(["pytorch", "planted"], [], {}, launch.FRAMEWORKS) == ["pytorch", "planted"]
     assert tried(trial, "describe") == []
     assert tried(trial, "training") == []
-    assert code_digest.of(["planted"], "simple_cnn") != code_digest.of(["pytorch"], "simple_cnn")
+    assert code_digest.compute(["planted"], "simple_cnn") != code_digest.compute(["pytorch"], "simple_cnn")
 
 
 @pytest.mark.parametrize(

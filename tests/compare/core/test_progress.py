@@ -5,7 +5,7 @@ import pytest
 from rich.console import Console
 
 from compare.core import progress
-from tests.compare import made
+from tests.support import comparisons
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,10 @@ def test_a_terminal_shows_epoch_loss_accuracy_and_time_left() -> None:
 def test_a_pipe_has_a_line_for_each_run_that_ends_with_how_many_are_left_and_how_long(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter((0.0, 0.0, 62.0, 70.0, 80.0))
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
-    good, bad = made.good(made.row("pytorch"), 1.0), made.bad(made.row("pytorch"), "killed", "killed by SIGKILL", 0)
+    good, bad = (
+        comparisons.good(comparisons.row("pytorch"), 1.0),
+        comparisons.bad(comparisons.row("pytorch"), "killed", "killed by SIGKILL", 0),
+    )
     output = io.StringIO()
     with progress.display(Console(file=output, width=20)) as shown:
         shown.say("anything")

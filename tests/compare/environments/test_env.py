@@ -16,7 +16,7 @@ import pytest
 from common.machine import environment
 from compare.core.errors import FolderError
 from compare.environments import checking, creating
-from compare.environments.checking import Checked, Subject
+from compare.environments.checking import EnvironmentCheck, TwinStatus
 from compare.execution import contestants, launch
 from tests import hostile_files
 from tests.compare.command_line import compare
@@ -38,15 +38,15 @@ else:
 """
 """Makes what uv makes, of empty distributions."""
 
-NEEDED = "".join(f"{name}==1.0\n" for name in environment.NEEDED)
+NEEDED = "".join(f"{name}==1.0\n" for name in environment.REQUIRED)
 
 
 @pytest.fixture(autouse=True)
 def nobody_entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
-    contestants.leave()
+    contestants.clear_registry()
     yield
-    contestants.leave()
+    contestants.clear_registry()
 
 
 @pytest.fixture
@@ -78,8 +78,8 @@ def test_an_environment_is_made_from_a_lock_listed_and_checked(calls: Path, tmp_
     (found,) = listed
     assert (found["name"], found["interpreter"], found["lock"]) == ("mine", target, str(lock))
     assert sorted(found["distributions"]) == sorted([*NEEDED.split(), "tensorflow==1.15.0"])
-    assert found["needed"] == dict.fromkeys(environment.NEEDED, "1.0")
-    assert f"What every twin needs: {environment.NEEDED[0]} 1.0," in done.stdout
+    assert found["needed"] == dict.fromkeys(environment.REQUIRED, "1.0")
+    assert f"What every twin needs: {environment.REQUIRED[0]} 1.0," in done.stdout
     assert [(each["twin"], each["installed"]) for each in found["twins"]] == [("pytorch", False), ("tensorflow", True)]
     assert compare("env", "check", "mine").exit_code == 1
     assert contestants.interpreter("mine") == Path(target)
@@ -230,12 +230,12 @@ def test_a_driver_that_is_too_old_is_named(libraries: dict[str, str], on_gpu: bo
 
 
 def test_an_environment_is_usable_if_one_twin_runs_and_none_is_broken() -> None:
-    runs, absent = Subject(twin="a"), Subject(twin="b", refusal="b is not installed.", installed=False)
-    broken = Subject(twin="c", refusal="c 1.0 is not supported.")
-    assert Checked(name="x", interpreter="p", twins=[runs, absent]).fault is None
-    assert Checked(name="x", interpreter="p", twins=[runs, broken]).fault == "c: c 1.0 is not supported."
-    assert Checked(name="x", interpreter="p", twins=[absent]).fault == "b: b is not installed."
-    assert Checked(name="x", interpreter="p", twins=[runs], clashes=["both"]).fault == "both"
+    runs, absent = TwinStatus(twin="a"), TwinStatus(twin="b", refusal="b is not installed.", installed=False)
+    broken = TwinStatus(twin="c", refusal="c 1.0 is not supported.")
+    assert EnvironmentCheck(name="x", interpreter="p", twins=[runs, absent]).fault is None
+    assert EnvironmentCheck(name="x", interpreter="p", twins=[runs, broken]).fault == "c: c 1.0 is not supported."
+    assert EnvironmentCheck(name="x", interpreter="p", twins=[absent]).fault == "b: b is not installed."
+    assert EnvironmentCheck(name="x", interpreter="p", twins=[runs], clashes=["both"]).fault == "both"
 
 
 @pytest.mark.slow
@@ -245,7 +245,7 @@ def test_pip_makes_an_environment_where_there_is_no_uv(tmp_path: Path, monkeypat
     (tmp_path / "my.lock").write_text("# nothing\n")
     target = creating.create("mine", tmp_path / "my.lock", tmp_path / "made")
     assert subprocess.run([target, "-c", "import pip"], check=False).returncode == 0
-    made = creating.made(tmp_path / "made" / "mine")
+    made = creating.read_record(tmp_path / "made" / "mine")
     assert made is not None and (made.tool, made.lock) == ("pip", str(tmp_path / "my.lock"))
 
 

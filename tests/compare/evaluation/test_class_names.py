@@ -11,8 +11,8 @@ from compare.evaluation import predict
 from compare.evaluation.scoring import Evaluated
 from compare.judgement.summary import summarize
 from compare.reporting import class_tables, latex, tables
-from tests.compare import made
 from tests.compare.twins import linear
+from tests.support import comparisons
 
 NAMES = ("bell\a", "red\x1b[31m", "two\nlines", "a\tb", "right \u202e left", "zero\u200bwidth", "back\\slash", "слива")
 SHOWN = (
@@ -52,7 +52,7 @@ def test_predictions_of_a_model_that_guesses_say_so() -> None:
 
 
 def compared() -> list[tables.Table]:
-    stored = made.repeated(1)
+    stored = comparisons.repeated(1)
     counts = np.eye(len(NAMES), dtype=int).tolist()
     for repeats in stored.runs.values():
         for repeat, run in repeats.items():

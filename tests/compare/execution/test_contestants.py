@@ -22,17 +22,17 @@ from compare.execution.store import ProofRecord
 from compare.judgement import environments, measurements
 from compare.reporting import comparison_report
 from compare.switches import layers
-from tests.compare import made
 from tests.compare.command_line import compare
+from tests.support import comparisons
 
 TWINS = ("pytorch", "tensorflow")
 
 
 @pytest.fixture(autouse=True)
 def nobody_entered() -> Iterator[None]:
-    contestants.leave()
+    contestants.clear_registry()
     yield
-    contestants.leave()
+    contestants.clear_registry()
 
 
 @pytest.fixture
@@ -73,15 +73,15 @@ def script(path: Path, text: str) -> Path:
     ],
 )
 def test_a_word_of_the_command_line_makes_a_contestant(word: str, made: Contestant) -> None:
-    assert Contestant.of_word(word) == made
+    assert Contestant.from_option(word) == made
     fields = made.model_dump(exclude={"name"}, exclude_none=True)
-    assert Contestant.of_fields(made.name, fields) == made
+    assert Contestant.from_fields(made.name, fields) == made
 
 
 @pytest.mark.parametrize("word", ["", "a", "=pytorch", "a=", "a=pytorch@", "a=pytorch,", "a=pytorch,quick", "a=pytorch,=1"])
 def test_a_word_of_another_form_is_refused(word: str) -> None:
     with pytest.raises(SpecError, match=r"--contestant takes NAME=TWIN\[@PYTHON\]"):
-        Contestant.of_word(word)
+        Contestant.from_option(word)
 
 
 @pytest.mark.parametrize(
@@ -113,9 +113,9 @@ def test_the_command_line_goes_over_the_spec_file_and_may_name_its_contestants()
     assert contestants.choose(["new", "tensorflow"], [], in_file, TWINS) == ["new", "tensorflow"]
     assert contestants.choose(None, ["mine=pytorch"], in_file, TWINS) == ["mine"]
     assert contestants.choose(["old"], ["mine=pytorch"], in_file, TWINS) == ["old", "mine"]
-    assert contestants.named("old").python == "/old/bin/python"
-    assert contestants.entered(["mine", "tensorflow"]) == [Contestant(name="mine", twin="pytorch")]
-    assert contestants.named("tensorflow") == Contestant(name="tensorflow", twin="tensorflow")
+    assert contestants.by_name("old").python == "/old/bin/python"
+    assert contestants.registered(["mine", "tensorflow"]) == [Contestant(name="mine", twin="pytorch")]
+    assert contestants.by_name("tensorflow") == Contestant(name="tensorflow", twin="tensorflow")
 
 
 @pytest.mark.parametrize(
@@ -177,10 +177,10 @@ def test_contestants_of_a_spec_file_are_refused_where_a_command_has_none(
 def test_a_twin_that_other_interpreters_have_is_looked_up_there() -> None:
     with pytest.raises(SpecError, match="The twin of a names something unknown"):
         contestants.choose(None, ["a=third"], {}, TWINS)
-    assert contestants.choose(["third"], ["a=third"], {}, TWINS, elsewhere=True) == ["third", "a"]
+    assert contestants.choose(["third"], ["a=third"], {}, TWINS, has_other_interpreters=True) == ["third", "a"]
     assert contestants.check(["third", "a"], TWINS) == ["third", "a"]
     with pytest.raises(SpecError, match="Two contestants are named third"):
-        contestants.choose(["third"], ["third=other"], {}, TWINS, elsewhere=True)
+        contestants.choose(["third"], ["third=other"], {}, TWINS, has_other_interpreters=True)
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_an_environment_is_named_by_its_folder_its_interpreter_or_its_name(
     expected.parent.mkdir(parents=True)
     expected.symlink_to(sys.executable)  # must not be followed: a virtual environment is known by its own link
     for text in ("mine", ".environments/mine", ".environments/mine/bin/python", str(expected)):
-        assert Contestant.of_word(f"a=pytorch@{text}").python == str(expected)
+        assert Contestant.from_option(f"a=pytorch@{text}").python == str(expected)
 
 
 def test_a_word_without_a_slash_is_an_environment_or_a_program_and_no_file_of_the_working_directory(
@@ -246,7 +246,7 @@ def test_a_word_without_a_slash_is_an_environment_or_a_program_and_no_file_of_th
 
 
 def refused(python: Path | str, twin: str = "pytorch") -> str:
-    contestants.enter([Contestant(name="subject", twin=twin, python=str(python))])
+    contestants.register([Contestant(name="subject", twin=twin, python=str(python))])
     with pytest.raises(LaunchError) as error, launch.asked(["subject"]):
         pass
     assert "subject" in str(error.value) and str(python) in str(error.value)
@@ -342,7 +342,7 @@ def test_a_framework_that_dies_on_import_is_refused(linked: Path, tmp_path: Path
     (site,) = linked.parents[1].glob("lib/python*/site-packages")
     (site / "torch").mkdir()
     (site / "torch" / "__init__.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
-    contestants.enter([Contestant(name="subject", twin="pytorch", python=str(linked))])
+    contestants.register([Contestant(name="subject", twin="pytorch", python=str(linked))])
     with pytest.raises(LaunchError, match=r"subject cannot describe itself \(killed by SIGSEGV\)") as error:
         launch.describe("subject")
     assert f"{linked} -m pytorch_impl describe" in str(error.value)
@@ -432,12 +432,12 @@ def test_contestants_of_a_spec_file_are_compared(fake_twins: pytest.MonkeyPatch,
 def test_the_code_of_a_twin_that_two_interpreters_bring_counts_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
     codes = {"/one/python": "a", "/other/python": "b"}
     monkeypatch.setattr(launch, "probe", lambda name: {"code": codes[launch.interpreter(name)]})
-    contestants.enter(Contestant(name=f"of{n}", twin="brought", python=path) for n, path in enumerate(codes))
-    contestants.enter([Contestant(name="switched", twin="brought", python="/other/python", switches={"x": 1})])
-    before = code_digest.of(["of0", "of1"], "simple_cnn")
-    assert code_digest.of(["of1", "switched"], "simple_cnn") == code_digest.of(["of1"], "simple_cnn") != before
+    contestants.register(Contestant(name=f"of{n}", twin="brought", python=path) for n, path in enumerate(codes))
+    contestants.register([Contestant(name="switched", twin="brought", python="/other/python", switches={"x": 1})])
+    before = code_digest.compute(["of0", "of1"], "simple_cnn")
+    assert code_digest.compute(["of1", "switched"], "simple_cnn") == code_digest.compute(["of1"], "simple_cnn") != before
     codes["/one/python"] = "changed"
-    assert code_digest.of(["of0", "of1"], "simple_cnn") != before
+    assert code_digest.compute(["of0", "of1"], "simple_cnn") != before
 
 
 # Environments.
@@ -468,7 +468,7 @@ def test_an_environment_that_changed_since_the_proof_is_refused_before_anything_
 
 
 def test_a_report_says_in_which_environments_two_contestants_differ_and_names_runs_of_another(tmp_path: Path) -> None:
-    stored = made.repeated(2)
+    stored = comparisons.repeated(2)
     one, other = made_up("numpy==2.4.6", "torch==2.14.1", CUDA="13.0"), made_up("numpy==2.4.6", CUDA="12.5")
     comparison = stored.comparison.model_copy(update={"environments": {"pytorch": one, "tensorflow": other}})
     runs = {
@@ -480,11 +480,11 @@ def test_a_report_says_in_which_environments_two_contestants_differ_and_names_ru
     }
     first = comparison.rows[0].id
     runs[first][1] = runs[first][1].model_copy(update={"environment": made_up("numpy==2.4.7", "torch==2.14.1")})
-    folder = made.stored_in(store.Stored(comparison=comparison, runs=runs, set_aside=[]), tmp_path)
+    folder = comparisons.stored_in(store.Stored(comparison=comparison, runs=runs, set_aside=[]), tmp_path)
     found = comparison_report.read(folder)
     assert found.findings.environments == ["pytorch against tensorflow: torch 2.14.1 against not there."]
     caution = f"{first}, repeat 2: ANOTHER ENVIRONMENT than before the proof: numpy was 2.4.6, now 2.4.7."
-    assert caution in found.findings.troubles and measurements.read(folder).elsewhere == [caution]
+    assert caution in found.findings.troubles and measurements.read(folder).environment_changes == [caution]
     text = comparison_report.report(found, folder).to_markdown()
     assert "In what do the environments differ?" in text and "| torch | 2.14.1 |" in text
     said = environments.sentences(environments.counted(comparison.environments, {"gpus": ["A"]}))
@@ -511,20 +511,20 @@ def made_up(*distributions: str, python: str = "3.11.7", **libraries: str) -> En
 def test_what_differs_between_two_environments_is_named() -> None:
     one = made_up("numpy==2.4.6", "torch==2.14.1", CUDA="13.0", oneDNN="3.12")
     other = made_up("numpy==2.4.6", "scipy==1.17.1", "torch==2.15.0", python="3.12.1", CUDA="13.1")
-    assert contestants.differing(one, other) == [
+    assert contestants.version_differences(one, other) == [
         ("Python", "3.11.7", "3.12.1"),
         ("scipy", None, "1.17.1"),
         ("torch", "2.14.1", "2.15.0"),
         ("CUDA", "13.0", "13.1"),
     ]
-    assert contestants.differing(one, one) == [] and contestants.changes(one, one) is None
-    assert contestants.changes(one, other) == (
+    assert contestants.version_differences(one, one) == [] and contestants.describe_changes(one, one) is None
+    assert contestants.describe_changes(one, other) == (
         "Python was 3.11.7, now 3.12.1; scipy was added, now 1.17.1; torch was 2.14.1, now 2.15.0"
     )
 
 
 def test_an_environment_lists_what_its_interpreter_can_import(bare: Path, linked: Path) -> None:
-    contestants.enter([Contestant(name="linked", twin="pytorch", python=str(linked))])
+    contestants.register([Contestant(name="linked", twin="pytorch", python=str(linked))])
     found, here = launch.environment_of("linked"), launch.environment_of("pytorch")
     assert found.interpreter == str(linked) and here.interpreter == sys.executable
     assert found.distributions == here.distributions and found.distributions_hash == here.distributions_hash
@@ -532,7 +532,7 @@ def test_an_environment_lists_what_its_interpreter_can_import(bare: Path, linked
     (site,) = linked.parents[1].glob("lib/python*/site-packages")
     (site / "Some_Thing-1.0.dist-info").mkdir()
     changed = launch.environment_of("linked")
-    assert contestants.changes(found, changed) == "some-thing was added, now 1.0"
+    assert contestants.describe_changes(found, changed) == "some-thing was added, now 1.0"
 
 
 def test_two_distributions_that_own_the_same_file_clash(bare: Path) -> None:
@@ -543,7 +543,7 @@ def test_two_distributions_that_own_the_same_file_clash(bare: Path) -> None:
         (site / f"{name}.dist-info" / "RECORD").write_text("\n".join([*lines, f"{name}.dist-info/RECORD,,"]))
     (site / "torch-2.14.1.dist-info").mkdir()
     (site / "torchvision-0.29.1.dist-info").mkdir()
-    contestants.enter([Contestant(name="both", twin="pytorch", python=str(bare))])
+    contestants.register([Contestant(name="both", twin="pytorch", python=str(bare))])
     assert launch.inspect("both", "--clashes")["clashes"] == [
         "nvidia-cudnn-cu12 and nvidia-cudnn-cu13 both installed nvidia/cudnn/lib/libcudnn.so.9 and 1 more files"
     ]

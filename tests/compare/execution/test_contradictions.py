@@ -13,17 +13,17 @@ from common.artifacts import atomic_files, contradictions, event_log, results
 from common.artifacts.schema import Restart, RunResult
 from compare.execution import store
 from compare.execution.matrix import Row
-from tests.compare import made
 from tests.compare.command_line import compare
 from tests.compare.twins import fake
+from tests.support import comparisons
 
 Values = dict[str, Any]
-ROW = made.row("pytorch")
+ROW = comparisons.row("pytorch")
 
 
 def a_run() -> RunResult:
     """All that a run of two epochs records."""
-    run = made.good(ROW, 4.0)
+    run = comparisons.good(ROW, 4.0)
     return run.model_copy(
         update={
             "machine": {"logical_cores": 2},
@@ -45,7 +45,9 @@ def _with_loss(epoch: Any) -> Any:
 def stored(folder: Path, change: Callable[[Values, list[Values]], object]) -> store.Stored:
     """A comparison of one run whose result and events were changed, with new checksums."""
     run = a_run()
-    plan = made.stored_in(store.Stored(comparison=made.comparison([ROW]), runs={ROW.id: {0: run}}, set_aside=[]), folder)
+    plan = comparisons.stored_in(
+        store.Stored(comparison=comparisons.comparison([ROW]), runs={ROW.id: {0: run}}, set_aside=[]), folder
+    )
     directory = store.run_folder(plan, ROW.id, 0)
     values = json.loads(run.model_dump_json())
     events: list[Values] = [{"event": "start", "clock": 2.5}, {"event": "first_step", "loss": 2.3, "clock": 2.75}]
@@ -260,9 +262,9 @@ def test_nothing_contradicts_itself_in_what_a_run_records(tmp_path: Path) -> Non
 
 def test_a_result_without_events_or_with_torn_ones_stands_on_its_own(tmp_path: Path) -> None:
     run = a_run()
-    assert contradictions.found(run) == []
-    assert contradictions.found(run, [], all_events=False) == []
-    assert contradictions.found(run, []) == ["the result has 2 epochs, and the events 0"]
+    assert contradictions.find_contradictions(run) == []
+    assert contradictions.find_contradictions(run, [], all_events=False) == []
+    assert contradictions.find_contradictions(run, []) == ["the result has 2 epochs, and the events 0"]
 
 
 @pytest.mark.parametrize(
@@ -282,30 +284,30 @@ def test_a_result_without_events_or_with_torn_ones_stands_on_its_own(tmp_path: P
 def test_no_run_of_any_length_batch_part_or_schedule_contradicts_itself(fields: dict[str, Any]) -> None:
     wanted = spec.build(fields)
     epochs = fake.epochs_of(wanted, 2.0)
-    run = made.good(Row(id="a", contestant="pytorch", spec=spec.build({})), 2.0).model_copy(
+    run = comparisons.good(Row(id="a", contestant="pytorch", spec=spec.build({})), 2.0).model_copy(
         update={"spec": wanted, "epochs": epochs, "phases": fake.phases_of(epochs), "test": None, "first_step_loss": None}
     )
     events = [{"event": "epoch", **each.model_dump()} for each in epochs]
-    assert contradictions.found(run, events) == []
-    assert contradictions.found(run.model_copy(update={"phases": None}), None) == []
+    assert contradictions.find_contradictions(run, events) == []
+    assert contradictions.find_contradictions(run.model_copy(update={"phases": None}), None) == []
 
 
 @pytest.mark.parametrize("status", ["failed", "diverged", "killed"])
 def test_a_run_that_ended_early_may_have_trained_more_than_it_recorded(status: str) -> None:
-    run = made.good(ROW, 4.0)
+    run = comparisons.good(ROW, 4.0)
     assert run.phases is not None
     longer = run.phases.model_copy(update={"training_seconds": 9.6, "wall_seconds": run.phases.wall_seconds + 2.0})
     early = run.model_copy(update={"status": status, "epochs": run.epochs[:1], "phases": longer, "test": None})
-    assert contradictions.found(early, [{"event": "epoch", **run.epochs[0].model_dump()}]) == []
-    assert contradictions.found(early, []) == []  # the disk was full when the event was to be written
-    assert contradictions.found(early.model_copy(update={"phases": None})) == []
+    assert contradictions.find_contradictions(early, [{"event": "epoch", **run.epochs[0].model_dump()}]) == []
+    assert contradictions.find_contradictions(early, []) == []  # the disk was full when the event was to be written
+    assert contradictions.find_contradictions(early.model_copy(update={"phases": None})) == []
     less = run.phases.model_copy(update={"training_seconds": 1.0, "wall_seconds": run.phases.wall_seconds - 6.6})
     # A run may have failed because its clock was wrong. Its reason says so, and no time of it counts.
-    assert (contradictions.found(early.model_copy(update={"phases": less})) == []) is (status == "failed")
+    assert (contradictions.find_contradictions(early.model_copy(update={"phases": less})) == []) is (status == "failed")
 
 
 def test_a_run_that_was_resumed_has_an_untimed_step_in_each_process() -> None:
-    run = made.good(ROW, 4.0)
+    run = comparisons.good(ROW, 4.0)
     first, second = run.epochs
     resumed = second.model_copy(update={"timed_steps": 9, "timed_images": 576, "timed_seconds": 3.6, "first_step_seconds": 0.5})
     assert run.phases is not None
@@ -313,17 +315,21 @@ def test_a_run_that_was_resumed_has_an_untimed_step_in_each_process() -> None:
     run = run.model_copy(update={"epochs": [first, resumed], "phases": phases, "resumes": 1})
     events = [{"event": "epoch", "clock": 0.1, **first.model_dump()}, {"event": "resume", "clock": 0.1, "epochs": 1}]
     events.append({"event": "epoch", "clock": 4.9, **resumed.model_dump()})
-    assert contradictions.found(run, events) == []
-    (said,) = contradictions.found(run.model_copy(update={"resumes": 0}))
+    assert contradictions.find_contradictions(run, events) == []
+    (said,) = contradictions.find_contradictions(run.model_copy(update={"resumes": 0}))
     assert said == "2 epochs have an untimed first step, and the run had 1 processes one after the other"
 
 
 def test_an_elastic_run_has_another_learning_rate_and_one_that_stopped_early_fewer_epochs() -> None:
-    run = made.good(ROW, 4.0)
+    run = comparisons.good(ROW, 4.0)
     other = [each.model_copy(update={"learning_rate": 0.025}) for each in run.epochs]
     death = Restart(reason="killed", epochs=1, steps=0, seconds_lost=1.0, replicas=1)
     elastic = run.model_copy(update={"epochs": other, "status": "not parallel", "restarts": [death]})
-    assert contradictions.found(elastic) == [] != contradictions.found(elastic.model_copy(update={"restarts": []}))
+    assert (
+        contradictions.find_contradictions(elastic)
+        == []
+        != contradictions.find_contradictions(elastic.model_copy(update={"restarts": []}))
+    )
     patient = ROW.spec.with_fields(epochs=9, best_epoch={"patience": 1})
-    assert contradictions.found(run.model_copy(update={"spec": patient})) == []
-    assert contradictions.found(run.model_copy(update={"spec": ROW.spec.with_fields(epochs=9)})) != []
+    assert contradictions.find_contradictions(run.model_copy(update={"spec": patient})) == []
+    assert contradictions.find_contradictions(run.model_copy(update={"spec": ROW.spec.with_fields(epochs=9)})) != []

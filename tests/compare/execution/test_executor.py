@@ -16,7 +16,7 @@ from compare.execution import executor, launch, matrix, store
 from tests.compare.command_line import compare
 from tests.compare.conftest import behave
 
-ROW = matrix.row("serial", "left", build({"cores": 1}))
+ROW = matrix.build_row("serial", "left", build({"cores": 1}))
 QUICK = ("run", "--frameworks", "left", "--modes", "serial", "--cores", "1", "--no-proof")
 
 
@@ -59,7 +59,7 @@ def test_the_seconds_lost_since_a_checkpoint_are_within_the_attempt_however_the_
     now = time.time
     monkeypatch.setattr(time, "time", lambda: now() + 86400 * days)
     made = RunResult(framework="left", spec=ROW.spec, status="killed", reason="killed by SIGKILL", repeat=0)
-    death = executor._death(made, tmp_path, time.monotonic() - 5.0, 0)
+    death = executor._describe_death(made, tmp_path, time.monotonic() - 5.0, 0)
     assert 0.0 <= death.seconds_lost <= most
 
 
@@ -105,7 +105,7 @@ def test_a_run_that_hangs_is_restarted(fake_twins: pytest.MonkeyPatch, tmp_path:
     assert (made.status, [death.reason for death in made.restarts]) == ("ok", ["it hangs"])
 
 
-ELASTIC = matrix.row(
+ELASTIC = matrix.build_row(
     "ranks", "left", build({"mode": "multi_process", "replicas": 4, "least_replicas": 1, "cores": 2, "global_batch_size": 32})
 )
 

@@ -280,7 +280,7 @@ def test_a_twin_that_uses_no_time_hangs(script: Path, tmp_path: Path, monkeypatc
 
 def test_a_twin_that_hangs_after_a_step_leaves_its_stacks(script: Path, tmp_path: Path) -> None:
     script.write_text(
-        "import time; from common.machine import heartbeat; heartbeat.attach(); heartbeat.reached(); heartbeat.stepped()\n"
+        "import time; from common.machine import heartbeat; heartbeat.attach(); heartbeat.count_sync_point(); heartbeat.count_step()\n"
         "def wait(): time.sleep(600)\nwait()"
     )
     log = tmp_path / "log.txt"
@@ -359,7 +359,7 @@ def test_no_twin_is_left_by_a_signal_that_comes_while_it_is_started(
     script: Path, tmp_path: Path, start: str, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script.write_text("import time; time.sleep(600)")
-    row = matrix.row("scripted", "scripted", spec.build({}))
+    row = matrix.build_row("scripted", "scripted", spec.build({}))
     starts = {
         "call": lambda: launch.call("scripted", ["run"], log=tmp_path / "log.txt"),
         "describe": lambda: launch.describe("scripted"),

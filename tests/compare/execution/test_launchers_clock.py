@@ -11,7 +11,7 @@ from common.artifacts import event_log
 from common.artifacts.schema import RunResult
 from compare.execution import executor, launch, launchers_clock, matrix, store
 from compare.execution.launchers_clock import LaunchersClock
-from tests.compare import made
+from tests.support import comparisons
 
 ALWAYS: Callable[[float], float] = lambda seconds: seconds  # noqa: E731
 
@@ -133,7 +133,7 @@ def test_a_run_that_is_too_short_or_says_nothing_of_its_clock_is_not_judged(
 def trained(folder: Path, monkeypatch: pytest.MonkeyPatch, pace: float) -> RunResult:
     monkeypatch.setenv("CONVTWINS_PACE", str(pace))
     monkeypatch.setitem(launch.FRAMEWORKS, "left", "tests.compare.twins.learner_slow")
-    row = matrix.row("serial", "left", made.row("left", cores=1).spec.with_fields(epochs=15))
+    row = matrix.build_row("serial", "left", comparisons.row("left", cores=1).spec.with_fields(epochs=15))
     result = executor.execute(row, 0, folder, lambda events: None)
     assert store.finished(folder, row, 0) == result
     return result

@@ -29,33 +29,33 @@ def test_replicas_share_whole_cores_and_serial_runs_on_as_many(
     monkeypatch: pytest.MonkeyPatch, cores: int, replicas: int, budgets: list[int], shared: int
 ) -> None:
     monkeypatch.setattr(machine, "available_cores", lambda: cores)
-    made = matrix.rows({"global_batch_size": 12}, ["pytorch"], ["serial", "data_parallel"], replicas)
+    made = matrix.build_rows({"global_batch_size": 12}, ["pytorch"], ["serial", "data_parallel"], replicas)
     *serial, parallel = made
     assert [row.spec.cores for row in serial] == budgets
     assert (parallel.spec.cores, parallel.spec.replicas) == (shared, replicas)
     assert len({row.id for row in made}) == len(made)
-    shorter = matrix.rows({"global_batch_size": 12}, ["pytorch"], ["serial", "data_parallel"], replicas, one_core=False)
+    shorter = matrix.build_rows({"global_batch_size": 12}, ["pytorch"], ["serial", "data_parallel"], replicas, one_core=False)
     assert shorter == [row for row in made if row.spec.cores > 1 or cores == 1]
 
 
 def test_replicas_that_take_turns_on_a_core_are_not_parallel() -> None:
-    made = matrix.rows({"cores": 1}, ["pytorch"], ["serial", "data_parallel"], 2)
-    serial, parallel = matrix.judge(made, {"pytorch": CPU})
+    made = matrix.build_rows({"cores": 1}, ["pytorch"], ["serial", "data_parallel"], 2)
+    serial, parallel = matrix.check_rows(made, {"pytorch": CPU})
     assert serial.unavailable is None
     assert parallel.unavailable == "not parallel: 2 replicas would take turns on 1 core"
 
 
 def test_replicas_on_gpus_need_no_core_each() -> None:
     gpus = {**CPU, "devices": [{"name": "A", "kind": "cuda"}, {"name": "B", "kind": "cuda"}]}
-    made = matrix.rows({"cores": 1}, ["pytorch"], ["data_parallel"], 2)
-    assert matrix.judge(made, {"pytorch": gpus})[0].unavailable is None
+    made = matrix.build_rows({"cores": 1}, ["pytorch"], ["data_parallel"], 2)
+    assert matrix.check_rows(made, {"pytorch": gpus})[0].unavailable is None
 
 
 @pytest.mark.parametrize("normalization", ["none", "dataset", "imagenet"])
 def test_a_model_of_one_channel_takes_grey_images_and_is_refused_those_in_colour(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, normalization: str
 ) -> None:
-    made = matrix.rows(
+    made = matrix.build_rows(
         {"data": {"normalization": normalization}, "augmentation": {"brightness": 0.5}}, ["pytorch"], ["serial"], 1
     )
     grey = sources.load(Data(source="digits"), seed=0, cache_dir=str(tmp_path))
@@ -79,7 +79,7 @@ def test_skewed_parts_are_checked_with_the_seeds_of_all_repeats(tmp_path: Path) 
     """Of these seeds, some give each part an example in every batch."""
     dask = {"order": "owned", "owners": 2, "partition": "class_skew", "skew": 0.5}
     values = {"input": "dask", "workers": 1, "global_batch_size": 4, "dask": dask}
-    made = matrix.rows(values, ["pytorch"], ["multi_process"], 2)
+    made = matrix.build_rows(values, ["pytorch"], ["multi_process"], 2)
     digits = sources.load(Data(source="digits"), seed=0, cache_dir=str(tmp_path))
 
     def fits(seed: int) -> bool:
@@ -96,25 +96,25 @@ def test_skewed_parts_are_checked_with_the_seeds_of_all_repeats(tmp_path: Path) 
 
 def test_every_row_has_an_id_of_its_own_whatever_the_spec_has_set() -> None:
     values: dict[str, Any] = {"pipeline": {"schedule": "1f1b"}, "parameter_server": {"updates": "asynchronous", "staleness": 2}}
-    made = matrix.rows(values, ["pytorch"], list(spec.VARIANTS), 2, [0, 2])
+    made = matrix.build_rows(values, ["pytorch"], list(spec.VARIANTS), 2, [0, 2])
     assert len({row.id for row in made}) == len(made)
 
 
 def test_numbers_of_workers_make_rows_of_their_own() -> None:
-    made = matrix.rows({"cores": 1}, ["pytorch"], ["serial"], 2, [0, 1, 4])
+    made = matrix.build_rows({"cores": 1}, ["pytorch"], ["serial"], 2, [0, 1, 4])
     assert [(row.id, row.spec.input, row.spec.workers) for row in made] == [
         ("pytorch-serial-1core-0workers", "inline", 0),
         ("pytorch-serial-1core-1workers", "workers", 1),
         ("pytorch-serial-1core-4workers", "workers", 4),
     ]
-    (dask,) = matrix.rows({"cores": 1, "input": "dask"}, ["pytorch"], ["serial"], 2, [2])
+    (dask,) = matrix.build_rows({"cores": 1, "input": "dask"}, ["pytorch"], ["serial"], 2, [2])
     assert (dask.id, dask.spec.input, dask.spec.workers) == ("pytorch-serial-1core", "dask", 2)
 
 
 def test_each_level_of_switches_makes_rows_of_its_own() -> None:
-    made = matrix.rows({"cores": 1}, ["pytorch"], ["serial"], 2, levels=["closed", "best"])
+    made = matrix.build_rows({"cores": 1}, ["pytorch"], ["serial"], 2, levels=["closed", "best"])
     assert [(row.id, row.spec.switches) for row in made] == [
         ("pytorch-serial-1core-closed", "closed"), ("pytorch-serial-1core-best", "best"),
     ]  # fmt: skip
-    (row,) = matrix.rows({"cores": 1}, ["pytorch"], ["serial"], 2, levels=["closed"])
+    (row,) = matrix.build_rows({"cores": 1}, ["pytorch"], ["serial"], 2, levels=["closed"])
     assert (row.id, row.spec.switches) == ("pytorch-serial-1core", "closed")

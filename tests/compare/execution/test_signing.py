@@ -18,8 +18,8 @@ from compare.core.errors import FolderError
 from compare.core.interrupt import Interrupted
 from compare.execution import executor, signing, store
 from compare.execution.signing import MANIFEST_FILE, SIGNATURE_FILE
-from tests.compare import made
 from tests.compare.command_line import compare
+from tests.support import comparisons
 
 pytestmark = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="signatures need ssh-keygen, which is not here")
 
@@ -75,7 +75,7 @@ def sign_manifest(folder: Path, content: bytes, key: Path, namespace: str = "con
 @pytest.fixture
 def folder(tmp_path: Path, keys: tuple[Path, Path]) -> Path:
     """A comparison of 4 rows in 2 repeats that alice has signed."""
-    made_there = made.stored_in(made.repeated(2), tmp_path / "results")
+    made_there = comparisons.stored_in(comparisons.repeated(2), tmp_path / "results")
     sign(made_there, keys[0])
     return made_there
 
@@ -93,7 +93,7 @@ def result_file(folder: Path, repeat: int = 1) -> Path:
 def make_faster(folder: Path) -> None:
     """A result with other values, and the checksum that belongs to them."""
     file = result_file(folder)
-    results.save(made.paced(results.load(file), 0.25), file.parent)
+    results.save(comparisons.paced(results.load(file), 0.25), file.parent)
     assert not store.read(folder).set_aside
 
 
@@ -120,7 +120,7 @@ def test_the_manifest_is_that_of_sha256sum_and_of_the_report(folder: Path) -> No
 
 
 def test_without_a_signature_the_environment_says_so_and_the_terminal_nothing(tmp_path: Path) -> None:
-    folder = made.stored_in(made.repeated(1), tmp_path / "results")
+    folder = comparisons.stored_in(comparisons.repeated(1), tmp_path / "results")
     done = compare("report", folder)
     said = "The checksums protect against accidents only"
     assert done.exit_code == 0 and "accidents" not in done.stdout and "igned by" not in done.stdout
@@ -183,7 +183,7 @@ def test_a_folder_that_was_changed_since_fails_and_says_where(
 
 
 def test_a_result_that_was_added_since_is_named(tmp_path: Path, keys: tuple[Path, Path]) -> None:
-    folder = made.stored_in(made.repeated(2), tmp_path / "results")
+    folder = comparisons.stored_in(comparisons.repeated(2), tmp_path / "results")
     content = result_file(folder).read_bytes()
     result_file(folder).unlink()
     sign(folder, keys[0])
@@ -270,7 +270,7 @@ def test_a_manifest_that_is_no_text_or_no_plain_file_is_not_read(folder: Path, k
 
 
 def test_two_folders_side_by_side_fail_if_one_was_changed(folder: Path, tmp_path: Path) -> None:
-    other = made.stored_in(made.repeated(2), tmp_path / "other")
+    other = comparisons.stored_in(comparisons.repeated(2), tmp_path / "other")
     assert compare("report", folder, other).exit_code == 0
     make_faster(folder)
     done = compare("report", other, folder)

@@ -8,13 +8,13 @@ from common.artifacts.schema import RunResult
 from common.data import sources
 from compare.core.errors import FolderError
 from compare.execution import launch, store
-from tests.compare import made
 from tests.compare.command_line import compare
+from tests.support import comparisons
 
 
 def test_a_result_is_read_once_in_a_command_unless_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stored = made.repeated(3)
-    folder = made.stored_in(stored, tmp_path / "out")
+    stored = comparisons.repeated(3)
+    folder = comparisons.stored_in(stored, tmp_path / "out")
     read: list[Path] = []
     load = results.load
 
@@ -36,7 +36,7 @@ def test_a_result_is_read_once_in_a_command_unless_it_changes(tmp_path: Path, mo
 
 @pytest.mark.parametrize("name", ["x" * 201, "../outside", ".hidden", ""])
 def test_a_plan_with_a_row_whose_id_is_no_name_of_a_folder_is_refused(tmp_path: Path, name: str) -> None:
-    folder = made.stored_in(made.repeated(1), tmp_path / "out")
+    folder = comparisons.stored_in(comparisons.repeated(1), tmp_path / "out")
     plan = json.loads((folder / store.PLAN_FILE).read_text())
     del plan["sha256"]
     plan["rows"][0]["id"] = name

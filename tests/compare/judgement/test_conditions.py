@@ -7,7 +7,7 @@ import pytest
 
 from common import spec
 from common.artifacts.schema import RunResult
-from compare.execution.best_switches import Budget
+from compare.execution.best_switches import SearchBudget
 from compare.execution.contestants import Contestant
 from compare.execution.matrix import Row
 from compare.execution.store import Stored
@@ -17,10 +17,10 @@ from compare.judgement.row_figures import NOT_COMPARABLE
 from compare.judgement.summary import summarize
 from compare.reporting import comparison_report, comparison_tables, side_by_side, tables
 from compare.reporting.comparison_report import Compared
-from tests.compare import made
+from tests.support import comparisons
 
-EQUAL = made.conditions(made.row("pytorch"))
-BUDGET = Budget(switches=None, rounds=5, steps=30, configurations=21)
+EQUAL = comparisons.conditions(comparisons.row("pytorch"))
+BUDGET = SearchBudget(switches=None, rounds=5, steps=30, configurations=21)
 
 
 def _pair(
@@ -30,19 +30,20 @@ def _pair(
     rows: list[Row] = []
     runs: dict[str, dict[int, RunResult]] = {}
     for name, held, own in zip(("pytorch", "tensorflow"), (ours, theirs), seconds, strict=True):
-        row = made.row(name)
+        row = comparisons.row(name)
         row = row.model_copy(update={"id": f"{row.id}{suffix}", "spec": row.spec.with_fields(**fields)})
         rows.append(row)
         runs[row.id] = {
-            repeat: made.good(row, own + 0.01 * repeat, repeat).model_copy(update={"conditions": held}) for repeat in range(5)
+            repeat: comparisons.good(row, own + 0.01 * repeat, repeat).model_copy(update={"conditions": held})
+            for repeat in range(5)
         }
-    return Stored(comparison=made.comparison(rows, 5), runs=runs, set_aside=[])
+    return Stored(comparison=comparisons.comparison(rows, 5), runs=runs, set_aside=[])
 
 
 NEITHER = "Unequal conditions (neither closed nor open division)"
 
 
-def _with_budgets(stored: Stored, *budgets: Budget | None) -> Stored:
+def _with_budgets(stored: Stored, *budgets: SearchBudget | None) -> Stored:
     rows = [row.model_copy(update={"budget": each}) for row, each in zip(stored.comparison.rows, budgets, strict=True)]
     return stored.model_copy(update={"comparison": stored.comparison.model_copy(update={"rows": rows})})
 
@@ -77,13 +78,13 @@ def test_a_verdict_names_the_condition_that_differs(name: str, value: str, said:
 
 
 def test_a_mode_whose_learning_rate_is_scaled_has_another_condition_than_serial_and_the_table_shows_it() -> None:
-    rows = [made.row("pytorch"), made.row("pytorch", "data_parallel")]
+    rows = [comparisons.row("pytorch"), comparisons.row("pytorch", "data_parallel")]
     for scaling, rates, division in (("none", ["0.05", "0.05"], "closed"), ("linear", ["0.05", "0.1"], "neither")):
         scaled = [row.model_copy(update={"spec": row.spec.with_fields(schedule={"scaling": scaling})}) for row in rows]
-        runs = {row.id: {0: made.good(row, 4.0)} for row in scaled}
-        stored = Stored(comparison=made.comparison(scaled), runs=runs, set_aside=[])
-        assert [conditions.of_row(stored, row)["learning_rate"] for row in scaled] == rates
-        found = conditions.division(stored, *scaled, conditions.OF_THE_MODE)
+        runs = {row.id: {0: comparisons.good(row, 4.0)} for row in scaled}
+        stored = Stored(comparison=comparisons.comparison(scaled), runs=runs, set_aside=[])
+        assert [conditions.row_conditions(stored, row)["learning_rate"] for row in scaled] == rates
+        found = conditions.division(stored, *scaled, conditions.MODE_CONDITIONS)
         assert found.kind == division and found.detail == ("learning rate (0.05 against 0.1)" if scaling == "linear" else "")
         (table,) = comparison_tables.conditions_table(summarize(stored))
         shown = [column.heading for column in table.columns if column.terminal]
@@ -91,14 +92,16 @@ def test_a_mode_whose_learning_rate_is_scaled_has_another_condition_than_serial_
 
 
 def test_the_heading_names_shared_settings_that_are_not_the_default_and_none_of_those_that_a_mode_sets() -> None:
-    rows = [made.row("pytorch"), made.row("pytorch", "data_parallel")]
+    rows = [comparisons.row("pytorch"), comparisons.row("pytorch", "data_parallel")]
     fields: dict[str, Any] = {"schedule": {"scaling": "linear"}, "optimizer": {"native": True}}
     rows = [row.model_copy(update={"spec": row.spec.with_fields(**fields)}) for row in rows]
     for own, expected in (
         (rows, ['Other than by default: optimizer.native true, schedule.scaling "linear"']),
-        ([made.row("pytorch"), made.row("pytorch", "pipeline")], []),
+        ([comparisons.row("pytorch"), comparisons.row("pytorch", "pipeline")], []),
     ):
-        stored = Stored(comparison=made.comparison(own), runs={row.id: {0: made.good(row, 4.0)} for row in own}, set_aside=[])
+        stored = Stored(
+            comparison=comparisons.comparison(own), runs={row.id: {0: comparisons.good(row, 4.0)} for row in own}, set_aside=[]
+        )
         summaries = summarize(stored)
         said = comparison_report.facts(Compared(stored, summaries, findings(stored, summaries)))
         assert [each for each in said if each.startswith("Other than")] == expected
@@ -205,7 +208,7 @@ def _together(*stored: Stored) -> Stored:
     """One comparison of all their rows."""
     rows = [row for each in stored for row in each.comparison.rows]
     runs = {row_id: runs for each in stored for row_id, runs in each.runs.items()}
-    return Stored(comparison=made.comparison(rows, 5), runs=runs, set_aside=[])
+    return Stored(comparison=comparisons.comparison(rows, 5), runs=runs, set_aside=[])
 
 
 def _divisions(winner_of_best: str) -> Stored:
@@ -261,7 +264,7 @@ def test_divisions_that_agree_are_not_told_to_disagree() -> None:
 
 @pytest.mark.parametrize("planted", ["serial-2", "data_parallel-2"])
 def test_rows_of_other_data_have_no_speedup_and_no_verdict(planted: str) -> None:
-    stored = made.repeated()
+    stored = comparisons.repeated()
     runs = stored.runs[f"pytorch-{planted}"]
     runs[3] = runs[3].model_copy(update={"data_hash": "another"})
     summaries = summarize(stored)
@@ -277,7 +280,7 @@ def test_rows_of_other_data_have_no_speedup_and_no_verdict(planted: str) -> None
 
 
 def test_a_framework_that_read_other_data_than_the_comparison_has_no_speedup_either() -> None:
-    stored = made.repeated()
+    stored = comparisons.repeated()
     for row_id in ("tensorflow-serial-2", "tensorflow-data_parallel-2"):
         stored.runs[row_id] = {
             repeat: run.model_copy(update={"data_hash": "another"}) for repeat, run in stored.runs[row_id].items()

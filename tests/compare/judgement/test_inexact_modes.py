@@ -8,16 +8,18 @@ from compare.execution.matrix import Row
 from compare.execution.store import Stored
 from compare.judgement import inexact_modes
 from compare.judgement.summary import summarize
-from tests.compare import made
+from tests.support import comparisons
 
 
 def said(word: str, **facts: object) -> list[str]:
     """Of a row of two replicas beside a serial one whose accuracy is 0.7; its own is 0.8."""
     parallel = spec.build(spec.with_variant({"cores": 2, "epochs": 2}, word, 2))
-    rows = [made.row("pytorch"), Row(id="pytorch-other", contestant="pytorch", spec=parallel)]
-    run = made.good(rows[1], 1.0).model_copy(update={"test": made.score(0.8, 1.0), **facts})
+    rows = [comparisons.row("pytorch"), Row(id="pytorch-other", contestant="pytorch", spec=parallel)]
+    run = comparisons.good(rows[1], 1.0).model_copy(update={"test": comparisons.score(0.8, 1.0), **facts})
     stored = Stored(
-        comparison=made.comparison(rows), runs={rows[0].id: {0: made.good(rows[0], 2.0)}, rows[1].id: {0: run}}, set_aside=[]
+        comparison=comparisons.comparison(rows),
+        runs={rows[0].id: {0: comparisons.good(rows[0], 2.0)}, rows[1].id: {0: run}},
+        set_aside=[],
     )
     return inexact_modes.sentences(stored, summarize(stored))
 
@@ -32,7 +34,9 @@ def test_late_gradients_are_counted_beside_serials_accuracy() -> None:
 
 def test_members_their_average_and_their_vote_are_told_apart() -> None:
     members = Members(
-        average=made.score(0.8, 1.0), ensemble=made.score(0.85, 1.0), members=[made.score(0.7, 1.0), made.score(0.75, 1.0)]
+        average=comparisons.score(0.8, 1.0),
+        ensemble=comparisons.score(0.85, 1.0),
+        members=[comparisons.score(0.7, 1.0), comparisons.score(0.75, 1.0)],
     )
     (sentence,) = said("model_averaging", members=members)
     assert sentence.endswith("the average of the members 0.8000, their vote 0.8500, each alone 0.7000 to 0.7500.")

@@ -4,7 +4,7 @@ from typing import Any
 
 from compare.execution.store import ProofRecord, Stored
 from compare.judgement import sameness, summary
-from tests.compare import made
+from tests.support import comparisons
 
 STEPS = 20
 LOSSES = [2.3 - 0.01 * step for step in range(STEPS)]
@@ -12,11 +12,13 @@ LOSSES = [2.3 - 0.01 * step for step in range(STEPS)]
 
 def stored(**changes: Any) -> Stored:
     """Two serial runs of 20 steps whose losses are equal. TensorFlow's has these changes."""
-    rows = [made.row("pytorch"), made.row("tensorflow")]
-    runs = {row.id: {0: made.good(row, 1.0).model_copy(update={"step_losses": LOSSES})} for row in rows}
+    rows = [comparisons.row("pytorch"), comparisons.row("tensorflow")]
+    runs = {row.id: {0: comparisons.good(row, 1.0).model_copy(update={"step_losses": LOSSES})} for row in rows}
     other = runs["tensorflow-serial-2"]
     other[0] = other[0].model_copy(update=changes)
-    return Stored(comparison=made.comparison(rows, proof=ProofRecord(verdict="proved", sentence="")), runs=runs, set_aside=[])
+    return Stored(
+        comparison=comparisons.comparison(rows, proof=ProofRecord(verdict="proved", sentence="")), runs=runs, set_aside=[]
+    )
 
 
 def said(of: Stored) -> str:
@@ -25,13 +27,13 @@ def said(of: Stored) -> str:
 
 def test_accuracies_that_differ_where_losses_agree_are_said_to_be_unexplained() -> None:
     agree = "The losses agree within 0.0e+00 at every step. The test scores differ by"
-    found = said(stored(test=made.score(0.6, 0.6)))
+    found = said(stored(test=comparisons.score(0.6, 0.6)))
     assert f"{agree} 10 of 100 images (serial). The losses do not explain the scores." in found
     for accuracy, images in ((0.69, 1), (0.68, 2)):  # ties alone can do that, though 2 are more than 1 %
-        found = said(stored(test=made.score(accuracy, 0.6)))
+        found = said(stored(test=comparisons.score(accuracy, 0.6)))
         tied = f"{agree} {images} of 100 images (serial). Rounding can do that where two logits of an image are nearly equal."
         assert tied in found
-    assert "explain" not in said(stored(test=made.score(0.6, 0.6), step_losses=LOSSES[:10]))
+    assert "explain" not in said(stored(test=comparisons.score(0.6, 0.6), step_losses=LOSSES[:10]))
     assert "explain" not in said(stored())
 
 

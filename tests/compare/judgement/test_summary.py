@@ -14,14 +14,14 @@ from compare.execution.matrix import Row
 from compare.execution.store import Stored
 from compare.judgement import cautions
 from compare.judgement.findings import findings
-from compare.judgement.row_figures import Summary, unreliable
-from compare.judgement.run_figures import epoch_seconds, images_per_second, limit, until_accuracy
+from compare.judgement.row_figures import Summary, unreliable_rows_note
+from compare.judgement.run_figures import epoch_seconds, images_per_second, limit, time_to_accuracy
 from compare.judgement.summary import pairs_of_seconds, summarize
 from compare.reporting import comparison_report, comparison_tables, latex, step_tables, tables
 from compare.reporting.comparison_report import Compared
 from compare.reporting.epoch_tables import target_table
 from compare.reporting.step_tables import limit_table
-from tests.compare import made
+from tests.support import comparisons
 
 AGAIN = "run --resume DIR --again disturbed makes its repeats again."
 
@@ -33,12 +33,12 @@ def _by_id(summaries: list[Summary]) -> dict[str, Summary]:
 
 
 def test_speedups_are_given_against_one_core_and_the_same_cores() -> None:
-    rows = [made.row("pytorch", cores=1), made.row("pytorch"), made.row("pytorch", "multi_process")]
+    rows = [comparisons.row("pytorch", cores=1), comparisons.row("pytorch"), comparisons.row("pytorch", "multi_process")]
     seconds = (8.0, 5.0, 4.0)
-    stored = made.repeated().model_copy(
+    stored = comparisons.repeated().model_copy(
         update={
-            "comparison": made.comparison(rows),
-            "runs": {row.id: {0: made.good(row, each)} for row, each in zip(rows, seconds, strict=True)},
+            "comparison": comparisons.comparison(rows),
+            "runs": {row.id: {0: comparisons.good(row, each)} for row, each in zip(rows, seconds, strict=True)},
         }
     )
     one, both, parallel = summarize(stored)
@@ -52,7 +52,7 @@ def test_speedups_are_given_against_one_core_and_the_same_cores() -> None:
 
 def _of_two_batches() -> Stored:
     """Serial and parallel rows, each of two global batches, in two frameworks, as a scaling lays them out."""
-    stored = made.repeated()
+    stored = comparisons.repeated()
     rows: list[Row] = []
     runs: dict[str, dict[int, RunResult]] = {}
     for row in stored.comparison.rows:
@@ -60,9 +60,10 @@ def _of_two_batches() -> Stored:
             spec = row.spec.with_fields(global_batch_size=batch)
             rows.append(row.model_copy(update={"id": f"{row.id}-batch{batch}", "spec": spec}))
             runs[rows[-1].id] = {
-                repeat: made.good(rows[-1], slower * epoch_seconds(run), repeat) for repeat, run in stored.runs[row.id].items()
+                repeat: comparisons.good(rows[-1], slower * epoch_seconds(run), repeat)
+                for repeat, run in stored.runs[row.id].items()
             }
-    return stored.model_copy(update={"comparison": made.comparison(rows, 5), "runs": runs})
+    return stored.model_copy(update={"comparison": comparisons.comparison(rows, 5), "runs": runs})
 
 
 def test_rows_of_other_batches_are_never_held_against_each_other() -> None:
@@ -87,32 +88,32 @@ def test_rows_of_other_batches_are_never_held_against_each_other() -> None:
 
 
 def test_on_accelerators_efficiency_counts_devices() -> None:
-    rows = [made.row("pytorch"), made.row("pytorch", "data_parallel")]
+    rows = [comparisons.row("pytorch"), comparisons.row("pytorch", "data_parallel")]
     runs = {
-        row.id: {0: made.good(row, each).model_copy(update={"device": "cuda"})}
+        row.id: {0: comparisons.good(row, each).model_copy(update={"device": "cuda"})}
         for row, each in zip(rows, (6.0, 4.0), strict=True)
     }
-    stored = made.repeated().model_copy(update={"comparison": made.comparison(rows), "runs": runs})
+    stored = comparisons.repeated().model_copy(update={"comparison": comparisons.comparison(rows), "runs": runs})
     assert summarize(stored)[1].parallel_efficiency == pytest.approx(0.75)
 
 
 def test_a_row_that_was_not_parallel_has_figures_but_no_speedup() -> None:
-    summary = _by_id(summarize(made.troubled()))["pytorch-data_parallel-2"]
+    summary = _by_id(summarize(comparisons.troubled()))["pytorch-data_parallel-2"]
     assert summary.status == "not parallel"
     assert summary.epoch_seconds is not None
     assert summary.speedup_one_core is None and summary.speedup_same_cores is None and summary.pays is None
 
 
 def test_a_killed_row_keeps_its_epochs_but_counts_in_no_median() -> None:
-    summary = _by_id(summarize(made.troubled()))["pytorch-multi_process-2"]
+    summary = _by_id(summarize(comparisons.troubled()))["pytorch-multi_process-2"]
     assert (summary.status, summary.epochs_done, len(summary.epochs)) == ("killed", 1, 1)
     assert summary.train.accuracy is None and summary.epoch_seconds is None
 
 
 def test_one_bad_repeat_marks_the_row_and_the_good_ones_count() -> None:
-    stored = made.repeated()
+    stored = comparisons.repeated()
     row = stored.comparison.rows[0]
-    stored.runs[row.id][3] = made.bad(row, "diverged", "loss is nan", epochs=1)
+    stored.runs[row.id][3] = comparisons.bad(row, "diverged", "loss is nan", epochs=1)
     summary = summarize(stored)[0]
     assert (summary.status, summary.reason) == ("diverged", "loss is nan (1 of 5 repeats)")
     assert summary.repeats_done == 4
@@ -120,9 +121,9 @@ def test_one_bad_repeat_marks_the_row_and_the_good_ones_count() -> None:
 
 
 def test_the_first_step_difference_is_relative_and_the_largest_of_the_repeats() -> None:
-    stored = made.repeated()
+    stored = comparisons.repeated()
     row = stored.comparison.rows[0]
-    stored.runs[row.id][2] = made.good(row, 4.0, 2, first_step_loss=2.3 * (1 + 1e-6))
+    stored.runs[row.id][2] = comparisons.good(row, 4.0, 2, first_step_loss=2.3 * (1 + 1e-6))
     first, _, third, _ = summarize(stored)
     assert first.first_step_difference == pytest.approx(1e-6, rel=1e-3)
     assert third.first_step_difference == first.first_step_difference
@@ -146,7 +147,7 @@ def losses_rung(framework: str, tolerance: Any, status: str = "passed", name: st
 )
 def test_the_first_losses_may_differ_by_what_the_arithmetic_of_a_deep_network_allows(rungs: list[Any], agrees: bool) -> None:
     """Its own proof has judged them: a fixed tolerance would refuse an honest run of a deep network."""
-    stored = made.repeated()
+    stored = comparisons.repeated()
     for row_id in ("tensorflow-serial-2", "tensorflow-data_parallel-2"):
         for repeat, run in stored.runs[row_id].items():
             stored.runs[row_id][repeat] = run.model_copy(update={"first_step_loss": 2.3 * (1 + 2.5e-5)})
@@ -166,7 +167,7 @@ def test_a_tolerance_that_proves_nothing_lets_nothing_agree(allowed: float) -> N
         (9e-4, "within what rounding may do here, which is too much to tell"),
         (3e-3, "DOES NOT AGREE: figures do not compare"),
     ):
-        stored = made.repeated()
+        stored = comparisons.repeated()
         for row_id in ("tensorflow-serial-2", "tensorflow-data_parallel-2"):
             for repeat, run in stored.runs[row_id].items():
                 stored.runs[row_id][repeat] = run.model_copy(update={"first_step_loss": 2.3 * (1 + apart)})
@@ -186,7 +187,7 @@ def test_a_tolerance_that_proves_nothing_lets_nothing_agree(allowed: float) -> N
 )
 def test_the_headline_is_no_stronger_than_the_rows(verdicts: list[str], headline: str) -> None:
     """The second row is a parallel mode, which may train something else by design."""
-    stored = made.repeated()
+    stored = comparisons.repeated()
     rows = {row.id: verdict for row, verdict in zip(stored.comparison.rows, verdicts, strict=True)}
     record = store.ProofRecord(verdict="proved", sentence="proved: 9 rungs passed", row_verdicts=rows)
     stored = stored.model_copy(update={"comparison": stored.comparison.model_copy(update={"proof": record})})
@@ -197,7 +198,7 @@ def test_the_headline_is_no_stronger_than_the_rows(verdicts: list[str], headline
 
 
 def test_where_no_row_is_proved_as_it_is_timed_no_table_is_said_to_tell_which_are() -> None:
-    stored = made.repeated()
+    stored = comparisons.repeated()
     record = store.ProofRecord(
         verdict="proved", sentence="proved: 9 rungs", row_verdicts={row.id: "not claimed" for row in stored.comparison.rows}
     )
@@ -207,9 +208,9 @@ def test_where_no_row_is_proved_as_it_is_timed_no_table_is_said_to_tell_which_ar
 
 
 def test_a_row_that_was_interrupted_names_its_repeats_without_a_result_too() -> None:
-    stored = made.repeated()
+    stored = comparisons.repeated()
     row = stored.comparison.rows[0]
-    killed = made.bad(row, "killed", "interrupted", epochs=1)
+    killed = comparisons.bad(row, "killed", "interrupted", epochs=1)
     stored.runs[row.id] = {**{repeat: stored.runs[row.id][repeat] for repeat in (0, 1)}, 2: killed}
     summaries = summarize(stored)
     assert (summaries[0].status, summaries[0].reason) == (
@@ -220,15 +221,15 @@ def test_a_row_that_was_interrupted_names_its_repeats_without_a_result_too() -> 
     assert summarize(alone)[0].reason == "interrupted (1 of 5 repeats, 4 more have no result)"
     compared = Compared(stored, summaries, findings(stored, summaries))
     assert "repeats: 5 planned, 3 to 5 made" in comparison_report.facts(compared)[0]
-    whole = made.repeated()
+    whole = comparisons.repeated()
     assert "5 repeats" in comparison_report.facts(Compared(whole, summarize(whole), compared.findings))[0]
 
 
 def test_an_interrupted_repeat_is_missing_beside_what_failed_and_beside_what_was_not_parallel() -> None:
-    stored = made.repeated()
+    stored = comparisons.repeated()
     row = stored.comparison.rows[0]
-    interrupted = made.bad(row, "killed", "interrupted; its result could not be read", epochs=0)
-    stored.runs[row.id] |= {2: made.bad(row, "failed", "no memory", epochs=0), 3: interrupted}
+    interrupted = comparisons.bad(row, "killed", "interrupted; its result could not be read", epochs=0)
+    stored.runs[row.id] |= {2: comparisons.bad(row, "failed", "no memory", epochs=0), 3: interrupted}
     assert (
         summary := summarize(stored)[0]
     ).status == "failed" and summary.reason == "no memory (1 of 5 repeats, 1 more was interrupted)"
@@ -240,9 +241,9 @@ def test_an_interrupted_repeat_is_missing_beside_what_failed_and_beside_what_was
 
 
 def test_a_framework_alone_has_no_first_step_difference() -> None:
-    rows = [made.row("pytorch")]
-    stored = made.repeated().model_copy(
-        update={"comparison": made.comparison(rows), "runs": {rows[0].id: {0: made.good(rows[0], 1.0)}}}
+    rows = [comparisons.row("pytorch")]
+    stored = comparisons.repeated().model_copy(
+        update={"comparison": comparisons.comparison(rows), "runs": {rows[0].id: {0: comparisons.good(rows[0], 1.0)}}}
     )
     assert summarize(stored)[0].first_step_difference is None
 
@@ -253,7 +254,7 @@ def _verdicts(sentences: list[str]) -> list[str]:
 
 
 def test_the_input_alone_is_judged_by_all_its_images_over_all_its_seconds() -> None:
-    stored = made.input_only(timed_steps=20)
+    stored = comparisons.input_only(timed_steps=20)
     summaries = summarize(stored)
     rate, seconds = summaries[2].images_per_second, summaries[2].epoch_seconds
     assert rate is not None and rate.median == pytest.approx(20 * 64 / 4.001)  # the mean of its epochs' rates is 100 times that
@@ -264,7 +265,7 @@ def test_the_input_alone_is_judged_by_all_its_images_over_all_its_seconds() -> N
 
 @pytest.mark.parametrize(("timed", "too_short"), [(16, []), (15, [2]), (7, [1, 2]), (3, [0, 1, 2])])
 def test_an_input_of_too_few_timed_batches_gets_a_caution_and_no_verdict(timed: int, too_short: list[int]) -> None:
-    stored = made.input_only(timed_steps=timed)
+    stored = comparisons.input_only(timed_steps=timed)
     found = findings(stored, summarize(stored))
     assert len(_verdicts(found.contestants)) == 3 - len(too_short)
     fed = {0: ("", 4), 1: (", 1 worker", 8), 2: (", 2 workers", 16)}
@@ -281,14 +282,14 @@ def test_an_input_of_too_few_timed_batches_gets_a_caution_and_no_verdict(timed: 
 
 
 def test_the_input_alone_says_nothing_of_weights_and_order() -> None:
-    stored = made.input_only()
+    stored = comparisons.input_only()
     sentences = findings(stored, summarize(stored)).sameness
     assert "Same data in all 30 runs that recorded it." in sentences
     assert not any("weights" in sentence or "order" in sentence for sentence in sentences)
 
 
 def test_runs_of_one_step_have_no_seconds_and_no_verdict() -> None:
-    stored = made.repeated()
+    stored = comparisons.repeated()
     for row in stored.comparison.rows:
         for repeat, result in stored.runs[row.id].items():
             epochs = [
@@ -302,7 +303,7 @@ def test_runs_of_one_step_have_no_seconds_and_no_verdict() -> None:
 
 @pytest.mark.parametrize(("field", "what"), [("order_hash", "order of examples"), ("weights_hash", "initial weights")])
 def test_unequal_hashes_are_called_out(field: str, what: str) -> None:
-    stored = made.repeated()
+    stored = comparisons.repeated()
     row = stored.comparison.rows[1]
     stored.runs[row.id][0] = stored.runs[row.id][0].model_copy(update={field: "another"})
     sentences = findings(stored, summarize(stored)).sameness
@@ -319,7 +320,7 @@ def test_unequal_hashes_are_called_out(field: str, what: str) -> None:
 )
 def test_no_speedup_and_no_verdict_is_shown_where_the_runs_did_not_train_the_same(plant: dict[str, Any], rows: int) -> None:
     """Planted in one framework alone: in one run, or in all of a row."""
-    stored = made.repeated()
+    stored = comparisons.repeated()
     row = stored.comparison.rows[1]
     for repeat in range(rows):
         stored.runs[row.id][repeat] = stored.runs[row.id][repeat].model_copy(update=plant)
@@ -327,13 +328,13 @@ def test_no_speedup_and_no_verdict_is_shown_where_the_runs_did_not_train_the_sam
     assert not findings(stored, summaries).comparable
     parallel = [summary for summary in summaries if summary.mode == "data_parallel"]
     assert [summary.pays for summary in parallel] == ["not comparable"] * 2
-    assert all(summary.shown_ratio("speedup_same_cores") == "not comparable" for summary in parallel)
+    assert all(summary.reported_ratio("speedup_same_cores") == "not comparable" for summary in parallel)
     table = tables.to_markdown(comparison_tables.speedup_table(summaries))
     assert "not comparable" in table and " 2.00" not in table and "pays" not in table.partition("| ---")[2]
 
 
 def test_the_order_is_that_of_runs_that_trained_as_long() -> None:
-    stored = made.repeated()
+    stored = comparisons.repeated()
     for row in stored.comparison.rows:
         for repeat, result in stored.runs[row.id].items():
             if row.contestant == "tensorflow":
@@ -345,10 +346,10 @@ def test_the_order_is_that_of_runs_that_trained_as_long() -> None:
 
 
 def test_a_diverged_run_leaves_nan_out_of_the_medians() -> None:
-    stored = made.repeated()
+    stored = comparisons.repeated()
     row = stored.comparison.rows[0]
-    record = made.epoch(1, 1.0, loss=math.nan)
-    stored.runs[row.id][0] = made.bad(row, "diverged", "loss is nan", 0).model_copy(update={"epochs": [record]})
+    record = comparisons.epoch(1, 1.0, loss=math.nan)
+    stored.runs[row.id][0] = comparisons.bad(row, "diverged", "loss is nan", 0).model_copy(update={"epochs": [record]})
     loss = summarize(stored)[0].train.loss
     assert loss is not None and math.isfinite(loss.median)
 
@@ -358,10 +359,10 @@ def test_a_diverged_run_leaves_nan_out_of_the_medians() -> None:
     [(1, 1.0, 0.0), (1, 1.4, 0.4), (2, 0.1, 0.1), (2, 0.6, 0.6), (2, 0.154, 0.154), (1, None, None)],
 )
 def test_work_of_others_counts_where_it_takes_from_the_budget(cores: int, others: float | None, lost: float | None) -> None:
-    rows = [made.row("pytorch", cores=cores)]
-    run = made.good(rows[0], 1.0).model_copy(update={"cores_of_others": others, "machine": {"logical_cores": 2}})
-    stored = made.repeated().model_copy(
-        update={"comparison": made.comparison(rows), "runs": {rows[0].id: dict.fromkeys(range(5), run)}}
+    rows = [comparisons.row("pytorch", cores=cores)]
+    run = comparisons.good(rows[0], 1.0).model_copy(update={"cores_of_others": others, "machine": {"logical_cores": 2}})
+    stored = comparisons.repeated().model_copy(
+        update={"comparison": comparisons.comparison(rows), "runs": {rows[0].id: dict.fromkeys(range(5), run)}}
     )
     (summary,) = summarize(stored)
     assert summary.cores_lost == (None if lost is None else pytest.approx(lost))
@@ -385,7 +386,7 @@ def test_work_of_others_counts_where_it_takes_from_the_budget(cores: int, others
     ],
 )
 def test_a_reproduction_is_not_advised_what_its_scale_fixes(argv: list[str], advised: list[str]) -> None:
-    stored = made.repeated(1)
+    stored = comparisons.repeated(1)
     for runs in stored.runs.values():
         short = [epoch.model_copy(update={"timed_steps": 0}) for epoch in runs[0].epochs]
         update = {"cores_of_others": 1.5, "machine": {"logical_cores": 2}, "epochs": short}
@@ -411,11 +412,11 @@ def test_a_reproduction_is_not_advised_what_its_scale_fixes(argv: list[str], adv
     ],
 )
 def test_a_run_that_went_on_with_fewer_replicas_says_what_that_changed(fields: dict[str, Any], said: str) -> None:
-    row = made.row("pytorch", "multi_process")
+    row = comparisons.row("pytorch", "multi_process")
     row = row.model_copy(update={"spec": row.spec.with_fields(least_replicas=1, **fields)})
     death = Restart(reason="killed by SIGKILL", epochs=1, steps=0, seconds_lost=1.0, replicas=1)
-    run = made.good(row, 1.0).model_copy(update={"restarts": [death]})
-    stored = Stored(comparison=made.comparison([row]), runs={row.id: {0: run}}, set_aside=[])
+    run = comparisons.good(row, 1.0).model_copy(update={"restarts": [death]})
+    stored = Stored(comparison=comparisons.comparison([row]), runs={row.id: {0: run}}, set_aside=[])
     told = cautions.sentences(stored, summarize(stored))
     when = "from its last checkpoint when it had finished 1 epoch"
     assert any(f"went on with 1 of 2 replicas (--elastic), {when}: {said}. That run does not count." in each for each in told)
@@ -423,7 +424,7 @@ def test_a_run_that_went_on_with_fewer_replicas_says_what_that_changed(fields: d
 
 
 def test_near_equal_cautions_of_many_rows_are_one_with_their_number_and_their_names() -> None:
-    stored = made.repeated(1)
+    stored = comparisons.repeated(1)
     for row_id, runs in stored.runs.items():
         busy = {"cores_of_others": 1.5 if "serial" in row_id else 1.25, "machine": {"logical_cores": 2}}
         runs[0] = runs[0].model_copy(update=busy | ({"resumes": 2} if row_id.startswith("pytorch") else {}))
@@ -451,11 +452,11 @@ def test_near_equal_cautions_of_many_rows_are_one_with_their_number_and_their_na
 def test_an_accuracy_that_is_no_better_than_guessing_is_called_so(
     accuracy: float, confusion: list[list[int]] | None, guesses: bool
 ) -> None:
-    stored = made.repeated(1)
+    stored = comparisons.repeated(1)
     names = [str(number) for number in range(len(confusion or range(10)))]
     stored = stored.model_copy(update={"comparison": stored.comparison.model_copy(update={"class_names": names})})
     row = stored.comparison.rows[0]
-    scored = {"test": made.score(accuracy, 1.0), "confusion": confusion}
+    scored = {"test": comparisons.score(accuracy, 1.0), "confusion": confusion}
     stored.runs[row.id][0] = stored.runs[row.id][0].model_copy(update=scored)
     first, *others = summaries = summarize(stored)
     assert first.guesses == guesses and not any(each.guesses for each in others)
@@ -470,7 +471,7 @@ def test_an_accuracy_that_is_no_better_than_guessing_is_called_so(
 
 def test_a_clock_that_a_busy_machine_may_have_disturbed_is_a_caution_on_the_row_and_on_its_verdicts() -> None:
     """The run itself is no failure: a defect of the clock would have ended it."""
-    stored = made.repeated()
+    stored = comparisons.repeated()
     row = stored.comparison.rows[0]
     late = "losses came 2.00 s after the clock had stopped; the clock ran 3.00 s"
     stored.runs[row.id][3] = stored.runs[row.id][3].model_copy(update={"clock_caution": late})
@@ -491,18 +492,21 @@ def test_a_clock_that_a_busy_machine_may_have_disturbed_is_a_caution_on_the_row_
     ],
 )
 def test_a_run_that_waits_for_its_input_is_told(wait: float, said: list[str]) -> None:
-    rows = [made.row("pytorch")]
-    run = made.good(rows[0], 1.0)
+    rows = [comparisons.row("pytorch")]
+    run = comparisons.good(rows[0], 1.0)
     assert run.phases is not None
     phases = run.phases.model_copy(update={"training_seconds": 10.0, "input_wait_seconds": 10.0 * wait})
-    stored = made.repeated().model_copy(
-        update={"comparison": made.comparison(rows), "runs": {rows[0].id: {0: run.model_copy(update={"phases": phases})}}}
+    stored = comparisons.repeated().model_copy(
+        update={
+            "comparison": comparisons.comparison(rows),
+            "runs": {rows[0].id: {0: run.model_copy(update={"phases": phases})}},
+        }
     )
     assert findings(stored, summarize(stored)).bounds == said
 
 
 def test_verdicts_on_frameworks_and_modes_are_one_family() -> None:
-    stored = made.repeated()
+    stored = comparisons.repeated()
     found = findings(stored, summarize(stored))
     assert [(each.name, each.verdict, each.family) for each in found.verdicts] == [
         ("pytorch-serial-2 against tensorflow-serial-2", "no difference shown", 4),
@@ -514,12 +518,14 @@ def test_verdicts_on_frameworks_and_modes_are_one_family() -> None:
 
 
 def test_a_gain_that_is_lost_among_many_comparisons_does_not_pay_in_the_table_either() -> None:
-    stored = made.repeated()
+    stored = comparisons.repeated()
     one, two = (row for row in stored.comparison.rows if row.contestant == "pytorch")
     seconds = (4.15, 4.04, 4.2, 4.07, 4.08)  # p = 0.03 against serial, by itself
-    serial = {repeat: made.good(one, each, repeat) for repeat, each in enumerate(seconds)}
-    parallel = {repeat: made.good(two, 4.0, repeat) for repeat in range(5)}
-    alone = stored.model_copy(update={"comparison": made.comparison([one, two], 5), "runs": {one.id: serial, two.id: parallel}})
+    serial = {repeat: comparisons.good(one, each, repeat) for repeat, each in enumerate(seconds)}
+    parallel = {repeat: comparisons.good(two, 4.0, repeat) for repeat in range(5)}
+    alone = stored.model_copy(
+        update={"comparison": comparisons.comparison([one, two], 5), "runs": {one.id: serial, two.id: parallel}}
+    )
     assert [summary.pays for summary in summarize(alone)] == [None, "pays"]
     among = stored.model_copy(update={"runs": stored.runs | {one.id: serial, two.id: parallel}})
     summaries = summarize(among)
@@ -539,14 +545,14 @@ def _with_seeds(stored: Stored, seeds: tuple[int, ...]) -> Stored:
                 "weights_hash": f"weights {seed}",
                 "order_hash": f"order {seed}",
                 "first_step_loss": 2.0 + seed,
-                "test": made.score(0.7 + 0.02 * seed, 0.6),
+                "test": comparisons.score(0.7 + 0.02 * seed, 0.6),
             }
             stored.runs[row.id][repeat] = run.model_copy(update=of_seed)
     return stored.model_copy(update={"comparison": plan})
 
 
 def test_runs_of_several_seeds_are_the_same_training_seed_by_seed() -> None:
-    stored = _with_seeds(made.repeated(6), (0, 1, 4))
+    stored = _with_seeds(comparisons.repeated(6), (0, 1, 4))
     summaries = summarize(stored)
     found = findings(stored, summaries)
     assert found.comparable and found.contestants
@@ -557,7 +563,7 @@ def test_runs_of_several_seeds_are_the_same_training_seed_by_seed() -> None:
 
 @pytest.mark.parametrize("field", ["order_hash", "weights_hash", "first_step_loss"])
 def test_a_run_that_parts_from_its_seeds_others_makes_figures_incomparable(field: str) -> None:
-    stored = _with_seeds(made.repeated(), (0, 1, 2, 3, 4))
+    stored = _with_seeds(comparisons.repeated(), (0, 1, 2, 3, 4))
     row = stored.comparison.rows[1]
     stored.runs[row.id][2] = stored.runs[row.id][2].model_copy(update={field: 9.0 if field.endswith("loss") else "another"})
     found = findings(stored, summarize(stored))
@@ -565,7 +571,7 @@ def test_a_run_that_parts_from_its_seeds_others_makes_figures_incomparable(field
 
 
 def test_other_data_of_another_seed_make_figures_incomparable() -> None:
-    stored = _with_seeds(made.repeated(), (0, 1, 2, 3, 4))
+    stored = _with_seeds(comparisons.repeated(), (0, 1, 2, 3, 4))
     for row in stored.comparison.rows:
         stored.runs[row.id][2] = stored.runs[row.id][2].model_copy(update={"data_hash": "another split"})
     found = findings(stored, summarize(stored))
@@ -574,7 +580,7 @@ def test_other_data_of_another_seed_make_figures_incomparable() -> None:
 
 
 def test_accuracy_over_seeds_counts_each_seed_once() -> None:
-    stored = _with_seeds(made.repeated(5), (0, 2))  # seed 0 three times, seed 2 twice
+    stored = _with_seeds(comparisons.repeated(5), (0, 2))  # seed 0 three times, seed 2 twice
     summary = summarize(stored)[0]
     over = summary.test_accuracy_over_seeds
     assert over is not None
@@ -583,7 +589,7 @@ def test_accuracy_over_seeds_counts_each_seed_once() -> None:
 
 
 def test_one_seed_has_no_accuracy_over_seeds() -> None:
-    stored = made.repeated()
+    stored = comparisons.repeated()
     summaries = summarize(stored)
     assert all(summary.test_accuracy_over_seeds is None and summary.seeds == 1 for summary in summaries)
     assert findings(stored, summaries).scores == []
@@ -594,11 +600,11 @@ def test_one_seed_has_no_accuracy_over_seeds() -> None:
     [(0.5, (3.85, 1)), (0.75, (7.85, 2)), (0.76, None)],
 )
 def test_time_to_accuracy_counts_the_first_step_and_no_evaluation(accuracy: float, until: tuple[float, int] | None) -> None:
-    assert until_accuracy(made.good(made.row("pytorch"), 4.0), accuracy) == until
+    assert time_to_accuracy(comparisons.good(comparisons.row("pytorch"), 4.0), accuracy) == until
 
 
 def test_repeats_that_never_reach_the_accuracy_are_counted() -> None:
-    stored = made.repeated()
+    stored = comparisons.repeated()
     row = stored.comparison.rows[0]
     slow = stored.runs[row.id][1]
     stored.runs[row.id][1] = slow.model_copy(update={"epochs": slow.epochs[:1]})
@@ -616,10 +622,10 @@ def test_repeats_that_never_reach_the_accuracy_are_counted() -> None:
 
 
 def test_repeats_that_diverge_before_the_accuracy_are_counted_too() -> None:
-    stored = made.repeated()
+    stored = comparisons.repeated()
     row = stored.comparison.rows[0]
     for repeat in (1, 2, 4):
-        stored.runs[row.id][repeat] = made.bad(row, "diverged", "the loss is not finite", 1)
+        stored.runs[row.id][repeat] = comparisons.bad(row, "diverged", "the loss is not finite", 1)
     stored = stored.model_copy(update={"comparison": stored.comparison.model_copy(update={"target_accuracy": 0.75})})
     target = summarize(stored)[0].target
     assert target is not None and (target.reached, target.repeats, target.seconds) == (2, 5, None)
@@ -635,7 +641,7 @@ def _begun(stored: Stored, row: Row, seconds: float) -> None:
 
 @pytest.mark.parametrize(("apart", "paired"), [(0, True), (100, True), (7200, False)])
 def test_runs_that_were_not_made_in_turn_are_no_pairs(apart: float, paired: bool) -> None:
-    stored = made.repeated()
+    stored = comparisons.repeated()
     first, *others = stored.comparison.rows
     _begun(stored, first, 0)
     for other in others:
@@ -650,7 +656,7 @@ def test_runs_that_were_not_made_in_turn_are_no_pairs(apart: float, paired: bool
 
 
 def test_a_few_quick_repeats_do_not_pass_for_all() -> None:
-    stored = made.repeated()
+    stored = comparisons.repeated()
     row = stored.comparison.rows[0]
     for repeat in (1, 2, 4):
         run = stored.runs[row.id][repeat]
@@ -666,7 +672,7 @@ def test_a_few_quick_repeats_do_not_pass_for_all() -> None:
 
 
 def test_the_phases_of_a_row_are_those_of_one_repeat_and_add_up() -> None:
-    stored = made.repeated()
+    stored = comparisons.repeated()
     row = stored.comparison.rows[0]
     for repeat, (build, training) in enumerate([(1.0, 9.0), (9.0, 2.0), (5.0, 8.0), (2.0, 2.0), (8.0, 1.0)]):
         run = stored.runs[row.id][repeat]
@@ -684,7 +690,7 @@ def test_the_phases_of_a_row_are_those_of_one_repeat_and_add_up() -> None:
 
 @pytest.mark.parametrize(("busy", "is_said"), [(1, True), (4, False)])
 def test_nothing_is_said_of_how_sure_verdicts_are_where_none_is_given(busy: int, is_said: bool) -> None:
-    stored = made.repeated()
+    stored = comparisons.repeated()
     for row in stored.comparison.rows[:busy]:
         for repeat, run in stored.runs[row.id].items():
             stored.runs[row.id][repeat] = run.model_copy(update={"noise": Noise(cores_stolen=1.0)})
@@ -693,7 +699,7 @@ def test_nothing_is_said_of_how_sure_verdicts_are_where_none_is_given(busy: int,
 
 def _noisy(noise: Noise) -> list[str]:
     """The cautions on the first of four rows, when one of its repeats met this noise."""
-    stored = made.repeated()
+    stored = comparisons.repeated()
     quiet = Noise(load_start=1.0, load_end=2.0, frequency_start_mhz=2000.0, frequency_end_mhz=3000.0, cores_stolen=0.0)
     for row in stored.comparison.rows:
         for repeat, run in stored.runs[row.id].items():
@@ -723,17 +729,17 @@ def test_a_noisy_run_says_so(noise: Noise, said: list[str]) -> None:
 
 
 def test_work_on_the_very_cpus_of_a_run_counts_though_others_were_free() -> None:
-    rows = [made.row("pytorch", cores=2)]
+    rows = [comparisons.row("pytorch", cores=2)]
     taken = {"cores_of_others": 1.0, "machine": {"logical_cores": 8}, "noise": Noise(cores_taken=0.9)}
-    run = made.good(rows[0], 1.0).model_copy(update=taken)
+    run = comparisons.good(rows[0], 1.0).model_copy(update=taken)
     (summary,) = summarize(
-        made.repeated().model_copy(update={"comparison": made.comparison(rows), "runs": {rows[0].id: {0: run}}})
+        comparisons.repeated().model_copy(update={"comparison": comparisons.comparison(rows), "runs": {rows[0].id: {0: run}}})
     )
     assert summary.cores_lost == 0.9 and summary.disturbed
 
 
 def test_a_budget_of_threads_that_share_cores_is_said() -> None:
-    stored = made.repeated()
+    stored = comparisons.repeated()
     first, second, *_ = (row.id for row in stored.comparison.rows)
     for row, cpus, physical in ((first, [0, 1], 1), (second, [0, 2], 2)):
         for repeat, run in stored.runs[row].items():
@@ -746,7 +752,7 @@ def test_a_budget_of_threads_that_share_cores_is_said() -> None:
 
 
 def test_time_to_an_accuracy_holds_the_first_steps_until_then_and_no_later_ones() -> None:
-    run = made.good(made.row("pytorch"), 4.0)
+    run = comparisons.good(comparisons.row("pytorch"), 4.0)
     first, second = run.epochs
     epochs = [
         first.model_copy(update={"first_step_seconds": 1.0}),
@@ -755,12 +761,12 @@ def test_time_to_an_accuracy_holds_the_first_steps_until_then_and_no_later_ones(
     assert run.phases is not None
     phases = run.phases.model_copy(update={"first_step_seconds": 9.0})
     run = run.model_copy(update={"epochs": epochs, "phases": phases, "resumes": 1})
-    assert until_accuracy(run, 0.5) == (4.6, 1)
-    assert until_accuracy(run, 0.75) == (16.6, 2)
+    assert time_to_accuracy(run, 0.5) == (4.6, 1)
+    assert time_to_accuracy(run, 0.75) == (16.6, 2)
 
 
 def test_stolen_time_takes_the_verdicts_reliability() -> None:
-    stored = made.repeated()
+    stored = comparisons.repeated()
     row = stored.comparison.rows[0]
     stored.runs[row.id][0] = stored.runs[row.id][0].model_copy(update={"noise": Noise(cores_stolen=0.5)})
     found = findings(stored, summarize(stored))
@@ -781,7 +787,7 @@ def test_stolen_time_takes_the_verdicts_reliability() -> None:
 
 
 def test_a_row_is_held_against_the_rates_of_its_cores_and_precision() -> None:
-    stored = made.repeated()
+    stored = comparisons.repeated()
     counted = Work(forward_flops=10**9, backward_flops=2 * 10**9, values_moved=10**6, weights=0)
     rates = {2: Rates(cores=2, float32_gflops=960.0, float64_gflops=480.0, copy_gb_per_second=1.28)}
     plan = stored.comparison.model_copy(update={"work": counted, "rates": rates})
@@ -800,7 +806,7 @@ def test_a_row_is_held_against_the_rates_of_its_cores_and_precision() -> None:
 def test_what_is_not_known_of_a_device_is_left_out(device: str | None, cores: int) -> None:
     counted = Work(forward_flops=10**9, backward_flops=2 * 10**9, values_moved=10**6, weights=0)
     rates = {2: Rates(cores=2, float32_gflops=960.0, float64_gflops=480.0, copy_gb_per_second=1.28)}
-    plan = made.repeated().comparison.model_copy(update={"work": counted, "rates": rates})
+    plan = comparisons.repeated().comparison.model_copy(update={"work": counted, "rates": rates})
     found = limit(plan, plan.rows[0].spec.with_fields(cores=cores), device, 160.0)
     assert found is not None and found.gflops == pytest.approx(480.0)
     assert found.matrix_fraction is None and found.copy_fraction is None
@@ -811,15 +817,15 @@ def test_what_is_not_known_of_a_device_is_left_out(device: str | None, cores: in
 def test_the_first_loss_of_an_asynchronous_pipeline_is_of_no_untrained_model(schedule: str, compared: bool) -> None:
     settings = {"mode": "pipeline", "replicas": 2, "cores": 2, "epochs": 2, "pipeline": {"schedule": schedule}}
     rows = [Row(id=f"{name}-pipeline", contestant=name, spec=spec.build(settings)) for name in ("pytorch", "tensorflow")]
-    runs = {row.id: {0: made.good(row, 4.0, first_step_loss=2.3 + 1e-3 * number)} for number, row in enumerate(rows)}
-    stored = Stored(comparison=made.comparison(rows), runs=runs, set_aside=[])
+    runs = {row.id: {0: comparisons.good(row, 4.0, first_step_loss=2.3 + 1e-3 * number)} for number, row in enumerate(rows)}
+    stored = Stored(comparison=comparisons.comparison(rows), runs=runs, set_aside=[])
     found = summarize(stored)
     assert [summary.first_step_difference is not None for summary in found] == [compared] * 2
     assert findings(stored, found).comparable != compared
 
 
 def test_a_gpu_is_held_to_its_own_rates_times_the_replicas() -> None:
-    stored = made.repeated()
+    stored = comparisons.repeated()
     counted = Work(forward_flops=10**9, backward_flops=2 * 10**9, values_moved=10**6, weights=0)
     plan = stored.comparison.model_copy(update={"work": counted})
     run = next(row.spec for row in stored.comparison.rows if row.spec.replicas == 2)
@@ -831,19 +837,19 @@ def test_a_gpu_is_held_to_its_own_rates_times_the_replicas() -> None:
 
 
 def test_images_per_second_are_those_of_the_seconds_that_speedups_are_made_of() -> None:
-    row = made.row("pytorch")
-    run = made.good(row, 1.0).model_copy(update={"epochs": [made.epoch(1, 1.0), made.epoch(2, 4.0)]})
+    row = comparisons.row("pytorch")
+    run = comparisons.good(row, 1.0).model_copy(update={"epochs": [comparisons.epoch(1, 1.0), comparisons.epoch(2, 4.0)]})
     assert epoch_seconds(run) == 2.5
     assert images_per_second(run) == 640 / 2.5
 
 
 def test_rows_that_would_share_a_name_are_named_by_their_ids() -> None:
-    stored = made.repeated(1)
+    stored = comparisons.repeated(1)
     (serial,) = [row for row in stored.comparison.rows if row.id == "pytorch-serial-2"]
     other = serial.model_copy(update={"id": "pytorch-serial-2-batch32", "spec": serial.spec.with_fields(global_batch_size=32)})
     rows = [*stored.comparison.rows, other]
-    runs = stored.runs | {other.id: {0: made.good(other, 1.0)}}
-    both = stored.model_copy(update={"comparison": made.comparison(rows), "runs": runs})
+    runs = stored.runs | {other.id: {0: comparisons.good(other, 1.0)}}
+    both = stored.model_copy(update={"comparison": comparisons.comparison(rows), "runs": runs})
     names = {each.id: each.name for each in summarize(both)}
     assert names[serial.id] == serial.id and names[other.id] == other.id
     assert names["tensorflow-serial-2"] == "tensorflow serial, 2 cores"
@@ -868,8 +874,8 @@ def test_the_idle_part_of_a_step_that_the_formula_expects_is_that_of_its_stages_
     wanted = spec.build(spec.with_variant({"cores": 2, "epochs": 2, **fields}, word, 2))
     row = Row(id="it", contestant="pytorch", spec=wanted)
     parts = StepParts(steps=3, step_seconds=0.5, compute_seconds=0.375, idle_seconds=0.125)
-    runs = {"it": {0: made.good(row, 1.0).model_copy(update={"step_parts": parts})}}
-    (found,) = summarize(made.repeated(1).model_copy(update={"comparison": made.comparison([row]), "runs": runs}))
+    runs = {"it": {0: comparisons.good(row, 1.0).model_copy(update={"step_parts": parts})}}
+    (found,) = summarize(comparisons.repeated(1).model_copy(update={"comparison": comparisons.comparison([row]), "runs": runs}))
     assert found.expected_idle == (None if expected is None else pytest.approx(expected))
     (table,) = step_tables.step_table([found])
     shown = "expected_idle_milliseconds" in [column.key for column in table.columns]
@@ -878,7 +884,7 @@ def test_the_idle_part_of_a_step_that_the_formula_expects_is_that_of_its_stages_
 
 
 def test_a_training_without_a_timed_step_says_that_its_batch_is_larger_than_the_split() -> None:
-    stored = made.repeated()
+    stored = comparisons.repeated()
     row = stored.comparison.rows[0]
     untimed = {
         repeat: run.model_copy(update={"epochs": [epoch.model_copy(update={"timed_steps": 0}) for epoch in run.epochs]})
@@ -893,7 +899,7 @@ def test_a_training_without_a_timed_step_says_that_its_batch_is_larger_than_the_
 
 
 def test_a_run_too_short_to_know_of_other_work_says_so() -> None:
-    stored = made.repeated()
+    stored = comparisons.repeated()
     row = stored.comparison.rows[0]
     short = {repeat: run.model_copy(update={"cores_used": None}) for repeat, run in stored.runs[row.id].items()}
     stored = stored.model_copy(update={"runs": stored.runs | {row.id: short}})
@@ -918,10 +924,10 @@ def test_a_run_too_short_to_know_of_other_work_says_so() -> None:
 def test_a_training_that_breaks_down_in_the_end_gets_a_caution(
     accuracies: tuple[float, ...], losses: tuple[float, ...], said: str | None
 ) -> None:
-    stored = made.repeated(3)
+    stored = comparisons.repeated(3)
     row = stored.comparison.rows[0]
     scores = zip(accuracies, losses, strict=True)
-    epochs = [made.epoch(number, 1.0, accuracy, loss) for number, (accuracy, loss) in enumerate(scores, start=1)]
+    epochs = [comparisons.epoch(number, 1.0, accuracy, loss) for number, (accuracy, loss) in enumerate(scores, start=1)]
     for repeat in (0, 2):
         stored.runs[row.id][repeat] = stored.runs[row.id][repeat].model_copy(update={"epochs": epochs})
     expected = f"pytorch serial, 2 cores: broke down: {said}, in 2 of 3 repeats. Its scores are those of the end. "
@@ -930,9 +936,9 @@ def test_a_training_that_breaks_down_in_the_end_gets_a_caution(
 
 
 def test_a_run_without_a_validation_split_that_breaks_down_gets_a_caution_too() -> None:
-    stored = made.repeated(1)
+    stored = comparisons.repeated(1)
     row = stored.comparison.rows[0]
-    epochs = [made.epoch(number, 1.0, accuracy) for number, accuracy in ((1, 0.9), (2, 0.2))]
+    epochs = [comparisons.epoch(number, 1.0, accuracy) for number, accuracy in ((1, 0.9), (2, 0.2))]
     epochs = [epoch.model_copy(update={"validation": None}) for epoch in epochs]
     stored.runs[row.id][0] = stored.runs[row.id][0].model_copy(update={"epochs": epochs})
     (caution,) = findings(stored, summarize(stored)).troubles
@@ -940,16 +946,16 @@ def test_a_run_without_a_validation_split_that_breaks_down_gets_a_caution_too() 
 
 
 def test_where_no_time_of_any_row_is_reliable_for_one_reason_no_row_is_named() -> None:
-    first, second, *_ = summarize(made.repeated())
+    first, second, *_ = summarize(comparisons.repeated())
     one, other = (each.model_copy(update={"cores_lost": 1.0}) for each in (first, second))
-    assert unreliable([("a", one), ("b", other)]) == "Rely on no time of any row: disturbed by other work."
-    assert unreliable([("a", one), ("b", second)]) == "Rely on no time of a: disturbed by other work."
+    assert unreliable_rows_note([("a", one), ("b", other)]) == "Rely on no time of any row: disturbed by other work."
+    assert unreliable_rows_note([("a", one), ("b", second)]) == "Rely on no time of a: disturbed by other work."
     late = second.model_copy(update={"clock_caution": "late"})
-    assert unreliable([("a", one), ("b", late)]).count("Rely on no time of") == 2
+    assert unreliable_rows_note([("a", one), ("b", late)]).count("Rely on no time of") == 2
 
 
 def test_images_that_stand_in_two_classes_or_splits_are_a_caution() -> None:
-    stored = made.repeated(1)
+    stored = comparisons.repeated(1)
     assert not any("wrong label" in each for each in findings(stored, summarize(stored)).troubles)
     plan = stored.comparison.model_copy(
         update={"data_notes": [f"{IN_TWO_CLASSES}: 1", f"48 of 48 test images are training {IN_TWO_SPLITS}"]}
@@ -968,7 +974,7 @@ def test_images_that_stand_in_two_classes_or_splits_are_a_caution() -> None:
 
 
 def test_what_is_doubtful_in_the_data_is_a_caution() -> None:
-    stored = made.repeated(1)
+    stored = comparisons.repeated(1)
     plan = stored.comparison.model_copy(update={"data_notes": ["left out 1 of 9 files: 1 empty", f"{CAUTION}two. Rename one"]})
     stored = stored.model_copy(update={"comparison": plan})
     assert findings(stored, summarize(stored)).troubles == ["The data: two. Rename one."]
@@ -976,16 +982,16 @@ def test_what_is_doubtful_in_the_data_is_a_caution() -> None:
 
 @pytest.mark.parametrize(("largest", "broke"), [(90, False), (50, True)])
 def test_a_training_that_was_never_better_than_guessing_cannot_break_down(largest: int, broke: bool) -> None:
-    stored = made.repeated(1)
+    stored = comparisons.repeated(1)
     row = stored.comparison.rows[0]
-    epochs = [made.epoch(number, 1.0, accuracy) for number, accuracy in ((1, 0.9), (2, 0.2))]
+    epochs = [comparisons.epoch(number, 1.0, accuracy) for number, accuracy in ((1, 0.9), (2, 0.2))]
     confusion = [[largest, 0], [100 - largest, 0]]
     stored.runs[row.id][0] = stored.runs[row.id][0].model_copy(update={"epochs": epochs, "confusion": confusion})
     assert any("broke down" in each for each in findings(stored, summarize(stored)).troubles) == broke
 
 
 def test_training_seconds_are_the_median_over_repeats_and_not_of_the_repeat_with_the_median_wall_time() -> None:
-    stored = made.repeated(3)
+    stored = comparisons.repeated(3)
     row = stored.comparison.rows[0]
     for repeat, (training, wall) in enumerate([(1.0, 20.0), (2.0, 30.0), (9.0, 25.0)]):
         run = stored.runs[row.id][repeat]
@@ -997,7 +1003,7 @@ def test_training_seconds_are_the_median_over_repeats_and_not_of_the_repeat_with
 
 
 def test_captions_of_times_name_the_rows_in_doubt_and_how_many_repeats_they_are_of() -> None:
-    stored = made.repeated(3)
+    stored = comparisons.repeated(3)
     row = stored.comparison.rows[0]
     busy = {"cores_of_others": 1.5, "machine": {"logical_cores": 2}}
     stored.runs[row.id][0] = stored.runs[row.id][0].model_copy(update=busy)
@@ -1011,17 +1017,17 @@ def test_captions_of_times_name_the_rows_in_doubt_and_how_many_repeats_they_are_
 
 
 def test_a_single_verdict_names_all_its_conditions_and_the_switches_that_decide() -> None:
-    rows = [made.row("pytorch"), made.row("tensorflow")]
+    rows = [comparisons.row("pytorch"), comparisons.row("tensorflow")]
     ran = {"pytorch": {"graph": "eager", "memory_format": "contiguous"}, "tensorflow": {"graph": "function"}}
     ran = {name: {"onednn": True, **switches} for name, switches in ran.items()}
     runs = {
         row.id: {
-            repeat: made.good(row, seconds + 0.01 * repeat, repeat).model_copy(update={"switches": ran[row.contestant]})
+            repeat: comparisons.good(row, seconds + 0.01 * repeat, repeat).model_copy(update={"switches": ran[row.contestant]})
             for repeat in range(5)
         }
         for row, seconds in zip(rows, (4.0, 2.0), strict=True)
     }
-    stored = Stored(comparison=made.comparison(rows, 5), runs=runs, set_aside=[])
+    stored = Stored(comparison=comparisons.comparison(rows, 5), runs=runs, set_aside=[])
     (said,) = findings(stored, summarize(stored)).contestants
     assert said.startswith("tensorflow is ") and "times as fast as pytorch (p < 0.001): simple_cnn, batch 64, float32, " in said
     assert said.endswith(
@@ -1031,7 +1037,7 @@ def test_a_single_verdict_names_all_its_conditions_and_the_switches_that_decide(
 
 
 def test_cores_used_is_a_median_and_one_repeat_may_exceed_the_budget() -> None:
-    stored = made.repeated(5)
+    stored = comparisons.repeated(5)
     runs = stored.runs["pytorch-serial-2"]
     for repeat, used in enumerate((1.9, 1.8, 2.0, 2.4, 1.7)):
         runs[repeat] = runs[repeat].model_copy(update={"cores_used": used})
@@ -1045,7 +1051,7 @@ def test_cores_used_is_a_median_and_one_repeat_may_exceed_the_budget() -> None:
     [(0.0, "less than a second of work was lost"), (1.26, "1.3 s of work were lost"), (75.4, "75 s of work were lost")],
 )
 def test_what_restarts_have_lost_is_never_said_to_be_nothing(seconds: float, said: str) -> None:
-    stored = made.repeated()
+    stored = comparisons.repeated()
     death = Restart(reason="killed by SIGKILL", epochs=1, steps=2, seconds_lost=seconds)
     runs = stored.runs["pytorch-serial-2"]
     runs[0] = runs[0].model_copy(update={"restarts": [death]})
@@ -1053,15 +1059,15 @@ def test_what_restarts_have_lost_is_never_said_to_be_nothing(seconds: float, sai
 
 
 def test_a_run_that_ended_in_its_first_epoch_is_not_said_to_have_ended_after_those_of_others() -> None:
-    stored = made.repeated(5)
+    stored = comparisons.repeated(5)
     row = stored.comparison.rows[0]
-    stored.runs[row.id][4] = made.bad(row, "killed", "killed by SIGKILL", epochs=0)
+    stored.runs[row.id][4] = comparisons.bad(row, "killed", "killed by SIGKILL", epochs=0)
     (said,) = (each for each in findings(stored, summarize(stored)).troubles if "killed" in each)
     assert "killed before the end of its first epoch" in said
 
 
 def test_verdicts_whose_runs_other_work_disturbed_are_named_for_programs_too() -> None:
-    stored = made.repeated(5)
+    stored = comparisons.repeated(5)
     row = stored.comparison.rows[0]
     assert not any(each.disturbed for each in findings(stored, summarize(stored)).verdicts)
     for repeat, run in stored.runs[row.id].items():

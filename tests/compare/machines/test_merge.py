@@ -11,25 +11,25 @@ from common.artifacts.schema import Noise
 from compare.execution import store
 from compare.execution.store import Stored
 from compare.machines import gathered, merge_report
-from tests.compare import made
 from tests.compare.command_line import compare
 from tests.compare.reporting import screens
+from tests.support import comparisons
 
 
 def of_machine(number: int, times: float = 1.0, host: int | None = None, **plan: Any) -> Stored:
-    """`made.repeated` on a machine of its own, or on that of `host`. TensorFlow is so many times as fast there."""
-    stored = made.repeated()
+    """`comparisons.repeated` on a machine of its own, or on that of `host`. TensorFlow is so many times as fast there."""
+    stored = comparisons.repeated()
     for row_id, runs in stored.runs.items():
         for repeat, run in runs.items():
             factor = (1.0 / times if row_id.startswith("tensorflow") else 1.0) * (1.0 + 1e-6 * number)  # no run is another's
-            runs[repeat] = made.paced(run, factor)
+            runs[repeat] = comparisons.paced(run, factor)
     host = host or number
     machine = {"processor": f"CPU {host}", "cores": 2, "host": f"host{host}"}
     return stored.model_copy(update={"comparison": stored.comparison.model_copy(update={"machine": machine, **plan})})
 
 
 def folders(at: Path, *stored: Stored) -> list[Path]:
-    return [made.stored_in(each, at / str(place)) for place, each in enumerate(stored)]
+    return [comparisons.stored_in(each, at / str(place)) for place, each in enumerate(stored)]
 
 
 def question(at: Path, *stored: Stored, where: str = "serial on all cores") -> gathered.Question:
@@ -116,7 +116,7 @@ def test_questions_of_one_name_keep_their_own_verdicts_and_are_told_apart(tmp_pa
     """Two learning rates on five machines. With one TensorFlow is faster, with the other PyTorch."""
     slow = [of_machine(number, 1.0 / (1.5 + 0.1 * number)) for number in range(1, 6)]
     fast = [
-        made.other_work(of_machine(number + 10, 1.5 + 0.1 * number, host=number), optimizer={"learning_rate": 0.5})
+        comparisons.other_work(of_machine(number + 10, 1.5 + 0.1 * number, host=number), optimizer={"learning_rate": 0.5})
         for number in range(1, 6)
     ]
     found = gathered.gather(gathered.read(folders(tmp_path, *slow, *fast)))
@@ -131,7 +131,7 @@ def test_questions_of_one_name_keep_their_own_verdicts_and_are_told_apart(tmp_pa
 
 @pytest.mark.parametrize("data", [{"loading": "streaming"}, {"normalization": "half"}])
 def test_the_same_data_fed_in_another_way_is_other_work(tmp_path: Path, data: dict[str, Any]) -> None:
-    done = compare("merge", *folders(tmp_path, of_machine(1), made.other_work(of_machine(2), data=data)))
+    done = compare("merge", *folders(tmp_path, of_machine(1), comparisons.other_work(of_machine(2), data=data)))
     assert done.exit_code == 2 and "No question has answers of two machines" in done.stderr
 
 

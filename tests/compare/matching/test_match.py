@@ -19,7 +19,7 @@ from compare import api
 from compare.execution import launch
 from compare.matching import causes, climbing, pair_file
 from compare.matching import match as matching
-from compare.matching.causes import KNOWN, Cause
+from compare.matching.causes import KNOWN_CAUSES, Cause
 from compare.matching.climbing import Match, Process
 from compare.proof import ladder
 from compare.proof.certificate import Proof, Rung
@@ -376,9 +376,9 @@ def test_an_activation_is_told_once_with_its_layer(both: Both) -> None:
 
 
 def test_every_cause_has_a_planted_case_and_stands_in_the_docs() -> None:
-    assert {case[0] for case in CASES} | causes.ROUNDINGS == KNOWN.keys()
+    assert {case[0] for case in CASES} | causes.ROUNDING_CAUSES == KNOWN_CAUSES.keys()
     page = (launch.PROJECT_ROOT / "docs" / "match.md").read_text()
-    assert all(f"| `{name}` | {words} |" in page for name, words in KNOWN.items())
+    assert all(f"| `{name}` | {words} |" in page for name, words in KNOWN_CAUSES.items())
 
 
 def test_a_port_that_exchanges_height_and_width_too_before_it_flattens_is_another_model(both: Both) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from common.matching.records import Ask, Layer, Opened
 from compare.matching import climbing, match
-from compare.matching.causes import BIASED, Cause
+from compare.matching.causes import BIASED_VARIANCE, Cause
 from compare.matching.climbing import Line, Match, Rung
 from tests.compare.reporting.screens import assert_screens
 
@@ -19,7 +19,7 @@ NAMES = (
 )  # fmt: skip
 WHERE = "net.py:12, keras_net.py:20"
 PADDING = Cause("padding", "pytorch pads 1 above and 1 below, tensorflow 0 above and 1 below.", WHERE, 4.9e-16)
-BIAS = Cause(BIASED, "tensorflow's running variance of norm is the biased one.", WHERE, 1.2e-16)
+BIAS = Cause(BIASED_VARIANCE, "tensorflow's running variance of norm is the biased one.", WHERE, 1.2e-16)
 NOTES = [Cause("flatten-order", "The rows of its kernel were reordered.", WHERE)]
 
 

@@ -5,19 +5,19 @@ from typing import Any
 from common import spec
 from common.models import architectures, stages
 from common.models.architectures import Architecture
-from compare.judgement.scaling_laws import Network
+from compare.judgement.scaling_laws import LinkModel
 from compare.planning.case import Case
 from compare.planning.costs import Costs, Device, Links, Times, names_of
 
-FREE = Network(name="free", alpha_seconds=0.0, beta_seconds_per_byte=0.0)
+FREE = LinkModel(name="free", alpha_seconds=0.0, beta_seconds_per_byte=0.0)
 BATCH = 64
 
 
-def link(alpha: float, beta: float) -> Network:
-    return Network(name="made", alpha_seconds=alpha, beta_seconds_per_byte=beta)
+def link(alpha: float, beta: float) -> LinkModel:
+    return LinkModel(name="made", alpha_seconds=alpha, beta_seconds_per_byte=beta)
 
 
-def links(network: Network) -> Links:
+def links(network: LinkModel) -> Links:
     return Links(all_reduce=network, send=network, server=network, memory=network)
 
 
@@ -44,7 +44,7 @@ def costs(made: Architecture, number: int = 1, **fields: Any) -> Costs:
 def case(
     wanted: spec.Spec,
     *,
-    network: Network = FREE,
+    network: LinkModel = FREE,
     speeds: tuple[float, ...] = (),
     stages_of_costs: int = 1,
     one_process: bool = False,

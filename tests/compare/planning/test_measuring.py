@@ -13,7 +13,7 @@ from compare.core.progress import display
 from compare.judgement.scaling_laws import exchange_terms
 from compare.planning import accuracy, measuring
 from compare.planning.accuracy import Pair
-from compare.planning.costs import Costs, Links, Network, OfFramework, Times
+from compare.planning.costs import Costs, Links, LinkModel, OfFramework, Times
 from tests.compare.planning import made
 
 
@@ -124,7 +124,7 @@ def test_a_measurement_is_kept_unless_other_work_disturbed_it(
         name: str, versions: Any, wanted: Any, replicas: int, hosts: Any, cores: int, shown: Any, *, server: bool
     ) -> OfFramework:
         asked.append((replicas, cores))
-        links = Links(server=Network(name="server", alpha_seconds=0.0, beta_seconds_per_byte=0.0) if server else None)
+        links = Links(server=LinkModel(name="server", alpha_seconds=0.0, beta_seconds_per_byte=0.0) if server else None)
         return OfFramework(versions=versions, links=links, disturbed=disturbed)
 
     fake_twins.setattr(measuring, "_of_framework", one)

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from compare.__main__ import app
 from compare.execution import launch
-from compare.judgement.scaling_laws import Network
+from compare.judgement.scaling_laws import LinkModel
 from compare.planning import machine_file, plan_report, planner, verdicts
 from compare.planning.accuracy import Pair
 from compare.planning.costs import Device, Machine
@@ -21,7 +21,7 @@ from tests.compare.planning.conftest import Times
 from tests.compare.reporting import screens
 
 GOLDEN = Path(__file__).parent / "golden"
-SLOW = Network(name="slow", alpha_seconds=1.0, beta_seconds_per_byte=0.0)
+SLOW = LinkModel(name="slow", alpha_seconds=1.0, beta_seconds_per_byte=0.0)
 
 
 def ask(*words: str) -> Any:

@@ -22,9 +22,9 @@ from compare.planning.planner import Plan
 from compare.planning.prediction import Predicted
 from compare.planning.slow_rank import Straggler
 from compare.planning.straggling import Found, Suffered
-from tests.compare import made as made_up
 from tests.compare.planning import made
 from tests.compare.reporting import screens
+from tests.support import comparisons
 
 MODES = "multi_process,model_averaging,parameter_server"
 
@@ -37,7 +37,7 @@ def executed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     def execute(row: Row, repeat: int, folder: Path, watch: Any) -> RunResult:
         done.append((row.id, repeat))
         slow = float(row.id.rpartition("-x")[2].removesuffix("-moving"))
-        result = made_up.good(row, (1 + 0.75 * (slow - 1)) * (1 + 0.01 * repeat), repeat)
+        result = comparisons.good(row, (1 + 0.75 * (slow - 1)) * (1 + 0.01 * repeat), repeat)
         results.save(result, store.run_folder(folder, row.id, repeat))
         return result
 
@@ -141,7 +141,7 @@ def test_other_work_and_a_run_that_fails_are_told(
     def troubled(row: Row, repeat: int, folder: Path, watch: Any) -> RunResult:
         result = whole(row, repeat, folder, watch)
         if "averaging" in row.id and row.id.endswith("x2"):
-            return made_up.bad(row, "failed", "it broke", epochs=0)
+            return comparisons.bad(row, "failed", "it broke", epochs=0)
         disturbed = {"noise": Noise(cores_taken=0.97)} if "server" in row.id else {}
         return result.model_copy(update=disturbed)
 

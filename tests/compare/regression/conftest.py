@@ -10,7 +10,7 @@ from common.artifacts import results
 from common.artifacts.schema import Environment, RunResult
 from compare.execution import executor, launch, store
 from compare.execution.matrix import Row
-from tests.compare import made
+from tests.support import comparisons
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def recorded(fake_twins: pytest.MonkeyPatch) -> list[tuple[str, str]]:
         python = launch.interpreter(row.contestant)
         done.append((python, folder.name))
         own = {"framework": row.framework, "environment": environment(row.contestant)}
-        made_up = made.good(row, (1 + 0.01 * (repeat % 3)) * (2.0 if "environment0" in python else 3.0), repeat)
+        made_up = comparisons.good(row, (1 + 0.01 * (repeat % 3)) * (2.0 if "environment0" in python else 3.0), repeat)
         results.save(made_up := made_up.model_copy(update=own), store.run_folder(folder, row.id, repeat))
         return made_up
 

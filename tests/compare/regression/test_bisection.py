@@ -25,15 +25,16 @@ from compare.core import statistics
 from compare.core.interrupt import Interrupted
 from compare.core.statistics import Ratio
 from compare.execution import contestants, executor, launch, store
-from compare.execution.executor import Code
+from compare.execution.executor import CodeOverride
 from compare.execution.matrix import Row
 from compare.regression import bisection, candidates
 from compare.regression.bisection import Enough, Found, Unmeasurable
-from tests.compare import made, test_schema
+from tests.compare import test_schema
 from tests.compare.regression.conftest import upgrade
 from tests.compare.regression.repository import copied, git
 from tests.compare.regression.test_regress_for_real import PLANTED
 from tests.compare.regression.test_revisions import commit, spec_module, worktrees
+from tests.support import comparisons
 
 # The rate of wrong answers, in made-up measurements.
 
@@ -216,17 +217,17 @@ def stand_in(repository: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[st
 
     def judged(request: run.Request, shown: Any) -> store.Comparison:
         own = {"machine": here, "seeds": list(request.settings.seeds)}
-        rows = [made.row(name) for name in request.frameworks]
-        return made.comparison(rows, request.settings.repeats).model_copy(update=own)
+        rows = [comparisons.row(name) for name in request.frameworks]
+        return comparisons.comparison(rows, request.settings.repeats).model_copy(update=own)
 
-    def execute(row: Row, repeat: int, folder: Path, watch: Any, code: Code) -> RunResult:
+    def execute(row: Row, repeat: int, folder: Path, watch: Any, code: CodeOverride) -> RunResult:
         state = (code.root / "common/state").read_text()
         done.append((state, repeat))
         code.spec_json(row)
         if state == "broken":
-            return made.bad(row, "failed", "exit code 1: it does not build", epochs=0)
+            return comparisons.bad(row, "failed", "exit code 1: it does not build", epochs=0)
         seconds = (2.0 if int(state) < 5 else 3.0) * (1 + 0.01 * (repeat % 3) + 0.001 * int(state))
-        made_up = made.good(row, seconds, repeat)
+        made_up = comparisons.good(row, seconds, repeat)
         results.save(made_up, store.run_folder(folder, row.id, repeat))
         return made_up
 
@@ -297,7 +298,7 @@ def test_a_search_on_a_busy_machine_stops_early_names_the_disturbance_and_goes_o
 ) -> None:
     whole = executor.execute
 
-    def disturbed(row: Row, repeat: int, folder: Path, watch: Any, code: Code) -> RunResult:
+    def disturbed(row: Row, repeat: int, folder: Path, watch: Any, code: CodeOverride) -> RunResult:
         taken = 0.97 if folder.name == "head" else 0.1
         made_up = whole(row, repeat, folder, watch, code).model_copy(update={"noise": Noise(cores_taken=taken)})
         results.save(made_up, store.run_folder(folder, row.id, repeat))
@@ -330,7 +331,7 @@ def test_pairs_that_a_disturbance_does_not_spoil_count_on(
     """Memory does not depend on other work."""
     whole = executor.execute
 
-    def disturbed(row: Row, repeat: int, folder: Path, watch: Any, code: Code) -> RunResult:
+    def disturbed(row: Row, repeat: int, folder: Path, watch: Any, code: CodeOverride) -> RunResult:
         made_up = whole(row, repeat, folder, watch, code)
         larger = {"peak_memory_mib": 256.0 * made_up.epochs[0].timed_seconds, "noise": Noise(cores_taken=0.97)}
         made_up = made_up.model_copy(update=larger)
@@ -373,10 +374,10 @@ def test_an_undecided_search_goes_on_with_more_pairs(
     """The runs that are there count on: no test is begun again."""
     whole = executor.execute
 
-    def noisy(row: Row, repeat: int, folder: Path, watch: Any, code: Code) -> RunResult:
+    def noisy(row: Row, repeat: int, folder: Path, watch: Any, code: CodeOverride) -> RunResult:
         made_up = whole(row, repeat, folder, watch, code)
         away = 1.6 if repeat < 5 and repeat % 2 and folder.name == "head" else 1.0
-        made_up = made.good(row, made_up.epochs[0].timed_seconds * away, repeat)
+        made_up = comparisons.good(row, made_up.epochs[0].timed_seconds * away, repeat)
         results.save(made_up, store.run_folder(folder, row.id, repeat))
         return made_up
 
@@ -434,9 +435,9 @@ def test_the_first_slow_environment_is_found(
 ) -> None:
     pythons = interpreters(4)
 
-    def execute(row: Row, repeat: int, folder: Path, watch: Any, code: Code | None) -> RunResult:
+    def execute(row: Row, repeat: int, folder: Path, watch: Any, code: CodeOverride | None) -> RunResult:
         place = [str(python) for python in pythons].index(launch.interpreter(row.contestant))
-        made_up = made.good(row, (2.0 if place < 2 else 3.0) * (1 + 0.01 * (repeat % 3) + 0.001 * place), repeat)
+        made_up = comparisons.good(row, (2.0 if place < 2 else 3.0) * (1 + 0.01 * (repeat % 3) + 0.001 * place), repeat)
         made_up = made_up.model_copy(update={"framework": row.framework})
         results.save(made_up, store.run_folder(folder, row.id, repeat))
         return made_up
@@ -448,7 +449,7 @@ def test_the_first_slow_environment_is_found(
     assert json.loads(done.stdout)["first_bad"] == str(pythons[2])
     done = bisect("--environments", pythons[0], *words)
     assert done.exit_code == 2 and "takes two or more, each once" in done.stderr
-    contestants.leave()
+    contestants.clear_registry()
 
 
 def test_a_bisection_does_not_go_on_in_another_environment(
@@ -465,7 +466,7 @@ def test_a_bisection_does_not_go_on_in_another_environment(
     done = bisect(*words)
     assert done.exit_code == 2 and "holds another bisection (distributions_hashes is" in done.stderr, done.output
     assert len(recorded) == runs
-    contestants.leave()
+    contestants.clear_registry()
 
 
 # For real.

@@ -16,12 +16,12 @@ from compare.regression.bisection import Enough, Found, Unmeasurable
 from compare.regression.candidates import Asked, Candidate, Candidates
 from compare.regression.records import Criteria, Judgement
 from compare.reporting.document import Report
-from tests.compare import kept, made
 from tests.compare.reporting.screens import FOLDER, assert_screens, printed
+from tests.support import comparisons
 
 GOLDEN = Path(__file__).parent / "golden"
 BOTH = {"pytorch": 4.0, "tensorflow": 5.0}
-QUIET = tuple(1.0 + (factor - 1.0) / 4 for factor in (*kept.NOISE, 1.015))
+QUIET = tuple(1.0 + (factor - 1.0) / 4 for factor in (*comparisons.NOISE, 1.015))
 NOISY = (1.0, 1.06, 0.95, 1.04, 0.98, 1.02)
 DISTURBED = {"cores_of_others": 1.5, "machine": {"logical_cores": 2}}
 _OF_FILES = 3
@@ -38,8 +38,8 @@ def judge(
     **changed: Any,
 ) -> Judgement:
     """The judgement of a base of both frameworks, and a head of these seconds."""
-    base = kept.folder(folder / "base", BOTH, noise=noise)
-    head = kept.folder(folder / "head", now, noise=noise[::-1], machine={"commit": commit}, changed=changed)
+    base = comparisons.results_folder(folder / "base", BOTH, noise=noise)
+    head = comparisons.results_folder(folder / "head", now, noise=noise[::-1], machine={"commit": commit}, changed=changed)
     return judging.judge(*map(measurements.read, (base, head)), Criteria(), paired=paired)
 
 
@@ -82,7 +82,7 @@ def test_pairs_that_would_tell_are_named_as_in_the_whole_report(tmp_path: Path) 
     assert f"about {needed} pairs would tell" in shown and f"--repeats {needed} and another --out" in shown
     accuracy = [0.70, 0.75, 0.72, 0.78, 0.71, 0.74]
     sides = [
-        kept.folder(tmp_path / side, {"pytorch": 4.0}, noise=QUIET, accuracy=values, seeds=range(6))
+        comparisons.results_folder(tmp_path / side, {"pytorch": 4.0}, noise=QUIET, accuracy=values, seeds=range(6))
         for side, values in (("before", accuracy), ("now", accuracy[::-1]))
     ]
     judged = judging.judge(*map(measurements.read, sides), Criteria(), paired=True)
@@ -100,7 +100,7 @@ def test_many_worse_benchmarks_of_any_name_stay_within_eight_lines(tmp_path: Pat
     for side, seconds in (("before", 0.01), ("now", 0.02)):
         for number, factor in enumerate(QUIET):
             rounds = {f"{name}[{each}]": [seconds * factor] * 5 for each in range(9)}
-            kept.benchmark_file(tmp_path / side / f"000{number}_x.json", rounds)
+            comparisons.benchmark_file(tmp_path / side / f"000{number}_x.json", rounds)
         sides.append(measurements.read(tmp_path / side))
     shown = printed(regress_report.report(judging.judge(*sides, Criteria(), paired=False)), 100, None)
     assert shown.count("\n") + 1 <= regress_screen.LINES + _OF_FILES and "REGRESSION in 9 of 9 figures" in shown
@@ -129,8 +129,8 @@ def reported(found: Found, number: int) -> Report:
         raise AssertionError
 
     each = [Candidate(str(place) * 8, f"{str(place) * 8} change {place}", str(place) * 40) for place in range(number)]
-    rows = [made.row("pytorch")]
-    plan = made.comparison(rows).model_copy(update={"machine": kept.MACHINE})
+    rows = [comparisons.row("pytorch")]
+    plan = comparisons.comparison(rows).model_copy(update={"machine": comparisons.MACHINE})
     return bisect_report.report(found, Candidates(each, plan, rows, ready, []), Asked("epoch_seconds", 0.05, "HEAD~6"))
 
 
@@ -172,10 +172,10 @@ def over_commits(folder: Path, number: int, seconds: Sequence[float] = (2.0, 2.1
     for place in range(number):
         at, values = f"2026-01-0{place + 1}T00:00:00+00:00", {"pytorch": seconds[place % len(seconds)], "tensorflow": 3.0}
         machine = {"commit": str(place) * 40, "dirty": place == 1}
-        kept.folder(folder / str(place), values, created_at=at, machine=machine)
+        comparisons.results_folder(folder / str(place), values, created_at=at, machine=machine)
     if other:
-        kept.benchmark_file(folder / "x.json", {"test_step": [0.01] * 5})
-        kept.folder(folder / "other", BOTH, machine={"processor": "Another CPU"})
+        comparisons.benchmark_file(folder / "x.json", {"test_step": [0.01] * 5})
+        comparisons.results_folder(folder / "other", BOTH, machine={"processor": "Another CPU"})
     points, left_out, is_damaged = history.points(folder, ["epoch_seconds", "seconds"])
     return history.report(points, folder, (), [*left_out, *other.get("left_out", ())], is_damaged=is_damaged or bool(other))
 

@@ -16,7 +16,8 @@ from compare.__main__ import app
 from compare.core.errors import FolderError
 from compare.regression import history
 from tests import hostile_files
-from tests.compare import kept, made, test_schema
+from tests.compare import test_schema
+from tests.support import comparisons
 
 FIRST, SECOND = "1" * 40, "2" * 40
 
@@ -30,9 +31,11 @@ def measured(tmp_path: Path) -> Path:
     """Two commits of a comparison and of a benchmark, the later commit measured first."""
     for name, commit, day, seconds in (("x", SECOND, 1, 2.0), ("y", FIRST, 2, 4.0)):
         at = f"2026-01-0{day}T00:00:00+00:00"
-        kept.folder(tmp_path / name, {"pytorch": seconds}, created_at=at, machine={"commit": commit, "dirty": day == 2})
+        comparisons.results_folder(
+            tmp_path / name, {"pytorch": seconds}, created_at=at, machine={"commit": commit, "dirty": day == 2}
+        )
     for number, commit in ((1, FIRST), (2, SECOND)):
-        kept.benchmark_file(
+        comparisons.benchmark_file(
             tmp_path / ".benchmarks" / f"000{number}_x.json",
             {"test_step[pytorch]": [0.01 * number] * 5},
             commit=commit,
@@ -79,8 +82,12 @@ def test_points_stand_in_the_order_of_commits_where_git_knows_it(measured: Path,
         git("commit", "-q", "--allow-empty", "-m", "x", date=f"2025-01-0{day}T00:00:00+00:00")
     later, earlier = git("rev-parse", "HEAD"), git("rev-parse", "HEAD~1")
     monkeypatch.setattr(machine, "PROJECT_ROOT", repository)
-    kept.folder(measured / "x", {"pytorch": 2.0}, created_at="2026-01-01T00:00:00+00:00", machine={"commit": later})
-    kept.folder(measured / "y", {"pytorch": 4.0}, created_at="2026-01-02T00:00:00+00:00", machine={"commit": earlier})
+    comparisons.results_folder(
+        measured / "x", {"pytorch": 2.0}, created_at="2026-01-01T00:00:00+00:00", machine={"commit": later}
+    )
+    comparisons.results_folder(
+        measured / "y", {"pytorch": 4.0}, created_at="2026-01-02T00:00:00+00:00", machine={"commit": earlier}
+    )
     found, *_ = history.points(measured, ["epoch_seconds"])
     assert [point.commit for point in found] == [earlier, later]
     assert [str(point.committed_at)[:10] for point in found] == ["2025-01-03", "2025-01-04"]
@@ -92,19 +99,19 @@ def test_points_stand_in_the_order_of_commits_where_git_knows_it(measured: Path,
 def test_a_commit_of_another_repository_has_the_time_that_was_stored_with_it(tmp_path: Path, told: Any, first: str) -> None:
     for commit, day, own in ((FIRST, 1, {}), (SECOND, 2, {"repository": "/of/a/team", "committed_at": told})):
         at = f"2026-01-0{day}T00:00:00+00:00"
-        kept.folder(tmp_path / commit, {"pytorch": 4.0}, created_at=at, machine={"commit": commit, **own})
+        comparisons.results_folder(tmp_path / commit, {"pytorch": 4.0}, created_at=at, machine={"commit": commit, **own})
     points, *_ = history.points(tmp_path, ["epoch_seconds"])
     assert points[0].commit_name.rstrip("*") == first
 
 
 def test_other_machines_devices_and_work_are_other_lines(tmp_path: Path) -> None:
-    kept.folder(tmp_path / "a", {"pytorch": 4.0})
-    kept.folder(tmp_path / "b", {"pytorch": 4.0}, machine={"processor": "Another CPU"})
-    kept.folder(tmp_path / "c", {"pytorch": 4.0}, changed={"device": "cuda"})
-    kept.folder(tmp_path / "d", {"pytorch": 4.0}, data_hash="other")
-    row = made.row("pytorch")
+    comparisons.results_folder(tmp_path / "a", {"pytorch": 4.0})
+    comparisons.results_folder(tmp_path / "b", {"pytorch": 4.0}, machine={"processor": "Another CPU"})
+    comparisons.results_folder(tmp_path / "c", {"pytorch": 4.0}, changed={"device": "cuda"})
+    comparisons.results_folder(tmp_path / "d", {"pytorch": 4.0}, data_hash="other")
+    row = comparisons.row("pytorch")
     larger = row.model_copy(update={"spec": row.spec.model_copy(update={"global_batch_size": 128})})
-    kept.folder(tmp_path / "e", {"pytorch": 4.0}, rows=[larger])
+    comparisons.results_folder(tmp_path / "e", {"pytorch": 4.0}, rows=[larger])
     found, left_out, _ = history.points(tmp_path, ["epoch_seconds"])
     assert left_out == []
     assert [table.title.partition(" on ")[2] for table in history.report(found, tmp_path).tables] == [
@@ -117,10 +124,10 @@ def test_other_machines_devices_and_work_are_other_lines(tmp_path: Path) -> None
 
 
 def test_times_of_disturbed_runs_are_left_out_and_a_copy_is_no_second_point(tmp_path: Path) -> None:
-    kept.folder(tmp_path / "a", {"pytorch": 2.0})
+    comparisons.results_folder(tmp_path / "a", {"pytorch": 2.0})
     shutil.copytree(tmp_path / "a", tmp_path / "copy")
     disturbed = {"cores_of_others": 1.5, "machine": {"logical_cores": 2}}
-    kept.folder(tmp_path / "b", {"pytorch": 9.0}, changed=disturbed, created_at="2026-01-02T00:00:00+00:00")
+    comparisons.results_folder(tmp_path / "b", {"pytorch": 9.0}, changed=disturbed, created_at="2026-01-02T00:00:00+00:00")
     found, left_out, _ = history.points(tmp_path, ["epoch_seconds", "test_accuracy"])
     assert [point.value.median for point in found if point.metric == "epoch_seconds"] == [2.0]
     assert len([point for point in found if point.metric == "test_accuracy"]) == 2
@@ -130,7 +137,7 @@ def test_times_of_disturbed_runs_are_left_out_and_a_copy_is_no_second_point(tmp_
 
 def test_two_commits_of_equal_accuracy_are_two_points(tmp_path: Path) -> None:
     for commit in ("a" * 40, "b" * 40):
-        kept.folder(tmp_path / commit, {"pytorch": 2.0}, machine={"commit": commit})
+        comparisons.results_folder(tmp_path / commit, {"pytorch": 2.0}, machine={"commit": commit})
     found, left_out, _ = history.points(tmp_path, ["test_accuracy"])
     assert [point.commit for point in found] == ["a" * 40, "b" * 40] and not left_out
 
@@ -138,7 +145,7 @@ def test_two_commits_of_equal_accuracy_are_two_points(tmp_path: Path) -> None:
 def test_two_hosts_of_one_kind_are_two_lines(tmp_path: Path) -> None:
     for number, host in enumerate(("a" * 32, "b" * 32, "a" * 32)):
         at = f"2026-01-01T00:00:0{number}+00:00"
-        kept.folder(tmp_path / str(number), {"pytorch": 2.0}, machine={"host": host}, created_at=at)
+        comparisons.results_folder(tmp_path / str(number), {"pytorch": 2.0}, machine={"host": host}, created_at=at)
     found, *_ = history.points(tmp_path, ["epoch_seconds"])
     assert [point.machine for point in found] == [
         "Some CPU, 2 logical cores, machine 1 (host aaaaaaaa)",
@@ -153,7 +160,7 @@ def test_a_commit_is_whatever_a_file_says_and_git_is_asked_for_ids_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hostile: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    kept.benchmark_file(tmp_path / "a.json", {"test_step": [1.0] * 5}, commit=hostile)
+    comparisons.benchmark_file(tmp_path / "a.json", {"test_step": [1.0] * 5}, commit=hostile)
     done = compare(tmp_path, "--out", tmp_path)
     assert done.exit_code == 0 and "\x1b" not in done.stdout
     written = {path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()}
@@ -188,8 +195,8 @@ def test_what_cannot_be_read_is_told_and_nothing_at_all_is_an_error(tmp_path: Pa
     assert compare(tmp_path / "none").exit_code == 2
     empty = compare(tmp_path)
     assert empty.exit_code == 2 and "holds no results folder and no file of pytest-benchmark" in empty.stderr
-    kept.folder(tmp_path / "good", {"pytorch": 4.0})
-    kept.folder(tmp_path / "bad", {"pytorch": 4.0})
+    comparisons.results_folder(tmp_path / "good", {"pytorch": 4.0})
+    comparisons.results_folder(tmp_path / "bad", {"pytorch": 4.0})
     (tmp_path / "bad" / "compare.json").write_text("{")
     (tmp_path / "other.json").write_text('{"benchmarks": 1}')  # not of pytest-benchmark
     done = compare(tmp_path, "--json")
@@ -206,7 +213,7 @@ def test_what_cannot_be_read_is_told_and_nothing_at_all_is_an_error(tmp_path: Pa
 
 def test_where_all_runs_were_disturbed_the_refusal_says_so_and_what_helps(tmp_path: Path) -> None:
     disturbed = {"cores_of_others": 1.5, "machine": {"logical_cores": 2}}
-    kept.folder(tmp_path / "a", {"pytorch": 9.0}, changed=disturbed, created_at="2026-01-02T00:00:00+00:00")
+    comparisons.results_folder(tmp_path / "a", {"pytorch": 9.0}, changed=disturbed, created_at="2026-01-02T00:00:00+00:00")
     with pytest.raises(FolderError, match=r"surely undisturbed.*run --resume '?/.* --again disturbed.*--metric test_accuracy"):
         history.points(tmp_path, ["epoch_seconds"])
     (tmp_path / "a").rename(tmp_path / "base")
@@ -217,8 +224,8 @@ def test_where_all_runs_were_disturbed_the_refusal_says_so_and_what_helps(tmp_pa
 
 
 def test_a_table_of_benchmarks_says_that_nobody_knows_of_other_work(tmp_path: Path) -> None:
-    kept.benchmark_file(tmp_path / "a.json", {"test_step": [1.0] * 5})
-    kept.folder(tmp_path / "b", {"pytorch": 2.0})
+    comparisons.benchmark_file(tmp_path / "a.json", {"test_step": [1.0] * 5})
+    comparisons.results_folder(tmp_path / "b", {"pytorch": 2.0})
     done = " ".join(compare(tmp_path).stdout.split())
     assert done.count("Files of pytest-benchmark do not say whether other work disturbed a benchmark.") == 1
 
@@ -232,7 +239,7 @@ def test_a_file_in_place_of_a_folder_is_called_a_file(tmp_path: Path) -> None:
 def test_a_reason_that_several_results_share_is_told_once_with_its_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept.folder(tmp_path / "a", {"pytorch": 4.0})
+    comparisons.results_folder(tmp_path / "a", {"pytorch": 4.0})
     points, *_ = history.points(tmp_path, ["epoch_seconds"])
     monkeypatch.setattr(history, "points", lambda *_, **__: (points, ["too old", "too old", "torn"], False))
     told = compare(tmp_path).stderr
@@ -257,7 +264,7 @@ def test_benchmark_files_of_a_commit_are_one_row_and_each_shows_them_alone(tmp_p
     for commit, dirty, factor in ((FIRST, False, 1.0), (SECOND, False, 2.0), (SECOND, True, 3.0), ("unversioned", False, 4.0)):
         for each in seconds:
             number += 1
-            kept.benchmark_file(
+            comparisons.benchmark_file(
                 tmp_path / "Linux" / f"{number:04}.json",
                 {"test_step": [each * factor] * 7},
                 commit=commit,
@@ -282,7 +289,7 @@ def test_benchmark_files_of_a_commit_are_one_row_and_each_shows_them_alone(tmp_p
 def test_files_of_other_versions_are_other_rows_of_a_commit(tmp_path: Path) -> None:
     for number, python in enumerate(("3.11.2", "3.12.0", "3.11.2", "3.12.0")):
         at = f"2026-01-01T00:{number:02}:00+00:00"
-        file = kept.benchmark_file(tmp_path / f"{number}.json", {"test_step": [1.0 + number] * 5}, measured_at=at)
+        file = comparisons.benchmark_file(tmp_path / f"{number}.json", {"test_step": [1.0 + number] * 5}, measured_at=at)
         file.write_text(file.read_text().replace("3.11.2", python))
     found, *_ = history.points(tmp_path, ["seconds"])
     assert [(point.value.median, point.value.n) for point in found] == [(2.0, 2), (3.0, 2)]

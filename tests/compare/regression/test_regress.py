@@ -14,22 +14,22 @@ from scipy import stats
 from typer.testing import CliRunner
 
 from common.artifacts import results
-from common.artifacts.schema import Operation, TopOperations
+from common.artifacts.schema import ProfiledOperation, TopOperations
 from compare.__main__ import app
 from compare.core import errors, statistics
 from compare.execution import store
 from compare.judgement import measurements
 from compare.regression import facts, judging, regress, regress_report
 from compare.regression.records import Change, Criteria, Judgement
-from tests.compare import kept, made
 from tests.compare.regression.repository import git
+from tests.support import comparisons
 
 FEWER = [
-    made.epoch(number, 4.0).model_copy(
+    comparisons.epoch(number, 4.0).model_copy(
         update={
             "epoch_images": 639,
             "images": 639,
-            "train": made.score(0.5, 1.0, 639),
+            "train": comparisons.score(0.5, 1.0, 639),
             "timed_images": 639 - 64 * (number == 1),
         }
     )
@@ -39,7 +39,7 @@ FEWER = [
 BOTH = {"pytorch": 4.0, "tensorflow": 5.0}
 NOISY = (1.0, 1.3, 0.8, 1.1, 0.9)
 """Of five runs whose mean may as well be a third longer."""
-QUIET = tuple(1.0 + (factor - 1.0) / 4 for factor in kept.NOISE)
+QUIET = tuple(1.0 + (factor - 1.0) / 4 for factor in comparisons.NOISE)
 
 
 def judge(before: Path, now: Path | None, **criteria: Any) -> Judgement:
@@ -104,8 +104,8 @@ def test_two_samples_of_the_same_machine_are_called_different_once_in_twenty_tim
 def test_a_regression_is_larger_than_the_threshold_and_significant(
     tmp_path: Path, factor: float, verdict: str, code: int
 ) -> None:
-    before = kept.folder(tmp_path / "before", BOTH, noise=QUIET)
-    now = kept.folder(tmp_path / "now", {"pytorch": 4.0 * factor, "tensorflow": 5.0}, noise=QUIET)
+    before = comparisons.results_folder(tmp_path / "before", BOTH, noise=QUIET)
+    now = comparisons.results_folder(tmp_path / "now", {"pytorch": 4.0 * factor, "tensorflow": 5.0}, noise=QUIET)
     judged = judge(before, now)
     assert verdicts(judged) == [verdict, "no change shown"]
     assert judged.exit_code == code
@@ -117,8 +117,8 @@ def test_a_regression_is_larger_than_the_threshold_and_significant(
 
 @pytest.mark.parametrize("factor", [1.0, 1.1])
 def test_a_slowdown_that_the_noise_may_hide_is_neither_a_regression_nor_a_pass(tmp_path: Path, factor: float) -> None:
-    before = kept.folder(tmp_path / "before", BOTH, noise=NOISY)
-    judged = judge(before, kept.folder(tmp_path / "now", {**BOTH, "pytorch": 4.0 * factor}, noise=NOISY))
+    before = comparisons.results_folder(tmp_path / "before", BOTH, noise=NOISY)
+    judged = judge(before, comparisons.results_folder(tmp_path / "now", {**BOTH, "pytorch": 4.0 * factor}, noise=NOISY))
     assert verdicts(judged)[0] == "no change shown" and judged.changes[0].not_ruled_out
     assert judged.exit_code == 5
     wider = judge(tmp_path / "before", tmp_path / "now", threshold=1.0)
@@ -130,12 +130,12 @@ def test_a_slowdown_that_the_noise_may_hide_is_neither_a_regression_nor_a_pass(t
 def test_operations_whose_time_changed_are_shown_with_the_largest_change_first(tmp_path: Path) -> None:
     def profiled(**milliseconds: float) -> dict[str, Any]:
         operations = [
-            Operation(name=name, calls=1.0, self_seconds=1e-3 * value, share=0.5) for name, value in milliseconds.items()
+            ProfiledOperation(name=name, calls=1.0, self_seconds=1e-3 * value, share=0.5) for name, value in milliseconds.items()
         ]
         return {"top_operations": TopOperations(steps=3, operations=operations)}
 
-    before = kept.folder(tmp_path / "before", BOTH, changed=profiled(conv=4.0, add=1.0, gone=0.5))
-    now = kept.folder(tmp_path / "now", BOTH, changed=profiled(conv=4.5, add=3.0, new=0.25))
+    before = comparisons.results_folder(tmp_path / "before", BOTH, changed=profiled(conv=4.0, add=1.0, gone=0.5))
+    now = comparisons.results_folder(tmp_path / "now", BOTH, changed=profiled(conv=4.5, add=3.0, new=0.25))
     judged = judge(before, now)
     found = [(each.operation, pytest.approx(each.milliseconds)) for each in judged.operations if each.id.startswith("pytorch")]
     assert found == [("add", 2.0), ("conv", 0.5), ("gone", -0.5), ("new", 0.25)]
@@ -160,7 +160,9 @@ def test_times_of_disturbed_runs_are_shown_and_are_neither_a_pass_nor_a_regressi
 ) -> None:
     """A baseline that was measured beside another job would let every later slowdown pass."""
     folders = [
-        kept.folder(tmp_path / str(number), {"pytorch": 4.0 if number else 6.0}, changed=changed if number == side else None)
+        comparisons.results_folder(
+            tmp_path / str(number), {"pytorch": 4.0 if number else 6.0}, changed=changed if number == side else None
+        )
         for number in (0, 1)
     ]
     judged = judge(*folders)
@@ -185,7 +187,7 @@ def spoil(folder: Path, repeats: Iterable[int], seconds: float = 9.0) -> None:
     for repeat in repeats:
         spoilt = store.run_folder(folder, "pytorch-serial-2", repeat)
         run = results.load(spoilt / results.RESULT_FILE)
-        results.save(made.paced(run, seconds / run.epochs[0].seconds).model_copy(update=DISTURBED), spoilt)
+        results.save(comparisons.paced(run, seconds / run.epochs[0].seconds).model_copy(update=DISTURBED), spoilt)
 
 
 def unjudged(before: Path, now: Path, *, paired: bool) -> tuple[str, Change, str]:
@@ -197,7 +199,9 @@ def unjudged(before: Path, now: Path, *, paired: bool) -> tuple[str, Change, str
 
 def test_pairs_without_reliable_times_on_both_sides_show_the_reliable_ones_of_each(tmp_path: Path) -> None:
     noise = (1.0,) * 6
-    before, now = (kept.folder(tmp_path / name, {"pytorch": size}, noise=noise) for name, size in (("a", 4.0), ("b", 5.0)))
+    before, now = (
+        comparisons.results_folder(tmp_path / name, {"pytorch": size}, noise=noise) for name, size in (("a", 4.0), ("b", 5.0))
+    )
     spoil(before, range(3))
     spoil(now, range(3, 6))
     headline, change, said = unjudged(before, now, paired=True)
@@ -213,7 +217,9 @@ def test_pairs_without_reliable_times_on_both_sides_show_the_reliable_ones_of_ea
 @pytest.mark.parametrize("paired", [True, False])
 def test_reliable_times_of_one_side_are_shown_without_its_disturbed_ones(tmp_path: Path, paired: bool) -> None:
     noise = (1.0,) * 6
-    before, now = (kept.folder(tmp_path / name, {"pytorch": size}, noise=noise) for name, size in (("a", 4.0), ("b", 5.0)))
+    before, now = (
+        comparisons.results_folder(tmp_path / name, {"pytorch": size}, noise=noise) for name, size in (("a", 4.0), ("b", 5.0))
+    )
     spoil(before, range(4))
     spoil(now, range(6), 5.0)
     _, change, said = unjudged(before, now, paired=paired)
@@ -230,25 +236,27 @@ def test_reliable_times_of_one_side_are_shown_without_its_disturbed_ones(tmp_pat
 
 
 def test_a_disturbed_run_among_enough_others_is_left_out(tmp_path: Path) -> None:
-    noise = (*kept.NOISE, 9.0)
-    before = kept.folder(tmp_path / "before", {"pytorch": 4.0}, noise=noise)
+    noise = (*comparisons.NOISE, 9.0)
+    before = comparisons.results_folder(tmp_path / "before", {"pytorch": 4.0}, noise=noise)
     spoilt = store.run_folder(before, "pytorch-serial-2", 5)
     results.save(results.load(spoilt / results.RESULT_FILE).model_copy(update=DISTURBED), spoilt)
-    judged = judge(before, kept.folder(tmp_path / "now", {"pytorch": 4.8}))
+    judged = judge(before, comparisons.results_folder(tmp_path / "now", {"pytorch": 4.8}))
     assert verdicts(judged) == ["regression"] and judged.exit_code == 3
     (change,) = (change for change in judged.changes if change.metric == "epoch_seconds")
     assert change.change.value == pytest.approx(1.2) and change.baseline.n == 5
 
 
 def test_a_metric_that_was_asked_for_and_not_measured_is_no_pass(tmp_path: Path) -> None:
-    before, now = (kept.folder(tmp_path / name, {"pytorch": 4.0}) for name in ("before", "now"))
+    before, now = (comparisons.results_folder(tmp_path / name, {"pytorch": 4.0}) for name in ("before", "now"))
     assert judge(before, now).exit_code == 0
     judged = judge(before, now, metrics=("epoch_seconds", "device_peak_memory_mib"))
     assert judged.exit_code == 5
     assert [fact.what for fact in judged.facts if fact.verdict == "cannot tell"] == ["device memory MiB"]
-    nothing = judge(before, kept.folder(tmp_path / "zero", {"pytorch": 4.0}, changed={"peak_memory_mib": 0.0}))
+    nothing = judge(before, comparisons.results_folder(tmp_path / "zero", {"pytorch": 4.0}, changed={"peak_memory_mib": 0.0}))
     assert nothing.exit_code == 5
-    benchmarks = [kept.benchmark_file(tmp_path / f"{name}.json", {"test_step": list(kept.NOISE)}) for name in "ab"]
+    benchmarks = [
+        comparisons.benchmark_file(tmp_path / f"{name}.json", {"test_step": list(comparisons.NOISE)}) for name in "ab"
+    ]
     done = compare(*benchmarks, "--metric", "epoch_seconds")
     assert done.exit_code == 2 and "holds seconds alone. Received: --metric epoch_seconds" in done.stderr
 
@@ -256,7 +264,10 @@ def test_a_metric_that_was_asked_for_and_not_measured_is_no_pass(tmp_path: Path)
 def test_two_folders_have_one_interval_and_one_p_in_regress_and_report(tmp_path: Path) -> None:
     """Repeats may be added to both folders. A test with one look would find differences too often."""
     noise = (1.0, 1.06, 0.94, 1.03, 0.97, 1.01)
-    judged = judge(kept.folder(tmp_path / "a", BOTH, noise=noise[:5]), kept.folder(tmp_path / "b", BOTH, noise=noise))
+    judged = judge(
+        comparisons.results_folder(tmp_path / "a", BOTH, noise=noise[:5]),
+        comparisons.results_folder(tmp_path / "b", BOTH, noise=noise),
+    )
     change = next(each for each in judged.changes if each.metric == "epoch_seconds")
     shown = statistics.unpaired_ratio(noise, noise[:5])
     assert shown is not None and change.change.p == pytest.approx(shown.p)
@@ -269,8 +280,8 @@ def test_two_folders_have_one_interval_and_one_p_in_regress_and_report(tmp_path:
 
 def test_one_low_p_among_many_figures_is_no_regression(tmp_path: Path) -> None:
     noise = (1.0, 1.06, 0.94, 1.03, 0.97)
-    before = kept.folder(tmp_path / "before", BOTH, noise=noise)
-    now = kept.folder(tmp_path / "now", {**BOTH, "pytorch": 4.0 * 1.085}, noise=noise)
+    before = comparisons.results_folder(tmp_path / "before", BOTH, noise=noise)
+    now = comparisons.results_folder(tmp_path / "now", {**BOTH, "pytorch": 4.0 * 1.085}, noise=noise)
     alone = judge(before, now, metrics=("epoch_seconds", "wall_seconds"), only="pytorch*")
     assert verdicts(alone) == ["no change shown"] and alone.tested == 2
     (change,) = (change for change in alone.changes if change.metric == "epoch_seconds")
@@ -281,8 +292,8 @@ def test_one_low_p_among_many_figures_is_no_regression(tmp_path: Path) -> None:
     ("repeats", "verdict", "code"), [(5, "regression", 3), (4, "too few to tell", 5), (1, "too few to tell", 5)]
 )
 def test_too_few_repeats_are_an_error_not_a_pass(tmp_path: Path, repeats: int, verdict: str, code: int) -> None:
-    before = kept.folder(tmp_path / "before", BOTH)
-    now = kept.folder(tmp_path / "now", {"pytorch": 8.0, "tensorflow": 10.0}, noise=kept.NOISE[:repeats])
+    before = comparisons.results_folder(tmp_path / "before", BOTH)
+    now = comparisons.results_folder(tmp_path / "now", {"pytorch": 8.0, "tensorflow": 10.0}, noise=comparisons.NOISE[:repeats])
     judged = judge(before, now)
     assert set(verdicts(judged)) == {verdict} and judged.exit_code == code
     assert judged.changes[0].change.value == pytest.approx(2.0, rel=0.01)
@@ -308,15 +319,15 @@ def test_too_few_repeats_are_an_error_not_a_pass(tmp_path: Path, repeats: int, v
 def test_a_proof_that_is_lost_is_a_regression_at_any_speed(
     tmp_path: Path, before: str | None, now: str | None, verdict: str, code: int
 ) -> None:
-    first = kept.folder(tmp_path / "before", {"pytorch": 4.0}, verdict=before)
-    judged = judge(first, kept.folder(tmp_path / "now", {"pytorch": 2.0}, verdict=now))
+    first = comparisons.results_folder(tmp_path / "before", {"pytorch": 4.0}, verdict=before)
+    judged = judge(first, comparisons.results_folder(tmp_path / "now", {"pytorch": 2.0}, verdict=now))
     assert [fact.verdict for fact in judged.facts if fact.what.startswith("same training")] == [verdict]
     assert judged.exit_code == code
 
 
 def test_first_losses_that_no_longer_agree_are_a_regression(tmp_path: Path) -> None:
-    before = kept.folder(tmp_path / "before", BOTH)
-    judged = judge(before, kept.folder(tmp_path / "now", BOTH, first_losses={"tensorflow": 2.4}))
+    before = comparisons.results_folder(tmp_path / "before", BOTH)
+    judged = judge(before, comparisons.results_folder(tmp_path / "now", BOTH, first_losses={"tensorflow": 2.4}))
     assert {(fact.baseline, fact.candidate, fact.verdict) for fact in judged.facts if "first loss" in fact.what} == {
         ("agrees", "does not agree", "regression")
     }
@@ -325,35 +336,37 @@ def test_first_losses_that_no_longer_agree_are_a_regression(tmp_path: Path) -> N
 
 def test_a_copy_of_the_baseline_is_no_candidate(tmp_path: Path) -> None:
     at = "2026-01-01T00:00:00+00:00"
-    before = kept.folder(tmp_path / "before", BOTH, changed={"started_at": at})
+    before = comparisons.results_folder(tmp_path / "before", BOTH, changed={"started_at": at})
     shutil.copytree(before, tmp_path / "copy")
     with pytest.raises(errors.FolderError, match=r"copy holds the runs of .*before themselves\. Name another measurement"):
         judge(before, tmp_path / "copy")
 
 
 def test_what_became_of_the_candidates_proof_is_said(tmp_path: Path) -> None:
-    before = kept.folder(tmp_path / "before", BOTH)
-    judged = judge(before, kept.folder(tmp_path / "now", BOTH, verdict="not claimed"))
+    before = comparisons.results_folder(tmp_path / "before", BOTH)
+    judged = judge(before, comparisons.results_folder(tmp_path / "now", BOTH, verdict="not claimed"))
     assert judged.cautions == ["The candidate's proof: not claimed: Losses agree."]
 
 
 def test_that_nothing_was_proved_is_said(tmp_path: Path) -> None:
-    before, now = (kept.folder(tmp_path / name, BOTH) for name in ("before", "now"))
+    before, now = (comparisons.results_folder(tmp_path / name, BOTH) for name in ("before", "now"))
     assert judge(before, now).cautions == [facts.UNPROVED]
-    assert facts.UNPROVED not in judge(before, kept.folder(tmp_path / "later", BOTH, verdict="proved")).cautions
+    assert facts.UNPROVED not in judge(before, comparisons.results_folder(tmp_path / "later", BOTH, verdict="proved")).cautions
 
 
 def test_first_losses_that_do_not_agree_and_were_not_recorded_before_are_no_pass(tmp_path: Path) -> None:
-    before = kept.folder(tmp_path / "before", BOTH, changed={"first_step_loss": None})
-    judged = judge(before, kept.folder(tmp_path / "now", BOTH, first_losses={"tensorflow": 2.4}))
+    before = comparisons.results_folder(tmp_path / "before", BOTH, changed={"first_step_loss": None})
+    judged = judge(before, comparisons.results_folder(tmp_path / "now", BOTH, first_losses={"tensorflow": 2.4}))
     assert {fact.verdict for fact in judged.facts if "first loss" in fact.what} == {"cannot tell"}
     assert judged.exit_code == 5
 
 
 def test_the_headline_says_that_a_slowdown_may_be_hidden(tmp_path: Path) -> None:
     noise = (1.0, 1.3, 0.8, 1.2, 0.9)
-    before = kept.folder(tmp_path / "before", {"pytorch": 4.0}, noise=noise)
-    judged = judge(before, kept.folder(tmp_path / "now", {"pytorch": 4.4}, noise=noise[::-1]), metrics=("epoch_seconds",))
+    before = comparisons.results_folder(tmp_path / "before", {"pytorch": 4.0}, noise=noise)
+    judged = judge(
+        before, comparisons.results_folder(tmp_path / "now", {"pytorch": 4.4}, noise=noise[::-1]), metrics=("epoch_seconds",)
+    )
     assert judged.exit_code == 5
     assert regress_report.headline(judged) == (
         "CANNOT TELL whether there is a regression: 1 of 2 figures may be worse by more than the threshold "
@@ -363,8 +376,8 @@ def test_the_headline_says_that_a_slowdown_may_be_hidden(tmp_path: Path) -> None
 
 def test_the_headline_counts_all_that_cannot_be_told_and_the_report_says_how_many_pairs_would_tell(tmp_path: Path) -> None:
     noise = (1.0, 1.06, 0.95, 1.04, 0.98, 1.02)
-    before = kept.folder(tmp_path / "before", BOTH, noise=noise)
-    now = kept.folder(tmp_path / "now", BOTH, noise=noise[::-1])
+    before = comparisons.results_folder(tmp_path / "before", BOTH, noise=noise)
+    now = comparisons.results_folder(tmp_path / "now", BOTH, noise=noise[::-1])
     spoil(now, range(3))
     criteria = Criteria(metrics=("epoch_seconds",))
     judged = judging.judge(*map(measurements.read, (before, now)), criteria, paired=True)
@@ -379,7 +392,7 @@ def test_the_headline_counts_all_that_cannot_be_told_and_the_report_says_how_man
 
 def test_a_measurement_of_two_sides_is_named_by_a_side(tmp_path: Path) -> None:
     for side in ("base", "head"):
-        kept.folder(tmp_path / "both" / side, {"pytorch": 4.0})
+        comparisons.results_folder(tmp_path / "both" / side, {"pytorch": 4.0})
     (tmp_path / "both" / "interleaved.json").write_text("{}")
     done = compare(tmp_path / "both" / "base", tmp_path / "both")
     assert done.exit_code == 2
@@ -406,8 +419,8 @@ def test_accuracy_is_tested_over_seeds(tmp_path: Path, lost: float, verdict: str
     """Paired by seed: that some seeds are better than others, by much more than is lost, is in both."""
     of_seed = [0.7, 0.9, 0.75, 0.8, 0.85]
     now = [accuracy - lost + chance / 2 for accuracy, chance in zip(of_seed, SPREAD, strict=True)]
-    before = kept.folder(tmp_path / "before", {"pytorch": 4.0}, accuracy=of_seed, seeds=SEEDS)
-    judged = judge(before, kept.folder(tmp_path / "now", {"pytorch": 4.0}, accuracy=now, seeds=SEEDS))
+    before = comparisons.results_folder(tmp_path / "before", {"pytorch": 4.0}, accuracy=of_seed, seeds=SEEDS)
+    judged = judge(before, comparisons.results_folder(tmp_path / "now", {"pytorch": 4.0}, accuracy=now, seeds=SEEDS))
     assert verdicts(judged, "test_accuracy") == [verdict] and judged.exit_code == code
     (change,) = (change for change in judged.changes if change.metric == "test_accuracy")
     assert change.change.value == pytest.approx(-lost) and (change.method, change.change.n) == ("paired by seed", 5)
@@ -421,8 +434,8 @@ def test_accuracy_is_tested_over_seeds(tmp_path: Path, lost: float, verdict: str
 def test_repeats_of_one_seed_are_one_training_and_no_test_of_accuracy(
     tmp_path: Path, accuracy: float, verdict: str, code: int
 ) -> None:
-    before = kept.folder(tmp_path / "before", {"pytorch": 4.0})
-    judged = judge(before, kept.folder(tmp_path / "now", {"pytorch": 4.0}, accuracy=accuracy))
+    before = comparisons.results_folder(tmp_path / "before", {"pytorch": 4.0})
+    judged = judge(before, comparisons.results_folder(tmp_path / "now", {"pytorch": 4.0}, accuracy=accuracy))
     assert verdicts(judged, "test_accuracy") == [] and judged.exit_code == code
     (fact,) = judged.facts
     assert (fact.what, fact.verdict) == ("test accuracy", verdict)
@@ -433,30 +446,32 @@ def test_repeats_of_one_seed_are_one_training_and_no_test_of_accuracy(
 
 def test_equal_predictions_are_no_change_and_nothing_is_left_unsure(tmp_path: Path) -> None:
     same = {"predictions_hash": "p"}
-    before = kept.folder(tmp_path / "before", {"pytorch": 4.0}, changed=same)
-    judged = judge(before, kept.folder(tmp_path / "now", {"pytorch": 4.0}, changed=same))
+    before = comparisons.results_folder(tmp_path / "before", {"pytorch": 4.0}, changed=same)
+    judged = judge(before, comparisons.results_folder(tmp_path / "now", {"pytorch": 4.0}, changed=same))
     (fact,) = judged.facts
     assert (fact.candidate, fact.verdict) == ("0.7000, by equal predictions", "no change shown")
     assert not any("not ruled out" in title for title, _ in regress_report.sentences(judged))
 
 
 def test_accuracies_of_other_seeds_do_not_compare(tmp_path: Path) -> None:
-    before = kept.folder(tmp_path / "before", {"pytorch": 4.0}, seeds=SEEDS)
-    judged = judge(before, kept.folder(tmp_path / "now", {"pytorch": 4.0}, seeds=(5, 6, 7, 8, 9)))
+    before = comparisons.results_folder(tmp_path / "before", {"pytorch": 4.0}, seeds=SEEDS)
+    judged = judge(before, comparisons.results_folder(tmp_path / "now", {"pytorch": 4.0}, seeds=(5, 6, 7, 8, 9)))
     assert [(fact.candidate, fact.verdict) for fact in judged.facts] == [("of seeds 5, 6, 7, 8, 9", "cannot tell")]
-    untested = judge(before, kept.folder(tmp_path / "untested", {"pytorch": 4.0}, seeds=SEEDS, changed={"test": None}))
+    untested = judge(
+        before, comparisons.results_folder(tmp_path / "untested", {"pytorch": 4.0}, seeds=SEEDS, changed={"test": None})
+    )
     assert ("of seeds 0, 1, 2, 3, 4", "not measured") in [(fact.baseline, fact.candidate) for fact in untested.facts]
 
 
 def test_a_run_that_fails_now_is_a_regression_and_one_that_is_missing_cannot_be_told(tmp_path: Path) -> None:
-    before = kept.folder(tmp_path / "before", BOTH)
-    failed = kept.folder(tmp_path / "failed", BOTH, changed={"status": "failed", "reason": "exit code 1"})
+    before = comparisons.results_folder(tmp_path / "before", BOTH)
+    failed = comparisons.results_folder(tmp_path / "failed", BOTH, changed={"status": "failed", "reason": "exit code 1"})
     judged = judge(before, failed)
     assert judged.exit_code == 3
     assert {(fact.what, fact.candidate) for fact in judged.facts if fact.verdict == "regression"} == {
         ("ended", "failed: exit code 1 (5 of 5 repeats)")
     }
-    fewer = judge(before, kept.folder(tmp_path / "fewer", {"pytorch": 4.0}))
+    fewer = judge(before, comparisons.results_folder(tmp_path / "fewer", {"pytorch": 4.0}))
     assert fewer.missing == ["tensorflow serial, 2 cores"] and fewer.exit_code == 5
     more = judge(tmp_path / "fewer", before)
     assert more.added == ["tensorflow serial, 2 cores"] and more.exit_code == 0
@@ -474,15 +489,15 @@ def test_a_run_that_fails_now_is_a_regression_and_one_that_is_missing_cannot_be_
     ],
 )
 def test_another_machine_is_an_error(tmp_path: Path, machine: dict[str, Any], said: str) -> None:
-    before = kept.folder(tmp_path / "before", BOTH, machine={"host": "a", "gpus": ["H100"]})
-    done = compare(before, kept.folder(tmp_path / "now", BOTH, machine={"host": "a"} | machine))
+    before = comparisons.results_folder(tmp_path / "before", BOTH, machine={"host": "a", "gpus": ["H100"]})
+    done = compare(before, comparisons.results_folder(tmp_path / "now", BOTH, machine={"host": "a"} | machine))
     assert done.exit_code == 2 and said in done.stderr and done.stdout == ""
 
 
 def test_other_versions_are_compared_and_told(tmp_path: Path) -> None:
-    before = kept.folder(tmp_path / "before", BOTH)
+    before = comparisons.results_folder(tmp_path / "before", BOTH)
     versions = {"pytorch": {"torch": "2.5"}, "tensorflow": {"tensorflow": "2.1"}}
-    judged = judge(before, kept.folder(tmp_path / "now", BOTH, versions=versions, machine={"dirty": True}))
+    judged = judge(before, comparisons.results_folder(tmp_path / "now", BOTH, versions=versions, machine={"dirty": True}))
     assert judged.exit_code == 0
     assert judged.cautions == [
         "torch was 2.0 and is 2.5.",
@@ -492,8 +507,8 @@ def test_other_versions_are_compared_and_told(tmp_path: Path) -> None:
 
 
 def test_other_work_or_data_or_another_device_is_an_error(tmp_path: Path) -> None:
-    before = kept.folder(tmp_path / "before", {"pytorch": 4.0})
-    row = made.row("pytorch")
+    before = comparisons.results_folder(tmp_path / "before", {"pytorch": 4.0})
+    row = comparisons.row("pytorch")
     larger = row.model_copy(update={"spec": row.spec.model_copy(update={"global_batch_size": 128})})
     fewer = row.model_copy(update={"spec": row.spec.with_fields(data={"limit": 100})})
     for number, (options, said) in enumerate(
@@ -506,12 +521,12 @@ def test_other_work_or_data_or_another_device_is_an_error(tmp_path: Path) -> Non
             ({"changed": {"device": "cuda"}}, "/5: cpu before, cuda now"),
         ]
     ):
-        done = compare(before, kept.folder(tmp_path / str(number), {"pytorch": 4.0}, **options))
+        done = compare(before, comparisons.results_folder(tmp_path / str(number), {"pytorch": 4.0}, **options))
         assert done.exit_code == 2 and said in done.stderr
 
 
 def test_where_all_results_of_a_side_are_set_aside_nothing_is_told(tmp_path: Path) -> None:
-    before, now = (kept.folder(tmp_path / name, {"pytorch": 4.0}) for name in ("before", "now"))
+    before, now = (comparisons.results_folder(tmp_path / name, {"pytorch": 4.0}) for name in ("before", "now"))
     for path in now.glob(f"runs/*/{results.RESULT_FILE}"):
         run = results.load(path)
         results.save(run.model_copy(update={"epochs": [run.epochs[0], run.epochs[0]]}), path.parent)
@@ -520,15 +535,15 @@ def test_where_all_results_of_a_side_are_set_aside_nothing_is_told(tmp_path: Pat
 
 
 def test_another_cache_or_limit_of_a_hang_is_the_same_work(tmp_path: Path) -> None:
-    before = kept.folder(tmp_path / "before", {"pytorch": 4.0})
-    row = made.row("pytorch")
+    before = comparisons.results_folder(tmp_path / "before", {"pytorch": 4.0})
+    row = comparisons.row("pytorch")
     elsewhere = row.model_copy(update={"spec": row.spec.model_copy(update={"hang_seconds": 300.0})})
-    assert judge(before, kept.folder(tmp_path / "now", {"pytorch": 4.0}, rows=[elsewhere])).exit_code == 0
+    assert judge(before, comparisons.results_folder(tmp_path / "now", {"pytorch": 4.0}, rows=[elsewhere])).exit_code == 0
 
 
 def test_other_initial_weights_are_told(tmp_path: Path) -> None:
-    before = kept.folder(tmp_path / "before", {"pytorch": 4.0})
-    judged = judge(before, kept.folder(tmp_path / "now", {"pytorch": 4.0}, changed={"weights_hash": "others"}))
+    before = comparisons.results_folder(tmp_path / "before", {"pytorch": 4.0})
+    judged = judge(before, comparisons.results_folder(tmp_path / "now", {"pytorch": 4.0}, changed={"weights_hash": "others"}))
     assert judged.cautions == [
         "pytorch serial, 2 cores: the initial weights changed, so the runs compute something else than before.",
         facts.UNPROVED,
@@ -537,7 +552,7 @@ def test_other_initial_weights_are_told(tmp_path: Path) -> None:
 
 def test_the_repository_of_ones_own_model_is_named_beside_the_commit(tmp_path: Path) -> None:
     folders = [
-        kept.folder(tmp_path / name, BOTH, machine={"repository": "/of/a/team", "suite_commit": "b" * 40})
+        comparisons.results_folder(tmp_path / name, BOTH, machine={"repository": "/of/a/team", "suite_commit": "b" * 40})
         for name in ("before", "now")
     ]
     done = compare(*folders, "--full")
@@ -546,7 +561,7 @@ def test_the_repository_of_ones_own_model_is_named_beside_the_commit(tmp_path: P
 
 
 def test_results_that_are_left_out_are_named(tmp_path: Path) -> None:
-    before, now = (kept.folder(tmp_path / name, BOTH) for name in ("before", "now"))
+    before, now = (comparisons.results_folder(tmp_path / name, BOTH) for name in ("before", "now"))
     torn = next(before.glob("runs/*/result.json"))
     torn.write_text(torn.read_text()[:-100])
     (said,) = (each for each in judge(before, now).cautions if each.startswith("The baseline: "))
@@ -567,7 +582,7 @@ def test_a_torn_file_among_benchmark_files_is_named(tmp_path: Path) -> None:
 
 
 def test_a_missing_or_unreadable_baseline_is_an_error(tmp_path: Path) -> None:
-    now, later = (kept.folder(tmp_path / name / name, BOTH) for name in ("now", "later"))
+    now, later = (comparisons.results_folder(tmp_path / name / name, BOTH) for name in ("now", "later"))
     (tmp_path / "torn.json").write_text('{"benchmarks": [')
     (tmp_path / "other.json").write_text("[]")
     for arguments, said in (
@@ -594,39 +609,41 @@ def test_a_missing_or_unreadable_baseline_is_an_error(tmp_path: Path) -> None:
 
 
 def test_without_a_candidate_the_newest_later_one_that_measured_the_same_is_taken(tmp_path: Path) -> None:
-    before = kept.folder(tmp_path / "b", BOTH, created_at="2026-01-02T00:00:00+00:00")
-    kept.folder(tmp_path / "earlier", BOTH, created_at="2026-01-01T00:00:00+00:00")
-    kept.folder(tmp_path / "a", {"pytorch": 8.0, "tensorflow": 5.0}, created_at="2026-01-04T00:00:00+00:00")
-    kept.folder(tmp_path / "c", BOTH, created_at="2026-01-03T00:00:00+00:00")
-    kept.folder(tmp_path / "other", {"jax": 8.0}, created_at="2026-01-05T00:00:00+00:00")
+    before = comparisons.results_folder(tmp_path / "b", BOTH, created_at="2026-01-02T00:00:00+00:00")
+    comparisons.results_folder(tmp_path / "earlier", BOTH, created_at="2026-01-01T00:00:00+00:00")
+    comparisons.results_folder(tmp_path / "a", {"pytorch": 8.0, "tensorflow": 5.0}, created_at="2026-01-04T00:00:00+00:00")
+    comparisons.results_folder(tmp_path / "c", BOTH, created_at="2026-01-03T00:00:00+00:00")
+    comparisons.results_folder(tmp_path / "other", {"jax": 8.0}, created_at="2026-01-05T00:00:00+00:00")
     done = compare(before, "--json")
     found = json.loads(done.stdout)
     assert found["candidate"]["source"] == str(tmp_path / "a") and found["exit_code"] == done.exit_code == 3
 
 
 def test_a_newer_measurement_that_is_torn_is_named_and_no_older_one_is_taken_for_it(tmp_path: Path) -> None:
-    before = kept.folder(tmp_path / "b", BOTH, created_at="2026-01-02T00:00:00+00:00")
-    kept.folder(tmp_path / "c", BOTH, created_at="2026-01-03T00:00:00+00:00")
-    torn = kept.folder(tmp_path / "d", BOTH, created_at="2026-01-04T00:00:00+00:00") / store.PLAN_FILE
+    before = comparisons.results_folder(tmp_path / "b", BOTH, created_at="2026-01-02T00:00:00+00:00")
+    comparisons.results_folder(tmp_path / "c", BOTH, created_at="2026-01-03T00:00:00+00:00")
+    torn = comparisons.results_folder(tmp_path / "d", BOTH, created_at="2026-01-04T00:00:00+00:00") / store.PLAN_FILE
     torn.write_bytes(torn.read_bytes()[:-20])
     done = compare(before)
     assert done.exit_code == 2 and str(torn) in "".join(done.stderr.split()), done.output
     assert "move it away, or name the candidate" in " ".join(done.stderr.split())
 
 
-def benchmarks(folder: Path, seconds: float, noise: tuple[float, ...] = kept.NOISE, **rest: Any) -> Path:
+def benchmarks(folder: Path, seconds: float, noise: tuple[float, ...] = comparisons.NOISE, **rest: Any) -> Path:
     """A folder of benchmark files, one a process: each has its own layout in memory, which all of its rounds meet."""
     for number, factor in enumerate(noise):
         rounds = [seconds * factor * (1.0 + 0.001 * index) for index in range(30)]
-        kept.benchmark_file(folder / "Linux" / f"000{number}_x.json", {"test_step": rounds, "test_input": rounds}, **rest)
+        comparisons.benchmark_file(
+            folder / "Linux" / f"000{number}_x.json", {"test_step": rounds, "test_input": rounds}, **rest
+        )
     return folder
 
 
 def test_rounds_of_one_process_are_one_sample(tmp_path: Path) -> None:
     """Thirty rounds that hardly differ, of two processes that do: by rounds alone, a sure regression of equal code."""
-    first = kept.benchmark_file(tmp_path / "0001_a.json", {"test_step": [0.0100 + 1e-5 * each for each in range(30)]})
+    first = comparisons.benchmark_file(tmp_path / "0001_a.json", {"test_step": [0.0100 + 1e-5 * each for each in range(30)]})
     rounds = {"test_step": [0.0106 + 1e-5 * each for each in range(30)]}
-    second = kept.benchmark_file(tmp_path / "0002_b.json", rounds, measured_at="2026-01-02T00:00:00+00:00")
+    second = comparisons.benchmark_file(tmp_path / "0002_b.json", rounds, measured_at="2026-01-02T00:00:00+00:00")
     assert "CANNOT TELL whether there is a regression: exit code 5." in compare(first).stdout
     done = compare(first, "--full")
     assert done.exit_code == 5 and done.stdout.startswith("CANNOT TELL") and str(second) in done.stdout
@@ -639,8 +656,8 @@ def test_rounds_of_one_process_are_one_sample(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("factor", "noise", "verdict", "code"),
     [
-        (1.0, kept.NOISE, "no change shown", 0),
-        (1.2, kept.NOISE, "regression", 3),
+        (1.0, comparisons.NOISE, "no change shown", 0),
+        (1.2, comparisons.NOISE, "regression", 3),
         (1.0, NOISY, "no change shown", 5),
         (1.2, NOISY, "no change shown", 5),
     ],
@@ -669,16 +686,18 @@ def test_a_benchmark_file_of_another_project_or_without_a_machine_or_of_another_
     assert compare(before, bare).exit_code == 0  # the statistics hold all that counts
     assert compare(before, foreign).exit_code == 0  # of any project, by what pytest-benchmark itself says of the machine
     assert "does not say its processor" in compare(before, silent).stderr
-    other_kind = compare(before, kept.folder(tmp_path / "folder", BOTH))
+    other_kind = compare(before, comparisons.results_folder(tmp_path / "folder", BOTH))
     assert other_kind.exit_code == 2 and "Name two of a kind" in other_kind.stderr
 
 
 def test_two_sides_measured_in_turn_are_judged_by_pairs(tmp_path: Path) -> None:
     drift = (1.0, 1.2, 1.4, 1.6, 1.8)  # of the machine, which pairs leave out
     seconds = {"pytorch": 4.0}
-    kept.folder(tmp_path / "base", seconds, noise=drift)
-    kept.folder(
-        tmp_path / "head", {"pytorch": 4.4}, noise=[each * jitter for each, jitter in zip(drift, kept.NOISE, strict=True)]
+    comparisons.results_folder(tmp_path / "base", seconds, noise=drift)
+    comparisons.results_folder(
+        tmp_path / "head",
+        {"pytorch": 4.4},
+        noise=[each * jitter for each, jitter in zip(drift, comparisons.NOISE, strict=True)],
     )
     assert judge(tmp_path / "base", tmp_path / "head").exit_code == 5
     (tmp_path / "interleaved.json").write_text("{}")
@@ -688,8 +707,8 @@ def test_two_sides_measured_in_turn_are_judged_by_pairs(tmp_path: Path) -> None:
 
 
 def test_the_report_says_the_verdict_first_on_the_terminal_and_in_markdown(tmp_path: Path) -> None:
-    before = kept.folder(tmp_path / "before", BOTH, verdict="proved")
-    now = kept.folder(tmp_path / "now", {"pytorch": 4.8, "tensorflow": 5.0}, verdict="proved")
+    before = comparisons.results_folder(tmp_path / "before", BOTH, verdict="proved")
+    now = comparisons.results_folder(tmp_path / "now", {"pytorch": 4.8, "tensorflow": 5.0}, verdict="proved")
     summary = tmp_path / "summary.md"
     summary.write_text("# Before\n")
     assert "Verdict  REGRESSION in 1 of 12 figures: exit code 3." in compare(before, now).stdout.splitlines()[2]
@@ -709,7 +728,9 @@ def test_the_report_says_the_verdict_first_on_the_terminal_and_in_markdown(tmp_p
 
 def test_of_runs_that_went_on_from_a_checkpoint_no_phase_and_no_memory_is_judged(tmp_path: Path) -> None:
     whole, resumed = (
-        measurements.read(kept.folder(tmp_path / str(resumes), {"pytorch": 1.0}, changed={"resumes": resumes})).subjects
+        measurements.read(
+            comparisons.results_folder(tmp_path / str(resumes), {"pytorch": 1.0}, changed={"resumes": resumes})
+        ).subjects
         for resumes in (0, 1)
     )
     ((before, now),) = zip(whole.values(), resumed.values(), strict=True)
@@ -734,16 +755,18 @@ def test_a_verdict_that_lacks_one_thing_alone_names_it(tmp_path: Path) -> None:
     for name, more in (("before", {"test_step": [0.02] * 5}), ("now", {"test_stride": [0.02] * 5})):
         for number, factor in enumerate(QUIET):
             rounds = {each: [value * factor for value in values] for each, values in (rest | more).items()}
-            kept.benchmark_file(tmp_path / name / f"000{number}_x.json", rounds)
+            comparisons.benchmark_file(tmp_path / name / f"000{number}_x.json", rounds)
     assert "1 benchmark of the baseline was not measured again" in compare(tmp_path / "before", tmp_path / "now").stdout
     done = compare(tmp_path / "before", tmp_path / "now", "--full")
     assert done.exit_code == 5, done.output
     said = "CANNOT TELL whether there is a regression: 1 benchmark of the baseline was not measured again."
     assert done.stdout.splitlines()[0] == said
-    first = kept.folder(tmp_path / "proved", {"pytorch": 4.0}, verdict="proved")
-    unproved = compare(first, kept.folder(tmp_path / "unproved", {"pytorch": 4.0}), "--full")
+    first = comparisons.results_folder(tmp_path / "proved", {"pytorch": 4.0}, verdict="proved")
+    unproved = compare(first, comparisons.results_folder(tmp_path / "unproved", {"pytorch": 4.0}), "--full")
     assert unproved.exit_code == 5 and unproved.stdout.splitlines()[0].endswith(": 1 of 5 figures do not decide.")
-    failed = [kept.folder(tmp_path / f"f{each}", {"pytorch": 4.0}, changed={"status": "failed"}) for each in "ab"]
+    failed = [
+        comparisons.results_folder(tmp_path / f"f{each}", {"pytorch": 4.0}, changed={"status": "failed"}) for each in "ab"
+    ]
     assert all(said in compare(*failed).stdout for said in ("1 of 1 figures do not decide", "Nothing was measured on both"))
     nothing = compare(*failed, "--full")
     assert nothing.exit_code == 5 and nothing.stdout.splitlines()[0].endswith(
@@ -757,7 +780,7 @@ def test_a_time_of_zero_and_one_that_stands_twice_in_a_file_are_told(tmp_path: P
     def measured(name: str, ticks: Iterable[float], *, again: float = 1.0) -> Path:
         for number, (factor, tick) in enumerate(zip(QUIET, ticks, strict=True)):
             rounds = {"test_step": [0.01 * factor] * 5, "test_tick": [tick] * 5, "test_twin": [0.01 * again * factor] * 5}
-            file = kept.benchmark_file(tmp_path / name / f"000{number}_x.json", rounds)
+            file = comparisons.benchmark_file(tmp_path / name / f"000{number}_x.json", rounds)
             values = json.loads(file.read_text())
             for each in values["benchmarks"]:
                 each["fullname"], each["name"] = (each[key].replace("twin", "step") for key in ("fullname", "name"))
@@ -788,10 +811,15 @@ def autosaved(folder: Path, turns: str, *, drift: float = 0.2, slowdown: float =
     commits, place = {"A": FIRST, "B": SECOND, "C": THIRD}, len(list(folder.rglob("*.json")))
     for letter in turns:
         place += 1
-        seconds = 0.01 * (1 + drift * ((place - 1) // 2)) * (slowdown if letter == "B" else 1.0) * kept.NOISE[place % 5] ** 0.25
+        seconds = (
+            0.01
+            * (1 + drift * ((place - 1) // 2))
+            * (slowdown if letter == "B" else 1.0)
+            * comparisons.NOISE[place % 5] ** 0.25
+        )
         file = folder / "Linux-CPython-3.11-64bit" / f"{place:04}_{commits[letter]}.json"
         at = f"2026-01-01T00:{place:02}:00+00:00"
-        kept.benchmark_file(file, {"test_step": [seconds] * 5}, measured_at=at, commit=commits[letter], **rest)
+        comparisons.benchmark_file(file, {"test_step": [seconds] * 5}, measured_at=at, commit=commits[letter], **rest)
         values = json.loads(file.read_text())
         values["commit_info"]["time"] = f"2025-01-0{'ABC'.index(letter) + 1}T00:00:00+00:00"
         file.write_text(json.dumps(values))

@@ -23,15 +23,16 @@ from compare.comparison import comparison_plan, run
 from compare.core.interrupt import Interrupted
 from compare.core.presets import Preset
 from compare.execution import code_digest, contestants, executor, launch, store
-from compare.execution.executor import Code
+from compare.execution.executor import CodeOverride
 from compare.execution.matrix import Row
 from compare.proof import ladder
 from compare.proof.certificate import Proof, Rung
 from compare.regression import revisions
 from compare.regression.revisions import RevisionError
-from tests.compare import made, test_schema
+from tests.compare import test_schema
 from tests.compare.regression.conftest import upgrade
 from tests.compare.regression.repository import git
+from tests.support import comparisons
 
 SPEC_MODULE = "class Spec:\n    def to_json(self):\n        return {!r}\n"
 
@@ -72,7 +73,7 @@ def worktrees(repository: Path) -> int:
 
 
 def test_base_and_head_take_turns_and_so_do_the_rows() -> None:
-    first, second = made.row("pytorch"), made.row("tensorflow")
+    first, second = comparisons.row("pytorch"), comparisons.row("tensorflow")
     jobs = [(row.contestant, pair, side) for row, pair, side in revisions.order([first, second], 2)]
     assert jobs == [
         ("pytorch", 0, "base"), ("pytorch", 0, "head"), ("tensorflow", 0, "base"), ("tensorflow", 0, "head"),
@@ -159,7 +160,7 @@ def test_what_git_tells_its_hooks_does_not_lead_elsewhere(repository: Path, monk
 @pytest.fixture
 def rows() -> list[Row]:
     """What is run; a test may put others in."""
-    return [made.row("pytorch"), made.row("tensorflow")]
+    return [comparisons.row("pytorch"), comparisons.row("tensorflow")]
 
 
 @pytest.fixture
@@ -170,15 +171,15 @@ def stand_in(repository: Path, rows: list[Row], monkeypatch: pytest.MonkeyPatch)
 
     def judged(request: run.Request, shown: Any) -> store.Comparison:
         own = {"machine": here, "seeds": list(request.settings.seeds)}
-        return made.comparison(rows, request.settings.repeats).model_copy(update=own)
+        return comparisons.comparison(rows, request.settings.repeats).model_copy(update=own)
 
-    def execute(row: Row, repeat: int, folder: Path, watch: Any, code: Code) -> RunResult:
+    def execute(row: Row, repeat: int, folder: Path, watch: Any, code: CodeOverride) -> RunResult:
         state = (code.root / "state").read_text()
         done.append((state, row.id, repeat))
         directory = store.run_folder(folder, row.id, repeat)
         atomic_files.write_atomically(directory / "spec.json", code.spec_json(row))
         seconds = (2.0 if state == "before" else 3.0) * (1 + 0.01 * (repeat % 3))
-        made_up = made.good(row, seconds, repeat)
+        made_up = comparisons.good(row, seconds, repeat)
         results.save(made_up, directory)
         return made_up
 
@@ -318,9 +319,9 @@ def at_start(tmp_path: Path, program: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def sides(revision: str, team: Path, model: str = "nets_of_a_team.net", *, dirty: bool = False) -> list[revisions.OneSide]:
-    head = made.repeated(1).comparison
+    head = comparisons.repeated(1).comparison
     rows = [row.model_copy(update={"spec": row.spec.with_fields(model=model)}) for row in head.rows]
-    own = {"machine": {**head.machine, "commit": "a" * 40, "dirty": dirty}, "code_hash": code_digest.of(["pytorch"], model)}
+    own = {"machine": {**head.machine, "commit": "a" * 40, "dirty": dirty}, "code_hash": code_digest.compute(["pytorch"], model)}
     head = head.model_copy(update={"rows": rows, **own})
     with revisions.checked_out(revision, team) as base:
         return list(revisions.sides_of_model(base, revision, team, head, ["pytorch"]))
@@ -504,7 +505,7 @@ def test_the_base_is_given_the_fields_that_it_knows(
         json.loads((tmp_path / "out" / side / "runs/pytorch-serial-2-r0/spec.json").read_text()) for side in ("base", "head")
     ]
     assert "hang_seconds" not in specs[0] and "native" not in specs[0]["optimizer"]
-    assert specs[1]["hang_seconds"] == 60.0 and specs[1] == json.loads(made.row("pytorch").spec.to_json())
+    assert specs[1]["hang_seconds"] == 60.0 and specs[1] == json.loads(comparisons.row("pytorch").spec.to_json())
 
 
 def test_a_field_that_the_base_does_not_know_is_refused(
@@ -531,7 +532,7 @@ def test_a_base_that_cannot_do_a_run_is_told_before_anything_is_measured(
     stand_in: list[tuple[str, str, int]], repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(row: Row, repeat: int, *rest: Any) -> RunResult:
-        return made.bad(row, "failed", "exit code 2: mode is unknown", epochs=0)
+        return comparisons.bad(row, "failed", "exit code 2: mode is unknown", epochs=0)
 
     monkeypatch.setattr(executor, "execute", fail)
     done = regress("--interleaved", "before", "--out", tmp_path / "out")
@@ -607,7 +608,9 @@ def test_the_same_command_makes_disturbed_pairs_again_unless_their_times_were_ju
 
 
 def test_a_side_is_not_gone_on_with_alone(tmp_path: Path) -> None:
-    plan = made.comparison([made.row("pytorch")]).model_copy(update={"argv": ["regress", "--interleaved", "before"]})
+    plan = comparisons.comparison([comparisons.row("pytorch")]).model_copy(
+        update={"argv": ["regress", "--interleaved", "before"]}
+    )
     store.write_plan(tmp_path / "head", plan)
     done = CliRunner().invoke(app, ["run", "--resume", str(tmp_path / "head")])
     said = f"whose runs are pairs. Received: --resume. Give the command regress again, with --out {tmp_path}."
@@ -638,9 +641,9 @@ def test_a_head_that_fails_in_its_warm_up_ends_the_measurement_with_its_reason(
 ) -> None:
     whole = executor.execute
 
-    def broken(row: Row, repeat: int, folder: Path, watch: Any, code: Code) -> RunResult:
+    def broken(row: Row, repeat: int, folder: Path, watch: Any, code: CodeOverride) -> RunResult:
         made_up = whole(row, repeat, folder, watch, code)
-        return made.bad(row, "failed", "exit code 1: ImportError: gone", epochs=0) if folder.name == "head" else made_up
+        return comparisons.bad(row, "failed", "exit code 1: ImportError: gone", epochs=0) if folder.name == "head" else made_up
 
     with monkeypatch.context() as patch:
         patch.setattr(executor, "execute", broken)
@@ -662,7 +665,7 @@ def test_a_full_disk_ends_the_measurement_at_once_and_keeps_what_was_measured(
         if repeat < 2:
             return made_up
         shutil.rmtree(store.run_folder(rest[0], row.id, repeat))
-        return made.bad(row, "failed", "it cannot be started: [Errno 28] No space left on device", epochs=0)
+        return comparisons.bad(row, "failed", "it cannot be started: [Errno 28] No space left on device", epochs=0)
 
     with monkeypatch.context() as patch:
         patch.setattr(executor, "execute", full)
@@ -748,7 +751,7 @@ def test_two_environments_take_turns_and_each_runs_in_its_own_interpreter(
         assert {row.id for row in plan.rows} == {"it-serial-4cores"}
         assert len(store.read(out / side).runs["it-serial-4cores"]) == 2
     assert json.loads((out / revisions.MARK_FILE).read_text())["environments"] == [old, new]
-    contestants.leave()
+    contestants.clear_registry()
 
 
 def test_an_upgrade_in_the_middle_ends_the_measurement_and_leaves_no_run_of_it(
@@ -768,7 +771,7 @@ def test_an_upgrade_in_the_middle_ends_the_measurement_and_leaves_no_run_of_it(
     said = " ".join(done.output.split())
     assert done.exit_code == 1 and "The environment of it has changed since the command began: newer was 1.0, now 99.0" in said
     assert [sorted(store.read(out / side).runs["it-serial-4cores"]) for side in ("base", "head")] == [[0], [0]]
-    contestants.leave()
+    contestants.clear_registry()
 
 
 def test_the_proof_of_an_upgrade_compares_both_environments_and_none_passes_unproved(
@@ -800,7 +803,7 @@ def test_the_proof_of_an_upgrade_compares_both_environments_and_none_passes_unpr
     assert "## In what do the environments differ?" in (out / "regress.md").read_text()
     (fact,) = (each for each in found["facts"] if each["what"] == "same training in both frameworks")
     assert (fact["candidate"], fact["verdict"]) == ("not proved", "cannot tell")
-    contestants.leave()
+    contestants.clear_registry()
 
 
 def test_an_upgrade_during_the_proof_is_refused_before_anything_is_measured(
@@ -817,7 +820,7 @@ def test_an_upgrade_during_the_proof_is_refused_before_anything_is_measured(
     done = CliRunner().invoke(app, [str(word) for word in words])
     assert done.exit_code == 1 and "The environment of it has changed since the proof: newer was 0.0" in done.output
     assert recorded == []
-    contestants.leave()
+    contestants.clear_registry()
 
 
 @pytest.mark.slow
@@ -845,7 +848,7 @@ def test_a_twin_that_only_the_two_environments_have_is_looked_up_there(
     done = CliRunner().invoke(app, [str(word) for word in run_it])
     assert done.exit_code == 5, done.output  # one pair is too few to tell
     assert len(store.read(tmp_path / "out" / "head").runs["third-serial-4cores"]) == 1
-    contestants.leave()
+    contestants.clear_registry()
 
 
 def test_an_interruption_with_two_environments_speaks_of_no_checkout(
@@ -858,7 +861,7 @@ def test_an_interruption_with_two_environments_speaks_of_no_checkout(
     words = ["regress", "--environments", *interpreters(2), "--contestant", "it=left", "--out", tmp_path / "out"]
     done = CliRunner().invoke(app, [str(word) for word in words])
     assert done.exit_code == 143 and "checkout" not in done.stderr, done.output
-    contestants.leave()
+    contestants.clear_registry()
 
 
 @pytest.mark.parametrize(
@@ -875,4 +878,4 @@ def test_environments_that_cannot_be_measured_are_refused(
 ) -> None:
     done = CliRunner().invoke(app, ["regress", *words, "--out", str(tmp_path / "out")])
     assert done.exit_code in (1, 2) and reason in done.output, done.output
-    contestants.leave()
+    contestants.clear_registry()

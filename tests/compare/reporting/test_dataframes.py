@@ -1,9 +1,9 @@
 from compare.reporting import dataframes
-from tests.compare import made
+from tests.support import comparisons
 
 
 def test_every_run_and_every_epoch_has_one_line_with_the_stored_numbers() -> None:
-    stored = made.troubled()
+    stored = comparisons.troubled()
     results = [result for repeats in stored.runs.values() for result in repeats.values()]
     runs, epochs = dataframes.runs(stored), dataframes.epochs(stored)
     assert len(runs) == len(results)
@@ -14,10 +14,10 @@ def test_every_run_and_every_epoch_has_one_line_with_the_stored_numbers() -> Non
 
 
 def test_a_profiled_run_has_its_pieces_in_its_line() -> None:
-    runs = dataframes.runs(made.profiled()).set_index("run")
+    runs = dataframes.runs(comparisons.profiled()).set_index("run")
     assert runs["forward_seconds"].dropna().to_dict() == {"pytorch-data_parallel-2": 0.008}
 
 
 def test_a_comparison_without_any_run_gives_empty_frames() -> None:
-    stored = made.repeated().model_copy(update={"runs": {}})
+    stored = comparisons.repeated().model_copy(update={"runs": {}})
     assert dataframes.runs(stored).empty and dataframes.epochs(stored).empty

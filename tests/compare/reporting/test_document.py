@@ -16,8 +16,8 @@ from compare.core import exits, wording
 from compare.core.statistics import Ratio, Spread
 from compare.reporting.document import Mark, Report, Section
 from compare.reporting.tables import Column, Table
-from tests.compare import made
 from tests.compare.reporting.golden_files import assert_golden
+from tests.support import comparisons
 
 
 def table(name: str = "times", title: str = "Times") -> Table:
@@ -131,16 +131,16 @@ def test_sections_stand_in_markdown_and_page_and_their_tables_do_not_overwrite_e
 def test_text_from_outside_means_itself_everywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = " ".join(made.HOSTILE)
+    text = " ".join(comparisons.HOSTILE)
     hostile = small(
         title=text,
-        facts=made.HOSTILE,
+        facts=comparisons.HOSTILE,
         marks=[Mark(text, text, "good")],
-        findings=[(text, made.HOSTILE)],
-        tables=[Table("t", text, (Column("a", "a"),), [{"a": each} for each in made.HOSTILE], note=text)],
+        findings=[(text, comparisons.HOSTILE)],
+        tables=[Table("t", text, (Column("a", "a"),), [{"a": each} for each in comparisons.HOSTILE], note=text)],
         environment=[(text, text)],
-        commands=[(text, wording.shell(made.HOSTILE))],
-        values={"text": made.HOSTILE},
+        commands=[(text, wording.shell(comparisons.HOSTILE))],
+        values={"text": comparisons.HOSTILE},
     )
     assert hostile.write(tmp_path) is None
     html, markdown = ((tmp_path / name).read_text("utf-8") for name in ("report.html", "report.md"))
@@ -148,7 +148,7 @@ def test_text_from_outside_means_itself_everywhere(
     prose = "\n".join(line for line in markdown.splitlines() if not line.startswith("    "))
     assert not re.search(r"(?<!\\)<", prose)
     assert not {"\x1b", "\u202e"} & set(html + markdown)
-    assert json.loads((tmp_path / "small.json").read_text("utf-8"))["text"] == made.HOSTILE
+    assert json.loads((tmp_path / "small.json").read_text("utf-8"))["text"] == comparisons.HOSTILE
     hostile.show(tmp_path / "of\x1b[31m\u202eothers", as_json=False)
     assert not {"\x1b", "\u202e"} & set(capsys.readouterr().out)
 

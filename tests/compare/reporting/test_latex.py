@@ -16,8 +16,8 @@ from compare.judgement.findings import findings
 from compare.judgement.summary import summarize
 from compare.reporting import class_tables, comparison_report, comparison_tables, latex, tables
 from compare.reporting.comparison_report import Compared
-from tests.compare import made
 from tests.compare.reporting.golden_files import assert_golden
+from tests.support import comparisons
 
 _LETTERS = st.characters(codec="ascii", exclude_categories=["Cc"])
 
@@ -30,11 +30,11 @@ def tex() -> str:
 
 
 def test_latex_writes_intervals_and_numbers_as_a_paper_does() -> None:
-    assert_golden("repeated_speedup.tex", latex.to_latex(comparison_tables.speedup_table(summarize(made.repeated()))))
+    assert_golden("repeated_speedup.tex", latex.to_latex(comparison_tables.speedup_table(summarize(comparisons.repeated()))))
 
 
 def test_quartiles_that_read_as_their_median_do_not_widen_a_table() -> None:
-    (table,) = (each for each in _everything(made.repeated()) if each.name == "accuracy")
+    (table,) = (each for each in _everything(comparisons.repeated()) if each.name == "accuracy")
     assert all(isinstance(row["test_accuracy"], Spread) for row in table.rows)
     written = latex.to_latex(table)
     assert written.count(r"\begin{table}") == 1 and "0.7000 & 0.6000" in written and "0.7000--" not in written
@@ -44,7 +44,7 @@ def test_quartiles_that_read_as_their_median_do_not_widen_a_table() -> None:
 
 
 def test_each_row_has_a_confusion_table_of_its_own_with_short_names_and_a_legend() -> None:
-    (table,) = class_tables.confusion_table(summarize(made.hostile(38)), made.hostile(38).comparison.class_names)
+    (table,) = class_tables.confusion_table(summarize(comparisons.hostile(38)), comparisons.hostile(38).comparison.class_names)
     written = latex.to_latex(table)
     assert len(set(re.findall(r"\\caption\{Confusion: ([^.]*)\.", written))) == 4
     assert r"37: Class\_\_\_\allowbreak{}number\_3" in written
@@ -130,11 +130,15 @@ def _compiled(tex: str, made_of: Sequence[tables.Table], folder: Path) -> str:
 
 @pytest.mark.parametrize("kind", ["repeated", "observed", "profiled", "hostile", "wide"])
 def test_every_table_fits_the_page_of_a_real_tex(kind: str, tex: str, tmp_path: Path) -> None:
-    made_of = _wide() if kind == "wide" else _everything(made.hostile(38) if kind == "hostile" else getattr(made, kind)())
+    made_of = (
+        _wide()
+        if kind == "wide"
+        else _everything(comparisons.hostile(38) if kind == "hostile" else getattr(comparisons, kind)())
+    )
     log = _compiled(tex, made_of, tmp_path)
     assert "Overfull \\hbox" not in log and "Float too large" not in log
 
 
 def test_a_table_that_is_too_wide_is_seen_to_be(tex: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(latex, "WIDTH_PT", 1e9)
-    assert "Overfull \\hbox" in _compiled(tex, _everything(made.repeated()), tmp_path)
+    assert "Overfull \\hbox" in _compiled(tex, _everything(comparisons.repeated()), tmp_path)

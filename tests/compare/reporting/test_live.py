@@ -9,7 +9,7 @@ from rich.console import Console
 from compare.core.progress import display
 from compare.reporting import live
 from compare.reporting.live import SECONDS, Live
-from tests.compare import made
+from tests.support import comparisons
 
 
 class Clock:
@@ -58,14 +58,14 @@ def test_the_page_shows_progress_curves_and_the_time_left_and_then_points_to_the
     shown.begin("a", "a (1 of 2)")
     shown.watch([{"event": "start", "total_epochs": 2}, an_epoch(1, 0.5)])
     clock.now = 60.0
-    shown.end(made.good(made.row("pytorch"), 2.0))
+    shown.end(comparisons.good(comparisons.row("pytorch"), 2.0))
     shown.begin("a", "a (2 of 2)")
     path = tmp_path / live.PAGE_FILE
     page = path.read_text("utf-8")
     assert 'points="0.0,0.0 600.0,220.0 "' in page and '<meta http-equiv="refresh" content="5">' in page
     assert "Runs 1 of 3 Elapsed 1:00 Left, about 2:00" in text_of(path)
     assert "a (1 of 2) ok 2 0.5000 0.7500 2.00 60.0" in text_of(path)
-    shown.end(made.bad(made.row("pytorch"), "killed", "interrupted", 1))
+    shown.end(comparisons.bad(comparisons.row("pytorch"), "killed", "interrupted", 1))
     shown.say("report")
     shown.finish("Interrupted.")
     assert "report " not in text_of(path).partition("Interrupted.")[0]

@@ -19,7 +19,7 @@ from compare.reporting import comparison_report, page, svg
 from compare.reporting.comparison_report import Compared
 from compare.reporting.document import Report
 from compare.reporting.plots import SETTINGS
-from tests.compare import made
+from tests.support import comparisons
 
 TEMPLATES = Path(page.__file__).parent / "templates"
 
@@ -64,7 +64,7 @@ def read(html: str) -> Reader:
 
 
 def test_the_policy_allows_the_pages_own_style_and_script_by_their_digests_and_nothing_else() -> None:
-    reader = read(html_of(made.hostile()))
+    reader = read(html_of(comparisons.hostile()))
     policy = next(value for name, value in reader.attributes if name == "content" and "default-src" in (value or ""))
     digests = {
         tag: base64.b64encode(hashlib.sha256(reader.within[tag].encode()).digest()).decode() for tag in ("style", "script")
@@ -81,7 +81,7 @@ def test_a_page_without_a_script_allows_none() -> None:
 
 
 def test_text_from_outside_adds_no_element_and_no_attribute_that_acts() -> None:
-    kind, plain = (read(html_of(stored)) for stored in (made.hostile(), made.profiled()))
+    kind, plain = (read(html_of(stored)) for stored in (comparisons.hostile(), comparisons.profiled()))
     assert set(kind.tags) - set(plain.tags) <= {"section", "details", "summary", "h3"}
     assert kind.tags.count("script") == kind.tags.count("style") == 1 and "img" not in kind.tags
     assert not [name for name, _ in kind.attributes if name.startswith("on") or name in ("style", "src")]
@@ -100,20 +100,20 @@ def test_nothing_but_our_own_style_script_and_pictures_is_left_unescaped() -> No
 
 
 def test_the_verdict_and_its_conditions_stand_before_every_table() -> None:
-    html = html_of(made.repeated())
+    html = html_of(comparisons.repeated())
     first = html[: html.index("<table")]
     assert "pytorch: 2.92 to 3.09 times as fast as tensorflow in data_parallel x2" in first
     assert "other conditions: pytorch NCHW, eager; tensorflow NHWC, graph" in first
 
 
 def test_the_proof_is_one_line_that_unfolds_and_is_open_where_it_fails() -> None:
-    html = html_of(made.hostile())
+    html = html_of(comparisons.hostile())
     proof = html[html.index('<details class="proof" id="proof"') :]
     proof = proof[: proof.index("</details>")]
     assert proof.count("<summary>") == 1 and "Identical training:" in proof.partition("</summary>")[0]
     assert "Certificate of parity" in proof and "Certificate of parity" not in html.replace(proof, "")
     assert 'id="proof" open' in html  # of hostile, a rung fails
-    assert 'id="proof">' in html_of(made.repeated())
+    assert 'id="proof">' in html_of(comparisons.repeated())
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_the_proof_is_one_line_that_unfolds_and_is_open_where_it_fails() -> None
     ],
 )
 def test_runs_whose_times_are_in_doubt_are_not_called_comparable(changed: dict[str, Any], said: str) -> None:
-    stored = made.repeated(1)
+    stored = comparisons.repeated(1)
     row = stored.comparison.rows[0]
     stored.runs[row.id][0] = stored.runs[row.id][0].model_copy(update=changed)
     html = html_of(stored)
@@ -135,12 +135,12 @@ def test_runs_whose_times_are_in_doubt_are_not_called_comparable(changed: dict[s
 
 
 def test_the_certificate_shows_difference_step_and_tolerance() -> None:
-    text = re.sub(r"\s+", " ", read(html_of(made.hostile())).text)
+    text = re.sub(r"\s+", " ", read(html_of(comparisons.hostile())).text)
     assert "4.0e-16 7 50 1.0e-12 passed" in text and "inf 7 50 0.0e+00 failed" in text
 
 
 def test_confusion_is_coloured_by_the_share_of_its_row() -> None:
-    stored = made.repeated(1)
+    stored = comparisons.repeated(1)
     for repeats in stored.runs.values():
         repeats[0] = repeats[0].model_copy(update={"confusion": [[9, 1], [0, 0]]})
     html = html_of(stored)
@@ -149,7 +149,7 @@ def test_confusion_is_coloured_by_the_share_of_its_row() -> None:
 
 
 def test_the_picture_of_the_confusion_stands_beside_the_page_and_its_tables_in_it(tmp_path: Path) -> None:
-    assert report(made.hostile()).write(tmp_path) is None
+    assert report(comparisons.hostile()).write(tmp_path) is None
     assert 'aria-label="confusion"' not in (tmp_path / "report.html").read_text("utf-8")
     assert "![confusion](plots/confusion.png)" in (tmp_path / "report.md").read_text("utf-8")
     assert {path.name for path in (tmp_path / "plots").glob("confusion.*")} == {"confusion.png", "confusion.svg"}
@@ -157,7 +157,7 @@ def test_the_picture_of_the_confusion_stands_beside_the_page_and_its_tables_in_i
 
 
 def test_the_matrices_of_all_repeats_are_added_up() -> None:
-    stored = made.repeated(3)
+    stored = comparisons.repeated(3)
     for repeats in stored.runs.values():
         for repeat in repeats:
             repeats[repeat] = repeats[repeat].model_copy(update={"confusion": [[repeat, 1], [2, 3]]})
@@ -165,14 +165,14 @@ def test_the_matrices_of_all_repeats_are_added_up() -> None:
 
 
 def test_commands_are_quoted_for_the_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    commands = dict(comparison_report.commands(of(made.hostile()), Path("a folder; rm -r x")))
+    commands = dict(comparison_report.commands(of(comparisons.hostile()), Path("a folder; rm -r x")))
     line = commands["The comparison:"].removeprefix(".venv/bin/convtwins ")
     assert line != commands["The comparison:"] and line.isprintable()
     said = subprocess.run(["bash", "-c", f"printf '%s\\0' {line}"], capture_output=True, text=True, check=True).stdout
-    assert said.split("\0")[:-1] == ["run", "--data", *made.HOSTILE]
+    assert said.split("\0")[:-1] == ["run", "--data", *comparisons.HOSTILE]
     assert commands["This report, from the stored results:"] == ".venv/bin/convtwins report 'a folder; rm -r x'"
     monkeypatch.chdir(tmp_path)
-    stored = made.repeated(2)
+    stored = comparisons.repeated(2)
     assert comparison_report.run_commands(of(stored), Path("out")) == []
     spec_file = Path("out", "runs", f"{stored.comparison.rows[0].id}-r1", "spec.json")
     spec_file.parent.mkdir(parents=True)
@@ -188,13 +188,13 @@ def test_commands_are_quoted_for_the_shell(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_report_written_elsewhere_is_repeated_elsewhere() -> None:
-    commands = dict(comparison_report.commands(of(made.repeated()), Path("a"), Path("b")))
+    commands = dict(comparison_report.commands(of(comparisons.repeated()), Path("a"), Path("b")))
     assert commands["This report, from the stored results:"] == ".venv/bin/convtwins report a --out b"
 
 
 @pytest.mark.parametrize("given", [("--out", "results/a"), ("--out=results/a",), ()])
 def test_the_command_that_repeats_a_comparison_takes_a_new_folder(given: tuple[str, ...]) -> None:
-    stored = made.repeated()
+    stored = comparisons.repeated()
     argv = ["run", *given, "--repeats", "2", "--name", "out"]
     comparison = stored.comparison.model_copy(update={"argv": argv})
     commands = dict(comparison_report.commands(of(stored.model_copy(update={"comparison": comparison})), Path("results/a")))
@@ -202,7 +202,7 @@ def test_the_command_that_repeats_a_comparison_takes_a_new_folder(given: tuple[s
 
 
 def test_a_report_says_that_its_commit_lacks_changes() -> None:
-    stored = made.repeated()
+    stored = comparisons.repeated()
     facts = {"commit": "a" * 40, "dirty": True}
     changed = stored.model_copy(update={"comparison": stored.comparison.model_copy(update={"machine": facts})})
     commands = dict(comparison_report.commands(of(changed), Path("a")))

@@ -14,7 +14,7 @@ from common.artifacts.schema import Noise
 from compare.judgement.row_figures import Summary
 from compare.judgement.summary import summarize
 from compare.reporting import comparison_plots, comparison_tables, plots
-from tests.compare import made
+from tests.support import comparisons
 
 pytestmark = pytest.mark.drawn
 
@@ -30,7 +30,7 @@ def write(summaries: Sequence[Summary], folder: Path, class_names: Sequence[str]
 def troubled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Path]]:
     """All plots of a comparison in which runs failed: their folder, and what was written."""
     folder = tmp_path_factory.mktemp("troubled")
-    return folder, write(summarize(made.troubled()), folder)
+    return folder, write(summarize(comparisons.troubled()), folder)
 
 
 def test_every_plot_is_written_as_png_and_svg(troubled: tuple[Path, list[Path]]) -> None:
@@ -43,7 +43,7 @@ def test_every_plot_is_written_as_png_and_svg(troubled: tuple[Path, list[Path]])
 
 
 def test_the_input_alone_is_drawn_against_its_workers_and_no_score_is(tmp_path: Path) -> None:
-    files = write(summarize(made.input_only()), tmp_path)
+    files = write(summarize(comparisons.input_only()), tmp_path)
     assert {path.stem for path in files} == {"seconds_per_epoch", "images_per_second", "phases"}
     drawn = (tmp_path / "images_per_second.svg").read_text()
     assert all(f">{word}<" in drawn for word in ("inline", "1", "2", "pytorch serial, 2 cores", "tensorflow serial, 2 cores"))
@@ -59,7 +59,7 @@ def test_failed_and_missing_rows_are_left_out_by_name(troubled: tuple[Path, list
 def test_every_value_stands_within_the_axes(draw: Callable[[Figure, Sequence[Summary]], bool]) -> None:
     figure = Figure(figsize=(9, 5), layout="constrained")
     canvas = FigureCanvasAgg(figure)
-    assert draw(figure, summarize(made.repeated()))
+    assert draw(figure, summarize(comparisons.repeated()))
     canvas.draw()
     (axis,) = figure.axes
     texts = [text for text in axis.texts if text.get_text()]
@@ -68,7 +68,7 @@ def test_every_value_stands_within_the_axes(draw: Callable[[Figure, Sequence[Sum
 
 
 def _stolen(cores: float, contestant: str = "") -> list[Summary]:
-    stored = made.repeated()
+    stored = comparisons.repeated()
     for runs in stored.runs.values():
         noise = {"noise": Noise(cores_stolen=cores)}
         runs |= {repeat: run.model_copy(update=noise) if contestant in run.framework else run for repeat, run in runs.items()}
@@ -108,7 +108,7 @@ def test_a_ratio_of_disturbed_runs_is_not_drawn() -> None:
 
 def test_the_phases_are_stacked_to_the_wall_time_with_the_wait_for_input_inside_the_training() -> None:
     figure = Figure(figsize=(9, 5), layout="constrained")
-    summaries = summarize(made.repeated(1))
+    summaries = summarize(comparisons.repeated(1))
     assert comparison_plots._phases(figure, summaries)
     (axis,) = figure.axes
     bars = {str(container.get_label()): container for container in axis.containers[:8]}  # those of the first row
@@ -119,7 +119,7 @@ def test_the_phases_are_stacked_to_the_wall_time_with_the_wait_for_input_inside_
 
 def test_many_rows_make_a_taller_plot() -> None:
     figure = Figure(figsize=(9, 5), layout="constrained")
-    (summary,) = summarize(made.repeated(1))[:1]
+    (summary,) = summarize(comparisons.repeated(1))[:1]
     assert comparison_plots._seconds(figure, [summary] * 40) and figure.get_figheight() == pytest.approx(14)
 
 
@@ -150,35 +150,38 @@ def test_ticks_of_logarithmic_axes_stand_as_numbers(values: tuple[float, float],
 @pytest.mark.slow
 def test_the_same_figures_make_the_same_file(tmp_path: Path) -> None:
     for folder in ("a", "b"):
-        write(summarize(made.repeated()), tmp_path / folder)
+        write(summarize(comparisons.repeated()), tmp_path / folder)
     for name in NAMES:
         assert (tmp_path / "a" / f"{name}.svg").read_bytes() == (tmp_path / "b" / f"{name}.svg").read_bytes()
 
 
 def test_a_comparison_of_failures_alone_has_no_plots(tmp_path: Path) -> None:
-    rows = [made.row("pytorch")]
-    stored = made.repeated().model_copy(
-        update={"comparison": made.comparison(rows), "runs": {rows[0].id: {0: made.bad(rows[0], "failed", "why", 1)}}}
+    rows = [comparisons.row("pytorch")]
+    stored = comparisons.repeated().model_copy(
+        update={
+            "comparison": comparisons.comparison(rows),
+            "runs": {rows[0].id: {0: comparisons.bad(rows[0], "failed", "why", 1)}},
+        }
     )
     assert write(summarize(stored), tmp_path) == []
 
 
-@pytest.mark.parametrize("num_classes", [3, pytest.param(len(made.HOSTILE), marks=pytest.mark.slow), 120])
+@pytest.mark.parametrize("num_classes", [3, pytest.param(len(comparisons.HOSTILE), marks=pytest.mark.slow), 120])
 def test_a_confusion_matrix_of_each_row_is_drawn_under_the_names_of_its_classes(tmp_path: Path, num_classes: int) -> None:
-    stored = made.hostile(num_classes)
+    stored = comparisons.hostile(num_classes)
     files = write(summarize(stored), tmp_path, stored.comparison.class_names, comparison_plots.CONFUSION)
     assert {path.name for path in files} == {"confusion.png", "confusion.svg"}
     with Image.open(tmp_path / "confusion.png") as image:
         assert min(image.size) > 500 and max(image.size) < 8000
     drawn = (tmp_path / "confusion.svg").read_text()
     assert drawn.count("serial, 2 cores<") == 2 and drawn.count("data_parallel x2<") == 2
-    assert ("javascript:alert(1)" in drawn) == (len(made.HOSTILE) <= num_classes < 50)
+    assert ("javascript:alert(1)" in drawn) == (len(comparisons.HOSTILE) <= num_classes < 50)
     assert (">3<" in drawn) == (num_classes <= 15)
 
 
 def test_seven_matrices_stand_in_two_lines_each_column_with_its_classes_below() -> None:
     figure = Figure(layout="constrained")
-    (summary,) = summarize(made.hostile(3))[:1]
+    (summary,) = summarize(comparisons.hostile(3))[:1]
     seven = [summary.model_copy(update={"id": f"row {number}", "shares_name": True}) for number in range(7)]
     assert comparison_plots.draw(comparison_plots.CONFUSION, figure, seven, ["a", "b", "c"])
     FigureCanvasAgg(figure).draw()
@@ -192,7 +195,7 @@ def test_a_plot_with_nothing_left_to_show_is_removed_and_other_files_stay(
     folder = tmp_path / "plots"
     shutil.copytree(troubled[0], folder)
     (folder / "scaling.png").touch()
-    write(summarize(made.repeated()), folder)
+    write(summarize(comparisons.repeated()), folder)
     logarithmic = {f"{name}{plots.LOGARITHMIC}" for name in ("loss", "seconds_per_epoch", "speedup")}
     assert {path.stem for path in folder.iterdir()} == {*NAMES, "scaling", *logarithmic}
     plots.write_all(dict.fromkeys(NAMES, lambda figure: False), folder)
@@ -200,7 +203,7 @@ def test_a_plot_with_nothing_left_to_show_is_removed_and_other_files_stay(
 
 
 def test_a_plot_that_does_not_fit_on_the_disk_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(summarize(made.repeated()), tmp_path, only="loss")
+    write(summarize(comparisons.repeated()), tmp_path, only="loss")
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
     def full(descriptor: int) -> None:
@@ -208,7 +211,7 @@ def test_a_plot_that_does_not_fit_on_the_disk_leaves_the_one_before(tmp_path: Pa
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match="No space left"):
-        write(summarize(made.troubled()), tmp_path, only="loss")
+        write(summarize(comparisons.troubled()), tmp_path, only="loss")
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 

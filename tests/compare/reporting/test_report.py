@@ -23,13 +23,13 @@ from compare.regression import history
 from compare.reporting import comparison_report, document
 from compare.reporting.tables import Cell, Column, Table
 from tests import hostile_files
-from tests.compare import made
+from tests.support import comparisons
 
 
 def test_tables_that_a_report_has_no_more_are_removed_and_no_others(tmp_path: Path) -> None:
     out, tables = tmp_path / "out", tmp_path / "out" / "tables"
-    profiled, plain = (comparison_report.read(made.stored_in(stored, tmp_path / kind)) for kind, stored in (
-        ("profiled", made.profiled()), ("plain", made.repeated(1)),
+    profiled, plain = (comparison_report.read(comparisons.stored_in(stored, tmp_path / kind)) for kind, stored in (
+        ("profiled", comparisons.profiled()), ("plain", comparisons.repeated(1)),
     ))  # fmt: skip
     assert comparison_report.report(profiled, out).write(out) is None
     (tables / "scaling.md").write_text("of another command")
@@ -44,7 +44,7 @@ def test_a_results_file_from_elsewhere_names_no_other_file_for_removal(tmp_path:
     (tmp_path / "out" / "tables").mkdir(parents=True)
     named = [{"name": "../../README"}, {"name": ".."}, {"name": str(tmp_path / "README")}]
     (tmp_path / "out" / comparison_report.RESULTS_FILE).write_text(json.dumps({"tables": named}))
-    stored = made.stored_in(made.repeated(1), tmp_path / "stored")
+    stored = comparisons.stored_in(comparisons.repeated(1), tmp_path / "stored")
     assert comparison_report.report(comparison_report.read(stored), stored).write(tmp_path / "out") is None
     assert (tmp_path / "README.md").read_text() == "mine"
 
@@ -56,8 +56,8 @@ def test_a_number_that_json_does_not_know_is_null_in_a_result_too() -> None:
 
 
 def test_the_result_of_another_repeat_counts_once_and_history_says_so(tmp_path: Path) -> None:
-    stored = made.repeated(3)
-    folder = made.stored_in(stored, tmp_path / "results")
+    stored = comparisons.repeated(3)
+    folder = comparisons.stored_in(stored, tmp_path / "results")
     row = stored.comparison.rows[0]
     first, second = (store.run_folder(folder, row.id, repeat) / results.RESULT_FILE for repeat in (0, 1))
     shutil.copy(second, first)
@@ -69,8 +69,8 @@ def test_the_result_of_another_repeat_counts_once_and_history_says_so(tmp_path: 
 
 
 def test_a_result_that_was_made_faster_and_has_lost_its_checksum_is_set_aside(tmp_path: Path) -> None:
-    stored = made.repeated(3)
-    folder = made.stored_in(stored, tmp_path / "results")
+    stored = comparisons.repeated(3)
+    folder = comparisons.stored_in(stored, tmp_path / "results")
     row = stored.comparison.rows[0]
     path = store.run_folder(folder, row.id, 1) / results.RESULT_FILE
     values = json.loads(path.read_text())
@@ -85,8 +85,8 @@ def test_a_result_that_was_made_faster_and_has_lost_its_checksum_is_set_aside(tm
 
 
 def test_results_that_the_plan_does_not_ask_for_are_named(tmp_path: Path) -> None:
-    stored = made.repeated(5)
-    folder = made.stored_in(stored, tmp_path / "results")
+    stored = comparisons.repeated(5)
+    folder = comparisons.stored_in(stored, tmp_path / "results")
     assert not any("does not ask for" in caution for caution in comparison_report.read(folder).cautions)
     fewer = stored.comparison.model_copy(update={"repeats": 3})
     store.write_plan(folder, fewer)
@@ -103,8 +103,8 @@ def test_results_that_the_plan_does_not_ask_for_are_named(tmp_path: Path) -> Non
 
 
 def test_a_row_with_a_torn_repeat_is_incomplete_beside_the_figures_of_the_others(tmp_path: Path) -> None:
-    stored = made.repeated(3)
-    folder = made.stored_in(stored, tmp_path / "results")
+    stored = comparisons.repeated(3)
+    folder = comparisons.stored_in(stored, tmp_path / "results")
     first, second = (row.id for row in stored.comparison.rows[:2])
     (store.run_folder(folder, first, 1) / results.RESULT_FILE).write_text("{")
     for repeat in range(3):
@@ -133,8 +133,8 @@ def test_a_row_with_a_torn_repeat_is_incomplete_beside_the_figures_of_the_others
     ],
 )
 def test_a_file_in_place_of_a_folder_is_wrong_usage_in_every_command(words: tuple[str, ...], tmp_path: Path) -> None:
-    folder, file = made.stored_in(made.repeated(1), tmp_path / "results"), tmp_path / "letter.txt"
-    other = made.stored_in(made.repeated(1), tmp_path / "other")
+    folder, file = comparisons.stored_in(comparisons.repeated(1), tmp_path / "results"), tmp_path / "letter.txt"
+    other = comparisons.stored_in(comparisons.repeated(1), tmp_path / "other")
     file.write_text("mine")
     places = {"FOLDER": iter((folder, other)), "FILE": iter((file,))}
     done = CliRunner().invoke(app, [str(next(places[word])) if word in places else word for word in words])
@@ -143,7 +143,7 @@ def test_a_file_in_place_of_a_folder_is_wrong_usage_in_every_command(words: tupl
 
 
 def test_stored_files_that_a_command_needs_are_wrong_usage_where_they_are_damaged(tmp_path: Path) -> None:
-    folder = made.stored_in(made.repeated(1), tmp_path / "results")
+    folder = comparisons.stored_in(comparisons.repeated(1), tmp_path / "results")
     (folder / store.PLAN_FILE).write_text("{")
     done = CliRunner().invoke(app, ["report", str(folder)])
     assert done.exit_code == 2 and "is not a whole comparison" in done.stderr
@@ -169,7 +169,7 @@ def test_a_plan_that_is_no_json_is_refused_in_words(content: bytes, tmp_path: Pa
 
 
 def test_a_report_has_the_hashes_of_what_it_was_made_from(tmp_path: Path) -> None:
-    made.stored_in(made.repeated(2), tmp_path)
+    comparisons.stored_in(comparisons.repeated(2), tmp_path)
 
     def written() -> tuple[dict[str, str], str]:
         assert comparison_report.report(comparison_report.read(tmp_path), tmp_path).write(tmp_path) is None
@@ -192,7 +192,7 @@ LONG = 15
 """Words in a row. Fewer are the name of a row, or how sure a verdict is."""
 
 
-def disturbed(made_of: Callable[[], Stored] = made.repeated) -> Stored:
+def disturbed(made_of: Callable[[], Stored] = comparisons.repeated) -> Stored:
     stored = made_of()
     for runs in stored.runs.values():
         runs |= {repeat: run.model_copy(update={"noise": Noise(cores_stolen=0.5)}) for repeat, run in runs.items()}
@@ -201,20 +201,20 @@ def disturbed(made_of: Callable[[], Stored] = made.repeated) -> Stored:
 
 def test_no_ratio_of_times_that_other_work_disturbed_is_shown(tmp_path: Path) -> None:
     def ratios(stored: Stored) -> list[Cell]:
-        folder = made.stored_in(stored, tmp_path / f"{len(list(tmp_path.iterdir()))}")
+        folder = comparisons.stored_in(stored, tmp_path / f"{len(list(tmp_path.iterdir()))}")
         report = comparison_report.report(comparison_report.read(folder), folder)
         keys = ("speedup_one_core", "speedup_same_cores", "parallel_efficiency", "matrix_fraction", "copy_fraction")
         every = [row for table in (*report.tables, *report.detail_tables) for row in table.rows]
         assert not any(isinstance(cell, Ratio) for row in every for key, cell in row.items() if key not in keys)
         return [row[key] for row in every for key in keys if row.get(key) is not None]
 
-    assert {type(cell) for cell in ratios(made.observed())} == {Ratio, float}
-    assert {*ratios(disturbed(made.observed))} == {"disturbed"}
+    assert {type(cell) for cell in ratios(comparisons.observed())} == {Ratio, float}
+    assert {*ratios(disturbed(comparisons.observed))} == {"disturbed"}
 
 
-@pytest.mark.parametrize("stored", [made.repeated, made.observed, disturbed, made.troubled])
+@pytest.mark.parametrize("stored", [comparisons.repeated, comparisons.observed, disturbed, comparisons.troubled])
 def test_nothing_long_is_said_twice(stored: Callable[[], Stored], tmp_path: Path) -> None:
-    folder = made.stored_in(stored(), tmp_path / "results")
+    folder = comparisons.stored_in(stored(), tmp_path / "results")
     report = comparison_report.report(comparison_report.read(folder), folder)
     said = [*report.facts, *report.first_sentences, *(each for _, sentences in report.findings for each in sentences)]
     words = [sentence.split() for sentence in said]
@@ -225,7 +225,7 @@ def test_nothing_long_is_said_twice(stored: Callable[[], Stored], tmp_path: Path
 
 
 def test_a_report_names_its_folder_in_commands_that_a_shell_takes(tmp_path: Path) -> None:
-    folder = made.stored_in(disturbed(), tmp_path / "out ü")
+    folder = comparisons.stored_in(disturbed(), tmp_path / "out ü")
     report = comparison_report.report(comparison_report.read(folder), folder)
     said = " ".join(sentence for _, sentences in report.findings for sentence in sentences)
     assert said.count(f"{machine.COMMAND} run --resume '{folder}' --again disturbed") > 1 and "DIR" not in said
@@ -236,8 +236,8 @@ def test_a_report_names_its_folder_in_commands_that_a_shell_takes(tmp_path: Path
 def test_a_pipe_or_an_endless_file_in_a_results_folder_is_named_and_not_waited_for(
     name: str, file: str, tmp_path: Path
 ) -> None:
-    stored = made.repeated(2)
-    folder = made.stored_in(stored, tmp_path / "out")
+    stored = comparisons.repeated(2)
+    folder = comparisons.stored_in(stored, tmp_path / "out")
     run = store.run_folder(folder, stored.comparison.rows[0].id, 0)
     said = hostile_files.put(name, (folder if file == store.PLAN_FILE else run) / file)
     with hostile_files.soon():
@@ -251,11 +251,11 @@ def test_a_pipe_or_an_endless_file_in_a_results_folder_is_named_and_not_waited_f
 
 @pytest.mark.parametrize("name", hostile_files.IN_PLACE)
 def test_a_replaced_result_that_is_no_plain_file_was_changed(name: str, tmp_path: Path) -> None:
-    stored = made.repeated(1)
+    stored = comparisons.repeated(1)
     row = stored.comparison.rows[0].id
     replaced = store.Replaced(row=row, repeat=0, sha256="0" * 64, number=1, cores_taken=None, epoch_seconds=1.0)
     plan = stored.comparison.model_copy(update={"replaced": [replaced]})
-    folder = made.stored_in(stored.model_copy(update={"comparison": plan}), tmp_path / "out")
+    folder = comparisons.stored_in(stored.model_copy(update={"comparison": plan}), tmp_path / "out")
     (folder / replaced.path).parent.mkdir()
     hostile_files.put(name, folder / replaced.path)
     with hostile_files.soon():
@@ -264,7 +264,7 @@ def test_a_replaced_result_that_is_no_plain_file_was_changed(name: str, tmp_path
 
 @pytest.mark.parametrize("name", [document.TABLES_FOLDER, document.PLOTS_FOLDER])
 def test_a_report_writes_into_no_folder_that_a_link_leads_to(name: str, tmp_path: Path) -> None:
-    folder, elsewhere = made.stored_in(made.repeated(1), tmp_path / "out"), tmp_path / "elsewhere"
+    folder, elsewhere = comparisons.stored_in(comparisons.repeated(1), tmp_path / "out"), tmp_path / "elsewhere"
     elsewhere.mkdir()
     (folder / name).symlink_to(elsewhere)
     (tmp_path / "named").symlink_to(folder)

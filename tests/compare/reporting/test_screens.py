@@ -19,8 +19,8 @@ from compare.reporting import comparison_report, document, side_by_side
 from compare.reporting.comparison_report import Compared
 from compare.reporting.document import Report
 from compare.reporting.screen import LINES, Screen
-from tests.compare import made
 from tests.compare.reporting import screens
+from tests.support import comparisons
 
 GOLDEN = Path(__file__).parent / "golden"
 FOLDER = Path("results/made")
@@ -96,14 +96,14 @@ def many(stored: Stored, copies: int = 4) -> Stored:
 
 
 KINDS: dict[str, Callable[[], Stored]] = {
-    "answered": lambda: proved(made.repeated()),
-    "few_repeats": lambda: made.repeated(2),
-    "troubled_comparison": made.troubled,
-    "refuted": lambda: proved(made.repeated(), "not proved"),
-    "rows_at_fault": lambda: at_fault(made.repeated(), "pytorch-serial-2", "tensorflow-data_parallel-2"),
-    "disturbed_row": lambda: disturbed(proved(made.repeated()), "pytorch-data_parallel-2"),
-    "many_rows": lambda: proved(many(made.repeated())),
-    "input_alone": made.input_only,
+    "answered": lambda: proved(comparisons.repeated()),
+    "few_repeats": lambda: comparisons.repeated(2),
+    "troubled_comparison": comparisons.troubled,
+    "refuted": lambda: proved(comparisons.repeated(), "not proved"),
+    "rows_at_fault": lambda: at_fault(comparisons.repeated(), "pytorch-serial-2", "tensorflow-data_parallel-2"),
+    "disturbed_row": lambda: disturbed(proved(comparisons.repeated()), "pytorch-data_parallel-2"),
+    "many_rows": lambda: proved(many(comparisons.repeated())),
+    "input_alone": comparisons.input_only,
 }
 
 
@@ -117,13 +117,13 @@ def test_the_first_screen_of_a_comparison(name: str) -> None:
 
 def test_the_first_screen_of_two_comparisons_side_by_side() -> None:
     folders = Path("results/a"), Path("results/b")
-    both = compared(made.repeated()), compared(made.repeated())
+    both = compared(comparisons.repeated()), compared(comparisons.repeated())
     screens.assert_screens("side_by_side", side_by_side.report(folders, both, None), GOLDEN, None)
 
 
 def test_bars_are_letters_that_any_terminal_has(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
-    report(proved(made.repeated())).show(None, as_json=False)
+    report(proved(comparisons.repeated())).show(None, as_json=False)
     text = capsys.readouterr().out
     assert text.count("\n") <= LINES
     assert set(text) - set(map(chr, range(32, 127))) <= {"\n", "█"}
@@ -132,7 +132,7 @@ def test_bars_are_letters_that_any_terminal_has(capsys: pytest.CaptureFixture[st
 @pytest.mark.usefixtures("everything")
 def test_full_prints_everything(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
-    whole = report(proved(made.repeated()))
+    whole = report(proved(comparisons.repeated()))
     whole.show(None, as_json=False)
     text = capsys.readouterr().out
     assert text.count("\n") > LINES
@@ -163,11 +163,11 @@ DOUBTS: dict[str, dict[str, Any]] = {
 def test_the_screen_says_nothing_that_the_results_do_not_hold(
     paces: list[float], repeats: int, verdict: str, doubt: str, computed: bool
 ) -> None:
-    stored = proved(made.repeated(5), verdict, computed=computed)
+    stored = proved(comparisons.repeated(5), verdict, computed=computed)
     rows = [each.id for each in stored.comparison.rows]
     runs = {
         row: {
-            repeat: made.paced(stored.runs[row][repeat % 5].model_copy(update={"repeat": repeat}), pace)
+            repeat: comparisons.paced(stored.runs[row][repeat % 5].model_copy(update={"repeat": repeat}), pace)
             for repeat in range(repeats)
         }
         for row, pace in zip(rows, paces, strict=True)
@@ -212,14 +212,14 @@ def test_the_screen_says_nothing_that_the_results_do_not_hold(
 
 
 def test_each_row_at_fault_is_named_and_no_other() -> None:
-    shown = screen(at_fault(made.repeated(), "pytorch-serial-2", "tensorflow-data_parallel-2"))
+    shown = screen(at_fault(comparisons.repeated(), "pytorch-serial-2", "tensorflow-data_parallel-2"))
     answers = {each.label: " ".join(each.sentences) for each in shown.answers}
     for name, wrong in (("pytorch serial", True), ("tensorflow data_parallel x2", True), ("tensorflow serial", False)):
         assert (name in answers["Not proved"], name in answers["Trouble"]) == (wrong, wrong)
 
 
 def test_a_row_that_other_work_disturbed_has_no_ratio_and_no_mark_of_a_verdict() -> None:
-    stored = disturbed(proved(made.repeated()), "pytorch-data_parallel-2")
+    stored = disturbed(proved(comparisons.repeated()), "pytorch-data_parallel-2")
     shown = screen(stored)
     assert shown.chart is not None
     bars = {" ".join(bar.name): bar.cells for bar in shown.chart.bars}

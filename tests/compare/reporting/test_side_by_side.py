@@ -16,14 +16,14 @@ from compare.judgement.run_figures import epoch_seconds
 from compare.reporting import side_by_side
 from compare.reporting.comparison_report import read
 from compare.reporting.document import Report
-from tests.compare import made
 from tests.compare.command_line import compare
+from tests.support import comparisons
 
 
 def faster(stored: Stored, times: float, **comparison: Any) -> Stored:
     """The same comparison, its epochs so many times as fast."""
     runs = {
-        row_id: {repeat: made.paced(run, 1 / times) for repeat, run in repeats.items()}
+        row_id: {repeat: comparisons.paced(run, 1 / times) for repeat, run in repeats.items()}
         for row_id, repeats in stored.runs.items()
     }
     return stored.model_copy(update={"runs": runs, "comparison": stored.comparison.model_copy(update=comparison)})
@@ -38,8 +38,8 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def test_two_folders_of_one_machine_are_matched_row_by_row_and_left_untouched(tmp_path: Path) -> None:
-    a = made.stored_in(made.repeated(), tmp_path / "a")
-    b = made.stored_in(faster(made.repeated(), 2.0, versions={"pytorch": {"torch": "3.0"}}), tmp_path / "b")
+    a = comparisons.stored_in(comparisons.repeated(), tmp_path / "a")
+    b = comparisons.stored_in(faster(comparisons.repeated(), 2.0, versions={"pytorch": {"torch": "3.0"}}), tmp_path / "b")
     before = files(tmp_path)
     done = compare("report", a, b, "--json")
     assert done.exit_code == 0, done.output
@@ -60,11 +60,11 @@ def test_two_folders_of_one_machine_are_matched_row_by_row_and_left_untouched(tm
 
 @pytest.mark.parametrize("side", ["a", "b"])
 def test_a_verdict_on_rows_whose_proof_failed_says_so(tmp_path: Path, side: str) -> None:
-    stored = {"a": made.repeated(), "b": faster(made.repeated(), 2.0)}
+    stored = {"a": comparisons.repeated(), "b": faster(comparisons.repeated(), 2.0)}
     failed = {row.id: "not proved" for row in stored[side].comparison.rows if row.contestant == "pytorch"}
     proof = store.ProofRecord(verdict="not proved", sentence="rung 5 failed", row_verdicts=failed)
     stored[side] = stored[side].model_copy(update={"comparison": stored[side].comparison.model_copy(update={"proof": proof})})
-    report = pair_of(*(made.stored_in(each, tmp_path / name) for name, each in stored.items()))
+    report = pair_of(*(comparisons.stored_in(each, tmp_path / name) for name, each in stored.items()))
     said = dict(report.findings)["Which is faster?"]
     verdicts = [sentence for sentence in said if "times as fast" in sentence]
     assert len(verdicts) == 4
@@ -73,8 +73,8 @@ def test_a_verdict_on_rows_whose_proof_failed_says_so(tmp_path: Path, side: str)
 
 
 def test_where_machines_differ_nothing_is_said_about_speed(tmp_path: Path) -> None:
-    a = made.stored_in(made.repeated(), tmp_path / "a")
-    b = made.stored_in(faster(made.repeated(), 2.0, machine={"processor": "Another CPU"}), tmp_path / "b")
+    a = comparisons.stored_in(comparisons.repeated(), tmp_path / "a")
+    b = comparisons.stored_in(faster(comparisons.repeated(), 2.0, machine={"processor": "Another CPU"}), tmp_path / "b")
     done = compare("report", a, b, "--full")
     assert done.exit_code == 0 and "times as fast" not in done.stdout
     assert re.search(r"pytorch +serial, 2 cores +4\.000 \(3\.960 +2\.000 \(1\.980 +- ", done.stdout), done.stdout
@@ -84,9 +84,9 @@ def test_where_machines_differ_nothing_is_said_about_speed(tmp_path: Path) -> No
 
 def test_machines_of_one_kind_are_two_machines_and_a_folder_of_one_is_not_gone_on_with_on_the_other(tmp_path: Path) -> None:
     here, there = ({"processor": "Some CPU", "gpus": ["H100"], "host": host} for host in "ab")
-    plan = made.repeated().comparison.model_copy(update={"machine": here})
-    a = made.stored_in(made.repeated().model_copy(update={"comparison": plan}), tmp_path / "a")
-    b = made.stored_in(faster(made.repeated(), 2.0, machine=there), tmp_path / "b")
+    plan = comparisons.repeated().comparison.model_copy(update={"machine": here})
+    a = comparisons.stored_in(comparisons.repeated().model_copy(update={"comparison": plan}), tmp_path / "a")
+    b = comparisons.stored_in(faster(comparisons.repeated(), 2.0, machine=there), tmp_path / "b")
     assert not pair_of(a, b).values["same_machine"]
     with pytest.raises(errors.FolderError, match="host was a there and is b now"):
         store.claim(a, plan.model_copy(update={"machine": there}))
@@ -106,8 +106,8 @@ def test_machines_of_one_kind_are_two_machines_and_a_folder_of_one_is_not_gone_o
 def test_epochs_of_other_work_have_no_ratio_and_no_verdict(
     tmp_path: Path, fields: dict[str, Any], data_hash: str, said: str
 ) -> None:
-    a = made.stored_in(made.repeated(), tmp_path / "a")
-    b = made.stored_in(made.other_work(faster(made.repeated(), 2.0), data_hash, **fields), tmp_path / "b")
+    a = comparisons.stored_in(comparisons.repeated(), tmp_path / "a")
+    b = comparisons.stored_in(comparisons.other_work(faster(comparisons.repeated(), 2.0), data_hash, **fields), tmp_path / "b")
     pair = pair_of(a, b)
     assert dict(pair.findings)["Which is faster?"][0] == (
         f"pytorch serial, 2 cores: no verdict: epochs of A and B are not the same work (other {said}). An image took 6.25 ms "
@@ -117,31 +117,31 @@ def test_epochs_of_other_work_have_no_ratio_and_no_verdict(
 
 
 def test_the_same_data_in_another_place_and_another_length_are_compared(tmp_path: Path) -> None:
-    a = made.stored_in(made.repeated(), tmp_path / "a")
+    a = comparisons.stored_in(comparisons.repeated(), tmp_path / "a")
     elsewhere = {"data": {"source": "/elsewhere/digits"}, "epochs": 9, "paths": {"cache_dir": "/elsewhere"}}
     elsewhere |= {"framework_options": {"pytorch_switch": "on"}}  # which is what one may want to compare
-    b = made.stored_in(made.other_work(made.repeated(), "data", **elsewhere), tmp_path / "b")
+    b = comparisons.stored_in(comparisons.other_work(comparisons.repeated(), "data", **elsewhere), tmp_path / "b")
     said = dict(pair_of(a, b).findings)["Which is faster?"]
     assert len(said) == 6 and "times as fast" in said[0]
 
 
 def test_rows_on_other_devices_have_no_verdict(tmp_path: Path) -> None:
-    theirs = made.repeated()
+    theirs = comparisons.repeated()
     for repeats in theirs.runs.values():
         repeats.update({repeat: run.model_copy(update={"device": "cuda"}) for repeat, run in repeats.items()})
-    a, b = made.stored_in(made.repeated(), tmp_path / "a"), made.stored_in(theirs, tmp_path / "b")
+    a, b = comparisons.stored_in(comparisons.repeated(), tmp_path / "a"), comparisons.stored_in(theirs, tmp_path / "b")
     said = dict(pair_of(a, b).findings)["Which is faster?"]
     assert len(said) == 4 and all("not the same work (other device)" in sentence for sentence in said)
 
 
 def test_one_low_p_among_many_rows_names_no_faster_one(tmp_path: Path) -> None:
     """Of twelve rows of equal speed, each judged alone, one is called faster in four reports of ten."""
-    theirs = made.repeated()
+    theirs = comparisons.repeated()
     row = theirs.comparison.rows[0]
     theirs.runs[row.id] = {
-        repeat: made.good(row, 1.03 * epoch_seconds(run), repeat) for repeat, run in theirs.runs[row.id].items()
+        repeat: comparisons.good(row, 1.03 * epoch_seconds(run), repeat) for repeat, run in theirs.runs[row.id].items()
     }
-    a, b = made.stored_in(made.repeated(), tmp_path / "a"), made.stored_in(theirs, tmp_path / "b")
+    a, b = comparisons.stored_in(comparisons.repeated(), tmp_path / "a"), comparisons.stored_in(theirs, tmp_path / "b")
     said = dict(pair_of(a, b).findings)["Which is faster?"]
     assert said[0] == (
         "pytorch serial, 2 cores: no difference shown; B is 0.971 (0.946 to 0.996) times as fast as A (p = 0.118 among 4 "
@@ -151,7 +151,7 @@ def test_one_low_p_among_many_rows_names_no_faster_one(tmp_path: Path) -> None:
 
 
 def test_out_says_where_and_never_into_one_of_the_two(tmp_path: Path) -> None:
-    a, b = (made.stored_in(made.repeated(2), tmp_path / name) for name in "ab")
+    a, b = (comparisons.stored_in(comparisons.repeated(2), tmp_path / name) for name in "ab")
     out = tmp_path / "out"
     for _ in range(2):  # its own files may be replaced
         done = compare("report", a, b, "--out", out)
@@ -168,12 +168,12 @@ def test_out_says_where_and_never_into_one_of_the_two(tmp_path: Path) -> None:
 
 
 def test_what_disturbed_one_of_them_and_another_first_loss_are_said(tmp_path: Path) -> None:
-    ours, theirs = made.repeated(), made.repeated()
+    ours, theirs = comparisons.repeated(), comparisons.repeated()
     row = theirs.comparison.rows[0]
     for repeat, run in theirs.runs[row.id].items():
         busy = {"cores_of_others": 1.5, "machine": {"logical_cores": 2}, "first_step_loss": 2.3000023}
         theirs.runs[row.id][repeat] = run.model_copy(update=busy)
-    a, b = made.stored_in(ours, tmp_path / "a"), made.stored_in(theirs, tmp_path / "b")
+    a, b = comparisons.stored_in(ours, tmp_path / "a"), comparisons.stored_in(theirs, tmp_path / "b")
     said = dict(pair_of(a, b).findings)
     assert said["Which is faster?"][0] == (
         "pytorch serial, 2 cores: no finding. Other work disturbed these runs. Make them again on an idle machine: "
@@ -187,13 +187,13 @@ def test_what_disturbed_one_of_them_and_another_first_loss_are_said(tmp_path: Pa
 
 
 def test_rows_of_one_alone_and_fields_that_differ_are_named(tmp_path: Path) -> None:
-    ours, theirs = made.repeated(1), made.repeated(1)
+    ours, theirs = comparisons.repeated(1), comparisons.repeated(1)
     changed = [
         row.model_copy(update={"spec": row.spec.with_fields(epochs=9)}) for row in theirs.comparison.rows if "serial" in row.id
     ]
-    runs = {row.id: {0: made.of_spec(theirs.runs[row.id][0], row.spec)} for row in changed}
+    runs = {row.id: {0: comparisons.of_spec(theirs.runs[row.id][0], row.spec)} for row in changed}
     theirs = Stored(comparison=theirs.comparison.model_copy(update={"rows": changed}), runs=runs, set_aside=[])
-    a, b = made.stored_in(ours, tmp_path / "a"), made.stored_in(theirs, tmp_path / "b")
+    a, b = comparisons.stored_in(ours, tmp_path / "a"), comparisons.stored_in(theirs, tmp_path / "b")
     pair = pair_of(a, b)
     assert dict(pair.findings)["Rows without a counterpart"] == [
         "Only in A: pytorch-data_parallel-2, tensorflow-data_parallel-2."
@@ -202,23 +202,26 @@ def test_rows_of_one_alone_and_fields_that_differ_are_named(tmp_path: Path) -> N
 
 
 def test_a_row_that_was_run_in_one_alone_is_said_to_be_so(tmp_path: Path) -> None:
-    theirs = made.repeated()
+    theirs = comparisons.repeated()
     missing = next(row for row in theirs.comparison.rows if "data_parallel" in row.id)
     theirs.runs[missing.id].clear()
-    a, b = made.stored_in(made.repeated(), tmp_path / "a"), made.stored_in(theirs, tmp_path / "b")
+    a, b = comparisons.stored_in(comparisons.repeated(), tmp_path / "a"), comparisons.stored_in(theirs, tmp_path / "b")
     sentences = dict(pair_of(a, b).findings)
     assert sentences["Rows without a counterpart"] == [f"Not run in B: {missing.id}."]
     assert not any("device" in sentence for sentence in sentences["Which is faster?"])
 
 
 def test_two_without_a_row_in_common_are_refused(tmp_path: Path) -> None:
-    a, b = made.stored_in(made.repeated(1), tmp_path / "a"), made.stored_in(made.input_only(), tmp_path / "b")
+    a, b = (
+        comparisons.stored_in(comparisons.repeated(1), tmp_path / "a"),
+        comparisons.stored_in(comparisons.input_only(), tmp_path / "b"),
+    )
     done = compare("report", a, b)
     assert done.exit_code == 2 and "no row in common" in done.stderr
 
 
 def test_one_report_can_be_written_elsewhere_but_over_no_other_comparison(tmp_path: Path) -> None:
-    a, b = (made.stored_in(made.repeated(1), tmp_path / name) for name in "ab")
+    a, b = (comparisons.stored_in(comparisons.repeated(1), tmp_path / name) for name in "ab")
     before = files(a)
     assert compare("report", a, "--out", tmp_path / "out").exit_code == 0
     assert files(a) == before and (tmp_path / "out" / "report.html").exists()
@@ -238,7 +241,7 @@ def test_one_report_can_be_written_elsewhere_but_over_no_other_comparison(tmp_pa
 
 
 def test_a_comparison_beside_itself_is_refused(tmp_path: Path) -> None:
-    a = made.stored_in(made.repeated(1), tmp_path / "a")
+    a = comparisons.stored_in(comparisons.repeated(1), tmp_path / "a")
     done = compare("report", a, tmp_path / "." / "a")
     assert done.exit_code == 2 and f"needs two folders. Received: {a} twice." in done.stderr
 

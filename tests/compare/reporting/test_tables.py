@@ -24,8 +24,8 @@ from compare.judgement.findings import findings
 from compare.judgement.summary import summarize
 from compare.reporting import class_tables, comparison_report, comparison_tables, proof_tables, step_tables, tables
 from compare.reporting.comparison_report import Compared
-from tests.compare import made
 from tests.compare.reporting.golden_files import assert_golden
+from tests.support import comparisons
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -38,7 +38,7 @@ def test_the_terminal_shows_good_failed_and_missing_rows(
         return Console(width=width, force_terminal=True, color_system=None, highlight=False)
 
     monkeypatch.setattr(terminal, "stdout", on_a_terminal)
-    comparison_report.report(_report(getattr(made, kind)()), Path("out")).show(Path("out"), as_json=False)
+    comparison_report.report(_report(getattr(comparisons, kind)()), Path("out")).show(Path("out"), as_json=False)
     printed = "".join(f"{line.rstrip()}\n" for line in capsys.readouterr().out.splitlines())
     assert max(map(len, printed.splitlines())) <= width
     assert_golden(f"{kind}_{width}.txt", printed)
@@ -48,7 +48,7 @@ def test_the_terminal_shows_good_failed_and_missing_rows(
 def test_a_log_has_one_field_a_line_where_a_table_does_not_fit(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    compared = _report(made.troubled())
+    compared = _report(comparisons.troubled())
     monkeypatch.setenv("COLUMNS", "80")
     comparison_report.report(compared, Path("out")).show(Path("out"), as_json=False)
     printed = "".join(f"{line.rstrip()}\n" for line in capsys.readouterr().out.splitlines())
@@ -81,13 +81,15 @@ def test_no_number_is_cut_off_outside_a_terminal(rows: list[list[float | int | s
 @pytest.mark.parametrize("kind", ["troubled", "repeated"])
 def test_markdown_shows_every_column_with_spreads(kind: str) -> None:
     written = "\n".join(
-        tables.to_markdown(table) for table in comparison_tables.documents(_report(getattr(made, kind)()).summaries)
+        tables.to_markdown(table) for table in comparison_tables.documents(_report(getattr(comparisons, kind)()).summaries)
     )
     assert_golden(f"{kind}.md", written)
 
 
 def test_csv_keeps_full_precision_and_low_and_high() -> None:
-    assert_golden("repeated_speedup.csv", tables.to_csv(comparison_tables.speedup_table(_report(made.repeated()).summaries)))
+    assert_golden(
+        "repeated_speedup.csv", tables.to_csv(comparison_tables.speedup_table(_report(comparisons.repeated()).summaries))
+    )
 
 
 def test_csv_runs_no_formula_and_keeps_every_row_on_its_line() -> None:
@@ -111,7 +113,7 @@ def test_frames_run_no_formula_either_and_keep_numbers() -> None:
 
 
 def test_precision_and_recall_are_those_of_scikit_learn_and_of_evaluate_and_images_are_counted_once() -> None:
-    stored = made.repeated(3)
+    stored = comparisons.repeated(3)
     labels, predictions = [0, 0, 0, 1, 1, 3], [0, 1, 0, 1, 0, 1]
     counts = metrics.confusion(np.array(labels), np.array(predictions), 4)
     for repeats in stored.runs.values():
@@ -134,7 +136,7 @@ def test_precision_and_recall_are_those_of_scikit_learn_and_of_evaluate_and_imag
 
 
 def test_a_confusion_matrix_is_a_row_of_numbers_for_each_true_class_under_safe_names() -> None:
-    stored = made.repeated(2)
+    stored = comparisons.repeated(2)
     for repeats in stored.runs.values():
         for repeat, run in repeats.items():
             repeats[repeat] = run.model_copy(update={"confusion": [[3, 1, 0], [0, 2, 0], [0, 0, 0]]})
@@ -147,7 +149,7 @@ def test_a_confusion_matrix_is_a_row_of_numbers_for_each_true_class_under_safe_n
         '"pytorch","serial, 2 cores","2",0,0,0,0',
     ]
     assert len(lines) == 1 + 3 * len(stored.comparison.rows)
-    assert class_tables.confusion_table(summarize(made.repeated(1)), ["a"]) == []
+    assert class_tables.confusion_table(summarize(comparisons.repeated(1)), ["a"]) == []
 
 
 class Run(NamedTuple):
@@ -232,7 +234,7 @@ def test_json_has_null_where_a_number_is_none() -> None:
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_terminal_shows_where_a_steps_time_goes(width: int) -> None:
-    (table,) = step_tables.step_table(summarize(made.profiled()))
+    (table,) = step_tables.step_table(summarize(comparisons.profiled()))
     output = io.StringIO()
     Console(file=output, width=width, highlight=False).print(tables.to_rich(table, width))
     printed = "".join(f"{line.rstrip()}\n" for line in [*output.getvalue().splitlines(), table.note])
@@ -241,7 +243,7 @@ def test_the_terminal_shows_where_a_steps_time_goes(width: int) -> None:
 
 
 def test_markdown_and_json_show_where_a_steps_time_goes() -> None:
-    stored = made.profiled()
+    stored = comparisons.profiled()
     (table,) = [table for table in comparison_tables.documents(summarize(stored)) if table.name == "step_parts"]
     assert_golden("profiled.md", tables.to_markdown(table))
     everything = json.loads(comparison_report.report(_report(stored), Path("out")).to_json())
@@ -256,7 +258,7 @@ def test_markdown_and_json_show_where_a_steps_time_goes() -> None:
 
 
 def test_parts_that_add_up_to_more_than_their_whole_are_remarked_on() -> None:
-    stored = made.profiled()
+    stored = comparisons.profiled()
     (plain,) = step_tables.step_table(summarize(stored))
     assert "longer than the step" not in plain.note and "add up to more" not in plain.note  # 1 % is rounding
     (run,) = stored.runs["pytorch-data_parallel-2"].values()
@@ -272,7 +274,7 @@ def test_parts_that_add_up_to_more_than_their_whole_are_remarked_on() -> None:
 
 
 def test_rates_above_the_machines_measured_ones_are_remarked_on() -> None:
-    stored = made.observed()
+    stored = comparisons.observed()
     (plain,) = step_tables.limit_table(summarize(stored))
     assert "Above the matrix rate" not in plain.note  # 1.00 is not above
     slow = {2: stored.comparison.rates[2].model_copy(update={"float32_gflops": 640.0})}
@@ -285,7 +287,7 @@ def test_rates_above_the_machines_measured_ones_are_remarked_on() -> None:
 
 @pytest.mark.parametrize("rates", [None, DeviceRates(matrix_gflops=1e3, copy_gb_per_second=1e2)])
 def test_rows_on_a_gpu_are_held_to_its_own_rates_or_said_to_have_none(rates: DeviceRates | None) -> None:
-    stored = made.observed()
+    stored = comparisons.observed()
     row = stored.comparison.rows[0]
     for repeat, run in stored.runs[row.id].items():
         stored.runs[row.id][repeat] = run.model_copy(update={"device": "cuda", "device_rates": rates})
@@ -297,7 +299,7 @@ def test_rows_on_a_gpu_are_held_to_its_own_rates_or_said_to_have_none(rates: Dev
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_terminal_shows_the_longest_operations_of_both_frameworks_side_by_side(width: int) -> None:
-    (table,) = step_tables.operation_tables(summarize(made.profiled()))
+    (table,) = step_tables.operation_tables(summarize(comparisons.profiled()))
     output = io.StringIO()
     Console(file=output, width=width, highlight=False).print(tables.to_rich(table, width))
     printed = "".join(f"{line.rstrip()}\n" for line in output.getvalue().splitlines())
@@ -306,7 +308,7 @@ def test_the_terminal_shows_the_longest_operations_of_both_frameworks_side_by_si
 
 
 def test_each_mode_has_a_table_of_its_longest_operations() -> None:
-    stored = made.profiled()
+    stored = comparisons.profiled()
     (table,) = [table for table in comparison_tables.documents(summarize(stored)) if table.name.startswith("operations")]
     assert table.name == "operations_data_parallel-2"
     assert_golden("operations.md", tables.to_markdown(table))
@@ -314,7 +316,7 @@ def test_each_mode_has_a_table_of_its_longest_operations() -> None:
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_terminal_shows_seeds_a_target_and_the_limit(width: int) -> None:
-    report_of = _report(made.observed())
+    report_of = _report(comparisons.observed())
     output = io.StringIO()
     console = Console(file=output, width=width, highlight=False)
     for table in comparison_tables.on_terminal(report_of.summaries):
@@ -327,21 +329,21 @@ def test_the_terminal_shows_seeds_a_target_and_the_limit(width: int) -> None:
 
 def test_markdown_shows_seeds_a_target_the_limit_and_noise() -> None:
     wanted = ("accuracy", "time_to_accuracy", "limit", "noise")
-    made_tables = [table for table in comparison_tables.documents(summarize(made.observed())) if table.name in wanted]
+    made_tables = [table for table in comparison_tables.documents(summarize(comparisons.observed())) if table.name in wanted]
     assert_golden("observed.md", "\n".join(map(tables.to_markdown, made_tables)))
 
 
 def test_many_epochs_are_thinned_on_the_terminal_with_first_and_last_kept() -> None:
-    stored = made.repeated(1)
+    stored = comparisons.repeated(1)
     for repeats in stored.runs.values():
-        repeats[0] = repeats[0].model_copy(update={"epochs": [made.epoch(number + 1, 1.0) for number in range(20)]})
+        repeats[0] = repeats[0].model_copy(update={"epochs": [comparisons.epoch(number + 1, 1.0) for number in range(20)]})
     table = comparison_tables.on_terminal(summarize(stored))[-1]
     assert [column.heading for column in table.columns[2:]] == [f"epoch {number}" for number in (1, 5, 9, 12, 16, 20)]
     assert table.note == "6 of 20 epochs; all of them in the report."
 
 
 def test_the_input_alone_has_no_columns_of_nothing() -> None:
-    summaries = summarize(made.input_only())
+    summaries = summarize(comparisons.input_only())
     assert [table.name for table in comparison_tables.on_terminal(summaries)] == [
         "comparison",
         "conditions",
@@ -388,7 +390,9 @@ def test_an_interval_of_two_noisy_repeats_is_words_and_no_millions() -> None:
 
 
 def test_a_note_names_no_column_that_is_not_shown() -> None:
-    conditions = next(each for each in comparison_tables.on_terminal(summarize(made.repeated())) if each.name == "conditions")
+    conditions = next(
+        each for each in comparison_tables.on_terminal(summarize(comparisons.repeated())) if each.name == "conditions"
+    )
     headings = {column.heading for column in conditions.columns if column.terminal}
     assert not any("etermin" in heading for heading in headings) and "etermin" not in conditions.note
     assert "Determinism: whether" in tables.to_markdown(conditions)

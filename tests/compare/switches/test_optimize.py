@@ -332,7 +332,7 @@ def test_run_takes_the_best_switches_that_fit_its_rows_and_those_that_it_names_i
     assert budget is not None and (budget.switches, budget.rounds, budget.steps) == (None, 2, 30)
     assert budget.configurations >= len(OPTIONS)
     narrower = {**OPTIONS, "order": {**OPTIONS["order"], "only": {"columns": {"mode": ["multi_process"]}}}}
-    (judged,) = matrix.judge(
+    (judged,) = matrix.check_rows(
         [Row(id="row", contestant="left", spec=ran[0].spec.with_fields(framework_options={"digits": "all"}))],
         {"left": {**launch.DESCRIPTIONS["left"], "options": narrower}},
     )

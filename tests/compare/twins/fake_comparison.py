@@ -15,7 +15,7 @@ def pretend() -> None:
     patch.setattr(plots, "write_all", conftest.write_empty)
     patch.setattr(launch, "FRAMEWORKS", conftest.FAKES)
     patch.setattr(machine, "available_cores", lambda: 4)
-    patch.setattr(rates, "measured", conftest.measured_rates)
+    patch.setattr(rates, "measure_in_subprocess", conftest.measured_rates)
 
 
 if __name__ == "__main__":

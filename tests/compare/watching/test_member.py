@@ -103,7 +103,7 @@ def test_what_a_job_says_to_share_is_opened_only_if_it_is_that(passed: str, tmp_
     reading = os.open(tmp_path / "pipe", os.O_RDWR)
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], stdin=reading) as process:
         try:
-            assert member._shared(of(process.pid, **{heartbeat.VARIABLE: passed})) is None
+            assert member._shared(of(process.pid, **{heartbeat.WATCH_VARIABLE: passed})) is None
         finally:
             process.kill()
             os.close(reading)

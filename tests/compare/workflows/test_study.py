@@ -28,8 +28,8 @@ from compare.reporting.tables import Column, Table
 from compare.workflows import step_runner, study, study_steps
 from compare.workflows.step_runner import Done, Made, Passed, Record, Step
 from compare.workflows.study_file import SCALES, Study
-from tests.compare import made
 from tests.compare.reporting import screens
+from tests.support import comparisons
 
 GOLDEN = Path(__file__).parent / "golden"
 STUDIES = sorted((launch.PROJECT_ROOT / "studies").glob("*.yaml"))
@@ -155,7 +155,7 @@ def test_a_step_is_done_again_if_its_comparison_was_continued_alone(file: Path, 
 
 
 def test_a_step_is_done_again_if_a_run_of_its_comparison_was_removed_or_made_again(file: Path, steps: Steps) -> None:
-    folder = made.stored_in(made.repeated(1), file.parent / "out" / "2-two" / "deeper")
+    folder = comparisons.stored_in(comparisons.repeated(1), file.parent / "out" / "2-two" / "deeper")
     (file.parent / "out" / "study.json").write_text('{"kind": "study"}')  # a study in which nothing was done yet
     assert run_study(file).exit_code == run_study(file).exit_code == 0
     assert steps.done == ["one", "two", "three"]
@@ -170,7 +170,7 @@ def test_a_step_is_done_again_if_a_run_of_its_comparison_was_removed_or_made_aga
 
 
 def test_advice_on_disturbed_runs_names_the_folder_of_their_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stored = made.repeated()
+    stored = comparisons.repeated()
     for runs in stored.runs.values():
         runs[0] = runs[0].model_copy(update={"noise": Noise(cores_stolen=0.5)})
     summaries = summarize(stored)
@@ -258,7 +258,7 @@ def test_a_study_says_who_signed_its_steps_and_each_comparison_in_them(
     file: Path, steps: Steps, ssh_key: Path, tmp_path: Path
 ) -> None:
     out = file.parent / "out"
-    compared = made.stored_in(made.repeated(1), out / "1-one" / "as_it_was")
+    compared = comparisons.stored_in(comparisons.repeated(1), out / "1-one" / "as_it_was")
     (out / "study.json").write_text('{"kind": "study"}')  # a study in which nothing was done yet
     done = run_study(file, "--sign", ssh_key)
     assert done.exit_code == 0 and "3 results are as they were signed." in done.stdout, done.output
@@ -366,7 +366,7 @@ def test_a_whole_study_at_smoke_scale_in_both_frameworks(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("kind", ["repeated", "profiled", "troubled"])
 def test_a_step_stores_every_table_of_a_comparison_and_reads_it_back(kind: str) -> None:
-    tables = comparison_tables.documents(summarize(getattr(made, kind)()))
+    tables = comparison_tables.documents(summarize(getattr(comparisons, kind)()))
     done = step_runner.Done(part=Section(name="a", title="A", tables=tables), passed=Passed(), seconds=1.0, exit_code=0)
     read = step_runner.Done.model_validate_json(done.model_dump_json())
     assert [table.rows for table in read.part.tables] and read.part.tables[0].columns == tables[0].columns

@@ -33,7 +33,7 @@ from compare.concurrency import search, sources, verdicts
 from compare.concurrency.execution import Execution
 from compare.concurrency.meanings import Meanings
 from compare.concurrency.program import Program, last_name
-from compare.concurrency.state import Budget, Cut, Path
+from compare.concurrency.state import SearchBudget, SearchLimitReached, DecisionPath
 from tests.concurrency.corpus import generator
 
 NODES = 20_000
@@ -69,7 +69,7 @@ FEATURES = (
 )
 
 
-class Recorded(Path):
+class Recorded(DecisionPath):
     """A path that keeps what is known where each decision is made."""
 
     def __init__(self, prefix: Sequence[int], distances: dict[Any, int]) -> None:
@@ -108,8 +108,8 @@ class Recorded(Path):
         return [
             *(float(kind == each) for each in _KINDS),
             float(alternatives),
-            float(len(self.taken)),
-            float(sum(chosen > 0 for chosen, _ in self.taken)),
+            float(len(self.decisions)),
+            float(sum(chosen > 0 for chosen, _ in self.decisions)),
             float(self._seen[key]),
             float(len(execution.processes)),
             float(process is not None and process.system.rank is not None),
@@ -210,7 +210,7 @@ def tree_of(program: generator.Program, folder: FilePath, *, prune: bool) -> Tre
     for root in checked.roots():
         if root.function is not None and id(root.function) in entered:
             continue
-        budget, ranks, distances = Budget(NODES, 60.0), search._ranks(root), dict[Any, int]()
+        budget, ranks, distances = SearchBudget(NODES, 60.0), search._ranks(root), dict[Any, int]()
         levels: list[list[tuple[tuple[int, ...], int | None, int | None]]] = [[((), None, None)]]
         levels += [[] for _ in range(UNUSUAL)]
         while any(levels):
@@ -220,20 +220,20 @@ def tree_of(program: generator.Program, folder: FilePath, *, prune: bool) -> Tre
             execution = Execution(checked, taken, budget, root, ranks, prune=prune)
             try:
                 execution.run()
-            except Cut:
+            except SearchLimitReached:
                 made.in_part = True
                 break
             except RecursionError:
                 continue
             finally:
-                entered |= execution.entered
+                entered |= execution.entered_functions
             found = frozenset((each.rule, str(each.line)) for each in verdicts.judge(execution))
             made.runs.append(Run(budget.visited - before, found, example, parent))
-            own, decisions = len(made.runs) - 1, [chosen for chosen, _ in taken.taken]
+            own, decisions = len(made.runs) - 1, [chosen for chosen, _ in taken.decisions]
             if unusual == UNUSUAL:
                 continue
             for place in range(len(prefix), len(decisions)):
-                for other in range(1, taken.taken[place][1]):
+                for other in range(1, taken.decisions[place][1]):
                     features = taken.known[place]
                     made.examples.append([*features[:6], float(other), *features[6:]])
                     made.unusual.append(unusual + 1)
