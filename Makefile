@@ -17,7 +17,7 @@ PYTEST := $(BIN)/python -m pytest
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: another-lock lost-links help setup format check test test-all gate bench compare report docs example sbom clean
+.PHONY: another-lock lost-links help setup format check test snapshots test-all gate bench compare report docs example sbom clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ check: setup ## Format, lint, types and the convention tests: before every commi
 
 test: setup ## The quick suite: its parts, as many at once as there are cores, and what each took
 	$(BIN)/python -m tests.suite
+
+snapshots: setup ## Renew what is kept of everything printed, after a wanted change. Read the difference before you commit it.
+	$(PYTEST) tests/compare tests/parity -m snapshots --snapshot-update --quiet
 
 test-all: setup ## The quick suite and the slow tests
 	$(BIN)/python -m tests.suite --slow

@@ -44,6 +44,13 @@ def nothing_is_left_in_the_checkout(request: pytest.FixtureRequest) -> Iterator[
     )
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that hold something printed against what is kept. `make snapshots` runs them alone."""
+    for item in items:
+        if "snapshot" in getattr(item, "fixturenames", ()):
+            item.add_marker("snapshots")
+
+
 def pytest_collection_finish() -> None:
     """What was imported and collected stays to the end, so Python need not look for garbage among it again and again."""
     gc.collect()

@@ -17,6 +17,9 @@ from compare.reporting.document import Report
 from compare.reporting.plots import Drawing
 from tests.compare import forked
 from tests.compare.twins import fake
+from tests.support.snapshots import screens
+
+__all__ = ["screens"]
 
 FAKES = {"left": "tests.compare.twins.left", "right": "tests.compare.twins.right"}
 

@@ -6,6 +6,9 @@ import pytest
 from compare.execution import launch
 from compare.proof import single_steps
 from tests.parity.made_up import FakeTwins
+from tests.support.snapshots import screens
+
+__all__ = ["screens"]
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pydantic
 from common import spec
 from common.artifacts import results
 from common.artifacts.checkpoint import Checkpoint, Identity, Progress
-from common.artifacts.schema import EpochRecord, Metrics, Noise, ProfiledOperation, Phases, RunResult, StepParts, TopOperations
+from common.artifacts.schema import EpochRecord, Metrics, Noise, Phases, ProfiledOperation, RunResult, StepParts, TopOperations
 from common.machine.interference import Usage
 from common.machine.rates import Rates
 from common.models.work import Work

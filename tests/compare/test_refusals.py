@@ -1,0 +1,51 @@
+"""Refusals of commands, as tables: `refusals/COMMAND.yaml` holds a list of cases.
+
+| field | meaning |
+|---|---|
+| words | what stands behind the command's name; `{folder}` is the case's own folder |
+| files | the tree in that folder, as `trees.write` takes it |
+| exit_code | 2 if it is not given |
+| field, received, fix | parts of the message, as `refusals.refused` takes them |
+
+No case starts a run, and no file changes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support import refusals, trees
+from tests.support.command_line import convtwins
+
+TABLES = Path(__file__).parent / "refusals"
+CASES = [
+    pytest.param(path.stem, case, id=f"{path.stem} {' '.join(map(str, case['words']))}")
+    for path in sorted(TABLES.glob("*.yaml"))
+    for case in yaml.safe_load(path.read_text(encoding="utf-8"))
+]
+
+
+@pytest.mark.usefixtures("fake_twins")
+@pytest.mark.parametrize(("command", "case"), CASES)
+def test_a_command_refuses_and_leaves_everything_as_it_was(
+    command: str, case: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = trees.write(tmp_path / "case", case.get("files", {}))
+    before = trees.read(folder)
+    monkeypatch.chdir(folder)
+    words = [str(word).replace("{folder}", str(folder)) for word in case["words"]]
+    ended = convtwins(*command.split("-"), *words)
+    parts = {name: case[name] for name in ("field", "received", "fix") if name in case}
+    refusals.check_ended(ended, exit_code=case.get("exit_code", 2), **parts)
+    assert ended.stdout == "" and trees.read(folder) == before
+
+
+def test_every_case_names_a_part_of_its_message_and_knows_no_other_field() -> None:
+    for case in (parameter.values[1] for parameter in CASES):
+        assert isinstance(case, dict)
+        assert case.keys() <= {"words", "files", "exit_code", "field", "received", "fix"}, case
+        assert case.keys() & {"field", "received", "fix"}, case
