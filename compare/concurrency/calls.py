@@ -10,14 +10,14 @@ from typing import Any
 from compare.concurrency.control_flow import NOWHERE, Graph
 from compare.concurrency.evaluation import Evaluation
 from compare.concurrency.program import last_name
-from compare.concurrency.state import MOST_FRAMES, Frame, Operation, Process, System
+from compare.concurrency.state import MAX_FRAMES, CallFrame, PendingOperation, SimulatedThread, OsProcess
 from compare.concurrency.values import (
     BUFFERS,
     Class,
     Function,
     Instance,
-    Sequenced,
-    Thing,
+    SequenceValue,
+    SyncObject,
     Unknown,
     Value,
     reachable,
@@ -32,7 +32,7 @@ class Calls(Evaluation):
 
     def enter(
         self,
-        process: Process,
+        process: SimulatedThread,
         function: Function,
         values: Sequence[Value],
         words: Mapping[str, Value],
@@ -44,35 +44,35 @@ class Calls(Evaluation):
             return False
         graph = self.program.graph(tree)
         depth = sum(frame.graph is graph for frame in process.frames)
-        if len(process.frames) >= MOST_FRAMES or depth > 2:
+        if len(process.frames) >= MAX_FRAMES or depth > 2:
             return False
         if len(graph.nodes) > _SMALL and not any(map(self.program.matters, graph.nodes)):
             return False
-        self.entered.add(id(tree))
-        frame = Frame(graph, function.module, graph.entry, parent=function.closure, function=function, on_return=on_return)
-        frame.shared = _declared(tree)
+        self.entered_functions.add(id(tree))
+        frame = CallFrame(graph, function.module, graph.entry, parent=function.closure, function=function, on_return=on_return)
+        frame.outer_names = _declared(tree)
         self._bind_arguments(process, frame, tree.args, function, values, words)
         if graph.is_generator:
             kind = "contextmanager" if "contextmanager" in decorators(tree) else "generator"
-            thing = Thing(kind=kind, owner=frame, name=graph.name)
+            thing = SyncObject(kind=kind, owner=frame, name=graph.name)
             frame.generator = thing
             on_return(thing)
             return True
         if process.frames and any(map(self.program.matters, graph.nodes)):
-            process.note(f"calls {graph.name}()")
+            process.record(f"calls {graph.name}()")
         process.frames.append(frame)
         return True
 
     def _bind_arguments(
         self,
-        process: Process,
-        frame: Frame,
+        process: SimulatedThread,
+        frame: CallFrame,
         arguments: ast.arguments,
         function: Function,
         values: Sequence[Value],
         words: Mapping[str, Value],
     ) -> None:
-        given = [*([function.receiver] if function.receiver is not None else []), *function.preset, *values]
+        given = [*([function.receiver] if function.receiver is not None else []), *function.bound_arguments, *values]
         names = [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
         defaults = dict(zip(names[len(names) - len(arguments.defaults) :], arguments.defaults, strict=True))
         defaults |= {
@@ -80,7 +80,7 @@ class Calls(Evaluation):
             for each, value in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
             if value is not None
         }
-        outer = function.closure or Frame(frame.graph, frame.module, 0)
+        outer = function.closure or CallFrame(frame.graph, frame.module, 0)
         bound = dict(zip(names, given, strict=False))
         for name in [*names, *(each.arg for each in arguments.kwonlyargs)]:
             if name in words:
@@ -88,20 +88,25 @@ class Calls(Evaluation):
             elif name not in bound and name in defaults:
                 bound[name] = self.evaluate(process, defaults[name], outer)
             elif name not in bound:
-                made = Unknown(origin=(*process.where, id(function.tree), name))
+                made = Unknown(origin=(*process.position, id(function.tree), name))
                 bound[name] = self.named(process, name) or self.by_name(name, made)
         if arguments.vararg:
-            bound[arguments.vararg.arg] = Sequenced(list(given[len(names) :]))
+            bound[arguments.vararg.arg] = SequenceValue(list(given[len(names) :]))
         if arguments.kwarg:
             bound[arguments.kwarg.arg] = Unknown()
         frame.names = bound
 
     def make(
-        self, process: Process, of: Class, values: Sequence[Value], words: Mapping[str, Value], deliver: Callable[[Value], None]
+        self,
+        process: SimulatedThread,
+        of: Class,
+        values: Sequence[Value],
+        words: Mapping[str, Value],
+        deliver: Callable[[Value], None],
     ) -> bool:
         """Make an instance of a class of the package. False: its `__init__` is not executed."""
         site = process.site if process.frames else (of.module.file, 0, 0)
-        instance = Instance(of=of, origin=process.where, site=site)
+        instance = Instance(class_value=of, origin=process.position, site=site)
         if of.tree is not None and self.program.has_buffers(of.tree):
             instance.marks = frozenset([BUFFERS])
         initial = self.member(process, of, "__init__")
@@ -115,18 +120,25 @@ class Calls(Evaluation):
         return False
 
     def begin(
-        self, parent: Process | None, target: Value | None, values: Sequence[Value], name: str, system: System, *, daemon: bool
-    ) -> Process:
+        self,
+        parent: SimulatedThread | None,
+        target: Value | None,
+        values: Sequence[Value],
+        name: str,
+        system: OsProcess,
+        *,
+        daemon: bool,
+    ) -> SimulatedThread:
         """A new process that will run `target`."""
-        key = (*parent.key, parent.begun) if parent else ()
-        started = Process(len(self.processes), name, key, system, daemon=daemon)
+        key = (*parent.key, parent.num_started) if parent else ()
+        started = SimulatedThread(len(self.threads), name, key, system, daemon=daemon)
         if parent is not None:
-            parent.begun += 1
-            started.after(parent.tick())
-            started.trace = [parent.here(f"{parent.name} starts {name}")]
-            self.started_threads |= parent.system is system
+            parent.num_started += 1
+            started.merge_clock(parent.advance_clock())
+            started.trace = [parent.current_step(f"{parent.name} starts {name}")]
+            self.has_started_threads |= parent.os_process is system
         started.clock[started.number] = 1
-        self.processes.append(started)
+        self.threads.append(started)
 
         def push(one: Value | None) -> None:
             done: Callable[[Value], None] = lambda _: None  # noqa: E731
@@ -135,7 +147,7 @@ class Calls(Evaluation):
                     started.ended = not self.enter(started, one, values, {}, done)
                     if not started.frames:  # a generator, or nothing that matters
                         started.ended = True
-                case Instance() if one.of is not None and isinstance(
+                case Instance() if one.class_value is not None and isinstance(
                     call := self.attribute(started, one, "__call__"), Function
                 ):
                     push(call)
@@ -146,12 +158,12 @@ class Calls(Evaluation):
         push(target)
         return started
 
-    def finish(self, process: Process) -> None:
+    def finish(self, process: SimulatedThread) -> None:
         process.ended = True
-        if process.thing is not None:
-            process.thing.clock = process.tick()
+        if process.sync_object is not None:
+            process.sync_object.clock = process.advance_clock()
 
-    def leave(self, process: Process, value: Value) -> None:
+    def leave(self, process: SimulatedThread, value: Value) -> None:
         """Return from the function on top."""
         frame = process.frames.pop()
         if frame.generator is not None:
@@ -160,26 +172,26 @@ class Calls(Evaluation):
         if not process.frames:
             self.finish(process)
 
-    def throw(self, process: Process, exception: str) -> None:
+    def throw(self, process: SimulatedThread, exception: str) -> None:
         """Raise an exception where the process is."""
         while process.frames:
             frame = process.frame
             target = frame.node.error
             if target != NOWHERE:
-                frame.error, frame.place = exception, target
+                frame.error, frame.next_node = exception, target
                 return
             process.frames.pop()
         process.crashed = True
         self.finish(process)
 
-    def caught(self, process: Process, exception: str) -> bool:
+    def caught(self, process: SimulatedThread, exception: str) -> bool:
         """Whether a handler of this process takes such an exception here."""
         return any(self.program.catches(frame.graph, frame.node.error, exception) for frame in process.frames)
 
-    def may_fail(self, process: Process, exception: str) -> bool:
+    def may_fail(self, process: SimulatedThread, exception: str) -> bool:
         """Whether an exception here is worth a look: the code expects it, or a lock would stay taken."""
         frame = process.frame
-        explicit = any(by_acquire for _, _, by_acquire in process.held)
+        explicit = any(by_acquire for _, _, by_acquire in process.held_locks)
         if not (explicit or self.caught(process, exception)):
             return False
         node = frame.node
@@ -195,18 +207,18 @@ class Calls(Evaluation):
     def escape(self, values: Sequence[Value | None]) -> None:
         """Code that is not read gets these values, and may use what they reach."""
         for value in reachable([each for each in values if each is not None]):
-            if isinstance(value, Thing):
-                value.is_open = True
+            if isinstance(value, SyncObject):
+                value.has_escaped = True
 
-    def wait(self, process: Process, operation: Operation, deliver: Callable[[Value], None]) -> None:
+    def wait(self, process: SimulatedThread, operation: PendingOperation, deliver: Callable[[Value], None]) -> None:
         """Do an operation as soon as it can be done. `act` gives its result."""
 
         def act() -> Value:
-            value = operation.act()
+            value = operation.perform()
             deliver(value)
             return value
 
-        process.waiting = operation._replace(act=act)
+        process.pending = operation._replace(perform=act)
 
 
 def _meeting(graph: Graph, one: int, two: int) -> int | None:

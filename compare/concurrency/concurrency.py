@@ -13,7 +13,7 @@ from common.artifacts import atomic_files
 from common.machine import code_version, machine
 from common.spec import SpecError
 from compare.concurrency import meanings, sarif, sources
-from compare.concurrency.findings import Finding, judged
+from compare.concurrency.findings import ConcurrencyFinding, apply_suppressions
 from compare.concurrency.program import Program
 from compare.concurrency.search import UNUSUAL, Searched, search
 from compare.core import exits, wording
@@ -60,10 +60,10 @@ def command(
         files = sources.read(target, unread)
         searched = search(Program(files, known), nodes=nodes, seconds=search_seconds, unusual=unusual)
         searched.left[:0] = unread
-        findings, suppressed = judged(searched.findings, {each.file: each.comments for each in files})
+        findings, suppressed = apply_suppressions(searched.findings, {each.file: each.comments for each in files})
         code = report(target, len(files), searched, findings, suppressed).deliver(None, as_json=as_json)
         if sarif_file is not None:
-            version = code_version.in_words(code_version.of(machine.PROJECT_ROOT))
+            version = code_version.in_words(code_version.describe(machine.PROJECT_ROOT))
             log = sarif.document(findings, suppressed, version)
             try:
                 atomic_files.write_atomically(sarif_file, json.dumps(log, indent=1) + "\n")
@@ -73,11 +73,15 @@ def command(
 
 
 def report(
-    target: str, files: int, searched: Searched, findings: Sequence[Finding], suppressed: Sequence[tuple[Finding, str]]
+    target: str,
+    files: int,
+    searched: Searched,
+    findings: Sequence[ConcurrencyFinding],
+    suppressed: Sequence[tuple[ConcurrencyFinding, str]],
 ) -> Report:
     """What was found, with the way of each thread or rank, and what was not explored."""
     certain = [each for each in findings if each.condition is None]
-    said = [(f"{each.file}:{each.line}: {each.severity} {each.rule}", [each.says, *_traces(each)]) for each in findings]
+    said = [(f"{each.file}:{each.line}: {each.severity} {each.rule}", [each.message, *_traces(each)]) for each in findings]
     hidden = [f"{each.file}:{each.line} {each.rule}, because {reason}" for each, reason in suppressed]
     left = [f"{each}." for each in searched.left]
     explored = (
@@ -134,11 +138,11 @@ def report(
     )
 
 
-def _said(finding: Finding) -> str:
-    return f"{finding.file}:{finding.line}: {finding.severity} {finding.rule}: {finding.says}"
+def _said(finding: ConcurrencyFinding) -> str:
+    return f"{finding.file}:{finding.line}: {finding.severity} {finding.rule}: {finding.message}"
 
 
-def _ways(finding: Finding) -> list[str]:
+def _ways(finding: ConcurrencyFinding) -> list[str]:
     """The last step of each thread or rank."""
     return [f"{who}: line {steps[-1].line}: {steps[-1].says}" for who, steps in finding.paths if steps]
 
@@ -163,7 +167,7 @@ def _few(lines: Sequence[str]) -> list[str]:
     return [*lines[:MOST_LINES], *([f"{more} more, see --json."] if more > 0 else [])]
 
 
-def _traces(finding: Finding) -> list[str]:
+def _traces(finding: ConcurrencyFinding) -> list[str]:
     lines: list[str] = []
     for who, steps in finding.paths:
         lines.append(f" {who}:")
@@ -171,13 +175,13 @@ def _traces(finding: Finding) -> list[str]:
     return lines
 
 
-def _plain(finding: Finding) -> dict[str, Any]:
+def _plain(finding: ConcurrencyFinding) -> dict[str, Any]:
     return {
         "rule": finding.rule,
         "severity": finding.severity,
         "file": finding.file,
         "line": finding.line,
-        "message": finding.says,
+        "message": finding.message,
         "condition": None if finding.condition is None else finding.condition._asdict(),
         "paths": [{"who": who, "steps": [step._asdict() for step in steps]} for who, steps in finding.paths],
     }

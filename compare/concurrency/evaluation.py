@@ -10,26 +10,26 @@ from typing import Any
 from compare.concurrency import races
 from compare.concurrency.meanings import RANK_VARIABLES, SIZE_VARIABLES, is_loader, is_measured
 from compare.concurrency.program import Module, bound, last_name
-from compare.concurrency.state import Frame, Place, Process, State
+from compare.concurrency.state import CallFrame, MemoryLocation, SimulatedThread, ExecutionState
 from compare.concurrency.values import (
-    ALIKE,
+    COLLECTIVE_RESULT,
     LARGE,
     LOCAL,
     NAMED_LOADER,
     NO_MARKS,
-    OWN,
+    DATA_DEPENDENT,
     UNEVEN,
-    UNSURE,
+    DATA_DEPENDENT_LENGTH,
     Class,
     Const,
-    Counted,
+    RangeValue,
     Function,
     Instance,
     Lib,
     Marks,
     Method,
-    Sequenced,
-    Thing,
+    SequenceValue,
+    SyncObject,
     Unknown,
     Value,
     binary,
@@ -53,35 +53,35 @@ VIEWS = {"keys", "values", "items", "copy"}
 """Methods of a dictionary or list whose result is as long as it."""
 
 
-class Evaluation(State):
+class Evaluation(ExecutionState):
     """Evaluates expressions. Calls in them have been made before: each is a node of its own."""
 
-    def rank_of(self, process: Process) -> Const:
-        return Const(process.system.rank or 0, marks=_LOCAL)
+    def rank_of(self, process: SimulatedThread) -> Const:
+        return Const(process.os_process.rank or 0, marks=_LOCAL)
 
-    def named(self, process: Process, name: str) -> Value | None:
+    def named(self, process: SimulatedThread, name: str) -> Value | None:
         """The value of something that is known by its name alone, such as a parameter `rank`."""
         meanings = self.program.meanings
-        if process.system.rank is not None:
+        if process.os_process.rank is not None:
             if meanings.is_rank(name):
                 return self.rank_of(process)
             if meanings.is_first(name):
-                return Const(process.system.rank == 0, marks=_LOCAL)
-        return Const(self.ranks) if meanings.is_size(name) and process.system.rank is not None else None
+                return Const(process.os_process.rank == 0, marks=_LOCAL)
+        return Const(self.num_ranks) if meanings.is_size(name) and process.os_process.rank is not None else None
 
     @staticmethod
     def by_name(name: str, value: Value) -> Value:
         """The value, which may be of the rank's own data by the name of the variable that it is bound to."""
-        if isinstance(value, Unknown) and not value.dotted and not value.marks & {LOCAL, ALIKE}:
+        if isinstance(value, Unknown) and not value.dotted and not value.marks & {LOCAL, COLLECTIVE_RESULT}:
             if is_measured(name):
-                value.marks |= {OWN}
+                value.marks |= {DATA_DEPENDENT}
             elif is_loader(name):
                 value.marks |= {NAMED_LOADER}
         return value
 
-    def evaluate(self, process: Process, tree: ast.AST | None, frame: Frame) -> Value:
+    def evaluate(self, process: SimulatedThread, tree: ast.AST | None, frame: CallFrame) -> Value:
         """The value of an expression."""
-        if tree is not None and (made := frame.temporary.get(id(tree))) is not None:
+        if tree is not None and (made := frame.results.get(id(tree))) is not None:
             return made
 
         def of(each: ast.AST | None) -> Value:
@@ -141,19 +141,19 @@ class Evaluation(State):
                 parts = [of(each) for each in ast.iter_child_nodes(tree) if isinstance(each, ast.expr)]
                 return Unknown(marks=marks_of(parts))
 
-    def _sequence(self, process: Process, trees: list[ast.expr], frame: Frame) -> Sequenced:
+    def _sequence(self, process: SimulatedThread, trees: list[ast.expr], frame: CallFrame) -> SequenceValue:
         items: list[Value] = []
         exact = True
         for each in trees:
             value = self.evaluate(process, each, frame)
             if not isinstance(each, ast.Starred):
                 items.append(value)
-            elif isinstance(value, Sequenced):
+            elif isinstance(value, SequenceValue):
                 items += value.items
                 exact = exact and value.exact
             else:
                 exact = False
-        return Sequenced(items, exact)
+        return SequenceValue(items, exact)
 
     @staticmethod
     def _comparison(tree: ast.Compare, values: list[Value]) -> Value:
@@ -183,25 +183,25 @@ class Evaluation(State):
             return Unknown(marks=marks_of(values), attributes=getattr(values[1], "attributes", {}))
         return Unknown(marks=marks_of(values))
 
-    def lookup(self, process: Process, name: str, frame: Frame) -> Value:
+    def lookup(self, process: SimulatedThread, name: str, frame: CallFrame) -> Value:
         """The value of a variable."""
-        level: Frame | None = frame
+        level: CallFrame | None = frame
         while level is not None:
-            if name in level.names and name not in level.shared:
-                return self._noted((level, name), level.names[name]) if name in frame.shared else level.names[name]
+            if name in level.names and name not in level.outer_names:
+                return self._noted((level, name), level.names[name]) if name in frame.outer_names else level.names[name]
             level = level.parent
         value = self.of_module(process, frame.module, name)
-        return self._noted((process.system, f"{frame.module.name}.{name}"), value) if name in frame.shared else value
+        return self._noted((process.os_process, f"{frame.module.name}.{name}"), value) if name in frame.outer_names else value
 
-    def _noted(self, place: Place, value: Value) -> Value:
+    def _noted(self, place: MemoryLocation, value: Value) -> Value:
         """A number with the place that it was read from, so that writing it back is an update."""
-        if not isinstance(value, (Const, Unknown)) or not self.started_threads:
+        if not isinstance(value, (Const, Unknown)) or not self.has_started_threads:
             return value
         return replace(value, marks=value.marks | {("read", *place)})
 
-    def of_module(self, process: Process, module: Module, name: str) -> Value:
+    def of_module(self, process: SimulatedThread, module: Module, name: str) -> Value:
         """The value of a variable of a module. What has not been executed is evaluated when it is first used."""
-        names = process.system.names.setdefault(module.name, {})
+        names = process.os_process.names.setdefault(module.name, {})
         if name in names:
             return names[name]
         statement = module.top.get(name)
@@ -229,7 +229,12 @@ class Evaluation(State):
         return value
 
     def _settled(
-        self, process: Process, module: Module, statement: ast.Assign | ast.AnnAssign, names: dict[str, Value], owner: str = ""
+        self,
+        process: SimulatedThread,
+        module: Module,
+        statement: ast.Assign | ast.AnnAssign,
+        names: dict[str, Value],
+        owner: str = "",
     ) -> dict[str, Value]:
         """The values of all names that a statement outside of functions binds. Those that `names` lacks are added to it.
 
@@ -237,21 +242,21 @@ class Evaluation(State):
             owner: begins the names of a class in `names`.
         """
         assert statement.value is not None
-        frame = Frame(self.program.graph(module.tree), module, 0)
+        frame = CallFrame(self.program.graph(module.tree), module, 0)
         value = self.simple(process, module, statement.value)
-        computed, self.computed = self.computed, False  # of the assignment that asks for it
+        computed, self.assigns_computed = self.assigns_computed, False  # of the assignment that asks for it
         for target in statement.targets if isinstance(statement, ast.Assign) else [statement.target]:
             self.assign(process, target, value, frame)
-        self.computed = computed
+        self.assigns_computed = computed
         for name, each in frame.names.items():
             names.setdefault(owner + name, each)
         return frame.names
 
-    def simple(self, process: Process, module: Module, tree: ast.expr) -> Value:
+    def simple(self, process: SimulatedThread, module: Module, tree: ast.expr) -> Value:
         """The value of an expression at the top of a module that is not executed."""
         raise NotImplementedError
 
-    def imported(self, process: Process, module: Module, statement: ast.Import | ast.ImportFrom, name: str) -> Value:
+    def imported(self, process: SimulatedThread, module: Module, statement: ast.Import | ast.ImportFrom, name: str) -> Value:
         """What an import binds to a name."""
         modules = self.program.modules
         if isinstance(statement, ast.Import):
@@ -269,7 +274,7 @@ class Evaluation(State):
                 return Lib(f"{source}.{alias.name}")
         return Unknown()
 
-    def attribute(self, process: Process, value: Value, name: str) -> Value:
+    def attribute(self, process: SimulatedThread, value: Value, name: str) -> Value:
         """The value of an attribute."""
         match value:
             case Lib():
@@ -284,24 +289,26 @@ class Evaluation(State):
             case Instance():
                 if name in value.attributes:
                     return value.attributes[name]
-                found = None if value.of is None else self.member(process, value.of, name)
+                found = None if value.class_value is None else self.member(process, value.class_value, name)
                 if isinstance(found, Function):
                     decorators = {last_name(each) for each in getattr(found.tree, "decorator_list", [])}
                     if decorators & {"property", "cached_property"}:
                         return value.attributes.setdefault(name, self.named(process, name) or Unknown())
-                    receiver = None if "staticmethod" in decorators else value.of if "classmethod" in decorators else value
+                    receiver = (
+                        None if "staticmethod" in decorators else value.class_value if "classmethod" in decorators else value
+                    )
                     return replace(found, receiver=receiver)
                 if found is not None:
                     return found
                 if name in ITSELF:
-                    return Method(of=value, name=name)
-                if value.of is not None and self.thread_base(process, value.of):
-                    return Method(of=self.own_thread(process, value), name=name)
+                    return Method(receiver=value, name=name)
+                if value.class_value is not None and self.thread_base(process, value.class_value):
+                    return Method(receiver=self.own_thread(process, value), name=name)
                 return value.attributes.setdefault(name, self.named(process, name) or _part_of(value, name))
             case Class():
                 found = self.member(process, value, name)
                 if found is None:
-                    return Method(of=value, name=name)
+                    return Method(receiver=value, name=name)
                 decorators = {last_name(each) for each in getattr(getattr(found, "tree", None), "decorator_list", [])}
                 return replace(found, receiver=value) if isinstance(found, Function) and "classmethod" in decorators else found
             case Unknown():
@@ -312,32 +319,32 @@ class Evaluation(State):
                 known = None if name in ("rank",) and value.dotted == "shape" else self.named(process, name)
                 if known is None:
                     inherited = NO_MARKS if name in _ALIKE else marks_of([value])
-                    inherited |= {ALIKE} if name == "grad" else NO_MARKS
+                    inherited |= {COLLECTIVE_RESULT} if name == "grad" else NO_MARKS
                     known = _part_of(value, name, inherited)
                     known.dotted = "shape" if name == "shape" else ""
                     if name in self.program.words or name in READS_ITEM | VIEWS or name == "no_sync":
-                        return Method(of=value, name=name)
+                        return Method(receiver=value, name=name)
                     if name in _SAME_NUMBERS and "?of" in value.attributes:
                         known.attributes["?of"] = value.attributes["?of"]
                 value.attributes[name] = known
                 return known
             case _:
-                return Method(of=value, name=name)
+                return Method(receiver=value, name=name)
 
-    def _read(self, process: Process, tree: ast.Attribute, of: Value) -> Value:
+    def _read(self, process: SimulatedThread, tree: ast.Attribute, of: Value) -> Value:
         value = self.attribute(process, of, tree.attr)
-        if isinstance(of, Instance) and isinstance(value, (Const, Unknown)) and self.started_threads:
+        if isinstance(of, Instance) and isinstance(value, (Const, Unknown)) and self.has_started_threads:
             place = (of, tree.attr)
             self.use(process, place, "read", ast.unparse(tree))
             return self._noted(place, value)
         return value
 
-    def use(self, process: Process, place: Place, kind: str, says: str) -> None:
+    def use(self, process: SimulatedThread, place: MemoryLocation, kind: str, says: str) -> None:
         """Record an access for the search of races."""
-        repeated = any(frame.loops or frame.visits[frame.now] > 1 for frame in process.frames)
+        repeated = any(frame.loops or frame.visits[frame.current_node] > 1 for frame in process.frames)
         races.access(self, process, place, kind, says, repeated=repeated)
 
-    def member(self, process: Process, of: Class, name: str, deepest: int = 12) -> Value | None:
+    def member(self, process: SimulatedThread, of: Class, name: str, deepest: int = 12) -> Value | None:
         """A method or variable of a class or of its bases in the package."""
         if of.tree is None or not deepest:
             return None
@@ -346,7 +353,7 @@ class Evaluation(State):
                 case ast.FunctionDef() | ast.AsyncFunctionDef() if statement.name == name:
                     return Function(tree=statement, module=of.module, closure=of.closure, owner=of)
                 case ast.Assign() | ast.AnnAssign() if statement.value is not None and name in bound(statement):
-                    owner, names = f"{of.tree.name}.", process.system.names.setdefault(of.module.name, {})
+                    owner, names = f"{of.tree.name}.", process.os_process.names.setdefault(of.module.name, {})
                     if owner + name not in names:
                         self._settled(process, of.module, statement, names, owner)
                     return names.get(owner + name)
@@ -357,13 +364,13 @@ class Evaluation(State):
                 return found
         return None
 
-    def bases(self, process: Process, of: Class) -> list[Value]:
+    def bases(self, process: SimulatedThread, of: Class) -> list[Value]:
         if of.tree is None:
             return []
-        frame = of.closure or Frame(self.program.graph(of.module.tree), of.module, 0)
+        frame = of.closure or CallFrame(self.program.graph(of.module.tree), of.module, 0)
         return [self.evaluate(process, each, frame) for each in of.tree.bases if isinstance(each, (ast.Name, ast.Attribute))]
 
-    def thread_base(self, process: Process, of: Class, deepest: int = 8) -> str:
+    def thread_base(self, process: SimulatedThread, of: Class, deepest: int = 8) -> str:
         """The library's class if this is a thread or process."""
         for base in self.bases(process, of):
             if isinstance(base, Lib) and base.dotted.endswith((".Thread", ".Process")):
@@ -372,35 +379,44 @@ class Evaluation(State):
                 return found
         return ""
 
-    def own_thread(self, process: Process, value: Instance) -> Thing:
+    def own_thread(self, process: SimulatedThread, value: Instance) -> SyncObject:
         """The thread that an instance of a subclass of Thread is."""
         found = value.attributes.get("?thread")
-        if not isinstance(found, Thing):
-            assert value.of is not None
-            flags = frozenset(["process"]) if self.thread_base(process, value.of).endswith("Process") else frozenset[str]()
-            name = value.of.tree.name if value.of.tree is not None else ""
-            found = Thing(kind="thread", site=value.site, name=name, flags=flags, target=self.attribute(process, value, "run"))
+        if not isinstance(found, SyncObject):
+            assert value.class_value is not None
+            flags = (
+                frozenset(["process"]) if self.thread_base(process, value.class_value).endswith("Process") else frozenset[str]()
+            )
+            name = value.class_value.tree.name if value.class_value.tree is not None else ""
+            found = SyncObject(
+                kind="thread", site=value.site, name=name, flags=flags, target=self.attribute(process, value, "run")
+            )
             value.attributes["?thread"] = found
         return found
 
-    def _of_super(self, process: Process, value: Unknown, name: str) -> Value:
+    def _of_super(self, process: SimulatedThread, value: Unknown, name: str) -> Value:
         of, owner = value.attributes["of"], value.attributes["class"]
         if isinstance(owner, Class):
             for base in self.bases(process, owner):
                 if isinstance(base, Class) and isinstance(found := self.member(process, base, name), Function):
                     return replace(found, receiver=of)
-            if isinstance(of, Instance) and of.of is not None and name != "__init__" and self.thread_base(process, of.of):
-                return Method(of=self.own_thread(process, of), name=name)
+            if (
+                isinstance(of, Instance)
+                and of.class_value is not None
+                and name != "__init__"
+                and self.thread_base(process, of.class_value)
+            ):
+                return Method(receiver=self.own_thread(process, of), name=name)
         return Unknown(dotted="super of a library")
 
-    def _item(self, process: Process, of: Value, index: ast.expr, frame: Frame) -> Value:
+    def _item(self, process: SimulatedThread, of: Value, index: ast.expr, frame: CallFrame) -> Value:
         if isinstance(index, ast.Slice):
             parts = [self.evaluate(process, each, frame) for each in (index.lower, index.upper, index.step)]
             marks = marks_of([of, *parts])
             begin, end = (marks_of([each]) & {LOCAL, UNEVEN} for each in parts[:2])
             from_the_end = isinstance(index.upper, ast.UnaryOp)
             if index.upper is not None and not (begin or end or from_the_end):
-                marks -= {UNEVEN, UNSURE}  # shard[:n]: cut to one length
+                marks -= {UNEVEN, DATA_DEPENDENT_LENGTH}  # shard[:n]: cut to one length
             if index.step is not None and index.lower is not None and LOCAL in parts[0].marks:
                 marks |= {UNEVEN, LOCAL}  # files[rank::ranks]: the last ranks may get one less
             return Unknown(marks=marks)
@@ -408,16 +424,16 @@ class Evaluation(State):
         if isinstance(of, Lib) and of.dotted == "os.environ" and isinstance(key, Const):
             return self.variable(process, str(key.value))
         place = key.value if isinstance(key, Const) and isinstance(key.value, int) else None
-        if isinstance(of, Sequenced) and of.exact and place is not None and -len(of.items) <= place < len(of.items):
+        if isinstance(of, SequenceValue) and of.exact and place is not None and -len(of.items) <= place < len(of.items):
             return self.item_read(of, key, of.items[place])
         if isinstance(of, (Unknown, Instance)):
             return self.item_read(of, key, of.attributes.get(item_name(key)) or Unknown(marks=marks_of([of, key])))
-        if isinstance(of, Sequenced) and of.items:
-            things = [each for each in of.items if isinstance(each, (Thing, Instance, Function))]
+        if isinstance(of, SequenceValue) and of.items:
+            things = [each for each in of.items if isinstance(each, (SyncObject, Instance, Function))]
             if things:
                 for each in things:
-                    if isinstance(each, Thing):
-                        each.is_open = True  # which one it is, is not known
+                    if isinstance(each, SyncObject):
+                        each.has_escaped = True  # which one it is, is not known
                 return Unknown()
         return Unknown(marks=marks_of([of, key]))
 
@@ -425,28 +441,28 @@ class Evaluation(State):
         """What was read at a key of a list or dictionary, so that writing it back there is an update."""
         return self._noted(_item_of(of, item_name(key)), value) if isinstance(key, Const) else value
 
-    def variable(self, process: Process, name: str) -> Value:
+    def variable(self, process: SimulatedThread, name: str) -> Value:
         """A variable of the environment."""
-        if process.system.rank is not None and name in RANK_VARIABLES:
-            return Const(str(process.system.rank), marks=_LOCAL)
-        if process.system.rank is not None and name in SIZE_VARIABLES:
-            return Const(str(self.ranks))
+        if process.os_process.rank is not None and name in RANK_VARIABLES:
+            return Const(str(process.os_process.rank), marks=_LOCAL)
+        if process.os_process.rank is not None and name in SIZE_VARIABLES:
+            return Const(str(self.num_ranks))
         return Unknown()
 
-    def assign(self, process: Process, target: ast.AST, value: Value, frame: Frame) -> None:
+    def assign(self, process: SimulatedThread, target: ast.AST, value: Value, frame: CallFrame) -> None:
         """Bind a value to a target of an assignment."""
         match target:
             case ast.Name():
-                self._bind(process, target.id, self.by_name(target.id, value) if self.computed else value, frame)
+                self._bind(process, target.id, self.by_name(target.id, value) if self.assigns_computed else value, frame)
             case ast.Tuple() | ast.List():
-                items = value.items if isinstance(value, Sequenced) and len(value.items) == len(target.elts) else None
+                items = value.items if isinstance(value, SequenceValue) and len(value.items) == len(target.elts) else None
                 for place, each in enumerate(target.elts):
                     inherited = value.marks if not isinstance(value, Const) else NO_MARKS
                     self.assign(process, each, items[place] if items else Unknown(marks=inherited), frame)
             case ast.Starred():
                 self.assign(process, target.value, Unknown(marks=marks_of([value])), frame)
             case ast.Attribute():
-                value = self.by_name(target.attr, value) if self.computed else value
+                value = self.by_name(target.attr, value) if self.assigns_computed else value
                 self._store(process, self.evaluate(process, target.value, frame), target.attr, value, target)
             case ast.Subscript():
                 of, key = self.evaluate(process, target.value, frame), target.slice
@@ -456,46 +472,46 @@ class Evaluation(State):
             case _:
                 pass
 
-    def _bind(self, process: Process, name: str, value: Value, frame: Frame) -> None:
-        if name not in frame.shared:
-            if isinstance(value, Thing) and not value.name and value.kind != "thread":
+    def _bind(self, process: SimulatedThread, name: str, value: Value, frame: CallFrame) -> None:
+        if name not in frame.outer_names:
+            if isinstance(value, SyncObject) and not value.name and value.kind != "thread":
                 value.name = name
             frame.names[name] = value
             return
         level = frame.parent
         while level is not None:
-            if name in level.names and name not in level.shared:
+            if name in level.names and name not in level.outer_names:
                 self._write(process, (level, name), value, name)
                 level.names[name] = value
                 return
             level = level.parent
-        self._write(process, (process.system, f"{frame.module.name}.{name}"), value, name)
-        process.system.names.setdefault(frame.module.name, {})[name] = value
+        self._write(process, (process.os_process, f"{frame.module.name}.{name}"), value, name)
+        process.os_process.names.setdefault(frame.module.name, {})[name] = value
 
-    def _write(self, process: Process, place: Place, value: Value, says: str) -> None:
-        kind = "update" if ("read", *place) in value.marks else "flag" if self.literal else "write"
+    def _write(self, process: SimulatedThread, place: MemoryLocation, value: Value, says: str) -> None:
+        kind = "update" if ("read", *place) in value.marks else "flag" if self.assigns_constant else "write"
         self.use(process, place, kind, says)
 
-    def _store(self, process: Process, of: Value, name: str, value: Value, target: ast.AST) -> None:
+    def _store(self, process: SimulatedThread, of: Value, name: str, value: Value, target: ast.AST) -> None:
         if name.startswith("[") and ("read", *(place := _item_of(of, name))) in value.marks:
             self._write(process, place, value, ast.unparse(target))
-        if isinstance(of, Thing) and name == "daemon":
+        if isinstance(of, SyncObject) and name == "daemon":
             of.flags = of.flags | {"daemon"} if truth(value) is not False else of.flags - {"daemon"}
         elif isinstance(of, Instance) or (isinstance(of, Unknown) and not of.dotted):
             if not name.startswith("["):
                 self._write(process, (of, name), value, ast.unparse(target))
-            if isinstance(value, Thing) and not value.name and value.kind != "thread":
+            if isinstance(value, SyncObject) and not value.name and value.kind != "thread":
                 value.name = name
             of.attributes[name] = value
             if name == "[]":
                 for each in [value, *of.attributes.values()]:
-                    if isinstance(each, Thing):
-                        each.is_open = True
-        elif isinstance(of, Sequenced) and isinstance(value, Thing):
-            value.is_open = True
+                    if isinstance(each, SyncObject):
+                        each.has_escaped = True
+        elif isinstance(of, SequenceValue) and isinstance(value, SyncObject):
+            value.has_escaped = True
             of.exact = False
 
-    def update(self, process: Process, tree: ast.AugAssign, frame: Frame) -> None:
+    def update(self, process: SimulatedThread, tree: ast.AugAssign, frame: CallFrame) -> None:
         """`target += value`."""
         value = self.evaluate(process, tree.value, frame)
         target: Any = tree.target
@@ -503,19 +519,19 @@ class Evaluation(State):
         before = self.evaluate(process, load, frame)
         after = binary(tree.op, before, value)
         after = self.by_name(last_name(target), after)
-        place: Place | None = None
+        place: MemoryLocation | None = None
         if isinstance(target, ast.Attribute):
             of = self.evaluate(process, target.value, frame)
             place = (of, target.attr) if isinstance(of, Instance) else None
         elif isinstance(target, ast.Subscript) and not isinstance(target.slice, ast.Slice):
             of, key = self.evaluate(process, target.value, frame), self.evaluate(process, target.slice, frame)
-            if isinstance(of, (Unknown, Sequenced, Instance)) and isinstance(key, Const):
+            if isinstance(of, (Unknown, SequenceValue, Instance)) and isinstance(key, Const):
                 place = _item_of(of, item_name(key))
-        elif isinstance(target, ast.Name) and target.id in frame.shared:
+        elif isinstance(target, ast.Name) and target.id in frame.outer_names:
             level = frame.parent
             while level is not None and target.id not in level.names:
                 level = level.parent
-            place = (level, target.id) if level else (process.system, f"{frame.module.name}.{target.id}")
+            place = (level, target.id) if level else (process.os_process, f"{frame.module.name}.{target.id}")
         if place is not None:
             self.use(process, place, "update", ast.unparse(target))
             after = replace(after, marks=frozenset(each for each in after.marks if not isinstance(each, tuple)))
@@ -525,14 +541,14 @@ class Evaluation(State):
             if isinstance(of, Unknown) and isinstance(key, Const) and item_name(key) in of.attributes:
                 of.attributes[item_name(key)] = after
             _put(of, key, after)
-        elif isinstance(target, ast.Name) and target.id not in frame.shared:
+        elif isinstance(target, ast.Name) and target.id not in frame.outer_names:
             frame.names[target.id] = after
         elif isinstance(target, ast.Attribute):
             of = self.evaluate(process, target.value, frame)
             if isinstance(of, (Instance, Unknown)):
                 of.attributes[target.attr] = after
         elif isinstance(target, ast.Name):
-            process.system.names.setdefault(frame.module.name, {})[target.id] = after
+            process.os_process.names.setdefault(frame.module.name, {})[target.id] = after
 
 
 def item_name(key: Value) -> str:
@@ -540,7 +556,7 @@ def item_name(key: Value) -> str:
     return f"[{key.value!r}]" if isinstance(key, Const) else "[]"
 
 
-def _item_of(of: Value, name: str) -> Place:
+def _item_of(of: Value, name: str) -> MemoryLocation:
     """The place of an item. Copies of an unknown value share their attributes, so these know of whom."""
     return (of.attributes.setdefault("?self", of) if isinstance(of, Unknown) else of), name
 
@@ -552,12 +568,12 @@ def _part_of(value: Value, name: str, marks: Marks = NO_MARKS) -> Unknown:
 def _put(of: Value, key: Value, value: Value) -> None:
     """Put a value at a numbered place of a list or tensor. A tensor with one number of the rank's own is the rank's own."""
     number = key.value if isinstance(key, Const) else None
-    if isinstance(of, Sequenced) and of.exact and isinstance(number, int) and -len(of.items) <= number < len(of.items):
+    if isinstance(of, SequenceValue) and of.exact and isinstance(number, int) and -len(of.items) <= number < len(of.items):
         of.items[number] = value
     elif isinstance(of, Unknown) and (isinstance(number, int) or number == ":") and LOCAL in value.marks:
         of.marks = of.marks | _LOCAL
-        made_of = of.attributes.setdefault("?of", Sequenced([]))
-        if isinstance(made_of, Sequenced):
+        made_of = of.attributes.setdefault("?of", SequenceValue([]))
+        if isinstance(made_of, SequenceValue):
             made_of.items.append(value)
 
 
@@ -573,11 +589,13 @@ def _loaded(target: Any) -> Any:
 
 def length(value: Value) -> Value:
     """`len(value)`, the same whenever it is asked."""
-    if isinstance(value, Sequenced) and value.exact:
+    if isinstance(value, SequenceValue) and value.exact:
         return Const(len(value.items))
-    marks = _LOCAL if UNEVEN in value.marks else frozenset([OWN]) if UNSURE in value.marks else NO_MARKS
+    marks = (
+        _LOCAL if UNEVEN in value.marks else frozenset([DATA_DEPENDENT]) if DATA_DEPENDENT_LENGTH in value.marks else NO_MARKS
+    )
     if isinstance(value, (Unknown, Instance)):
         return value.attributes.setdefault("len()", _part_of(value, "len()", marks))
-    if isinstance(value, Counted) and value.stop is not None:
+    if isinstance(value, RangeValue) and value.stop is not None:
         return value.stop
     return _part_of(value, "len()", marks)

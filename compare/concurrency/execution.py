@@ -28,30 +28,39 @@ from compare.concurrency.meanings import (
 )
 from compare.concurrency.program import SOME, Module, Root, bound, last_name, raised_by, stored_names
 from compare.concurrency.ranks import Ranks
-from compare.concurrency.state import MOST_VISITS, Budget, Frame, Numbers, Operation, Path, Process, System
+from compare.concurrency.state import (
+    MAX_VISITS,
+    SearchBudget,
+    CallFrame,
+    NumberTable,
+    PendingOperation,
+    DecisionPath,
+    SimulatedThread,
+    OsProcess,
+)
 from compare.concurrency.values import (
-    ALIKE,
+    COLLECTIVE_RESULT,
     BUFFERS,
     DDP,
-    ITEM,
+    DATA_ITEM,
     LARGE,
     LOADER,
     LOCAL,
     NAMED_LOADER,
     NO_MARKS,
     NONE,
-    OWN,
+    DATA_DEPENDENT,
     UNEVEN,
-    UNSURE,
+    DATA_DEPENDENT_LENGTH,
     Class,
     Const,
-    Counted,
+    RangeValue,
     Function,
     Instance,
     Lib,
     Method,
-    Sequenced,
-    Thing,
+    SequenceValue,
+    SyncObject,
     Unknown,
     Value,
     marks_of,
@@ -88,29 +97,31 @@ _POLITE_METHODS = {
 class Execution(Ranks):
     """Executes one path."""
 
-    def __init__(self, program: Any, path: Path, budget: Budget, root: Root, ranks: int, *, prune: bool = True) -> None:
+    def __init__(
+        self, program: Any, path: DecisionPath, budget: SearchBudget, root: Root, ranks: int, *, prune: bool = True
+    ) -> None:
         super().__init__(program, path, budget, ranks)
         self.root = root
         self.prune = prune
         for rank in range(ranks) if program.is_distributed(root) else [None]:
-            self._main(root, System(rank))
+            self._main(root, OsProcess(rank))
 
-    def _main(self, root: Root, system: System) -> None:
+    def _main(self, root: Root, system: OsProcess) -> None:
         """The main thread of a rank, or of the program."""
         name = "the main thread" if system.rank is None else f"rank {system.rank}"
-        process = Process(len(self.processes), name, (), system)
+        process = SimulatedThread(len(self.threads), name, (), system)
         process.clock[process.number] = 1
-        self.processes.append(process)
+        self.threads.append(process)
 
         def drive(made: Value) -> None:
-            if isinstance(made, Thing) and made.kind in ("generator", "contextmanager") and not made.is_set:
-                made.owner.temporary[-1] = Const(lambda _: process.frames.append(made.owner))  # pyright: ignore[reportUnknownLambdaType]
+            if isinstance(made, SyncObject) and made.kind in ("generator", "contextmanager") and not made.is_set:
+                made.owner.results[-1] = Const(lambda _: process.frames.append(made.owner))  # pyright: ignore[reportUnknownLambdaType]
                 process.frames.append(made.owner)
 
         if root.function is None:
             graph = self.program.graph(root.module.tree)
             names = system.names.setdefault(root.module.name, {})
-            process.frames.append(Frame(graph, root.module, graph.entry, names=names))
+            process.frames.append(CallFrame(graph, root.module, graph.entry, names=names))
         elif root.of_class is None:
             self.enter(process, Function(tree=root.function, module=root.module), [], {}, drive)
         else:
@@ -119,7 +130,7 @@ class Execution(Ranks):
             method = root.function
 
             def call(instance: Value) -> None:
-                self.given.append(instance)
+                self.caller_values.append(instance)
                 if method.name != "__init__" and not made:
                     made.append(instance)
                     member = self.attribute(process, instance, method.name)
@@ -129,7 +140,7 @@ class Execution(Ranks):
             self.make(process, of, [], {}, call)
         process.ended = not process.frames
         if process.frames and root.function is not None:
-            self.given += process.frame.names.values()
+            self.caller_values += process.frame.names.values()
 
     def run(self) -> None:
         """Execute until nobody can go on.
@@ -137,71 +148,76 @@ class Execution(Ranks):
         Raises:
             Cut: the budget is spent.
         """
-        current: Process | None = None
+        current: SimulatedThread | None = None
         while True:
-            able = [each for each in self.processes if self._able(each)]
+            able = [each for each in self.threads if self._able(each)]
             if not able:
                 if not self._expire():
                     return
                 continue
-            timed = [each for each in self.processes if each not in able and self._may_expire(each)]
+            timed = [each for each in self.threads if each not in able and self._may_expire(each)]
             if current not in able:
-                near = [each for each in (*able, *timed) if each.system is able[0].system]
+                near = [each for each in (*able, *timed) if each.os_process is able[0].os_process]
                 current = near[self.path.choose(len(near))]
                 if current in timed:
-                    self.timed_out = True
+                    self.has_timed_out = True
                     self._time_out(current)
                     continue
             assert current is not None
-            operation, current.queued = current.waiting, None
+            operation, current.full_pool = current.pending, None
             if operation is not None:
-                others = [each for each in (*able, *timed) if each is not current and each.system is current.system]
+                others = [each for each in (*able, *timed) if each is not current and each.os_process is current.os_process]
                 if others and not current.preempted and (chosen := self.path.choose(1 + len(others))):
                     current.preempted = True
                     current = others[chosen - 1]
                     if current in timed:
-                        self.timed_out = True
+                        self.has_timed_out = True
                         self._time_out(current)
                     continue
-                current.waiting, current.preempted = None, False
-                operation.act()
-            while current.waiting is None and not current.ended and not current.cut:
+                current.pending, current.preempted = None, False
+                operation.perform()
+            while current.pending is None and not current.ended and not current.is_abandoned:
                 self.budget.spend()
                 self._step(current)
 
-    def _able(self, process: Process) -> bool:
-        if process.ended or process.cut:
+    def _able(self, process: SimulatedThread) -> bool:
+        if process.ended or process.is_abandoned:
             return False
-        if (pool := process.queued) is not None:
-            running = sum(not each.owner.ended and each.owner.queued is None for each in pool.items)
+        if (pool := process.full_pool) is not None:
+            running = sum(not each.owner.ended and each.owner.full_pool is None for each in pool.items)
             if pool.size is not None and running >= pool.size:
                 return False
-        return process.waiting is None or process.waiting.ready()
+        return process.pending is None or process.pending.is_ready()
 
-    def _may_expire(self, process: Process) -> bool:
-        waiting = process.waiting
-        return not (process.ended or process.cut) and waiting is not None and waiting.expire is not None and not waiting.patient
+    def _may_expire(self, process: SimulatedThread) -> bool:
+        waiting = process.pending
+        return (
+            not (process.ended or process.is_abandoned)
+            and waiting is not None
+            and waiting.on_timeout is not None
+            and not waiting.has_long_timeout
+        )
 
     @staticmethod
-    def _time_out(process: Process) -> None:
-        assert process.waiting is not None and process.waiting.expire is not None
-        process.note(f"{process.waiting.says} until its time runs out")
-        expire, process.waiting = process.waiting.expire, None
+    def _time_out(process: SimulatedThread) -> None:
+        assert process.pending is not None and process.pending.on_timeout is not None
+        process.record(f"{process.pending.description} until its time runs out")
+        expire, process.pending = process.pending.on_timeout, None
         expire()
 
     def _expire(self) -> bool:
         """Nobody can go on, so the time of one who does not wait forever runs out."""
-        for each in self.processes:
-            if not (each.ended or each.cut) and each.waiting is not None and each.waiting.expire is not None:
+        for each in self.threads:
+            if not (each.ended or each.is_abandoned) and each.pending is not None and each.pending.on_timeout is not None:
                 self._time_out(each)
                 return True
         return False
 
-    def simple(self, process: Process, module: Module, tree: ast.expr) -> Value:
-        frame = Frame(self.program.graph(module.tree), module, 0)
-        frame.names = process.system.names.setdefault(module.name, {})
+    def simple(self, process: SimulatedThread, module: Module, tree: ast.expr) -> Value:
+        frame = CallFrame(self.program.graph(module.tree), module, 0)
+        frame.names = process.os_process.names.setdefault(module.name, {})
         if isinstance(tree, (ast.Tuple, ast.List)) and not any(isinstance(each, ast.Starred) for each in tree.elts):
-            return Sequenced([self.simple(process, module, each) for each in tree.elts])
+            return SequenceValue([self.simple(process, module, each) for each in tree.elts])
         if isinstance(tree, ast.Call):
             callee = self.evaluate(process, tree.func, frame)
             values = [self.evaluate(process, each, frame) for each in tree.args]
@@ -215,17 +231,17 @@ class Execution(Ranks):
             return Unknown()
         return self.evaluate(process, tree, frame)
 
-    def _step(self, process: Process) -> None:
+    def _step(self, process: SimulatedThread) -> None:
         frame = process.frame
-        frame.now = frame.place
+        frame.current_node = frame.next_node
         node = frame.node
-        if frame.parted and (names := frame.parted.pop(frame.now, None)):
+        if frame.divergences and (names := frame.divergences.pop(frame.current_node, None)):
             self._differ(process, frame, *names)
-        frame.visits[frame.now] += 1
-        if frame.visits[frame.now] > frame.most_visits:
-            process.cut = True
+        frame.visits[frame.current_node] += 1
+        if frame.visits[frame.current_node] > frame.max_visits:
+            process.is_abandoned = True
             return
-        frame.place = node.next
+        frame.next_node = node.next
         match node.kind:
             case "call":
                 self._call(process, frame, node)
@@ -235,12 +251,12 @@ class Execution(Ranks):
                 self._branch(process, frame, node)
             case "pick":
                 key = id(frame) if isinstance(node.tree, ast.Return) else id(node.tree)
-                frame.temporary.pop(key, None)
-                frame.temporary[key] = self.evaluate(process, node.extra, frame)
+                frame.results.pop(key, None)
+                frame.results[key] = self.evaluate(process, node.extra, frame)
             case "collect":
                 self._collect(process, frame, node)
             case "iter":
-                frame.temporary.pop(id(node.tree), None)
+                frame.results.pop(id(node.tree), None)
                 frame.loops[id(node.tree)] = self._iterator(process, frame, node.tree.iter)
             case "next":
                 self._next(process, frame, node)
@@ -251,7 +267,7 @@ class Execution(Ranks):
             case "yield":
                 self._yield(process, frame, node)
             case "return":
-                self.leave(process, frame.temporary.get(id(frame), NONE))
+                self.leave(process, frame.results.get(id(frame), NONE))
             case "end":
                 self.leave(process, NONE)
             case "raise":
@@ -261,10 +277,10 @@ class Execution(Ranks):
             case "catch":
                 for kind, name, entry in node.extra:
                     if self.program.takes(kind, frame.error):
-                        frame.place = entry
+                        frame.next_node = entry
                         if name:
                             frame.names[name] = Unknown()
-                        process.note(f"handles {frame.error}")
+                        process.record(f"handles {frame.error}")
                         return
                 self.throw(process, frame.error)
             case _:
@@ -272,15 +288,15 @@ class Execution(Ranks):
 
     # Statements.
 
-    def _do(self, process: Process, frame: Frame, tree: Any) -> None:
+    def _do(self, process: SimulatedThread, frame: CallFrame, tree: Any) -> None:
         match tree:
             case ast.Assign():
-                self.literal = isinstance(tree.value, ast.Constant)
+                self.assigns_constant = isinstance(tree.value, ast.Constant)
                 value = self.evaluate(process, tree.value, frame)
-                self.computed = isinstance(tree.value, (ast.Call, ast.BinOp))
+                self.assigns_computed = isinstance(tree.value, (ast.Call, ast.BinOp))
                 for target in tree.targets:
                     self.assign(process, target, value, frame)
-                self.computed = False
+                self.assigns_computed = False
             case ast.AnnAssign():
                 if tree.value is not None:
                     self.assign(process, tree.target, self.evaluate(process, tree.value, frame), frame)
@@ -298,52 +314,52 @@ class Execution(Ranks):
             case _:
                 pass
 
-    def _branch(self, process: Process, frame: Frame, node: Node) -> None:
+    def _branch(self, process: SimulatedThread, frame: CallFrame, node: Node) -> None:
         value = self.evaluate(process, node.tree, frame)
         known = truth(value)
         is_loop = id(node.tree) in frame.graph.tests
-        remembered = None if is_loop else process.truths.get(id(value))
+        remembered = None if is_loop else process.assumed_truths.get(id(value))
         if known is None and remembered is not None:
             known = remembered[1]
         local, negated = LOCAL in value.marks, bool(node.extra)
-        doubt = process.here(_shown(node.tree, negated)) if OWN in value.marks and not local else None
+        doubt = process.current_step(_shown(node.tree, negated)) if DATA_DEPENDENT in value.marks and not local else None
         if is_loop:
-            frame.guessed = known is None
-            for lock, _, _ in process.held if known is None else []:
-                self.guesses[lock].add(id(node.tree))
+            frame.in_guessed_loop = known is None
+            for lock, _, _ in process.held_locks if known is None else []:
+                self.unknown_loop_tests[lock].add(id(node.tree))
         if known is None:
-            quiet, join, nodes = self.program.region(frame.graph, frame.now)
+            quiet, join, nodes = self.program.region(frame.graph, frame.current_node)
             if quiet and self.prune:
                 self._skip(process, frame, nodes, join, marks_of([value]))
                 return
-            if is_loop and frame.visits[frame.now] > _TWICE:
+            if is_loop and frame.visits[frame.current_node] > _TWICE:
                 known = False
-                self._note_turns(frame, frame.now, node, None, _TWICE)
+                self._note_turns(frame, frame.current_node, node, None, _TWICE)
             else:
-                usual = is_loop or self.program.usual(frame.graph, frame.now)
-                known = usual != bool(self.choose(process, 2, local=local, doubt=doubt))
+                usual = is_loop or self.program.usual(frame.graph, frame.current_node)
+                known = usual != bool(self.choose(process, 2, local=local, divergence=doubt))
             if isinstance(value, Unknown):
-                process.truths[id(value)] = value, known
+                process.assumed_truths[id(value)] = value, known
             if not local:
-                step = process.note(f"assumes {'true' if known != negated else 'false'}: {_shown(node.tree, negated)}")
+                step = process.record(f"assumes {'true' if known != negated else 'false'}: {_shown(node.tree, negated)}")
                 if doubt is not None:
-                    process.partings.append((process.collectives, step))
+                    process.divergences.append((process.num_collectives, step))
             self._assume(process, _shown(node.tree, negated), same=not local and doubt is None)
         if local:
-            quiet, _, _ = self.program.region(frame.graph, frame.now)
+            quiet, _, _ = self.program.region(frame.graph, frame.current_node)
             self._part(
                 process, f"{'takes' if known != negated else 'does not take'}: {_shown(node.tree, negated)}", quiet=quiet
             )
-        frame.place = node.next if known else node.other
+        frame.next_node = node.next if known else node.other
         if local:
             self._watch(process, frame)
 
-    def _watch(self, process: Process, frame: Frame) -> None:
+    def _watch(self, process: SimulatedThread, frame: CallFrame) -> None:
         """Note the numbers that are set on one way of a branch on which ranks may part."""
-        _, join, nodes = self.program.region(frame.graph, frame.now)
+        _, join, nodes = self.program.region(frame.graph, frame.current_node)
         if join is None or join == len(frame.graph.nodes):
             return
-        places, before = frame.parted.setdefault(join, ({}, numbers(process, frame)))
+        places, before = frame.divergences.setdefault(join, ({}, numbers(process, frame)))
         numbered, counting = set(_numbered(nodes)), set(_numbered(nodes, counting=True))
         for each in stored_names(nodes):
             places[id(frame.names), each] = frame.names, (None if each in numbered else frame.names.get(each))
@@ -357,7 +373,7 @@ class Execution(Ranks):
                 before.pop(key)
 
     @staticmethod
-    def _differ(process: Process, frame: Frame, places: Numbers, before: Numbers) -> None:
+    def _differ(process: SimulatedThread, frame: CallFrame, places: NumberTable, before: NumberTable) -> None:
         """Mark what one rank has kept while another has set it, and numbers that only some have got or counted.
 
         What is set to another value keeps that one's marks: all ranks may have got it from a collective.
@@ -368,7 +384,7 @@ class Execution(Ranks):
             before: the numbers that there were, but for those that the source sets without counting them. A function that was
                 called may have counted one. In a loop that is followed for fewer turns than it has, such a number is any.
         """
-        in_part = any(each.in_part for each in process.frames)
+        in_part = any(each.in_truncated_loop for each in process.frames)
         for (_, name), (holder, was) in places.items():
             value = holder.get(name)
             if isinstance(value, Const) and _is_number(value) and (was is None or was is value):
@@ -379,30 +395,32 @@ class Execution(Ranks):
                 marks = value.marks | _LOCAL
                 holder[name] = Unknown(marks=marks) if in_part else Const(value.value, marks=marks)
 
-    def _note_turns(self, frame: Frame, place: int, node: Node, turns: int | None, followed: int) -> None:
+    def _note_turns(self, frame: CallFrame, place: int, node: Node, turns: int | None, followed: int) -> None:
         """Record that a loop is followed for fewer turns than it has, if a test in it may wait for a later one."""
         if self.program.counts(frame.graph, place, by_item=turns is not None):
             many = f"{turns} turns" if turns is not None else "unknown turns"
-            self.shortened[f"a loop of {many} (line {node.line}) followed for {followed}"] = None
+            self.truncated_loops[f"a loop of {many} (line {node.line}) followed for {followed}"] = None
 
-    def _assume(self, process: Process, says: str, *, same: bool) -> None:
+    def _assume(self, process: SimulatedThread, says: str, *, same: bool) -> None:
         """Record an unknown decision of ranks, and whether they take it alike."""
-        if process.system.rank is not None:
-            step = process.here(says)
-            self.assumed[step] = same and self.assumed.get(step, True)
+        if process.os_process.rank is not None:
+            step = process.current_step(says)
+            self.assumptions[step] = same and self.assumptions.get(step, True)
 
     @staticmethod
-    def _part(process: Process, says: str, *, quiet: bool = False) -> None:
+    def _part(process: SimulatedThread, says: str, *, quiet: bool = False) -> None:
         """Note a decision that ranks may take differently.
 
         Args:
             quiet: nothing on its ways is noticed by others, so it is not where ranks part.
         """
-        step = process.note(says)
+        step = process.record(says)
         if not quiet:
-            process.partings.append((process.collectives, step))
+            process.divergences.append((process.num_collectives, step))
 
-    def _skip(self, process: Process, frame: Frame, nodes: Sequence[Node], join: int | None, marks: frozenset[Any]) -> None:
+    def _skip(
+        self, process: SimulatedThread, frame: CallFrame, nodes: Sequence[Node], join: int | None, marks: frozenset[Any]
+    ) -> None:
         """Go on where all ways meet. What is assigned on them is unknown."""
         if join == len(frame.graph.nodes):
             returned = [self._guess(process, frame, each.extra) for each in nodes if each.kind == "pick"]
@@ -417,26 +435,28 @@ class Execution(Ranks):
                 guessed += [value] if any(isinstance(each, ast.Attribute) for each in _targets(tree)) else []
                 for name in bound(tree):
                     before = frame.names.get(name)
-                    if not isinstance(before, (Thing, Instance, Function)):  # those are mostly replaced by their like
+                    if not isinstance(before, (SyncObject, Instance, Function)):  # those are mostly replaced by their like
                         frame.names[name] = Unknown(marks=marks_of([before, value]) | marks)
         for each in _stored_attributes(nodes):
             of = self.evaluate(process, each.value, frame)
-            if isinstance(of, Instance) and not isinstance(of.attributes.get(each.attr), (Thing, Instance, Function)):
+            if isinstance(of, Instance) and not isinstance(of.attributes.get(each.attr), (SyncObject, Instance, Function)):
                 of.attributes[each.attr] = Unknown(marks=marks_of([of.attributes.get(each.attr), *guessed]) | marks)
         for each in nodes:
-            made = frame.temporary.get(id(each.tree)) if each.kind == "collect" else None
-            if isinstance(made, Sequenced):
+            made = frame.results.get(id(each.tree)) if each.kind == "collect" else None
+            if isinstance(made, SequenceValue):
                 made.exact = False
-                made.marks |= marks | ({UNEVEN} if LOCAL in marks else {UNSURE} if OWN in marks else NO_MARKS)
+                made.marks |= marks | (
+                    {UNEVEN} if LOCAL in marks else {DATA_DEPENDENT_LENGTH} if DATA_DEPENDENT in marks else NO_MARKS
+                )
         for name in stored_names(nodes).difference(*map(bound, assigned)):
-            if not isinstance(frame.names.get(name), (Thing, Instance, Function)):
+            if not isinstance(frame.names.get(name), (SyncObject, Instance, Function)):
                 frame.names[name] = Unknown(marks=marks_of([frame.names.get(name)]) | marks)
         for each in nodes:
             if each.kind == "pick" and not isinstance(each.tree, ast.Return):
-                frame.temporary[id(each.tree)] = Unknown(marks=marks_of([self._guess(process, frame, each.extra)]) | marks)
-        frame.place = join
+                frame.results[id(each.tree)] = Unknown(marks=marks_of([self._guess(process, frame, each.extra)]) | marks)
+        frame.next_node = join
 
-    def _guess(self, process: Process, frame: Frame, tree: ast.AST | None) -> Value:
+    def _guess(self, process: SimulatedThread, frame: CallFrame, tree: ast.AST | None) -> Value:
         """The value of an expression whose calls are not made: their results have the marks of what they get."""
         if tree is None or not any(isinstance(each, ast.Call) for each in ast.walk(tree)):
             return self.evaluate(process, tree, frame)
@@ -451,55 +471,55 @@ class Execution(Ranks):
         words = {each.arg: self._guess(process, frame, each.value) for each in tree.keywords if each.arg}
         return Unknown(marks=_result_marks(name, of, values, words))
 
-    def _collect(self, process: Process, frame: Frame, node: Node) -> None:
+    def _collect(self, process: SimulatedThread, frame: CallFrame, node: Node) -> None:
         if node.extra == "begin":
-            frame.temporary[id(node.tree)] = Sequenced([], origin=process.where)
+            frame.results[id(node.tree)] = SequenceValue([], origin=process.position)
             return
-        made = frame.temporary.get(id(node.tree))
+        made = frame.results.get(id(node.tree))
         tree = node.tree.value if isinstance(node.tree, ast.DictComp) else node.tree.elt
-        if isinstance(made, Sequenced):
+        if isinstance(made, SequenceValue):
             self._grow(process, made, self.evaluate(process, tree, frame))
             if isinstance(node.tree, ast.DictComp):
                 made.exact = False
 
-    def _raise(self, process: Process, frame: Frame, node: Node) -> None:
+    def _raise(self, process: SimulatedThread, frame: CallFrame, node: Node) -> None:
         name = (raised_by(node.tree.exc) if node.tree.exc is not None else frame.error) or SOME
-        process.thrown = process.note(f"raises {name}")
+        process.raise_step = process.record(f"raises {name}")
         self.throw(process, name)
 
     # Loops.
 
-    def _iterator(self, process: Process, frame: Frame, tree: ast.expr) -> list[Any]:
+    def _iterator(self, process: SimulatedThread, frame: CallFrame, tree: ast.expr) -> list[Any]:
         """[items that are left or None, turns that are left, the value of each item, whether ranks may part here].
 
         Of items that are left, the second says whether there are more that are not followed.
         """
         value = self.evaluate(process, tree, frame)
-        if isinstance(value, Thing) and value.kind == "generator":
+        if isinstance(value, SyncObject) and value.kind == "generator":
             return [value]
-        if isinstance(value, Sequenced) and value.exact and len(value.items) <= MOST_VISITS - 4:
+        if isinstance(value, SequenceValue) and value.exact and len(value.items) <= MAX_VISITS - 4:
             return [list(value.items), 0, None, False]
         uneven = UNEVEN in value.marks
-        stop = value.stop if isinstance(value, Counted) else None
+        stop = value.stop if isinstance(value, RangeValue) else None
         bounded, many = self._bound(process)
         # A rank that leaves in a second turn is only missed in a third. What is compared with an earlier turn needs two.
         # Other loops over the same turn as often.
-        usual = _TWICE + (process.system.rank is not None and ast.unparse(tree) in self.program.left_early)
+        usual = _TWICE + (process.os_process.rank is not None and ast.unparse(tree) in self.program.left_early)
         if isinstance(stop, Const) and isinstance(stop.value, int):
             most = max(_EXACT, many)
             count = min(max(stop.value, 0), most) if stop.value <= _EXACT or bounded else usual
-            if count < stop.value <= MOST_VISITS - 4 and self.program.counts(frame.graph, frame.place, by_item=True):
+            if count < stop.value <= MAX_VISITS - 4 and self.program.counts(frame.graph, frame.next_node, by_item=True):
                 count = stop.value
-                frame.most_visits = max(frame.most_visits, MOST_VISITS * count)
+                frame.max_visits = max(frame.max_visits, MAX_VISITS * count)
             if count < stop.value:
-                self._note_turns(frame, frame.place, frame.node, stop.value, count)
+                self._note_turns(frame, frame.next_node, frame.node, stop.value, count)
             return [[Const(each, marks=stop.marks) for each in range(count)], count < stop.value, None, LOCAL in stop.marks]
         item_marks = _item_marks(value)
         wrapped = value.attributes.get("?items") if isinstance(value, Unknown) else None
         if isinstance(stop, Unknown):
             uneven = uneven or LOCAL in stop.marks
         # Without an effect on others, no turn differs from another.
-        quiet, _, _ = self.program.region(frame.graph, frame.place)
+        quiet, _, _ = self.program.region(frame.graph, frame.next_node)
         options = [usual, 0, *([many] if many else [])] if not uneven else [usual, 1, 0]
         # Loops over the same have as many turns, on all ranks and wherever they stand.
         subject = stop if stop is not None else length(value)
@@ -507,29 +527,29 @@ class Execution(Ranks):
         if quiet and self.prune:
             turns = 1
         else:
-            options = self.turns.setdefault(key, options) if key else options
-            unsure = UNSURE in value.marks or (isinstance(stop, Unknown) and OWN in stop.marks)
-            doubt = process.here(f"how many turns {_shown(tree)} has") if unsure and not uneven else None
+            options = self.iteration_options.setdefault(key, options) if key else options
+            unsure = DATA_DEPENDENT_LENGTH in value.marks or (isinstance(stop, Unknown) and DATA_DEPENDENT in stop.marks)
+            doubt = process.current_step(f"how many turns {_shown(tree)} has") if unsure and not uneven else None
             self._assume(process, f"how many turns {_shown(tree)} has", same=not uneven and doubt is None)
-            turns = options[self.choose(process, len(options), local=uneven, key=key, doubt=doubt)]
-        self._note_turns(frame, frame.place, frame.node, None, options[0])
+            turns = options[self.choose(process, len(options), local=uneven, key=key, divergence=doubt)]
+        self._note_turns(frame, frame.next_node, frame.node, None, options[0])
         return [None, turns, (frozenset(item_marks), wrapped), uneven]
 
-    def _bound(self, process: Process) -> tuple[bool, int]:
+    def _bound(self, process: SimulatedThread) -> tuple[bool, int]:
         """(whether there are bounded queues, turns that fill them and what the threads between them hold).
 
         0 turns: there are no bounded queues, or too large ones. All ranks get the same for one loop, whatever queues each has:
         a loop must not end earlier on one of them.
         """
-        many = self.room + len(self.processes) + 2
-        now = bool(self.room), many if self.room and many < MOST_VISITS else 0
-        if process.system.rank is None:
+        many = self.queue_capacity + len(self.threads) + 2
+        now = bool(self.queue_capacity), many if self.queue_capacity and many < MAX_VISITS else 0
+        if process.os_process.rank is None:
             return now
-        return self.bounds.setdefault(process.where, now)
+        return self.queue_bounds.setdefault(process.position, now)
 
-    def _next(self, process: Process, frame: Frame, node: Node) -> None:
+    def _next(self, process: SimulatedThread, frame: CallFrame, node: Node) -> None:
         state: list[Any] = frame.loops.get(id(node.tree)) or [None, 0, (frozenset[Any](), None), False]
-        if isinstance(state[0], Thing):
+        if isinstance(state[0], SyncObject):
             self._advance(process, frame, node, state[0])
             return
         items, turns, kind, uneven = state
@@ -541,7 +561,7 @@ class Execution(Ranks):
             marks, wrapped = kind
             item: Value = Unknown(marks=marks)
             if wrapped is not None:
-                item = Sequenced([Unknown(), item])
+                item = SequenceValue([Unknown(), item])
         elif items:
             item = items.pop(0)
         else:
@@ -551,60 +571,60 @@ class Execution(Ranks):
             self._part(process, f"turns once more: {_shown(node.tree.iter)}")
         self.assign(process, node.tree.target, item, frame)
 
-    def _leave_loop(self, process: Process, frame: Frame, node: Node, uneven: bool) -> None:
+    def _leave_loop(self, process: SimulatedThread, frame: CallFrame, node: Node, uneven: bool) -> None:
         if uneven:
             self._part(process, f"has no more of: {_shown(node.tree.iter)}")
         frame.loops.pop(id(node.tree), None)
-        frame.place = node.other
+        frame.next_node = node.other
 
-    def _advance(self, process: Process, frame: Frame, node: Node, generator: Thing) -> None:
+    def _advance(self, process: SimulatedThread, frame: CallFrame, node: Node, generator: SyncObject) -> None:
         """Let a generator go on to its next item."""
         if generator.is_set or generator.owner in process.frames:
             self._leave_loop(process, frame, node, False)
             return
-        inner: Frame = generator.owner
+        inner: CallFrame = generator.owner
 
         def arrived(value: Value, *, ended: bool) -> None:
             if ended:
                 self._leave_loop(process, frame, node, False)
             else:
-                item = Sequenced([Unknown(), value]) if "enumerated" in generator.flags else value
+                item = SequenceValue([Unknown(), value]) if "enumerated" in generator.flags else value
                 self.assign(process, node.tree.target, item, frame)
 
         inner.on_return = functools.partial(arrived, ended=True)
-        inner.temporary[-1] = Const(functools.partial(arrived, ended=False))
+        inner.results[-1] = Const(functools.partial(arrived, ended=False))
         process.frames.append(inner)
 
-    def _yield(self, process: Process, frame: Frame, node: Node) -> None:
+    def _yield(self, process: SimulatedThread, frame: CallFrame, node: Node) -> None:
         value = self.evaluate(process, node.tree.value, frame)
         if isinstance(node.tree, ast.YieldFrom):
-            value = Unknown(marks=frozenset([ITEM]))
-        listener = frame.temporary.get(-1)
+            value = Unknown(marks=frozenset([DATA_ITEM]))
+        listener = frame.results.get(-1)
         if frame.generator is None or not isinstance(listener, Const):
             return
-        frame.temporary[id(node.tree)] = NONE
+        frame.results[id(node.tree)] = NONE
         process.frames.pop()
         listener.value(value)
 
     # with.
 
-    def _enter_with(self, process: Process, frame: Frame, node: Node) -> None:
+    def _enter_with(self, process: SimulatedThread, frame: CallFrame, node: Node) -> None:
         item: ast.withitem = node.extra
-        frame.temporary.pop(id(item), None)
+        frame.results.pop(id(item), None)
         value = self.evaluate(process, item.context_expr, frame)
-        frame.temporary[id(item)] = value
+        frame.results[id(item)] = value
 
         def entered(result: Value) -> None:
             if item.optional_vars is not None:
                 self.assign(process, item.optional_vars, result, frame)
 
         match value:
-            case Thing() if value.kind == "contextmanager":
-                inner: Frame = value.owner
+            case SyncObject() if value.kind == "contextmanager":
+                inner: CallFrame = value.owner
                 inner.on_return = entered
-                inner.temporary[-1] = Const(entered)
+                inner.results[-1] = Const(entered)
                 process.frames.append(inner)
-            case Thing():
+            case SyncObject():
                 if not self.use_thing(process, value, "__enter__", [], {}, entered):
                     entered(value)
             case Instance():
@@ -612,64 +632,64 @@ class Execution(Ranks):
                 if not (isinstance(function, Function) and self.enter(process, function, [], {}, entered)):
                     entered(value)
             case Unknown() if value.dotted == "no_sync":
-                process.without_exchange += 1
+                process.no_sync_depth += 1
                 entered(value)
             case Unknown() if value.dotted == "no_grad":
-                process.without_gradients += 1
+                process.no_grad_depth += 1
                 entered(value)
             case Unknown() if value.dotted == "join":
-                process.cut = True  # uneven ranks are what this is for
+                process.is_abandoned = True  # uneven ranks are what this is for
             case _:
                 entered(value)
 
-    def _exit_with(self, process: Process, frame: Frame, node: Node) -> None:
-        value = frame.temporary.get(id(node.extra))
+    def _exit_with(self, process: SimulatedThread, frame: CallFrame, node: Node) -> None:
+        value = frame.results.get(id(node.extra))
         match value:
-            case Thing() if value.kind == "contextmanager":
+            case SyncObject() if value.kind == "contextmanager":
                 if not value.is_set and value.owner not in process.frames:
-                    inner: Frame = value.owner
+                    inner: CallFrame = value.owner
                     inner.on_return = lambda _: None
-                    inner.temporary[-1] = Const(_nothing)
+                    inner.results[-1] = Const(_nothing)
                     process.frames.append(inner)
-            case Thing():
+            case SyncObject():
                 self.use_thing(process, value, "__exit__", [], {}, lambda _: None)
             case Instance():
                 function = self.attribute(process, value, "__exit__")
                 if isinstance(function, Function):
                     self.enter(process, function, [Unknown(), Unknown(), Unknown()], {}, lambda _: None)
             case Unknown() if value.dotted == "no_sync":
-                process.without_exchange -= 1
+                process.no_sync_depth -= 1
             case Unknown() if value.dotted == "no_grad":
-                process.without_gradients -= 1
+                process.no_grad_depth -= 1
             case _:
                 pass
 
     # Calls.
 
-    def _call(self, process: Process, frame: Frame, node: Node) -> None:
+    def _call(self, process: SimulatedThread, frame: CallFrame, node: Node) -> None:
         tree: ast.Call = node.tree
-        frame.temporary.pop(id(tree), None)
+        frame.results.pop(id(tree), None)
         callee = self.evaluate(process, tree.func, frame)
         values: list[Value] = []
         for each in tree.args:
             value = self.evaluate(process, each, frame)
             if isinstance(each, ast.Starred):
-                values += value.items if isinstance(value, Sequenced) else []
+                values += value.items if isinstance(value, SequenceValue) else []
             else:
                 values.append(value)
         words = {each.arg: self.evaluate(process, each.value, frame) for each in tree.keywords if each.arg}
 
         def deliver(value: Value) -> None:
-            if isinstance(value, (Unknown, Sequenced)) and not value.origin:
-                value.origin = process.where
-            frame.temporary[id(tree)] = value
+            if isinstance(value, (Unknown, SequenceValue)) and not value.origin:
+                value.origin = process.position
+            frame.results[id(tree)] = value
 
         self.invoke(process, frame, callee, values, words, deliver)
 
     def invoke(
         self,
-        process: Process,
-        frame: Frame,
+        process: SimulatedThread,
+        frame: CallFrame,
         callee: Value,
         values: list[Value],
         words: Mapping[str, Value],
@@ -699,19 +719,21 @@ class Execution(Ranks):
             case _:
                 self._unread(process, callee, values, words, deliver)
 
-    def _forward(self, process: Process, model: Unknown, values: list[Value], words: Mapping[str, Value], deliver: Any) -> None:
+    def _forward(
+        self, process: SimulatedThread, model: Unknown, values: list[Value], words: Mapping[str, Value], deliver: Any
+    ) -> None:
         """Call a DistributedDataParallel: it broadcasts buffers first, unless its last forward made no gradients."""
         made = Unknown(marks=_result_marks("", model, values, words))
         synchronizes = model.attributes.get("?synchronizes", Const(True))
         without = any("no_grad" in each or "inference_mode" in each for frame in process.frames for each in _decorated(frame))
-        model.attributes["?synchronizes"] = Const(not (without or process.without_gradients))
+        model.attributes["?synchronizes"] = Const(not (without or process.no_grad_depth))
         if truth(synchronizes):
             self.collective(process, "forward (buffers)", [], {}, lambda _: deliver(made))
         else:
             deliver(made)
 
     def _unread(
-        self, process: Process, callee: Value, values: Sequence[Value], words: Mapping[str, Value], deliver: Any
+        self, process: SimulatedThread, callee: Value, values: Sequence[Value], words: Mapping[str, Value], deliver: Any
     ) -> None:
         """Call code that is not read. It may fail on one rank alone."""
         dotted = callee.dotted if isinstance(callee, Lib) else ""
@@ -721,7 +743,7 @@ class Execution(Ranks):
             return
         if not polite:
             self.escape([*values, *words.values()])
-        of = callee.of if isinstance(callee, Method) else callee
+        of = callee.receiver if isinstance(callee, Method) else callee
         marks = _result_marks(name, of, values, words)
         called = last_name(getattr(process.frame.node.tree, "func", ast.Name("")))
         if has_buffers(dotted):
@@ -734,13 +756,13 @@ class Execution(Ranks):
         if name in VIEWS and isinstance(callee, Method):
             made.attributes["len()"] = length(of)
         if dotted.startswith("torch.") and "ensor" in name:
-            made.attributes["?of"] = Sequenced(list(values))
+            made.attributes["?of"] = SequenceValue(list(values))
         elif isinstance(callee, Unknown) and "?of" in callee.attributes:
             made.attributes["?of"] = callee.attributes["?of"]
         reads = name in READS_ITEM and values and isinstance(callee, Method)
         deliver(self.item_read(of, values[0], made) if reads else made)
 
-    def _fails(self, process: Process, quiet: Function | None = None) -> bool:
+    def _fails(self, process: SimulatedThread, quiet: Function | None = None) -> bool:
         """Whether a call raises an exception here: one of the ways to look at.
 
         Args:
@@ -753,13 +775,19 @@ class Execution(Ranks):
         kinds = [each for each in (SOME, *own) if self.may_fail(process, each)]
         if not kinds or not (chosen := self.choose(process, 1 + len(kinds), local=True)):
             return False
-        process.thrown = process.note(f"gets an exception from {_shown(frame.node.tree)}")
-        process.partings.append((process.collectives, process.thrown))
+        process.raise_step = process.record(f"gets an exception from {_shown(frame.node.tree)}")
+        process.divergences.append((process.num_collectives, process.raise_step))
         self.throw(process, kinds[chosen - 1])
         return True
 
     def _library(
-        self, process: Process, frame: Frame, callee: Lib, values: list[Value], words: Mapping[str, Value], deliver: Any
+        self,
+        process: SimulatedThread,
+        frame: CallFrame,
+        callee: Lib,
+        values: list[Value],
+        words: Mapping[str, Value],
+        deliver: Any,
     ) -> bool:
         dotted = callee.dotted
         last = dotted.rpartition(".")[2]
@@ -768,7 +796,8 @@ class Execution(Ranks):
         if collective is not None:
             self.collective(process, collective, values, words, deliver)
         elif (
-            dotted in ("torch.distributed.is_available", "torch.distributed.is_initialized") and process.system.rank is not None
+            dotted in ("torch.distributed.is_available", "torch.distributed.is_initialized")
+            and process.os_process.rank is not None
         ):
             deliver(Const(True))
         elif is_point_to_point(dotted):
@@ -788,29 +817,29 @@ class Execution(Ranks):
             kind = first.value if isinstance(first, Const) else "fork"
             deliver(Lib("multiprocessing", marks=frozenset() if kind == "fork" else frozenset(["spawn"])))
         elif last == "set_start_method" and isinstance(first, Const):
-            process.system.spawns = first.value != "fork"
+            process.os_process.uses_spawn = first.value != "fork"
             deliver(NONE)
         elif dotted in ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes"):
             self._spawn(process, values, words, deliver)
         elif dotted == "os.fork":
             self.forks(process)
-            process.cut = True
+            process.is_abandoned = True
         elif dotted in _EXITS:
-            process.note("ends the process")
+            process.record("ends the process")
             self.throw(process, "SystemExit")
         elif dotted == "time.sleep":
-            self.wait(process, Operation("sleeps", lambda: False, lambda: NONE, None, lambda: deliver(NONE)), deliver)
+            self.wait(process, PendingOperation("sleeps", lambda: False, lambda: NONE, None, lambda: deliver(NONE)), deliver)
         elif dotted in LOCAL_CALLS:
             deliver(Unknown(marks=_LOCAL))
         elif dotted in ("os.environ.get", "os.getenv") and isinstance(first, Const):
             deliver(self.variable(process, str(first.value)))
         elif dotted == "functools.partial" and isinstance(first, Function):
-            deliver(replace(first, preset=[*first.preset, *values[1:]]))
+            deliver(replace(first, bound_arguments=[*first.bound_arguments, *values[1:]]))
         elif dotted in LOADERS:
             sampled = "sampler" in words or "batch_sampler" in words
             uneven = frozenset([UNEVEN]) if not sampled and any(UNEVEN in each.marks for each in values) else frozenset[Any]()
             held = marks_of([each for one in values[:1] if isinstance(one, Instance) for each in one.attributes.values()])
-            unsure = frozenset[Any]() if sampled else (held | marks_of(values)) & {UNSURE}
+            unsure = frozenset[Any]() if sampled else (held | marks_of(values)) & {DATA_DEPENDENT_LENGTH}
             deliver(Unknown(marks=frozenset([LOADER]) | uneven | unsure))
         elif dotted == "torch.distributed.algorithms.join.Join":
             deliver(Unknown(dotted="join"))
@@ -819,16 +848,16 @@ class Execution(Ranks):
         elif dotted in MADE_OF_SHAPE:
             deliver(_tensor(values))
         elif dotted in ("concurrent.futures.wait", "concurrent.futures.as_completed"):
-            tasks = [each for each in (first.items if isinstance(first, Sequenced) else []) if isinstance(each, Thing)]
+            tasks = [each for each in (first.items if isinstance(first, SequenceValue) else []) if isinstance(each, SyncObject)]
             done = lambda: all(each.owner.ended for each in tasks)  # noqa: E731
-            futures = Sequenced(list(tasks))
+            futures = SequenceValue(list(tasks))
             ended = self._ended(process, tasks)
 
             def act() -> Value:
                 ended()
                 return futures
 
-            self.wait(process, Operation("waits for tasks", done, act, None, None, "future"), deliver)
+            self.wait(process, PendingOperation("waits for tasks", done, act, None, None, "future"), deliver)
         elif dotted.startswith("builtins."):
             return self._builtin(frame, last, values, deliver)
         elif last in _PASSES_ITEMS and values:
@@ -840,11 +869,11 @@ class Execution(Ranks):
             return False
         return True
 
-    def _builtin(self, frame: Frame, name: str, values: list[Value], deliver: Any) -> bool:
+    def _builtin(self, frame: CallFrame, name: str, values: list[Value], deliver: Any) -> bool:
         first = values[0] if values else None
         match name:
             case "range" if values:
-                deliver(Counted(stop=_span(values), marks=marks_of(values)))
+                deliver(RangeValue(stop=_span(values), marks=marks_of(values)))
             case "len" if first is not None:
                 deliver(length(first))
             case "int" | "str" | "float" | "bool" if isinstance(first, Const) and len(values) == 1:
@@ -853,21 +882,21 @@ class Execution(Ranks):
                 except (TypeError, ValueError, OverflowError):
                     deliver(Unknown(marks=first.marks))
             case "enumerate" if first is not None:
-                if isinstance(first, Thing) and first.kind == "generator":
+                if isinstance(first, SyncObject) and first.kind == "generator":
                     first.flags |= {"enumerated"}
                     deliver(first)
-                elif isinstance(first, Sequenced) and first.exact:
-                    deliver(Sequenced([Sequenced([Const(place), each]) for place, each in enumerate(first.items)]))
+                elif isinstance(first, SequenceValue) and first.exact:
+                    deliver(SequenceValue([SequenceValue([Const(place), each]) for place, each in enumerate(first.items)]))
                 else:
                     attributes: dict[str, Value] = {"?items": first, "len()": length(first)}
                     deliver(Unknown(marks=first.marks, attributes=attributes))
-            case "zip" if values and all(isinstance(each, Sequenced) and each.exact for each in values):
-                columns = [each.items for each in values if isinstance(each, Sequenced)]
-                deliver(Sequenced([Sequenced(list(row)) for row in zip(*columns, strict=False)]))
+            case "zip" if values and all(isinstance(each, SequenceValue) and each.exact for each in values):
+                columns = [each.items for each in values if isinstance(each, SequenceValue)]
+                deliver(SequenceValue([SequenceValue(list(row)) for row in zip(*columns, strict=False)]))
             case "iter" | "list" | "tuple" | "sorted" | "reversed" if len(values) == 1 and first is not None:
-                deliver(Sequenced(list(first.items), first.exact) if isinstance(first, Sequenced) else first)
+                deliver(SequenceValue(list(first.items), first.exact) if isinstance(first, SequenceValue) else first)
             case "list" | "tuple" | "set" if not values:
-                deliver(Sequenced([]))
+                deliver(SequenceValue([]))
             case "zip" if values:
                 uneven = [each for each in values if UNEVEN not in each.marks]
                 deliver(Unknown(marks=marks_of(values) - (frozenset() if not uneven else {UNEVEN})))
@@ -878,25 +907,27 @@ class Execution(Ranks):
                 deliver(Unknown(dotted="super", attributes={"of": of, "class": frame.function.owner}))
             case "object":
                 deliver(Instance())
-            case "next" if isinstance(first, Thing):
-                deliver(Unknown(marks=frozenset([ITEM])))
+            case "next" if isinstance(first, SyncObject):
+                deliver(Unknown(marks=frozenset([DATA_ITEM])))
             case "next" if first is not None and first.marks & {LOADER, NAMED_LOADER}:
                 deliver(Unknown(marks=_item_marks(first)))
             case _:
                 return False
         return True
 
-    def _method(self, process: Process, callee: Method, values: list[Value], words: Mapping[str, Value], deliver: Any) -> bool:
-        of, name = callee.of, callee.name
-        if isinstance(of, Thing):
+    def _method(
+        self, process: SimulatedThread, callee: Method, values: list[Value], words: Mapping[str, Value], deliver: Any
+    ) -> bool:
+        of, name = callee.receiver, callee.name
+        if isinstance(of, SyncObject):
             if of.kind == "work" and name == "wait":
                 self.wait(process, of.owner, deliver)
                 return True
             if self.use_thing(process, of, name, values, words, deliver):
                 return True
-            of.is_open = of.is_open or name in ("add_done_callback",)
+            of.has_escaped = of.has_escaped or name in ("add_done_callback",)
             return False
-        if isinstance(of, Sequenced):
+        if isinstance(of, SequenceValue):
             return self._of_list(process, of, name, values, deliver)
         if isinstance(of, Unknown):
             if self.program.meanings.collective(f"{of.dotted}.{name}") is not None:
@@ -904,7 +935,7 @@ class Execution(Ranks):
             elif of.dotted == "ddp" and name in ("no_sync", "join"):
                 deliver(Unknown(dotted=name))
             elif name == "backward" and DDP in of.marks:
-                if process.without_exchange:
+                if process.no_sync_depth:
                     deliver(NONE)
                 else:
                     self.collective(process, "backward (gradients)", [], {}, deliver)
@@ -921,17 +952,17 @@ class Execution(Ranks):
             return True
         return False
 
-    def _grow(self, process: Process, of: Sequenced, value: Value) -> None:
+    def _grow(self, process: SimulatedThread, of: SequenceValue, value: Value) -> None:
         """Append to a list. What loops of unknown length append may be large for a queue between processes."""
         of.items.append(value)
         if self.program.has_processes and self.is_large(self.size_of(process, value)):
             of.marks |= {LARGE}
 
-    def _of_list(self, process: Process, of: Sequenced, name: str, values: list[Value], deliver: Any) -> bool:
+    def _of_list(self, process: SimulatedThread, of: SequenceValue, name: str, values: list[Value], deliver: Any) -> bool:
         match name:
             case "append" | "add" if values:
                 self._grow(process, of, values[0])
-            case "extend" if values and isinstance(values[0], Sequenced):
+            case "extend" if values and isinstance(values[0], SequenceValue):
                 of.items += values[0].items
                 of.exact = of.exact and values[0].exact
             case "pop" if of.items and of.exact:
@@ -944,25 +975,27 @@ class Execution(Ranks):
         deliver(NONE)
         return True
 
-    def _spawn(self, process: Process, values: list[Value], words: Mapping[str, Value], deliver: Any) -> None:
+    def _spawn(self, process: SimulatedThread, values: list[Value], words: Mapping[str, Value], deliver: Any) -> None:
         """`torch.multiprocessing.spawn`: a process for each rank."""
         target = words.get("fn", values[0] if values else None)
         given = words.get("args", values[1] if len(values) > 1 else None)
-        arguments = list(given.items) if isinstance(given, Sequenced) else []
-        started: list[Thing] = []
-        for rank in range(self.ranks):
-            thing = Thing(kind="thread", name=f"rank {rank}")
-            system = System(rank)
+        arguments = list(given.items) if isinstance(given, SequenceValue) else []
+        started: list[SyncObject] = []
+        for rank in range(self.num_ranks):
+            thing = SyncObject(kind="thread", name=f"rank {rank}")
+            system = OsProcess(rank)
             # Each gets a copy of its own.
             own = [replace(each, attributes=dict(each.attributes)) if isinstance(each, Unknown) else each for each in arguments]
             values_of_rank = [Const(rank, marks=_LOCAL), *own]
             thing.owner = self.begin(process, target, values_of_rank, f"rank {rank}", system, daemon=False)
             thing.owner.key = ("rank",)
-            thing.owner.thing = thing
+            thing.owner.sync_object = thing
             started.append(thing)
         done = lambda: all(each.owner.ended for each in started)  # noqa: E731
         joins = truth(words.get("join", Const(True))) is not False
-        operation = Operation("waits for the ranks", done, self._ended(process, started), started[0] if started else None)
+        operation = PendingOperation(
+            "waits for the ranks", done, self._ended(process, started), started[0] if started else None
+        )
         if joins:
             self.wait(process, operation._replace(kind="ranks"), deliver)
         else:
@@ -976,29 +1009,35 @@ def _result_marks(name: str, of: Value, values: Sequence[Value], words: Mapping[
     telling = [*telling, *(each for word, each in words.items() if word not in _PLACES)]
     marks = NO_MARKS if name in _ALIKE else marks_of([*telling, of])
     if name in _ASKS_KIND:
-        return marks - {OWN}
+        return marks - {DATA_DEPENDENT}
     if LOCAL in marks and reads(name):
-        marks |= {UNSURE}
+        marks |= {DATA_DEPENDENT_LENGTH}
     if may_exchange(name):
-        return marks - {LOCAL, OWN} | {ALIKE}
+        return marks - {LOCAL, DATA_DEPENDENT} | {COLLECTIVE_RESULT}
     if may_combine(name):
-        return marks - {OWN} | {ALIKE}
-    return marks | {OWN} if name in FINITE and not marks & {LOCAL, ALIKE} else marks
+        return marks - {DATA_DEPENDENT} | {COLLECTIVE_RESULT}
+    return marks | {DATA_DEPENDENT} if name in FINITE and not marks & {LOCAL, COLLECTIVE_RESULT} else marks
 
 
 def _item_marks(value: Value) -> frozenset[Any]:
     """The marks of what a loop over it gets."""
-    by_data = _LOCAL if value.marks & {LOCAL, LOADER} else {OWN} if value.marks & {OWN, NAMED_LOADER} else NO_MARKS
-    return frozenset({ITEM} | by_data)
+    by_data = (
+        _LOCAL
+        if value.marks & {LOCAL, LOADER}
+        else {DATA_DEPENDENT}
+        if value.marks & {DATA_DEPENDENT, NAMED_LOADER}
+        else NO_MARKS
+    )
+    return frozenset({DATA_ITEM} | by_data)
 
 
-def _decorated(frame: Frame) -> set[str]:
+def _decorated(frame: CallFrame) -> set[str]:
     return decorators(frame.function.tree) if frame.function is not None else set()
 
 
 def _few(values: Sequence[Value]) -> bool:
     """Whether these sizes, or their first, are known and make few numbers."""
-    sizes = values[0].items if values and isinstance(values[0], Sequenced) else values
+    sizes = values[0].items if values and isinstance(values[0], SequenceValue) else values
     known = [each.value for each in sizes if isinstance(each, Const) and isinstance(each.value, (int, float))]
     return bool(sizes) and len(known) == len(sizes) and math.prod(known) < _FEW
 
@@ -1041,10 +1080,10 @@ def _stored_attributes(nodes: Sequence[Node]) -> Iterator[ast.Attribute]:
                     yield target
 
 
-def numbers(process: Process, frame: Frame) -> Numbers:
+def numbers(process: SimulatedThread, frame: CallFrame) -> NumberTable:
     """Every number within reach, but for truth values: (identity of what holds it, name): (what holds it, the number)."""
-    holders: list[dict[str, Value]] = list(process.system.names.values())
-    level: Frame | None = frame
+    holders: list[dict[str, Value]] = list(process.os_process.names.values())
+    level: CallFrame | None = frame
     while level is not None:
         holders.append(level.names)
         level = level.parent
@@ -1078,7 +1117,7 @@ def _span(values: Sequence[Value]) -> Value:
 
 def _tensor(values: Sequence[Value]) -> Unknown:
     """A new tensor, with its shape if all sizes are known."""
-    sizes = values[0].items if len(values) == 1 and isinstance(values[0], Sequenced) else values
+    sizes = values[0].items if len(values) == 1 and isinstance(values[0], SequenceValue) else values
     known = [each.value for each in sizes if isinstance(each, Const) and isinstance(each.value, int)]
     return Unknown(shape=tuple(known) if known and len(known) == len(sizes) else None)
 

@@ -16,7 +16,7 @@ CONDITIONAL = "conditional"
 class Rule(NamedTuple):
     severity: str
     """error: every run that comes here hangs or is wrong. warning: it needs an exception or an unlucky order."""
-    says: str
+    description: str
 
 
 RULES = {
@@ -43,7 +43,7 @@ RULES = {
 """Name: what the rule means. `docs/concurrency.md` lists the same."""
 
 
-class Step(NamedTuple):
+class TraceStep(NamedTuple):
     """One place on the way of a thread or rank."""
 
     file: str
@@ -52,16 +52,16 @@ class Step(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Finding:
+class ConcurrencyFinding:
     rule: str
     file: str
     line: int
-    says: str
-    paths: Sequence[tuple[str, Sequence[Step]]] = ()
+    message: str
+    paths: Sequence[tuple[str, Sequence[TraceStep]]] = ()
     """(thread or rank, its way there)."""
-    also: frozenset[tuple[str, int]] = field(default_factory=frozenset[tuple[str, int]])
+    related_locations: frozenset[tuple[str, int]] = field(default_factory=frozenset[tuple[str, int]])
     """Other places where a comment may suppress it."""
-    condition: Step | None = None
+    condition: TraceStep | None = None
     """What must differ between ranks for it, and comes from their data. None: it needs no such thing."""
 
     @property
@@ -69,8 +69,8 @@ class Finding:
         return RULES[self.rule].severity if self.condition is None else CONDITIONAL
 
     @property
-    def places(self) -> frozenset[tuple[str, int]]:
-        return self.also | {(self.file, self.line)}
+    def locations(self) -> frozenset[tuple[str, int]]:
+        return self.related_locations | {(self.file, self.line)}
 
 
 _COMMENT = re.compile(r"#\s*convtwins:\s*ignore\b(?:\s*\[([^\]]*)\])?(?:\s+because\s+(\S.*))?")
@@ -81,32 +81,32 @@ class Suppression(NamedTuple):
     reason: str
 
 
-def suppressions(source: str) -> dict[int, Suppression]:
+def parse_suppressions(source: str) -> dict[int, Suppression]:
     """The comments of a file that suppress findings, by their line.
 
     A comment alone on its line stands for the next line of code.
     """
     if "convtwins:" not in source:
         return {}
-    found: dict[int, Suppression] = {}
-    waiting: list[Suppression] = []
+    suppressions_by_line: dict[int, Suppression] = {}
+    pending: list[Suppression] = []
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT and (match := _COMMENT.search(token.string)):
-            rules = frozenset(filter(None, (each.strip() for each in (match[1] or "").split(","))))
-            one = Suppression(rules, (match[2] or "").strip())
+            rules = frozenset(filter(None, (name.strip() for name in (match[1] or "").split(","))))
+            suppression = Suppression(rules, (match[2] or "").strip())
             if token.line.lstrip().startswith("#"):
-                waiting.append(one)
+                pending.append(suppression)
             else:
-                found[token.start[0]] = one
-        elif waiting and token.type not in (tokenize.NL, tokenize.COMMENT, tokenize.INDENT, tokenize.DEDENT, tokenize.NEWLINE):
-            found[token.start[0]] = waiting.pop()
-            waiting.clear()
-    return found
+                suppressions_by_line[token.start[0]] = suppression
+        elif pending and token.type not in (tokenize.NL, tokenize.COMMENT, tokenize.INDENT, tokenize.DEDENT, tokenize.NEWLINE):
+            suppressions_by_line[token.start[0]] = pending.pop()
+            pending.clear()
+    return suppressions_by_line
 
 
-def judged(
-    findings: Sequence[Finding], comments: Mapping[str, Mapping[int, Suppression]]
-) -> tuple[list[Finding], list[tuple[Finding, str]]]:
+def apply_suppressions(
+    findings: Sequence[ConcurrencyFinding], comments: Mapping[str, Mapping[int, Suppression]]
+) -> tuple[list[ConcurrencyFinding], list[tuple[ConcurrencyFinding, str]]]:
     """(findings that stay, suppressed findings with their reasons).
 
     A comment without a rule or a reason, for an unknown rule, or that suppresses nothing is a finding itself.
@@ -114,32 +114,34 @@ def judged(
     Args:
         comments: file: what `suppressions` found there.
     """
-    kept: list[Finding] = []
-    suppressed: list[tuple[Finding, str]] = []
-    used: set[tuple[str, int]] = set()
+    remaining: list[ConcurrencyFinding] = []
+    suppressed: list[tuple[ConcurrencyFinding, str]] = []
+    used_locations: set[tuple[str, int]] = set()
     for finding in findings:
-        here = [
-            (place, one)
-            for place in sorted(finding.places)
-            if (one := comments.get(place[0], {}).get(place[1])) and finding.rule in one.rules
+        matches = [
+            (location, suppression)
+            for location in sorted(finding.locations)
+            if (suppression := comments.get(location[0], {}).get(location[1])) and finding.rule in suppression.rules
         ]
-        used.update(place for place, _ in here)
-        reasons = [one.reason for _, one in here if one.reason]
+        used_locations.update(place for place, _ in matches)
+        reasons = [suppression.reason for _, suppression in matches if suppression.reason]
         if reasons:
             suppressed.append((finding, reasons[0]))
         else:
-            kept.append(finding)
-    for file, of_file in comments.items():
-        for line, one in of_file.items():
-            unknown = sorted(one.rules - RULES.keys())
+            remaining.append(finding)
+    for file, file_comments in comments.items():
+        for line, suppression in file_comments.items():
+            unknown = sorted(suppression.rules - RULES.keys())
             if unknown:
-                says = f"There is no rule {', '.join(unknown)}."
-            elif not one.reason or not one.rules:
-                says = "A suppression needs a rule and a reason: `# convtwins: ignore[rule] because ...`."
-            elif (file, line) not in used:
-                says = f"Nothing is found here that {', '.join(sorted(one.rules))} would suppress. Remove the comment."
+                message = f"There is no rule {', '.join(unknown)}."
+            elif not suppression.reason or not suppression.rules:
+                message = "A suppression needs a rule and a reason: `# convtwins: ignore[rule] because ...`."
+            elif (file, line) not in used_locations:
+                message = (
+                    f"Nothing is found here that {', '.join(sorted(suppression.rules))} would suppress. Remove the comment."
+                )
             else:
                 continue
-            kept.append(Finding("suppression", file, line, says))
-    kept.sort(key=lambda each: (each.file, each.line, each.rule))
-    return kept, suppressed
+            remaining.append(ConcurrencyFinding("suppression", file, line, message))
+    remaining.sort(key=lambda finding: (finding.file, finding.line, finding.rule))
+    return remaining, suppressed

@@ -14,7 +14,7 @@ from common.spec import SpecError
 from compare.concurrency import control_flow
 from compare.concurrency.control_flow import NOWHERE, FunctionLike, Graph, Node
 from compare.concurrency.meanings import DDP_CLASSES, KNOWN, THREAD_WORDS, Meanings, has_buffers, may_be_collective
-from compare.concurrency.sources import Source
+from compare.concurrency.sources import SourceFile
 
 _CHANGES = {"append", "extend", "add", "update", "pop"}
 """Methods that change a container."""
@@ -101,7 +101,7 @@ class _Known:
 class Program:
     """All modules, by name, with what is known of every function without running anything."""
 
-    def __init__(self, sources: Sequence[Source], meanings: Meanings) -> None:
+    def __init__(self, sources: Sequence[SourceFile], meanings: Meanings) -> None:
         """Read all functions.
 
         Raises:

@@ -8,40 +8,46 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from compare.concurrency.findings import Finding, Step
-from compare.concurrency.state import Place, Process, State
-from compare.concurrency.values import Thing
+from compare.concurrency.findings import ConcurrencyFinding, TraceStep
+from compare.concurrency.state import MemoryLocation, SimulatedThread, ExecutionState
+from compare.concurrency.values import SyncObject
 
 _MOST_KEPT = 24
 """Accesses of one value."""
 
 
 class _Access(NamedTuple):
-    process: Process
+    process: SimulatedThread
     moment: int
     """The process's own clock."""
     kind: str
     """read, write, update (a write of what was read before) or flag (a write of a constant)."""
-    locks: frozenset[Thing]
-    step: Step
+    locks: frozenset[SyncObject]
+    step: TraceStep
     repeated: bool
-    trace: tuple[Step, ...]
+    trace: tuple[TraceStep, ...]
 
 
-def access(state: State, process: Process, place: Place, kind: str, says: str, *, repeated: bool) -> None:
+def access(
+    state: ExecutionState, process: SimulatedThread, place: MemoryLocation, kind: str, says: str, *, repeated: bool
+) -> None:
     """Record that a process uses a value, and report what this races with.
 
     Args:
         repeated: whether this happens in a loop.
     """
-    if not state.started_threads:
+    if not state.has_started_threads:
         return
-    step = process.here(f"{ {'read': 'reads', 'update': 'updates'}.get(kind, 'writes') } {says}")
-    locks = frozenset(lock for lock, _, _ in process.held)
+    step = process.current_step(f"{ {'read': 'reads', 'update': 'updates'}.get(kind, 'writes') } {says}")
+    locks = frozenset(lock for lock, _, _ in process.held_locks)
     now = _Access(process, process.clock.get(process.number, 0), kind, locks, step, repeated, ())
-    before = process.system.accesses.setdefault(place, [])
+    before = process.os_process.accesses.setdefault(place, [])
     for each in before:
-        if each.process is not process and not process.seen(each.process.number, each.moment) and not (each.locks & locks):
+        if (
+            each.process is not process
+            and not process.has_observed(each.process.number, each.moment)
+            and not (each.locks & locks)
+        ):
             _judge(state, each, now._replace(trace=tuple(process.trace)), says)
     if len(before) < _MOST_KEPT and not any(
         one.process is process and (one.kind, one.step, one.locks, one.moment) == (kind, step, locks, now.moment)
@@ -50,7 +56,7 @@ def access(state: State, process: Process, place: Place, kind: str, says: str, *
         before.append(now._replace(trace=tuple(process.trace)))
 
 
-def _judge(state: State, before: _Access, now: _Access, says: str) -> None:
+def _judge(state: ExecutionState, before: _Access, now: _Access, says: str) -> None:
     kinds = {before.kind, now.kind}
     if "update" in kinds and kinds <= {"update", "write"}:
         rule, what = "race", "so an update can get lost"
@@ -65,7 +71,7 @@ def _judge(state: State, before: _Access, now: _Access, says: str) -> None:
     first, second = sorted((before, now), key=lambda each: (each.kind != "update", each.step))
     paths = [(each.process.name, [*each.trace[-12:], each.step]) for each in (before, now)]
     state.findings.append(
-        Finding(
+        ConcurrencyFinding(
             rule,
             first.step.file,
             first.step.line,

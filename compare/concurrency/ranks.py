@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from compare.concurrency.findings import Finding, Step
+from compare.concurrency.findings import ConcurrencyFinding, TraceStep
 from compare.concurrency.meanings import GROUP_AT, ROOTED, SAME_SHAPE, cleared
-from compare.concurrency.state import Operation, Process
+from compare.concurrency.state import PendingOperation, SimulatedThread
 from compare.concurrency.threads import Deliver, Threads
 from compare.concurrency.values import (
-    ALIKE,
+    COLLECTIVE_RESULT,
     LOCAL,
     NONE,
-    OWN,
+    DATA_DEPENDENT,
     Const,
     Lib,
-    Sequenced,
-    Thing,
+    SequenceValue,
+    SyncObject,
     Unknown,
     Value,
     truth,
@@ -34,8 +34,8 @@ class Issue(NamedTuple):
     name: str
     shape: tuple[int, ...] | None
     root: object
-    process: Process
-    step: Step
+    process: SimulatedThread
+    step: TraceStep
     moment: int
     """The process's clock."""
     members: tuple[int, ...] | None = None
@@ -48,10 +48,10 @@ class Ranks(Threads):
     """Operations among ranks."""
 
     def collective(
-        self, process: Process, name: str, values: Sequence[Value], words: Mapping[str, Value], deliver: Deliver
+        self, process: SimulatedThread, name: str, values: Sequence[Value], words: Mapping[str, Value], deliver: Deliver
     ) -> None:
         """Issue a collective, and wait until every rank of its group has done so."""
-        rank = process.system.rank
+        rank = process.os_process.rank
         if name == "new_group" and truth(words.get("use_local_synchronization", Const(False))) is not False:
             deliver(Unknown())  # made by its members alone
             return
@@ -60,8 +60,8 @@ class Ranks(Threads):
         if given is None and (place := GROUP_AT.get(name)) is not None and len(values) > place:
             given = values[place]
         group: object = WORLD
-        members = range(self.ranks)
-        if isinstance(given, Thing) and given.kind == "group":
+        members = range(self.num_ranks)
+        if isinstance(given, SyncObject) and given.kind == "group":
             group, members = given.size, given.items
             if rank not in members:
                 deliver(NONE)
@@ -71,17 +71,17 @@ class Ranks(Threads):
             deliver(self._after(name, values))
             return
         if rank is None or len(members) < 2 or (name == "init_process_group" and "world_size" in words):
-            process.joined = process.joined or name == "init_process_group"
-            self.partial = self.partial or name == "init_process_group"
+            process.has_joined_ranks = process.has_joined_ranks or name == "init_process_group"
+            self.may_exclude_ranks = self.may_exclude_ranks or name == "init_process_group"
             deliver(self._after(name, values))
             return
-        process.joined = True
+        process.has_joined_ranks = True
         issue = self._issue(process, name, values, words)
-        of_rank = self.exchanges.setdefault(group, {each: [] for each in members})
+        of_rank = self.collective_calls.setdefault(group, {each: [] for each in members})
         self._judge_threads(of_rank[rank], issue)
         place = len(of_rank[rank])
         of_rank[rank].append(issue)
-        process.collectives += 1
+        process.num_collectives += 1
         self._judge_matching(of_rank, rank, place, issue)
         asynchronous = words.get("async_op")
         everyone = lambda: all(len(each) > place for each in of_rank.values())  # noqa: E731
@@ -94,14 +94,14 @@ class Ranks(Threads):
             objects = next((each[place].objects for one, each in of_rank.items() if one == issue.root), None)
             return self._after(name, values, objects)
 
-        operation = Operation(f"waits in {name}", everyone, done, None, None, "collective")
+        operation = PendingOperation(f"waits in {name}", everyone, done, None, None, "collective")
         if asynchronous is not None and truth(asynchronous) is not False:
             self._after(name, values)
-            deliver(Thing(kind="work", name=name, target=Const(None), owner=operation))
+            deliver(SyncObject(kind="work", name=name, target=Const(None), owner=operation))
         else:
             self.wait(process, operation, deliver)
 
-    def _issue(self, process: Process, name: str, values: Sequence[Value], words: Mapping[str, Value]) -> Issue:
+    def _issue(self, process: SimulatedThread, name: str, values: Sequence[Value], words: Mapping[str, Value]) -> Issue:
         tensor = words.get("tensor", values[0] if values else None)
         shape = tensor.shape if isinstance(tensor, Unknown) and name in SAME_SHAPE else None
         root: object = None
@@ -110,9 +110,9 @@ class Ranks(Threads):
             root = given.value if isinstance(given, Const) else None
         first = values[0] if values else None
         objects: tuple[Value, ...] | None = None
-        if name == "broadcast_object_list" and isinstance(first, Sequenced) and first.exact:
+        if name == "broadcast_object_list" and isinstance(first, SequenceValue) and first.exact:
             objects = tuple(first.items)
-        step, moment = process.note(f"reaches {name}"), process.clock.get(process.number, 0)
+        step, moment = process.record(f"reaches {name}"), process.clock.get(process.number, 0)
         members = self._members(values, words) if name == "new_group" else None
         return Issue(name, shape, root, process, step, moment, tuple(sorted(members)) if members else None, objects)
 
@@ -126,37 +126,37 @@ class Ranks(Threads):
         target = values[place] if place is not None and len(values) > place else None
         if name.endswith("_"):
             target = values[0] if values else None
-        for each in [target, *(target.items if isinstance(target, Sequenced) else [])]:
+        for each in [target, *(target.items if isinstance(target, SequenceValue) else [])]:
             if each is not None:
                 alike(each)
-        if isinstance(target, Sequenced):
-            made = frozenset([ALIKE])
+        if isinstance(target, SequenceValue):
+            made = frozenset([COLLECTIVE_RESULT])
             known: list[Value] = [
                 Const(each.value) if isinstance(each, Const) else Unknown(marks=made) for each in objects or []
             ]
             target.items, target.exact = known, objects is not None
-        return Unknown(marks=frozenset([ALIKE]))
+        return Unknown(marks=frozenset([COLLECTIVE_RESULT]))
 
-    def _new_group(self, process: Process, values: Sequence[Value], words: Mapping[str, Value]) -> Value:
-        process.system.groups += 1
+    def _new_group(self, process: SimulatedThread, values: Sequence[Value], words: Mapping[str, Value]) -> Value:
+        process.os_process.num_groups += 1
         members = self._members(values, words)
-        if members is None or any(each >= self.ranks for each in members):
+        if members is None or any(each >= self.num_ranks for each in members):
             return Unknown()
-        return Thing(kind="group", size=process.system.groups, items=members, site=process.site)
+        return SyncObject(kind="group", size=process.os_process.num_groups, items=members, site=process.site)
 
     def _members(self, values: Sequence[Value], words: Mapping[str, Value]) -> list[int] | None:
         """The ranks that are given to `new_group`. None: unknown."""
         given = words.get("ranks", values[0] if values else None)
-        if isinstance(given, Sequenced) and given.exact:
+        if isinstance(given, SequenceValue) and given.exact:
             numbers = [each.value for each in given.items if isinstance(each, Const) and isinstance(each.value, int)]
             return numbers if len(numbers) == len(given.items) else None
-        return list(range(self.ranks)) if given is None or (isinstance(given, Const) and given.value is None) else None
+        return list(range(self.num_ranks)) if given is None or (isinstance(given, Const) and given.value is None) else None
 
     def _judge_threads(self, before: Sequence[Issue], issue: Issue) -> None:
         for each in before[-8:]:
-            if each.process is not issue.process and not issue.process.seen(each.process.number, each.moment):
+            if each.process is not issue.process and not issue.process.has_observed(each.process.number, each.moment):
                 self.findings.append(
-                    Finding(
+                    ConcurrencyFinding(
                         "collective-threads",
                         issue.step.file,
                         issue.step.line,
@@ -188,50 +188,52 @@ class Ranks(Threads):
                 continue
             self.parted(rule, f"Rank {other} {says}.", theirs.process, issue.process, theirs.step, issue.step)
 
-    def parted(self, rule: str, says: str, one: Process, two: Process, first: Step, second: Step) -> None:
+    def parted(
+        self, rule: str, says: str, one: SimulatedThread, two: SimulatedThread, first: TraceStep, second: TraceStep
+    ) -> None:
         """Report that two ranks part, with the branch where they did."""
         cause = cause_of(one, two)
         if cause is not None:
             says += f" They may part in line {cause.line}: {cause.says.partition(': ')[2] or cause.says}."
         also = {(each.file, each.line) for each in (first, second, *([cause] if cause else []))}
         paths = [(each.name, each.trace[-16:]) for each in (one, two)]
-        self.findings.append(Finding(rule, first.file, first.line, says, paths, frozenset(also)))
+        self.findings.append(ConcurrencyFinding(rule, first.file, first.line, says, paths, frozenset(also)))
 
     def message(
-        self, process: Process, name: str, values: Sequence[Value], words: Mapping[str, Value], deliver: Deliver
+        self, process: SimulatedThread, name: str, values: Sequence[Value], words: Mapping[str, Value], deliver: Deliver
     ) -> None:
         """Send to a rank, or receive from one."""
-        rank = process.system.rank
+        rank = process.os_process.rank
         peer = words.get("dst", words.get("src", values[1] if len(values) > 1 else None))
-        known = isinstance(peer, Const) and isinstance(peer.value, int) and 0 <= peer.value < self.ranks
+        known = isinstance(peer, Const) and isinstance(peer.value, int) and 0 <= peer.value < self.num_ranks
         if rank is None or not known:
             if rank is not None:
-                self.messages[(-1, -1, "unknown")] = 1
+                self.message_counts[(-1, -1, "unknown")] = 1
             deliver(Unknown())
             return
         assert isinstance(peer, Const)
         sends = name in ("send", "isend")
         own, other = ("send", "recv") if sends else ("recv", "send")
         source, target = (rank, int(peer.value)) if sends else (int(peer.value), rank)
-        place = self.messages.get((source, target, own), 0)
-        self.messages[source, target, own] = place + 1
-        process.note(f"reaches {name} with rank {peer.value}")
+        place = self.message_counts.get((source, target, own), 0)
+        self.message_counts[source, target, own] = place + 1
+        process.record(f"reaches {name} with rank {peer.value}")
 
         def done() -> Value:
             if not sends and values:
                 values[0].marks = frozenset(values[0].marks | {LOCAL})
             return NONE
 
-        operation = Operation(
+        operation = PendingOperation(
             f"waits in {name} for rank {peer.value}",
-            lambda: self.messages.get((source, target, other), 0) > place,
+            lambda: self.message_counts.get((source, target, other), 0) > place,
             done,
-            Thing(kind="message", count=peer.value),
+            SyncObject(kind="message", count=peer.value),
             None,
             own,
         )
         if name.startswith("i"):
-            deliver(Thing(kind="work", name=name, owner=operation))
+            deliver(SyncObject(kind="work", name=name, owner=operation))
         else:
             self.wait(process, operation, deliver)
 
@@ -250,31 +252,33 @@ def _shared(tensor: Value) -> None:
     waiting = [tensor.attributes.get("?of")] if isinstance(tensor, Unknown) else []
     while waiting:
         one = waiting.pop()
-        if isinstance(one, Sequenced):
+        if isinstance(one, SequenceValue):
             waiting += one.items
         elif one is not None:
-            one.marks = one.marks - {LOCAL, OWN} | {ALIKE}
+            one.marks = one.marks - {LOCAL, DATA_DEPENDENT} | {COLLECTIVE_RESULT}
 
 
 def alike(value: Value) -> None:
     """All ranks have the same value now, with all that is in it."""
-    value.marks = frozenset(value.marks - {LOCAL, OWN} | {ALIKE})
+    value.marks = frozenset(value.marks - {LOCAL, DATA_DEPENDENT} | {COLLECTIVE_RESULT})
     if isinstance(value, Unknown):
         for name in [each for each in value.attributes if each.startswith(("[", "?"))]:
             del value.attributes[name]
         for each in value.attributes.values():
-            each.marks = each.marks - {LOCAL, OWN} | {ALIKE}  # `item`, if it was asked for before
+            each.marks = each.marks - {LOCAL, DATA_DEPENDENT} | {COLLECTIVE_RESULT}  # `item`, if it was asked for before
 
 
-def cause_of(one: Process, two: Process) -> Step | None:
+def cause_of(one: SimulatedThread, two: SimulatedThread) -> TraceStep | None:
     """Where the two ranks took different ways: the last such place since they were together, or else the last of all.
 
     A branch that both came to and left on different ways tells most. Next is one that only one of them came to.
     """
-    own, other = ([each for each in mine.partings if each not in theirs.partings] for mine, theirs in ((one, two), (two, one)))
+    own, other = (
+        [each for each in mine.divergences if each not in theirs.divergences] for mine, theirs in ((one, two), (two, one))
+    )
     met = {(place, step.file, step.line) for place, step in other}
     facing = [(place, step) for place, step in own if (place, step.file, step.line) in met]
-    together = min(one.collectives, two.collectives) - 1
+    together = min(one.num_collectives, two.num_collectives) - 1
     for chosen in (facing, [*own, *other]):
         late = [each for each in chosen if each[0] >= together]
         if late:

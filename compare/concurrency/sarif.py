@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from compare.concurrency.findings import RULES, Finding, Step
+from compare.concurrency.findings import RULES, ConcurrencyFinding, TraceStep
 
 VERSION = "2.1.0"
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
-def document(findings: Sequence[Finding], suppressed: Sequence[tuple[Finding, str]], version: str) -> dict[str, Any]:
+def document(
+    findings: Sequence[ConcurrencyFinding], suppressed: Sequence[tuple[ConcurrencyFinding, str]], version: str
+) -> dict[str, Any]:
     """A SARIF log of one run. Suppressed findings are in it, with their reasons."""
     names = list(RULES)
     results = [_result(each, names) for each in findings]
@@ -23,7 +25,7 @@ def document(findings: Sequence[Finding], suppressed: Sequence[tuple[Finding, st
     rules = [
         {
             "id": name,
-            "shortDescription": {"text": rule.says},
+            "shortDescription": {"text": rule.description},
             "defaultConfiguration": {"level": rule.severity},
         }
         for name, rule in RULES.items()
@@ -32,15 +34,15 @@ def document(findings: Sequence[Finding], suppressed: Sequence[tuple[Finding, st
     return {"$schema": SCHEMA, "version": VERSION, "runs": [{"tool": {"driver": driver}, "results": results}]}
 
 
-def _result(finding: Finding, names: Sequence[str]) -> dict[str, Any]:
+def _result(finding: ConcurrencyFinding, names: Sequence[str]) -> dict[str, Any]:
     made: dict[str, Any] = {
         "ruleId": finding.rule,
         "ruleIndex": names.index(finding.rule),
         "level": "note" if finding.condition is not None else finding.severity,
-        "message": {"text": finding.says},
+        "message": {"text": finding.message},
         "locations": [_location(finding.file, finding.line)],
     }
-    also = sorted(finding.also - {(finding.file, finding.line)})
+    also = sorted(finding.related_locations - {(finding.file, finding.line)})
     if also:
         made["relatedLocations"] = [{"id": place, **_location(*each)} for place, each in enumerate(also, 1)]
     flows = [{"id": who, "locations": [{"location": _step(each)} for each in steps]} for who, steps in finding.paths if steps]
@@ -62,5 +64,5 @@ def _uri(file: str, here: Path) -> str:
     return quote(path.relative_to(root).as_posix()) if path.is_relative_to(root) else path.as_uri()
 
 
-def _step(step: Step) -> dict[str, Any]:
+def _step(step: TraceStep) -> dict[str, Any]:
     return {**_location(step.file, step.line), "message": {"text": step.says or "here"}}

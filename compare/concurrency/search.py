@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from compare.concurrency import verdicts
 from compare.concurrency.execution import Execution
-from compare.concurrency.findings import Finding, Step
+from compare.concurrency.findings import ConcurrencyFinding, TraceStep
 from compare.concurrency.program import Program, Root, bound, last_name
-from compare.concurrency.state import Budget, Cut, Path
+from compare.concurrency.state import SearchBudget, SearchLimitReached, DecisionPath
 from compare.core import wording
 
 UNUSUAL = 2
@@ -23,13 +23,13 @@ _MOST_RANKS = 4
 class Searched:
     """What a search has found, and what it has left out."""
 
-    findings: list[Finding] = field(default_factory=list[Finding])
+    findings: list[ConcurrencyFinding] = field(default_factory=list[ConcurrencyFinding])
     roots: int = 0
     executions: int = 0
     nodes: int = 0
     first: int | None = None
     """Nodes until the first finding."""
-    assumed: dict[Step, bool] = field(default_factory=dict[Step, bool])
+    assumed: dict[TraceStep, bool] = field(default_factory=dict[TraceStep, bool])
     """Unknown decision of ranks: whether it was always taken to be the same on all."""
     left: list[str] = field(default_factory=list[str])
     """What was not explored, and why."""
@@ -45,7 +45,7 @@ def search(program: Program, *, nodes: int, seconds: float, unusual: int = UNUSU
         prune: skip branches and loops in which nothing happens that others notice.
     """
     found = Searched(left=list(program.unread))
-    everything = Budget(10**12, seconds)
+    everything = SearchBudget(10**12, seconds)
     entered: set[int] = set()
     taken: dict[ast.ClassDef, list[object]] = defaultdict(list)
     roots = program.roots()
@@ -57,7 +57,7 @@ def search(program: Program, *, nodes: int, seconds: float, unusual: int = UNUSU
             found.left.append(f"{root.title}: not begun: {seconds:g} s (--search-seconds)")
             continue
         found.roots += 1
-        own = Budget(nodes, max(everything.seconds_left, 0.0), of_all=seconds)
+        own = SearchBudget(nodes, max(everything.seconds_left, 0.0), total_seconds=seconds)
         _explore(program, root, own, found, entered, taken, most_unusual=unusual, prune=prune)
         found.nodes += own.visited
     for of_class, locks in taken.items():
@@ -69,7 +69,7 @@ def search(program: Program, *, nodes: int, seconds: float, unusual: int = UNUSU
 def _explore(
     program: Program,
     root: Root,
-    budget: Budget,
+    budget: SearchBudget,
     found: Searched,
     entered: set[int],
     taken: dict[ast.ClassDef, list[object]],
@@ -85,13 +85,13 @@ def _explore(
     while any(levels):
         level = next(place for place, level in enumerate(levels) if level)
         prefix, (unusual, doubtful) = levels[level].pop(), divmod(level, 2)
-        path = Path(prefix)
+        path = DecisionPath(prefix)
         execution: Execution | None = None
         try:
             execution = Execution(program, path, budget, root, ranks, prune=prune)
             execution.run()
             findings = verdicts.judge(execution)
-        except Cut as spent:
+        except SearchLimitReached as spent:
             why.append(str(spent))
             break
         except RecursionError:
@@ -102,21 +102,21 @@ def _explore(
             break
         finally:
             if execution is not None:
-                entered |= execution.entered
-                shortened |= execution.shortened
-                for step, same in execution.assumed.items():
+                entered |= execution.entered_functions
+                shortened |= execution.truncated_loops
+                for step, same in execution.assumptions.items():
                     found.assumed[step] = same and found.assumed.get(step, True)
                 if root.of_class is not None:
-                    taken[root.of_class] += execution.locks_taken
+                    taken[root.of_class] += execution.lock_acquisitions
         found.executions += 1
         found.findings += findings
         if findings and found.first is None:
             found.first = found.nodes + budget.visited
-        decisions = [chosen for chosen, _ in path.taken]
+        decisions = [chosen for chosen, _ in path.decisions]
         for place in range(len(prefix), len(decisions)):
-            for other in range(1, path.taken[place][1]):
+            for other in range(1, path.decisions[place][1]):
                 if unusual + 1 <= most_unusual:
-                    doubts = doubtful or place in path.doubts
+                    doubts = doubtful or place in path.data_dependent
                     levels[2 * (unusual + 1) + doubts].append((*decisions[:place], other))
                 else:
                     why.append(f"executions with more than {wording.count(most_unusual, 'unusual decision')} left out")
@@ -147,9 +147,9 @@ def _ranks(root: Root) -> int:
     return min(largest + 1, _MOST_RANKS)
 
 
-def distinct(findings: Sequence[Finding]) -> list[Finding]:
+def distinct(findings: Sequence[ConcurrencyFinding]) -> list[ConcurrencyFinding]:
     """Each finding once: the first of those that say the same of overlapping places."""
-    kept: list[Finding] = []
+    kept: list[ConcurrencyFinding] = []
     family = {
         "collective-order": "collective-missing",
         "collective-group": "collective-missing",
@@ -158,8 +158,8 @@ def distinct(findings: Sequence[Finding]) -> list[Finding]:
     for each in findings:
         own = family.get(each.rule, each.rule)
         if not any(
-            (family.get(one.rule, one.rule) == own and (each.file, each.line) in one.places)
-            or (one.places == each.places and one.rule == each.rule)
+            (family.get(one.rule, one.rule) == own and (each.file, each.line) in one.locations)
+            or (one.locations == each.locations and one.rule == each.rule)
             for one in kept
         ):
             kept.append(each)

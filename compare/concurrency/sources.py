@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.spec import SpecError
-from compare.concurrency.findings import Suppression, suppressions
+from compare.concurrency.findings import Suppression, parse_suppressions
 from compare.core.wording import shortened
 
-MOST_BYTES = 2_000_000
+MAX_BYTES = 2_000_000
 """Of one file. Longer ones hold data, not code."""
 _SKIPPED = {"__pycache__", "node_modules", "site-packages", "build", "dist"}
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceFile:
     name: str
     """Dotted, as imports of the other files name it."""
     file: str
@@ -30,7 +30,7 @@ class Source:
     is_package: bool = False
 
 
-def read(word: str, unread: list[str] | None = None) -> list[Source]:
+def read(target: str, skipped: list[str] | None = None) -> list[SourceFile]:
     """Parse a file, every file of a folder, or a module by its dotted name.
 
     Args:
@@ -39,67 +39,67 @@ def read(word: str, unread: list[str] | None = None) -> list[Source]:
     Raises:
         SpecError: there is no such path or module, or no file can be read as Python. The message names file and line.
     """
-    path = _located(word)
+    path = _locate(target)
     if path.is_dir():
-        files = sorted(_files(path))
+        files = sorted(_python_files(path))
         if not files:
-            raise SpecError(f"PATH has no Python files. Received: {word!r}. Name a .py file, or a folder that has some.")
+            raise SpecError(f"PATH has no Python files. Received: {target!r}. Name a .py file, or a folder that has some.")
     elif path.suffix != ".py":
-        raise SpecError(f"PATH is not a Python file. Received: {word!r}. Name a .py file, a folder or a module.")
+        raise SpecError(f"PATH is not a Python file. Received: {target!r}. Name a .py file, a folder or a module.")
     else:
         files = [path]
     top = path if path.is_dir() else path.parent
     while (top / "__init__.py").exists() and top.parent != top:  # names begin where the outermost package lies
         top = top.parent
-    found: list[Source] = []
-    for each in files:
+    sources: list[SourceFile] = []
+    for file in files:
         try:
-            found.append(_parsed(each, top))
+            sources.append(_parse(file, top))
         except SpecError as error:
-            if unread is None or not path.is_dir():
+            if skipped is None or not path.is_dir():
                 raise
-            unread.append(str(error).rstrip("."))
-    if not found:
-        raise SpecError(f"{(unread or [''])[0]}.")
-    return found
+            skipped.append(str(error).rstrip("."))
+    if not sources:
+        raise SpecError(f"{(skipped or [''])[0]}.")
+    return sources
 
 
-def _located(word: str) -> Path:
-    path, parts = Path(word), word.split(".")
+def _locate(target: str) -> Path:
+    path, parts = Path(target), target.split(".")
     try:
         if path.exists():
             return path
         for root in [Path.cwd(), *map(Path, filter(None, sys.path))] if all(map(str.isidentifier, parts)) else []:
-            place = root.joinpath(*parts)
-            if (place / "__init__.py").exists():
-                return place
-            if place.with_suffix(".py").exists():
-                return place.with_suffix(".py")
+            candidate = root.joinpath(*parts)
+            if (candidate / "__init__.py").exists():
+                return candidate
+            if candidate.with_suffix(".py").exists():
+                return candidate.with_suffix(".py")
     except (OSError, ValueError):  # too long, or a null byte
         pass
     raise SpecError(
-        f"There is no such path or module. Received: {shortened(word, 200)!r}. Name a .py file, a folder or a module."
+        f"There is no such path or module. Received: {shortened(target, 200)!r}. Name a .py file, a folder or a module."
     )
 
 
-def _files(folder: Path) -> list[Path]:
-    found: list[Path] = []
-    for place, folders, names in os.walk(folder):
+def _python_files(folder: Path) -> list[Path]:
+    files: list[Path] = []
+    for directory, folders, names in os.walk(folder):
         folders[:] = sorted(each for each in folders if each not in _SKIPPED and not each.startswith("."))
-        found += [Path(place, name) for name in names if name.endswith(".py")]
-    return found
+        files += [Path(directory, name) for name in names if name.endswith(".py")]
+    return files
 
 
-def _parsed(path: Path, top: Path) -> Source:
-    name = shown(path)
+def _parse(path: Path, top: Path) -> SourceFile:
+    name = display_path(path)
     if not path.is_file():
         raise SpecError(f"{name} is not a file. Leave it out.")
-    if (size := path.stat().st_size) > MOST_BYTES:
-        limit = f"At most {MOST_BYTES:,} bytes of a file are read. Leave it out."
+    if (size := path.stat().st_size) > MAX_BYTES:
+        limit = f"At most {MAX_BYTES:,} bytes of a file are read. Leave it out."
         raise SpecError(f"{name}:1: this file is too large. Received: {size:,} bytes. {limit}")
     try:
-        with path.open("rb") as opened:
-            raw = opened.read()
+        with path.open("rb") as file:
+            raw = file.read()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of odd escapes in other people's text
             tree = ast.parse(raw, str(path))
@@ -107,7 +107,7 @@ def _parsed(path: Path, top: Path) -> Source:
         for line in raw.splitlines()[:2]:
             if b"coding" in line and b"latin-1" in line:
                 encoding = "latin-1"
-        comments = suppressions(raw.decode(encoding, errors="replace"))
+        comments = parse_suppressions(raw.decode(encoding, errors="replace"))
     except SyntaxError as error:
         raise SpecError(
             f"{name}:{error.lineno or 1}: this is not valid Python ({error.msg}). Mend it, or leave it out."
@@ -120,10 +120,10 @@ def _parsed(path: Path, top: Path) -> Source:
         raise SpecError(f"{name} cannot be read ({error.strerror}).") from None
     parts = path.relative_to(top).with_suffix("").parts if path.is_relative_to(top) else (path.stem,)
     is_package = parts[-1] == "__init__"
-    return Source(".".join(parts[:-1] if is_package else parts), name, tree, comments, is_package)
+    return SourceFile(".".join(parts[:-1] if is_package else parts), name, tree, comments, is_package)
 
 
-def shown(path: Path) -> str:
+def display_path(path: Path) -> str:
     """A path as findings show it: below this folder if it lies there."""
     try:
         return path.resolve().relative_to(Path.cwd()).as_posix()

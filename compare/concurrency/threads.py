@@ -11,17 +11,17 @@ from typing import Any
 from compare.concurrency import meanings
 from compare.concurrency.calls import Calls
 from compare.concurrency.evaluation import length
-from compare.concurrency.findings import Finding
-from compare.concurrency.state import Item, Operation, Process, System
+from compare.concurrency.findings import ConcurrencyFinding
+from compare.concurrency.state import QueueItem, PendingOperation, SimulatedThread, OsProcess
 from compare.concurrency.values import (
-    ITEM,
+    DATA_ITEM,
     LARGE,
     NONE,
     Const,
-    Counted,
+    RangeValue,
     Function,
-    Sequenced,
-    Thing,
+    SequenceValue,
+    SyncObject,
     Unknown,
     Value,
     truth,
@@ -38,13 +38,13 @@ class Threads(Calls):
     """Operations on the things that threads share."""
 
     def thing(
-        self, process: Process, dotted: str, values: Sequence[Value], words: Words, marks: frozenset[Any]
-    ) -> Thing | None:
+        self, process: SimulatedThread, dotted: str, values: Sequence[Value], words: Words, marks: frozenset[Any]
+    ) -> SyncObject | None:
         """A new lock, queue, thread or other thing. None: the class makes none."""
         if (found := meanings.thing(dotted)) is None:
             return None
         kind, flags = found
-        made = Thing(kind=kind, site=process.site if process.frames else ("", 0, 0), flags=flags)
+        made = SyncObject(kind=kind, site=process.site if process.frames else ("", 0, 0), flags=flags)
 
         def given(place: int, name: str) -> Value | None:
             return words.get(name, values[place] if place < len(values) else None)
@@ -53,29 +53,29 @@ class Threads(Calls):
             case "queue":
                 size = given(0, "maxsize")
                 made.size = size.value if isinstance(size, Const) and isinstance(size.value, int) and size.value > 0 else None
-                made.is_open = isinstance(size, Unknown) and "process" in flags
+                made.has_escaped = isinstance(size, Unknown) and "process" in flags
                 if isinstance(size, Unknown):
                     made.size = 2  # a bound that is not known
-                self.room += made.size or 0
+                self.queue_capacity += made.size or 0
             case "semaphore":
                 count = given(0, "value")
                 made.count = count.value if isinstance(count, Const) and isinstance(count.value, int) else 1
-                made.is_open = isinstance(count, Unknown)
+                made.has_escaped = isinstance(count, Unknown)
             case "barrier":
                 parties = given(0, "parties")
                 made.size = parties.value if isinstance(parties, Const) and isinstance(parties.value, int) else None
-                made.is_open = made.size is None
+                made.has_escaped = made.size is None
             case "condition":
                 lock = given(0, "lock")
-                own = Thing(kind="lock", site=made.site, flags=flags | {"reentrant"}, name="condition")
-                made.target = lock if isinstance(lock, Thing) else own
+                own = SyncObject(kind="lock", site=made.site, flags=flags | {"reentrant"}, name="condition")
+                made.target = lock if isinstance(lock, SyncObject) else own
             case "pool":
                 size = given(0, "max_workers")
                 made.size = size.value if isinstance(size, Const) and isinstance(size.value, int) else None
             case "thread" | "timer":
                 made.target = words.get("target", values[1] if kind == "timer" and len(values) > 1 else None)
                 given_args = words.get("args")
-                made.arguments = list(given_args.items) if isinstance(given_args, Sequenced) else []
+                made.arguments = list(given_args.items) if isinstance(given_args, SequenceValue) else []
                 name = words.get("name")
                 made.name = str(name.value) if isinstance(name, Const) and name.value else ""
                 if truth(words.get("daemon", Const(False))):
@@ -84,13 +84,13 @@ class Threads(Calls):
                 if kind == "timer":
                     self.escape([made.target])
                 if made.target is None and "target" not in words:
-                    made.is_open = True
+                    made.has_escaped = True
             case _:
                 pass
         return made
 
     def use_thing(
-        self, process: Process, thing: Thing, name: str, values: Sequence[Value], words: Words, deliver: Deliver
+        self, process: SimulatedThread, thing: SyncObject, name: str, values: Sequence[Value], words: Words, deliver: Deliver
     ) -> bool:
         """Do what a method of a thing does. False: it is unknown."""
 
@@ -101,7 +101,7 @@ class Threads(Calls):
             says: str, ready: Callable[[], bool], act: Callable[[], Value], expire: Callable[[], None] | None = None,
             *, patient: bool = False,
         ) -> bool:  # fmt: skip
-            self.wait(process, Operation(says, ready, act, thing, expire, thing.kind, patient), deliver)
+            self.wait(process, PendingOperation(says, ready, act, thing, expire, thing.kind, patient), deliver)
             return True
 
         title = thing.title
@@ -115,27 +115,27 @@ class Threads(Calls):
                 deliver(NONE)
             case "condition", ("wait" | "wait_for"):
                 lock = thing.target
-                assert isinstance(lock, Thing)
+                assert isinstance(lock, SyncObject)
                 if name == "wait_for" or lock.owner is not process:
-                    process.after(thing.clock)
+                    process.merge_clock(thing.clock)
                     deliver(Unknown())
                     return True
                 thing.items.append(process)
-                count, held = lock.count, [each for each in process.held if each[0] is lock]
-                process.held = [each for each in process.held if each[0] is not lock]
+                count, held = lock.count, [each for each in process.held_locks if each[0] is lock]
+                process.held_locks = [each for each in process.held_locks if each[0] is not lock]
                 lock.owner, lock.count = None, 0
 
                 def wake() -> Value:
                     lock.owner, lock.count = process, count
-                    process.held += held
-                    process.after(thing.clock)
+                    process.held_locks += held
+                    process.merge_clock(thing.clock)
                     return Unknown()
 
                 def expire() -> None:
                     if process in thing.items:
                         thing.items.remove(process)
                     free = lambda: lock.owner is None  # noqa: E731
-                    self.wait(process, Operation(f"waits for {lock.title}", free, wake, lock, kind="lock"), deliver)
+                    self.wait(process, PendingOperation(f"waits for {lock.title}", free, wake, lock, kind="lock"), deliver)
 
                 timed = given(0, "timeout") is not None
                 ready = lambda: process not in thing.items and lock.owner is None  # noqa: E731
@@ -145,7 +145,7 @@ class Threads(Calls):
                 thing.items = [] if name == "notify_all" else thing.items[1:]
                 deliver(NONE)
             case "event", "set":
-                process.note(f"sets {title}")
+                process.record(f"sets {title}")
                 thing.is_set = True
                 _merge(thing, process)
                 deliver(NONE)
@@ -154,17 +154,17 @@ class Threads(Calls):
                 deliver(NONE)
             case "event", ("is_set" | "isSet"):
                 if thing.is_set:
-                    process.after(thing.clock)
+                    process.merge_clock(thing.clock)
                 deliver(Const(thing.is_set))
             case "event", "wait":
 
                 def happened() -> Value:
-                    process.after(thing.clock)
+                    process.merge_clock(thing.clock)
                     return Const(True)
 
                 timed = given(0, "timeout") is not None
                 if timed and not thing.is_set and _in_a_test(process) and not self.path.choose(2):
-                    process.note(f"waits for {title} until its time runs out")
+                    process.record(f"waits for {title} until its time runs out")
                     deliver(Const(False))  # what the loop does between two waits is usually done
                     return True
                 return wait(
@@ -175,11 +175,11 @@ class Threads(Calls):
                 def put() -> Value:
                     value = values[0] if values else Unknown()
                     if isinstance(value, Unknown):
-                        value = replace(value, marks=value.marks | {ITEM})
-                    process.note(f"puts into {title}")
-                    item = Item(value, process.tick(), self.size_of(process, value))
+                        value = replace(value, marks=value.marks | {DATA_ITEM})
+                    process.record(f"puts into {title}")
+                    item = QueueItem(value, process.advance_clock(), self.size_of(process, value))
                     thing.items.append(item)
-                    process.put += [(thing, item)] * ("process" in thing.flags)
+                    process.put_items += [(thing, item)] * ("process" in thing.flags)
                     thing.count += 1
                     return NONE
 
@@ -191,9 +191,9 @@ class Threads(Calls):
             case "queue", ("get" | "get_nowait"):
 
                 def get() -> Value:
-                    item: Item = thing.items.pop(0)
-                    process.note(f"gets from {title}")
-                    process.after(item.clock)
+                    item: QueueItem = thing.items.pop(0)
+                    process.record(f"gets from {title}")
+                    process.merge_clock(item.clock)
                     self._judge_join(process, thing, item)
                     return item.value
 
@@ -212,7 +212,7 @@ class Threads(Calls):
             case "queue", "join":
 
                 def drained() -> Value:
-                    process.after(thing.clock)
+                    process.merge_clock(thing.clock)
                     return NONE
 
                 return wait(f"waits until {title} is done", lambda: thing.count <= 0, drained)
@@ -229,7 +229,7 @@ class Threads(Calls):
                 _merge(thing, process)
 
                 def passed() -> Value:
-                    process.after(thing.clock)
+                    process.merge_clock(thing.clock)
                     return Unknown()
 
                 timed = given(0, "timeout") is not None
@@ -260,7 +260,8 @@ class Threads(Calls):
                 deliver(self._submit(process, thing, values[0], values[1:]))
             case "pool", "map" if values:
                 made = [
-                    self._submit(process, thing, values[0], [Unknown(marks=frozenset([ITEM]))]) for _ in range(_TASKS_OF_MAP)
+                    self._submit(process, thing, values[0], [Unknown(marks=frozenset([DATA_ITEM]))])
+                    for _ in range(_TASKS_OF_MAP)
                 ]
                 return wait(
                     f"waits for the tasks of {title}",
@@ -280,7 +281,7 @@ class Threads(Calls):
                 timed = given(0, "timeout") is not None
 
                 def result() -> Value:
-                    process.after(thing.clock)
+                    process.merge_clock(thing.clock)
                     return thing.target or Unknown()
 
                 return wait(
@@ -295,8 +296,10 @@ class Threads(Calls):
                 return False
         return True
 
-    def acquire(self, process: Process, thing: Thing, deliver: Deliver, *, by_acquire: bool, gives_up: bool = False) -> None:
-        lock = thing.target if thing.kind == "condition" and isinstance(thing.target, Thing) else thing
+    def acquire(
+        self, process: SimulatedThread, thing: SyncObject, deliver: Deliver, *, by_acquire: bool, gives_up: bool = False
+    ) -> None:
+        lock = thing.target if thing.kind == "condition" and isinstance(thing.target, SyncObject) else thing
         title = thing.title
 
         def ready() -> bool:
@@ -305,24 +308,24 @@ class Threads(Calls):
             return lock.owner is None or (lock.owner is process and "reentrant" in lock.flags)
 
         def act() -> Value:
-            step = process.note(f"takes {title}")
+            step = process.record(f"takes {title}")
             if lock.kind == "semaphore":
                 lock.count -= 1
                 return Const(True)
-            others = [each for each in process.held if each[0] is not lock]
+            others = [each for each in process.held_locks if each[0] is not lock]
             for held, where, _ in others:
                 every = frozenset(id(each) for each, _, _ in others)
-                self.locks_taken.append((held, lock, process, where, step, every))
+                self.lock_acquisitions.append((held, lock, process, where, step, every))
             lock.owner = process
             lock.count += 1
-            process.held.append((lock, step, by_acquire))
+            process.held_locks.append((lock, step, by_acquire))
             return Const(True) if by_acquire else thing
 
         failed = (lambda: deliver(Const(False))) if gives_up else None
-        self.wait(process, Operation(f"waits for {title}", ready, act, lock, failed, kind=lock.kind), deliver)
+        self.wait(process, PendingOperation(f"waits for {title}", ready, act, lock, failed, kind=lock.kind), deliver)
 
-    def release(self, process: Process, thing: Thing) -> None:
-        lock = thing.target if thing.kind == "condition" and isinstance(thing.target, Thing) else thing
+    def release(self, process: SimulatedThread, thing: SyncObject) -> None:
+        lock = thing.target if thing.kind == "condition" and isinstance(thing.target, SyncObject) else thing
         if lock.kind == "semaphore":
             lock.count += 1
             return
@@ -332,40 +335,40 @@ class Threads(Calls):
             lock.owner = None
             for each in (owner, process):
                 if each is not None:
-                    each.held = [held for held in each.held if held[0] is not lock]
+                    each.held_locks = [held for held in each.held_locks if held[0] is not lock]
 
-    def _start(self, process: Process, thing: Thing) -> None:
+    def _start(self, process: SimulatedThread, thing: SyncObject) -> None:
         name = thing.name or _target_name(thing.target) or f"thread of line {thing.site[1]}"
-        system = process.system
+        system = process.os_process
         values = thing.arguments
         if "process" in thing.flags:
-            if not (system.spawns or "spawn" in thing.flags):
+            if not (system.uses_spawn or "spawn" in thing.flags):
                 self.forks(process)
-            system = self.child(process.system, values)
-        if any(each.name == name for each in self.processes):
-            name += f" ({sum(each.name.startswith(name) for each in self.processes) + 1})"
+            system = self.child(process.os_process, values)
+        if any(each.name == name for each in self.threads):
+            name += f" ({sum(each.name.startswith(name) for each in self.threads) + 1})"
         daemon = "daemon" in thing.flags
         thing.owner = self.begin(process, thing.target, values, name, system, daemon=daemon)
-        thing.owner.thing = thing
+        thing.owner.sync_object = thing
         if thing.owner.ended:
-            thing.owner.cut = thing.is_open or not isinstance(thing.target, Function)
+            thing.owner.is_abandoned = thing.has_escaped or not isinstance(thing.target, Function)
 
-    def child(self, system: System, values: Sequence[Value]) -> System:
+    def child(self, system: OsProcess, values: Sequence[Value]) -> OsProcess:
         """The system of a process that this one starts. A first argument that is a number is its rank."""
-        rank = system.children
+        rank = system.num_children
         if values and isinstance(values[0], Const) and isinstance(values[0].value, int):
             rank = values[0].value
-        system.children += 1
-        return System(rank, spawns=system.spawns)
+        system.num_children += 1
+        return OsProcess(rank, uses_spawn=system.uses_spawn)
 
-    def forks(self, process: Process) -> None:
+    def forks(self, process: SimulatedThread) -> None:
         """Report a fork beside other threads."""
-        others = [each for each in self.threads_of(process.system) if each is not process and not each.cut]
+        others = [each for each in self.live_threads(process.os_process) if each is not process and not each.is_abandoned]
         if not others:
             return
-        step = process.note("forks")
+        step = process.record("forks")
         self.findings.append(
-            Finding(
+            ConcurrencyFinding(
                 "fork-after-threads",
                 step.file,
                 step.line,
@@ -375,25 +378,25 @@ class Threads(Calls):
             )
         )
 
-    def _submit(self, process: Process, pool: Thing, function: Value, values: Sequence[Value]) -> Thing:
+    def _submit(self, process: SimulatedThread, pool: SyncObject, function: Value, values: Sequence[Value]) -> SyncObject:
         task = len(pool.items) + 1
-        future = Thing(kind="future", site=pool.site, name=f"task {task}")
+        future = SyncObject(kind="future", site=pool.site, name=f"task {task}")
         name = f"task {task} of {pool.title}"
-        future.owner = self.begin(process, function, values, name, process.system, daemon=False)
-        future.owner.thing = future
+        future.owner = self.begin(process, function, values, name, process.os_process, daemon=False)
+        future.owner.sync_object = future
         if future.owner.frames:
             bottom = future.owner.frames[0]
             bottom.on_return = functools.partial(setattr, future, "target")
         if pool.size is not None:
-            future.owner.queued = pool
+            future.owner.full_pool = pool
         pool.items.append(future)
         return future
 
-    def size_of(self, process: Process, value: Value) -> int | None:
+    def size_of(self, process: SimulatedThread, value: Value) -> int | None:
         """About how many bytes all turns of the loops around a `put` put together. None: not known, and perhaps many."""
         size = _bytes(value)
         for frame in process.frames:
-            if frame.visits[frame.now] > 1 and not frame.loops:
+            if frame.visits[frame.current_node] > 1 and not frame.loops:
                 return None  # `while`
             for node in frame.graph.nodes:
                 if node.kind == "iter" and id(node.tree) in frame.loops:
@@ -403,18 +406,20 @@ class Threads(Calls):
                     size *= turns.value
         return size
 
-    def _judge_join(self, process: Process, queue: Thing, item: Item) -> None:
+    def _judge_join(self, process: SimulatedThread, queue: SyncObject, item: QueueItem) -> None:
         """Report an item that is read only after the end of the process that has put it there."""
-        if item.joined is None or not process.seen(*item.joined[:2]):
+        if item.joined_before_read is None or not process.has_observed(*item.joined_before_read[:2]):
             return
-        step, putter = item.joined[2], next(each for each in self.processes if (queue, item) in each.put)
+        step, putter = item.joined_before_read[2], next(each for each in self.threads if (queue, item) in each.put_items)
         says = (
             f"{process.name} waits for the end of {putter.name} before it reads {queue.title}. {putter.name} does not end if a "
             "pipe is too small for what lies there (64 KiB). Read the queue first."
         )
         paths = [(each.name, each.trace[-12:]) for each in (putter, process)]
-        here = process.here()
-        self.findings.append(Finding("queue-join", step.file, step.line, says, paths, frozenset({(here.file, here.line)})))
+        here = process.current_step()
+        self.findings.append(
+            ConcurrencyFinding("queue-join", step.file, step.line, says, paths, frozenset({(here.file, here.line)}))
+        )
 
     @staticmethod
     def is_large(size: int | None) -> bool:
@@ -422,23 +427,29 @@ class Threads(Calls):
         return size is None or size > _PIPE_BYTES
 
     @staticmethod
-    def _ended(process: Process, things: Sequence[Thing], *, forever: bool = True) -> Callable[[], Value]:
+    def _ended(process: SimulatedThread, things: Sequence[SyncObject], *, forever: bool = True) -> Callable[[], Value]:
         def act() -> Value:
             for each in things:
-                process.after(each.clock)
-                owner: Process = each.owner
-                left = [(queue, item) for queue, item in owner.put if item in queue.items and "cancelled" not in queue.flags]
-                if forever and owner.system is not process.system and any(Threads.is_large(item.size) for _, item in left):
+                process.merge_clock(each.clock)
+                owner: SimulatedThread = each.owner
+                left = [
+                    (queue, item) for queue, item in owner.put_items if item in queue.items and "cancelled" not in queue.flags
+                ]
+                if (
+                    forever
+                    and owner.os_process is not process.os_process
+                    and any(Threads.is_large(item.num_bytes) for _, item in left)
+                ):
                     for _, item in left:
-                        item.joined = process.number, process.clock.get(process.number, 0), process.here()
-            return Sequenced([each.target or Unknown() for each in things], exact=False)
+                        item.joined_before_read = process.number, process.clock.get(process.number, 0), process.current_step()
+            return SequenceValue([each.target or Unknown() for each in things], exact=False)
 
         return act
 
 
-def _merge(thing: Thing, process: Process) -> None:
+def _merge(thing: SyncObject, process: SimulatedThread) -> None:
     """What the process has done happened before those who see the thing."""
-    for number, count in process.tick().items():
+    for number, count in process.advance_clock().items():
         thing.clock[number] = max(count, thing.clock.get(number, 0))
 
 
@@ -451,12 +462,12 @@ def _gives_up(name: str, block: Value | None, timeout: Value | None) -> bool:
 def _bytes(value: Value) -> int | None:
     """About how many bytes a value has on its way to another process. None: not known, and perhaps many."""
     sizes: list[int | None] = [8]
-    if LARGE in value.marks or not isinstance(value, Const | Sequenced | Counted | Unknown):
+    if LARGE in value.marks or not isinstance(value, Const | SequenceValue | RangeValue | Unknown):
         return None
     match value:
-        case Sequenced():
+        case SequenceValue():
             sizes += map(_bytes, value.items)
-        case Counted():
+        case RangeValue():
             sizes.append(3 * value.stop.value if isinstance(value.stop, Const) and isinstance(value.stop.value, int) else None)
         case Unknown() if value.shape is not None:
             sizes.append(4 * math.prod(value.shape))
@@ -467,11 +478,11 @@ def _bytes(value: Value) -> int | None:
     return None if None in sizes else sum(each for each in sizes if each is not None)
 
 
-def _in_a_test(process: Process) -> bool:
+def _in_a_test(process: SimulatedThread) -> bool:
     """Whether a call is the test of a loop that has only begun to turn."""
     frame = process.frame
-    after = frame.graph.nodes[frame.place]
-    return after.kind == "branch" and id(after.tree) in frame.graph.tests and frame.visits[frame.now] <= _TURNS
+    after = frame.graph.nodes[frame.next_node]
+    return after.kind == "branch" and id(after.tree) in frame.graph.tests and frame.visits[frame.current_node] <= _TURNS
 
 
 def _target_name(target: Value | None) -> str:

@@ -12,13 +12,13 @@ LOCAL = "local"
 """Mark: ranks may have different values here."""
 UNEVEN = "uneven"
 """Mark: ranks may have different lengths of this."""
-OWN = "own"
+DATA_DEPENDENT = "own"
 """Mark: ranks may have different values here if their data differ. Weaker than `LOCAL`."""
-UNSURE = "unsure"
+DATA_DEPENDENT_LENGTH = "unsure"
 """Mark: ranks may have different lengths of this if their data differ. Weaker than `UNEVEN`."""
-ALIKE = "alike"
+COLLECTIVE_RESULT = "alike"
 """Mark: a collective had a part in it, so it is no rank's own by its name alone."""
-ITEM = "item"
+DATA_ITEM = "item"
 """Mark: an item of data, so it is neither None nor a sentinel."""
 DDP = "ddp"
 """Mark: the value comes from a model whose gradients are exchanged in backward()."""
@@ -69,7 +69,7 @@ class Lib(Value):
 
 
 @dataclass(eq=False)
-class Sequenced(Value):
+class SequenceValue(Value):
     """A list or tuple. If `exact`, these are all its items."""
 
     items: list[Value] = field(default_factory=list[Value])
@@ -77,7 +77,7 @@ class Sequenced(Value):
 
 
 @dataclass(eq=False)
-class Counted(Value):
+class RangeValue(Value):
     """A range from 0, or an unknown number of items."""
 
     stop: Value | None = None
@@ -92,7 +92,7 @@ class Function(Value):
     receiver: Value | None = None
     owner: Any = None
     """The class of a method."""
-    preset: list[Value] = field(default_factory=list[Value])
+    bound_arguments: list[Value] = field(default_factory=list[Value])
     """First arguments, of functools.partial."""
 
 
@@ -105,13 +105,13 @@ class Class(Value):
 
 @dataclass(eq=False)
 class Instance(Value):
-    of: Class | None = None
+    class_value: Class | None = None
     attributes: dict[str, Value] = field(default_factory=dict[str, Value])
     site: tuple[str, int, int] = ("", 0, 0)
 
 
 @dataclass(eq=False)
-class Thing(Value):
+class SyncObject(Value):
     """A lock, queue, event, thread or another thing that one waits for."""
 
     kind: str = ""
@@ -132,7 +132,7 @@ class Thing(Value):
     target: Value | None = None
     """thread: what it runs. condition: its lock."""
     arguments: list[Value] = field(default_factory=list[Value])
-    is_open: bool = False
+    has_escaped: bool = False
     """Code that is not read may use it too."""
     flags: frozenset[str] = frozenset()
     """daemon, process, spawn, reentrant, cancelled."""
@@ -146,7 +146,7 @@ class Thing(Value):
 class Method(Value):
     """A method of a value that is no instance of a class of the package."""
 
-    of: Value = field(default_factory=Value)
+    receiver: Value = field(default_factory=Value)
     name: str = ""
 
 
@@ -155,126 +155,136 @@ NONE = Const(None)
 
 def marks_of(values: Iterable[Value | None]) -> Marks:
     """What a result inherits: all marks but those of containers and items."""
-    found: set[Any] = set()
-    for each in values:
-        if each is not None:
-            found |= each.marks
-            if isinstance(each, Sequenced):
-                found |= marks_of(each.items[:8])
-            if isinstance(each, Counted) and each.stop is not None and LOCAL in each.stop.marks:
-                found.add(UNEVEN)
-    return frozenset(found - {ITEM})
+    marks: set[Any] = set()
+    for value in values:
+        if value is not None:
+            marks |= value.marks
+            if isinstance(value, SequenceValue):
+                marks |= marks_of(value.items[:8])
+            if isinstance(value, RangeValue) and value.stop is not None and LOCAL in value.stop.marks:
+                marks.add(UNEVEN)
+    return frozenset(marks - {DATA_ITEM})
 
 
 def truth(value: Value) -> bool | None:
     """Whether it is true. None: unknown."""
     if isinstance(value, Const):
         return bool(value.value)
-    if isinstance(value, Sequenced) and value.exact:
+    if isinstance(value, SequenceValue) and value.exact:
         return bool(value.items)
-    if isinstance(value, (Instance, Thing, Function, Class)):
+    if isinstance(value, (Instance, SyncObject, Function, Class)):
         return True
     return None
 
 
-_BINARY: dict[type, Callable[[Any, Any], Any]] = {
+_BINARY_OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.BitXor: operator.xor, ast.BitAnd: operator.and_,
     ast.BitOr: operator.or_,
 }  # fmt: skip
-_COMPARE: dict[type, Callable[[Any, Any], Any]] = {
+_COMPARISONS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
     ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not,
 }  # fmt: skip
-_LARGEST = 10**6
-_LONGEST = 64
+_MAX_NUMBER = 10**6
+_MAX_LENGTH = 64
 
 
 def binary(operation: ast.operator, left: Value, right: Value) -> Value:
     """The result of a binary operation: computed if both are small numbers or short texts."""
     marks = marks_of([left, right])
-    if isinstance(left, Const) and isinstance(right, Const) and _small(left.value) and _small(right.value):
+    if isinstance(left, Const) and isinstance(right, Const) and _is_small(left.value) and _is_small(right.value):
         try:
-            value = _BINARY[type(operation)](left.value, right.value)
+            value = _BINARY_OPERATORS[type(operation)](left.value, right.value)
         except (KeyError, ArithmeticError, TypeError, ValueError):
             return Unknown(marks=marks)
-        if _small(value):
+        if _is_small(value):
             return Const(value, marks=marks)
-    if isinstance(left, Sequenced) and isinstance(right, Sequenced) and isinstance(operation, ast.Add):
-        return Sequenced([*left.items, *right.items], left.exact and right.exact, marks=marks)
-    times = right.value if isinstance(right, Const) and isinstance(right.value, int) else -1
-    if isinstance(operation, ast.Mult) and isinstance(left, Sequenced) and 0 <= times * len(left.items) <= _LONGEST:
-        return Sequenced(left.items * times, left.exact, marks=marks)
-    repeated = left if isinstance(right, Const) else right
-    many = isinstance(repeated, Sequenced) or (isinstance(repeated, Const) and isinstance(repeated.value, (str, bytes)))
-    return Unknown(marks=marks | {LARGE} if many and isinstance(operation, ast.Mult) else marks)
+    if isinstance(left, SequenceValue) and isinstance(right, SequenceValue) and isinstance(operation, ast.Add):
+        return SequenceValue([*left.items, *right.items], left.exact and right.exact, marks=marks)
+    repetitions = right.value if isinstance(right, Const) and isinstance(right.value, int) else -1
+    if (
+        isinstance(operation, ast.Mult)
+        and isinstance(left, SequenceValue)
+        and 0 <= repetitions * len(left.items) <= _MAX_LENGTH
+    ):
+        return SequenceValue(left.items * repetitions, left.exact, marks=marks)
+    sequence = left if isinstance(right, Const) else right
+    is_sequence = isinstance(sequence, SequenceValue) or (
+        isinstance(sequence, Const) and isinstance(sequence.value, (str, bytes))
+    )
+    return Unknown(marks=marks | {LARGE} if is_sequence and isinstance(operation, ast.Mult) else marks)
 
 
-def _small(value: Any) -> bool:
+def _is_small(value: Any) -> bool:
     if isinstance(value, (int, float)):
-        return abs(value) <= _LARGEST
+        return abs(value) <= _MAX_NUMBER
     return isinstance(value, str) and len(value) <= 1000
 
 
 def compare(operation: ast.cmpop, left: Value, right: Value) -> Value:
     """The result of one comparison."""
     marks = marks_of([left, right])
-    if any(isinstance(each, Const) and (each.value is None or isinstance(each.value, str)) for each in (left, right)):
-        marks -= {OWN}  # a setting, or whether there is one
-    same = isinstance(operation, (ast.Is, ast.Eq))
-    other = isinstance(operation, (ast.IsNot, ast.NotEq))
+    if any(
+        isinstance(operand, Const) and (operand.value is None or isinstance(operand.value, str)) for operand in (left, right)
+    ):
+        marks -= {DATA_DEPENDENT}  # a setting, or whether there is one
+    is_equality = isinstance(operation, (ast.Is, ast.Eq))
+    is_inequality = isinstance(operation, (ast.IsNot, ast.NotEq))
     if isinstance(left, Const) and isinstance(right, Const):
-        function = _COMPARE.get(type(operation))
+        function = _COMPARISONS.get(type(operation))
         if function is not None:
             if isinstance(operation, (ast.Is, ast.IsNot)):
-                function = operator.eq if same else operator.ne
+                function = operator.eq if is_equality else operator.ne
             try:
                 return Const(bool(function(left.value, right.value)), marks=marks)
             except TypeError:
                 return Unknown(marks=marks)
-    if same or other:
-        if left is right and isinstance(left, (Instance, Thing, Class)):
-            return Const(same)
-        for one, two in ((left, right), (right, left)):
-            sentinel = isinstance(two, Instance) or (
-                isinstance(two, Const) and (two.value is None or isinstance(two.value, str))
+    if is_equality or is_inequality:
+        if left is right and isinstance(left, (Instance, SyncObject, Class)):
+            return Const(is_equality)
+        for operand, other_operand in ((left, right), (right, left)):
+            is_sentinel = isinstance(other_operand, Instance) or (
+                isinstance(other_operand, Const) and (other_operand.value is None or isinstance(other_operand.value, str))
             )
-            known = isinstance(one, (Instance, Thing, Function, Class, Sequenced)) or ITEM in one.marks
-            if sentinel and known:
-                return Const(other, marks=marks)
-    if isinstance(operation, (ast.In, ast.NotIn)) and isinstance(right, Sequenced) and isinstance(left, Const):
-        known_items = [each.value for each in right.items if isinstance(each, Const)]
-        if right.exact and len(known_items) == len(right.items):
-            return Const((left.value in known_items) == isinstance(operation, ast.In), marks=marks)
+            is_object = (
+                isinstance(operand, (Instance, SyncObject, Function, Class, SequenceValue)) or DATA_ITEM in operand.marks
+            )
+            if is_sentinel and is_object:
+                return Const(is_inequality, marks=marks)
+    if isinstance(operation, (ast.In, ast.NotIn)) and isinstance(right, SequenceValue) and isinstance(left, Const):
+        constants = [item.value for item in right.items if isinstance(item, Const)]
+        if right.exact and len(constants) == len(right.items):
+            return Const((left.value in constants) == isinstance(operation, ast.In), marks=marks)
     return Unknown(marks=marks)
 
 
 def reachable(roots: Iterable[Value]) -> Iterator[Value]:
     """Every value that code which gets these can reach in six steps."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     level = list(roots)
     for _ in range(6):
-        after: list[Value] = []
+        next_level: list[Value] = []
         for value in level:
-            if id(value) in seen:
+            if id(value) in visited:
                 continue
-            seen.add(id(value))
+            visited.add(id(value))
             yield value
             match value:
-                case Sequenced():
-                    after += value.items
+                case SequenceValue():
+                    next_level += value.items
                 case Instance() | Unknown():
-                    after += value.attributes.values()
+                    next_level += value.attributes.values()
                 case Function():
-                    after += [each for each in (value.receiver, *value.preset) if each is not None]
+                    next_level += [child for child in (value.receiver, *value.bound_arguments) if child is not None]
                     frame = value.closure
                     while frame is not None:
-                        after += frame.names.values()
+                        next_level += frame.names.values()
                         frame = frame.parent
                 case Method():
-                    after.append(value.of)
-                case Thing():
-                    after += [each for each in (value.target, *value.arguments) if each is not None]
+                    next_level.append(value.receiver)
+                case SyncObject():
+                    next_level += [child for child in (value.target, *value.arguments) if child is not None]
                 case _:
                     pass
-        level = after
+        level = next_level
